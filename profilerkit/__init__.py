@@ -1,0 +1,35 @@
+"""profilerkit: what bounds a PyTorch training run, what to change, and what it will gain."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from profilerkit.api import analyze as analyze
+    from profilerkit.api import load as load
+    from profilerkit.capture import profile as profile
+    from profilerkit.errors import ProfilerkitError as ProfilerkitError
+    from profilerkit.model.report import Report as Report
+
+# Public names and where they live. They are imported on first use: `import profilerkit` must not load numpy.
+_PUBLIC = {
+    "analyze": "profilerkit.api",
+    "load": "profilerkit.api",
+    "profile": "profilerkit.capture",
+    "ProfilerkitError": "profilerkit.errors",
+    "Report": "profilerkit.model.report",
+}
+
+__all__ = ["ProfilerkitError", "Report", "__version__", "analyze", "load", "profile"]
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first asked for."""
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'profilerkit' has no attribute {name!r}")
+    return getattr(import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

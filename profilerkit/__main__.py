@@ -1,0 +1,7 @@
+"""``python -m profilerkit``."""
+
+import sys
+
+from profilerkit.cli import main
+
+sys.exit(main())

@@ -1,0 +1,1 @@
+"""Columns and logs to facts: pure functions of what was recorded."""

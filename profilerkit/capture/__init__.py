@@ -1,0 +1,1 @@
+"""Inside the training process: recording without breaking or slowing the run."""

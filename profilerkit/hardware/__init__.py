@@ -1,0 +1,1 @@
+"""Device peaks with their sources, looked up by name."""

@@ -1,0 +1,128 @@
+"""What a rule says: evidence, saving, fix, finding, outcome."""
+
+from typing import Literal
+
+import msgspec
+
+Source = Literal["measured", "derived", "estimated"]
+Confidence = Literal["high", "medium", "low"]
+Severity = Literal["high", "medium", "low", "info"]
+Status = Literal["fired", "passed", "not_applicable", "missing_data", "error", "suppressed", "off"]
+Bound = Literal[
+    "input-bound", "memory-bound", "comm-bound", "compute-bound", "overhead-bound", "balanced", "inconclusive"
+]
+Method = Literal["bound", "analytic", "replay"]
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """One number behind a claim, and where it comes from.
+
+    Attributes:
+        id: ``E1``, ``E2`` … in report order; empty until the runner numbers it.
+        label: what was measured, for a person.
+        value: the number in ``unit``; ``None`` means not measured.
+        unit: ``ns``, ``bytes``, ``ratio``, ``count``, ``per_s``, or a unit printed as it stands.
+        source: how the number came about.
+        origin: the file, event names or setting it was taken from.
+        n: how many observations it rests on; ``None`` if it is not a sample.
+        low: lower end of the interval, same unit; ``None`` without one.
+        high: upper end of the interval, same unit; ``None`` without one.
+        rank: the global rank; ``None`` if it holds for all.
+        steps: first and last step number, inclusive; ``None`` if it is not about steps.
+        range_ns: start and end on the trace's clock, to be typed into a timeline viewer.
+    """
+
+    label: str
+    value: float | None
+    unit: str
+    source: Source
+    origin: str
+    id: str = ""
+    n: int | None = None
+    low: float | None = None
+    high: float | None = None
+    rank: int | None = None
+    steps: tuple[int, int] | None = None
+    range_ns: tuple[int, int] | None = None
+
+
+class Saving(msgspec.Struct, frozen=True, kw_only=True):
+    """How much shorter the step gets, each end a ratio of the steady step time (0 to 1).
+
+    Attributes:
+        low: a value the measured saving should exceed.
+        expected: the prediction.
+        high: the bound, never wrong.
+        method: how ``expected`` was computed.
+        calibration: ``uncalibrated``, or on how many applied fixes the interval was calibrated.
+    """
+
+    low: float
+    expected: float
+    high: float
+    method: Method
+    calibration: str = "uncalibrated"
+
+
+class Fix(msgspec.Struct, frozen=True, kw_only=True):
+    """What to change: one sentence that names current and proposed value, and code to paste (may be empty)."""
+
+    text: str
+    code: str = ""
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule's claim about this run.
+
+    Attributes:
+        title: the claim in one line.
+        bound: the verdict this finding argues for; ``None`` for guards and observations.
+        detail: the sub-cause, for example ``prep`` or ``launch``; may be empty.
+        severity: computed from saving and confidence by the runner.
+        saving: ``None`` when no saving can be stated.
+        confidence: how sure the rule is.
+        why: how the claim follows from the evidence, one to three sentences.
+        fix: what to change; ``None`` for observations.
+        confirm: how to check that the fix worked, or what would refute the claim.
+        evidence: never empty.
+        rank: the rank it is about; ``None`` for all.
+    """
+
+    title: str
+    bound: Bound | None
+    confidence: Confidence
+    why: str
+    evidence: tuple[Evidence, ...]
+    detail: str = ""
+    severity: Severity = "info"
+    saving: Saving | None = None
+    fix: Fix | None = None
+    confirm: str = ""
+    rank: int | None = None
+
+    def __post_init__(self) -> None:
+        """Reject a claim without evidence: it must not be possible to build one."""
+        if not self.evidence:
+            raise ValueError(f"finding without evidence: {self.title}")
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How one rule ended. Every rule of the run has exactly one.
+
+    Attributes:
+        rule: the code, for example ``IN001``.
+        name: the failing state as a noun, for example ``starved_device``.
+        summary: the rule's claim in one line, for people who do not know the code.
+        status: one of the seven outcomes.
+        reason: why, for every status but ``fired``.
+        hint: for ``missing_data``: how to record the missing signal.
+        findings: non-empty only when ``fired``.
+    """
+
+    rule: str
+    name: str
+    summary: str
+    status: Status
+    reason: str | None = None
+    hint: str | None = None
+    findings: tuple[Finding, ...] = ()

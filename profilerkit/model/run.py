@@ -1,0 +1,107 @@
+"""What the run was and how far the recording can be trusted."""
+
+from typing import Literal
+
+import msgspec
+
+
+class Loader(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of the training DataLoader; ``None`` means not known."""
+
+    kind: str
+    num_workers: int | None = None
+    batch_size: int | None = None
+    pin_memory: bool | None = None
+    prefetch_factor: int | None = None
+    persistent_workers: bool | None = None
+    dataset_len: int | None = None
+
+
+class Signal(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of evidence and whether this recording has it.
+
+    ``reason`` says why it is missing or what is weak about it; ``hint`` how to record it.
+    """
+
+    name: str
+    state: Literal["measured", "partial", "missing"]
+    reason: str = ""
+    hint: str = ""
+
+
+class Trust(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the numbers can be trusted.
+
+    Attributes:
+        mode: ``gpu`` when device events were read, ``cpu`` when the main thread stands for the device,
+            ``steps`` when only step timers exist.
+        events: events read, all files.
+        repaired: events that needed repair.
+        dropped: events that could not be read.
+        truncated: the end of a file is missing.
+        inflation_ratio: profiled / unprofiled step time; ``None`` when not measured.
+        overhead_ratio: capture's own light-tier cost / step time; ``None`` when not measured.
+        signals: what was and was not recorded.
+        notes: plain sentences, most important first.
+    """
+
+    mode: Literal["gpu", "cpu", "steps"]
+    events: int = 0
+    repaired: int = 0
+    dropped: int = 0
+    truncated: bool = False
+    inflation_ratio: float | None = None
+    overhead_ratio: float | None = None
+    signals: tuple[Signal, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class Series(msgspec.Struct, frozen=True, kw_only=True):
+    """A sampled signal in summary, for example ``gpu.utilization``; ``unit`` as in ``Evidence``."""
+
+    name: str
+    unit: str
+    n: int
+    mean: float
+    p10: float
+    p90: float
+    maximum: float
+    rank: int | None = None
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """What was run, where, with which settings.
+
+    Attributes:
+        name: what a person calls it: the directory or file name.
+        kind: ``run`` for a run directory, ``trace`` for files somebody sent.
+        files: names of the files read, no directories.
+        world_size: ranks of the job; ``None`` when unknown.
+        ranks: global ranks that were read.
+        missing_ranks: how many ranks of the job were not read; ``None`` when unknown.
+        ended: how the recording ended, for example ``finished`` or ``KeyError: 'x'``; ``None`` when unknown.
+        devices: distinct device names.
+        loader: settings of the training loader; ``None`` when unknown.
+        versions: package or driver to version.
+        settings: capture settings and allow-listed environment.
+        samples: summaries of what the samplers recorded.
+        profilerkit_version: of the program that made the report.
+        created: ISO 8601 UTC, when the report was made.
+    """
+
+    name: str
+    kind: Literal["run", "trace"]
+    files: tuple[str, ...]
+    profilerkit_version: str
+    created: str
+    world_size: int | None = None
+    ranks: tuple[int, ...] = ()
+    missing_ranks: int | None = None
+    ended: str | None = None
+    command: str | None = None
+    devices: tuple[str, ...] = ()
+    loader: Loader | None = None
+    batch_size: int | None = None
+    versions: dict[str, str] = {}
+    settings: dict[str, str] = {}
+    samples: tuple[Series, ...] = ()

@@ -1,0 +1,145 @@
+"""Where the time of a step goes: parts, steps, ranks."""
+
+from typing import Literal
+
+import msgspec
+
+from profilerkit.model.finding import Source
+
+Family = Literal["input", "memory", "communication", "compute", "overhead", "other"]
+StepState = Literal["steady", "warmup", "compile", "cut", "disturbed", "idle"]
+
+#: Every part a step is partitioned into, its family, and the words a report uses for it.
+#: The leaf table is the one of the design's diagnosis method; parts that nothing produces yet are not listed.
+PARTS: dict[str, tuple[Family, str]] = {
+    "input.fetch": ("input", "Waiting for data: reading"),
+    "input.prep": ("input", "Waiting for data: preparing samples"),
+    "input.wait": ("input", "Waiting for data"),
+    "input.h2d": ("input", "Copying the batch to the device"),
+    "compute.math": ("compute", "Matrix and convolution kernels"),
+    "compute.small": ("compute", "Small kernels (below 10 µs)"),
+    "compute.other": ("compute", "Other compute kernels"),
+    "compute.membw": ("memory", "Bandwidth-limited kernels"),
+    "mem.alloc": ("memory", "Allocator calls"),
+    "comm.other": ("communication", "Exposed communication"),
+    "over.dispatch": ("overhead", "Host dispatching operators"),
+    "over.python": ("overhead", "Host running Python"),
+    "over.launch": ("overhead", "Launch latency"),
+    "over.gc": ("overhead", "Garbage collection"),
+    "sync.drain": ("overhead", "Queue drained by a host sync"),
+    "sync.d2h": ("overhead", "Copying results to the host"),
+    "other.ckpt": ("overhead", "Checkpoint"),
+    "other.eval": ("overhead", "Evaluation"),
+    "other.log": ("overhead", "Logging"),
+    "other.phase": ("overhead", "Named phases"),
+    "warm.compile": ("overhead", "Compiling inside the window"),
+    "other.prof": ("other", "The profiler itself"),
+    "idle.unknown": ("other", "Not explained"),
+}
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """One class of time in the steady window. The parts of a rank sum to its steady time.
+
+    Attributes:
+        part: a key of ``PARTS``.
+        family: its family.
+        time_ns: mean time per steady step, int64 ns.
+        share: part / steady step time, 0 to 1. A share is not a saving.
+        source: how it came about.
+    """
+
+    part: str
+    family: Family
+    time_ns: int
+    share: float
+    source: Source
+
+
+class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Steady step time, ns. ``p10``/``p90`` are ``None`` for a single step."""
+
+    median: int
+    mean: int
+    p10: int | None = None
+    p90: int | None = None
+
+
+class StepRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of the judged rank.
+
+    Attributes:
+        index: step number as the run counts it.
+        start_ns: start on the recording's clock.
+        time_ns: start to next start.
+        state: why it is in or out of the steady window.
+        parts: part name to ns; empty where only the length is known.
+    """
+
+    index: int
+    start_ns: int
+    time_ns: int
+    state: StepState
+    parts: dict[str, int] = {}
+
+
+class Steps(msgspec.Struct, frozen=True, kw_only=True):
+    """The steps that were found and the ones that are judged.
+
+    Attributes:
+        count: steps found.
+        steady: steps judged.
+        dropped: reason to number of steps not judged.
+        found_by: what marks a step, for example ``ProfilerStep`` or ``wrapped loader``.
+        inferred: the marker was not given by the user.
+        time_ns: ``None`` when no step could be found.
+        rows: at most 2,000 steps, evenly thinned when there are more; ``thinned`` says so.
+    """
+
+    count: int
+    steady: int
+    dropped: dict[str, int]
+    found_by: str
+    inferred: bool
+    time_ns: StepTimes | None
+    rows: tuple[StepRow, ...] = ()
+    thinned: bool = False
+
+
+class DeviceWindow(msgspec.Struct, frozen=True, kw_only=True):
+    """Interval arithmetic from the first to the last device event of a rank, exact int64 ns.
+
+    ``compute`` counts memsets; ``exposed_comm`` is communication minus compute; ``exposed_copy`` is copies minus
+    compute minus communication. These are the definitions other tools use, so the numbers can be compared.
+    """
+
+    window_ns: int
+    busy_ns: int
+    idle_ns: int
+    compute_ns: int
+    comm_ns: int
+    exposed_comm_ns: int
+    copy_ns: int
+    exposed_copy_ns: int
+
+
+class Rank(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank's share of the story.
+
+    Attributes:
+        rank: global rank; ``None`` when the file does not say.
+        origin: file name or rank directory it was read from.
+        breakdown: parts, largest first.
+        busy_ratio: device busy / steady time; ``None`` without device events.
+        step_ns: median steady step; ``None`` if no step was found.
+        device: device name; ``None`` when unknown.
+        device_window: ``None`` without device events.
+    """
+
+    rank: int | None
+    origin: str
+    breakdown: tuple[Part, ...]
+    busy_ratio: float | None
+    step_ns: int | None
+    device: str | None = None
+    device_window: DeviceWindow | None = None

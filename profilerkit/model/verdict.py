@@ -1,0 +1,47 @@
+"""The one sentence: what bounds the run, how sure, and why not the others."""
+
+import msgspec
+
+from profilerkit.model.finding import Bound, Confidence, Saving
+
+
+class RuledOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A bound that was not chosen and the number that rules it out.
+
+    ``share`` is its share of the steady step; ``saving`` its best expected saving, ``None`` if no rule stated one.
+    """
+
+    bound: Bound
+    share: float
+    saving: float | None
+    reason: str
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What bounds the run.
+
+    Attributes:
+        bound: one of the seven verdicts.
+        detail: sub-cause; may be empty.
+        confidence: how sure.
+        headline: one sentence made of numbers, at most 14 words.
+        share: share of the winning family in the steady step; ``None`` when inconclusive.
+        saving: of the best fix for this bound; ``None`` when there is none.
+        rank: the rank that causes it; ``None`` when it holds for all.
+        contenders: every other bound with an expected saving of at least 5 %.
+        ruled_out: the rest, with the number that rules each out.
+        refuted_by: what would change this verdict.
+        consequence: scope in one line: savings, rules fired and not run, weak data.
+    """
+
+    bound: Bound
+    confidence: Confidence
+    headline: str
+    detail: str = ""
+    share: float | None = None
+    saving: Saving | None = None
+    rank: int | None = None
+    contenders: tuple[Bound, ...] = ()
+    ruled_out: tuple[RuledOut, ...] = ()
+    refuted_by: str = ""
+    consequence: str = ""

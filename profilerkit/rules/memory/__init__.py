@@ -1,0 +1,1 @@
+"""Rules about allocator and capacity."""

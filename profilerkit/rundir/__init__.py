@@ -1,0 +1,1 @@
+"""The run directory: what capture writes and analysis reads."""

@@ -1,0 +1,186 @@
+"""The one place that knows the files of a run directory, their names and their record formats.
+
+    RUN/run.json                    RunManifest, written by rank 0 (beside and renamed)
+        report.html  report.json
+        rank_00003/meta.json        RankMeta (beside and renamed; rewritten when a feature or the loader becomes known)
+                   events.bin       HEADER then fixed-size EVENT records, append-only
+                   names.jsonl      {"id": 1, "name": "checkpoint"}: phase names, appended at first use
+                   samples.jsonl    one Sample per line, append-only
+                   windows/000123/  status.json (WindowStatus), trace.json or trace.json.gz
+                   end.json         RankEnd, only on a clean close; missing means the process was killed
+
+Times are nanoseconds of ``time.perf_counter_ns`` (one clock for all processes of a Linux host); ``RankMeta`` holds
+the anchor that turns them into unix time.
+"""
+
+import struct
+from enum import IntEnum
+from pathlib import Path
+
+import msgspec
+
+FORMAT_VERSION = 1
+MANIFEST = "run.json"
+REPORT_HTML = "report.html"
+REPORT_JSON = "report.json"
+META = "meta.json"
+EVENTS = "events.bin"
+NAMES = "names.jsonl"
+SAMPLES = "samples.jsonl"
+END = "end.json"
+WINDOWS = "windows"
+WINDOW_STATUS = "status.json"
+WINDOW_TRACE = "trace.json"
+
+#: magic, format version, record size, padding to 64 bytes
+HEADER = struct.Struct("<8sII48x")
+MAGIC = b"PKEVENTS"
+#: kind, flags, name id, start_ns, dur_ns, value
+EVENT = struct.Struct("<HHIqqq")
+
+
+class EventKind(IntEnum):
+    """What an event record is, and what its ``value`` holds."""
+
+    STEP = 1  # value: step number, counted from 0
+    WAIT = 2  # input wait; value: CPU ns of the waiting thread, -1 if not measured
+    PHASE = 3  # named phase; name id set; value: 0
+    OPTIMIZER = 4  # one optimizer step; value: 0
+    BACKWARD = 5  # one backward pass; value: 0
+    WINDOW = 6  # a deep window was open; value: step number at its start
+    GC = 7  # one garbage collection; value: generation
+
+
+class EventFlag(IntEnum):
+    """Bits of an event record's ``flags``."""
+
+    INFERRED = 1  # seen by a hook, not given by the user
+    FIRST = 2  # first fetch of a loader's iteration: includes worker start
+    LAST = 4  # the fetch that found the loader exhausted: includes worker shutdown
+    OTHER_THREAD = 8  # not on the training thread
+
+
+class RunManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """``run.json``: what was started. ``environment`` holds allow-listed variables only."""
+
+    format_version: int
+    profilerkit_version: str
+    created_unix_ns: int
+    argv: tuple[str, ...]
+    world_size: int
+    settings: dict[str, str]
+    environment: dict[str, str]
+    versions: dict[str, str]
+
+
+class Feature(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of capture that was on, or off with the reason."""
+
+    on: bool
+    reason: str = ""
+
+
+class LoaderSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of the loader that feeds the steps; ``None`` means not known."""
+
+    kind: str
+    num_workers: int | None = None
+    batch_size: int | None = None
+    pin_memory: bool | None = None
+    prefetch_factor: int | None = None
+    persistent_workers: bool | None = None
+    dataset_len: int | None = None
+
+
+class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
+    """``meta.json``: one rank of the run.
+
+    Attributes:
+        anchor_perf_ns: ``perf_counter_ns`` at the moment of ``anchor_unix_ns``.
+        usable_cores: from the scheduling affinity and the cgroup quota.
+        features: feature name to state: light, deep, nvml, host, loader, optimizer …
+        self_ns_per_step: capture's own light-tier time per step; ``None`` until measured.
+    """
+
+    format_version: int
+    rank: int
+    local_rank: int
+    pid: int
+    host: str
+    anchor_unix_ns: int
+    anchor_perf_ns: int
+    usable_cores: float
+    device_name: str | None = None
+    device_uuid: str | None = None
+    features: dict[str, Feature] = {}
+    loader: LoaderSettings | None = None
+    self_ns_per_step: float | None = None
+
+
+class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
+    """One reading of one device; ``None`` means unsupported or failed."""
+
+    utilization_ratio: float | None = None
+    memory_utilization_ratio: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    power_mw: int | None = None
+    power_limit_mw: int | None = None
+    sm_clock_mhz: int | None = None
+    sm_clock_max_mhz: int | None = None
+    temperature_c: int | None = None
+    throttle_reasons: int | None = None
+
+
+class HostSample(msgspec.Struct, frozen=True, kw_only=True):
+    """One reading of the host and of this process; ``None`` means unsupported or failed."""
+
+    cpu_ratio: float | None = None
+    process_cpu_cores: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    process_rss_bytes: int | None = None
+    read_bytes: int | None = None
+    write_bytes: int | None = None
+    cpu_pressure_ratio: float | None = None
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of ``samples.jsonl``; ``t_ns`` is ``perf_counter_ns``."""
+
+    t_ns: int
+    gpu: GpuSample | None = None
+    host: HostSample | None = None
+
+
+class WindowStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """``windows/N/status.json``: whether a deep window holds a usable trace, and why not."""
+
+    first_step: int
+    last_step: int
+    ok: bool
+    reason: str = ""
+    trace: str | None = None
+    size_bytes: int | None = None
+    start_perf_ns: int | None = None
+    end_perf_ns: int | None = None
+
+
+class RankEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """``end.json``: how the recording ended. ``reason`` is finished, exception or switched_off."""
+
+    reason: str
+    exception: str | None
+    steps: int
+    dropped_records: int
+    end_perf_ns: int
+
+
+def rank_directory(run: Path, rank: int) -> Path:
+    """Where one rank writes."""
+    return run / f"rank_{rank:05d}"
+
+
+def window_directory(rank_path: Path, first_step: int) -> Path:
+    """Where one deep window of a rank is kept."""
+    return rank_path / WINDOWS / f"{first_step:06d}"

@@ -1,0 +1,161 @@
+"""TraceColumns: one rank's trace as a struct of numpy arrays."""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+I8 = npt.NDArray[np.int8]
+I32 = npt.NDArray[np.int32]
+I64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+class Category(IntEnum):
+    """What an event is, the same for every dialect."""
+
+    OTHER = 0
+    KERNEL = 1
+    MEMCPY = 2
+    MEMSET = 3
+    CPU_OP = 4
+    RUNTIME = 5  # CUDA, HIP, XPU and MTIA runtime and driver calls
+    ANNOTATION = 6  # user_annotation, host side
+    GPU_ANNOTATION = 7
+    SYNC = 8  # cuda_sync rows
+    PYTHON = 9  # python_function
+    OVERHEAD = 10  # the profiler's own work
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """What was wrong with the file and what was done about it."""
+
+    repaired: int = 0
+    dropped: int = 0
+    truncated: bool = False
+    samples: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TraceMeta:
+    """What the file says beside its events; ``None`` means it does not say.
+
+    ``devices`` are the ``deviceProperties`` records with the keys the analysis uses.
+    """
+
+    path: str
+    base_time_ns: int | None = None
+    rank: int | None = None
+    world_size: int | None = None
+    backend: str | None = None
+    host: str | None = None
+    devices: tuple["DeviceProperties", ...] = ()
+    recorded: frozenset[str] = frozenset()  # of: record_shapes, with_stack, profile_memory, with_flops, with_modules
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProperties:
+    """One entry of ``deviceProperties``."""
+
+    id: int
+    name: str
+    memory_bytes: int | None = None
+    compute_major: int | None = None
+    compute_minor: int | None = None
+    multiprocessors: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveArgs:
+    """Collective metadata of one event, row ``row`` of the columns; ``None`` means absent."""
+
+    row: int
+    name: str
+    in_elements: int | None = None
+    out_elements: int | None = None
+    dtype: str | None = None
+    group_size: int | None = None
+    group_name: str | None = None
+    sequence: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Flows:
+    """Flow links (``ph`` s and f), all arrays of the same length."""
+
+    id: I64
+    kind: I32  # string id of the flow's category: ac2g, fwdbwd, async …
+    starts: Bools  # True for ``s``, False for ``f``
+    ts_ns: I64
+    thread: I32
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryInstants:
+    """``[memory]`` instants, all arrays of the same length; -1 where the file does not say."""
+
+    ts_ns: I64
+    bytes: I64  # negative for a free
+    allocated: I64
+    reserved: I64
+    device_type: I32  # 0 CPU, 1 CUDA
+    device: I32
+
+
+@dataclass(frozen=True, slots=True)
+class TraceColumns:
+    """Complete events (``ph`` X) of one trace in file order; every array has shape ``(n_events,)``.
+
+    Attributes:
+        name: int32 ids into ``strings``.
+        category: int8 values of ``Category``.
+        ts_ns: int64 start on the trace's own clock, exact to the nanosecond.
+        dur_ns: int64 duration, never negative; events with impossible durations were dropped and counted.
+        thread: int32 ids into ``threads``; a (pid, tid) pair is one thread.
+        correlation: int64, -1 where absent. Links a runtime call to its kernels (one call, many kernels for graphs).
+        external_id: int64, -1 where absent. Links a runtime call to its CPU op.
+        stream: int64, -1 where absent.
+        device: int32, -1 where absent.
+        bytes: int64, -1 where absent.
+        input_types: int32 ids into ``strings`` of the raw JSON of ``Input type``, -1 where absent.
+        input_dims: int32 ids into ``strings`` of the raw JSON of ``Input Dims``, -1 where absent.
+        strings: id to text. Hostile: escape before showing.
+        threads: id to (pid, tid) as text.
+    """
+
+    meta: TraceMeta
+    damage: Damage
+    name: I32
+    category: I8
+    ts_ns: I64
+    dur_ns: I64
+    thread: I32
+    correlation: I64
+    external_id: I64
+    stream: I64
+    device: I32
+    bytes: I64
+    input_types: I32
+    input_dims: I32
+    strings: tuple[str, ...]
+    threads: tuple[tuple[str, str], ...]
+    thread_names: dict[int, str]
+    collectives: tuple[CollectiveArgs, ...]
+    flows: Flows
+    memory: MemoryInstants
+
+    def __len__(self) -> int:
+        return len(self.ts_ns)
+
+    @property
+    def end_ns(self) -> I64:
+        """``(n_events,)`` int64 end of each event."""
+        return self.ts_ns + self.dur_ns
+
+    def is_a(self, *categories: Category) -> Bools:
+        """``(n_events,)`` mask of the events in any of the categories."""
+        return np.isin(self.category, np.array(categories, dtype=np.int8))

@@ -1,0 +1,81 @@
+"""Numbers with units, to and from the text a person reads."""
+
+_NS_STEPS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
+_BYTE_STEPS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+def _three_digits(value: float) -> str:
+    """Three significant digits without an exponent: 38.1, 176, 1.20, 1,455."""
+    magnitude = abs(value)
+    if magnitude >= 99.95:
+        return f"{value:,.0f}"
+    if magnitude >= 9.995:
+        return f"{value:.1f}"
+    return f"{value:.2f}"
+
+
+def format_ns(value_ns: float) -> str:
+    """A duration in the unit that keeps it between 1 and 1,000.
+
+    >>> format_ns(38_100_000), format_ns(950), format_ns(0)
+    ('38.1 ms', '950 ns', '0 ns')
+    """
+    for size, unit in _NS_STEPS:
+        if abs(value_ns) >= size:
+            return f"{_three_digits(value_ns / size)} {unit}"
+    return f"{value_ns:.0f} ns"
+
+
+def format_bytes(value_bytes: float) -> str:
+    """A size in binary units.
+
+    >>> format_bytes(1536), format_bytes(12)
+    ('1.50 KiB', '12 B')
+    """
+    for size, unit in _BYTE_STEPS:
+        if abs(value_bytes) >= size:
+            return f"{_three_digits(value_bytes / size)} {unit}"
+    return f"{value_bytes:.0f} B"
+
+
+def format_ratio(value_ratio: float) -> str:
+    """A share of one as a percentage, with one decimal below 10 %.
+
+    >>> format_ratio(0.611), format_ratio(0.047), format_ratio(0.0)
+    ('61 %', '4.7 %', '0 %')
+    """
+    percent = 100.0 * value_ratio
+    if percent == 0.0 or abs(percent) >= 9.95:
+        return f"{percent:.0f} %"
+    return f"{percent:.1f} %"
+
+
+def format_ratio_range(low_ratio: float, high_ratio: float) -> str:
+    """A range of shares; one number where both ends read the same.
+
+    >>> format_ratio_range(0.48, 0.61), format_ratio_range(0.05, 0.05)
+    ('48–61 %', '5.0 %')
+    """
+    low, high = format_ratio(low_ratio), format_ratio(high_ratio)
+    return high if low == high else f"{low.removesuffix(' %')}–{high}"
+
+
+def format_count(value: float) -> str:
+    """A count with thousands separators.
+
+    >>> format_count(1234567)
+    '1,234,567'
+    """
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
+
+
+def format_value(value: float | None, unit: str) -> str:
+    """A number in one of the report's units (``ns bytes ratio count per_s text``), or "not measured" for ``None``."""
+    if value is None:
+        return "not measured"
+    formats = {"ns": format_ns, "bytes": format_bytes, "ratio": format_ratio, "count": format_count}
+    if unit in formats:
+        return formats[unit](value)
+    if unit == "per_s":
+        return f"{_three_digits(value)}/s"
+    return f"{_three_digits(value)} {unit}".strip()
