@@ -56,7 +56,7 @@ def attribute(
         own = thread == key
         start, end = gaps.start[own], host_end[own]
         if key < 0:
-            pieces.append(with_label(union(start, end), leaf("idle.unknown")))
+            pieces.append(with_label(_positive(start, end), leaf("idle.unknown")))
             continue
         pieces.append(_host_part(start, end, layers_of(int(key)), layers_of(main) if main not in (-1, key) else None))
     return _sorted(pieces)
