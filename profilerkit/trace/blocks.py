@@ -4,9 +4,9 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Protocol, cast
 
-from isal import igzip_lib, isal_zlib
+from isal import isal_zlib
 
 # Decoded events fall out of the L2 cache above 256 KiB: 16 MiB blocks decode 1.6 times slower.
 BLOCK_BYTES = 256 * 1024
@@ -15,6 +15,9 @@ FEED_BYTES = 16 * 1024
 
 GZIP_MAGIC = b"\x1f\x8b"
 GZIP_WBITS = 31
+
+
+_IGZIP_ERROR = cast(type[Exception], isal_zlib.error)
 
 
 class _Inflater(Protocol):
@@ -64,7 +67,7 @@ class BlockSource:
                 feed_start = file.tell() - len(feed)
                 try:
                     plain = inflater.decompress(feed)
-                except igzip_lib.IsalError:
+                except _IGZIP_ERROR:
                     yield from self._before_damage(file, member_start, feed_start, feed)
                     return
                 if plain:

@@ -24,34 +24,31 @@ def float_us(values: Sequence[Microseconds]) -> F64:
     try:
         return np.fromiter(values, np.float64, len(values))
     except OverflowError:
-        return np.array([float(value) if abs(value) < LAST_US else np.inf for value in values], np.float64)
+        return np.array([float(value) if -LAST_US < value < LAST_US else np.inf for value in values], np.float64)
 
 
-def is_exact(values: Sequence[Microseconds], as_float: F64) -> bool:
-    """Return whether ``values_to_ns`` is exact: no stamp counts from the epoch with decimals in a float.
+def stamps_to_ns(values: Sequence[Microseconds]) -> tuple[I64, F64] | None:
+    """Return ``(n,)`` int64 ns and float µs of time stamps as decoded, or None when floats cannot tell the ns.
 
-    Such stamps come from the releases of spring 2024; read as float64 they are wrong by up to 125 ns.
-    """
-    if not len(as_float) or not (np.abs(as_float) >= EXACT_FLOAT_US).any():
-        return True
-    if float not in set(map(type, values)):
-        return True
-    return not any(type(value) is float and EXACT_FLOAT_US <= abs(value) < np.inf for value in values)
+    Such stamps count from the epoch and have decimals (PyTorch releases of spring 2024); as float64 they are
+    wrong by up to 125 ns, so they have to be decoded as ``Decimal``. The ns are 0 where no int64 can hold them.
 
-
-def values_to_ns(values: Sequence[Microseconds], as_float: F64) -> I64:
-    """Return ``(n,)`` int64 ns of microseconds as decoded; 0 where ``as_float`` is not a time an int64 can hold.
-
-    >>> values = [1, Decimal("1712195496004644.203")]
-    >>> values_to_ns(values, float_us(values)).tolist()
+    >>> stamps_to_ns([1, Decimal("1712195496004644.203")])[0].tolist()
     [1000, 1712195496004644203]
+    >>> stamps_to_ns([1712195496004644.203]) is None
+    True
     """
-    ns = us_to_ns(as_float)
-    for index in np.flatnonzero((np.abs(as_float) >= EXACT_FLOAT_US) & is_time(as_float)).tolist():
-        value = values[index]
-        if isinstance(value, Decimal):
-            ns[index] = int((value * 1000).to_integral_value())
-    return ns
+    us = float_us(values)
+    ns = us_to_ns(us)
+    far = np.abs(us) >= EXACT_FLOAT_US
+    if far.any():
+        types = set(map(type, values))
+        if float in types and any(type(values[index]) is float for index in np.flatnonzero(far).tolist()):
+            return None
+        if Decimal in types:
+            for index in np.flatnonzero(far & is_time(us)).tolist():
+                ns[index] = round(values[index] * 1000)
+    return ns, us
 
 
 def us_to_ns(microseconds: F64) -> I64:

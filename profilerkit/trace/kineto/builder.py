@@ -1,30 +1,57 @@
 """Chunks of typed events into growing columns."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from operator import attrgetter
+from collections.abc import Callable
+from itertools import compress, repeat
+from operator import attrgetter, is_, is_not
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Raw
 
 from profilerkit.trace import clocks
 from profilerkit.trace.classify import classify
-from profilerkit.trace.clocks import F64, Microseconds
-from profilerkit.trace.columns import Bools, CollectiveArgs, Damage, Flows, MemoryInstants, TraceColumns, TraceMeta
+from profilerkit.trace.clocks import F64
+from profilerkit.trace.columns import (
+    I32,
+    I64,
+    Bools,
+    CollectiveArgs,
+    Damage,
+    Flows,
+    MemoryInstants,
+    TraceColumns,
+    TraceMeta,
+)
 from profilerkit.trace.kineto import records
 from profilerkit.trace.kineto.collectives import collective, collective_args
 from profilerkit.trace.kineto.numbers import Parts, as_int32, whole_numbers
 from profilerkit.trace.kineto.records import FlowEnd, FlowStart, Instant, Metadata, Span, SpanArgs
 from profilerkit.trace.strings import RawTextIds, StringIds, ThreadIds, id_text, printable_text
 
+# ns and float µs of a group of events
+Stamps = tuple[I64, F64]
+
+_TIMED = frozenset(
+    (
+        records.Span,
+        records.ExactSpan,
+        records.FlowStart,
+        records.ExactFlowStart,
+        records.FlowEnd,
+        records.ExactFlowEnd,
+        records.Instant,
+        records.ExactInstant,
+    )
+)
 _NAMING = frozenset(("process_name", "thread_name"))
 _SPAN_NUMBERS = ("correlation", "external_id", "stream", "device", "bytes")
 _MEMORY_NUMBERS = ("bytes", "allocated", "reserved", "device_type", "device")
 
 _name, _cat, _ts, _dur = attrgetter("name"), attrgetter("cat"), attrgetter("ts"), attrgetter("dur")
 _pid_tid, _args, _id = attrgetter("pid", "tid"), attrgetter("args"), attrgetter("id")
-_dims, _types = attrgetter("input_dims"), attrgetter("input_types")
+_dims, _types, _collective = attrgetter("input_dims"), attrgetter("input_types"), attrgetter("collective")
 
 
 class ColumnBuilder:
@@ -59,44 +86,40 @@ class ColumnBuilder:
             events: decoded from ``text``, or one by one by the exact decoder.
             text: the JSON array they were decoded from.
         """
-        spans = [event for event in events if isinstance(event, Span)]
-        rest: list[records.Event] = []
-        if len(spans) != len(events):
-            rest = [event for event in events if not isinstance(event, Span)]
-        flows = [event for event in rest if isinstance(event, FlowStart)]
-        memory = [event for event in rest if isinstance(event, Instant) and event.name == "[memory]"]
-        times = [_stamps(group) for group in (spans, flows, memory)]
-        if not all(clocks.is_exact(*stamps) for stamps in times):
-            return False
-        self._add_spans(spans, *times[0], lambda: collective_args(events, text))
-        self._add_flows(flows, *times[1])
-        self._add_memory(memory, *times[2])
-        self._names += [event for event in rest if isinstance(event, Metadata) and event.name in _NAMING]
-        self.unpaired += sum(isinstance(event, records.Begin | records.End) for event in rest)
+        classes = list(map(type, events))
+        groups: list[tuple[Any, list[Any], Stamps]] = []
+        for found in set(classes) & _TIMED:
+            group: list[Any] = list(compress(events, map(is_, classes, repeat(found))))
+            stamps = clocks.stamps_to_ns(list(map(_ts, group)))
+            if stamps is None:
+                return False
+            groups.append((found, group, stamps))
+        for found, group, stamps in groups:
+            if issubclass(found, Span):
+                self._add_spans(group, stamps, lambda: collective_args(events, text))
+            elif issubclass(found, FlowStart):
+                self._add_flows(group, stamps, are_starts=not issubclass(found, FlowEnd))
+            else:
+                self._add_memory(group, stamps)
+        if Metadata in classes:
+            self._names += [event for event in events if isinstance(event, Metadata) and event.name in _NAMING]
+        self.unpaired += classes.count(records.Begin) + classes.count(records.End)
         return True
 
-    def _add_spans(
-        self,
-        spans: list[Span],
-        stamps: list[Microseconds],
-        ts_us: F64,
-        wide_args: Callable[[], list[SpanArgs]],
-    ) -> None:
+    def _add_spans(self, spans: list[Span], stamps: Stamps, wide_args: Callable[[], list[SpanArgs]]) -> None:
         count = len(spans)
-        if not count:
-            return
+        ts_ns, ts_us = stamps
         dur_us = clocks.float_us(list(map(_dur, spans)))
-        ts_ns, dur_ns = clocks.values_to_ns(stamps, ts_us), clocks.us_to_ns(dur_us)
         possible = self._possible(ts_us, dur_us)
         args = list(map(_args, spans))
         columns: dict[str, npt.NDArray[Any]] = {
             "name": np.fromiter(map(self.strings.__getitem__, map(_name, spans)), np.int32, count),
             "kind": np.fromiter(map(self.kinds.__getitem__, map(_cat, spans)), np.int32, count),
             "ts_ns": ts_ns,
-            "dur_ns": dur_ns,
+            "dur_ns": clocks.us_to_ns(dur_us),
             "thread": np.fromiter(map(self.threads.__getitem__, map(_pid_tid, spans)), np.int32, count),
-            "input_dims": np.fromiter(map(self._raw_ids.__getitem__, map(bytes, map(_dims, args))), np.int32, count),
-            "input_types": np.fromiter(map(self._raw_ids.__getitem__, map(bytes, map(_types, args))), np.int32, count),
+            "input_dims": self._raw_text(list(map(_dims, args))),
+            "input_types": self._raw_text(list(map(_types, args))),
         }
         for column in _SPAN_NUMBERS:
             columns[column] = whole_numbers(list(map(attrgetter(column), args)))
@@ -104,7 +127,7 @@ class ColumnBuilder:
             external = whole_numbers([a.external_id_2021 for a in args])
             columns["external_id"] = np.where(external >= 0, external, columns["external_id"])
         columns["device"] = as_int32(columns["device"])
-        if any(a.collective is not None for a in args):
+        if any(map(_collective, args)):
             self._add_collectives(wide_args(), possible)
         self._spans.append(columns, keep=possible)
         self.n_spans += int(possible.sum())
@@ -112,14 +135,14 @@ class ColumnBuilder:
     def _possible(self, ts_us: F64, dur_us: F64) -> Bools:
         """Return ``(n,)`` which events have a time that can be true; the others are counted by reason."""
         possible = np.ones(len(ts_us), np.bool_)
-        for reason, bad in (
+        for reason, is_bad in (
             ("without a start", np.isnan(ts_us)),
             ("with a start no clock can show", ~clocks.is_time(ts_us)),
             ("with a negative duration", dur_us < 0),
             ("with a duration of more than ten years", ~(dur_us <= clocks.LONGEST_DURATION_US)),
             ("with an end no clock can show", ~clocks.is_time(ts_us + dur_us)),
         ):
-            bad = bad & possible
+            bad = is_bad & possible
             if bad.any():
                 self.dropped[reason] += int(bad.sum())
                 possible &= ~bad
@@ -131,27 +154,30 @@ class ColumnBuilder:
             if possible[index] and (row_args := collective(int(rows[index]), found)) is not None:
                 self._collectives.append(row_args)
 
-    def _add_flows(self, flows: list[FlowStart], stamps: list[Microseconds], ts_us: F64) -> None:
-        if not flows:
-            return
+    def _raw_text(self, texts: list[Raw]) -> I32:
+        if not any(map(is_not, texts, repeat(records.NO_TEXT))):
+            return np.full(len(texts), -1, np.int32)
+        return np.fromiter(map(self._raw_ids.__getitem__, map(bytes, texts)), np.int32, len(texts))
+
+    def _add_flows(self, flows: list[FlowStart], stamps: Stamps, *, are_starts: bool) -> None:
+        ts_ns, ts_us = stamps
         count = len(flows)
-        columns = {
+        columns: dict[str, npt.NDArray[Any]] = {
             "id": whole_numbers(list(map(_id, flows))),
             "kind": np.fromiter(map(self.strings.__getitem__, map(_cat, flows)), np.int32, count),
-            "starts": np.array([not isinstance(flow, FlowEnd) for flow in flows], np.bool_),
-            "ts_ns": clocks.values_to_ns(stamps, ts_us),
+            "starts": np.full(count, are_starts),
+            "ts_ns": ts_ns,
             "thread": np.fromiter(map(self.threads.__getitem__, map(_pid_tid, flows)), np.int32, count),
         }
         self._flows.append(columns, keep=clocks.is_time(ts_us))
 
-    def _add_memory(self, memory: list[Instant], stamps: list[Microseconds], ts_us: F64) -> None:
-        if not memory:
-            return
-        args = [event.args for event in memory]
+    def _add_memory(self, instants: list[Instant], stamps: Stamps) -> None:
+        ts_ns, ts_us = stamps
+        args = list(map(_args, instants))
         columns = {column: whole_numbers(list(map(attrgetter(column), args))) for column in _MEMORY_NUMBERS}
-        columns["ts_ns"] = clocks.values_to_ns(stamps, ts_us)
-        sized = np.array([found.bytes is not None for found in args])
-        self._memory.append(columns, keep=clocks.is_time(ts_us) & sized)
+        columns["ts_ns"] = ts_ns
+        sized = [event.name == "[memory]" and event.args.bytes is not None for event in instants]
+        self._memory.append(columns, keep=clocks.is_time(ts_us) & np.array(sized))
 
     def notes(self) -> list[str]:
         """Return what was left out and why, one sentence each."""
@@ -218,8 +244,3 @@ class ColumnBuilder:
                 names[pid, id_text(event.tid)] = name
         found = {thread: names.get(pair) or processes.get(pair[0]) for pair, thread in self.threads.texts.items()}
         return {thread: name for thread, name in found.items() if name}
-
-
-def _stamps(events: Sequence[Span | FlowStart | Instant]) -> tuple[list[Microseconds], F64]:
-    stamps: list[Microseconds] = list(map(_ts, events))
-    return stamps, clocks.float_us(stamps)

@@ -30,7 +30,7 @@ def whole_number(value: object) -> int:
 def whole_numbers(values: Sequence[object]) -> I64:
     """Return ``(n,)`` int64, -1 for what is not a whole number."""
     try:
-        return np.fromiter(values, np.int64, len(values))  # type: ignore[arg-type]
+        return np.fromiter(values, np.int64, len(values))
     except (TypeError, ValueError, OverflowError):
         return np.fromiter(map(whole_number, values), np.int64, len(values))
 

@@ -67,13 +67,6 @@ class Span(_Event, tag="X"):
     args: SpanArgs = SpanArgs()
 
 
-class ExactSpan(Span, tag="X"):
-    """A complete event with all its args, whose start keeps every digit of the text."""
-
-    ts: Decimal = Decimal("NaN")  # type: ignore[assignment]
-    args: CollectiveSpanArgs = CollectiveSpanArgs()
-
-
 class FlowStart(_Event, tag="s"):
     """The start of a flow link."""
 
@@ -84,6 +77,26 @@ class FlowStart(_Event, tag="s"):
 
 class FlowEnd(FlowStart, tag="f"):
     """The end of a flow link."""
+
+
+class Instant(_Event, tag="i"):
+    """An instant; the ones named ``[memory]`` are allocations and frees."""
+
+    ts: Time = NAN
+    args: InstantArgs = InstantArgs()
+
+
+class Metadata(_Event, tag="M"):
+    """The name of a process or thread."""
+
+    args: MetadataArgs = MetadataArgs()
+
+
+class ExactSpan(Span, tag="X"):
+    """A complete event with all its args, whose start keeps every digit of the text."""
+
+    ts: Decimal = Decimal("NaN")  # type: ignore[assignment]
+    args: CollectiveSpanArgs = CollectiveSpanArgs()
 
 
 class ExactFlowStart(FlowStart, tag="s"):
@@ -98,23 +111,10 @@ class ExactFlowEnd(FlowEnd, tag="f"):
     ts: Decimal = Decimal("NaN")  # type: ignore[assignment]
 
 
-class Instant(_Event, tag="i"):
-    """An instant; the ones named ``[memory]`` are allocations and frees."""
-
-    ts: Time = NAN
-    args: InstantArgs = InstantArgs()
-
-
 class ExactInstant(Instant, tag="i"):
     """An instant whose time keeps every digit of the text."""
 
     ts: Decimal = Decimal("NaN")  # type: ignore[assignment]
-
-
-class Metadata(_Event, tag="M"):
-    """The name of a process or thread."""
-
-    args: MetadataArgs = MetadataArgs()
 
 
 class CollectiveSpan(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
@@ -178,8 +178,8 @@ _ExactEvent = ExactSpan | ExactFlowStart | ExactFlowEnd | ExactInstant | Metadat
 
 EVENTS: msgspec.json.Decoder[list[Event]] = msgspec.json.Decoder(list[Event])
 # For traces whose stamps count from the epoch with decimals, and for single events.
-EXACT_EVENTS: msgspec.json.Decoder[list[Event]] = msgspec.json.Decoder(list[_ExactEvent])  # type: ignore[arg-type]
+EXACT_EVENTS: msgspec.json.Decoder[list[Event]] = msgspec.json.Decoder(list[_ExactEvent])
 # Beside ``EVENTS``, for the few chunks that hold a collective; element i describes the same event.
 COLLECTIVE_ARGS: msgspec.json.Decoder[list[CollectiveSpan]] = msgspec.json.Decoder(
-    list[CollectiveSpan | Starts | Ends | Instants | Names | Unused]  # type: ignore[arg-type]
+    list[CollectiveSpan | Starts | Ends | Instants | Names | Unused]
 )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from profilerkit.trace.kineto import records
 from profilerkit.trace.kineto.cutting import EventText
-from profilerkit.trace.kineto.metadata import Document, parse_document
+from profilerkit.trace.kineto.metadata import Document, parse_document, parse_fields
 from profilerkit.trace.kineto.repair import RepairLog, read_exactly, read_piece
 
 # An event whose text holds the separator itself was cut by mistake; so many pieces are tried as one.
