@@ -93,7 +93,7 @@ def is_report(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         head = file.read(64)
-    return re.match(rb'\s*\{\s*"(schema_version|verdict)"\s*:', head) is not None
+    return re.match(rb'\s*\{\s*"(breakdown|schema_version|verdict)"\s*:', head) is not None
 
 
 def _check_settings(settings: Settings) -> None:
