@@ -5,6 +5,7 @@ import shutil
 from importlib import import_module
 from itertools import count
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from profilerkit.cli.arguments import unknown_word
@@ -60,7 +61,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     return DONE
 
 
-def _load(kind: str):
+def _load(kind: str) -> ModuleType:
     try:
         import torch  # noqa: F401 - the programs need it; asked for here so that its absence is explained
     except (ImportError, OSError) as error:

@@ -3,6 +3,7 @@
 import re
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -10,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from profilerkit.cli.demos.trained import Proposal, Trained
+from profilerkit.model.finding import Saving
 
 FAULT = "the DataLoader reads slow storage in the training process (num_workers=0)"
 
@@ -78,7 +80,7 @@ def train(workload: Workload, settings: dict[str, int], directory: Path) -> Trai
         for features, labels in profiler.wrap(loader):
             starts_ns.append(time.perf_counter_ns())
             _step(model, optimizer, features, labels)
-    steps_ns = [after - before for before, after in zip(starts_ns, starts_ns[1:], strict=False)]
+    steps_ns = [after - before for before, after in pairwise(starts_ns)]
     return Trained(report=profiler.report, step_ns=int(median(steps_ns[-_COMPARED_STEPS:])), steps=_COMPARED_STEPS)
 
 
@@ -92,7 +94,7 @@ def propose(trained: Trained) -> Proposal:
     return _proposal(2, None, None)
 
 
-def _proposal(workers: int, saving, rule: str | None) -> Proposal:
+def _proposal(workers: int, saving: Saving | None, rule: str | None) -> Proposal:
     text = f"num_workers 0 → {workers}, persistent_workers=True"
     return Proposal({"num_workers": workers}, text, saving, rule)
 
