@@ -72,7 +72,7 @@ def _find_verb(words: list[str]) -> str | None:
 
 def _parsers(verb: str | None) -> tuple[Parser, dict[str, Parser]]:
     """The parser of the whole line and those of the verbs, of which only the called one knows its arguments."""
-    common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    common = Parser(add_help=False, argument_default=argparse.SUPPRESS)
     flags = common.add_argument_group("everywhere")
     flags.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors and asked-for data")
     flags.add_argument("-v", "--verbose", action="store_true", help="say more about what is done")

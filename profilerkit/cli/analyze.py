@@ -4,14 +4,17 @@ import argparse
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from profilerkit.cli.arguments import one_of, some_of, unknown_word
 from profilerkit.cli.console import DONE, GATE_FAILED, INCONCLUSIVE, Console
 from profilerkit.cli.outputs import SUFFIXES, Output, plan, render, write
 from profilerkit.config import SEVERITIES, Settings, load_settings
 from profilerkit.errors import UnreadableInputError, UsageError
-from profilerkit.model.report import Report
 from profilerkit.units import format_bytes
+
+if TYPE_CHECKING:
+    from profilerkit.model.report import Report
 
 _EPILOG = """\
 Without -o the report lies beside its input: x.json or x.json.gz gives x.report.html, a directory of traces
@@ -112,7 +115,7 @@ def _check_settings(settings: Settings) -> None:
                 raise unknown_word(wanted, codes, what="rule", hint="profilerkit rules lists them")
 
 
-def _read(paths: Sequence[Path], rerender: bool, rank: int | None, settings: Settings) -> Report:
+def _read(paths: Sequence[Path], rerender: bool, rank: int | None, settings: Settings) -> "Report":
     from profilerkit import api
 
     if rerender:
@@ -120,7 +123,7 @@ def _read(paths: Sequence[Path], rerender: bool, rank: int | None, settings: Set
     return api.analyze(*paths, rank=rank, select=settings.select, ignore=settings.ignore, device=settings.device)
 
 
-def _write_all(report: Report, outputs: Iterable[Output], console: Console) -> list[str]:
+def _write_all(report: "Report", outputs: Iterable[Output], console: Console) -> list[str]:
     """Write each document; return what was written where and how big."""
     written = []
     for output in outputs:
@@ -132,13 +135,13 @@ def _write_all(report: Report, outputs: Iterable[Output], console: Console) -> l
     return written
 
 
-def _print_verdict(report: Report, console: Console) -> None:
+def _print_verdict(report: "Report", console: Console) -> None:
     from profilerkit.report import terminal
 
     console.out(terminal.render(report, width=console.width, colour=console.colour, ascii_only=console.ascii_only))
 
 
-def _judge(report: Report, fail_on: str | None, strict: bool, console: Console) -> int:
+def _judge(report: "Report", fail_on: str | None, strict: bool, console: Console) -> int:
     if fail_on is not None:
         severe = SEVERITIES[: SEVERITIES.index(fail_on) + 1]
         failing = [outcome.rule for outcome, finding in report.findings() if finding.severity in severe]
@@ -159,7 +162,7 @@ def _open(paths: Iterable[Path | None], console: Console) -> None:
             console.note(f"no browser could be started; open {path} by hand")
 
 
-def _next_command(report: Report, paths: Sequence[Path]) -> str:
+def _next_command(report: "Report", paths: Sequence[Path]) -> str:
     from shlex import join
 
     findings = report.findings()

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from profilerkit.cli.arguments import unknown_word
 from profilerkit.cli.console import DONE, Console
 from profilerkit.errors import CaptureError, UsageError
-from profilerkit.rundir.layout import MANIFEST, REPORT_HTML
 from profilerkit.units import format_ns, format_ratio, format_ratio_range
 
 if TYPE_CHECKING:
@@ -47,17 +46,15 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     _print_verdict(before, console)
 
     proposal: Proposal = program.propose(before)
-    if proposal.rule is None:
-        console.note("2/3 the report proposes no such fix; applying the one this demo was built for anyway")
-    console.note(f"2/3 applying the fix{f' of {proposal.rule}' if proposal.rule else ''}: {proposal.text}")
+    origin = f"proposed by {proposal.rule}" if proposal.rule else "not proposed by the report, applied anyway"
+    console.note(f"2/3 applying the fix {origin}: {proposal.text}")
     console.note("3/3 training again")
     after: Trained = program.train(workload, proposal.settings, directory / "after")
 
     console.out(_comparison(before, after, proposal))
     if not arguments.keep:
         _drop_recordings(directory)
-    pages = [directory / name / REPORT_HTML for name in ("before", "after")]
-    console.note("reports: " + " and ".join(str(page) for page in pages if page.is_file()))
+    console.note(f"reports: {' and '.join(_pages(directory))}")
     return DONE
 
 
@@ -121,15 +118,21 @@ def _comparison(before: "Trained", after: "Trained", proposal: "Proposal") -> st
         judgement = f"{points:.1f} points between prediction and measurement; {place} the predicted range."
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([f"fix: {proposal.text}", "", *lines, "", judgement, _footnote(before)])
+    footnote = f"Steps are medians of the last {before.steps} steps of each run, timed outside profilerkit."
+    return "\n".join([f"fix: {proposal.text}", "", *lines, "", judgement, footnote])
 
 
-def _footnote(before: "Trained") -> str:
-    return f"Steps are medians of the last {before.steps} steps of each run, timed outside profilerkit."
+def _pages(directory: Path) -> list[str]:
+    from profilerkit.rundir.layout import REPORT_HTML
+
+    pages = [directory / name / REPORT_HTML for name in ("before", "after")]
+    return [str(page) for page in pages if page.is_file()]
 
 
 def _drop_recordings(directory: Path) -> None:
     """Delete what was recorded, not what was concluded."""
+    from profilerkit.rundir.layout import MANIFEST
+
     for name in ("before", "after"):
         (directory / name / MANIFEST).unlink(missing_ok=True)
         for rank in (directory / name).glob("rank_*"):

@@ -4,9 +4,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from profilerkit.errors import UsageError
-from profilerkit.model.report import Report
+
+if TYPE_CHECKING:
+    from profilerkit.model.report import Report
 
 #: Format to the ending of its file.
 SUFFIXES = {"html": ".html", "md": ".md", "json": ".json", "text": ".txt"}
@@ -49,7 +52,7 @@ def plan(inputs: Sequence[Path], formats: Sequence[str], target: str | None, *, 
     return outputs
 
 
-def render(report: Report, format_name: str) -> str:
+def render(report: "Report", format_name: str) -> str:
     """The document in one of the formats of ``SUFFIXES``."""
     if format_name == "html":
         from profilerkit.report import html

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from profilerkit.cli.demos.trained import Proposal, Trained
 from profilerkit.model.finding import Saving
@@ -37,7 +37,7 @@ class Workload:
     read_s: float
 
 
-class SlowStorage(Dataset[tuple[torch.Tensor, int]]):
+class SlowStorage:
     """Random samples that take ``read_s`` seconds each to read, without using the processor."""
 
     def __init__(self, samples: int, read_s: float) -> None:
