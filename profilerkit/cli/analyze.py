@@ -1,0 +1,171 @@
+"""``profilerkit analyze``: a recording to its verdict and its report files."""
+
+import argparse
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from profilerkit.cli.arguments import one_of, some_of, unknown_word
+from profilerkit.cli.console import DONE, GATE_FAILED, INCONCLUSIVE, Console
+from profilerkit.cli.outputs import SUFFIXES, Output, plan, render, write
+from profilerkit.config import SEVERITIES, Settings, load_settings
+from profilerkit.errors import UnreadableInputError, UsageError
+from profilerkit.units import format_bytes
+
+if TYPE_CHECKING:
+    from profilerkit.model.report import Report
+
+_EPILOG = """\
+Without -o the report lies beside its input: x.json or x.json.gz gives x.report.html, a directory of traces
+gets report.html inside it, a run directory report.html and report.json; several paths: beside the first.
+-o FILE takes its format from the ending. -o - writes one format to standard output and nothing else.
+
+  profilerkit analyze runs/resnet50
+  profilerkit analyze trace.json.gz --fail-on high
+  profilerkit analyze rank0.json rank1.json -f json -o -"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``analyze``."""
+    parser.epilog = _EPILOG
+    formats = tuple(SUFFIXES)
+    parser.add_argument(
+        "paths",
+        nargs="+",
+        metavar="PATH",
+        type=Path,
+        help="a trace, a run directory, a directory with one trace per rank, or a report.json to render again",
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="where to write; a directory keeps the name")
+    parser.add_argument(
+        "-f",
+        "--format",
+        metavar="FORMATS",
+        type=some_of("--format", formats),
+        default=(),
+        dest="formats",
+        help=f"any of {', '.join(formats)}, separated by commas (default: html)",
+    )
+    parser.add_argument(
+        "--fail-on",
+        metavar="|".join(SEVERITIES),
+        type=one_of("--fail-on", SEVERITIES),
+        help="exit with 1 when a finding is this severe or more",
+    )
+    parser.add_argument("--select", metavar="RULES", action="append", help="run only these, for example IN,CO003")
+    parser.add_argument("--ignore", metavar="RULES", action="append", help="do not run these")
+    parser.add_argument("--rank", metavar="N", type=int, help="judge this rank")
+    parser.add_argument("--device", metavar="NAME", help="compare with this device's peaks, for example h100-sxm")
+    parser.add_argument("--strict", action="store_true", help="exit with 3 when the verdict is inconclusive")
+    parser.add_argument("--open", action="store_true", help="open the HTML report in the browser")
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    """Analyze, write, print the verdict, judge the gates; return the exit code."""
+    settings = load_settings(vars(arguments))
+    paths: list[Path] = arguments.paths
+    for path in paths:
+        if not path.exists():
+            raise UnreadableInputError(
+                f"{path} does not exist",
+                cause="there is no such file or directory",
+                hint="check the spelling of the path",
+            )
+    rerender = len(paths) == 1 and is_report(paths[0])
+    outputs = plan(paths, arguments.formats, arguments.output, rerender=rerender)
+    if arguments.open and not any(output.format == "html" and output.path for output in outputs):
+        raise UsageError("--open has nothing to open", cause="no HTML file is written", hint="add -f html")
+    _check_settings(settings)
+
+    report = _read(paths, rerender, arguments.rank, settings)
+    written = _write_all(report, outputs, console)
+    if all(output.path for output in outputs) and not console.quiet:
+        _print_verdict(report, console)
+    code = _judge(report, settings.fail_on, arguments.strict, console)
+    if arguments.open:
+        _open([output.path for output in outputs if output.format == "html"], console)
+    if written:
+        console.note(f"wrote {' and '.join(written)}; next: {_next_command(report, paths)}")
+    return code
+
+
+def is_report(path: Path) -> bool:
+    """Whether the file is a report of ours rather than a trace, by its first keys."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        head = file.read(64)
+    return re.match(rb'\s*\{\s*"(breakdown|schema_version|verdict)"\s*:', head) is not None
+
+
+def _check_settings(settings: Settings) -> None:
+    if settings.device is not None:
+        from profilerkit.hardware.lookup import known_names, lookup
+
+        if lookup(settings.device) is None:
+            hint = "leave --device out: what is not in the table is not compared"
+            raise unknown_word(settings.device, known_names(), what="device", hint=hint)
+    if settings.select or settings.ignore:
+        from profilerkit.rules import RULES
+
+        codes = [rule.code for rule in RULES]
+        for wanted in (*settings.select, *settings.ignore):
+            if not any(code.startswith(wanted) for code in codes):
+                raise unknown_word(wanted, codes, what="rule", hint="profilerkit rules lists them")
+
+
+def _read(paths: Sequence[Path], rerender: bool, rank: int | None, settings: Settings) -> "Report":
+    from profilerkit import api
+
+    if rerender:
+        return api.load(paths[0])
+    return api.analyze(*paths, rank=rank, select=settings.select, ignore=settings.ignore, device=settings.device)
+
+
+def _write_all(report: "Report", outputs: Iterable[Output], console: Console) -> list[str]:
+    """Write each document; return what was written where and how big."""
+    written = []
+    for output in outputs:
+        text = render(report, output.format)
+        if output.path is None:
+            console.raw(text)
+        else:
+            written.append(f"{output.path} ({format_bytes(write(output.path, text))})")
+    return written
+
+
+def _print_verdict(report: "Report", console: Console) -> None:
+    from profilerkit.report import terminal
+
+    console.out(terminal.render(report, width=console.width, colour=console.colour, ascii_only=console.ascii_only))
+
+
+def _judge(report: "Report", fail_on: str | None, strict: bool, console: Console) -> int:
+    if fail_on is not None:
+        severe = SEVERITIES[: SEVERITIES.index(fail_on) + 1]
+        failing = [outcome.rule for outcome, finding in report.findings() if finding.severity in severe]
+        if failing:
+            console.note(f"gate failed: --fail-on {fail_on}, findings: {', '.join(failing)}")
+            return GATE_FAILED
+    if strict and report.verdict.bound == "inconclusive":
+        console.note("inconclusive, and --strict was given")
+        return INCONCLUSIVE
+    return DONE
+
+
+def _open(paths: Iterable[Path | None], console: Console) -> None:
+    import webbrowser
+
+    for path in paths:
+        if path is not None and not webbrowser.open(path.resolve().as_uri()):
+            console.note(f"no browser could be started; open {path} by hand")
+
+
+def _next_command(report: "Report", paths: Sequence[Path]) -> str:
+    from shlex import join
+
+    findings = report.findings()
+    if findings:
+        return f"profilerkit rules {findings[0][0].rule}"
+    return join(["profilerkit", "analyze", *map(str, paths), "--open"])

@@ -1,0 +1,165 @@
+"""The one place that writes to the terminal: what is shown, in which characters, and how errors look."""
+
+import os
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, TextIO
+
+from profilerkit.errors import ProfilerkitError
+
+Colour = Literal["auto", "always", "never"]
+
+DONE, GATE_FAILED, FAILED, INCONCLUSIVE, INTERRUPTED = 0, 1, 2, 3, 130
+
+#: Characters the program's own text uses, for streams that cannot show them.
+_ASCII = str.maketrans({"→": "->", "–": "-", "—": "-", "·": "-", "…": "...", "µ": "u", "≥": ">=", "≤": "<=", "×": "x"})
+# Names and paths come from strangers: without these a file name cannot move the cursor or rename the window.
+_CONTROL = {code: "?" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+class Console:
+    """Standard output for data, standard error for everything else.
+
+    Attributes:
+        colour: whether standard output gets colour.
+        ascii_only: whether standard output cannot show more than ASCII.
+        width: columns of standard output; 80 when it is not a terminal.
+        quiet: nothing but errors and asked-for data is shown.
+        debug: errors come with their traceback.
+    """
+
+    def __init__(
+        self,
+        *,
+        colour: Colour = "auto",
+        quiet: bool = False,
+        debug: bool = False,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        self.quiet = quiet
+        self.debug = debug
+        self.colour = _shows_colour(sys.stdout, colour, environment)
+        self.ascii_only = not _is_utf8(sys.stdout)
+        self.width = _width(sys.stdout)
+
+    def out(self, text: str) -> None:
+        """Write data to standard output. Colour in it is kept only where colour is on."""
+        shown = text if self.colour else text.translate(_CONTROL)
+        _write(sys.stdout, shown)
+
+    def raw(self, text: str) -> None:
+        """Write a document to standard output as it is: a file or another program reads it."""
+        _write(sys.stdout, text, encoding="utf-8")
+
+    def note(self, text: str) -> None:
+        """Write a line about the work to standard error, unless ``quiet``."""
+        if not self.quiet:
+            _write(sys.stderr, text.translate(_CONTROL))
+
+    def error(self, error: ProfilerkitError) -> None:
+        """Write the three parts of an error to standard error."""
+        _write(sys.stderr, str(error).translate(_CONTROL))
+
+
+class Boundary:
+    """Turns what ends a verb into an exit code, and an exception into three lines instead of a traceback.
+
+    It is the process's outermost frame, so it takes every exception: Python's own exit code for one is 1, which
+    here means that a gate failed.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.code = DONE
+
+    def __enter__(self) -> "Boundary":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        """Report the exception, if any, and set ``code``."""
+        if isinstance(error, SystemExit):
+            self.code = error.code if isinstance(error.code, int) else DONE
+        elif isinstance(error, KeyboardInterrupt):
+            self.console.note("interrupted")
+            self.code = INTERRUPTED
+        elif error is not None:
+            if self.console.debug:
+                _write(sys.stderr, "".join(traceback.format_exception(error)).rstrip())
+            self.console.error(error if isinstance(error, ProfilerkitError) else _explain(error))
+            self.code = FAILED
+        _write(sys.stdout, "")
+        return True
+
+
+def _explain(error: BaseException) -> ProfilerkitError:
+    """An error nobody raised on purpose, in the three parts of those somebody did."""
+    said = " ".join(str(error).split())
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return ProfilerkitError(
+            "the operating system refused",
+            cause=f"{where}{error.strerror or said or type(error).__name__}",
+            hint="check the path, its permissions and the space left; --debug shows where it happened",
+        )
+    if isinstance(error, MemoryError):
+        return ProfilerkitError(
+            "not enough memory", cause="the recording does not fit", hint="analyze fewer ranks, or one with --rank N"
+        )
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if f"{os.sep}profilerkit{os.sep}" in frame.filename]
+    last = (ours or frames)[-1:] if frames else []
+    where = "".join(f" at {Path(frame.filename).name}:{frame.lineno} in {frame.name}" for frame in last)
+    return ProfilerkitError(
+        "internal error",
+        cause=f"{type(error).__name__}: {said}{where}" if said else f"{type(error).__name__}{where}",
+        hint="run it again with --debug for the traceback, and report that",
+    )
+
+
+def _write(stream: TextIO, text: str, *, encoding: str | None = None) -> None:
+    """Write ``text`` and a newline; an empty text only flushes. A reader that went away is not an error."""
+    try:
+        if text:
+            _put(stream, text if text.endswith("\n") else f"{text}\n", encoding)
+        stream.flush()
+    except BrokenPipeError:
+        # As Python's documentation of SIGPIPE advises: later writes, and the flush at exit, go nowhere.
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, stream.fileno())
+        os.close(devnull)
+
+
+def _put(stream: TextIO, text: str, encoding: str | None) -> None:
+    if encoding is not None and hasattr(stream, "buffer"):
+        stream.flush()
+        stream.buffer.write(text.encode(encoding, "backslashreplace"))
+        return
+    if not _is_utf8(stream):
+        text = text.translate(_ASCII)
+    known = stream.encoding or "utf-8"
+    stream.write(text.encode(known, "replace").decode(known))
+
+
+def _is_utf8(stream: TextIO) -> bool:
+    return (stream.encoding or "utf-8").lower().replace("-", "").replace("_", "") == "utf8"
+
+
+def _shows_colour(stream: TextIO, wanted: Colour, environment: Mapping[str, str]) -> bool:
+    """Colour when asked for; else only on a terminal that nobody asked to keep plain (no-color.org)."""
+    if wanted != "auto":
+        return wanted == "always"
+    plain = environment.get("NO_COLOR") or environment.get("CI") or environment.get("TERM") == "dumb"
+    return stream.isatty() and not plain
+
+
+def _width(stream: TextIO) -> int:
+    if not stream.isatty():
+        return 80
+    from shutil import get_terminal_size
+
+    return max(40, min(120, get_terminal_size().columns))

@@ -1,0 +1,139 @@
+"""``profilerkit demo``: train with a known fault, diagnose, apply the proposed fix, train again, compare."""
+
+import argparse
+import shutil
+from importlib import import_module
+from itertools import count
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from profilerkit.cli.arguments import unknown_word
+from profilerkit.cli.console import DONE, Console
+from profilerkit.errors import CaptureError, UsageError
+from profilerkit.units import format_ns, format_ratio, format_ratio_range
+
+if TYPE_CHECKING:
+    from profilerkit.cli.demos.trained import Proposal, Trained
+
+#: Kind to what is wrong with its training program, the module of that name in ``demos``.
+KINDS = {"input": "a DataLoader that is slower than the training step"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``demo``."""
+    parser.epilog = "Nothing is simulated: both runs train on this machine's processor, in less than two minutes."
+    parser.add_argument("kind", nargs="?", default="input", metavar="KIND", help="which fault (default: input)")
+    parser.add_argument("--list", action="store_true", help="list the kinds")
+    parser.add_argument("-o", "--output", metavar="DIR", type=Path, help="default: a fresh runs/demo-KIND")
+    parser.add_argument("--keep", action="store_true", help="keep the recordings too, not only the reports")
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    """Train twice and print what was predicted beside what was measured."""
+    kind: str = arguments.kind
+    if arguments.list:
+        console.out("\n".join(f"{name:<8} {fault}" for name, fault in KINDS.items()))
+        return DONE
+    if kind not in KINDS:
+        raise unknown_word(kind, list(KINDS), what="demo", hint="profilerkit demo --list shows them")
+    program = _load(kind)
+    directory = _fresh_directory(arguments.output, Path("runs") / f"demo-{kind}")
+
+    console.note(f"1/3 training with a fault: {program.FAULT}")
+    workload = program.prepare()
+    before: Trained = program.train(workload, program.SLOW, directory / "before")
+    _print_verdict(before, console)
+
+    proposal: Proposal = program.propose(before)
+    origin = f"proposed by {proposal.rule}" if proposal.rule else "not proposed by the report, applied anyway"
+    console.note(f"2/3 applying the fix {origin}: {proposal.text}")
+    console.note("3/3 training again")
+    after: Trained = program.train(workload, proposal.settings, directory / "after")
+
+    console.out(_comparison(before, after, proposal))
+    if not arguments.keep:
+        _drop_recordings(directory)
+    console.note(f"reports: {' and '.join(_pages(directory))}")
+    return DONE
+
+
+def _load(kind: str) -> ModuleType:
+    try:
+        import torch  # noqa: F401 - the programs need it; asked for here so that its absence is explained
+    except (ImportError, OSError) as error:
+        raise UsageError(
+            "the demo trains a real model and torch is missing",
+            cause=str(error),
+            hint="pip install 'profilerkit[torch]'",
+        ) from error
+    return import_module(f"profilerkit.cli.demos.{kind}")
+
+
+def _fresh_directory(wanted: Path | None, default: Path) -> Path:
+    """A directory that did not exist or was empty; the default gets the first free number."""
+    if wanted is None:
+        names = (default if n == 1 else default.with_name(f"{default.name}-{n}") for n in count(1))
+        wanted = next(path for path in names if not path.exists())
+    elif wanted.is_dir() and any(wanted.iterdir()):
+        raise UsageError(f"{wanted} is not empty", cause="a demo needs a directory of its own", hint="name a new one")
+    try:
+        wanted.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"cannot create {wanted}", cause=error.strerror or str(error), hint="name another place with -o DIR"
+        ) from error
+    return wanted
+
+
+def _print_verdict(trained: "Trained", console: Console) -> None:
+    if trained.report is None:
+        raise CaptureError(
+            "the run has no report", cause="capture switched itself off", hint="the warnings above say why"
+        )
+    from profilerkit.report import terminal
+
+    console.out(
+        terminal.render(trained.report, width=console.width, colour=console.colour, ascii_only=console.ascii_only)
+    )
+
+
+def _comparison(before: "Trained", after: "Trained", proposal: "Proposal") -> str:
+    """The prediction beside the measurement, and how far they are apart."""
+    measured = 1 - after.step_ns / before.step_ns
+    saving = proposal.saving
+    rows = [("", "before", "predicted", "measured")]
+    if saving is None:
+        rows.append(("step", format_ns(before.step_ns), "nothing", format_ns(after.step_ns)))
+        rows.append(("saving", "", "nothing", format_ratio(measured)))
+        judgement = "The report predicted no saving for this fix."
+    else:
+        predicted_ns = before.step_ns * (1 - saving.expected)
+        rows.append(("step", format_ns(before.step_ns), format_ns(predicted_ns), format_ns(after.step_ns)))
+        spread = f"{format_ratio(saving.expected)} ({format_ratio_range(saving.low, saving.high)})"
+        rows.append(("saving", "", spread, format_ratio(measured)))
+        points = 100 * abs(measured - saving.expected)
+        inside = saving.low <= measured <= saving.high
+        place = "inside" if inside else "outside"
+        judgement = f"{points:.1f} points between prediction and measurement; {place} the predicted range."
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    footnote = f"Steps are medians of the last {before.steps} steps of each run, timed outside profilerkit."
+    return "\n".join([f"fix: {proposal.text}", "", *lines, "", judgement, footnote])
+
+
+def _pages(directory: Path) -> list[str]:
+    from profilerkit.rundir.layout import REPORT_HTML
+
+    pages = [directory / name / REPORT_HTML for name in ("before", "after")]
+    return [str(page) for page in pages if page.is_file()]
+
+
+def _drop_recordings(directory: Path) -> None:
+    """Delete what was recorded, not what was concluded."""
+    from profilerkit.rundir.layout import MANIFEST
+
+    for name in ("before", "after"):
+        (directory / name / MANIFEST).unlink(missing_ok=True)
+        for rank in (directory / name).glob("rank_*"):
+            shutil.rmtree(rank)

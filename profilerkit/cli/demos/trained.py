@@ -1,0 +1,38 @@
+"""What a demo's training program hands back: the run, and the fix its report proposes."""
+
+from dataclasses import dataclass
+
+from profilerkit.model.finding import Saving
+from profilerkit.model.report import Report
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """One training run.
+
+    Attributes:
+        report: of the run; ``None`` when capture had to switch itself off.
+        step_ns: median of the last ``steps`` steps by the program's own clock, none of them under torch's profiler.
+        steps: how many steps ``step_ns`` rests on.
+    """
+
+    report: Report | None
+    step_ns: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """The fix to apply.
+
+    Attributes:
+        settings: for the training program.
+        text: names the current and the proposed values.
+        saving: what the report predicts; ``None`` when it predicts nothing.
+        rule: the rule that proposes it; ``None`` when the report proposed nothing and the program fell back.
+    """
+
+    settings: dict[str, int]
+    text: str
+    saving: Saving | None
+    rule: str | None

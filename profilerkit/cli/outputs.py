@@ -1,0 +1,118 @@
+"""Where reports are written and how: beside the input, atomically, never over it."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from profilerkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from profilerkit.model.report import Report
+
+#: Format to the ending of its file.
+SUFFIXES = {"html": ".html", "md": ".md", "json": ".json", "text": ".txt"}
+
+_HINT = "name another place with -o FILE"
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One document to write; ``path`` is ``None`` for standard output."""
+
+    format: str
+    path: Path | None
+
+
+def plan(inputs: Sequence[Path], formats: Sequence[str], target: str | None, *, rerender: bool) -> tuple[Output, ...]:
+    """What to write where, before any work is done. Raises ``UsageError`` where it could not be written.
+
+    ``formats`` is empty when none was asked for: then ``target``'s ending decides, or the kind of input. A report
+    that is rendered again (``rerender``) keeps its stem: ``x.report.json`` to ``x.report.html``.
+    """
+    if target == "-":
+        if len(formats) != 1:
+            raise UsageError(
+                "-o - needs one format",
+                cause=f"{len(formats)} formats were given",
+                hint="add -f json, -f md or -f text",
+            )
+        return (Output(formats[0], None),)
+    chosen = tuple(formats) or _default_formats(inputs[0], target)
+    stem = _stem(inputs[0], target, rerender)
+    named = Path(target) if target and not Path(target).is_dir() else None
+    only_name_given = named is not None and len(chosen) == 1
+    outputs = tuple(
+        Output(name, named if only_name_given else stem.with_name(stem.name + SUFFIXES[name])) for name in chosen
+    )
+    for output in outputs:
+        assert output.path is not None
+        _check_writable(output.path, inputs)
+    return outputs
+
+
+def render(report: "Report", format_name: str) -> str:
+    """The document in one of the formats of ``SUFFIXES``."""
+    if format_name == "html":
+        from profilerkit.report import html
+
+        return html.render(report)
+    if format_name == "md":
+        from profilerkit.report import markdown
+
+        return markdown.render(report)
+    if format_name == "json":
+        from profilerkit.report import json
+
+        return json.render(report)
+    from profilerkit.report import terminal
+
+    return terminal.render(report)
+
+
+def write(path: Path, text: str) -> int:
+    """Write beside ``path`` and rename; a device such as ``/dev/null`` is written to. Returns the size in bytes."""
+    data = text.encode("utf-8", "backslashreplace")
+    if path.exists() and not path.is_file():
+        path.write_bytes(data)
+        return len(data)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        beside.write_bytes(data)
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise UsageError(f"cannot write {path}", cause=error.strerror or str(error), hint=_HINT) from error
+    return len(data)
+
+
+def _default_formats(first: Path, target: str | None) -> tuple[str, ...]:
+    if target is not None and not Path(target).is_dir():
+        ending = Path(target).suffix.lower()
+        return tuple(name for name, suffix in SUFFIXES.items() if suffix == ending) or ("html",)
+    from profilerkit.rundir.reader import is_run_directory
+
+    return ("html", "json") if is_run_directory(first) else ("html",)
+
+
+def _stem(first: Path, target: str | None, rerender: bool) -> Path:
+    """The path of the reports without the ending of the format."""
+    if target is not None and not Path(target).is_dir():
+        named = Path(target)
+        return named.with_suffix("") if named.suffix.lower() in SUFFIXES.values() else named
+    if first.is_dir():
+        return Path(target) / "report" if target else first / "report"
+    name = first.name.removesuffix(".gz").removesuffix(".json")
+    return (Path(target) if target else first.parent) / (name if rerender else f"{name}.report")
+
+
+def _check_writable(path: Path, inputs: Sequence[Path]) -> None:
+    if any(path.exists() and given.exists() and path.samefile(given) for given in inputs):
+        raise UsageError(f"{path} would be written over", cause="it is the input", hint=_HINT)
+    if path.is_dir():
+        raise UsageError(f"cannot write {path}", cause="it is a directory", hint=_HINT)
+    if not path.parent.is_dir():
+        raise UsageError(f"cannot write {path}", cause=f"{path.parent} is not a directory", hint="create it first")
+    if not os.access(path if path.exists() and not path.is_file() else path.parent, os.W_OK):
+        raise UsageError(f"cannot write {path}", cause=f"no permission to write in {path.parent}", hint=_HINT)

@@ -1,0 +1,75 @@
+"""``profilerkit rules``: the list of rules, one rule's page, or the report's JSON schema."""
+
+import argparse
+import dataclasses
+import json
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from profilerkit.cli.arguments import one_of, unknown_word
+from profilerkit.cli.console import DONE, Console
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from profilerkit.rules.rule import Rule
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``rules``."""
+    parser.add_argument("code", nargs="?", metavar="CODE", help="a code or name to explain, or a prefix to list")
+    formats = ("text", "json")
+    parser.add_argument(
+        "--format", metavar="|".join(formats), type=one_of("--format", formats), default="text", help="default: text"
+    )
+    parser.add_argument("--schema", action="store_true", help="print the JSON schema of report.json instead")
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    """Print what was asked for."""
+    if arguments.schema:
+        from profilerkit.model.report import json_schema
+
+        console.raw(json.dumps(json_schema(), indent=2))
+        return DONE
+    from profilerkit.rules import RULES
+
+    wanted = arguments.code
+    exact = [rule for rule in RULES if wanted and wanted.lower() in (rule.code.lower(), rule.name)]
+    listed = [rule for rule in RULES if wanted is None or rule.code.startswith(wanted.upper())]
+    if not exact and not listed:
+        known = [name for rule in RULES for name in (rule.code, rule.name)]
+        raise unknown_word(wanted, known, what="rule", hint="profilerkit rules lists them")
+    if arguments.format == "json":
+        records = [_record(rule, console.width) for rule in exact or listed]
+        console.raw(json.dumps(records[0] if exact else records, indent=2, ensure_ascii=False))
+    elif exact:
+        from profilerkit.rules.docs import render_text
+
+        console.out(render_text(exact[0], width=console.width))
+    else:
+        console.out(_table(listed, console.width))
+    return DONE
+
+
+def _table(rules: "Sequence[Rule]", width: int) -> str:
+    family_width = max(len(rule.family) for rule in rules)
+    lines = []
+    for rule in rules:
+        lead = f"{rule.code:<6} {rule.family:<{family_width}}  "
+        lines += textwrap.wrap(rule.summary, width, initial_indent=lead, subsequent_indent=" " * len(lead))
+    return "\n".join(lines)
+
+
+def _record(rule: "Rule", width: int) -> dict[str, Any]:
+    from profilerkit.rules.docs import render_text
+
+    options = {field.name: getattr(rule, field.name) for field in dataclasses.fields(rule)}
+    return {
+        "code": rule.code,
+        "name": rule.name,
+        "family": rule.family,
+        "summary": rule.summary,
+        "options": options,
+        "page": render_text(rule, width=width),
+    }

@@ -1,0 +1,119 @@
+"""Settings: flags win over ``PROFILERKIT_*``, these over ``[tool.profilerkit]``, this over the defaults."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from profilerkit.errors import ConfigError
+
+SEVERITIES = ("high", "medium", "low")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What can be set for an analysis outside the call itself.
+
+    Attributes:
+        select: rule codes or their prefixes to run, for example ``IN`` or ``IN002``; empty means all.
+        ignore: rule codes or their prefixes not to run.
+        device: name of the device to compare with when the recording does not know it; ``None`` means as recorded.
+        fail_on: exit with 1 when a finding has this severity or a higher one; ``None`` means never.
+    """
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    device: str | None = None
+    fail_on: str | None = None
+
+
+_NAMES = tuple(field.name for field in fields(Settings))
+_LISTS = ("select", "ignore")
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """A hint with the known name closest to a mistyped one, or an empty string when none is close.
+
+    >>> did_you_mean("analyse", ["analyze", "rules"]), did_you_mean("x", ["analyze"])
+    ('did you mean analyze?', '')
+    """
+    from difflib import get_close_matches
+
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    closest = get_close_matches(name.lower(), by_lower, n=1)
+    return f"did you mean {by_lower[closest[0]]}?" if closest else ""
+
+
+def load_settings(
+    flags: Mapping[str, Any],
+    *,
+    environment: Mapping[str, str] | None = None,
+    start: Path | None = None,
+) -> Settings:
+    """The settings in force. A flag that is ``None`` or empty was not given.
+
+    ``environment`` is ``os.environ`` and ``start``, where the search for ``pyproject.toml`` begins, is the working
+    directory unless given. Raises ``ConfigError`` for an unknown key, a wrong type or a value that is not allowed.
+    """
+    settings = replace(Settings(), **_from_pyproject(start or Path.cwd()))
+    settings = replace(settings, **_from_environment(os.environ if environment is None else environment))
+    given = {name: value for name, value in flags.items() if name in _NAMES and value not in (None, [], ())}
+    return replace(settings, **{name: _checked(name, value, "the command line") for name, value in given.items()})
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in _NAMES:
+        variable = f"PROFILERKIT_{name.upper()}"
+        if environment.get(variable):
+            found[name] = _checked(name, environment[variable], variable)
+    return found
+
+
+def _from_pyproject(start: Path) -> dict[str, Any]:
+    import tomllib
+
+    for directory in (start.absolute(), *start.absolute().parents):
+        path = directory / "pyproject.toml"
+        if not path.is_file():
+            continue
+        try:
+            document = tomllib.loads(path.read_text("utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+            raise ConfigError(f"{path} cannot be read", cause=str(error), hint="correct the file") from error
+        table = document.get("tool", {}).get("profilerkit", {})
+        return _checked_table(table, path)
+    return {}
+
+
+def _checked_table(table: Any, path: Path) -> dict[str, Any]:
+    if not isinstance(table, dict):
+        raise ConfigError(f"[tool.profilerkit] in {path} is not a table", hint='write it as select = ["IN"] below it')
+    where = f"[tool.profilerkit] in {path}"
+    for key in table:
+        if key.replace("-", "_") not in _NAMES:
+            known = [name.replace("_", "-") for name in _NAMES]
+            hint = did_you_mean(key, known) or f"known settings: {', '.join(known)}"
+            raise ConfigError(f"unknown setting {key!r}", cause=f"it stands in {where}", hint=hint)
+    return {key.replace("-", "_"): _checked(key.replace("-", "_"), value, where) for key, value in table.items()}
+
+
+def _checked(name: str, value: Any, where: str) -> Any:
+    """The value in the type of its setting. Lists may also be written as text with commas."""
+    option = name.replace("_", "-")
+    if name in _LISTS:
+        items = [value] if isinstance(value, str) else value
+        if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
+            raise ConfigError(
+                f"{option} is not a list of rule codes",
+                cause=f"{where} says {value!r}",
+                hint=f'write {option} = ["IN", "CO003"]',
+            )
+        return tuple(code.strip() for item in items for code in item.split(",") if code.strip())
+    if not isinstance(value, str):
+        raise ConfigError(f"{option} is not text", cause=f"{where} says {value!r}", hint=f'write {option} = "…"')
+    if name == "fail_on" and value not in SEVERITIES:
+        hint = did_you_mean(value, SEVERITIES) or f"allowed: {', '.join(SEVERITIES)}"
+        raise ConfigError(f"{value!r} is not a severity", cause=f"{where} sets {option}", hint=hint)
+    return value

@@ -1,0 +1,72 @@
+import doctest
+
+import pytest
+
+from profilerkit import config
+from profilerkit.config import Settings, load_settings
+from profilerkit.errors import ConfigError
+
+
+def write_pyproject(directory, text):
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "pyproject.toml").write_text(text, encoding="utf-8")
+
+
+def test_without_any_source_the_defaults_hold(tmp_path):
+    assert load_settings({}, environment={}, start=tmp_path) == Settings()
+
+
+def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path):
+    write_pyproject(
+        tmp_path, '[tool.profilerkit]\nselect = ["IN"]\nignore = "CO001, CO002"\nfail-on = "low"\ndevice = "l4"\n'
+    )
+    environment = {"PROFILERKIT_FAIL_ON": "medium", "PROFILERKIT_DEVICE": "t4", "PROFILERKIT_SELECT": ""}
+    settings = load_settings({"device": "h100-sxm", "fail_on": None}, environment=environment, start=tmp_path)
+    assert settings == Settings(select=("IN",), ignore=("CO001", "CO002"), device="h100-sxm", fail_on="medium")
+
+
+def test_the_nearest_pyproject_is_the_one_that_counts(tmp_path):
+    write_pyproject(tmp_path, '[tool.profilerkit]\nselect = ["IN"]\n')
+    write_pyproject(tmp_path / "near", "[project]\nname = 'x'\n")
+    (tmp_path / "near" / "deep").mkdir()
+    assert load_settings({}, environment={}, start=tmp_path / "near" / "deep") == Settings()
+    (tmp_path / "far").mkdir()
+    assert load_settings({}, environment={}, start=tmp_path / "far").select == ("IN",)
+
+
+def test_repeated_flags_and_commas_add_up(tmp_path):
+    settings = load_settings({"select": ["IN,CO", "OV001"]}, environment={}, start=tmp_path)
+    assert settings.select == ("IN", "CO", "OV001")
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "hint"),
+    [
+        ('[tool.profilerkit]\nselekt = ["IN"]\n', "unknown setting 'selekt'", "did you mean select?"),
+        ("[tool.profilerkit]\nxyz = 1\n", "unknown setting 'xyz'", "known settings: select, ignore, device, fail-on"),
+        ("[tool.profilerkit]\nselect = 3\n", "select is not a list of rule codes", 'write select = ["IN", "CO003"]'),
+        ("[tool.profilerkit]\nselect = [3]\n", "select is not a list of rule codes", 'write select = ["IN", "CO003"]'),
+        ("[tool.profilerkit]\ndevice = 3\n", "device is not text", 'write device = "…"'),
+        ('[tool.profilerkit]\nfail-on = "hihg"\n', "'hihg' is not a severity", "did you mean high?"),
+        ("[tool]\nprofilerkit = 3\n", "is not a table", "select"),
+        ("[tool.profilerkit\n", "cannot be read", "correct the file"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_its_file_and_a_way_out(tmp_path, text, what, hint):
+    write_pyproject(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load_settings({}, environment={}, start=tmp_path)
+    assert what in caught.value.what
+    assert hint in caught.value.hint
+    assert str(tmp_path / "pyproject.toml") in str(caught.value)
+
+
+def test_a_wrong_environment_variable_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="PROFILERKIT_FAIL_ON"):
+        load_settings({}, environment={"PROFILERKIT_FAIL_ON": "never"}, start=tmp_path)
+
+
+def test_examples_in_the_docstrings_hold():
+    result = doctest.testmod(config)
+    assert result.attempted
+    assert not result.failed

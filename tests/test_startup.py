@@ -1,0 +1,36 @@
+"""Start-up stays fast because of what is not imported; time itself is not asserted, machines differ."""
+
+import subprocess
+import sys
+
+import pytest
+
+from profilerkit.cli import VERBS
+
+HEAVY = {"torch", "numpy", "msgspec", "plotly", "rich", "jinja2", "pandas", "psutil", "pynvml"}
+
+
+def heavy_modules_after(program):
+    """Which of the heavy packages a fresh interpreter has loaded after the program."""
+    report = "import sys; print('\\n'.join(sys.modules), file=sys.stderr)"
+    ended = subprocess.run(
+        [sys.executable, "-c", f"{program}\n{report}"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert ended.returncode == 0, ended.stderr
+    return HEAVY & set(ended.stderr.split())
+
+
+def test_the_check_sees_an_import():
+    assert "msgspec" in heavy_modules_after("import profilerkit.model.report")
+
+
+def test_import_loads_nothing_heavy():
+    assert heavy_modules_after("import profilerkit; dir(profilerkit); profilerkit.ProfilerkitError") == set()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["demo", "--list"], *([verb, "--help"] for verb in VERBS)]
+)
+def test_help_loads_nothing_heavy(arguments):
+    program = f"from profilerkit.cli import main\nassert main({arguments!r}) == 0"
+    assert heavy_modules_after(program) == set()
