@@ -1,0 +1,310 @@
+"""The life of one recording: start, run beside the training, close, hand over to the analysis."""
+
+import os
+import socket
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from profilerkit import __version__
+from profilerkit.capture import environment, handoff
+from profilerkit.capture.deep import DeepWindow
+from profilerkit.capture.guard import Guard, announce
+from profilerkit.capture.hooks import Hooks
+from profilerkit.capture.host import HostSource
+from profilerkit.capture.loader import FetchTimer, wrapped
+from profilerkit.capture.nvml import NvmlSource
+from profilerkit.capture.overhead import NoWindow, self_ns_per_step
+from profilerkit.capture.recorder import Phase, Recorder
+from profilerkit.capture.sampler import Sampler, Source
+from profilerkit.capture.settings import Settings
+from profilerkit.capture.steps import StepTracker
+from profilerkit.errors import CaptureError, UsageError
+from profilerkit.model.report import Report
+from profilerkit.rundir.claim import claim
+from profilerkit.rundir.layout import FORMAT_VERSION, Feature, RankEnd, RankMeta, RunManifest
+from profilerkit.rundir.writer import RankWriter, Record, write_manifest
+
+_LONGEST_EXCEPTION = 2000
+_OFF = "switched off by the settings"
+
+
+class _State:
+    """The session that records in this process, and how many there were."""
+
+    active: "Session | None" = None
+    started: int = 0
+
+
+def start(settings: Settings) -> "Session | None":
+    """A running session; ``None``, with a warning, inside the block of another one.
+
+    Raises:
+        CaptureError: no directory can be written.
+        UsageError: the path is a file.
+    """
+    if _State.active is not None:
+        announce("a profile block inside another one records nothing; the outer one goes on")
+        return None
+    _State.started += 1
+    place = environment.place(os.environ, _State.started)
+    wanted = Path.cwd() / (settings.path or Path("runs") / environment.script_name())
+    run, writer = _open(wanted, place)
+    session = Session(settings, place, run, writer)
+    try:
+        session.begin()
+    except OSError as error:
+        session.disarm()
+        raise CaptureError(f"cannot write the run directory {run}", cause=str(error)) from error
+    _State.active = session
+    return session
+
+
+def _open(wanted: Path, place: environment.Place) -> tuple[Path, RankWriter]:
+    """The run directory and its writer; in ``$TMPDIR``, with a warning, when ``wanted`` cannot be written."""
+    try:
+        if wanted.exists() and not wanted.is_dir():
+            raise UsageError(f"{wanted} is a file", hint="name a directory; it is made if it does not exist")
+        run = claim(wanted, place.launch_id, place.rank)
+        return run, RankWriter(run, place.rank)
+    except OSError as error:
+        fallback = Path(tempfile.gettempdir()) / f"profilerkit-{os.getuid()}" / wanted.name
+        try:
+            run = claim(fallback, place.launch_id, place.rank)
+            writer = RankWriter(run, place.rank)
+        except OSError as second:
+            raise CaptureError(
+                f"cannot write {wanted}", cause=f"{error}; and not {fallback} either: {second}", hint="name another path"
+            ) from second
+        announce(f"{wanted} cannot be written ({error.strerror}); recording to {run}")
+        return run, writer
+
+
+def _disarm_in_child() -> None:
+    """A forked child (a DataLoader worker) records nothing."""
+    session, _State.active = _State.active, None
+    if session is not None:
+        session.disarm()
+
+
+os.register_at_fork(after_in_child=_disarm_in_child)
+
+
+class Session:
+    """One recording. Its methods are called on the training thread and never raise an ``Exception`` after ``begin``.
+
+    Attributes:
+        run: the run directory.
+    """
+
+    def __init__(self, settings: Settings, place: environment.Place, run: Path, writer: RankWriter) -> None:
+        self.run = run
+        self._settings = settings
+        self._place = place
+        self._writer = writer
+        self._armed = True
+        self._closed = False
+        self._meta_is_known = False
+        self._self_ns: float | None = None
+        self._anchor = (time.time_ns(), time.perf_counter_ns())
+        self._guard = Guard("profilerkit")
+        self._guard.on_failure(self._switch_off)
+        self._recorder = Recorder(writer, lambda: self._guard.call(self._beat))
+        record = self._recorder.record if settings.light else _nothing
+        self._window = DeepWindow(
+            writer, self._recorder.record, warmup_steps=settings.warmup_steps, trace_steps=settings.trace_steps
+        )
+        self._tracker = StepTracker(record, self._window if settings.deep else NoWindow())
+        self._timer = FetchTimer(record, self._tracker, self._guard)
+        self._hooks = Hooks(record, self._tracker, self._timer, self._guard, lambda: self._window.recording)
+        self._record = record
+        sources: dict[str, Callable[[], Source]] = {}
+        if settings.nvml:
+            sources["nvml"] = NvmlSource
+        if settings.host:
+            sources["host"] = HostSource
+        self._samplers = {name: Sampler(name, make(), writer.append_sample) for name, make in sources.items()}
+
+    # The training script's calls
+
+    def wrap(self, loader: Any) -> Any:
+        """``loader`` with timed fetches."""
+        if not self._armed:
+            return loader
+        self._guard.call(self._hooks.install_torch)
+        result = self._guard.call(wrapped, loader, self._timer)
+        return loader if result is None else result
+
+    def step(self) -> None:
+        """End a step."""
+        if self._armed and self._tracker.adopt(threading.get_ident()):
+            if not self._hooks.torch_hooked:
+                self._guard.call(self._hooks.install_torch)
+            self._guard.call(self._tracker.step)
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """A named block."""
+        number = self._guard.call(self._recorder.name_id, str(name)) if self._armed else None
+        return nullcontext() if number is None else Phase(self._record, number)
+
+    # Life
+
+    def begin(self) -> None:
+        """Write what is known, then start the threads and hang in the hooks. Raises OSError when the disk refuses."""
+        if self._place.rank == 0:
+            write_manifest(self.run, self._manifest())
+        self._writer.write_meta(self._meta())
+        self._recorder.start()
+        for sampler in self._samplers.values():
+            sampler.start()
+        self._guard.call(self._hooks.install)
+
+    def close(self, error: BaseException | None) -> Report | None:
+        """End the recording; the report on rank 0 if it was asked for and could be made."""
+        if self._closed:
+            return None
+        self._closed = True
+        call = self._guard.call
+        end_ns = time.perf_counter_ns()
+        try:
+            call(self._finish_steps)
+        finally:
+            self._armed = False
+            call(self._hooks.remove)
+            _State.active = None
+        for sampler in self._samplers.values():
+            call(sampler.stop)
+        call(self._recorder.stop)
+        call(self._measure_self)
+        call(self._write_last_meta)
+        call(self._write_end, error, end_ns)
+        call(self._writer.close)
+        return call(self._hand_over)
+
+    def disarm(self) -> None:
+        """Record nothing from now on and leave everything as it was found; takes no lock."""
+        self._armed = False
+        self._closed = True
+        self._hooks.remove()
+        self._recorder.disarm()
+
+    def _switch_off(self) -> None:
+        """After an internal failure: leave the training alone, keep what was recorded."""
+        self._armed = False
+        self._hooks.remove()
+        if threading.get_ident() == self._tracker.thread:
+            self._window.abort()
+
+    def _beat(self) -> None:
+        """Four times per second on the writer thread."""
+        self._hooks.install_torch()
+        self._recorder.flush()
+        if self._tracker.count and not self._meta_is_known:
+            self._meta_is_known = True
+            self._write_last_meta()
+
+    def _finish_steps(self) -> None:
+        if self._guard.failure is not None:
+            self._window.abort()
+            return
+        self._tracker.close()
+        if self._settings.deep:
+            self._window.close(self._tracker.count)
+
+    def _measure_self(self) -> None:
+        if self._settings.light and self._tracker.count:
+            self._self_ns = self_ns_per_step()
+
+    def _hand_over(self) -> Report | None:
+        if self._settings.deep and not self._window.reason:
+            handoff.compress_traces(self._writer.path)
+        if not self._settings.analyze or self._place.rank:
+            return None
+        handoff.wait_for_ranks(self.run, self._place.world_size)
+        return handoff.analyze(self.run)
+
+    # Documents
+
+    def _manifest(self) -> RunManifest:
+        return RunManifest(
+            format_version=FORMAT_VERSION,
+            profilerkit_version=__version__,
+            created_unix_ns=time.time_ns(),
+            argv=tuple(sys.argv),
+            world_size=self._place.world_size,
+            settings=self._settings.as_text(),
+            environment=environment.allowed(os.environ),
+            versions=environment.versions(),
+        )
+
+    def _write_last_meta(self) -> None:
+        """Rewrite what the start could not know: torch's version, the device, the loader."""
+        self._writer.write_meta(self._meta())
+        if self._place.rank == 0 and self._closed:
+            write_manifest(self.run, self._manifest())
+
+    def _meta(self) -> RankMeta:
+        device_name, device_uuid = environment.cuda_device()
+        unix_ns, perf_ns = self._anchor
+        return RankMeta(
+            format_version=FORMAT_VERSION,
+            rank=self._place.rank,
+            local_rank=self._place.local_rank,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            anchor_unix_ns=unix_ns,
+            anchor_perf_ns=perf_ns,
+            usable_cores=environment.usable_cores(),
+            device_name=device_name,
+            device_uuid=device_uuid,
+            features=self._features(),
+            loader=environment.loader_settings(self._timer.source),
+            self_ns_per_step=self._self_ns,
+            steps_found_by=self._tracker.found_by if self._tracker.count else None,
+        )
+
+    def _features(self) -> dict[str, Feature]:
+        """What is on, and why the rest is off."""
+        failure = self._guard.failure or (self._writer.stopped and f"events.bin: {self._writer.stopped}") or ""
+        hooked = failure or ("" if self._hooks.torch_hooked else "torch was not imported")
+        features = {
+            "light": _feature(self._settings.light, failure),
+            "deep": _feature(self._settings.deep, failure or self._window.reason),
+            "loader": _feature(
+                self._settings.light, "" if self._timer.fetches else "no loader was seen on the training thread"
+            ),
+            "optimizer": _feature(self._settings.light, hooked or self._tracker.missing("optimizer")),
+            "backward": _feature(self._settings.light, hooked or self._tracker.missing("backward")),
+        }
+        for name in ("nvml", "host"):
+            sampler = self._samplers.get(name)
+            features[name] = _feature(sampler is not None, sampler.reason if sampler is not None else "")
+        return features
+
+    def _write_end(self, error: BaseException | None, end_ns: int) -> None:
+        reason = "switched_off" if self._guard.failure else "finished" if error is None else "exception"
+        text = None if error is None else "".join(traceback.format_exception_only(error)).strip()
+        self._writer.write_end(
+            RankEnd(
+                reason=reason,
+                exception=None if text is None else text[:_LONGEST_EXCEPTION],
+                steps=self._tracker.count,
+                dropped_records=self._writer.dropped_records,
+                end_perf_ns=end_ns,
+                switched_off_because=self._guard.failure,
+            )
+        )
+
+
+def _feature(wanted: bool, reason: str) -> Feature:
+    return Feature(on=wanted and not reason, reason=reason if wanted else _OFF)
+
+
+def _nothing(_record: Record) -> None:
+    """Where records go when the light tier is off."""
