@@ -80,7 +80,9 @@ def _open(wanted: Path, place: environment.Place) -> tuple[Path, RankWriter]:
             writer = RankWriter(run, place.rank)
         except OSError as second:
             raise CaptureError(
-                f"cannot write {wanted}", cause=f"{error}; and not {fallback} either: {second}", hint="name another path"
+                f"cannot write {wanted}",
+                cause=f"{error}; and not {fallback} either: {second}",
+                hint="name another path",
             ) from second
         announce(f"{wanted} cannot be written ({error.strerror}); recording to {run}")
         return run, writer

@@ -19,8 +19,6 @@ def sections(rule: Rule) -> dict[str, str]:
 
 def thresholds(rule: Rule) -> dict[str, object]:
     """Option name to value."""
-    if not dataclasses.is_dataclass(rule):
-        return {}
     return {field.name: getattr(rule, field.name) for field in dataclasses.fields(rule)}
 
 

@@ -51,6 +51,7 @@ class MissingData:
 Result = Fired | Passed | NotApplicable | MissingData
 
 
+@dataclass(frozen=True)
 class Rule(ABC):
     """One failing state. Subclasses are frozen dataclasses whose fields are the thresholds.
 

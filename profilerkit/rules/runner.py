@@ -53,24 +53,24 @@ def run_rules(
 
 
 def _outcome(rule: Rule, facts: Facts, select: Sequence[str], ignore: Sequence[str]) -> Outcome:
-    head = {"rule": rule.code, "name": rule.name, "summary": rule.summary}
+    blank = Outcome(rule=rule.code, name=rule.name, summary=rule.summary, status="off", reason="not selected")
     if (select and not rule.code.startswith(tuple(select))) or rule.code.startswith(tuple(ignore)):
-        return Outcome(**head, status="off", reason="not selected")
+        return blank
     try:
         result = rule.check(facts)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the one guard of the rules: recorded in the report
         logger.debug("rule %s failed", rule.code, exc_info=True)
-        return Outcome(**head, status="error", reason=f"{type(error).__name__}: {error}")
-    return _ended(head, result)
+        return msgspec.structs.replace(blank, status="error", reason=f"{type(error).__name__}: {error}")
+    return _ended(blank, result)
 
 
-def _ended(head: dict[str, str], result: Result) -> Outcome:
+def _ended(blank: Outcome, result: Result) -> Outcome:
     match result:
         case Fired(findings):
-            return Outcome(**head, status="fired", findings=findings)
+            return msgspec.structs.replace(blank, status="fired", reason=None, findings=findings)
         case Passed(reason):
-            return Outcome(**head, status="passed", reason=reason)
+            return msgspec.structs.replace(blank, status="passed", reason=reason)
         case NotApplicable(reason):
-            return Outcome(**head, status="not_applicable", reason=reason)
+            return msgspec.structs.replace(blank, status="not_applicable", reason=reason)
         case MissingData(reason, hint):
-            return Outcome(**head, status="missing_data", reason=reason, hint=hint)
+            return msgspec.structs.replace(blank, status="missing_data", reason=reason, hint=hint)
