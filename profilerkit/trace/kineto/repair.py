@@ -111,7 +111,7 @@ def _read_damaged(piece: bytes, log: RepairLog) -> list[records.Event] | None:
 
 def _repairs(text: str) -> Iterator[str]:
     yield text
-    text = _BAD_ESCAPE.sub(lambda found: found[0] if found[1] else r"\\\\", text)
+    text = _BAD_ESCAPE.sub(lambda found: found[0] if found[1] else r"\\", text)
     text = _NOT_A_NUMBER.sub("null", text)
     text = _BAD_FRACTION.sub(".", text)
     text = _TRAILING_COMMA.sub("", text)

@@ -31,6 +31,15 @@ class Salvage:
     log: RepairLog
     document: Document | None = None
 
+    def note_empty_list(self) -> None:
+        """Set ``document`` when the events end right after their opening bracket."""
+        while not self.text.pending.strip() and self.text.fill():
+            pass
+        start = bytes(self.text.pending[:_NEAR_TAIL_BYTES]).lstrip()
+        if start.startswith(b"]"):
+            rest = self.text.take_rest().lstrip()
+            self.document = self._document_with(rest[1:])
+
     def read(self, chunk: bytes, *, last: bool) -> list[records.Event]:
         """Return the events of a chunk; sets ``document`` when the events end in it.
 
