@@ -9,6 +9,9 @@ from profilerkit.report.records import PartRow, RankRow, Segment
 from profilerkit.report.wording import FAMILY_LABELS, part_label, plural, weakest
 from profilerkit.units import format_ns, format_ratio
 
+#: A table of more ranks than this is no longer read row by row.
+RANK_ROWS = 128
+
 
 def families_of(parts: Sequence[Part]) -> dict[Family, list[Part]]:
     """Parts by family in the report's fixed order, so that a colour keeps its place; empty families are left out."""
@@ -17,6 +20,12 @@ def families_of(parts: Sequence[Part]) -> dict[Family, list[Part]]:
         if part.time_ns > 0:
             grouped[part.family].append(part)
     return {family: sorted(own, key=lambda part: -part.time_ns) for family, own in grouped.items() if own}
+
+
+def _detail(parts: Sequence[Part]) -> str:
+    """The largest part of a family and how many there are besides."""
+    label = part_label(parts[0].part)
+    return f"{label} and {len(parts) - 1} more" if len(parts) > 1 else label
 
 
 def bar_of(parts: Sequence[Part]) -> tuple[Segment, ...]:
@@ -31,6 +40,7 @@ def bar_of(parts: Sequence[Part]) -> tuple[Segment, ...]:
             share=format_ratio(sum(part.share for part in own)),
             ratio=sum(part.time_ns for part in own) / total_ns,
             source=weakest(part.source for part in own),
+            detail=_detail(own),
         )
         for family, own in grouped.items()
     )
@@ -86,11 +96,19 @@ def _rank_row(rank: Rank, report: Report) -> RankRow:
 
 
 def rank_rows(report: Report) -> tuple[RankRow, ...]:
-    """One row per rank, by rank number; empty for a single rank."""
+    """One row per rank, by rank number; of very many ranks the slowest and the cause; empty for a single rank."""
     if len(report.ranks) < 2:
         return ()
-    ordered = sorted(report.ranks, key=lambda rank: (rank.rank is None, rank.rank or 0, rank.origin))
-    return tuple(_rank_row(rank, report) for rank in ordered)
+    slowest = sorted(report.ranks, key=lambda rank: (rank.rank != report.verdict.rank, -(rank.step_ns or 0)))
+    shown = sorted(slowest[:RANK_ROWS], key=lambda rank: (rank.rank is None, rank.rank or 0, rank.origin))
+    return tuple(_rank_row(rank, report) for rank in shown)
+
+
+def ranks_more(report: Report) -> str:
+    """What the table of ranks leaves out; empty when it has all of them."""
+    if len(report.ranks) <= RANK_ROWS:
+        return ""
+    return f"The {RANK_ROWS} ranks with the longest steps. The JSON has all {len(report.ranks)}."
 
 
 def ranks_caption(report: Report) -> str:

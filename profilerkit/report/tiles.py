@@ -27,9 +27,9 @@ def _throughput(report: Report) -> Fact | None:
     batch = report.run.batch_size
     if batch is None:
         return Fact("Throughput", format_value(rate, "per_s").replace("/s", " steps/s"), "derived from step time")
-    scope = " on each rank" if (report.run.world_size or 1) > 1 else ""
+    scope = "one rank, " if (report.run.world_size or 1) > 1 else ""
     text = format_value(rate * batch, "per_s").replace("/s", " samples/s")
-    return Fact("Throughput", text, f"batch size {format_count(batch)}{scope}")
+    return Fact("Throughput", text, f"{scope}batch size {format_count(batch)}")
 
 
 def _busy(report: Report) -> Fact | None:
