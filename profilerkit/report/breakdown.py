@@ -78,9 +78,17 @@ def parts_missing(report: Report) -> str:
     """Why there is no bar; empty when there is one."""
     if any(part.time_ns > 0 for part in report.breakdown):
         return ""
+    if report.steps.time_ns is None and report.steps.count:
+        return f"{plural(report.steps.count, 'step')} found, none of them steady, so there is no step time to divide."
     if report.steps.time_ns is None:
         return "No step was found, so there is no step time to divide."
     return "Only the length of each step is known. Record a trace window to see what it is made of."
+
+
+def _one_device(report: Report) -> str:
+    """The device name when all ranks share it; then it is said once."""
+    names = {rank.device for rank in report.ranks}
+    return inert(names.pop() or "", 60) if len(names) == 1 else ""
 
 
 def _rank_row(rank: Rank, report: Report) -> RankRow:
@@ -89,7 +97,7 @@ def _rank_row(rank: Rank, report: Report) -> RankRow:
         label=inert(rank.origin) if rank.rank is None else f"Rank {rank.rank}",
         step="not found" if rank.step_ns is None else format_ns(rank.step_ns),
         busy="not measured" if rank.busy_ratio is None else format_ratio(rank.busy_ratio),
-        device=inert(rank.device or "", 60),
+        device="" if _one_device(report) else inert(rank.device or "", 60),
         mark="cause" if blamed else "",
         bar=bar_of(rank.breakdown),
     )
@@ -119,6 +127,8 @@ def ranks_caption(report: Report) -> str:
         pieces.append(f"Median steps run from {format_ns(min(times))} to {format_ns(max(times))}.")
     if report.run.missing_ranks:
         pieces.append(f"{plural(report.run.missing_ranks, 'rank')} of the job could not be read.")
+    if _one_device(report):
+        pieces.append(f"All on {_one_device(report)}.")
     if report.verdict.rank is not None:
         pieces.append(f"Rank {report.verdict.rank} is the cause.")
     return " ".join(pieces)

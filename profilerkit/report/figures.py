@@ -105,7 +105,7 @@ def step_figure(timeline: Timeline) -> dict[str, Any]:
         "median": _number(timeline.median_ns / size),
         "unit": unit,
         "schemes": {
-            "light": {**FILLS["light"], **INKS["light"], UNSPLIT: INKS["light"]["rule"]},
-            "dark": {**FILLS["dark"], **INKS["dark"], UNSPLIT: INKS["dark"]["rule"]},
+            "light": {**FILLS["light"], **INKS["light"], UNSPLIT: INKS["light"]["muted"]},
+            "dark": {**FILLS["dark"], **INKS["dark"], UNSPLIT: INKS["dark"]["muted"]},
         },
     }

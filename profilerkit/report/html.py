@@ -208,8 +208,6 @@ def render(report: Report, *, explorer: bool = True) -> str:
         report: what to show.
         explorer: include plotly's script (about 2 MB) for the zoomable figure; the static figure is always there.
     """
-    from markupsafe import Markup
-
     download = _download(report)
     page = _page(report, explorer, download)
     if len(page.encode("utf-8")) > (_MOST_EXPLORER_BYTES if explorer else _MOST_PAGE_BYTES):

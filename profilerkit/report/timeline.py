@@ -7,7 +7,6 @@ import msgspec
 
 from profilerkit.model.report import Report
 from profilerkit.model.step import PARTS, Family, StepRow
-from profilerkit.report.inert import inert
 from profilerkit.report.records import StepView, Table
 from profilerkit.report.wording import FAMILY_LABELS, STATE_WORDS, part_label, plural
 from profilerkit.units import format_count, format_ns
@@ -153,8 +152,6 @@ def _table(timeline: Timeline) -> Table:
 def step_view(report: Report) -> StepView:
     """The figure's title, caption and table; without steps, what is missing."""
     if not report.steps.rows:
-        marker = inert(report.steps.found_by)
-        looked = f" Steps are marked by {marker}." if marker and report.steps.count else ""
-        return StepView("", "", None, f"No single step was recorded, so steps cannot be compared.{looked}")
+        return StepView("", "", None, "The times of single steps were not recorded, so steps cannot be compared.")
     timeline = timeline_of(report)
     return StepView(_title(timeline), _caption(report, timeline), _table(timeline))

@@ -170,7 +170,10 @@ def consequence_of(report: Report) -> str:
 def no_change_text(report: Report) -> str:
     """What stands in the place of the top changes when there are none."""
     if report.verdict.bound == "inconclusive":
-        return "No change can be recommended from this recording. Trust lists what to record."
+        return (
+            "No change can be recommended from this recording. "
+            "Trust and the rules that could not run say what to record."
+        )
     return "No rule found a change that is worth making."
 
 
