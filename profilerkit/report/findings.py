@@ -3,8 +3,9 @@
 import re
 from collections.abc import Iterator
 
-from profilerkit.model.finding import Evidence, Finding, Outcome, Status
+from profilerkit.model.finding import Bound, Evidence, Finding, Outcome, Status
 from profilerkit.model.report import Report
+from profilerkit.model.step import Family
 from profilerkit.report.inert import SENTENCE_LIMIT, inert, inert_code
 from profilerkit.report.records import Card, EvidenceRow, Other, OutcomeGroup, OutcomeRow
 from profilerkit.report.wording import (
@@ -19,6 +20,13 @@ from profilerkit.report.wording import (
 from profilerkit.units import format_count, format_ratio, format_value
 
 _TITLE_LIMIT = 200
+_FAMILIES: dict[Bound, Family] = {
+    "input-bound": "input",
+    "memory-bound": "memory",
+    "comm-bound": "communication",
+    "compute-bound": "compute",
+    "overhead-bound": "overhead",
+}
 
 
 class _Anchors:
@@ -112,11 +120,15 @@ def cards_of(report: Report) -> tuple[Card, ...]:
 def others_of(report: Report) -> tuple[Other, ...]:
     """Every bound that is not the verdict: contenders first, then those ruled out."""
     verdict = report.verdict
+    shares: dict[Family, float] = {}
+    for part in report.breakdown:
+        shares[part.family] = shares.get(part.family, 0.0) + part.share
     rows = []
     for bound in verdict.contenders:
         savings = [f.saving for _, f in report.findings() if f.bound == bound and f.saving]
         best = saving_range(savings[0]) if savings else "at least 5.0 %"
-        share = next((format_ratio(row.share) for row in verdict.ruled_out if row.bound == bound), "")
+        family = _FAMILIES.get(bound)
+        share = format_ratio(shares[family]) if family in shares else "not measured"
         rows.append(Other(bound, "also costs time", share, best, "Its best fix is worth at least 5 % of the step."))
     for row in verdict.ruled_out:
         if row.bound in verdict.contenders:

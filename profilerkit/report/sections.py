@@ -3,7 +3,7 @@
 from profilerkit.model.report import Collective, Report
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.records import Fact, SignalRow, Table
-from profilerkit.report.wording import listed, plural
+from profilerkit.report.wording import STATE_WORDS, listed, plural
 from profilerkit.units import format_bytes, format_count, format_ns, format_ratio, format_value
 
 _TOP_ROWS = 20
@@ -135,7 +135,9 @@ def window_table(report: Report) -> Table | None:
 def trust_facts(report: Report) -> tuple[Fact, ...]:
     """How the recording was made and what it cost."""
     steps, trust = report.steps, report.trust
-    dropped = [f"{format_count(count)} {inert(reason, 40)}" for reason, count in steps.dropped.items() if count]
+    dropped = [
+        f"{format_count(n)} {STATE_WORDS.get(inert(why, 40), inert(why, 40))}" for why, n in steps.dropped.items() if n
+    ]
     facts = [
         Fact("Recording", _MODES[trust.mode]),
         Fact("Steps judged", f"{format_count(steps.steady)} of {format_count(steps.count)}", _dropped_note(dropped)),
@@ -156,7 +158,7 @@ def trust_facts(report: Report) -> tuple[Fact, ...]:
     facts.append(Fact("Events read", format_count(trust.events), note))
     calibrations = sorted({inert(f.saving.calibration) for _, f in report.findings() if f.saving})
     if calibrations:
-        facts.append(Fact("Saving ranges", listed(calibrations)))
+        facts.append(Fact("Saving ranges", "; ".join(calibrations)))
     return tuple(facts)
 
 

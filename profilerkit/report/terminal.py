@@ -11,8 +11,7 @@ from profilerkit.report.records import Card, Segment, Tone, View
 from profilerkit.report.view import build
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+    pass
 
 MIN_WIDTH = 40
 

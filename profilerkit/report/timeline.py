@@ -6,10 +6,9 @@ from statistics import median
 import msgspec
 
 from profilerkit.model.report import Report
-from profilerkit.model.step import PARTS, Family, StepRow, StepState
-from profilerkit.report.inert import inert
+from profilerkit.model.step import PARTS, Family, StepRow
 from profilerkit.report.records import StepView, Table
-from profilerkit.report.wording import FAMILY_LABELS, part_label, plural
+from profilerkit.report.wording import FAMILY_LABELS, STATE_WORDS, part_label, plural
 from profilerkit.units import format_count, format_ns
 
 #: A steady step is called slow above this multiple of the median steady step.
@@ -18,15 +17,6 @@ SLOW_FACTOR = 1.3
 CUT_FACTOR = 2.5
 _TABLE_ROWS = 40
 _SLOWEST_ROWS = 20
-
-_STATE_WORDS: dict[StepState, str] = {
-    "steady": "steady",
-    "warmup": "warm-up",
-    "compile": "compile",
-    "cut": "cut off",
-    "disturbed": "disturbed",
-    "idle": "idle",
-}
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -70,7 +60,7 @@ def _column(row: StepRow, median_ns: float) -> Column:
         index=row.index,
         time_ns=row.time_ns,
         families=families,
-        state=_STATE_WORDS[row.state],
+        state=STATE_WORDS[row.state],
         largest=part_label(largest) if largest else "",
         slow=steady and row.time_ns > SLOW_FACTOR * median_ns,
         steady=steady,
@@ -162,8 +152,6 @@ def _table(timeline: Timeline) -> Table:
 def step_view(report: Report) -> StepView:
     """The figure's title, caption and table; without steps, what is missing."""
     if not report.steps.rows:
-        marker = inert(report.steps.found_by)
-        looked = f" Steps are marked by {marker}." if marker and report.steps.count else ""
-        return StepView("", "", None, f"No single step was recorded, so steps cannot be compared.{looked}")
+        return StepView("", "", None, "The times of single steps were not recorded, so steps cannot be compared.")
     timeline = timeline_of(report)
     return StepView(_title(timeline), _caption(report, timeline), _table(timeline))

@@ -34,6 +34,7 @@ def build(report: Report) -> View:
         steps=step_view(report),
         ranks=breakdown.rank_rows(report),
         ranks_caption=breakdown.ranks_caption(report),
+        ranks_more=breakdown.ranks_more(report),
         memory=sections.memory_facts(report),
         memory_used=sections.memory_used(report),
         kernels=sections.kernel_table(report),

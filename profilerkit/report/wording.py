@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from profilerkit.model.finding import Confidence, Finding, Outcome, Saving, Severity, Source, Status
+from profilerkit.model.finding import Finding, Outcome, Saving, Severity, Source, Status
 from profilerkit.model.report import Report
 from profilerkit.model.step import PARTS, Family
 from profilerkit.model.verdict import Verdict
@@ -17,6 +17,16 @@ FAMILY_LABELS: dict[Family, str] = {
     "compute": "Compute",
     "overhead": "Host overhead",
     "other": "Other",
+}
+
+#: How a step stands to the steady window; also the usual reasons for leaving steps out.
+STATE_WORDS = {
+    "steady": "steady",
+    "warmup": "warm-up",
+    "compile": "compile",
+    "cut": "cut off",
+    "disturbed": "disturbed",
+    "idle": "idle",
 }
 
 DETAIL_WORDS = {
@@ -116,11 +126,6 @@ def method_text(saving: Saving) -> str:
     return f"{METHOD_WORDS[saving.method]}, {inert(saving.calibration)}"
 
 
-def confidence_text(confidence: Confidence) -> str:
-    """``confidence high``."""
-    return f"confidence {confidence}"
-
-
 def kind_of(verdict: Verdict, findings: Sequence[tuple[Outcome, Finding]]) -> Kind:
     """Shape, word and confidence; the tone is that of the worst finding which argues for the verdict."""
     tone: Tone = "medium"
@@ -139,7 +144,7 @@ def kind_of(verdict: Verdict, findings: Sequence[tuple[Outcome, Finding]]) -> Ki
 
 
 def rule_count(outcomes: Sequence[Outcome]) -> str:
-    """How many rules fired, could not run, and were left out: ``3 of 31 rules fired; 4 could not run.``"""
+    """How many rules fired and could not run, for example ``3 of 31 rules fired; 4 could not run.``."""
     if not outcomes:
         return "No rule was run."
     fired = sum(outcome.status == "fired" for outcome in outcomes)
@@ -165,7 +170,10 @@ def consequence_of(report: Report) -> str:
 def no_change_text(report: Report) -> str:
     """What stands in the place of the top changes when there are none."""
     if report.verdict.bound == "inconclusive":
-        return "No change can be recommended from this recording. Trust lists what to record."
+        return (
+            "No change can be recommended from this recording. "
+            "Trust and the rules that could not run say what to record."
+        )
     return "No rule found a change that is worth making."
 
 
