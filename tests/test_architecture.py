@@ -41,8 +41,8 @@ THIRD_PARTY = {
     "capture": {"torch": False, "pynvml": False, "psutil": True},
     "trace": {"numpy": True, "msgspec": True, "isal": True},
     "analysis": {"numpy": True},
-    # msgspec beyond DESIGN's table: the JSON renderer encodes the records of row 1.
-    "report": {"jinja2": False, "plotly": False, "rich": False, "msgspec": True},
+    # Beyond DESIGN's table: the JSON renderer encodes the records of row 1; markupsafe is jinja2's own escaping.
+    "report": {"jinja2": False, "markupsafe": False, "plotly": False, "rich": False, "msgspec": True},
     "cli": {"torch": False, "pynvml": False},
 }
 
