@@ -22,6 +22,8 @@ COLD_SHARE = 0.25
 COLD_STEPS = 3
 #: A verdict needs this much of the step explained.
 LARGEST_UNKNOWN = 0.5
+#: Relative standard error of the step time above which silence of the rules means noise, not health.
+NOISY_STEPS = 0.05
 
 _FAMILY: dict[Bound, Family] = {
     "input-bound": "input",
@@ -29,6 +31,15 @@ _FAMILY: dict[Bound, Family] = {
     "comm-bound": "communication",
     "overhead-bound": "overhead",
     "compute-bound": "compute",
+}
+
+#: What a family of parts does to the step, for the table of bounds that were ruled out.
+_WORK: dict[Bound, str] = {
+    "input-bound": "waiting for data takes",
+    "memory-bound": "memory traffic and allocation take",
+    "comm-bound": "exposed communication takes",
+    "overhead-bound": "the host's own work takes",
+    "compute-bound": "computation takes",
 }
 
 
@@ -127,6 +138,15 @@ def _unnamed(facts: Facts, ranked: Sequence[_Best]) -> Verdict:
             share=kernels,
             refuted_by="A finding with an expected saving of 5 % or more.",
         )
+    noise = facts.step_error_ns / facts.step_ns if facts.step_ns else 0.0
+    lost = max(facts.family(family) for family in ("input", "communication", "overhead"))
+    if not ranked and lost >= NAMED_SAVING and noise >= NOISY_STEPS:
+        return Verdict(
+            bound="inconclusive",
+            confidence="low",
+            headline=f"The {facts.steps.steady} steady steps differ too much to judge",
+            refuted_by="Record at least 10 steps after the first 5.",
+        )
     limit = "10 %" if contenders else "5 %"
     return Verdict(
         bound="balanced",
@@ -194,14 +214,17 @@ def _with_scope(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
 def _ruled_out(facts: Facts, bound: Bound, best: _Best | None) -> RuledOut:
     share = facts.family(_FAMILY[bound])
     part = format_ratio(share)
+    what = _WORK[bound]
     if best is not None:
-        reason = f"{part} of the step, and the best fix saves {format_ratio(best.expected)}"
+        reason = f"{what} {part} of the step; the best fix saves {format_ratio(best.expected)}"
     elif bound == "input-bound" and facts.input is None:
         reason = "no loader was seen, so its wait is not measured"
-    elif bound == "compute-bound":
-        reason = f"computation owns {part} of the step"
+    elif bound == "comm-bound" and facts.comm is None:
+        reason = "no collective was seen" if facts.trace_read else "collectives are only seen in a trace"
+    elif bound == "memory-bound" and facts.mode != "gpu":
+        reason = "no device events, so memory traffic is not measured"
     else:
-        reason = f"{part} of the step"
+        reason = f"{what} {part} of the step"
     return RuledOut(bound=bound, share=share, saving=best.expected if best else None, reason=reason)
 
 

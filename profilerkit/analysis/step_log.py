@@ -119,7 +119,8 @@ Records = npt.NDArray[np.void]
 def _step_of(instants: npt.NDArray[np.int64], start: I64, stop: I64) -> I64:
     """Step index each instant falls into, -1 for none."""
     index = np.searchsorted(start, instants, side="right") - 1
-    return np.where((index >= 0) & (instants < stop[np.maximum(index, 0)]), index, -1)
+    inside: npt.NDArray[np.bool_] = (index >= 0) & (instants < stop[np.maximum(index, 0)])
+    return np.where(inside, index, -1)
 
 
 def _per_step(events: Records, start: I64, stop: I64) -> I64:

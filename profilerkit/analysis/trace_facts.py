@@ -29,6 +29,7 @@ from profilerkit.analysis.kernels import (
     largest,
     math_names,
     pointwise_names,
+    self_times,
     tensor_core_names,
 )
 from profilerkit.analysis.leaves import LEAVES, leaf
@@ -109,7 +110,9 @@ def trace_facts(columns: TraceColumns) -> TraceFacts:
         chains=_chains(columns, run_rows, steady_ns, count) if on_gpu else None,
         comm=comm_facts(columns, window, judged, on_gpu=on_gpu),
         cold=_cold(columns, names, steps),
-        kernels=largest(columns, run_rows, steady_ns),
+        kernels=largest(
+            columns, run_rows, columns.dur_ns[run_rows] if on_gpu else self_times(columns, run_rows), steady_ns
+        ),
         memory=memory_of(columns, window, properties),
     )
 

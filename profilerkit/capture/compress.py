@@ -1,4 +1,4 @@
-"""``python -m profilerkit.capture.compress RANK_DIRECTORY``: gzip the traces of one rank, outside the training process."""
+"""Gzips the traces of one rank in a process of its own: ``python -m profilerkit.capture.compress RANK_DIRECTORY``."""
 
 import gzip
 import os

@@ -11,6 +11,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
+from profilerkit.capture.guard import Guard
 from profilerkit.rundir.layout import WINDOW_TRACE, EventKind, WindowStatus
 from profilerkit.rundir.writer import RankWriter, Record
 
@@ -32,6 +33,8 @@ class _State(Enum):
 class DeepWindow:
     """One window of ``trace_steps`` steps after ``warmup_steps``, the first of which only warms the profiler up.
 
+    A failure in here closes the window and nothing else.
+
     Attributes:
         reason: why there is no usable trace; empty when there is one.
     """
@@ -39,6 +42,8 @@ class DeepWindow:
     def __init__(
         self, writer: RankWriter, record: Callable[[Record], None], *, warmup_steps: int, trace_steps: int
     ) -> None:
+        self._guard = Guard("profilerkit's trace window")
+        self._guard.on_failure(self.abort)
         self._writer = writer
         self._record = record
         self._warmup_steps = warmup_steps
@@ -60,8 +65,20 @@ class DeepWindow:
 
     def step_started(self, number: int) -> None:
         """Open the window when it is due; mark the step in the trace."""
-        if self._state is _State.DONE:
-            return
+        if self._state is not _State.DONE:
+            self._guard.call(self._started, number)
+
+    def step_ended(self, number: int) -> None:
+        """Close the window when it has its steps."""
+        if self._state is _State.RECORDING:
+            self._guard.call(self._ended, number)
+
+    def step_cut(self) -> None:
+        """The step in progress does not count; the loop may be over."""
+        if self._state is _State.RECORDING:
+            self._guard.call(self._cut)
+
+    def _started(self, number: int) -> None:
         if self._state is _State.WAITING:
             if number >= self._warmup_steps:
                 self._prepare()
@@ -71,48 +88,47 @@ class DeepWindow:
         if self._state is _State.RECORDING:
             self._mark(number)
 
-    def step_ended(self, number: int) -> None:
-        """Close the window when it has its steps."""
-        if self._state is not _State.RECORDING:
-            return
+    def _ended(self, number: int) -> None:
         self._unmark()
         self._last_step = number
         whole = number - self._first_step + 1
         if whole >= self._trace_steps or perf_counter_ns() - self._start_ns > _LONGEST_NS:
             self._finish()
 
-    def step_cut(self) -> None:
-        """The step in progress does not count; the loop may be over."""
-        if self._state is not _State.RECORDING:
-            return
+    def _cut(self) -> None:
         self._unmark()
         if self._last_step - self._first_step + 1 >= min(_ENOUGH_STEPS, self._trace_steps):
             self._finish()
 
     def close(self, steps: int) -> None:
         """Export what there is, or say why there is nothing after a run of ``steps`` steps."""
+        self._guard.call(self._close, steps)
+        self._state = _State.DONE
+
+    def _close(self, steps: int) -> None:
         if self._state is _State.RECORDING:
             self._unmark()
             self._finish()
         elif self._state is not _State.DONE:
-            self.abort()
             self.reason = self.reason or (
                 f"the loop ended after {steps} steps; a trace needs more than {self._warmup_steps + 1} "
                 f"(warmup_steps={self._warmup_steps}, and one that only warms the profiler up)"
             )
-        self._state = _State.DONE
+            self.abort()
 
     def abort(self) -> None:
         """Stop the profiler without keeping anything."""
         state, self._state = self._state, _State.DONE
-        self._unmark()
-        if self._profiler is not None and state in (_State.WARMING, _State.RECORDING):
-            if state is _State.WARMING:
-                # A prepared session can only be given back by running it.
-                self._profiler.start_trace()
-            self._profiler.stop_trace()
-        self._profiler = None
-        self._restore_log_level()
+        self.reason = self._guard.failure or self.reason or "capture was switched off"
+        profiler, self._profiler = self._profiler, None
+        try:
+            self._unmark()
+            if state is _State.WARMING and profiler is not None:
+                profiler.start_trace()  # a prepared session can only be given back by running it
+            if profiler is not None:
+                profiler.stop_trace()
+        finally:
+            self._restore_log_level()
 
     def _prepare(self) -> None:
         """Start the profiler's own warm-up, unless somebody else is profiling: a nested session empties the outer."""
@@ -184,7 +200,7 @@ class DeepWindow:
 
 
 def _flaw(path: Path) -> str:
-    """What makes an exported trace unusable; empty when nothing does. torch reports success for files it never wrote."""
+    """What makes an exported trace unusable, empty when nothing: torch reports success for files it never wrote."""
     if not path.is_file() or not path.stat().st_size:
         return "torch wrote no trace file; the disk may be full"
     with path.open("rb") as file:

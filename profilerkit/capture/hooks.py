@@ -71,29 +71,37 @@ class Hooks:
 
     def install_torch(self) -> None:
         """Patch torch once it is completely loaded; until then do nothing. May be called from any thread."""
-        if self.torch_hooked or not self.armed or not torch_is_loaded():
+        if not self.torch_hooked and torch_is_loaded():
+            with self._lock:
+                self._hook_torch()
+
+    def _hook_torch(self) -> None:
+        if self.torch_hooked or not self.armed:
             return
-        with self._lock:
-            if self.torch_hooked or not self.armed:
-                return
-            self.torch_hooked = True
-            data, optim, autograd = (sys.modules[name] for name in _NEEDED)
-            self._patch_loader(data)
-            self._patch(autograd, "_engine_run_backward", self._timed_backward)
-            self._handles += [
-                optim.register_optimizer_step_pre_hook(self._optimizer_starts),
-                optim.register_optimizer_step_post_hook(self._optimizer_ends),
-            ]
+        self.torch_hooked = True
+        data, optim, autograd = (sys.modules[name] for name in _NEEDED)
+        self._patch_loader(data)
+        self._patch(autograd, "_engine_run_backward", self._timed_backward)
+        self._handles += [
+            optim.register_optimizer_step_pre_hook(self._optimizer_starts),
+            optim.register_optimizer_step_post_hook(self._optimizer_ends),
+        ]
 
     def remove(self) -> None:
-        """Leave torch and Python as they were. Takes no lock: forked children call it."""
-        self.armed = self._timer.armed = False
-        while self._patches:
-            self._patches.pop().restore()
-        while self._handles:
-            self._handles.pop().remove()
-        if self._collected in gc.callbacks:
-            gc.callbacks.remove(self._collected)
+        """Leave torch and Python as they were."""
+        with self._lock:
+            self.armed = self._timer.armed = False
+            while self._patches:
+                self._patches.pop().restore()
+            while self._handles:
+                self._handles.pop().remove()
+            if self._collected in gc.callbacks:
+                gc.callbacks.remove(self._collected)
+
+    def remove_in_child(self) -> None:
+        """``remove`` in a forked child, where the lock may have been copied while held."""
+        self._lock = threading.Lock()
+        self.remove()
 
     def _patch_loader(self, data: ModuleType) -> None:
         iterator = data._BaseDataLoaderIter

@@ -58,7 +58,7 @@ class FetchTimer:
         local.began_ns, local.began_cpu_ns, local.ready_ns = began_ns, began_cpu_ns, perf_counter_ns()
         return iterator
 
-    def fetch(self, pull: Callable[[], _R], iterator: object, owner: bool, first: bool, more: bool, flags: int) -> _R:
+    def fetch(self, pull: Callable[[], _R], iterator: object, owner: bool, more: bool, flags: int) -> _R:
         """The next batch from ``pull``; whatever it raises goes on unchanged."""
         local = self._local
         if local.fetching:
@@ -67,8 +67,7 @@ class FetchTimer:
         training = threading.get_ident() == tracker.thread
         start_ns = perf_counter_ns()
         cpu_ns = thread_time_ns()
-        if first:
-            flags |= EventFlag.FIRST
+        if flags & EventFlag.FIRST:
             if start_ns - local.ready_ns < _START_GAP_NS:
                 start_ns, cpu_ns = local.began_ns, local.began_cpu_ns
             local.ready_ns = 0
@@ -108,12 +107,12 @@ class FetchTimer:
 class WrappedIterator:
     """An iterator with timed fetches; everything else is the inner iterator's."""
 
-    __slots__ = ("__weakref__", "_first", "_inner", "_left", "_timer", "source")
+    __slots__ = ("__weakref__", "_flags", "_inner", "_left", "_timer", "source")
 
     def __init__(self, inner: Iterator[Any], source: object, timer: FetchTimer) -> None:
         self._inner = inner
         self._timer = timer
-        self._first = True
+        self._flags: int = EventFlag.FIRST
         self._left = _length(source)
         self.source = source
 
@@ -125,12 +124,14 @@ class WrappedIterator:
         inner = self._inner
         if not timer.armed:
             return next(inner)
-        first, self._first = self._first, False
+        flags, self._flags = self._flags, 0
         more = self._left != 0
         self._left -= 1
-        return timer.fetch(inner.__next__, self, timer.own(self, self.source), first, more, 0)
+        return timer.fetch(inner.__next__, self, timer.own(self, self.source), more, flags)
 
     def __getattr__(self, name: str) -> Any:
+        if name in self.__slots__:
+            raise AttributeError(name)  # a copy that is not filled yet
         return getattr(self._inner, name)
 
 
@@ -154,6 +155,8 @@ class WrappedLoader:
         return bool(self._loader)
 
     def __getattr__(self, name: str) -> Any:
+        if name in self.__slots__:
+            raise AttributeError(name)  # a copy that is not filled yet
         return getattr(self._loader, name)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -190,7 +193,8 @@ def patched_next(timer: FetchTimer, original: Callable[[Any], Any], window_is_op
         yielded = getattr(self, "_num_yielded", -1)
         # The length is only worth its 1 µs while a trace is recorded: a span must not begin for a step without a batch.
         more = not window_is_open() or yielded < 0 or yielded != _length(self)
-        return timer.fetch(lambda: original(self), self, False, yielded == 0, more, EventFlag.INFERRED)
+        flags = EventFlag.INFERRED | EventFlag.FIRST if yielded == 0 else EventFlag.INFERRED
+        return timer.fetch(lambda: original(self), self, False, more, flags)
 
     return timed_next
 

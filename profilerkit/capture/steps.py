@@ -1,9 +1,9 @@
 """Decides where steps begin and end, from what the user says or, failing that, from what the loop does.
 
-``step()`` beats a wrapped loader, and a wrapped loader beats inference. Inferred boundaries: a step that fetched a batch
-ends when the next fetch starts, provided an optimizer stepped in between (gradient accumulation, several optimizers and
-fetching ahead all come out as one step); a step without a fetch ends at its last optimizer step before the next
-backward pass. A loop that never steps a ``torch.optim`` optimizer is cut by its backward passes instead.
+``step()`` beats a wrapped loader, and a wrapped loader beats inference. Inferred boundaries: a step that fetched a
+batch ends when the next fetch starts, provided an optimizer stepped in between (gradient accumulation, several
+optimizers and fetching ahead all come out as one step); a step without a fetch ends at its last optimizer step before
+the next backward pass. A loop that never steps a ``torch.optim`` optimizer is cut by its backward passes instead.
 """
 
 import threading
@@ -92,7 +92,7 @@ class StepTracker:
     # Fetches
 
     def own(self, iterator: object, source: object) -> bool:
-        """Whether the steps are the iterations of ``iterator``: the first one alive, or a new one of the same source."""
+        """Whether ``iterator`` marks the steps: the first wrapped one alive does, or a new one of the same source."""
         owner = self._owner() if self._owner is not None else None
         if owner is iterator:
             return True

@@ -58,7 +58,8 @@ def _outcome(rule: Rule, facts: Facts, select: Sequence[str], ignore: Sequence[s
         return blank
     try:
         result = rule.check(facts)
-    except Exception as error:  # noqa: BLE001 - the one guard of the rules: recorded in the report
+    except Exception as error:
+        # The one guard of the rules: what it caught is shown in the report.
         logger.debug("rule %s failed", rule.code, exc_info=True)
         return msgspec.structs.replace(blank, status="error", reason=f"{type(error).__name__}: {error}")
     return _ended(blank, result)

@@ -1,6 +1,6 @@
 """The one place that knows the files of a run directory, their names and their record formats.
 
-    RUN/launch.json                 Launch, created by whichever rank arrives first: the ranks of one job find each other
+    RUN/launch.json                 Launch, created by the first rank to arrive: how the ranks of one job meet
         run.json                    RunManifest, written by rank 0 (beside and renamed)
         report.html  report.json
         rank_00003/meta.json        RankMeta (beside and renamed; rewritten when a feature or the loader becomes known)
