@@ -58,31 +58,6 @@ def start(settings: Settings) -> "Session | None":
     return session
 
 
-<<<<<<< HEAD
-def _open(wanted: Path, place: environment.Place) -> tuple[Path, RankWriter]:
-    """The run directory and its writer; in ``$TMPDIR``, with a warning, when ``wanted`` cannot be written."""
-    try:
-        if wanted.exists() and not wanted.is_dir():
-            raise UsageError(f"{wanted} is a file", hint="name a directory; it is made if it does not exist")
-        run = claim(wanted, place.launch_id, place.rank)
-        return run, RankWriter(run, place.rank)
-    except OSError as error:
-        fallback = Path(tempfile.gettempdir()) / f"profilerkit-{os.getuid()}" / wanted.name
-        try:
-            run = claim(fallback, place.launch_id, place.rank)
-            writer = RankWriter(run, place.rank)
-        except OSError as second:
-            raise CaptureError(
-                f"cannot write {wanted}",
-                cause=f"{error}; and not {fallback} either: {second}",
-                hint="name another path",
-            ) from second
-        announce(f"{wanted} cannot be written ({error.strerror}); recording to {run}")
-        return run, writer
-
-
-=======
->>>>>>> capture
 def _disarm_in_child() -> None:
     """A forked child (a DataLoader worker) records nothing."""
     session, _State.active = _State.active, None
