@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from profilerkit.analysis.facts import Facts
-from profilerkit.model.finding import Bound, Confidence, Finding, Outcome, Saving
+from profilerkit.model.finding import Bound, Confidence, Finding, Outcome, Saving, revise
 from profilerkit.model.step import Family
 from profilerkit.model.verdict import RuledOut, Verdict
 from profilerkit.rules.rule import confidence, weakest
@@ -202,7 +200,7 @@ def _headline(facts: Facts, top: _Best) -> str:
 def _with_scope(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, best: dict[Bound, _Best]) -> Verdict:
     """Add what rules the other bounds out, and the line of scope under the headline."""
     others = [bound for bound in _FAMILY if bound != verdict.bound and bound not in verdict.contenders]
-    return msgspec.structs.replace(
+    return revise(
         verdict,
         ruled_out=tuple(_ruled_out(facts, bound, best.get(bound)) for bound in others)
         if verdict.bound != "inconclusive"
