@@ -190,6 +190,8 @@ def _headline(facts: Facts, top: _Best) -> str:
         case "overhead-bound", "checkpoint" | "evaluation":
             return top.finding.title
         case "overhead-bound", "python" if top.finding.evidence[0].origin != "named phase":
+            if facts.mode == "cpu":
+                return f"{who} spends {time('over.python')} of {step} in Python"
             return f"{who} idles {time('over.')} of {step} while Python runs"
         case "overhead-bound", "launch":
             return f"{who} idles {time('over.')} of {step} while work is issued"

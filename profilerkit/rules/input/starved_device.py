@@ -35,7 +35,7 @@ class StarvedDevice(Rule):
     Saving: Bound: the share. Expected: fluid model of the loader, T' = max(compute, producer / workers, CPU / cores).
     Traps: The first batch after worker start, and the last fetch of an epoch, are no stalls. A wait hidden under
         device work costs nothing and is not counted. Loaders that leave no event need prof.wrap.
-    Confidence: High from the wrapper's timer, medium from a trace alone.
+    Confidence: High from the wrapper's timer; medium from a trace alone, or with workers, whose own time is not known.
     """
 
     code: ClassVar[str] = "IN001"
@@ -76,7 +76,7 @@ class StarvedDevice(Rule):
             title=f"The step waits {format_ns(wait)} of {format_ns(step)} for data",
             why=_why(facts),
             evidence=_evidence(facts, wait),
-            at_most="high" if facts.input.source == "measured" else "medium",
+            at_most="high" if facts.input.source == "measured" and not (fix and fix.current) else "medium",
             detail=_DETAIL[leading],
             saving=saving(facts, expected, share),
             fix=proposal,

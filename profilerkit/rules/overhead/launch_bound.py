@@ -68,19 +68,22 @@ class LaunchBound(Rule):
         return Fired((self._finding(facts, share, value, detail="python" if python > issuing else "launch"),))
 
     def _finding(self, facts: Facts, share: float, value: Saving, detail: str) -> Finding:
-        waiting = "The device idles" if facts.mode == "gpu" else "The step spends"
         time = format_ns(share * (facts.mean_step_ns or 0.0))
         known = facts.trust.inflation_ratio is not None
         at_most: Confidence = "high" if known else "medium"
         if detail == "python":
-            title = f"{waiting} {time} in every step while Python runs"
+            title = (
+                f"The device idles {time} in every step while Python runs"
+                if facts.mode == "gpu"
+                else f"Python outside of operators takes {time} of every step"
+            )
             why = "No operator runs on the launching thread in that time: it is Python, or a wait that leaves no event."
             fix = Fix(
                 text="Move logging, metrics and data handling off the loop, or vectorise them; with_stack=True names "
                 "the line."
             )
         else:
-            title = f"{waiting} {time} in every step while the host issues work"
+            title = f"The device idles {time} in every step while the host issues work"
             why = "The queue runs empty: each kernel ends before the next one has been launched."
             fix = Fix(
                 text="Launch the step as one graph: eager → torch.compile(mode='reduce-overhead'), or a larger batch.",
