@@ -52,9 +52,9 @@ def stamps_to_ns(values: Sequence[Microseconds]) -> tuple[I64, F64] | None:
 
 
 def us_to_ns(microseconds: F64) -> I64:
-    """Return ``(n,)`` int64 ns of float µs, exact below 2**43 µs and for whole µs; 0 where no int64 can hold it.
+    """Return ``(n,)`` int64 ns of float µs, exact below 2**43 µs, and below 2**53 for whole µs; 0 where no int64 can hold it.
 
-    ``round(us * 1000)`` is wrong by 1 ns for a quarter of the stamps of a real trace, so the whole and the
+    ``round(us * 1000)`` is wrong by 1 ns for a quarter of the stamps between 4.4e12 and 4.5e12 µs, so the whole and the
     fractional microseconds are converted apart.
 
     >>> us_to_ns(np.array([4458676524648.797, 0.001, -1.5])).tolist()

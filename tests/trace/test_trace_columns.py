@@ -96,7 +96,9 @@ def test_legacy_list_is_classified_by_process(tmp_path):
         ([1], -1),
     ],
 )
-@pytest.mark.parametrize("column, key", [("stream", "stream"), ("correlation", "correlation"), ("external_id", "External id")])
+@pytest.mark.parametrize(
+    "column, key", [("stream", "stream"), ("correlation", "correlation"), ("external_id", "External id")]
+)
 def test_odd_ids_are_read_or_unknown(read, written, value, column, key):
     columns = read([span("k", cat="kernel", **{key: written}), span("k", cat="kernel", **{key: 3})])
     assert getattr(columns, column).tolist() == [value, 3]
@@ -168,7 +170,11 @@ def test_shapes_and_types_are_interned_as_their_text(tmp_path):
         '{"ph": "X", "cat": "kernel", "name": "k", "ts": 3, "dur": 1, "args": {}}]}'
     )
     columns = read_trace(write(tmp_path, text))
-    assert [columns.strings[i] if i >= 0 else None for i in columns.input_dims] == ["[[2, 3], []]", "[[2, 3], []]", None]
+    assert [columns.strings[i] if i >= 0 else None for i in columns.input_dims] == [
+        "[[2, 3], []]",
+        "[[2, 3], []]",
+        None,
+    ]
     assert columns.input_dims[0] == columns.input_dims[1]
     assert [columns.strings[i] if i >= 0 else None for i in columns.input_types] == ['["float", "Scalar"]', None, None]
 
@@ -274,7 +280,18 @@ def test_odd_metadata_is_unknown(read, fields):
     assert meta.devices == ()
 
 
-HOSTILE = ["</script><script>alert(1)</script>", '"', "\\", "\0", "\u2028", "😀", "},{", "]}", '"traceEvents": [', "a" * 100_000]
+HOSTILE = [
+    "</script><script>alert(1)</script>",
+    '"',
+    "\\",
+    "\0",
+    "\u2028",
+    "😀",
+    "},{",
+    "]}",
+    '"traceEvents": [',
+    "a" * 100_000,
+]
 
 
 def test_hostile_names_come_back_as_they_are(read):
@@ -286,7 +303,9 @@ def test_hostile_names_come_back_as_they_are(read):
 def test_any_names_and_times_survive_the_round_trip(tmp_path_factory, rows):
     events = [span(name, ts=ts, dur=dur) for name, ts, dur in rows]
     columns = read_trace(write(tmp_path_factory.mktemp("trace"), plain(events)))
-    found = zip([columns.strings[i] for i in columns.name], columns.ts_ns.tolist(), columns.dur_ns.tolist(), strict=True)
+    found = zip(
+        [columns.strings[i] for i in columns.name], columns.ts_ns.tolist(), columns.dur_ns.tolist(), strict=True
+    )
     printable = [name.encode("utf-8", "replace").decode() for name, _, _ in rows]
     assert list(found) == [(name, ts * 1000, dur * 1000) for name, (_, ts, dur) in zip(printable, rows, strict=True)]
 
@@ -310,4 +329,8 @@ def test_every_column_has_the_contract_types(read):
             assert getattr(columns, name).dtype == dtype, name
             assert getattr(columns, name).shape == (1,), name
     assert [columns.flows.id.dtype, columns.flows.kind.dtype, columns.flows.thread.dtype] == ["int64", "int32", "int32"]
-    assert [columns.memory.bytes.dtype, columns.memory.device.dtype, columns.flows.starts.dtype] == ["int64", "int32", "bool"]
+    assert [columns.memory.bytes.dtype, columns.memory.device.dtype, columns.flows.starts.dtype] == [
+        "int64",
+        "int32",
+        "bool",
+    ]

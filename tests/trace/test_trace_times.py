@@ -3,6 +3,7 @@
 import random
 from decimal import Decimal
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,17 +35,17 @@ def test_stamp_beyond_the_exact_floats_asks_for_decimals_and_is_exact_with_them(
     assert stamps_to_ns([Decimal(written(ns))])[0].tolist() == [ns]
 
 
-@given(st.integers(min_value=0, max_value=9_200_000_000_000_000))
-def test_whole_microseconds_are_exact_at_any_size(us):
+@given(st.integers(min_value=0, max_value=2**53))
+def test_whole_microseconds_are_exact_until_the_year_2255(us):
     assert stamps_to_ns([us])[0].tolist() == [us * 1000]
 
 
 def test_rounding_the_product_would_lose_nanoseconds():
-    """The reason for the split into whole and fraction: the plain product is off for about a quarter of stamps."""
+    """The reason for the split into whole and fraction: the plain product is off for a quarter of the stamps in this range."""
     rng = random.Random(7)
-    exact = [rng.randrange(2**42, 2**43) * 1000 + rng.randrange(1000) for _ in range(2000)]
+    exact = [rng.randrange(4_400 * 10**9, 4_500 * 10**9) * 1000 + rng.randrange(1000) for _ in range(2000)]
     floats = [float(written(ns)) for ns in exact]
-    assert us_to_ns(__import__("numpy").array(floats)).tolist() == exact
+    assert us_to_ns(np.array(floats)).tolist() == exact
     assert sum(round(value * 1000) != ns for value, ns in zip(floats, exact, strict=True)) > 100
 
 
@@ -56,7 +57,9 @@ def test_epoch_stamps_with_decimals_are_exact(tmp_path):
     assert columns.dur_ns.tolist() == [1] * 3000
 
 
-@pytest.mark.parametrize("stamp, ns", [("1712195496004644.031", 1712195496004644031), ("1712195496004644", 1712195496004644000)])
+@pytest.mark.parametrize(
+    "stamp, ns", [("1712195496004644.031", 1712195496004644031), ("1712195496004644", 1712195496004644000)]
+)
 def test_one_epoch_stamp_among_relative_ones_is_exact(tmp_path, stamp, ns):
     columns = read_stamps(tmp_path, [stamp if index == 1500 else f"{FIRST_US + index}.001" for index in range(3000)])
     assert columns.ts_ns[1500] == ns
@@ -65,13 +68,12 @@ def test_one_epoch_stamp_among_relative_ones_is_exact(tmp_path, stamp, ns):
 
 
 def test_epoch_stamps_of_flows_and_memory_are_exact(tmp_path):
-    stamp = 1712195496004644.0
     flow = '\n  {"ph": "s", "id": 1, "pid": 0, "tid": 7, "ts": 1712195496004644.203, "cat": "ac2g", "name": "ac2g"\n  }'
     freed = (
         '\n  {"ph": "i", "name": "[memory]", "pid": 0, "tid": 7, "ts": 1712195496004644.207,'
         ' "args": {"Bytes": -512, "Device Type": 1, "Device Id": 0}\n  }'
     )
-    columns = read_trace(write(tmp_path, document([event_text(0, ts=f"{stamp:.0f}"), flow, freed])))
+    columns = read_trace(write(tmp_path, document([event_text(0, ts="1712195496004644"), flow, freed])))
     assert columns.flows.ts_ns.tolist() == [1712195496004644203]
     assert columns.memory.ts_ns.tolist() == [1712195496004644207]
     assert columns.memory.bytes.tolist() == [-512]
@@ -84,7 +86,9 @@ def test_whole_epoch_microseconds_say_their_resolution(tmp_path):
     assert resolution_ns(read_stamps(tmp_path, ["1.001"])) == 1
 
 
-@pytest.mark.parametrize("dur, ns", [("0", 0), ("0.001", 1), ("4.123999999999967", 4124), ("1e3", 1_000_000), ("2", 2000)])
+@pytest.mark.parametrize(
+    "dur, ns", [("0", 0), ("0.001", 1), ("4.123999999999967", 4124), ("1e3", 1_000_000), ("2", 2000)]
+)
 def test_duration_is_exact(tmp_path, dur, ns):
     columns = read_stamps(tmp_path, ["5.5"], dur=dur)
     assert (columns.ts_ns.tolist(), columns.dur_ns.tolist()) == ([5500], [ns])
