@@ -43,7 +43,7 @@ CATEGORIES = {
 }
 
 
-@pytest.mark.parametrize("text, category", CATEGORIES.items())
+@pytest.mark.parametrize(("text", "category"), CATEGORIES.items())
 def test_every_dialect_has_one_category(read, text, category):
     columns = read([span("n", cat=text, pid="Spans", tid="PyTorch Profiler"), span("m", cat="Trace")])
     assert columns.category.tolist() == [category, Category.OTHER]
@@ -77,7 +77,7 @@ def test_legacy_list_is_classified_by_process(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "written, value",
+    ("written", "value"),
     [
         (7, 7),
         ("7", 7),
@@ -97,7 +97,7 @@ def test_legacy_list_is_classified_by_process(tmp_path):
     ],
 )
 @pytest.mark.parametrize(
-    "column, key", [("stream", "stream"), ("correlation", "correlation"), ("external_id", "External id")]
+    ("column", "key"), [("stream", "stream"), ("correlation", "correlation"), ("external_id", "External id")]
 )
 def test_odd_ids_are_read_or_unknown(read, written, value, column, key):
     columns = read([span("k", cat="kernel", **{key: written}), span("k", cat="kernel", **{key: 3})])
@@ -105,12 +105,14 @@ def test_odd_ids_are_read_or_unknown(read, written, value, column, key):
     assert columns.damage.dropped == 0
 
 
-@pytest.mark.parametrize("written, value", [(0, 0), ("1", 1), (None, -1), (2**31, -1), (2**40, -1), (-1, -1)])
+@pytest.mark.parametrize(("written", "value"), [(0, 0), ("1", 1), (None, -1), (2**31, -1), (2**40, -1), (-1, -1)])
 def test_device_fits_its_column_or_is_unknown(read, written, value):
     assert read([span("k", cat="kernel", device=written)]).device.tolist() == [value]
 
 
-@pytest.mark.parametrize("written, value", [(60, 60), ("60", 60), (2**40, 2**40), (60.0, 60), (None, -1), ("many", -1)])
+@pytest.mark.parametrize(
+    ("written", "value"), [(60, 60), ("60", 60), (2**40, 2**40), (60.0, 60), (None, -1), ("many", -1)]
+)
 def test_bytes_may_be_text(read, written, value):
     assert read([span("c", cat="gpu_memcpy", bytes=written), span("c")]).bytes.tolist() == [value, -1]
 
@@ -334,3 +336,14 @@ def test_every_column_has_the_contract_types(read):
         "int32",
         "bool",
     ]
+
+
+@pytest.mark.parametrize("odd", [{"In msg nelems": 1.5}, {"dtype": 5}, {"Group size": None}, {"Seq": "x"}])
+def test_odd_collective_metadata_costs_its_value_and_nothing_else(read, odd):
+    flow = {"ph": "s", "id": 1, "cat": "ac2g", "pid": 1, "tid": 1, "ts": 5}
+    columns = read([span("a"), flow, span("b", **{"Collective name": "allreduce"}, **odd), span("c")])
+    assert [columns.strings[i] for i in columns.name] == ["a", "b", "c"]
+    assert [(found.row, found.name) for found in columns.collectives] == [(1, "allreduce")]
+    assert columns.collectives[0].in_elements is None
+    assert len(columns.flows.id) == 1
+    assert columns.damage.dropped == 0
