@@ -41,7 +41,7 @@ def test_whole_microseconds_are_exact_until_the_year_2255(us):
 
 
 def test_rounding_the_product_would_lose_nanoseconds():
-    """The reason for the split into whole and fraction: the plain product is off for a quarter of the stamps in this range."""
+    """Why whole and fraction are converted apart: the product is off for a quarter of the stamps in this range."""
     rng = random.Random(7)
     exact = [rng.randrange(4_400 * 10**9, 4_500 * 10**9) * 1000 + rng.randrange(1000) for _ in range(2000)]
     floats = [float(written(ns)) for ns in exact]
