@@ -160,9 +160,12 @@ class ColumnBuilder:
                 self._collectives.append(row_args)
 
     def _raw_text(self, texts: list[Raw]) -> I32:
-        if not any(map(is_not, texts, repeat(records.NO_TEXT))):
-            return np.full(len(texts), -1, np.int32)
-        return np.fromiter(map(self._raw_ids.__getitem__, map(bytes, texts)), np.int32, len(texts))
+        ids = np.full(len(texts), -1, np.int32)
+        given = list(map(is_not, texts, repeat(records.NO_TEXT)))
+        if any(given):
+            found = list(map(self._raw_ids.__getitem__, map(bytes, compress(texts, given))))
+            ids[np.array(given)] = found
+        return ids
 
     def _add_flows(self, flows: list[FlowStart], stamps: Stamps, *, are_starts: bool) -> None:
         ts_ns, ts_us = stamps
