@@ -35,13 +35,16 @@ ROWS = {
 }
 
 #: Third-party packages by unit: True where it may be imported with the module, False only inside functions.
+#: Beyond DESIGN's table: msgspec, which makes the records of row 1, may be used by whatever handles them.
 THIRD_PARTY = {
     "model": {"msgspec": True},
     "rundir": {"msgspec": True},
-    "capture": {"torch": False, "pynvml": False, "psutil": True},
+    "capture": {"torch": False, "pynvml": False, "psutil": True, "msgspec": True},
     "trace": {"numpy": True, "msgspec": True, "isal": True},
     "analysis": {"numpy": True},
-    # Beyond DESIGN's table: the JSON renderer encodes the records of row 1; markupsafe is jinja2's own escaping.
+    "rules": {"msgspec": True},
+    "diagnosis": {"msgspec": True},
+    # markupsafe is jinja2's own escaping.
     "report": {"jinja2": False, "markupsafe": False, "plotly": False, "rich": False, "msgspec": True},
     "cli": {"torch": False, "pynvml": False},
 }
@@ -269,6 +272,7 @@ def test_every_unit_has_a_row():
         ("cycles", "profilerkit.errors", "def f():\n    from profilerkit.model import report"),
         ("third party", "profilerkit.analysis.x", "import torch"),
         ("third party", "profilerkit.rules.x", "def f():\n    import numpy as np"),
+        ("third party", "profilerkit.api", "import msgspec"),
         ("third party", "profilerkit.report.x", "import plotly.graph_objects"),
         ("third party", "profilerkit.capture.x", "if True:\n    from torch.utils import data"),
         ("output", "profilerkit.api", "print('done')"),

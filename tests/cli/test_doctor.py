@@ -33,9 +33,10 @@ def fake_nvml(*, start_error=None, name="NVIDIA H200", memory_bytes=150_000_000_
 
 
 @pytest.fixture(autouse=True)
-def without_torch(monkeypatch):
+def without_torch(monkeypatch, request):
     """Importing torch takes seconds; only the test that is about it does."""
-    monkeypatch.setitem(sys.modules, "torch", None)
+    if request.node.get_closest_marker("torch") is None:
+        monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(start_error="Driver Not Loaded"))
 
 
@@ -168,8 +169,7 @@ def test_tracing_is_tried_rather_than_assumed(torch, state, words):
 
 
 @pytest.mark.torch
-def test_an_installed_torch_is_described(monkeypatch):
-    monkeypatch.delitem(sys.modules, "torch")
+def test_an_installed_torch_is_described():
     torch = pytest.importorskip("torch")
     build, tracing = checks._torch()
     assert torch.__version__ in build.text
