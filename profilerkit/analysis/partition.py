@@ -138,7 +138,8 @@ def _on_device(columns: TraceColumns, names: HostNames, launches: I64, window: S
         with_label(union(start[collectives], end[collectives]), leaf("comm.other")),
         latest_end_owner(start[copy_rows], end[copy_rows], copies[copy_rows]),
     ]
-    gaps = subtract(window, union(start[mine], end[mine]))
+    # Not cut between adjacent steps: why a gap exists does not depend on where a step ends inside it.
+    gaps = subtract(union(window.start, window.end), union(start[mine], end[mine]))
     rows = np.flatnonzero(mine)
     rows = rows[np.argsort(start[rows], kind="stable")]
     copied = np.full(len(columns), -1, dtype=np.int64)

@@ -84,9 +84,9 @@ def _step_number(text: str) -> int:
 def _by_optimizer(columns: TraceColumns, names: HostNames) -> TraceSteps | None:
     marks = np.array([text.startswith("Optimizer.step#") for text in columns.strings])
     rows = np.flatnonzero((columns.category == Category.ANNOTATION) & marks[columns.name])
-    if len(rows) < 2:
+    ends = np.unique(columns.end_ns[rows])
+    if len(ends) < 2:
         return None
-    ends = np.sort(columns.end_ns[rows])
     low = _extent(columns)[0]
     if low < ends[0]:
         ends = np.r_[low, ends]
@@ -98,9 +98,9 @@ def _by_optimizer(columns: TraceColumns, names: HostNames) -> TraceSteps | None:
 def _by_loader(columns: TraceColumns, names: HostNames) -> TraceSteps | None:
     fetches = columns.is_a(Category.ANNOTATION, Category.CPU_OP) & names.loader[columns.name]
     rows = np.flatnonzero(fetches & (columns.thread == main_thread(columns)))
-    if len(rows) < 2:
+    start = np.unique(columns.ts_ns[rows])
+    if len(start) < 2:
         return None
-    start = np.sort(columns.ts_ns[rows])
     end = np.r_[start[1:], _extent(columns)[1]]
     return _judged(columns, names, np.arange(len(start)), start, end, "DataLoader fetches", inferred=True)
 
