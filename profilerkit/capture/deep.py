@@ -5,6 +5,7 @@ Everything here runs on the training thread: stopping a profiler from another on
 
 import os
 import sys
+import threading
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
@@ -12,6 +13,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from profilerkit.capture.guard import Guard
+from profilerkit.capture.rival import RivalWatch
 from profilerkit.rundir.layout import WINDOW_TRACE, EventKind, WindowStatus
 from profilerkit.rundir.writer import RankWriter, Record
 
@@ -44,6 +46,8 @@ class DeepWindow:
     ) -> None:
         self._guard = Guard("profilerkit's trace window")
         self._guard.on_failure(self.abort)
+        self._rival = RivalWatch(lambda: self._guard.call(self._give_way))
+        self._thread = 0
         self._writer = writer
         self._record = record
         self._warmup_steps = warmup_steps
@@ -121,6 +125,7 @@ class DeepWindow:
         state, self._state = self._state, _State.DONE
         self.reason = self._guard.failure or self.reason or "capture was switched off"
         profiler, self._profiler = self._profiler, None
+        self._rival.end()
         try:
             self._unmark()
             if state is _State.WARMING and profiler is not None:
@@ -151,12 +156,33 @@ class DeepWindow:
         self._profiler.prepare_trace()
         self._state = _State.WARMING
         self.reason = ""
+        self._thread = threading.get_ident()
+        self._rival.begin()
 
     def _begin(self, number: int) -> None:
         self._profiler.start_trace()
         self._state = _State.RECORDING
         self._first_step, self._last_step = number, number - 1
         self._start_ns = perf_counter_ns()
+
+    def _give_way(self) -> None:
+        """Another profiler is about to start: keep the whole steps traced so far, and never touch its session."""
+        if threading.get_ident() != self._thread:
+            self._lose("another profiler was started on another thread inside the window")
+        elif self._state is _State.RECORDING:
+            self._unmark()
+            self._finish()
+        elif self._state is _State.WARMING:
+            self.reason = "another profiler was started inside the window"
+            self.abort()
+
+    def _lose(self, reason: str) -> None:
+        """The session is not ours any more: stopping it would stop theirs, exporting it would crash."""
+        self._state = _State.DONE
+        self._profiler = self._span = None
+        self.reason = reason
+        self._rival.end()
+        self._restore_log_level()
 
     def _mark(self, number: int) -> None:
         self._unmark()
@@ -171,7 +197,11 @@ class DeepWindow:
     def _finish(self) -> None:
         """Stop, export, check the file, and record which steps were disturbed."""
         end_ns = perf_counter_ns()
+        if not sys.modules["torch"].autograd._profiler_enabled():
+            self._lose("another profiler ended the session")
+            return
         self._state = _State.DONE
+        self._rival.end()
         profiler, self._profiler = self._profiler, None
         profiler.stop_trace()
         part = self._writer.trace_part(self._first_step)
