@@ -10,6 +10,7 @@ from profilerkit.rundir.layout import EventKind
 from profilerkit.rundir.writer import Record
 
 _ROUNDS, _STEPS = 5, 100
+_BACKWARD, _OPTIMIZER = int(EventKind.BACKWARD), int(EventKind.OPTIMIZER)
 
 
 class NoWindow:
@@ -45,10 +46,10 @@ def _round() -> float:
         tracker.adopt(tracker.thread)
         guard.call(tracker.backward_started)
         now_ns = perf_counter_ns()
-        records.append((EventKind.BACKWARD, 0, 0, now_ns, perf_counter_ns() - now_ns, 0))
+        records.append((_BACKWARD, 0, 0, now_ns, perf_counter_ns() - now_ns, 0))
         guard.call(tracker.backward_ended, now_ns)
         tracker.adopt(tracker.thread)
         now_ns = perf_counter_ns()
-        records.append((EventKind.OPTIMIZER, 0, 0, now_ns, perf_counter_ns() - now_ns, 0))
+        records.append((_OPTIMIZER, 0, 0, now_ns, perf_counter_ns() - now_ns, 0))
         guard.call(tracker.optimizer_stepped, 0, now_ns)
     return (perf_counter_ns() - start_ns) / _STEPS
