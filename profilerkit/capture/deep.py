@@ -144,7 +144,7 @@ class DeepWindow:
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")
         activity = torch.profiler.ProfilerActivity
         activities = [activity.CPU]
-        if torch.cuda.is_available():
+        if torch.cuda.is_initialized():  # asking whether it is available could initialise it
             activities.append(activity.CUDA)
         self._opened_ns = perf_counter_ns()
         self._profiler = torch.profiler.profile(activities=activities, record_shapes=True)
