@@ -80,10 +80,13 @@ class TraceFacts:
         return totals
 
 
-def trace_facts(columns: TraceColumns) -> TraceFacts:
-    """Analyse one trace. Steps outside the steady window are partitioned too, for the step table."""
+def trace_facts(columns: TraceColumns, whole: tuple[int, int] | None = None) -> TraceFacts:
+    """Analyse one trace. Steps outside the steady window are partitioned too, for the step table.
+
+    ``whole``: first and last step number that capture knows to be whole.
+    """
     names = HostNames.of(columns.strings)
-    steps = find_steps(columns, names)
+    steps = find_steps(columns, names, whole)
     launches = launch_of(columns)
     parts = partition(columns, launches, Spans(steps.start, steps.end))
     window = steps.steady

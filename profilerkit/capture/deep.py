@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, Literal
@@ -61,6 +62,12 @@ class DeepWindow:
     def recording(self) -> bool:
         """Whether events are being traced now."""
         return self._state == "recording"
+
+    def span(self, name: str) -> AbstractContextManager[object] | None:
+        """A named span in the trace; ``None`` while none is recorded, and on other threads than the training one."""
+        if self._state != "recording" or threading.get_ident() != self._thread:
+            return None
+        return self._guard.call(sys.modules["torch"].profiler.record_function, _harmless(name))
 
     def step_started(self, number: int) -> None:
         """Open the window when it is due; mark the step in the trace."""
@@ -239,3 +246,8 @@ def _flaw(path: Path) -> str:
                 return ""
             kept = chunk[-len(_STEP_MARK) :]
     return "the trace holds no step; another profiler may have run inside the window"
+
+
+def _harmless(name: str) -> str:
+    """``name`` in characters that torch writes into a trace as they are: it neither escapes nor keeps all others."""
+    return "".join(c if c.isascii() and c.isprintable() and c not in '"\\' else "_" for c in name)

@@ -2,12 +2,13 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from time import perf_counter_ns, thread_time_ns
 from typing import Any, TypeVar
 
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.steps import StepTracker
-from profilerkit.rundir.layout import EventFlag, EventKind
+from profilerkit.rundir.layout import INPUT_SPAN, EventFlag, EventKind
 from profilerkit.rundir.writer import Record
 
 _R = TypeVar("_R")
@@ -42,8 +43,16 @@ class FetchTimer:
         source: the loader that feeds the steps: the last one iterated before the first step was recorded.
     """
 
-    def __init__(self, record: Callable[[Record], None], tracker: StepTracker, guard: Guard) -> None:
+    def __init__(
+        self,
+        record: Callable[[Record], None],
+        tracker: StepTracker,
+        guard: Guard,
+        span: Callable[[str], AbstractContextManager[object] | None],
+    ) -> None:
+        """``span`` opens a named span in the trace that is being recorded, if there is one."""
         self.armed = True
+        self._span = span
         self.fetches = 0
         self._record = record
         self.tracker = tracker
@@ -85,6 +94,9 @@ class FetchTimer:
         else:
             flags |= _OTHER_THREAD
         local.fetching = True
+        span = self._span(INPUT_SPAN)
+        if span is not None:
+            span.__enter__()
         try:
             batch = pull()
         except StopIteration:
@@ -94,6 +106,8 @@ class FetchTimer:
             raise
         finally:
             local.fetching = False
+            if span is not None:
+                span.__exit__(None, None, None)
         self._waited(start_ns, cpu_ns, flags)
         if training and not more:
             self._guard.call(tracker.fetch_started, start_ns, id(iterator), owner, True)

@@ -26,6 +26,9 @@ class NoWindow:
     def step_cut(self) -> None:
         """Nothing to do."""
 
+    def span(self, name: str) -> None:
+        """Nothing to do."""
+
 
 def self_ns_per_step() -> float:
     """Time capture adds to a step of one fetch, one backward pass and one optimizer step, ns.
@@ -51,7 +54,7 @@ def _recorded() -> float:
     records: list[Record] = []
     guard = Guard("the overhead measurement")
     tracker = StepTracker(records.append, NoWindow())
-    timer = FetchTimer(records.append, tracker, guard)
+    timer = FetchTimer(records.append, tracker, guard, NoWindow().span)
     batches = range(_STEPS)
     start_ns = thread_time_ns()
     for _ in WrappedIterator(iter(batches), batches, timer):

@@ -48,6 +48,25 @@ def test_window_holds_its_steps_with_their_input_wait_inside(toy, deep, recorded
     assert run.rank.meta.features["deep"].on
 
 
+def test_fetches_of_a_generator_and_phases_have_their_spans_in_the_trace(toy, deep, recorded):
+    def batches():
+        for _ in range(8):
+            yield toy.batch()
+
+    with deep() as prof:
+        for batch in prof.wrap(batches()):
+            toy.train(batch)
+            with prof.phase('log "x" é'):
+                pass
+    _, events = trace_of(recorded(prof.directory))
+    steps = spans(events, "ProfilerStep#")
+    fetches, phases = spans(events, "profilerkit.input"), spans(events, "profilerkit.phase.")
+    assert len(steps) == len(fetches) == len(phases) == 3
+    assert {name for name, *_ in phases} == {"profilerkit.phase.log _x_ _"}
+    for (_, start, end), (_, fetch_start, fetch_end) in zip(steps, fetches, strict=True):
+        assert start <= fetch_start <= fetch_end <= end
+
+
 def test_trace_is_compressed_and_the_plain_one_gone(toy, deep, recorded):
     with deep() as prof:
         for batch in prof.wrap(toy.loader()):
