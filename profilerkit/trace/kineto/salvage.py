@@ -84,7 +84,7 @@ class Salvage:
         events = read_exactly(piece)
         if events is not None:
             return events, 1
-        events = self._read_last(piece, [*pieces[index + 1 :], *([] if last else [b""])])
+        events = self._read_last(piece, pieces, index, last=last)
         if events is not None:
             return events, len(pieces) - index if self.document else 1
         events = read_piece(piece, self.log)
@@ -101,7 +101,7 @@ class Salvage:
         self.log.note_dropped(piece)
         return [], 1
 
-    def _read_last(self, piece: bytes, following: list[bytes]) -> list[records.Event] | None:
+    def _read_last(self, piece: bytes, pieces: list[bytes], index: int, *, last: bool) -> list[records.Event] | None:
         """Return the events up to the bracket that ends all events, or None when it is not in this piece."""
         for closing in _CLOSING.finditer(piece):
             body = piece[: closing.start() + 1]
@@ -110,6 +110,7 @@ class Salvage:
                 events = repaired
             if events is None:
                 continue
+            following = pieces[index + 1 :] if last else [*pieces[index + 1 :], b""]
             tail = self._join([piece[closing.end() :], *following])
             self.document = self._document_with(tail)
             if self.document is not None:
