@@ -183,6 +183,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     windows: Table | None
     trust: tuple[Fact, ...]
     signals: tuple[SignalRow, ...]
+    measured_signals: str
     notes: tuple[str, ...]
     outcomes: tuple[OutcomeGroup, ...]
     rule_count: str

@@ -167,20 +167,27 @@ def _dropped_note(dropped: list[str]) -> str:
 
 
 def signal_rows(report: Report) -> tuple[SignalRow, ...]:
-    """Signals, missing ones first: they are what the reader can act on."""
+    """Signals that are missing or weak, missing ones first: they are what the reader can act on."""
+    weak = [signal for signal in report.trust.signals if signal.state != "measured" or signal.reason or signal.hint]
     order = {"missing": 0, "partial": 1, "measured": 2}
-    ordered = sorted(report.trust.signals, key=lambda signal: order[signal.state])
     return tuple(
         SignalRow(inert(s.name), s.state, inert(s.reason, SENTENCE_LIMIT), inert(s.hint, SENTENCE_LIMIT))
-        for s in ordered
+        for s in sorted(weak, key=lambda signal: order[signal.state])
     )
+
+
+def measured_signals(report: Report) -> str:
+    """The names of the signals about which there is nothing more to say."""
+    signals = report.trust.signals
+    return listed([inert(s.name) for s in signals if s.state == "measured" and not s.reason and not s.hint])
 
 
 def run_facts(report: Report) -> tuple[Fact, ...]:
     """What was run and read; facts that are not known are left out."""
     run = report.run
     read = [format_count(rank) for rank in run.ranks]
-    shown = ", ".join(read[:16]) + (f" and {len(read) - 16} more" if len(read) > 16 else "")
+    shown = "" if not read else f"rank{'' if len(read) == 1 else 's'} {', '.join(read[:16])}"
+    shown += f" and {len(read) - 16} more" if len(read) > 16 else ""
     files = ", ".join(inert(name, 80) for name in run.files[:8])
     files += f" and {len(run.files) - 8} more" if len(run.files) > 8 else ""
     facts = [

@@ -42,6 +42,7 @@ def build(report: Report) -> View:
         windows=sections.window_table(report),
         trust=sections.trust_facts(report),
         signals=sections.signal_rows(report),
+        measured_signals=sections.measured_signals(report),
         notes=tuple(inert(note, SENTENCE_LIMIT) for note in report.trust.notes),
         outcomes=outcome_groups(report),
         rule_count=wording.rule_count(report.outcomes),
