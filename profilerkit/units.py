@@ -26,6 +26,21 @@ def format_ns(value_ns: float) -> str:
     return f"{value_ns:.0f} ns"
 
 
+def format_ns_range(low_ns: float, high_ns: float) -> str:
+    """A range of durations; the unit is printed once where both ends share it.
+
+    >>> format_ns_range(84_500_000, 107_000_000), format_ns_range(900_000, 2_000_000), format_ns_range(5e6, 5e6)
+    ('84.5–107 ms', '900 µs–2.00 ms', '5.00 ms')
+    """
+    low, high = format_ns(low_ns), format_ns(high_ns)
+    if low == high:
+        return high
+    if low_ns < 0:
+        return f"{low} to {high}"
+    unit = f" {high.rpartition(' ')[2]}"
+    return f"{low.removesuffix(unit)}–{high}"
+
+
 def format_bytes(value_bytes: float) -> str:
     """A size in binary units.
 

@@ -1,1 +1,5 @@
 """Inside the training process: recording without breaking or slowing the run."""
+
+from profilerkit.capture.profiler import Profile, profile
+
+__all__ = ["Profile", "profile"]

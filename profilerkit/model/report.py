@@ -16,8 +16,8 @@ SCHEMA_VERSION = 1
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     """A kernel (or, on a CPU-only run, an operator) summed over the steady window.
 
-    ``share`` is total time / steady time and may overlap with other streams; ``kind`` is math, membw, comm, copy,
-    small or other.
+    Operators count with their own time, without what is nested in them. ``share`` is total time / steady time and may
+    overlap with other streams; ``kind`` is math, membw, comm or other.
     """
 
     name: str

@@ -1,1 +1,31 @@
-"""Facts to findings: one rule per file."""
+"""Facts to findings: one rule per file, listed here."""
+
+from profilerkit.rules.comm.exposed_collectives import ExposedCollectives
+from profilerkit.rules.compute.fp32_matmul import Fp32Matmul
+from profilerkit.rules.compute.hollow_utilisation import HollowUtilisation
+from profilerkit.rules.compute.pointwise_chain import PointwiseChain
+from profilerkit.rules.input.no_workers import NoWorkers
+from profilerkit.rules.input.pageable_copy import PageableCopy
+from profilerkit.rules.input.starved_device import StarvedDevice
+from profilerkit.rules.memory.allocator_churn import AllocatorChurn
+from profilerkit.rules.overhead.frequent_sync import FrequentSync
+from profilerkit.rules.overhead.launch_bound import LaunchBound
+from profilerkit.rules.rule import Rule
+from profilerkit.rules.run.periodic_stall import PeriodicStall
+from profilerkit.rules.run.unsteady_window import UnsteadyWindow
+
+#: Every built-in rule, sorted by code.
+RULES: tuple[Rule, ...] = (
+    ExposedCollectives(),
+    Fp32Matmul(),
+    PointwiseChain(),
+    HollowUtilisation(),
+    StarvedDevice(),
+    NoWorkers(),
+    PageableCopy(),
+    AllocatorChurn(),
+    LaunchBound(),
+    FrequentSync(),
+    PeriodicStall(),
+    UnsteadyWindow(),
+)

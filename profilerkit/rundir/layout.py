@@ -1,12 +1,13 @@
 """The one place that knows the files of a run directory, their names and their record formats.
 
-    RUN/run.json                    RunManifest, written by rank 0 (beside and renamed)
+    RUN/launch.json                 Launch, created by the first rank to arrive: how the ranks of one job meet
+        run.json                    RunManifest, written by rank 0 (beside and renamed)
         report.html  report.json
         rank_00003/meta.json        RankMeta (beside and renamed; rewritten when a feature or the loader becomes known)
                    events.bin       HEADER then fixed-size EVENT records, append-only
                    names.jsonl      {"id": 1, "name": "checkpoint"}: phase names, appended at first use
                    samples.jsonl    one Sample per line, append-only
-                   windows/000123/  status.json (WindowStatus), trace.json or trace.json.gz
+                   windows/000123/  status.json (WindowStatus), trace.json or trace.json.gz (.part until complete)
                    end.json         RankEnd, only on a clean close; missing means the process was killed
 
 Times are nanoseconds of ``time.perf_counter_ns`` (one clock for all processes of a Linux host); ``RankMeta`` holds
@@ -20,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 FORMAT_VERSION = 1
+LAUNCH = "launch.json"
 MANIFEST = "run.json"
 REPORT_HTML = "report.html"
 REPORT_JSON = "report.json"
@@ -31,6 +33,9 @@ END = "end.json"
 WINDOWS = "windows"
 WINDOW_STATUS = "status.json"
 WINDOW_TRACE = "trace.json"
+WINDOW_TRACE_GZ = "trace.json.gz"
+PART_SUFFIX = ".part"
+RANK_PREFIX = "rank_"
 
 #: magic, format version, record size, padding to 64 bytes
 HEADER = struct.Struct("<8sII48x")
@@ -58,6 +63,12 @@ class EventFlag(IntEnum):
     FIRST = 2  # first fetch of a loader's iteration: includes worker start
     LAST = 4  # the fetch that found the loader exhausted: includes worker shutdown
     OTHER_THREAD = 8  # not on the training thread
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """``launch.json``: equal for the ranks of one job, different for any other run."""
+
+    id: str
 
 
 class RunManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +111,8 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
         usable_cores: from the scheduling affinity and the cgroup quota.
         features: feature name to state: light, deep, nvml, host, loader, optimizer …
         self_ns_per_step: capture's own light-tier time per step; ``None`` until measured.
+        steps_found_by: what marks the steps: ``step()``, ``wrapped loader``, ``optimizer step`` or ``backward pass``;
+            ``None`` until a step was recorded.
     """
 
     format_version: int
@@ -115,6 +128,7 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     features: dict[str, Feature] = {}
     loader: LoaderSettings | None = None
     self_ns_per_step: float | None = None
+    steps_found_by: str | None = None
 
 
 class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,7 +168,11 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WindowStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """``windows/N/status.json``: whether a deep window holds a usable trace, and why not."""
+    """``windows/N/status.json``: whether a deep window holds a usable trace, and why not.
+
+    ``first_step`` to ``last_step`` are the whole steps in the trace, inclusive; a ``ProfilerStep`` outside that range
+    was cut. ``last_step`` is ``first_step - 1`` when no step was whole.
+    """
 
     first_step: int
     last_step: int
@@ -167,18 +185,22 @@ class WindowStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """``end.json``: how the recording ended. ``reason`` is finished, exception or switched_off."""
+    """``end.json``: how the recording ended. ``reason`` is finished, exception or switched_off.
+
+    ``switched_off_because`` names the internal failure that ended the recording before the training.
+    """
 
     reason: str
     exception: str | None
     steps: int
     dropped_records: int
     end_perf_ns: int
+    switched_off_because: str | None = None
 
 
 def rank_directory(run: Path, rank: int) -> Path:
     """Where one rank writes."""
-    return run / f"rank_{rank:05d}"
+    return run / f"{RANK_PREFIX}{rank:05d}"
 
 
 def window_directory(rank_path: Path, first_step: int) -> Path:

@@ -1,0 +1,89 @@
+"""Collectives of one rank: how long, how much of it nothing hides, how large."""
+
+import numpy as np
+import numpy.typing as npt
+
+from profilerkit.analysis.facts import CommFacts
+from profilerkit.analysis.intervals import I64, Spans, intersect, subtract, union
+from profilerkit.analysis.kernels import communication_names, device_rows
+from profilerkit.model.report import Collective
+from profilerkit.trace.columns import Category, CollectiveArgs, TraceColumns
+
+#: Below this a collective runs at the latency floor of the link, not at its bandwidth (R38).
+SMALL_COLLECTIVE_BYTES = 1_000_000
+
+#: Bytes per element by the names torch writes into collective metadata.
+_ELEMENT_BYTES = {
+    "Double": 8, "Long": 8, "ComplexFloat": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Short": 2,
+    "Byte": 1, "Char": 1, "Bool": 1, "Float8_e4m3fn": 1, "Float8_e5m2": 1,
+}  # fmt: skip
+
+
+def payload_bytes(args: CollectiveArgs) -> int | None:
+    """Bytes a collective moves: the larger of its sides; ``None`` when the metadata does not say."""
+    size = _ELEMENT_BYTES.get(args.dtype or "")
+    elements = max(args.in_elements or 0, args.out_elements or 0)
+    return size * elements if size and elements else None
+
+
+def comm_facts(
+    columns: TraceColumns, window: Spans, judged: npt.NDArray[np.bool_], *, on_gpu: bool
+) -> CommFacts | None:
+    """Communication inside ``window``; ``None`` when none was seen.
+
+    On a CPU-only trace the transfers are the ``gloo:*`` spans, and what hides them is the operators of other threads.
+    """
+    names = communication_names(columns.strings)[columns.name]
+    kinds = (Category.KERNEL,) if on_gpu else (Category.ANNOTATION, Category.CPU_OP)
+    rows = np.flatnonzero(judged & names & columns.is_a(*kinds))
+    if not len(rows):
+        return None
+    count = max(len(window), 1)
+    transfers = intersect(window, union(columns.ts_ns[rows], columns.end_ns[rows]))
+    work = device_rows(columns) & ~names if on_gpu else (columns.category == Category.CPU_OP) & ~names
+    compute = intersect(window, union(columns.ts_ns[work], columns.end_ns[work]))
+    exposed = subtract(transfers, compute)
+    sizes, table = _table(columns, rows, exposed)
+    return CommFacts(
+        per_step=len(rows) / count,
+        total_ns=transfers.total_ns / count,
+        exposed_ns=exposed.total_ns / count,
+        alone_compute_ns=subtract(compute, transfers).total_ns / count,
+        small_ratio=float((sizes < SMALL_COLLECTIVE_BYTES).mean()) if len(sizes) else None,
+        table=table,
+    )
+
+
+def _table(columns: TraceColumns, rows: I64, exposed: Spans) -> tuple[I64, tuple[Collective, ...]]:
+    """Known payloads of ``rows``, and the collectives grouped by name, type and group size."""
+    metadata = {args.row: args for args in columns.collectives}
+    groups: dict[tuple[str, str | None, int | None], list[int]] = {}
+    sizes: list[int] = []
+    payload: dict[int, int] = {}
+    for row in rows.tolist():
+        args = metadata.get(row)
+        size = payload_bytes(args) if args else None
+        if size is not None:
+            payload[row] = size
+            sizes.append(size)
+        name = args.name if args else columns.strings[columns.name[row]]
+        key = (name, args.dtype if args else None, args.group_size if args else None)
+        groups.setdefault(key, []).append(row)
+    table = []
+    for (name, dtype, group_size), members in groups.items():
+        chosen = np.array(members, dtype=np.int64)
+        known = [payload[row] for row in members if row in payload]
+        spans = union(columns.ts_ns[chosen], columns.end_ns[chosen])
+        table.append(
+            Collective(
+                name=name,
+                count=len(members),
+                total_ns=int(columns.dur_ns[chosen].sum()),
+                exposed_ns=intersect(exposed, spans).total_ns,
+                bytes=sum(known) if len(known) == len(members) else None,
+                dtype=dtype,
+                group_size=group_size,
+            )
+        )
+    table.sort(key=lambda entry: -entry.total_ns)
+    return np.array(sizes, dtype=np.int64), tuple(table[:20])

@@ -1,0 +1,234 @@
+"""Facts: the pure numbers rules read. ``None`` means not measured; nothing here decides anything."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from profilerkit.hardware.lookup import DeviceSpec
+from profilerkit.model.finding import Source
+from profilerkit.model.report import Collective, Kernel, Memory
+from profilerkit.model.run import Loader, Series, Trust
+from profilerkit.model.step import Family, Part, Rank, Steps
+
+
+@dataclass(frozen=True, slots=True)
+class InputFacts:
+    """The wait for batches.
+
+    Attributes:
+        wait_ns: mean wait per steady step that the step could not hide, ns.
+        cpu_ratio: CPU time of the waiting thread / wait; ``None`` when not measured.
+        fetches: how many fetches were seen in the steady window.
+        single_process: the main process loads the data itself; ``None`` when unknown.
+        source: measured by the wrapper's timer, or derived from the trace.
+        origin: event name or timer the wait was read from.
+        longest_ns: start and end of the longest wait, on the recording's clock.
+    """
+
+    wait_ns: float
+    cpu_ratio: float | None
+    fetches: int
+    single_process: bool | None
+    source: Source
+    origin: str
+    longest_ns: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """What ran on the device, per steady step.
+
+    ``queue_empty_ratio`` is the share of kernels that started with nothing queued ahead of them; ``idle_ratio`` and
+    ``small_count_ratio`` are ratios of time and of kernel count.
+    """
+
+    name: str | None
+    kernels_per_step: float
+    median_kernel_ns: float
+    small_count_ratio: float
+    busy_ratio: float
+    unlinked_ratio: float
+    queue_empty_ratio: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class CopyFacts:
+    """Host-to-device copies from pageable memory of at least 64 KiB, per steady step."""
+
+    per_step: float
+    bytes_per_step: float
+    time_ns: float
+    exposed_ns: float
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Achieved rate."""
+        return self.bytes_per_step / (self.time_ns * 1e-9) if self.time_ns else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SyncFacts:
+    """Blocking calls per steady step: how many, how long the host waited in them, how much queue they drained."""
+
+    per_step: float
+    blocked_ns: float
+    drained_ns: float
+    culprits: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorFacts:
+    """cudaMalloc / cudaFree and their kin, per steady step."""
+
+    calls_per_step: float
+    host_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class MathFacts:
+    """Matrix and convolution kernels: time shares of the steady step by what the names tell."""
+
+    math_share: float
+    fp32_share: float
+    tensor_core_share: float
+    compute_major: int | None
+    example: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChainFacts:
+    """Chains of at least three fusible kernels in a row on one stream."""
+
+    share: float
+    chains_per_step: float
+    mean_length: float
+    example: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommFacts:
+    """Collectives per steady step: total, exposed, and what compute there is to hide behind.
+
+    ``small_ratio`` is the share of collectives below 1 MB, ``None`` without sizes.
+    """
+
+    per_step: float
+    total_ns: float
+    exposed_ns: float
+    alone_compute_ns: float
+    small_ratio: float | None
+    table: tuple[Collective, ...]
+
+    @property
+    def overlap_ratio(self) -> float:
+        """Hidden / total."""
+        return 1.0 - self.exposed_ns / self.total_ns if self.total_ns else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A disturbance that recurs.
+
+    Attributes:
+        kind: checkpoint, evaluation, logging, the phase's own name, or ``unnamed``.
+        part: the leaf its time is booked on, ``None`` when it is only known as longer steps.
+        count: occurrences in the steady window.
+        period: steps between occurrences; ``None`` when irregular.
+        excess_ns: mean extra time per occurrence.
+        share: excess summed / steady time.
+        source: measured for named phases, derived for longer steps.
+        steps: first and last affected step.
+    """
+
+    kind: str
+    part: str | None
+    count: int
+    period: int | None
+    excess_ns: float
+    share: float
+    source: Source
+    steps: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ColdFacts:
+    """First-use work: slow runtime calls that do not recur. ``share`` of the window; ``calls`` the longest names."""
+
+    share: float
+    calls: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything the rules may know about a run, in the words of the judged rank.
+
+    Attributes:
+        mode: gpu, cpu (main thread stands for the device) or steps (timers only).
+        step_ns: median steady step, ns; ``None`` if there is none.
+        step_error_ns: its standard error.
+        parts: breakdown of the judged rank, largest first.
+        ranks: every rank that was read.
+        judged_rank: position in ``ranks`` of the rank the parts describe.
+        missing_ranks: ranks of the job that were not read; ``None`` when unknown.
+        usable_cores: of the host; ``None`` when unknown.
+        spec: device peaks; ``None`` for an unknown device.
+    """
+
+    mode: Literal["gpu", "cpu", "steps"]
+    steps: Steps
+    step_ns: float | None
+    step_error_ns: float
+    parts: tuple[Part, ...]
+    ranks: tuple[Rank, ...]
+    trust: Trust
+    judged_rank: int = 0
+    world_size: int | None = None
+    missing_ranks: int | None = None
+    waiting_rank_named: bool = False
+    input: InputFacts | None = None
+    loader: Loader | None = None
+    usable_cores: float | None = None
+    device: DeviceFacts | None = None
+    copies: CopyFacts | None = None
+    syncs: SyncFacts | None = None
+    allocator: AllocatorFacts | None = None
+    math: MathFacts | None = None
+    chains: ChainFacts | None = None
+    comm: CommFacts | None = None
+    stalls: tuple[Stall, ...] = ()
+    cold: ColdFacts | None = None
+    spec: DeviceSpec | None = None
+    kernels: tuple[Kernel, ...] = ()
+    memory: Memory = field(default_factory=Memory)
+    samples: tuple[Series, ...] = ()
+    trace_read: bool = True
+
+    def share(self, *names: str) -> float:
+        """Share of the steady step that belongs to these parts; a name ending in ``.`` takes its whole group."""
+        return sum(
+            part.share
+            for part in self.parts
+            if part.part in names or any(name.endswith(".") and part.part.startswith(name) for name in names)
+        )
+
+    def family(self, family: Family) -> float:
+        """Share of the steady step that belongs to a family."""
+        return sum(part.share for part in self.parts if part.family == family)
+
+    def time_ns(self, *names: str) -> float:
+        """Mean time per steady step of these parts, ns; names as in ``share``."""
+        mean = self.mean_step_ns
+        return self.share(*names) * mean if mean else 0.0
+
+    @property
+    def mean_step_ns(self) -> float | None:
+        """Mean steady step, ns."""
+        return float(self.steps.time_ns.mean) if self.steps.time_ns else None
+
+    def series(self, name: str) -> Series | None:
+        """One sampled signal's summary, ``None`` if it was not sampled."""
+        return next((series for series in self.samples if series.name == name), None)
+
+    @property
+    def rank(self) -> Rank:
+        """The judged rank."""
+        return self.ranks[self.judged_rank]

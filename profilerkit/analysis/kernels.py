@@ -1,0 +1,143 @@
+"""What a device kernel or a CPU operator is, read from its name, and the tables of the largest ones."""
+
+import re
+
+import numpy as np
+import numpy.typing as npt
+
+from profilerkit.analysis.intervals import I64, Spans, innermost_owner
+from profilerkit.model.report import Kernel
+from profilerkit.trace.columns import Category, TraceColumns
+
+MATH, BANDWIDTH, COMMUNICATION, OTHER = "math", "membw", "comm", "other"
+
+#: A kernel shorter than this is bound by latency, neither by math nor by bandwidth (TraceLens' short-kernel bound).
+SMALL_KERNEL_NS = 10_000
+
+#: Families of communication kernels seen in real traces: NCCL, RCCL, HCCL, expert-parallel libraries, NVSHMEM,
+#: symmetric-memory and custom all-reduce kernels.
+_COMMUNICATION = re.compile(
+    r"nccl|rccl|hccl|dpsk::ep|deep_?ep|nvshmem|multimem_|cross_device_reduce|(?:one|two)_?shot_?all_?reduce"
+    r"|^gloo:|^c10d::",
+    re.IGNORECASE,
+)
+_MATH = re.compile(
+    r"gemm|gemv|cutlass|cublas|xmma|nvjet|mma_|_mma|Cijk_|conv(?!ert)|winograd|wgrad|dgrad|fprop|bprop"
+    r"|flash|fmha|attention|mha_|_mha|cudnn.*(?:fwd|bwd)|gcnAsm|MIOpen.*Conv|splitK|dot_kernel",
+    re.IGNORECASE,
+)
+_BANDWIDTH = re.compile(
+    r"elementwise|vectorized|unrolled|reduce|softmax|norm|bn_|batch_?norm|multi_tensor_apply|copy|cat|fill|index"
+    r"|gather|scatter|embedding|dropout|pool|transpose|permute|nchwToNhwc|nhwcToNchw|sort|scan|triton_(?:poi|red|per)"
+    r"|adam|sgd|lamb|relu|gelu|silu|cast|upsample|interpolate|loss|memset|memcpy",
+    re.IGNORECASE,
+)
+#: CPU operators whose cost is arithmetic, not memory traffic.
+_MATH_OPERATOR = re.compile(
+    r"^aten::(?:mm|addmm|bmm|baddbmm|matmul|linear|_?convolution.*|conv\d?d?|.*_?convolution.*|mkldnn_.*|thnn_conv.*"
+    r"|slow_conv.*|_scaled_dot_product.*|_flash_attention.*|addmv|addr|dot|einsum|lstm.*|gru.*)$"
+    r"|^mkldnn::|^onednn::",
+)
+_POINTWISE = re.compile(
+    r"elementwise|vectorized|unrolled|triton_poi|dropout|norm|softmax|relu|gelu|silu", re.IGNORECASE
+)
+_TENSOR_CORE = re.compile(
+    r"tensorop|s\d{3,5}gemm|_s1688|_s16816|_h1688|_h16816|_i8816|1688|16816|884|hmma|imma|wgmma|gmma|nvjet|tf32|sm90_xmma"
+    r"|sm80_xmma|bf16|fp16|f16f16|flash|fmha",
+    re.IGNORECASE,
+)
+_FP32_MATH = re.compile(
+    r"sgemm|ffma|f32f32_f32f32|simt_s|_scudnn|scudnn|fp32|winograd|implicit_convolve_sgemm", re.IGNORECASE
+)
+
+
+def _matching(pattern: re.Pattern[str], strings: tuple[str, ...]) -> npt.NDArray[np.bool_]:
+    return np.array([pattern.search(text) is not None for text in strings], dtype=bool)
+
+
+def communication_names(strings: tuple[str, ...]) -> npt.NDArray[np.bool_]:
+    """``(n_strings,)`` mask of the names that are collectives or point-to-point transfers."""
+    return _matching(_COMMUNICATION, strings)
+
+
+def math_names(strings: tuple[str, ...]) -> npt.NDArray[np.bool_]:
+    """``(n_strings,)`` mask of kernels and operators whose cost is arithmetic."""
+    return _matching(_MATH, strings) | _matching(_MATH_OPERATOR, strings)
+
+
+def bandwidth_names(strings: tuple[str, ...]) -> npt.NDArray[np.bool_]:
+    """``(n_strings,)`` mask of kernels whose cost is memory traffic; math wins where both match."""
+    return _matching(_BANDWIDTH, strings) & ~_matching(_MATH, strings)
+
+
+def pointwise_names(strings: tuple[str, ...]) -> npt.NDArray[np.bool_]:
+    """``(n_strings,)`` mask of kernels that a compiler can fuse with their neighbours."""
+    return _matching(_POINTWISE, strings) & ~_matching(_MATH, strings)
+
+
+def tensor_core_names(strings: tuple[str, ...]) -> npt.NDArray[np.bool_]:
+    """``(n_strings,)`` mask of math kernels that run on tensor or matrix cores, as far as names tell."""
+    return _matching(_TENSOR_CORE, strings)
+
+
+def fp32_math_names(strings: tuple[str, ...]) -> npt.NDArray[np.bool_]:
+    """``(n_strings,)`` mask of math kernels that compute in FP32 on vector units, as far as names tell."""
+    return _matching(_FP32_MATH, strings) & ~_matching(_TENSOR_CORE, strings)
+
+
+def in_window(columns: TraceColumns, window: Spans) -> npt.NDArray[np.bool_]:
+    """``(n_events,)`` mask of events that start inside ``window``."""
+    index = np.searchsorted(window.start, columns.ts_ns, side="right") - 1
+    mask: npt.NDArray[np.bool_] = (index >= 0) & (columns.ts_ns < window.end[np.maximum(index, 0)])
+    return mask
+
+
+def self_times(columns: TraceColumns, rows: I64) -> I64:
+    """Time of each row in ``rows`` that no row nested in it on the same thread takes, ``(n_rows,)`` int64 ns."""
+    own = np.zeros(len(rows), dtype=np.int64)
+    threads = columns.thread[rows]
+    for thread in np.unique(threads):
+        members = np.flatnonzero(threads == thread)
+        chosen = rows[members]
+        owned = innermost_owner(columns.ts_ns[chosen], columns.end_ns[chosen], members)
+        np.add.at(own, owned.label, owned.end - owned.start)
+    return own
+
+
+def largest(columns: TraceColumns, rows: I64, time_ns: I64, steady_ns: int, limit: int = 20) -> tuple[Kernel, ...]:
+    """The names with the largest total time, at most ``limit``.
+
+    Args:
+        columns: the trace.
+        rows: kernels, or the operators of a CPU-only run.
+        time_ns: ``(n_rows,)`` int64, the time each row counts with.
+        steady_ns: length of the steady window.
+        limit: how many names.
+    """
+    if not len(rows) or steady_ns <= 0:
+        return ()
+    names = columns.name[rows]
+    total = np.bincount(names, weights=time_ns, minlength=len(columns.strings))
+    count = np.bincount(names, minlength=len(columns.strings))
+    top = [int(name) for name in np.argsort(-total, kind="stable")[:limit] if count[name]]
+    strings = tuple(columns.strings[name] for name in top)
+    comm, math, bandwidth = communication_names(strings), math_names(strings), bandwidth_names(strings)
+    out = []
+    for i, name in enumerate(top):
+        kind = COMMUNICATION if comm[i] else MATH if math[i] else BANDWIDTH if bandwidth[i] else OTHER
+        out.append(
+            Kernel(
+                name=strings[i],
+                kind=kind,
+                count=int(count[name]),
+                total_ns=int(total[name]),
+                median_ns=int(np.median(time_ns[names == name])),
+                share=float(total[name]) / steady_ns,
+            )
+        )
+    return tuple(out)
+
+
+def device_rows(columns: TraceColumns) -> npt.NDArray[np.bool_]:
+    """``(n_events,)`` mask of what runs on a device: kernels, copies, memsets."""
+    return columns.is_a(Category.KERNEL, Category.MEMCPY, Category.MEMSET)

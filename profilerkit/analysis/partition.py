@@ -1,0 +1,184 @@
+"""The partition of the steady window: every instant belongs to exactly one part."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from profilerkit.analysis.gaps import attribute
+from profilerkit.analysis.host import BATCH_COPY_BYTES, HostNames, host_thread, main_thread
+from profilerkit.analysis.intervals import (
+    I64,
+    Segments,
+    Spans,
+    innermost_owner,
+    latest_end_owner,
+    paint,
+    subtract,
+    union,
+    with_label,
+)
+from profilerkit.analysis.kernels import (
+    SMALL_KERNEL_NS,
+    bandwidth_names,
+    communication_names,
+    device_rows,
+    math_names,
+)
+from profilerkit.analysis.leaves import LEAVES, leaf
+from profilerkit.errors import InvariantError
+from profilerkit.trace.columns import Category, TraceColumns
+
+#: Largest allowed difference between the sum of the parts and the window, relative to the window.
+SUM_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """The window cut into labelled segments.
+
+    Attributes:
+        mode: ``gpu``, or ``cpu`` when the main thread stands for the device.
+        segments: labels are indices into ``LEAVES``.
+        per_step: ``(n_steps, n_leaves)`` int64 ns; rows follow the window's spans.
+    """
+
+    mode: str
+    segments: Segments
+    per_step: I64
+
+    @property
+    def totals(self) -> I64:
+        """``(n_leaves,)`` int64 ns over the window."""
+        totals: I64 = self.per_step.sum(axis=0)
+        return totals
+
+
+def copy_leaves(columns: TraceColumns) -> I64:
+    """``(n_events,)`` leaf of each device copy or memset, -1 for other events.
+
+    Host-to-device copies of at least ``BATCH_COPY_BYTES`` (or of unknown size) carry batches; smaller ones are
+    counted as bandwidth like copies within the device.
+    """
+    kinds = np.full(len(columns.strings), leaf("compute.membw"), dtype=np.int64)
+    for index, text in enumerate(columns.strings):
+        upper = text.upper().replace("HOST", "H").replace("DEVICE", "D").replace("_", "").replace(" ", "")
+        if "HTOD" in upper or "H2D" in upper:
+            kinds[index] = leaf("input.h2d")
+        elif "DTOH" in upper or "D2H" in upper:
+            kinds[index] = leaf("sync.d2h")
+    out = np.full(len(columns), -1, dtype=np.int64)
+    copies = columns.is_a(Category.MEMCPY, Category.MEMSET)
+    out[copies] = kinds[columns.name[copies]]
+    tiny = copies & (out == leaf("input.h2d")) & (columns.bytes >= 0) & (columns.bytes < BATCH_COPY_BYTES)
+    out[tiny] = leaf("compute.membw")
+    return out
+
+
+def kernel_leaves(columns: TraceColumns, rows: I64) -> I64:
+    """Leaf of each kernel in ``rows``: small first, then math, bandwidth, other."""
+    name = columns.name[rows]
+    kinds = np.full(len(columns.strings), leaf("compute.other"), dtype=np.int64)
+    kinds[bandwidth_names(columns.strings)] = leaf("compute.membw")
+    kinds[math_names(columns.strings)] = leaf("compute.math")
+    small = columns.dur_ns[rows] < SMALL_KERNEL_NS
+    return np.where(small, leaf("compute.small"), kinds[name])
+
+
+def busiest_device(columns: TraceColumns) -> int:
+    """The device with most event time; an idle second device must not change the answer."""
+    rows = device_rows(columns) & (columns.device >= 0)
+    if not rows.any():
+        return -1
+    devices, index = np.unique(columns.device[rows], return_inverse=True)
+    return int(devices[np.bincount(index, weights=columns.dur_ns[rows]).argmax()])
+
+
+def partition(columns: TraceColumns, launches: I64, window: Spans) -> Partition:
+    """Cut ``window`` into parts: device mode if the trace holds device events, else the main thread is the device.
+
+    Args:
+        columns: the trace.
+        launches: ``(n_events,)`` int64, row of the launching runtime call, -1 for none.
+        window: one span per judged step.
+
+    Raises:
+        InvariantError: the parts do not sum to the window.
+    """
+    names = HostNames.of(columns.strings)
+    on_gpu = bool(device_rows(columns).any())
+    segments = _on_device(columns, names, launches, window) if on_gpu else _on_host(columns, names, window)
+    step = np.searchsorted(window.start, segments.start, side="right") - 1
+    per_step = np.zeros((len(window), len(LEAVES)), dtype=np.int64)
+    np.add.at(per_step, (step, segments.label), segments.end - segments.start)
+    _check_sum(per_step, window)
+    return Partition("gpu" if on_gpu else "cpu", segments, per_step)
+
+
+def _check_sum(per_step: I64, window: Spans) -> None:
+    difference = abs(int(per_step.sum()) - window.total_ns)
+    if difference > SUM_TOLERANCE * window.total_ns or (per_step < 0).any():
+        raise InvariantError(
+            "the parts of the step do not sum to the step",
+            cause=f"they differ by {difference} ns over {window.total_ns} ns",
+            hint="this is a defect of profilerkit; please report it with the trace",
+        )
+
+
+def _on_device(columns: TraceColumns, names: HostNames, launches: I64, window: Spans) -> Segments:
+    device = busiest_device(columns)
+    mine = device_rows(columns) & ((columns.device == device) | (columns.device < 0))
+    communicates = communication_names(columns.strings)[columns.name]
+    kernels = np.flatnonzero(mine & (columns.category == Category.KERNEL) & ~communicates)
+    collectives = mine & (columns.category == Category.KERNEL) & communicates
+    copies = copy_leaves(columns)
+    copy_rows = np.flatnonzero(mine & (copies >= 0))
+    start, end = columns.ts_ns, columns.end_ns
+    layers = [
+        latest_end_owner(start[kernels], end[kernels], kernel_leaves(columns, kernels)),
+        with_label(union(start[collectives], end[collectives]), leaf("comm.other")),
+        latest_end_owner(start[copy_rows], end[copy_rows], copies[copy_rows]),
+    ]
+    gaps = subtract(window, union(start[mine], end[mine]))
+    rows = np.flatnonzero(mine)
+    rows = rows[np.argsort(start[rows], kind="stable")]
+    copied = np.full(len(columns), -1, dtype=np.int64)
+    launched = copy_rows[launches[copy_rows] >= 0]
+    copied[launches[launched]] = copies[launched]
+    idle = attribute(columns, names, gaps, rows, launches, copied, main_thread(columns))
+    return _complete(paint(window, [*layers, idle]))
+
+
+def _on_host(columns: TraceColumns, names: HostNames, window: Spans) -> Segments:
+    """CPU-only mode: operators of the main and the backward thread are the compute."""
+    main = main_thread(columns)
+    if main < 0:
+        return _complete(paint(window, []))
+    *upper, _dispatch = host_thread(columns, names, main, np.full(len(columns), -1, dtype=np.int64)).layers
+    communicates = communication_names(columns.strings)[columns.name]
+    backward = np.array([text.startswith("autograd::engine") for text in columns.strings])[columns.name]
+    workers = np.unique(columns.thread[backward & (columns.category == Category.CPU_OP)])
+    own = np.isin(columns.thread, np.r_[workers, main]) & (columns.category == Category.CPU_OP)
+    operators = np.flatnonzero(own & ~communicates)
+    kind = operator_leaves(columns, operators)
+    compute = [
+        innermost_owner(*(part[columns.thread[operators] == thread] for part in _edges(columns, operators, kind)))
+        for thread in (main, *(worker for worker in workers if worker != main))
+    ]
+    transfers = communicates & columns.is_a(Category.CPU_OP, Category.ANNOTATION)
+    communication = with_label(union(columns.ts_ns[transfers], columns.end_ns[transfers]), leaf("comm.other"))
+    return _complete(paint(window, [*upper, *compute, communication]), otherwise="over.python")
+
+
+def _edges(columns: TraceColumns, rows: I64, label: I64) -> tuple[I64, I64, I64]:
+    return columns.ts_ns[rows], columns.end_ns[rows], label
+
+
+def operator_leaves(columns: TraceColumns, rows: I64) -> I64:
+    """Leaf of each CPU operator: arithmetic by name, the rest other compute. Names cannot tell bandwidth on a CPU."""
+    math = math_names(columns.strings)[columns.name[rows]]
+    return np.where(math, leaf("compute.math"), leaf("compute.other")).astype(np.int64)
+
+
+def _complete(painted: Segments, otherwise: str = "idle.unknown") -> Segments:
+    label = np.where(painted.label < 0, leaf(otherwise), painted.label)
+    return Segments(painted.start, painted.end, label)

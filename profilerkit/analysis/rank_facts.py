@@ -1,0 +1,284 @@
+"""One rank: join what its timers and its trace say into one breakdown of the steady step."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from profilerkit.analysis.facts import InputFacts, Stall
+from profilerkit.analysis.leaves import LEAVES
+from profilerkit.analysis.samples import summarise
+from profilerkit.analysis.stats import median, median_error, quantile
+from profilerkit.analysis.step_log import StepLog, read_log, unnamed_stalls
+from profilerkit.analysis.trace_facts import TraceFacts, leaf_times
+from profilerkit.model.finding import Source
+from profilerkit.model.run import Series
+from profilerkit.model.step import PARTS, Part, StepRow, Steps, StepTimes
+from profilerkit.rundir.reader import RankRecord
+
+#: Host classes are corrected for the profiler's own cost above this ratio of profiled to unprofiled step time (R52).
+INFLATION_LIMIT = 1.10
+#: Rows kept for the per-step figure.
+MOST_ROWS = 2_000
+#: Above this share of CPU time the loading thread computes; below the second it is blocked (R06, R07).
+COMPUTING_RATIO = 0.7
+BLOCKED_RATIO = 0.5
+
+_HOST_LEAVES = ("over.dispatch", "over.python", "over.gc", "sync.drain")
+#: Leaves a step log measures itself; a trace's composition is used only for the rest.
+_LOGGED = ("input.wait", "input.prep", "input.fetch", "other.ckpt", "other.eval", "other.log", "other.phase", "over.gc")
+_DERIVED = frozenset(
+    name for name in LEAVES if name.startswith(("over.", "sync.", "idle.")) or name in ("compute.other", "warm.compile")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RankFacts:
+    """One rank's story: what was read of it, its breakdown and its steps."""
+
+    rank: int | None
+    origin: str
+    trace: TraceFacts | None
+    log: StepLog | None
+    record: RankRecord | None
+    parts: tuple[Part, ...]
+    steps: Steps
+    step_error_ns: float
+    input: InputFacts | None
+    stalls: tuple[Stall, ...]
+    samples: tuple[Series, ...]
+    inflation_ratio: float | None
+
+    @property
+    def mode(self) -> str:
+        """gpu, cpu or steps."""
+        return self.trace.partition.mode if self.trace else "steps"
+
+    def share(self, name: str) -> float:
+        """Share of one part."""
+        return next((part.share for part in self.parts if part.part == name), 0.0)
+
+
+def rank_facts(origin: str, trace: TraceFacts | None, record: RankRecord | None) -> RankFacts:
+    """Join a trace and a step log; either may be missing, not both."""
+    log = read_log(record.events, record.names) if record else None
+    inflation = _inflation(trace, log)
+    if log is not None and (trace is None or trace.partition.mode == "cpu"):
+        parts = _parts_by_log(log, trace, record)
+    elif trace is not None:
+        parts = _parts_by_trace(trace, inflation)
+    else:
+        parts = ()
+    steps, error = _log_steps(log, record, parts) if log is not None else _trace_steps(trace)
+    rank = record.rank if record else trace.columns.meta.rank if trace else None
+    return RankFacts(
+        rank=rank,
+        origin=origin,
+        trace=trace,
+        log=log,
+        record=record,
+        parts=parts,
+        steps=steps,
+        step_error_ns=error,
+        input=_input(trace, log, record),
+        stalls=log.stalls if log else _trace_stalls(trace),
+        samples=summarise(record.samples, record.rank) if record else (),
+        inflation_ratio=inflation,
+    )
+
+
+def _inflation(trace: TraceFacts | None, log: StepLog | None) -> float | None:
+    """Profiled over unprofiled step time; ``None`` unless both were timed."""
+    if trace is None or log is None or not trace.n_steady or trace.steps.found_by != "ProfilerStep":
+        return None
+    disturbed = np.array([state == "disturbed" for state in log.state], dtype=bool)
+    if not disturbed.any():
+        return None
+    unprofiled = median(log.time[log.steady])
+    return median(trace.window.end - trace.window.start) / unprofiled if unprofiled else None
+
+
+def _part(name: str, time_ns: float, step_ns: float, source: Source) -> Part:
+    return Part(
+        part=name,
+        family=PARTS[name][0],
+        time_ns=round(time_ns),
+        share=time_ns / step_ns if step_ns else 0.0,
+        source=source,
+    )
+
+
+def _ordered(parts: list[Part]) -> tuple[Part, ...]:
+    return tuple(sorted((part for part in parts if part.time_ns > 0), key=lambda part: -part.time_ns))
+
+
+def _parts_by_trace(trace: TraceFacts, inflation: float | None) -> tuple[Part, ...]:
+    """The trace's partition; where the profiler slowed the host, host classes are divided by that."""
+    times = {name: float(value) for name, value in leaf_times(trace.totals).items()}
+    slowed = inflation is not None and inflation > INFLATION_LIMIT
+    if slowed and inflation:
+        times = {name: value / inflation if name in _HOST_LEAVES else value for name, value in times.items()}
+    count = max(trace.n_steady, 1)
+    step_ns = sum(times.values()) / count
+    return _ordered(
+        [
+            _part(name, value / count, step_ns, "derived" if name in _DERIVED else "measured")
+            for name, value in times.items()
+        ]
+    )
+
+
+def _parts_by_log(log: StepLog, trace: TraceFacts | None, record: RankRecord | None) -> tuple[Part, ...]:
+    """The timers' own parts, and the rest of the step shared out as the trace's window was composed."""
+    steady = log.steady
+    count = max(int(steady.sum()), 1)
+    step_ns = float(log.time[steady].sum()) / count
+    measured = {name: float(values[steady].sum()) / count for name, values in log.phases.items()}
+    if log.waits_seen:
+        name = input_part(log, record)
+        measured[name] = measured.get(name, 0.0) + float(log.wait[steady].sum()) / count
+    measured["over.gc"] = float(log.collect[steady].sum()) / count
+    excess = sum(measured.values()) / step_ns if step_ns else 0.0
+    if excess > 1.0:  # nested phases: a wait inside a phase is counted once
+        measured = {name: value / excess for name, value in measured.items()}
+    rest = max(step_ns - sum(measured.values()), 0.0)
+    parts = [_part(name, value, step_ns, "measured") for name, value in measured.items()]
+    known = {name: value for name, value in leaf_times(trace.totals).items() if name not in _LOGGED} if trace else {}
+    total = sum(known.values())
+    if not total:
+        return _ordered([*parts, _part("idle.unknown", rest, step_ns, "derived")])
+    return _ordered([*parts, *(_part(name, rest * value / total, step_ns, "derived") for name, value in known.items())])
+
+
+def input_part(log: StepLog, record: RankRecord | None) -> str:
+    """Which input leaf the waits belong to.
+
+    Without workers the waiting thread loads the data itself, so its CPU time tells computing from blocking; with
+    workers, or without that measurement, the cause is not known.
+    """
+    loader = record.meta.loader if record and record.meta else None
+    ratio = _cpu_ratio(log)
+    if ratio is None or (loader is not None and loader.num_workers not in (0, None)):
+        return "input.wait"
+    return "input.prep" if ratio >= COMPUTING_RATIO else "input.fetch" if ratio <= BLOCKED_RATIO else "input.wait"
+
+
+def _cpu_ratio(log: StepLog) -> float | None:
+    known = log.steady & (log.wait_cpu >= 0)
+    waited = int(log.wait[known].sum())
+    return min(float(log.wait_cpu[known].sum()) / waited, 1.0) if waited else None
+
+
+def _input(trace: TraceFacts | None, log: StepLog | None, record: RankRecord | None) -> InputFacts | None:
+    if log is None or not log.waits_seen:
+        return trace.input if trace else None
+    loader = record.meta.loader if record and record.meta else None
+    single = loader.num_workers == 0 if loader and loader.num_workers is not None else None
+    if single is None and trace and trace.input:
+        single = trace.input.single_process
+    on_gpu = trace is not None and trace.partition.mode == "gpu"
+    steady = log.steady
+    return InputFacts(
+        wait_ns=trace.input.wait_ns
+        if on_gpu and trace and trace.input
+        else float(log.wait[steady].sum()) / max(int(steady.sum()), 1),
+        cpu_ratio=_cpu_ratio(log),
+        fetches=log.fetches,
+        single_process=single,
+        source="derived" if on_gpu else "measured",
+        origin="step timers",
+        longest_ns=log.longest_wait,
+    )
+
+
+def _times(values: np.ndarray[tuple[int], np.dtype[np.int64]]) -> StepTimes | None:
+    if not len(values):
+        return None
+    several = len(values) > 1
+    return StepTimes(
+        median=round(median(values)),
+        mean=round(float(values.mean())),
+        p10=round(quantile(values, 0.1)) if several else None,
+        p90=round(quantile(values, 0.9)) if several else None,
+    )
+
+
+def _kept(count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Rows shown: all, or ``MOST_ROWS`` of them at an even distance."""
+    return np.unique(np.linspace(0, count - 1, min(count, MOST_ROWS)).round().astype(np.int64))
+
+
+def _log_steps(log: StepLog, record: RankRecord | None, parts: tuple[Part, ...]) -> tuple[Steps, float]:
+    """Steps as the timers saw them; waits and phases are shown per step, the rest as one remainder."""
+    steady = log.steady
+    wait_part = next((part.part for part in parts if part.part.startswith("input.")), "input.wait")
+    rows = []
+    for row in _kept(len(log.index)):
+        split = {wait_part: int(log.wait[row])}
+        for name, values in log.phases.items():
+            split[name] = split.get(name, 0) + int(values[row])
+        split["over.gc"] = int(log.collect[row])
+        rows.append(
+            StepRow(
+                index=int(log.index[row]),
+                start_ns=int(log.start[row]),
+                time_ns=int(log.time[row]),
+                state=log.state[row],
+                parts={name: value for name, value in split.items() if value},
+            )
+        )
+    times = log.time[steady]
+    return (
+        Steps(
+            count=len(log.index),
+            steady=int(steady.sum()),
+            dropped=_dropped(log.state),
+            found_by=(record.meta.steps_found_by if record and record.meta else None) or "the training loop",
+            inferred=log.inferred,
+            time_ns=_times(times),
+            rows=tuple(rows),
+            thinned=len(rows) < len(log.index),
+        ),
+        median_error(times),
+    )
+
+
+def _dropped(states: tuple[str, ...]) -> dict[str, int]:
+    return {state: states.count(state) for state in dict.fromkeys(states) if state != "steady"}
+
+
+def _trace_steps(trace: TraceFacts | None) -> tuple[Steps, float]:
+    if trace is None:
+        return Steps(count=0, steady=0, dropped={}, found_by="nothing", inferred=True, time_ns=None), 0.0
+    found = trace.steps
+    rows = tuple(
+        StepRow(
+            index=int(found.index[row]),
+            start_ns=int(found.start[row]),
+            time_ns=int(found.end[row] - found.start[row]),
+            state=found.state[row],
+            parts=leaf_times(trace.partition.per_step[row]),
+        )
+        for row in _kept(len(found.index))
+    )
+    times = trace.window.end - trace.window.start
+    return (
+        Steps(
+            count=len(found.index),
+            steady=trace.n_steady,
+            dropped=_dropped(found.state),
+            found_by=found.found_by,
+            inferred=found.inferred,
+            time_ns=_times(times),
+            rows=rows,
+            thinned=len(rows) < len(found.index),
+        ),
+        median_error(times),
+    )
+
+
+def _trace_stalls(trace: TraceFacts | None) -> tuple[Stall, ...]:
+    if trace is None:
+        return ()
+    time = trace.steps.end - trace.steps.start
+    steady = np.array([state == "steady" for state in trace.steps.state], dtype=bool)
+    return tuple(unnamed_stalls(trace.steps.index, time, time, steady))

@@ -1,0 +1,249 @@
+"""The light tier's records of one rank to steps, waits, phases and stalls."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from profilerkit.analysis.facts import Stall
+from profilerkit.analysis.host import phase_leaf
+from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.leaves import LEAVES
+from profilerkit.analysis.stats import spread
+from profilerkit.analysis.steps import FEWEST_STEPS, warmup_length
+from profilerkit.model.step import StepState
+from profilerkit.rundir.layout import EventFlag, EventKind
+
+#: numpy twin of ``rundir.layout.EVENT``.
+EVENT_DTYPE = np.dtype(
+    [("kind", "<u2"), ("flags", "<u2"), ("name", "<u4"), ("start", "<i8"), ("dur", "<i8"), ("value", "<i8")]
+)
+#: A step is an outlier above this multiple of the median and above ``OUTLIER_SIGMAS`` robust deviations (R57).
+OUTLIER_RATIO = 1.5
+OUTLIER_SIGMAS = 5.0
+#: Fewer occurrences than this are an accident, not a period.
+FEWEST_STALLS = 3
+
+_KINDS = {"other.ckpt": "checkpoint", "other.eval": "evaluation", "other.log": "logging"}
+
+
+@dataclass(frozen=True, slots=True)
+class StepLog:
+    """Every step of a rank as its timers saw it.
+
+    All arrays are per step, ``(n_steps,)``: int64 ns, or -1 for a CPU time that was not measured.
+
+    Attributes:
+        index: step numbers.
+        start: starts on the ``perf_counter_ns`` clock.
+        time: start to next start.
+        state: why each step is in or out of the steady window.
+        wait: time in which the training thread waited for a batch.
+        wait_cpu: CPU time of that thread during the wait.
+        phases: leaf name to ns per step.
+        collect: time in garbage collections.
+        inferred: steps were seen by hooks, not given.
+        waits_seen: at least one fetch was recorded.
+        fetches: fetches in the steady window.
+        stalls: what recurs.
+        longest_wait: start and end of the longest steady wait.
+    """
+
+    index: I64
+    start: I64
+    time: I64
+    state: tuple[StepState, ...]
+    wait: I64
+    wait_cpu: I64
+    phases: Mapping[str, I64]
+    collect: I64
+    inferred: bool
+    waits_seen: bool
+    fetches: int
+    stalls: tuple[Stall, ...]
+    longest_wait: tuple[int, int] | None
+
+    @property
+    def steady(self) -> npt.NDArray[np.bool_]:
+        """``(n_steps,)`` mask of the judged steps."""
+        return np.array([state == "steady" for state in self.state], dtype=bool)
+
+
+def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
+    """Records of ``events.bin`` to a log; ``None`` when no step was recorded."""
+    events = np.frombuffer(records, dtype=EVENT_DTYPE)
+    steps = events[events["kind"] == EventKind.STEP]
+    if not len(steps):
+        return None
+    steps = steps[np.argsort(steps["start"], kind="stable")]
+    start = steps["start"].astype(np.int64)
+    end = start + steps["dur"]
+    time = (np.r_[start[1:], end[-1]] - start).astype(np.int64)
+    stop = start + time
+    waits = events[(events["kind"] == EventKind.WAIT) & ((events["flags"] & _NOT_A_WAIT) == 0)]
+    wait, wait_cpu = _per_step(waits, start, stop), _cpu_per_step(waits, start, stop)
+    phases = _phases(events, names, start, stop)
+    collect = _per_step(events[events["kind"] == EventKind.GC], start, stop)
+    state = _states(events, start, stop, time)
+    steady = np.array([value == "steady" for value in state], dtype=bool)
+    explained = wait + sum(phases.values(), np.zeros_like(wait))
+    in_steady = waits[np.isin(_step_of(waits["start"], start, stop), np.flatnonzero(steady))]
+    longest = in_steady[in_steady["dur"].argmax()] if len(in_steady) else None
+    return StepLog(
+        index=steps["value"].astype(np.int64),
+        start=start,
+        time=time,
+        state=state,
+        wait=wait,
+        wait_cpu=wait_cpu,
+        phases=phases,
+        collect=collect,
+        inferred=bool((steps["flags"] & EventFlag.INFERRED).any()),
+        waits_seen=bool(len(waits)),
+        fetches=len(in_steady),
+        stalls=(
+            *_named_stalls(events, names, start, stop, steady, time),
+            *unnamed_stalls(steps["value"].astype(np.int64), time - explained, time, steady),
+        ),
+        longest_wait=(int(longest["start"]), int(longest["start"] + longest["dur"])) if longest is not None else None,
+    )
+
+
+_NOT_A_WAIT = int(EventFlag.LAST) | int(EventFlag.OTHER_THREAD)
+
+Records = npt.NDArray[np.void]
+
+
+def _step_of(instants: npt.NDArray[np.int64], start: I64, stop: I64) -> I64:
+    """Step index each instant falls into, -1 for none."""
+    index = np.searchsorted(start, instants, side="right") - 1
+    inside: npt.NDArray[np.bool_] = (index >= 0) & (instants < stop[np.maximum(index, 0)])
+    step: I64 = np.where(inside, index, -1)
+    return step
+
+
+def _per_step(events: Records, start: I64, stop: I64) -> I64:
+    """Time of the events that begin in each step, at most the step's own length."""
+    out = np.zeros(len(start), dtype=np.int64)
+    step = _step_of(events["start"], start, stop)
+    np.add.at(out, step[step >= 0], np.maximum(events["dur"], 0)[step >= 0])
+    capped: I64 = np.minimum(out, stop - start)
+    return capped
+
+
+def _cpu_per_step(waits: Records, start: I64, stop: I64) -> I64:
+    """CPU time of the waits of each step; -1 where a wait's CPU time was not measured."""
+    out = np.zeros(len(start), dtype=np.int64)
+    step = _step_of(waits["start"], start, stop)
+    np.add.at(out, step[step >= 0], np.maximum(waits["value"], 0)[step >= 0])
+    unknown = step[(step >= 0) & (waits["value"] < 0)]
+    out[unknown] = -1
+    return out
+
+
+def _phases(events: Records, names: Mapping[int, str], start: I64, stop: I64) -> dict[str, I64]:
+    phases = events[events["kind"] == EventKind.PHASE]
+    out: dict[str, I64] = {}
+    for name_id in np.unique(phases["name"]):
+        part = LEAVES[phase_leaf(names.get(int(name_id), "phase"))]
+        spent = _per_step(phases[phases["name"] == name_id], start, stop)
+        out[part] = out.get(part, np.zeros_like(spent)) + spent
+    return out
+
+
+def _states(events: Records, start: I64, stop: I64, time: I64) -> tuple[StepState, ...]:
+    """Out of the steady window: the first step, leading slow steps, steps a deep window touched and the one after."""
+    state: list[StepState] = ["steady"] * len(start)
+    for window in events[events["kind"] == EventKind.WINDOW]:
+        low, high = int(window["start"]), int(window["start"] + window["dur"])
+        touched = np.flatnonzero((start < high) & (stop > low))
+        if len(touched):
+            for row in range(touched[0], min(touched[-1] + 2, len(state))):
+                state[row] = "disturbed"
+    for row in range(max(1, warmup_length(time))):
+        state[row] = "warmup"
+    if state.count("steady") < FEWEST_STEPS:
+        state = ["steady" if value == "disturbed" else value for value in state]
+    if "steady" not in state:
+        state = ["steady"] * len(start)
+    return tuple(state)
+
+
+def _period(steps: I64) -> int | None:
+    """The common distance between occurrences, where all distances agree to one step; ``None`` if irregular."""
+    if len(steps) < FEWEST_STALLS:
+        return None
+    distances = np.diff(steps)
+    typical = int(np.median(distances))
+    return typical if typical > 0 and bool((np.abs(distances - typical) <= 1).all()) else None
+
+
+def _named_stalls(
+    events: Records,
+    names: Mapping[int, str],
+    start: I64,
+    stop: I64,
+    steady: npt.NDArray[np.bool_],
+    time: I64,
+) -> list[Stall]:
+    """Named phases that occur in some steady steps. One that occurs in every step is work, not a stall."""
+    out = []
+    phases = events[events["kind"] == EventKind.PHASE]
+    total = max(int(time[steady].sum()), 1)
+    for name_id in np.unique(phases["name"]):
+        chosen = phases[phases["name"] == name_id]
+        step = _step_of(chosen["start"], start, stop)
+        keep = (step >= 0) & steady[np.maximum(step, 0)]
+        where = np.unique(step[keep])
+        if not len(where) or len(where) > 0.5 * steady.sum():
+            continue
+        name = names.get(int(name_id), "phase")
+        part = LEAVES[phase_leaf(name)]
+        spent = chosen["dur"][keep]
+        out.append(
+            Stall(
+                kind=_KINDS.get(part, re.sub(r"\s+", " ", name)),
+                part=part,
+                count=len(where),
+                period=_period(where),
+                excess_ns=float(spent.sum()) / len(where),
+                share=float(spent.sum()) / total,
+                source="measured",
+                steps=(int(where[0]), int(where[-1])),
+            )
+        )
+    return out
+
+
+def unnamed_stalls(index: I64, unexplained: I64, time: I64, steady: npt.NDArray[np.bool_]) -> list[Stall]:
+    """Steps that are longer at a regular distance, by time that no wait and no named phase explains.
+
+    Args:
+        index: step numbers.
+        unexplained: step time without waits and named phases, ns.
+        time: step time, ns.
+        steady: the judged steps.
+    """
+    if steady.sum() < 2 * FEWEST_STALLS:
+        return []
+    typical = float(np.median(unexplained[steady]))
+    limit = max(OUTLIER_RATIO * typical, typical + OUTLIER_SIGMAS * spread(unexplained[steady]))
+    slow = steady & (unexplained > limit)
+    period = _period(index[slow])
+    if period is None or period < 2:
+        return []
+    excess = float((unexplained[slow] - typical).sum())
+    return [
+        Stall(
+            kind="unnamed",
+            part=None,
+            count=int(slow.sum()),
+            period=period,
+            excess_ns=excess / int(slow.sum()),
+            share=excess / max(int(time[steady].sum()), 1),
+            source="derived",
+            steps=(int(index[slow][0]), int(index[slow][-1])),
+        )
+    ]

@@ -1,0 +1,53 @@
+"""Gzips the traces of one rank in a process of its own: ``python -m profilerkit.capture.compress RANK_DIRECTORY``."""
+
+import gzip
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import msgspec
+
+from profilerkit.rundir.files import write_document
+from profilerkit.rundir.layout import (
+    PART_SUFFIX,
+    WINDOW_STATUS,
+    WINDOW_TRACE,
+    WINDOW_TRACE_GZ,
+    WINDOWS,
+    WindowStatus,
+)
+
+#: A 30 MB trace: 0.15 s and 1.55 MB at level 6, 0.08 s and 2.4 MB at level 1, 0.79 s and 1.26 MB at level 9.
+_LEVEL = 6
+_COPY_BYTES = 1 << 20
+
+
+def compress(window: Path) -> None:
+    """Replace ``trace.json`` of a window by ``trace.json.gz``; at every moment one of them is complete."""
+    trace, packed = window / WINDOW_TRACE, window / WINDOW_TRACE_GZ
+    if not trace.is_file():
+        return
+    part = packed.with_name(packed.name + PART_SUFFIX)
+    with trace.open("rb") as raw, part.open("wb") as file:
+        with gzip.GzipFile(WINDOW_TRACE, "wb", _LEVEL, file) as out:
+            shutil.copyfileobj(raw, out, _COPY_BYTES)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(packed)
+    status = msgspec.json.decode((window / WINDOW_STATUS).read_bytes(), type=WindowStatus)
+    write_document(
+        window / WINDOW_STATUS,
+        msgspec.structs.replace(status, trace=WINDOW_TRACE_GZ, size_bytes=packed.stat().st_size),
+    )
+    trace.unlink()
+
+
+def main() -> None:
+    """Compress every window of the rank directory named on the command line."""
+    for window in sorted((Path(sys.argv[1]) / WINDOWS).glob("*")):
+        compress(window)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""What the process runs on and with: ranks, versions, cores, device, allow-listed environment, loader settings."""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from profilerkit.rundir.layout import LoaderSettings
+
+#: The only variables that are ever recorded: none of them holds a secret.
+ALLOWED_VARIABLES = (
+    "CUDA_DEVICE_ORDER",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_VISIBLE_DEVICES",
+    "KMP_AFFINITY",
+    "LOCAL_WORLD_SIZE",
+    "MKL_NUM_THREADS",
+    "NCCL_ALGO",
+    "NCCL_DEBUG",
+    "NCCL_IB_DISABLE",
+    "NCCL_P2P_DISABLE",
+    "NCCL_PROTO",
+    "OMP_NUM_THREADS",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "TORCH_NCCL_ENABLE_TIMING",
+    "TORCHINDUCTOR_MAX_AUTOTUNE",
+    "WORLD_SIZE",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where this process stands in its job; ``launch_id`` is equal for all ranks of one job, and for them only."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    launch_id: str
+
+
+def place(variables: Mapping[str, str], session: int) -> Place:
+    """The place torchrun's variables give, rank 0 of 1 without them; ``session`` counts this process's blocks."""
+    rank, world_size = _number(variables, "RANK", 0), _number(variables, "WORLD_SIZE", 1)
+    if world_size < 2 or not 0 <= rank < world_size:
+        return Place(0, 0, 1, os.urandom(16).hex())
+    names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "WORLD_SIZE")
+    parts = [variables.get(name, "") for name in names] + [str(session)]
+    if variables.get("LOCAL_WORLD_SIZE") == variables["WORLD_SIZE"]:
+        parts.append(str(os.getppid()))  # one node: the launcher is the parent of every rank
+    return Place(rank, _number(variables, "LOCAL_RANK", rank), world_size, ":".join(parts))
+
+
+def _number(variables: Mapping[str, str], name: str, default: int) -> int:
+    value = variables.get(name, "")
+    return int(value) if value.isdecimal() else default
+
+
+def allowed(variables: Mapping[str, str]) -> dict[str, str]:
+    """The allow-listed variables that are set."""
+    return {name: variables[name] for name in ALLOWED_VARIABLES if name in variables}
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, profilerkit and of what is loaded: nothing is imported to ask it."""
+    from profilerkit import __version__
+
+    found = {"python": sys.version.split()[0], "profilerkit": __version__}
+    for name in ("torch", "numpy", "lightning", "transformers", "accelerate", "torchvision"):
+        version = getattr(sys.modules.get(name), "__version__", None)
+        if version is not None:
+            found[name] = str(version)
+    torch = sys.modules.get("torch")
+    cuda = getattr(getattr(torch, "version", None), "cuda", None)
+    if cuda:
+        found["cuda"] = str(cuda)
+    return found
+
+
+def script_name() -> str:
+    """What the run is called when nobody names it: the script, or the interpreter's other ways to start."""
+    stem = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] else ""
+    if stem in ("", "-c", "-m"):
+        return "run"
+    if stem == "__main__":
+        return Path(sys.argv[0]).parent.name or "run"
+    return "notebook" if stem.startswith("ipykernel") else stem
+
+
+def usable_cores() -> float:
+    """Cores this process may use: the scheduling affinity, capped by the cgroup's CPU quota."""
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cgroup_quota(Path("/sys/fs/cgroup"))
+    return float(affinity) if quota is None else min(float(affinity), quota)
+
+
+def cgroup_quota(root: Path) -> float | None:
+    """Cores the cgroup's quota allows; ``None`` without one. ``cpu.max`` of ``150000 100000`` is 1.5."""
+    try:
+        quota, period = (root / "cpu.max").read_text().split()[:2]
+    except (OSError, ValueError):
+        try:
+            quota = (root / "cpu" / "cpu.cfs_quota_us").read_text().strip()
+            period = (root / "cpu" / "cpu.cfs_period_us").read_text().strip()
+        except OSError:
+            return None
+    if not quota.isdecimal() or not period.isdecimal() or not int(period):
+        return None
+    return int(quota) / int(period)
+
+
+def cuda_device() -> tuple[str | None, str | None]:
+    """Name and NVML's UUID of the device this process trains on; nothing before CUDA is in use.
+
+    The device is the one that holds most of this process's memory: the current device is a property of a thread.
+    CUDA is never initialised here: workers forked after that could not use it.
+    """
+    torch = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)
+    if cuda is None or not hasattr(cuda, "is_initialized") or not cuda.is_initialized():
+        return None, None
+    index = max(range(cuda.device_count()), key=lambda device: int(cuda.memory_allocated(device)))
+    properties = cuda.get_device_properties(index)
+    uuid = getattr(properties, "uuid", None)
+    return str(properties.name), None if uuid is None else _nvml_uuid(str(uuid))
+
+
+def _nvml_uuid(uuid: str) -> str:
+    """NVML writes ``GPU-`` before what CUDA calls the UUID."""
+    return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+
+
+def loader_settings(loader: Any) -> LoaderSettings | None:
+    """Settings of the loader that feeds the steps; ``None`` when there is none."""
+    if loader is None:
+        return None
+    dataset = getattr(loader, "dataset", None)
+    return LoaderSettings(
+        kind=type(loader).__name__,
+        num_workers=_whole(getattr(loader, "num_workers", None)),
+        batch_size=_whole(getattr(loader, "batch_size", None)),
+        pin_memory=_flag(getattr(loader, "pin_memory", None)),
+        prefetch_factor=_whole(getattr(loader, "prefetch_factor", None)),
+        persistent_workers=_flag(getattr(loader, "persistent_workers", None)),
+        dataset_len=_dataset_len(dataset),
+    )
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _flag(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _dataset_len(dataset: Any) -> int | None:
+    """Samples in the dataset; ``None`` when it does not say."""
+    if dataset is None or not hasattr(dataset, "__len__"):
+        return None
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError):
+        return None

@@ -1,0 +1,56 @@
+"""Training must go on: the one place in capture that catches everything, and says what it caught."""
+
+import logging
+import warnings
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_logger = logging.getLogger(__name__)
+
+
+class Guard:
+    """Runs capture's own code beside the user's; the first failure switches ``what`` off.
+
+    Attributes:
+        failure: what failed first, one line; ``None`` while all is well.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self.failure: str | None = None
+        self._switch_off: Callable[[], None] | None = None
+
+    def on_failure(self, switch_off: Callable[[], None]) -> None:
+        """Name what is called, once, at the first failure."""
+        self._switch_off = switch_off
+
+    def call(self, work: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R | None:
+        """The result of ``work``; ``None`` when it failed. Never raises an ``Exception``."""
+        try:
+            return work(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001  this is the guard
+            self._trip(getattr(work, "__qualname__", repr(work)), error)
+            return None
+
+    def _trip(self, where: str, error: Exception) -> None:
+        """Record the first failure, switch capture off and say so once."""
+        _logger.debug("capture failed in %s", where, exc_info=error)
+        if self.failure is not None:
+            return
+        self.failure = f"{type(error).__name__} in {where}: {error}"
+        if self._switch_off is not None:
+            try:
+                self._switch_off()
+            except Exception:
+                _logger.debug("capture could not be switched off cleanly", exc_info=True)
+        announce(f"{self._what} switched itself off, training goes on: {self.failure}")
+
+
+def announce(message: str) -> None:
+    """Warn the user; a filter that turns warnings into errors must not end the training."""
+    try:
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
+    except RuntimeWarning:
+        _logger.warning("%s", message)

@@ -1,0 +1,160 @@
+"""What is hung into torch and Python while a block runs, and taken out again at its end."""
+
+import gc
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter_ns
+from types import ModuleType
+from typing import Any
+
+from profilerkit.capture.guard import Guard
+from profilerkit.capture.loader import FetchTimer, patched_iter, patched_next
+from profilerkit.capture.steps import StepTracker
+from profilerkit.rundir.layout import EventFlag, EventKind
+from profilerkit.rundir.writer import Record
+
+#: Collections of the youngest generation run hundreds of times per second and take a few microseconds.
+_SHORTEST_GC_NS = 50_000
+_NEEDED = ("torch.utils.data.dataloader", "torch.optim.optimizer", "torch.autograd")
+
+
+@dataclass(slots=True)
+class _Patch:
+    """One attribute that was replaced."""
+
+    owner: Any
+    name: str
+    original: Any
+    ours: Any
+
+    def restore(self) -> None:
+        """Put the original back, unless somebody has patched on top: then ours stays below, passing through."""
+        if self.owner.__dict__.get(self.name) is self.ours:
+            setattr(self.owner, self.name, self.original)
+
+
+class Hooks:
+    """All patches and hooks of one session.
+
+    Attributes:
+        torch_hooked: torch was loaded and is patched.
+        armed: false once removed, and in forked children.
+    """
+
+    def __init__(
+        self,
+        record: Callable[[Record], None],
+        tracker: StepTracker,
+        timer: FetchTimer,
+        guard: Guard,
+        window_is_open: Callable[[], bool],
+    ) -> None:
+        self.torch_hooked = False
+        self.armed = True
+        self._record = record
+        self._tracker = tracker
+        self._timer = timer
+        self._guard = guard
+        self._window_is_open = window_is_open
+        self._patches: list[_Patch] = []
+        self._handles: list[Any] = []
+        self._gc_start_ns = 0
+        self._optimizer_start_ns = 0
+        self._lock = threading.Lock()
+
+    def install(self) -> None:
+        """Watch garbage collection, and torch if it is loaded."""
+        gc.callbacks.append(self._collected)
+        self.install_torch()
+
+    def install_torch(self) -> None:
+        """Patch torch once it is completely loaded; until then do nothing. May be called from any thread."""
+        if not self.torch_hooked and torch_is_loaded():
+            with self._lock:
+                self._hook_torch()
+
+    def _hook_torch(self) -> None:
+        if self.torch_hooked or not self.armed:
+            return
+        self.torch_hooked = True
+        data, optim, autograd = (sys.modules[name] for name in _NEEDED)
+        self._patch_loader(data)
+        self._patch(autograd, "_engine_run_backward", self._timed_backward)
+        self._handles += [
+            optim.register_optimizer_step_pre_hook(self._optimizer_starts),
+            optim.register_optimizer_step_post_hook(self._optimizer_ends),
+        ]
+
+    def remove(self) -> None:
+        """Leave torch and Python as they were."""
+        with self._lock:
+            self.armed = self._timer.armed = False
+            while self._patches:
+                self._patches.pop().restore()
+            while self._handles:
+                self._handles.pop().remove()
+            if self._collected in gc.callbacks:
+                gc.callbacks.remove(self._collected)
+
+    def remove_in_child(self) -> None:
+        """``remove`` in a forked child, where the lock may have been copied while held."""
+        self._lock = threading.Lock()
+        self.remove()
+
+    def _patch_loader(self, data: ModuleType) -> None:
+        iterator = data._BaseDataLoaderIter
+        self._patch(iterator, "__next__", lambda original: patched_next(self._timer, original, self._window_is_open))
+        self._patch(data.DataLoader, "__iter__", lambda original: patched_iter(self._timer, original))
+
+    def _patch(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        original = owner.__dict__[name]
+        ours = make(original)
+        setattr(owner, name, ours)
+        self._patches.append(_Patch(owner, name, original, ours))
+
+    def _timed_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def timed_backward(*args: Any, **kwargs: Any) -> Any:
+            if not self.armed or not self._tracker.adopt(threading.get_ident()):
+                return original(*args, **kwargs)
+            self._guard.call(self._tracker.backward_started)
+            start_ns = perf_counter_ns()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                end_ns = perf_counter_ns()
+                self._record((EventKind.BACKWARD, EventFlag.INFERRED, 0, start_ns, end_ns - start_ns, 0))
+                self._guard.call(self._tracker.backward_ended, end_ns)
+
+        return timed_backward
+
+    def _optimizer_starts(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        self._optimizer_start_ns = perf_counter_ns()
+
+    def _optimizer_ends(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if not self.armed or not self._tracker.adopt(threading.get_ident()):
+            return
+        now_ns = perf_counter_ns()
+        start_ns = self._optimizer_start_ns
+        self._record((EventKind.OPTIMIZER, EventFlag.INFERRED, 0, start_ns, now_ns - start_ns, 0))
+        self._guard.call(self._tracker.optimizer_stepped, id(optimizer), now_ns)
+
+    def _collected(self, phase: str, info: dict[str, int]) -> None:
+        now_ns = perf_counter_ns()
+        if phase == "start":
+            self._gc_start_ns = now_ns
+            return
+        start_ns = self._gc_start_ns
+        if self.armed and start_ns and now_ns - start_ns >= _SHORTEST_GC_NS:
+            flags = 0 if threading.get_ident() == self._tracker.thread else EventFlag.OTHER_THREAD
+            self._record((EventKind.GC, flags, 0, start_ns, now_ns - start_ns, info.get("generation", 0)))
+
+
+def torch_is_loaded() -> bool:
+    """Whether torch and all modules that are patched have finished loading."""
+    for name in ("torch", *_NEEDED):
+        module = sys.modules.get(name)
+        if module is None or getattr(getattr(module, "__spec__", None), "_initializing", False):
+            return False
+    return True

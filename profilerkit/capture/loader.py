@@ -1,0 +1,208 @@
+"""Times the wait for every batch: of wrapped loaders, and of any torch ``DataLoader`` through two patches."""
+
+import threading
+from collections.abc import Callable, Iterator
+from time import perf_counter_ns, thread_time_ns
+from typing import Any, TypeVar
+
+from profilerkit.capture.guard import Guard
+from profilerkit.capture.steps import StepTracker
+from profilerkit.rundir.layout import EventFlag, EventKind
+from profilerkit.rundir.writer import Record
+
+_R = TypeVar("_R")
+#: Making an iterator starts the workers; it belongs to the first fetch when that follows within this time.
+_START_GAP_NS = 1_000_000
+#: A pause of the deep window at the start of a fetch that lasts longer than this is taken out of the wait.
+_PAUSE_NS = 1_000_000
+#: ``torch.utils.data._DatasetKind.Iterable``
+_ITERABLE_KIND = 1
+
+
+class _PerThread(threading.local):
+    """What a thread is doing: ``fetching`` guards against counting a wrapped DataLoader twice."""
+
+    fetching = False
+    began_ns = 0
+    began_cpu_ns = 0
+    ready_ns = 0
+
+
+class FetchTimer:
+    """Records one WAIT per fetch and tells the step tracker where fetches start.
+
+    Attributes:
+        armed: false outside the block and in forked children; fetches then pass straight through.
+        fetches: fetches seen on the training thread.
+        source: the loader that feeds the steps: the last one iterated before the first step was recorded.
+    """
+
+    def __init__(self, record: Callable[[Record], None], tracker: StepTracker, guard: Guard) -> None:
+        self.armed = True
+        self.fetches = 0
+        self._record = record
+        self._tracker = tracker
+        self._guard = guard
+        self._local = _PerThread()
+        self.source: object | None = None
+
+    def iterate(self, make: Callable[..., _R], source: object, *args: object) -> _R:
+        """``make(*args)``, an iterator of ``source``, timed as the beginning of its first fetch."""
+        local = self._local
+        if not self.armed or local.fetching:
+            return make(*args)
+        began_ns, began_cpu_ns = perf_counter_ns(), thread_time_ns()
+        iterator = make(*args)
+        if self._tracker.count == 0 and threading.get_ident() == self._tracker.thread:
+            self.source = source
+        local.began_ns, local.began_cpu_ns, local.ready_ns = began_ns, began_cpu_ns, perf_counter_ns()
+        return iterator
+
+    def fetch(self, pull: Callable[[], _R], iterator: object, owner: bool, more: bool, flags: int) -> _R:
+        """The next batch from ``pull``; whatever it raises goes on unchanged."""
+        local = self._local
+        if local.fetching:
+            return pull()
+        tracker = self._tracker
+        training = threading.get_ident() == tracker.thread
+        start_ns = perf_counter_ns()
+        cpu_ns = thread_time_ns()
+        if flags & EventFlag.FIRST:
+            if start_ns - local.ready_ns < _START_GAP_NS:
+                start_ns, cpu_ns = local.began_ns, local.began_cpu_ns
+            local.ready_ns = 0
+        if training:
+            self.fetches += 1
+            before_ns = perf_counter_ns()
+            self._guard.call(tracker.fetch_started, start_ns, id(iterator), owner, more)
+            if perf_counter_ns() - before_ns > _PAUSE_NS:
+                start_ns, cpu_ns = perf_counter_ns(), thread_time_ns()
+        else:
+            flags |= EventFlag.OTHER_THREAD
+        local.fetching = True
+        try:
+            batch = pull()
+        except StopIteration:
+            self._waited(start_ns, cpu_ns, flags | EventFlag.LAST)
+            if training:
+                self._guard.call(tracker.exhausted, id(iterator), owner)
+            raise
+        finally:
+            local.fetching = False
+        self._waited(start_ns, cpu_ns, flags)
+        if training and not more:
+            self._guard.call(tracker.fetch_started, start_ns, id(iterator), owner, True)
+        return batch
+
+    def _waited(self, start_ns: int, cpu_ns: int, flags: int) -> None:
+        self._record((EventKind.WAIT, flags, 0, start_ns, perf_counter_ns() - start_ns, thread_time_ns() - cpu_ns))
+
+    def own(self, iterator: object, source: object) -> bool:
+        """Whether a wrapped iterator marks the steps; never one that runs on another thread than the training."""
+        if threading.get_ident() != self._tracker.thread:
+            return False
+        return bool(self._guard.call(self._tracker.own, iterator, source))
+
+
+class WrappedIterator:
+    """An iterator with timed fetches; everything else is the inner iterator's."""
+
+    __slots__ = ("__weakref__", "_flags", "_inner", "_left", "_timer", "source")
+
+    def __init__(self, inner: Iterator[Any], source: object, timer: FetchTimer) -> None:
+        self._inner = inner
+        self._timer = timer
+        self._flags: int = EventFlag.FIRST
+        self._left = _length(source)
+        self.source = source
+
+    def __iter__(self) -> "WrappedIterator":
+        return self
+
+    def __next__(self) -> Any:
+        timer = self._timer
+        inner = self._inner
+        if not timer.armed:
+            return next(inner)
+        flags, self._flags = self._flags, 0
+        more = self._left != 0
+        self._left -= 1
+        return timer.fetch(inner.__next__, self, timer.own(self, self.source), more, flags)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.__slots__:
+            raise AttributeError(name)  # a copy that is not filled yet
+        return getattr(self._inner, name)
+
+
+class WrappedLoader:
+    """A loader whose iterators are timed; length, attributes and truth are the inner loader's."""
+
+    __slots__ = ("_loader", "_timer")
+
+    def __init__(self, loader: Any, timer: FetchTimer) -> None:
+        object.__setattr__(self, "_loader", loader)
+        object.__setattr__(self, "_timer", timer)
+
+    def __iter__(self) -> WrappedIterator:
+        inner = self._timer.iterate(iter, self._loader, self._loader)
+        return WrappedIterator(inner, self._loader, self._timer)
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __bool__(self) -> bool:
+        return bool(self._loader)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.__slots__:
+            raise AttributeError(name)  # a copy that is not filled yet
+        return getattr(self._loader, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self._loader, name, value)
+
+
+def wrapped(loader: Any, timer: FetchTimer) -> Any:
+    """``loader`` with timed fetches; an iterator stays an iterator."""
+    if hasattr(loader, "__next__"):
+        return WrappedIterator(loader, loader, timer)
+    return WrappedLoader(loader, timer)
+
+
+def _length(source: object) -> int:
+    """Batches in one iteration of ``source``; -1 when that is not known for sure.
+
+    ``len()`` of a DataLoader over an iterable dataset is never called: torch remembers it and warns about mismatches.
+    """
+    if getattr(source, "_dataset_kind", 0) == _ITERABLE_KIND:
+        return -1
+    known = source if isinstance(source, (list, tuple, range)) else getattr(source, "_index_sampler", None)
+    try:
+        return len(known)  # type: ignore[arg-type]
+    except (TypeError, ValueError, NotImplementedError, AttributeError, RuntimeError):
+        return -1
+
+
+def patched_next(timer: FetchTimer, original: Callable[[Any], Any], window_is_open: Callable[[], bool]) -> Any:
+    """A replacement for ``_BaseDataLoaderIter.__next__``."""
+
+    def timed_next(self: Any) -> Any:
+        if not timer.armed:
+            return original(self)
+        yielded = getattr(self, "_num_yielded", -1)
+        # The length is only worth its 1 µs while a trace is recorded: a span must not begin for a step without a batch.
+        more = not window_is_open() or yielded < 0 or yielded != _length(self)
+        flags = EventFlag.INFERRED | EventFlag.FIRST if yielded == 0 else EventFlag.INFERRED
+        return timer.fetch(lambda: original(self), self, False, more, flags)
+
+    return timed_next
+
+
+def patched_iter(timer: FetchTimer, original: Callable[[Any], Any]) -> Any:
+    """A replacement for ``DataLoader.__iter__``, where workers start and the loader's settings can be seen."""
+
+    def timed_iter(self: Any) -> Any:
+        return timer.iterate(original, self, self)
+
+    return timed_iter

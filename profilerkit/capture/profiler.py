@@ -1,0 +1,141 @@
+"""The ``prof`` object a training script holds: context manager, decorator, ``wrap``, ``step`` and ``phase``."""
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from profilerkit.capture.settings import Settings, path_of
+from profilerkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from profilerkit.capture.session import Session
+    from profilerkit.model.report import Report
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_Loader = TypeVar("_Loader", bound=Iterable[object])
+
+
+class Profile:
+    """One recording of a training run; made by ``profile()``.
+
+    Attributes:
+        directory: the run directory; ``None`` before the block, and when nothing is recorded.
+        report: the analysed run after the block; ``None`` before its end, with ``analyze=False``, on every rank but
+            the first, and when the analysis failed.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._session: Session | None = None
+        self.directory: Path | None = None
+        self.report: Report | None = None
+
+    def __enter__(self) -> "Profile":
+        """Start recording.
+
+        Raises:
+            CaptureError: no directory can be written, neither the one asked for nor one in ``$TMPDIR``.
+            UsageError: the path is a file, or this block is open already.
+        """
+        if self._session is not None:
+            raise UsageError("this profile block is open already", hint="make another one with profilerkit.profile()")
+        if self._settings.enabled:
+            from profilerkit.capture.session import start
+
+            self.report = None
+            self._session = start(self._settings)
+            self.directory = self._session.run if self._session is not None else None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop recording, then analyse. The user's exception, if any, goes on unchanged."""
+        session, self._session = self._session, None
+        if session is not None:
+            self.report = session.close(error)
+
+    def __call__(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
+        """Record every call of ``function`` into a run directory of its own.
+
+        Raises:
+            UsageError: ``function`` is a coroutine or a generator function, whose body runs after the call.
+        """
+        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+            raise UsageError(
+                f"profile cannot decorate {function.__qualname__}",
+                cause="its body runs after the call has returned",
+                hint="use `with profilerkit.profile(...)` inside it",
+            )
+
+        @functools.wraps(function)
+        def recorded(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            with Profile(self._settings):
+                return function(*args, **kwargs)
+
+        return recorded
+
+    def wrap(self, loader: _Loader) -> _Loader:
+        """``loader`` with the wait for each batch timed; each iteration is a step unless ``step()`` is called.
+
+        The result has the length and the attributes of ``loader`` and can be iterated again.
+        """
+        return self._session.wrap(loader) if self._session is not None else loader
+
+    def step(self) -> None:
+        """End a step here. From the first call on, nothing else ends steps."""
+        if self._session is not None:
+            self._session.step()
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """A block to be timed under ``name``: "evaluation", "checkpoint", "logging", or a word of your own."""
+        return self._session.phase(name) if self._session is not None else nullcontext()
+
+
+def profile(
+    path: str | os.PathLike[str] | None = None,
+    *,
+    trace_steps: int = 10,
+    warmup_steps: int = 5,
+    light: bool = True,
+    deep: bool = True,
+    nvml: bool = True,
+    host: bool = True,
+    analyze: bool = True,
+    enabled: bool = True,
+) -> Profile:
+    """A recording of a training run, as a context manager or a decorator.
+
+    Args:
+        path: the run directory; ``runs/<script name>`` when not given. If it holds a run, the next free number is used.
+        trace_steps: steps traced with ``torch.profiler`` (the deep window).
+        warmup_steps: steps before the deep window opens. Its first step only warms the profiler up and is not traced.
+        light: time every step, input wait, backward pass and optimizer step.
+        deep: record the deep window.
+        nvml: sample the GPU once per second (read-only queries).
+        host: sample the host once per second.
+        analyze: write the report at the end of the block.
+        enabled: ``False`` makes everything here do nothing.
+
+    Raises:
+        UsageError: an argument is out of range.
+    """
+    return Profile(
+        Settings(
+            path=path_of(path),
+            trace_steps=trace_steps,
+            warmup_steps=warmup_steps,
+            light=light,
+            deep=deep,
+            nvml=nvml,
+            host=host,
+            analyze=analyze,
+            enabled=enabled,
+        )
+    )

@@ -1,0 +1,70 @@
+"""Takes a sample per second on a thread of its own."""
+
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from profilerkit.capture.guard import Guard
+from profilerkit.rundir.layout import Sample
+
+PERIOD_SECONDS = 1.0
+_JOIN_SECONDS = 2.0
+
+
+class Source(Protocol):
+    """Something that can be read once per second."""
+
+    def open(self) -> str:
+        """Get ready; the reason when there is nothing to read, else an empty string."""
+
+    def read(self) -> Sample | None:
+        """One sample; ``None`` when there is nothing to say yet."""
+
+    def close(self) -> None:
+        """Give back what ``open`` took."""
+
+
+class Sampler:
+    """Reads a source at the start, every second, and at the end.
+
+    Attributes:
+        reason: why it is off; empty while it is on.
+    """
+
+    def __init__(self, name: str, source: Source, write: Callable[[Sample], None]) -> None:
+        self.reason = ""
+        self._guard = Guard(f"profilerkit's {name} sampler")
+        self._source = source
+        self._write = write
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._guarded, name=f"profilerkit-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Start sampling."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take a last sample and end; a source that hangs is left behind."""
+        self._done.set()
+        self._thread.join(timeout=_JOIN_SECONDS)
+
+    def _guarded(self) -> None:
+        self._guard.call(self._run)
+        self.reason = self._guard.failure or self.reason
+
+    def _run(self) -> None:
+        self.reason = self._source.open()
+        if self.reason:
+            return
+        try:
+            self._sample()
+            while not self._done.wait(PERIOD_SECONDS):
+                self._sample()
+            self._sample()
+        finally:
+            self._source.close()
+
+    def _sample(self) -> None:
+        sample = self._source.read()
+        if sample is not None:
+            self._write(sample)

@@ -1,0 +1,54 @@
+"""What the user asked capture to do, checked before anything starts."""
+
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from profilerkit.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Arguments of ``profile``. ``path`` is ``None`` for ``runs/<script name>``."""
+
+    path: Path | None
+    trace_steps: int
+    warmup_steps: int
+    light: bool
+    deep: bool
+    nvml: bool
+    host: bool
+    analyze: bool
+    enabled: bool
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be carried out.
+
+        Raises:
+            UsageError: a number of steps is not a whole number in range.
+        """
+        for name, least in (("trace_steps", 1), ("warmup_steps", 0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise UsageError(
+                    f"{name} is {value!r}",
+                    cause=f"it must be a whole number of at least {least}",
+                    hint="pass deep=False to record without a trace",
+                )
+
+    def as_text(self) -> dict[str, str]:
+        """Every setting but the path, for the manifest."""
+        return {field.name: str(getattr(self, field.name)) for field in fields(self) if field.name != "path"}
+
+
+def path_of(path: str | os.PathLike[str] | None) -> Path | None:
+    """``path`` as a ``Path``.
+
+    Raises:
+        UsageError: it is empty, or not a path.
+    """
+    if path is None:
+        return None
+    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
+        raise UsageError(f"not a directory name: {path!r}", hint='pass a path such as "runs/resnet50"')
+    return Path(path)

@@ -1,0 +1,249 @@
+"""Decides where steps begin and end, from what the user says or, failing that, from what the loop does.
+
+``step()`` beats a wrapped loader, and a wrapped loader beats inference. Inferred boundaries: a step that fetched a
+batch ends when the next fetch starts, provided an optimizer stepped in between (gradient accumulation, several
+optimizers and fetching ahead all come out as one step); a step without a fetch ends at its last optimizer step before
+the next backward pass. A loop that never steps a ``torch.optim`` optimizer is cut by its backward passes instead.
+"""
+
+import threading
+import weakref
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Literal, Protocol
+
+from profilerkit.rundir.layout import EventFlag, EventKind
+from profilerkit.rundir.writer import Record
+
+#: Iterations of a wrapped loader are held back while step() may still come: so long without an optimizer step when
+#: backward passes were seen (gradients are accumulating) …
+_HELD_ACCUMULATING = 256
+#: … and when none were seen (not a torch training loop).
+_HELD_PLAIN = 4
+#: Backward passes without any optimizer step after which backward passes end inferred steps.
+_BACKWARDS_ALONE = 8
+
+
+class Window(Protocol):
+    """What wants to know about steps as they happen: the deep window."""
+
+    def step_started(self, number: int) -> None:
+        """Step ``number`` starts now."""
+
+    def step_ended(self, number: int) -> None:
+        """Step ``number`` ends now, whole."""
+
+    def step_cut(self) -> None:
+        """The step that started last will not be counted."""
+
+
+class StepTracker:
+    """The steps of one run. All methods but ``abandoned`` are called on the training thread.
+
+    Attributes:
+        count: steps recorded.
+        thread: identifier of the training thread.
+        found_by: what marks the steps: ``step()``, ``wrapped loader``, ``optimizer step``, ``backward pass``.
+    """
+
+    def __init__(
+        self, record: Callable[[Record], None], window: Window, clock: Callable[[], int] = perf_counter_ns
+    ) -> None:
+        self._record = record
+        self._window = window
+        self._clock = clock
+        self.thread = threading.get_ident()
+        self.count = 0
+        self._start_ns: int | None = None
+        self._lapsed_ns = clock()  # where a step starts when nothing said so: the block, or the step that lapsed
+        self._feeder: int | None = None  # the iterator that gave the open step its first batch
+        self._worked = False  # an optimizer stepped in the open step
+        self._explicit = False
+        self._wrapped = False
+        self._owner: weakref.ref[object] | None = None
+        self._held: list[tuple[int, int]] | None = []  # None once the wrapped loader is known to mark steps
+        self._closing: int | None = None  # the optimizer that ends a step without a fetch
+        self._last_optimizer: tuple[int, int] | None = None
+        self._backward_depth = 0
+        self._backwards = 0
+        self._optimizer_seen = False
+
+    @property
+    def found_by(self) -> str:
+        """What marks the steps."""
+        if self._explicit:
+            return "step()"
+        if self._wrapped:
+            return "wrapped loader"
+        return "optimizer step" if self._optimizer_seen or not self._backwards else "backward pass"
+
+    def missing(self, what: Literal["optimizer", "backward"]) -> str:
+        """Why nothing of that kind was recorded; empty when something was."""
+        if what == "optimizer":
+            return "" if self._optimizer_seen else "no torch.optim optimizer stepped"
+        return "" if self._backwards else "no backward pass was seen"
+
+    def adopt(self, thread: int) -> bool:
+        """Whether ``thread`` is the training thread; until a step is recorded, the first that trains becomes it."""
+        if thread != self.thread and self.count == 0 and self._start_ns is None:
+            self.thread = thread
+        return thread == self.thread
+
+    # Fetches
+
+    def own(self, iterator: object, source: object) -> bool:
+        """Whether ``iterator`` marks the steps: the first wrapped one alive does, or a new one of the same source."""
+        owner = self._owner() if self._owner is not None else None
+        if owner is iterator:
+            return True
+        if owner is None or getattr(owner, "source", None) is source:
+            self._owner = weakref.ref(iterator, self.abandoned)
+            self._wrapped = True
+            return True
+        return False
+
+    def fetch_started(self, now_ns: int, feeder: int, owner: bool, more: bool = True) -> None:
+        """A fetch starts. ``more`` is false when the loader is known to be exhausted: no step starts then."""
+        if self._explicit:
+            if self._start_ns is None and more:
+                self._open(now_ns)
+        elif self._wrapped:
+            if not owner:
+                return
+            if self._start_ns is not None:
+                self._iteration_ended(self._start_ns, now_ns)
+            if more:
+                self._open(now_ns)
+        else:
+            if self._start_ns is not None and self._worked and self._feeder is not None:
+                self._end(now_ns, EventFlag.INFERRED)
+            elif self._start_ns is not None and self._feeder is None:
+                self._join_unfed(now_ns)
+            if self._start_ns is None and more:
+                self._open(now_ns)
+        if self._feeder is None:
+            self._feeder = feeder
+
+    def exhausted(self, feeder: int, owner: bool) -> None:
+        """The fetch that just started found the loader empty: the step it began, or left unfinished, does not count."""
+        if owner if self._wrapped and not self._explicit else feeder == self._feeder:
+            self._discard()
+
+    def abandoned(self, _owner: object = None) -> None:
+        """The iterator that marks steps is gone (``break``): its last step counts if it did its work."""
+        if self._explicit or self._start_ns is None or threading.get_ident() != self.thread:
+            return
+        if self._worked:
+            self._iteration_ended(self._start_ns, self._clock())
+        else:
+            self._discard()
+
+    # The user's word
+
+    def step(self) -> None:
+        """The user ends a step."""
+        now_ns = self._clock()
+        if not self._explicit:
+            self._explicit = True
+            if self._held:
+                self._start_ns = self._held[0][0]
+            self._held = None
+        if self._start_ns is None:
+            self._start_ns = self._lapsed_ns
+        self._end(now_ns, 0)
+        self._open(now_ns)
+
+    # Optimizers and backward passes
+
+    def optimizer_stepped(self, optimizer: int, now_ns: int) -> None:
+        """An optimizer step ended at ``now_ns``."""
+        self._optimizer_seen = self._worked = True
+        if self._marked or self._feeder is not None:
+            return
+        if optimizer == self._closing and self._backward_depth == 0:
+            self._boundary(now_ns, now_ns)
+        else:
+            self._last_optimizer = (optimizer, now_ns)
+
+    def backward_started(self) -> None:
+        """A backward pass starts; the last optimizer step before it ended a step that had no fetch."""
+        self._backward_depth += 1
+        if self._backward_depth == 1 and self._last_optimizer is not None and not self._marked and self._feeder is None:
+            self._closing, end_ns = self._last_optimizer
+            self._boundary(end_ns, end_ns)
+
+    def backward_ended(self, now_ns: int) -> None:
+        """A backward pass ends; it ends a step when the optimizer ran inside it, or when there is no optimizer."""
+        self._backward_depth -= 1
+        self._backwards += 1
+        if self._backward_depth:
+            return
+        alone = not self._optimizer_seen and self._backwards >= _BACKWARDS_ALONE
+        self._worked |= alone
+        if not self._marked and self._feeder is None and (alone or self._last_optimizer is not None):
+            self._boundary(now_ns, now_ns)
+
+    def close(self) -> None:
+        """The block ends: what is whole is recorded, the open step is not."""
+        self._commit()
+        self._discard()
+
+    @property
+    def _marked(self) -> bool:
+        return self._explicit or self._wrapped
+
+    def _boundary(self, end_ns: int, next_ns: int) -> None:
+        """An inferred step without a fetch ends, the next one starts."""
+        if self._start_ns is None:
+            self._start_ns = self._lapsed_ns
+        self._end(end_ns, EventFlag.INFERRED)
+        self._open(next_ns)
+
+    def _join_unfed(self, now_ns: int) -> None:
+        """A step that began without a fetch now fetches: it ends here if it trained, else it starts here."""
+        if self._worked:
+            self._end(now_ns, EventFlag.INFERRED)
+        else:
+            self._discard()
+
+    def _open(self, now_ns: int) -> None:
+        self._start_ns = now_ns
+        self._feeder = None
+        self._worked = False
+        self._last_optimizer = None
+        if self._explicit or self._held is None or not self._wrapped:
+            self._window.step_started(self.count)
+
+    def _iteration_ended(self, start_ns: int, now_ns: int) -> None:
+        """An iteration of the wrapped loader is a step, unless ``step()`` is still to come."""
+        if self._held is None:
+            self._end(now_ns, 0)
+            return
+        self._held.append((start_ns, now_ns))
+        self._start_ns = None
+        limit = _HELD_ACCUMULATING if self._backwards else _HELD_PLAIN
+        if self._optimizer_seen or len(self._held) >= limit:
+            self._commit()
+
+    def _commit(self) -> None:
+        """The iterations held back are steps."""
+        for start_ns, end_ns in self._held or ():
+            self._record((EventKind.STEP, 0, 0, start_ns, end_ns - start_ns, self.count))
+            self.count += 1
+        self._held = None
+
+    def _end(self, now_ns: int, flags: int) -> None:
+        start_ns = self._start_ns
+        if start_ns is None:
+            return
+        self._record((EventKind.STEP, flags, 0, start_ns, now_ns - start_ns, self.count))
+        self._start_ns = None
+        self._lapsed_ns = now_ns
+        self._window.step_ended(self.count)
+        self.count += 1
+
+    def _discard(self) -> None:
+        if self._start_ns is not None:
+            self._lapsed_ns = self._start_ns
+            self._start_ns = None
+            self._window.step_cut()

@@ -1,0 +1,159 @@
+"""Findings as cards, evidence as numbered rows, outcomes by status."""
+
+import re
+from collections.abc import Iterator
+
+from profilerkit.model.finding import Bound, Evidence, Finding, Outcome, Status
+from profilerkit.model.report import Report
+from profilerkit.model.step import Family
+from profilerkit.report.inert import SENTENCE_LIMIT, inert, inert_code
+from profilerkit.report.records import Card, EvidenceRow, Other, OutcomeGroup, OutcomeRow
+from profilerkit.report.wording import (
+    SHAPES,
+    STATUS_LABELS,
+    method_text,
+    saving_range,
+    saving_text,
+    step_ns,
+    tone_of,
+)
+from profilerkit.units import format_count, format_ratio, format_value
+
+_TITLE_LIMIT = 200
+_FAMILIES: dict[Bound, Family] = {
+    "input-bound": "input",
+    "memory-bound": "memory",
+    "comm-bound": "communication",
+    "compute-bound": "compute",
+    "overhead-bound": "overhead",
+}
+
+
+class _Anchors:
+    """Names for links: stable by meaning, unique within a page."""
+
+    def __init__(self) -> None:
+        self._used: set[str] = set()
+        self._numbers = (f"E{number}" for number in range(1, 1_000_000))
+
+    def take(self, wanted: str) -> str:
+        """``wanted`` as a safe anchor; a second one of the same name gets a number."""
+        safe = re.sub(r"[^A-Za-z0-9_-]", "", wanted)[:40] or "finding"
+        names: Iterator[str] = (safe if count == 1 else f"{safe}-{count}" for count in range(1, 1_000_000))
+        return self._first_free(names)
+
+    def evidence(self, wanted: str) -> str:
+        """The runner's number, or the next free one where it gave none."""
+        if re.fullmatch(r"E[0-9]{1,6}", wanted) and wanted not in self._used:
+            self._used.add(wanted)
+            return wanted
+        return self._first_free(self._numbers)
+
+    def _first_free(self, names: Iterator[str]) -> str:
+        name = next(name for name in names if name not in self._used)
+        self._used.add(name)
+        return name
+
+
+def _basis(evidence: Evidence) -> str:
+    """What the number rests on: observations, rank, steps, time range."""
+    pieces = []
+    if evidence.n is not None:
+        pieces.append(f"n {format_count(evidence.n)}")
+    if evidence.rank is not None:
+        pieces.append(f"rank {evidence.rank}")
+    if evidence.steps is not None:
+        first, last = evidence.steps
+        pieces.append(f"step {first}" if first == last else f"steps {first}–{last}")
+    if evidence.range_ns is not None:
+        pieces.append("at {}–{} ns".format(*evidence.range_ns))
+    return " · ".join(pieces)
+
+
+def _evidence_row(evidence: Evidence, anchors: _Anchors) -> EvidenceRow:
+    unit = inert(evidence.unit, 20)
+    interval = ""
+    if evidence.low is not None and evidence.high is not None:
+        interval = f"{format_value(evidence.low, unit)} to {format_value(evidence.high, unit)}"
+    return EvidenceRow(
+        id=anchors.evidence(evidence.id),
+        label=inert(evidence.label),
+        value=format_value(evidence.value, unit),
+        interval=interval,
+        basis=_basis(evidence),
+        source=evidence.source,
+        origin=inert(evidence.origin),
+    )
+
+
+def _card(outcome: Outcome, finding: Finding, mean_ns: int | None, anchors: _Anchors) -> Card:
+    tone = tone_of(finding.severity)
+    scope = "" if finding.rank is None else f"rank {finding.rank}"
+    anchor = outcome.rule if finding.rank is None else f"{outcome.rule}-rank{finding.rank}"
+    return Card(
+        anchor=anchors.take(anchor),
+        rule=inert(outcome.rule, 24),
+        shape=SHAPES[tone],
+        tone=tone,
+        severity=finding.severity,
+        title=inert(finding.title, _TITLE_LIMIT),
+        saving=saving_text(finding.saving, mean_ns) if finding.saving else "",
+        gain=saving_range(finding.saving) if finding.saving else "",
+        method=method_text(finding.saving) if finding.saving else "",
+        confidence=finding.confidence,
+        why=inert(finding.why, SENTENCE_LIMIT),
+        fix=inert(finding.fix.text, SENTENCE_LIMIT) if finding.fix else "",
+        code=inert_code(finding.fix.code) if finding.fix else "",
+        confirm=inert(finding.confirm, SENTENCE_LIMIT),
+        scope=scope,
+        evidence=tuple(_evidence_row(evidence, anchors) for evidence in finding.evidence),
+    )
+
+
+def cards_of(report: Report) -> tuple[Card, ...]:
+    """All findings, largest expected saving first, with evidence numbers that are unique in the report."""
+    anchors = _Anchors()
+    mean_ns = step_ns(report)
+    return tuple(_card(outcome, finding, mean_ns, anchors) for outcome, finding in report.findings())
+
+
+def others_of(report: Report) -> tuple[Other, ...]:
+    """Every bound that is not the verdict: contenders first, then those ruled out."""
+    verdict = report.verdict
+    shares: dict[Family, float] = {}
+    for part in report.breakdown:
+        shares[part.family] = shares.get(part.family, 0.0) + part.share
+    rows = []
+    for bound in verdict.contenders:
+        savings = [f.saving for _, f in report.findings() if f.bound == bound and f.saving]
+        best = saving_range(savings[0]) if savings else "at least 5.0 %"
+        family = _FAMILIES.get(bound)
+        share = format_ratio(shares[family]) if family in shares else "not measured"
+        rows.append(Other(bound, "also costs time", share, best, "Its best fix is worth at least 5 % of the step."))
+    for row in verdict.ruled_out:
+        if row.bound in verdict.contenders:
+            continue
+        saving = format_ratio(row.saving) if row.saving is not None else "none stated"
+        reason = inert(row.reason, SENTENCE_LIMIT)
+        rows.append(Other(row.bound, "ruled out", format_ratio(row.share), saving, reason))
+    return tuple(rows)
+
+
+def outcome_groups(report: Report) -> tuple[OutcomeGroup, ...]:
+    """Every rule that did not fire, by how it ended; those that could not run first."""
+    order: tuple[Status, ...] = ("missing_data", "error", "passed", "not_applicable", "suppressed", "off")
+    groups = []
+    for status in order:
+        rows = tuple(
+            OutcomeRow(
+                rule=inert(outcome.rule, 24),
+                summary=inert(outcome.summary or outcome.name, _TITLE_LIMIT),
+                reason=inert(outcome.reason or "", SENTENCE_LIMIT),
+                hint=inert(outcome.hint or "", SENTENCE_LIMIT),
+            )
+            for outcome in report.outcomes
+            if outcome.status == status
+        )
+        if rows:
+            groups.append(OutcomeGroup(status, STATUS_LABELS[status], rows))
+    return tuple(groups)

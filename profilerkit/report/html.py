@@ -1,0 +1,252 @@
+"""Report to one HTML file that loads nothing: readable without script, hostile to script in names."""
+
+import base64
+import gzip
+import hashlib
+import re
+from functools import lru_cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from profilerkit.model.report import Report
+from profilerkit.report import json as report_json
+from profilerkit.report.figures import colour_names, step_figure, strip_paths
+from profilerkit.report.inert import code_spans
+from profilerkit.report.palette import FILLS, css_variables, label_on
+from profilerkit.report.records import View
+from profilerkit.report.timeline import timeline_of
+from profilerkit.report.view import build
+from profilerkit.units import format_bytes, format_ns
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+# Larger reports are offered for download as gzip, so that the page stays small.
+_PLAIN_DOWNLOAD_BYTES = 48_000
+# A larger page leaves out the JSON and says how to get it.
+_MOST_PAGE_BYTES = 400_000
+_MOST_EXPLORER_BYTES = 2_200_000
+_STEP_WIDTH_PX = 26
+# Base 85 with the three characters that HTML reads replaced by three that it does not use; report.js has the table.
+_B85_TO_HTML = str.maketrans("<>&", ",.:")
+_NUMBER_UNIT = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s|B|KiB|MiB|GiB|TiB)(?![A-Za-z]))")
+
+
+class _Download(msgspec.Struct, frozen=True):
+    """The report's JSON as a link; ``href`` is empty when it is too large for the page."""
+
+    href: str
+    name: str
+    size: str
+
+
+class _Strip(msgspec.Struct, frozen=True):
+    """The static figure: paths by colour key, its box, and its labels."""
+
+    legend: list[tuple[str, str]]
+    pale: bool
+    paths: list[tuple[str, str]]
+    width: int
+    max_width: int
+    median: str
+    top: str
+    first: str
+    last: str
+    group: int
+
+
+@lru_cache(maxsize=1)
+def _environment() -> "Environment":
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("profilerkit.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["units"] = _join_units
+    environment.filters["prose"] = _prose
+    return environment
+
+
+def _join_units(text: str) -> str:
+    """The text with a no-break space between a number and its unit."""
+    return _NUMBER_UNIT.sub("\u00a0", text)
+
+
+def _prose(text: str) -> "Markup":
+    """Escaped text in which paired backticks become ``<code>``."""
+    from markupsafe import Markup, escape
+
+    pieces = (
+        Markup("<code>{}</code>").format(piece) if is_code else escape(_join_units(piece))
+        for is_code, piece in code_spans(text)
+    )
+    return Markup("").join(pieces)
+
+
+def _asset(name: str) -> str:
+    return files("profilerkit.report").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+class _Packed(msgspec.Struct, frozen=True):
+    """A script as gzip in base 85, the length of the gzip in bytes, and the script's hash for the page's policy."""
+
+    text: str
+    length: int
+    policy_hash: str
+
+
+@lru_cache(maxsize=1)
+def _figure_script() -> _Packed:
+    """The installed plotly's own script. Base 85 makes the page 120 kB smaller than base 64."""
+    from plotly.offline import get_plotlyjs
+
+    script = get_plotlyjs().encode("utf-8")
+    packed = gzip.compress(script, 9, mtime=0)
+    text = base64.b85encode(packed, pad=True).decode("ascii").translate(_B85_TO_HTML)
+    return _Packed(text, len(packed), _policy_hash(script))
+
+
+def _policy_hash(script: bytes) -> str:
+    return "'sha256-" + base64.b64encode(hashlib.sha256(script).digest()).decode("ascii") + "'"
+
+
+def _policy(script_hashes: list[str]) -> str:
+    """Nothing may be fetched, and only the report's own scripts run: a script in a name stays text twice over."""
+    scripts = " ".join(script_hashes)
+    return (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src {scripts}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _embedded_json(value: Any) -> str:
+    """JSON that cannot end its script element or be read as HTML."""
+    text = msgspec.json.encode(value).decode("utf-8")
+    for char in "<>&\u2028\u2029":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return text
+
+
+def _download(report: Report) -> _Download:
+    text = report_json.render(report).encode("utf-8")
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", report.run.name)[:60].strip("-.") or "run"
+    if len(text) <= _PLAIN_DOWNLOAD_BYTES:
+        name, kind, payload = f"{stem}.report.json", "application/json", text
+    else:
+        packed = gzip.compress(msgspec.json.encode(msgspec.json.decode(text)), 9, mtime=0)
+        name, kind, payload = f"{stem}.report.json.gz", "application/gzip", packed
+    encoded = base64.b64encode(payload).decode("ascii")
+    return _Download(f"data:{kind};base64,{encoded}", name, format_bytes(len(payload)))
+
+
+def _strip(report: Report) -> _Strip | None:
+    """The static figure; ``None`` without steps."""
+    timeline = timeline_of(report)
+    if not timeline.columns:
+        return None
+    paths, width, group = strip_paths(timeline)
+    used = {key.split(" ")[0] for key in paths}
+    return _Strip(
+        legend=[(key, name) for key, name in colour_names().items() if key in used],
+        pale=any(key.endswith("pale") for key in paths),
+        paths=sorted(paths.items()),
+        width=width,
+        max_width=width // 5 * _STEP_WIDTH_PX,
+        median=f"{100 - 100 * min(1.0, timeline.median_ns / timeline.cut_ns):.4g}",
+        top=format_ns(timeline.cut_ns),
+        first=str(timeline.columns[0].index),
+        last=str(timeline.columns[-1].index),
+        group=group,
+    )
+
+
+def _sections(view: View) -> list[tuple[str, str]]:
+    """Anchors and names of the sections that the page has."""
+    present = [
+        ("steps", "Step by step", True),
+        ("changes", "What was found", bool(view.cards)),
+        ("others", "Why not the others", bool(view.others or view.refuted_by)),
+        ("ranks", "Ranks", bool(view.ranks)),
+        ("memory", "Memory", bool(view.memory)),
+        ("kernels", "Kernels and communication", bool(view.kernels or view.collectives or view.windows)),
+        ("trust", "Trust", True),
+        ("rules", "Rules that did not fire", bool(view.outcomes)),
+        ("run", "Run", True),
+    ]
+    return [(anchor, name) for anchor, name, shown in present if shown]
+
+
+def _page_css() -> str:
+    """Both schemes and the style sheet; paper is always light."""
+    return (
+        f":root{{color-scheme:light dark;{css_variables('light')}}}\n"
+        f"@media screen and (prefers-color-scheme:dark){{:root{{{css_variables('dark')}}}}}\n"
+        f"{_asset('report.css')}"
+    )
+
+
+def _cell_css() -> str:
+    """The notebook cell's style: the light fills, because a notebook's theme is not the system's."""
+    rules = "".join(
+        f".profilerkit-verdict .{family}{{background:{fill};color:{label_on(fill)}}}\n"
+        for family, fill in FILLS["light"].items()
+    )
+    return _asset("verdict.css") + rules
+
+
+def render(report: Report, *, explorer: bool = True) -> str:
+    """The report as one offline HTML document.
+
+    Args:
+        report: what to show.
+        explorer: include plotly's script (about 2 MB) for the zoomable figure; the static figure is always there.
+    """
+    download = _download(report)
+    page = _page(report, explorer, download)
+    if len(page.encode("utf-8")) > (_MOST_EXPLORER_BYTES if explorer else _MOST_PAGE_BYTES):
+        page = _page(report, explorer, msgspec.structs.replace(download, href=""))
+    return page
+
+
+def _page(report: Report, explorer: bool, download: _Download) -> str:
+    from markupsafe import Markup
+
+    view, strip, js = build(report), _strip(report), _asset("report.js")
+    hashes = [_policy_hash(js.encode("utf-8"))]
+    packed, figure = None, ""
+    if explorer and strip is not None:
+        packed = _figure_script()
+        hashes.append(packed.policy_hash)
+        figure = _embedded_json(step_figure(timeline_of(report)))
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            view=view,
+            strip=strip,
+            sections=_sections(view),
+            download=download,
+            csp=_policy(hashes),
+            # Everything below is the package's own text, or JSON in which nothing can end its element.
+            css=Markup(_page_css()),  # noqa: S704
+            js=Markup(js),  # noqa: S704
+            figure_json=Markup(figure),  # noqa: S704
+            packed_script=Markup(packed.text) if packed else "",  # noqa: S704
+            packed_length=packed.length if packed else 0,
+        )
+    )
+
+
+def render_verdict(report: Report) -> str:
+    """The verdict as HTML for a notebook cell: no script, no ids, colours of the surrounding page."""
+    from markupsafe import Markup
+
+    template = _environment().get_template("verdict.html.j2")
+    return template.render(view=build(report), css=Markup(_cell_css()))  # noqa: S704

@@ -1,0 +1,94 @@
+"""Text from traces, made harmless: kernel names, annotations and paths are hostile input."""
+
+import unicodedata
+
+#: Longest name and longest sentence a renderer prints; the JSON keeps the full text.
+NAME_LIMIT = 120
+SENTENCE_LIMIT = 600
+CODE_LIMIT = 4_000
+
+_ASCII = {
+    "▲": "^",
+    "■": "#",
+    "●": "o",
+    "◇": "?",
+    "·": "-",
+    "–": "-",
+    "—": "-",
+    "−": "-",
+    "×": "x",
+    "→": "->",
+    "…": "...",
+    "µ": "u",
+    "±": "+-",
+    "≥": ">=",
+    "≤": "<=",
+    "‘": "'",
+    "’": "'",
+    "“": '"',
+    "”": '"',
+    "\u00a0": " ",
+}
+_TO_ASCII = str.maketrans(_ASCII)
+
+
+def _visible(char: str) -> str:
+    """The character itself, or its escape where printing it would do something."""
+    if char in "\t\n\r\v\f\u2028\u2029":
+        return " "
+    if char == "\u00a0" or unicodedata.category(char)[0] != "C":
+        return char
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def clip(text: str, limit: int) -> str:
+    """``text`` with its middle left out when it is longer than ``limit`` characters.
+
+    The end stays because kernel names differ there.
+
+    >>> clip("void elementwise_kernel<float>", 16)
+    'void eleme…loat>'
+    """
+    if len(text) <= limit:
+        return text
+    tail = (limit - 1) // 3
+    return f"{text[: limit - 1 - tail]}…{text[len(text) - tail :] if tail else ''}"
+
+
+def inert(text: str, limit: int = NAME_LIMIT) -> str:
+    r"""One line in which control, format and surrogate characters stand as escapes.
+
+    >>> inert("a\x1b[31mb\nc")
+    'a\\x1b[31mb c'
+    """
+    # Clipping before and after bounds the work on a 10 MB name and the length of its escapes.
+    visible = "".join(_visible(char) for char in clip(text, 2 * limit))
+    return clip(" ".join(visible.split(" ")).strip(), limit)
+
+
+def inert_code(text: str, limit: int = CODE_LIMIT) -> str:
+    """Like ``inert`` for code to paste: line ends and indentation stay."""
+    lines = text[:limit].replace("\t", "    ").splitlines()
+    return "\n".join("".join(_visible(char) for char in line).rstrip() for line in lines).strip("\n")
+
+
+def to_ascii(text: str) -> str:
+    """Plain ASCII of the same meaning where there is one, ``?`` elsewhere.
+
+    >>> to_ascii("▲ 18–20 % of 9 µs")
+    '^ 18-20 % of 9 us'
+    """
+    return text.translate(_TO_ASCII).encode("ascii", "replace").decode("ascii")
+
+
+def code_spans(text: str) -> list[tuple[bool, str]]:
+    """The text in pieces ``(is_code, piece)``, cut at paired backticks; an unpaired backtick is text.
+
+    >>> code_spans("raise `n` to 6")
+    [(False, 'raise '), (True, 'n'), (False, ' to 6')]
+    """
+    pieces = text.split("`")
+    if len(pieces) % 2 == 0:
+        pieces[-2:] = ["`".join(pieces[-2:])]
+    return [(index % 2 == 1, piece) for index, piece in enumerate(pieces) if piece]

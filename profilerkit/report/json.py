@@ -1,0 +1,78 @@
+"""Report to JSON text and back, and the schema that ships with the package."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from profilerkit.errors import UnreadableInputError
+from profilerkit.model.report import SCHEMA_VERSION, Report, json_schema
+
+SCHEMA_PATH = Path(__file__).with_name("schema.json")
+
+
+class _Envelope(msgspec.Struct):
+    """The one field that every version of the format has."""
+
+    schema_version: int
+
+
+def render(report: Report) -> str:
+    """Indented JSON with a final line end; equal reports give equal text, and ``load`` gives the report back.
+
+    File names that are not valid UTF-8 lose the bytes that are not.
+    """
+    try:
+        encoded = msgspec.json.encode(report, order="deterministic")
+    except UnicodeEncodeError:
+        encoded = msgspec.json.encode(_without_surrogates(msgspec.to_builtins(report)), order="deterministic")
+    return msgspec.json.format(encoded, indent=2).decode("utf-8") + "\n"
+
+
+def _without_surrogates(value: Any) -> Any:
+    """The same builtins with ``?`` for each code point that UTF-8 cannot carry."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, dict):
+        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_surrogates(item) for item in value]
+    return value
+
+
+def load(text: str | bytes) -> Report:
+    """The report in ``text``. Fields of a later minor change are ignored: the format is additive.
+
+    Raises:
+        UnreadableInputError: not JSON, not a report, or of another ``schema_version``.
+    """
+    try:
+        version = msgspec.json.decode(text, type=_Envelope).schema_version
+        if version == SCHEMA_VERSION:
+            return msgspec.json.decode(text, type=Report)
+    except msgspec.ValidationError as error:
+        raise UnreadableInputError(
+            "this JSON is not a profilerkit report",
+            cause=str(error),
+            hint="pass a report.json that profilerkit wrote, or the trace itself to profilerkit analyze",
+        ) from error
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise UnreadableInputError(
+            "the report cannot be read as JSON", cause=str(error), hint="the file may be cut off: write it again"
+        ) from error
+    raise UnreadableInputError(
+        f"the report has schema_version {version}, this profilerkit reads {SCHEMA_VERSION}",
+        cause="it was written by another version of profilerkit",
+        hint="analyze the run again with this version, or install the version that wrote it",
+    )
+
+
+def schema_text() -> str:
+    """The JSON Schema of a report as indented text with a final line end."""
+    return msgspec.json.format(msgspec.json.encode(json_schema()), indent=2).decode("utf-8") + "\n"
+
+
+def write_schema(path: Path = SCHEMA_PATH) -> Path:
+    """Write the schema that ships with the package and return where it lies."""
+    path.write_text(schema_text(), encoding="utf-8")
+    return path

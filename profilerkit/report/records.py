@@ -1,0 +1,194 @@
+"""What every renderer prints: finished text, in the order in which it is printed."""
+
+from typing import Literal
+
+import msgspec
+
+from profilerkit.model.finding import Source, Status
+from profilerkit.model.step import Family
+
+Tone = Literal["high", "medium", "low", "good", "info"]
+
+
+class Fact(msgspec.Struct, frozen=True):
+    """A label, its value, and what qualifies it (may be empty)."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """The line above the headline: shape, word and confidence, each enough by itself."""
+
+    shape: str
+    tone: Tone
+    word: str
+    detail: str
+    confidence: str
+
+    @property
+    def text(self) -> str:
+        """The line without its shape: ``INPUT-BOUND · preparing samples · confidence high``."""
+        return " · ".join(piece for piece in (self.word, self.detail, f"confidence {self.confidence}") if piece)
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """One family of the step; ``ratio`` is its share of the bar, 0 to 1, ``detail`` names its largest part."""
+
+    family: Family
+    label: str
+    time: str
+    share: str
+    ratio: float
+    source: Source
+    detail: str
+
+
+class PartRow(msgspec.Struct, frozen=True):
+    """One part of the step."""
+
+    family: Family
+    label: str
+    time: str
+    share: str
+    source: Source
+
+
+class EvidenceRow(msgspec.Struct, frozen=True):
+    """One number behind a claim."""
+
+    id: str
+    label: str
+    value: str
+    interval: str
+    basis: str
+    source: Source
+    origin: str
+
+
+class Card(msgspec.Struct, frozen=True):
+    """One finding. ``saving`` is the full text, ``gain`` the short one; both are empty where none can be stated."""
+
+    anchor: str
+    rule: str
+    shape: str
+    tone: Tone
+    severity: str
+    title: str
+    saving: str
+    gain: str
+    method: str
+    confidence: str
+    why: str
+    fix: str
+    code: str
+    confirm: str
+    scope: str
+    evidence: tuple[EvidenceRow, ...]
+
+
+class Other(msgspec.Struct, frozen=True):
+    """A bound that is not the verdict, and the number that decides it."""
+
+    bound: str
+    state: str
+    share: str
+    saving: str
+    reason: str
+
+
+class OutcomeRow(msgspec.Struct, frozen=True):
+    """One rule and how it ended."""
+
+    rule: str
+    summary: str
+    reason: str
+    hint: str
+
+
+class OutcomeGroup(msgspec.Struct, frozen=True):
+    """All rules that ended the same way."""
+
+    status: Status
+    label: str
+    rows: tuple[OutcomeRow, ...]
+
+
+class SignalRow(msgspec.Struct, frozen=True):
+    """One kind of evidence and whether it was recorded."""
+
+    name: str
+    state: str
+    reason: str
+    hint: str
+
+
+class RankRow(msgspec.Struct, frozen=True):
+    """One rank; ``mark`` says why it stands out and may be empty."""
+
+    label: str
+    step: str
+    busy: str
+    device: str
+    mark: str
+    bar: tuple[Segment, ...]
+
+
+class Table(msgspec.Struct, frozen=True):
+    """A plain table. The first ``text_columns`` are text, the others numbers; ``more`` says what was left out."""
+
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    text_columns: int = 1
+    more: str = ""
+
+
+class StepView(msgspec.Struct, frozen=True):
+    """The per-step figure in words and as a table; ``title`` is the finding, ``missing`` why there is no figure."""
+
+    title: str
+    caption: str
+    table: Table | None
+    missing: str = ""
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """A report in words, shared by html, markdown and terminal. Empty text or an empty tuple is left out."""
+
+    run_name: str
+    kind: Kind
+    headline: str
+    consequence: str
+    tiles: tuple[Fact, ...]
+    bar: tuple[Segment, ...]
+    bar_caption: str
+    parts: tuple[PartRow, ...]
+    parts_missing: str
+    change_heading: str
+    cards: tuple[Card, ...]
+    changes: tuple[Card, ...]
+    no_change: str
+    others: tuple[Other, ...]
+    refuted_by: str
+    steps: StepView
+    ranks: tuple[RankRow, ...]
+    ranks_caption: str
+    ranks_more: str
+    memory: tuple[Fact, ...]
+    memory_used: float | None
+    kernels: Table | None
+    collectives: Table | None
+    windows: Table | None
+    trust: tuple[Fact, ...]
+    signals: tuple[SignalRow, ...]
+    notes: tuple[str, ...]
+    outcomes: tuple[OutcomeGroup, ...]
+    rule_count: str
+    run: tuple[Fact, ...]
+    loader: tuple[Fact, ...]
+    versions: tuple[Fact, ...]
+    settings: tuple[Fact, ...]
+    samples: Table | None
+    created: str

@@ -1,0 +1,234 @@
+"""The deeper sections: memory, kernels, communication, trust, run details."""
+
+from profilerkit.model.report import Collective, Report
+from profilerkit.report.inert import SENTENCE_LIMIT, inert
+from profilerkit.report.records import Fact, SignalRow, Table
+from profilerkit.report.wording import STATE_WORDS, listed, plural
+from profilerkit.units import format_bytes, format_count, format_ns, format_ratio, format_value
+
+_TOP_ROWS = 20
+_FACT_LIMIT = 60
+_MODES = {
+    "gpu": "Device events were read.",
+    "cpu": "No device events: the main thread stands for the device.",
+    "steps": "Only step timers exist.",
+}
+
+
+def _rest(total: int, shown: int, noun: str) -> str:
+    return f"{plural(total - shown, noun)} more in the JSON." if total > shown else ""
+
+
+def memory_facts(report: Report) -> tuple[Fact, ...]:
+    """What is known about device memory; empty when nothing is."""
+    memory = report.memory
+    facts = []
+    if memory.peak_allocated_bytes is not None:
+        facts.append(Fact("Peak allocated", format_bytes(memory.peak_allocated_bytes), "measured"))
+    if memory.peak_reserved_bytes is not None:
+        facts.append(Fact("Peak reserved", format_bytes(memory.peak_reserved_bytes), "measured"))
+    if memory.capacity_bytes is not None:
+        facts.append(Fact("Capacity", format_bytes(memory.capacity_bytes), "measured"))
+    peak = memory.peak_reserved_bytes or memory.peak_allocated_bytes
+    if peak is not None and memory.capacity_bytes:
+        facts.append(Fact("Headroom", format_bytes(memory.capacity_bytes - peak), "derived"))
+    if memory.allocator_calls_per_step is not None:
+        calls = format_count(round(memory.allocator_calls_per_step, 1))
+        facts.append(Fact("Device allocator calls", f"{calls} per step", "measured"))
+    return tuple(facts)
+
+
+def memory_used(report: Report) -> float | None:
+    """Peak memory / capacity, 0 to 1; ``None`` when either is unknown."""
+    peak = report.memory.peak_reserved_bytes or report.memory.peak_allocated_bytes
+    if peak is None or not report.memory.capacity_bytes:
+        return None
+    return min(1.0, peak / report.memory.capacity_bytes)
+
+
+def kernel_table(report: Report) -> Table | None:
+    """The kernels that took most time; ``None`` without any."""
+    if not report.kernels:
+        return None
+    top = sorted(report.kernels, key=lambda kernel: -kernel.total_ns)[:_TOP_ROWS]
+    rows = tuple(
+        (
+            inert(kernel.name),
+            inert(kernel.kind, 20),
+            format_count(kernel.count),
+            format_ns(kernel.total_ns),
+            format_ns(kernel.median_ns),
+            format_ratio(kernel.share),
+        )
+        for kernel in top
+    )
+    caption = (
+        "On a CPU-only run these are operators."
+        if report.trust.mode == "cpu"
+        else "Streams overlap: shares need not sum to 100 %."
+    )
+    columns = ("Kernel", "Kind", "Calls", "Total", "Median", "Share")
+    return Table(caption, columns, rows, 2, _rest(len(report.kernels), len(rows), "kernel"))
+
+
+def _collective_cells(row: Collective) -> tuple[str, ...]:
+    return (
+        inert(row.name),
+        inert(row.dtype or "not recorded", 20),
+        format_count(row.count),
+        "not recorded" if row.group_size is None else format_count(row.group_size),
+        "not recorded" if row.bytes is None else format_bytes(row.bytes),
+        format_ns(row.total_ns),
+        format_ns(row.exposed_ns),
+    )
+
+
+def collective_table(report: Report) -> Table | None:
+    """The collectives with most exposed time; columns that nothing recorded are left out."""
+    if not report.collectives:
+        return None
+    top = sorted(report.collectives, key=lambda row: (-row.exposed_ns, -row.total_ns))[:_TOP_ROWS]
+    columns = ("Collective", "Type", "Calls", "Ranks", "Bytes", "Total", "Exposed")
+    known = {
+        "Type": any(row.dtype is not None for row in top),
+        "Ranks": any(row.group_size is not None for row in top),
+        "Bytes": any(row.bytes is not None for row in top),
+    }
+    keep = [index for index, column in enumerate(columns) if known.get(column, True)]
+    rows = tuple(tuple(cells[index] for index in keep) for cells in map(_collective_cells, top))
+    return Table(
+        "Exposed: no compute kernel ran at the same time.",
+        tuple(columns[index] for index in keep),
+        rows,
+        2 if known["Type"] else 1,
+        _rest(len(report.collectives), len(rows), "collective"),
+    )
+
+
+def window_table(report: Report) -> Table | None:
+    """Exact interval arithmetic per rank, for comparison with other tools."""
+    known = [rank for rank in report.ranks if rank.device_window is not None]
+    if not known:
+        return None
+    rows = []
+    for rank in known[:_TOP_ROWS]:
+        w = rank.device_window
+        if w is None:
+            continue
+        spans = (
+            w.window_ns,
+            w.busy_ns,
+            w.idle_ns,
+            w.compute_ns,
+            w.comm_ns,
+            w.exposed_comm_ns,
+            w.copy_ns,
+            w.exposed_copy_ns,
+        )
+        label = inert(rank.origin, 40) if rank.rank is None else f"Rank {rank.rank}"
+        rows.append((label, *map(format_ns, spans)))
+    columns = ("Rank", "Window", "Busy", "Idle", "Compute", "Comm.", "Exposed comm.", "Copy", "Exposed copy")
+    caption = "From the first to the last device event, overlaps counted once."
+    return Table(caption, columns, tuple(rows), 1, _rest(len(known), len(rows), "rank"))
+
+
+def trust_facts(report: Report) -> tuple[Fact, ...]:
+    """How the recording was made and what it cost."""
+    steps, trust = report.steps, report.trust
+    dropped = [
+        f"{format_count(n)} {STATE_WORDS.get(inert(why, 40), inert(why, 40))}" for why, n in steps.dropped.items() if n
+    ]
+    facts = [
+        Fact("Recording", _MODES[trust.mode]),
+        Fact("Steps judged", f"{format_count(steps.steady)} of {format_count(steps.count)}", _dropped_note(dropped)),
+        Fact("Steps marked by", inert(steps.found_by) or "nothing", "inferred" if steps.inferred else "given"),
+    ]
+    if trust.inflation_ratio is None:
+        facts.append(Fact("Profiler inflation", "not measured", "needs step times from outside the traced window"))
+    else:
+        facts.append(Fact("Profiler inflation", f"{trust.inflation_ratio:.2f}×", "traced / untraced step time"))
+    if trust.overhead_ratio is None:
+        facts.append(Fact("Capture overhead", "not measured"))
+    else:
+        facts.append(Fact("Capture overhead", format_ratio(trust.overhead_ratio), "of the step time"))
+    damage = [f"{format_count(trust.repaired)} repaired" if trust.repaired else ""]
+    damage.append(f"{format_count(trust.dropped)} could not be read" if trust.dropped else "")
+    damage.append("the end of a file is missing" if trust.truncated else "")
+    note = listed([piece for piece in damage if piece]) or "none damaged"
+    facts.append(Fact("Events read", format_count(trust.events), note))
+    calibrations = sorted({inert(f.saving.calibration) for _, f in report.findings() if f.saving})
+    if calibrations:
+        facts.append(Fact("Saving ranges", "; ".join(calibrations)))
+    return tuple(facts)
+
+
+def _dropped_note(dropped: list[str]) -> str:
+    return f"left out: {', '.join(dropped[:8])}" if dropped else "none left out"
+
+
+def signal_rows(report: Report) -> tuple[SignalRow, ...]:
+    """Signals, missing ones first: they are what the reader can act on."""
+    order = {"missing": 0, "partial": 1, "measured": 2}
+    ordered = sorted(report.trust.signals, key=lambda signal: order[signal.state])
+    return tuple(
+        SignalRow(inert(s.name), s.state, inert(s.reason, SENTENCE_LIMIT), inert(s.hint, SENTENCE_LIMIT))
+        for s in ordered
+    )
+
+
+def run_facts(report: Report) -> tuple[Fact, ...]:
+    """What was run and read; facts that are not known are left out."""
+    run = report.run
+    read = [format_count(rank) for rank in run.ranks]
+    shown = ", ".join(read[:16]) + (f" and {len(read) - 16} more" if len(read) > 16 else "")
+    files = ", ".join(inert(name, 80) for name in run.files[:8])
+    files += f" and {len(run.files) - 8} more" if len(run.files) > 8 else ""
+    facts = [
+        Fact("Kind", "run directory" if run.kind == "run" else "trace files"),
+        Fact("Files", files),
+        Fact("Command", inert(run.command or "", 400)),
+        Fact("Ended", inert(run.ended or "", 200)),
+        Fact("Devices", ", ".join(inert(device, 60) for device in run.devices[:8])),
+        Fact("World size", "" if run.world_size is None else plural(run.world_size, "rank")),
+        Fact("Ranks read", shown),
+        Fact("Ranks not read", format_count(run.missing_ranks) if run.missing_ranks else ""),
+        Fact("Batch size", "" if run.batch_size is None else format_count(run.batch_size)),
+        Fact("Report", f"profilerkit {inert(run.profilerkit_version, 40)}, {inert(run.created, 40)}"),
+    ]
+    return tuple(fact for fact in facts if fact.value)
+
+
+def loader_facts(report: Report) -> tuple[Fact, ...]:
+    """Settings of the training loader that are known."""
+    loader = report.run.loader
+    if loader is None:
+        return ()
+    pairs: list[tuple[str, object]] = [
+        ("kind", inert(loader.kind)),
+        ("num_workers", loader.num_workers),
+        ("batch_size", loader.batch_size),
+        ("pin_memory", loader.pin_memory),
+        ("prefetch_factor", loader.prefetch_factor),
+        ("persistent_workers", loader.persistent_workers),
+        ("dataset length", None if loader.dataset_len is None else format_count(loader.dataset_len)),
+    ]
+    return tuple(Fact(name, str(value)) for name, value in pairs if value is not None)
+
+
+def mapping_facts(mapping: dict[str, str]) -> tuple[Fact, ...]:
+    """A string mapping in order of its keys."""
+    return tuple(Fact(inert(key, 60), inert(mapping[key])) for key in sorted(mapping)[:_FACT_LIMIT])
+
+
+def sample_table(report: Report) -> Table | None:
+    """Sampled signals in summary; ``None`` without any."""
+    samples = report.run.samples
+    if not samples:
+        return None
+    rows = []
+    for s in samples[:_FACT_LIMIT]:
+        scope = "all" if s.rank is None else f"{s.rank}"
+        numbers = (format_value(value, inert(s.unit, 20)) for value in (s.p10, s.mean, s.p90, s.maximum))
+        rows.append((inert(s.name), scope, format_count(s.n), *numbers))
+    columns = ("Signal", "Rank", "n", "p10", "Mean", "p90", "Maximum")
+    return Table("", columns, tuple(rows), 1, _rest(len(samples), len(rows), "series"))

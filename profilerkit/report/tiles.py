@@ -1,0 +1,121 @@
+"""The four headline numbers: the first four that are known."""
+
+from collections.abc import Callable, Iterator
+from statistics import fmean
+
+from profilerkit.model.report import Report
+from profilerkit.report.records import Fact
+from profilerkit.report.wording import FAMILY_LABELS, METHOD_WORDS, plural, step_ns
+from profilerkit.units import format_bytes, format_count, format_ns, format_ns_range, format_ratio, format_value
+
+# A mean this far from the median is printed beside it: throughput and shares follow the mean.
+_NOTABLE_RATIO = 0.05
+
+
+def _step_time(report: Report) -> Fact | None:
+    times = report.steps.time_ns
+    if times is None:
+        return None
+    note = plural(report.steps.steady, "steady step")
+    if times.p10 is not None and times.p90 is not None:
+        note = f"p10–p90 {format_ns_range(times.p10, times.p90)}"
+    if abs(times.mean - times.median) > _NOTABLE_RATIO * times.median:
+        note = f"mean {format_ns(times.mean)}, {note}"
+    return Fact("Step time, median", format_ns(times.median), note)
+
+
+def _throughput(report: Report) -> Fact | None:
+    times = report.steps.time_ns
+    if times is None or times.mean <= 0:
+        return None
+    rate = 1e9 / times.mean
+    batch = report.run.batch_size
+    if batch is None:
+        return Fact("Throughput", format_value(rate, "per_s").replace("/s", " steps/s"), "derived from step time")
+    scope = "one rank, " if (report.run.world_size or 1) > 1 else ""
+    text = format_value(rate * batch, "per_s").replace("/s", " samples/s")
+    return Fact("Throughput", text, f"{scope}batch size {format_count(batch)}")
+
+
+def _busy(report: Report) -> Fact | None:
+    ratios = [rank.busy_ratio for rank in report.ranks if rank.busy_ratio is not None]
+    if not ratios or report.trust.mode == "cpu":
+        return None
+    if len(ratios) == 1:
+        return Fact("GPU busy", format_ratio(ratios[0]), "of the steady steps")
+    return Fact("GPU busy, mean", format_ratio(fmean(ratios)), f"lowest rank {format_ratio(min(ratios))}")
+
+
+def _after_fix(report: Report) -> Fact | None:
+    saving, mean_ns = report.verdict.saving, step_ns(report)
+    if saving is None or mean_ns is None:
+        return None
+    low, high = (mean_ns * (1.0 - ratio) for ratio in (saving.high, saving.low))
+    return Fact("Step time after the fix", format_ns_range(low, high), f"estimated, {METHOD_WORDS[saving.method]}")
+
+
+def _peak_memory(report: Report) -> Fact | None:
+    memory = report.memory
+    peak = memory.peak_reserved_bytes if memory.peak_reserved_bytes is not None else memory.peak_allocated_bytes
+    if peak is None:
+        return None
+    word = "reserved" if memory.peak_reserved_bytes is not None else "allocated"
+    note = f"of {format_bytes(memory.capacity_bytes)}, {word}" if memory.capacity_bytes else word
+    return Fact("Peak memory", format_bytes(peak), note)
+
+
+def _largest_family(report: Report) -> Fact | None:
+    shares: dict[str, float] = {}
+    for part in report.breakdown:
+        label = FAMILY_LABELS[part.family]
+        shares[label] = shares.get(label, 0.0) + part.share
+    if not shares:
+        return None
+    label = max(shares, key=lambda name: shares[name])
+    return Fact("Largest share", format_ratio(shares[label]), label.lower())
+
+
+def _steady(report: Report) -> Fact:
+    return Fact("Steady steps", format_count(report.steps.steady), f"of {plural(report.steps.count, 'step')} found")
+
+
+def _rules(report: Report) -> Fact:
+    ran = sum(outcome.status in {"fired", "passed"} for outcome in report.outcomes)
+    return Fact("Rules that could run", format_count(ran), f"of {format_count(len(report.outcomes))}")
+
+
+def _ranks(report: Report) -> Fact:
+    world = report.run.world_size
+    note = "of " + plural(world, "rank") if world else "of an unknown number"
+    return Fact("Ranks read", format_count(len(report.ranks)), note)
+
+
+def _events(report: Report) -> Fact:
+    return Fact("Events read", format_count(report.trust.events), plural(len(report.run.files), "file"))
+
+
+# In the order in which a reader asks for them; the last four are always known.
+_TILES: tuple[Callable[[Report], Fact | None], ...] = (
+    _step_time,
+    _throughput,
+    _busy,
+    _after_fix,
+    _largest_family,
+    _peak_memory,
+    _steady,
+    _rules,
+    _ranks,
+    _events,
+)
+
+
+def _known(report: Report) -> Iterator[Fact]:
+    for tile in _TILES:
+        fact = tile(report)
+        if fact is not None:
+            yield fact
+
+
+def tiles_of(report: Report) -> tuple[Fact, ...]:
+    """The four numbers of the first screen. A number that was not measured gives its place to the next one."""
+    return tuple(fact for fact, _ in zip(_known(report), range(4), strict=False))

@@ -1,0 +1,157 @@
+"""Every step as a column of families: the data of the figure, its words and its table."""
+
+from collections.abc import Sequence
+from statistics import median
+
+import msgspec
+
+from profilerkit.model.report import Report
+from profilerkit.model.step import PARTS, Family, StepRow
+from profilerkit.report.records import StepView, Table
+from profilerkit.report.wording import FAMILY_LABELS, STATE_WORDS, part_label, plural
+from profilerkit.units import format_count, format_ns
+
+#: A steady step is called slow above this multiple of the median steady step.
+SLOW_FACTOR = 1.3
+#: Columns higher than this multiple of the median are cut off, so that one compile step does not flatten the rest.
+CUT_FACTOR = 2.5
+_TABLE_ROWS = 40
+_SLOWEST_ROWS = 20
+
+
+class Column(msgspec.Struct, frozen=True):
+    """One step: its families in ns (empty where only the length is known), its state, and its largest part."""
+
+    index: int
+    time_ns: int
+    families: dict[Family, int]
+    state: str
+    largest: str
+    slow: bool
+    steady: bool
+
+
+class Timeline(msgspec.Struct, frozen=True):
+    """All steps and the scale they are drawn on; ``median_ns`` is 0 without a step."""
+
+    columns: tuple[Column, ...]
+    median_ns: float
+    cut_ns: float
+
+    @property
+    def cut_columns(self) -> list[Column]:
+        """Steps that are higher than the scale."""
+        return [column for column in self.columns if column.time_ns > self.cut_ns]
+
+
+def _family_of(part: str) -> Family:
+    """The family of a part; a part this version does not know counts as other."""
+    return PARTS[part][0] if part in PARTS else "other"
+
+
+def _column(row: StepRow, median_ns: float) -> Column:
+    families: dict[Family, int] = {}
+    for part, time_ns in row.parts.items():
+        family = _family_of(part)
+        families[family] = families.get(family, 0) + max(0, time_ns)
+    largest = max(row.parts, key=lambda part: row.parts[part], default="")
+    steady = row.state == "steady"
+    return Column(
+        index=row.index,
+        time_ns=row.time_ns,
+        families=families,
+        state=STATE_WORDS[row.state],
+        largest=part_label(largest) if largest else "",
+        slow=steady and row.time_ns > SLOW_FACTOR * median_ns,
+        steady=steady,
+    )
+
+
+def timeline_of(report: Report) -> Timeline:
+    """The judged rank's steps, ready to draw."""
+    rows = report.steps.rows
+    steady = [row.time_ns for row in rows if row.state == "steady"]
+    median_ns = float(median(steady or [row.time_ns for row in rows] or [0]))
+    highest = max((row.time_ns for row in rows), default=0)
+    return Timeline(
+        columns=tuple(_column(row, median_ns) for row in rows),
+        median_ns=median_ns,
+        cut_ns=min(float(highest), CUT_FACTOR * median_ns) or 1.0,
+    )
+
+
+def slowest_of_groups(columns: Sequence[Column], limit: int) -> tuple[list[Column], int]:
+    """At most ``limit`` columns: the slowest of every ``n`` neighbours, and ``n``."""
+    size = -(-len(columns) // limit) if columns else 1
+    groups = (columns[start : start + size] for start in range(0, len(columns), size))
+    return [max(group, key=lambda column: column.time_ns) for group in groups], size
+
+
+def _title(timeline: Timeline) -> str:
+    steady = [column for column in timeline.columns if column.steady]
+    if not steady:
+        return f"{plural(len(timeline.columns), 'step')} found, none of them steady"
+    slow = [column for column in steady if column.slow]
+    worst = max(steady, key=lambda column: column.time_ns)
+    usual = format_ns(timeline.median_ns)
+    if not slow:
+        return f"Steps are even: the slowest steady step takes {format_ns(worst.time_ns)}, the median {usual}"
+    return (
+        f"{plural(len(slow), 'steady step')} of {format_count(len(steady))} took more than {SLOW_FACTOR} × the median; "
+        f"step {worst.index} took {format_ns(worst.time_ns)}"
+    )
+
+
+def _caption(report: Report, timeline: Timeline) -> str:
+    shown = len(timeline.columns)
+    pieces = [f"{plural(shown, 'step')} of the judged rank"]
+    if report.steps.thinned:
+        pieces[0] += f", evenly thinned from {format_count(report.steps.count)}"
+    pieces[0] += "."
+    cut = timeline.cut_columns
+    if cut:
+        pieces.append(
+            f"{plural(len(cut), 'column')} higher than {format_ns(timeline.cut_ns)} "
+            f"{'is' if len(cut) == 1 else 'are'} cut off and marked ▲."
+        )
+    return " ".join(pieces)
+
+
+def _table(timeline: Timeline) -> Table:
+    columns = timeline.columns
+    shown: Sequence[Column] = columns
+    caption = "Every step."
+    if len(columns) > _TABLE_ROWS:
+        every = -(-len(columns) // (_TABLE_ROWS - _SLOWEST_ROWS))
+        slowest = sorted(columns, key=lambda column: -column.time_ns)[:_SLOWEST_ROWS]
+        shown = sorted({id(c): c for c in (*slowest, *columns[::every])}.values(), key=lambda column: column.index)
+        caption = f"The {_SLOWEST_ROWS} slowest steps and one of every {every}. The JSON has all of them."
+    used: list[Family] = [family for family in FAMILY_LABELS if any(column.families.get(family) for column in columns)]
+    rows = tuple(
+        (
+            format_count(column.index),
+            column.state + (" · slow" if column.slow else ""),
+            column.largest or "not split",
+            format_ns(column.time_ns),
+            *(format_ns(column.families[family]) if family in column.families else "0 ns" for family in used),
+        )
+        if column.families
+        else (
+            format_count(column.index),
+            column.state,
+            "not split",
+            format_ns(column.time_ns),
+            *("not split" for _ in used),
+        )
+        for column in shown
+    )
+    names = ("Step", "State", "Largest part", "Time", *(FAMILY_LABELS[family] for family in used))
+    return Table(caption, names, rows, 3)
+
+
+def step_view(report: Report) -> StepView:
+    """The figure's title, caption and table; without steps, what is missing."""
+    if not report.steps.rows:
+        return StepView("", "", None, "The times of single steps were not recorded, so steps cannot be compared.")
+    timeline = timeline_of(report)
+    return StepView(_title(timeline), _caption(report, timeline), _table(timeline))

@@ -1,0 +1,54 @@
+"""Report to view: the one place that decides what is said, in which order, with which numbers."""
+
+from profilerkit.model.report import Report
+from profilerkit.report import breakdown, sections, wording
+from profilerkit.report.findings import cards_of, others_of, outcome_groups
+from profilerkit.report.inert import SENTENCE_LIMIT, inert
+from profilerkit.report.records import View
+from profilerkit.report.tiles import tiles_of
+from profilerkit.report.timeline import step_view
+
+_TOP_CHANGES = 3
+
+
+def build(report: Report) -> View:
+    """The report in words. Text from the recording is inert: one line, bounded, without control characters."""
+    cards = cards_of(report)
+    changes = tuple(card for card in cards if card.fix)[:_TOP_CHANGES]
+    return View(
+        run_name=inert(report.run.name) or "run",
+        kind=wording.kind_of(report.verdict, report.findings()),
+        headline=inert(report.verdict.headline, 200),
+        consequence=wording.consequence_of(report),
+        tiles=tiles_of(report),
+        bar=breakdown.bar_of(report.breakdown),
+        bar_caption=breakdown.bar_caption(report),
+        parts=breakdown.part_rows(report.breakdown),
+        parts_missing=breakdown.parts_missing(report),
+        change_heading=wording.change_heading(report, len(changes)),
+        cards=cards,
+        changes=changes,
+        no_change="" if changes else wording.no_change_text(report),
+        others=others_of(report),
+        refuted_by=inert(report.verdict.refuted_by, SENTENCE_LIMIT),
+        steps=step_view(report),
+        ranks=breakdown.rank_rows(report),
+        ranks_caption=breakdown.ranks_caption(report),
+        ranks_more=breakdown.ranks_more(report),
+        memory=sections.memory_facts(report),
+        memory_used=sections.memory_used(report),
+        kernels=sections.kernel_table(report),
+        collectives=sections.collective_table(report),
+        windows=sections.window_table(report),
+        trust=sections.trust_facts(report),
+        signals=sections.signal_rows(report),
+        notes=tuple(inert(note, SENTENCE_LIMIT) for note in report.trust.notes),
+        outcomes=outcome_groups(report),
+        rule_count=wording.rule_count(report.outcomes),
+        run=sections.run_facts(report),
+        loader=sections.loader_facts(report),
+        versions=sections.mapping_facts(report.run.versions),
+        settings=sections.mapping_facts(report.run.settings),
+        samples=sections.sample_table(report),
+        created=inert(report.run.created, 40),
+    )

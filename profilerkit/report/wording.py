@@ -1,0 +1,186 @@
+"""The words of the report: verdicts, savings, sources, counts."""
+
+from collections.abc import Iterable, Sequence
+
+from profilerkit.model.finding import Finding, Outcome, Saving, Severity, Source, Status
+from profilerkit.model.report import Report
+from profilerkit.model.step import PARTS, Family
+from profilerkit.model.verdict import Verdict
+from profilerkit.report.inert import SENTENCE_LIMIT, inert
+from profilerkit.report.records import Kind, Tone
+from profilerkit.units import format_count, format_ns_range, format_ratio, format_ratio_range
+
+FAMILY_LABELS: dict[Family, str] = {
+    "input": "Input",
+    "memory": "Memory",
+    "communication": "Communication",
+    "compute": "Compute",
+    "overhead": "Host overhead",
+    "other": "Other",
+}
+
+#: How a step stands to the steady window; also the usual reasons for leaving steps out.
+STATE_WORDS = {
+    "steady": "steady",
+    "warmup": "warm-up",
+    "compile": "compile",
+    "cut": "cut off",
+    "disturbed": "disturbed",
+    "idle": "idle",
+}
+
+DETAIL_WORDS = {
+    "fetch": "reading data",
+    "prep": "preparing samples",
+    "ipc": "moving batches between processes",
+    "h2d": "copying batches to the device",
+    "wait": "waiting for batches",
+    "bandwidth": "bandwidth",
+    "capacity": "capacity",
+    "latency": "latency",
+    "no-overlap": "no overlap",
+    "launch": "kernel launches",
+    "python": "Python code",
+    "sync": "host syncs",
+    "gc": "garbage collection",
+    "checkpoint": "checkpoints",
+    "evaluation": "evaluation",
+    "compile": "compilation",
+    "contention": "CPU contention",
+}
+
+METHOD_WORDS = {"bound": "upper bound", "analytic": "analytic model", "replay": "replay of the step"}
+
+SHAPES: dict[Tone, str] = {"high": "▲", "medium": "■", "low": "●", "good": "●", "info": "◇"}
+
+_TONES: dict[Severity, Tone] = {"high": "high", "medium": "medium", "low": "low", "info": "info"}
+
+STATUS_LABELS: dict[Status, str] = {
+    "passed": "Passed",
+    "not_applicable": "Not applicable",
+    "missing_data": "Could not run: data missing",
+    "error": "Could not run: the rule failed",
+    "suppressed": "Suppressed",
+    "off": "Switched off",
+}
+
+# The weakest source speaks for a sum.
+_SOURCE_ORDER: tuple[Source, ...] = ("measured", "derived", "estimated")
+
+
+def plural(count: int, noun: str) -> str:
+    """A count with its noun.
+
+    >>> plural(1, "step"), plural(2000, "step")
+    ('1 step', '2,000 steps')
+    """
+    return f"{format_count(count)} {noun}{'' if count == 1 else 's'}"
+
+
+def listed(items: Sequence[str]) -> str:
+    """Items as a person lists them.
+
+    >>> listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    return " and ".join(piece for piece in (", ".join(items[:-1]), items[-1] if items else "") if piece)
+
+
+def weakest(sources: Iterable[Source]) -> Source:
+    """The source that a sum of these numbers may claim."""
+    return max(sources, key=_SOURCE_ORDER.index)
+
+
+def part_label(part: str) -> str:
+    """The words for a part; an unknown part keeps its own name."""
+    return PARTS[part][1] if part in PARTS else inert(part)
+
+
+def tone_of(severity: Severity) -> Tone:
+    """The tone in which a finding of this severity is printed."""
+    return _TONES[severity]
+
+
+def step_ns(report: Report) -> int | None:
+    """Mean steady step time, ns: what shares and savings are ratios of; ``None`` without a step."""
+    return report.steps.time_ns.mean if report.steps.time_ns else None
+
+
+def saving_range(saving: Saving) -> str:
+    """The saving as a share of the step: ``48–61 %``."""
+    if saving.low < 0:
+        return f"{format_ratio(saving.low)} to {format_ratio(saving.high)}"
+    return format_ratio_range(saving.low, saving.high)
+
+
+def saving_text(saving: Saving, mean_ns: int | None) -> str:
+    """The saving in time and share: ``84.5–107 ms per step (48–61 %, 55 % expected)``."""
+    share = f"{saving_range(saving)}, {format_ratio(saving.expected)} expected"
+    if mean_ns is None:
+        return f"{share} of the step"
+    return f"{format_ns_range(saving.low * mean_ns, saving.high * mean_ns)} per step ({share})"
+
+
+def method_text(saving: Saving) -> str:
+    """How the saving was computed and how it was calibrated."""
+    return f"{METHOD_WORDS[saving.method]}, {inert(saving.calibration)}"
+
+
+def kind_of(verdict: Verdict, findings: Sequence[tuple[Outcome, Finding]]) -> Kind:
+    """Shape, word and confidence; the tone is that of the worst finding which argues for the verdict."""
+    tone: Tone = "medium"
+    if verdict.bound in {"balanced", "compute-bound"}:
+        tone = "good"
+    elif verdict.bound == "inconclusive":
+        tone = "info"
+    else:
+        severities = {finding.severity for _, finding in findings if finding.bound == verdict.bound}
+        tone = next((_TONES[level] for level in ("high", "medium", "low") if level in severities), "medium")
+    detail = DETAIL_WORDS.get(verdict.detail, inert(verdict.detail))
+    if verdict.rank is not None:
+        detail = f"{detail} on rank {verdict.rank}" if detail else f"rank {verdict.rank}"
+    shape = "◇" if verdict.bound == "inconclusive" else SHAPES[tone]
+    return Kind(shape, tone, verdict.bound.upper(), detail, verdict.confidence)
+
+
+def rule_count(outcomes: Sequence[Outcome]) -> str:
+    """How many rules fired and could not run, for example ``3 of 31 rules fired; 4 could not run.``."""
+    if not outcomes:
+        return "No rule was run."
+    fired = sum(outcome.status == "fired" for outcome in outcomes)
+    blind = sum(outcome.status in {"missing_data", "error"} for outcome in outcomes)
+    text = f"{fired} of {plural(len(outcomes), 'rule')} fired"
+    return f"{text}; {blind} could not run." if blind else f"{text}."
+
+
+def consequence_of(report: Report) -> str:
+    """The line under the headline: the diagnosis's own, or the saving and the scope."""
+    verdict = report.verdict
+    if verdict.consequence:
+        return inert(verdict.consequence, SENTENCE_LIMIT)
+    pieces = []
+    if verdict.saving:
+        pieces.append(f"Fixing this alone is worth {saving_range(verdict.saving)} of the step.")
+    elif verdict.bound == "inconclusive":
+        pieces.append(f"{plural(report.steps.steady, 'steady step')} of {report.steps.count} found.")
+    pieces.append(rule_count(report.outcomes))
+    return " ".join(pieces)
+
+
+def no_change_text(report: Report) -> str:
+    """What stands in the place of the top changes when there are none."""
+    if report.verdict.bound == "inconclusive":
+        return (
+            "No change can be recommended from this recording. "
+            "Trust and the rules that could not run say what to record."
+        )
+    return "No rule found a change that is worth making."
+
+
+def change_heading(report: Report, count: int) -> str:
+    """The heading over the top changes."""
+    if count == 0:
+        return "What to change"
+    if report.verdict.bound in {"balanced", "compute-bound"}:
+        return "Small changes that remain, largest saving first"
+    return "What to change, largest saving first"

@@ -1,0 +1,134 @@
+"""CO001 (R34): the step waits for collectives that nothing hides."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import CommFacts, Facts
+from profilerkit.analysis.whatif import saving
+from profilerkit.model.finding import Evidence, Fix
+from profilerkit.rules.rule import (
+    Fired,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    finding_for,
+    share_evidence,
+    worth_saying,
+)
+from profilerkit.units import format_ns, format_ratio
+
+_FIX = {
+    "latency": Fix(
+        text="Many small collectives → few large ones: larger gradient buckets, or one flattened tensor.",
+        code="DistributedDataParallel(model, bucket_cap_mb=100)",
+    ),
+    "no-overlap": Fix(
+        text="Start collectives during backward instead of after it: DDP buckets, FSDP prefetch, async_op=True.",
+        code="work = dist.all_reduce(grad, async_op=True)\n# more backward work\nwork.wait()",
+    ),
+    "bandwidth": Fix(
+        text="Send fewer bytes: 16-bit gradients on the wire, or accumulate before reducing.",
+        code="model.register_comm_hook(None, default_hooks.bf16_compress_hook)",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class ExposedCollectives(Rule):
+    """Exposed communication (R34).
+
+    Claim: The step waits for collectives that no computation hides.
+    Evidence: Time of communication kernels with no compute kernel beside them; on a CPU-only run, of the transfers
+        beside which no operator runs.
+    Threshold: 5 % of the step (TraceLens warns at 5 %, torch-tb-profiler at 10 %).
+    Fix: By kind: larger buckets when messages are small, overlap when nothing is hidden, else fewer bytes.
+    Saving: Bound: the exposed share. Expected: what could be hidden, min(exposed, compute that runs alone).
+    Traps: From one rank, transfer and waiting for a late rank look the same. Communication that is hidden costs
+        nothing here. Tensor-parallel collectives are on the data path and cannot be hidden.
+    Confidence: High with every rank's trace, medium with one rank of several.
+    """
+
+    code: ClassVar[str] = "CO001"
+    name: ClassVar[str] = "exposed_collectives"
+    family: ClassVar[str] = "comm"
+    summary: ClassVar[str] = "The step waits for collectives that nothing hides"
+
+    smallest_share: float = 0.05
+    #: Share of collectives below 1 MB from which latency is the limit (R38).
+    small_ratio: float = 0.30
+    #: Hidden part of the communication below which there is no overlap to speak of.
+    overlap_ratio: float = 0.30
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when exposed communication reaches ``smallest_share``."""
+        if facts.comm is None:
+            if facts.trace_read or (facts.world_size or 1) <= 1:
+                return NotApplicable("no collective was seen")
+            return MissingData("collectives are only seen in a trace", "profilerkit.profile(..., deep=True)")
+        comm = facts.comm
+        share = facts.share("comm.")
+        if share < self.smallest_share:
+            return Passed(f"{format_ratio(share)} of the step is exposed communication")
+        step = facts.mean_step_ns or 1.0
+        expected = min(share, comm.alone_compute_ns / step)
+        if not worth_saying(facts, expected):
+            return Passed(f"{format_ratio(share)} is exposed, but there is no computation to hide it behind")
+        one_of_several = len(facts.ranks) == 1 and (facts.world_size or 1) > 1
+        detail = self._kind(comm)
+        finding = finding_for(
+            facts,
+            bound="comm-bound",
+            title=f"{format_ns(share * step)} of communication in every step is not hidden",
+            why=_why(comm, one_of_several=one_of_several),
+            evidence=_evidence(facts, comm),
+            at_most="medium" if one_of_several or facts.mode == "cpu" else "high",
+            detail=detail,
+            saving=saving(facts, expected, share),
+            fix=_FIX[detail],
+            confirm="Record every rank: if one rank's collectives are much shorter, it is late and the others "
+            "wait for it.",
+        )
+        return Fired((finding,))
+
+    def _kind(self, comm: CommFacts) -> str:
+        if comm.small_ratio is not None and comm.small_ratio >= self.small_ratio:
+            return "latency"
+        return "no-overlap" if comm.overlap_ratio < self.overlap_ratio else "bandwidth"
+
+
+def _why(comm: CommFacts, *, one_of_several: bool) -> str:
+    text = f"{format_ratio(comm.overlap_ratio)} of the communication runs beside computation; the rest stops the step."
+    if one_of_several:
+        text += " From one rank, transfer and waiting for a late rank cannot be told apart."
+    return text
+
+
+def _evidence(facts: Facts, comm: CommFacts) -> tuple[Evidence, ...]:
+    return (
+        share_evidence(
+            facts,
+            "Exposed communication, share of the step",
+            "comm.",
+            origin=comm.table[0].name if comm.table else "communication kernels",
+        ),
+        Evidence(
+            label="Hidden part of the communication",
+            value=comm.overlap_ratio,
+            unit="ratio",
+            source="measured",
+            origin="interval arithmetic on the device's streams",
+            n=facts.steps.steady,
+            rank=facts.rank.rank,
+        ),
+        Evidence(
+            label="Collectives per step",
+            value=comm.per_step,
+            unit="count",
+            source="measured",
+            origin="communication kernels",
+            n=facts.steps.steady,
+            rank=facts.rank.rank,
+        ),
+    )

@@ -1,0 +1,103 @@
+"""CP001 (R14): matrix multiplications run in FP32 on a chip with faster units."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.whatif import faster_kernels, saving
+from profilerkit.model.finding import Evidence, Fix
+from profilerkit.rules.rule import (
+    Fired,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    finding_for,
+    worth_saying,
+)
+from profilerkit.units import format_ratio
+
+_TF32_MAJOR = 8
+_TENSOR_CORE_MAJOR = 7
+
+
+@dataclass(frozen=True)
+class Fp32Matmul(Rule):
+    """FP32 matrix math on a tensor-core GPU (R14).
+
+    Claim: Matrix multiplications or convolutions run in FP32 on a chip that has faster units.
+    Evidence: Time share of math kernels whose names are FP32 vector kernels; compute capability of the device.
+    Threshold: 10 % of the step in such kernels, and less of it in tensor-core kernels.
+    Fix: TF32 for matmul from compute capability 8.0; autocast to 16 bit from 7.0.
+    Saving: Bound: Amdahl with the ratio of the peaks. Expected: the same with a fraction of that ratio, because
+        kernels turn bandwidth-bound before they reach it.
+    Traps: The step can become launch-bound afterwards. Numerics change. Kernels that already use TF32 say so.
+    Confidence: Medium: kernel names tell the precision, not whether the model tolerates a lower one.
+    """
+
+    code: ClassVar[str] = "CP001"
+    name: ClassVar[str] = "fp32_matmul"
+    family: ClassVar[str] = "compute"
+    summary: ClassVar[str] = "Matrix math runs in FP32 on a tensor-core GPU"
+
+    smallest_share: float = 0.10
+    #: Fraction of the peak ratio that real kernels gain (a guess until calibrated).
+    reached_ratio: float = 0.4
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when FP32 math owns ``smallest_share`` of the step on a device with tensor cores."""
+        if facts.math is None:
+            return NotApplicable("no device events: there is no tensor core to use")
+        if facts.math.compute_major is None:
+            return MissingData("the trace does not name the device", "record with torch.profiler, which adds it")
+        if facts.math.compute_major < _TENSOR_CORE_MAJOR:
+            return NotApplicable("the device has no tensor cores")
+        share = facts.math.fp32_share
+        if share < self.smallest_share or share <= facts.math.tensor_core_share:
+            return Passed(f"FP32 math kernels take {format_ratio(share)} of the step")
+        spec = facts.spec
+        has_tf32 = facts.math.compute_major >= _TF32_MAJOR
+        fast = (spec.tf32_tflops if has_tf32 else spec.fp16_tflops) if spec else None
+        if spec is None or not fast or not spec.fp32_tflops:
+            return MissingData("the device's peaks are not in the table", "name a known device with --device")
+        peak_ratio = fast / spec.fp32_tflops
+        expected = faster_kernels(share, self.reached_ratio * peak_ratio)
+        if not worth_saying(facts, expected):
+            return Passed(f"FP32 math kernels take {format_ratio(share)} of the step, too little to matter")
+        finding = finding_for(
+            facts,
+            bound="compute-bound",
+            title=f"FP32 math takes {format_ratio(share)} of the step on a device with tensor cores",
+            why="The largest math kernels run on the vector units; the device's matrix units are "
+            f"{peak_ratio:.1f} times faster.",
+            evidence=(
+                Evidence(
+                    label="FP32 math kernels, share of the step",
+                    value=share,
+                    unit="ratio",
+                    source="measured",
+                    origin=facts.math.example or "kernel names",
+                    n=facts.steps.steady,
+                ),
+                Evidence(label="Ratio of the peaks", value=peak_ratio, unit="×", source="derived", origin=spec.source),
+            ),
+            at_most="medium",
+            detail="precision",
+            saving=saving(facts, expected, faster_kernels(share, peak_ratio)),
+            fix=_fix(has_tf32=has_tf32),
+            confirm="Kernel names must change to tensor-core ones; check the loss curve over the first epoch.",
+        )
+        return Fired((finding,))
+
+
+def _fix(*, has_tf32: bool) -> Fix:
+    if has_tf32:
+        return Fix(
+            text='Matmul precision "highest" → "high" (TF32), then autocast to bfloat16.',
+            code='torch.set_float32_matmul_precision("high")',
+        )
+    return Fix(
+        text="Precision float32 → mixed float16 with a gradient scaler.",
+        code='with torch.autocast("cuda", torch.float16):\n    loss = model(batch)',
+    )

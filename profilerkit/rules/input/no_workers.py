@@ -1,0 +1,99 @@
+"""IN002 (R02): the main process loads the data itself."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.whatif import loader_fix, saving
+from profilerkit.model.finding import Evidence, Fix
+from profilerkit.rules.input.starved_device import WAITS
+from profilerkit.rules.rule import (
+    Fired,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    finding_for,
+    share_evidence,
+    worth_saying,
+)
+from profilerkit.units import format_ns, format_ratio
+
+
+@dataclass(frozen=True)
+class NoWorkers(Rule):
+    """No worker processes (R02).
+
+    Claim: The main process loads the data itself, and the step waits for it.
+    Evidence: num_workers of the loader, or the single-process iterator's event in a trace; input share of the step.
+    Threshold: 3 % of the step. PyTorch's own pattern fires without asking whether the loader is the bottleneck.
+    Fix: num_workers 0 → what the measured rates need, capped by the usable cores; keep workers between epochs.
+    Saving: Bound: the input share. Expected: 1 - max(compute, producer / workers, CPU / cores) / step.
+    Traps: A dataset in memory: handing batches between processes can cost more than fetching them. Device tensors in
+        the dataset. A host whose cores are full: the CPU bound lowers the saving, down to nothing.
+    Confidence: High when the loader's settings are known, medium from a trace alone.
+    """
+
+    code: ClassVar[str] = "IN002"
+    name: ClassVar[str] = "no_workers"
+    family: ClassVar[str] = "input"
+    summary: ClassVar[str] = "The main process loads the data itself"
+
+    smallest_share: float = 0.03
+
+    def check(self, facts: Facts) -> Result:
+        """Fires for a single-process loader that the step waits for, if workers would help."""
+        if facts.input is None:
+            return MissingData("no loader was seen", "wrap the loader: for batch in prof.wrap(loader)")
+        workers = facts.loader.num_workers if facts.loader else None
+        if workers is None and facts.input.single_process is None:
+            return MissingData("the loader's settings are not known", "wrap a torch DataLoader: prof.wrap(loader)")
+        if workers or (workers is None and not facts.input.single_process):
+            return NotApplicable("the loader uses worker processes")
+        share = facts.share(*WAITS)
+        if share < self.smallest_share:
+            return Passed(f"the main process loads the data, but that costs only {format_ratio(share)} of the step")
+        fix = loader_fix(facts)
+        if fix is None or not worth_saying(facts, fix.expected):
+            return Passed("workers would not shorten the step: the host's cores are the limit")
+        finding = finding_for(
+            facts,
+            bound="input-bound",
+            title=f"num_workers = 0: loading costs {format_ns(facts.time_ns(*WAITS))} in every step",
+            why="While the main process loads a batch it issues no work, so loading and computing never overlap.",
+            evidence=(
+                Evidence(
+                    label="num_workers",
+                    value=0,
+                    unit="count",
+                    source="measured",
+                    origin="DataLoader settings" if workers is not None else facts.input.origin,
+                ),
+                share_evidence(facts, "Input wait, share of the step", *WAITS),
+                *_cores(facts),
+            ),
+            at_most="high" if workers is not None else "medium",
+            saving=saving(facts, fix.expected, share),
+            fix=Fix(
+                text=f"num_workers 0 → {fix.workers}, and keep the workers between epochs.",
+                code=f"DataLoader(..., num_workers={fix.workers}, persistent_workers=True)",
+            ),
+            detail=_detail(facts),
+            confirm=f"Train again with {fix.workers} workers; afterwards the step is limited by {fix.limited_by}.",
+        )
+        return Fired((finding,))
+
+
+def _cores(facts: Facts) -> tuple[Evidence, ...]:
+    if facts.usable_cores is None:
+        return ()
+    return (
+        Evidence(
+            label="Usable cores", value=facts.usable_cores, unit="count", source="measured", origin="affinity and quota"
+        ),
+    )
+
+
+def _detail(facts: Facts) -> str:
+    return max(WAITS, key=facts.share).removeprefix("input.")

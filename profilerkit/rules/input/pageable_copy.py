@@ -1,0 +1,86 @@
+"""IN009 (R09): batches are copied from pageable memory."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.whatif import saving
+from profilerkit.model.finding import Evidence, Fix
+from profilerkit.rules.rule import Fired, NotApplicable, Passed, Result, Rule, finding_for, share_evidence, worth_saying
+from profilerkit.units import format_ns, format_ratio
+
+
+@dataclass(frozen=True)
+class PageableCopy(Rule):
+    """Pageable host-to-device copies (R09).
+
+    Claim: Batches are copied from pageable memory, slowly and synchronously.
+    Evidence: Memcpy HtoD (Pageable -> Device) of at least 64 KiB in the steady window, its bytes and time.
+    Threshold: Achieved rate below half of the link's specification, and a saving above the general floor.
+    Fix: pin_memory False → True, and non_blocking=True on the copy; non_blocking without pinning changes nothing.
+    Saving: Bound: the exposed batch copy with the host's part of it. Expected: bytes at 85 % of the link instead.
+    Traps: Tiny copies are normal. Systems with a coherent link between CPU and GPU have other rates.
+    Confidence: High; medium when the link of the device is not known and the slowest current one is assumed.
+    """
+
+    code: ClassVar[str] = "IN009"
+    name: ClassVar[str] = "pageable_copy"
+    family: ClassVar[str] = "input"
+    summary: ClassVar[str] = "Batches are copied from pageable memory"
+
+    #: Ratio of the link below which a copy counts as slow (R09).
+    slow_ratio: float = 0.5
+    #: Ratio of the link that pinned copies reach (measured 55.4 of 63 GB/s on PCIe 5).
+    pinned_ratio: float = 0.85
+    #: PCIe 3 x16, the slowest link still in service, for devices that are not in the table.
+    assumed_link_gb_per_s: float = 15.8
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when pageable batch copies are slow and exposed."""
+        if facts.copies is None:
+            return NotApplicable("no device events: nothing is copied to a device")
+        if facts.copies.per_step == 0:
+            return Passed("no batch is copied from pageable memory")
+        known = facts.spec.pcie_gb_per_s if facts.spec else None
+        link = (known or self.assumed_link_gb_per_s) * 1e9
+        rate = facts.copies.bytes_per_s
+        if rate >= self.slow_ratio * link:
+            return Passed(f"pageable copies reach {format_ratio(rate / link)} of the link")
+        step = facts.mean_step_ns or 1.0
+        bound = facts.share("input.h2d")
+        pinned_ns = facts.copies.bytes_per_step / (self.pinned_ratio * link) * 1e9
+        expected = max(bound - pinned_ns / step, 0.0)
+        if not worth_saying(facts, expected):
+            return Passed(f"pageable copies cost {format_ratio(bound)} of the step")
+        finding = finding_for(
+            facts,
+            bound="input-bound",
+            title=f"Pageable copies cost {format_ns(bound * step)} in every step",
+            why="A copy from pageable memory goes through a staging buffer and holds the launching thread meanwhile.",
+            evidence=(
+                Evidence(
+                    label="Pageable bytes per step",
+                    value=facts.copies.bytes_per_step,
+                    unit="bytes",
+                    source="measured",
+                    origin="Memcpy HtoD (Pageable -> Device)",
+                ),
+                Evidence(
+                    label="Achieved rate",
+                    value=rate / 1e9,
+                    unit="GB/s",
+                    source="measured",
+                    origin="Memcpy HtoD (Pageable -> Device)",
+                ),
+                share_evidence(facts, "Exposed batch copy, share of the step", "input.h2d"),
+            ),
+            at_most="high" if known else "medium",
+            detail="h2d",
+            saving=saving(facts, expected, bound),
+            fix=Fix(
+                text="pin_memory False → True, and copy with non_blocking=True.",
+                code='DataLoader(..., pin_memory=True)\nbatch = batch.to("cuda", non_blocking=True)',
+            ),
+            confirm="The copies must read Memcpy HtoD (Pinned -> Device) in the next trace.",
+        )
+        return Fired((finding,))

@@ -1,0 +1,76 @@
+"""OV002 (R47): the host waits for the device, and the queue runs dry after each wait."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.whatif import saving
+from profilerkit.model.finding import Evidence, Fix
+from profilerkit.rules.rule import Fired, NotApplicable, Passed, Result, Rule, finding_for, share_evidence, worth_saying
+from profilerkit.units import format_ratio
+
+
+@dataclass(frozen=True)
+class FrequentSync(Rule):
+    """Frequent host syncs (R47).
+
+    Claim: The host waits for the device several times a step, and the queue runs dry after each wait.
+    Evidence: Blocking calls longer than 10 µs per step; idle time between such a call's return and the next kernel.
+    Threshold: More than 2 per step, and a saving above the general floor.
+    Fix: Keep losses and metrics on the device, read them every k steps, avoid boolean-mask indexing.
+    Saving: Bound: the drained and read-back time. Expected: min(bound, device idle share, time blocked in the calls):
+        without the calls the host runs ahead by what it spent in them, never by more than the device idles.
+    Traps: The length of the call is not its cost: the device works meanwhile. When the step is launch-bound, removing
+        syncs gains little.
+    Confidence: Medium: without the cuda_sync rows a drained queue is inferred from the calls.
+    """
+
+    code: ClassVar[str] = "OV002"
+    name: ClassVar[str] = "frequent_sync"
+    family: ClassVar[str] = "overhead"
+    summary: ClassVar[str] = "The host waits for the device several times a step"
+
+    most_per_step: float = 2.0
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when blocking calls are frequent and leave the device idle."""
+        if facts.syncs is None or facts.device is None:
+            return NotApplicable("no device events: a CPU has no queue to drain")
+        syncs = facts.syncs
+        if syncs.per_step <= self.most_per_step:
+            return Passed(f"{syncs.per_step:,.1f} blocking calls per step")
+        step = facts.mean_step_ns or 1.0
+        bound = facts.share("sync.")
+        expected = min(bound, 1.0 - facts.device.busy_ratio, syncs.blocked_ns / step)
+        if not worth_saying(facts, expected):
+            return Passed(
+                f"{syncs.per_step:,.1f} blocking calls per step leave the device idle for {format_ratio(bound)} of it"
+            )
+        calls = ", ".join(f"{count} × {name}" for name, count in syncs.culprits)
+        finding = finding_for(
+            facts,
+            bound="overhead-bound",
+            title=f"{syncs.per_step:,.0f} host syncs in every step drain the queue",
+            why="After each one the device has nothing to run until the host has issued work again.",
+            evidence=(
+                Evidence(
+                    label="Blocking calls per step",
+                    value=syncs.per_step,
+                    unit="count",
+                    source="measured",
+                    origin=calls,
+                    n=facts.steps.steady,
+                    rank=facts.rank.rank,
+                ),
+                share_evidence(facts, "Idle after them, share of the step", "sync."),
+            ),
+            at_most="medium",
+            detail="sync",
+            saving=saving(facts, expected, bound),
+            fix=Fix(
+                text="Read values back every 50 steps instead of in each; keep loss.detach() on the device.",
+                code='torch.cuda.set_sync_debug_mode("warn")  # names every blocking line',
+            ),
+            confirm="Blocking calls per step must fall below three.",
+        )
+        return Fired((finding,))

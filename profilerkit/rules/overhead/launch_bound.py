@@ -1,0 +1,143 @@
+"""OV001 (R46, R50): the host issues work more slowly than the device runs it."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.whatif import saving
+from profilerkit.model.finding import Confidence, Evidence, Finding, Fix, Saving, revise
+from profilerkit.rules.rule import (
+    Fired,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    finding_for,
+    share_evidence,
+    worth_saying,
+)
+from profilerkit.units import format_ns, format_ratio
+
+_ISSUING = ("over.dispatch", "over.launch")
+_ALL = (*_ISSUING, "over.python")
+
+
+@dataclass(frozen=True)
+class LaunchBound(Rule):
+    """Launch, dispatch or Python bound (R46, R50).
+
+    Claim: The host issues kernels more slowly than the device runs them, or keeps it waiting with Python.
+    Evidence: Share of the step in which the device is idle while the launching thread dispatches operators, runs
+        Python, or a launch is on its way; kernels that started with nothing queued; median kernel length.
+    Threshold: 5 % of the step (XProf warns at 3 % and is critical at 15 %).
+    Fix: Capture the step in a CUDA graph through torch.compile, fuse operators, enlarge the batch; for Python, move the
+        named work off the loop.
+    Saving: Bound: all three parts. Expected: dispatch and launch if they are the larger part, else the Python part.
+    Traps: The profiler slows the host by up to 100 % and makes runs look launch-bound: without an unprofiled step time
+        the low end is halved. Graphs need fixed shapes and no syncs inside.
+    Confidence: High with an unprofiled reference step time, medium without.
+    """
+
+    code: ClassVar[str] = "OV001"
+    name: ClassVar[str] = "launch_bound"
+    family: ClassVar[str] = "overhead"
+    summary: ClassVar[str] = "The host issues work more slowly than the device runs it"
+
+    smallest_share: float = 0.05
+    #: Share of the lower end that is kept when the profiler's own cost is not known (it added 9 to 99 % in tests).
+    unmeasured_inflation_ratio: float = 0.5
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when the device idles for the host's own work."""
+        if not facts.trace_read:
+            return MissingData("what the host did is only seen in a trace", "profilerkit.profile(..., deep=True)")
+        if facts.cold is not None:
+            return NotApplicable("the window is dominated by first-use work, not by launches")
+        share = facts.share(*_ALL)
+        if share < self.smallest_share:
+            return Passed(f"the device waits {format_ratio(share)} of the step for the host's own work")
+        python = facts.share("over.python")
+        issuing = facts.share(*_ISSUING)
+        expected = max(python, issuing)
+        if not worth_saying(facts, expected):
+            return Passed(f"host work costs {format_ratio(share)} of the step, within its noise")
+        value = saving(facts, expected, share)
+        if facts.trust.inflation_ratio is None and facts.mode == "gpu":
+            value = revise(value, low=self.unmeasured_inflation_ratio * value.low)
+        return Fired((self._finding(facts, share, value, detail="python" if python > issuing else "launch"),))
+
+    def _finding(self, facts: Facts, share: float, value: Saving, detail: str) -> Finding:
+        time = format_ns(share * (facts.mean_step_ns or 0.0))
+        known = facts.trust.inflation_ratio is not None
+        at_most: Confidence = "high" if known else "medium"
+        if detail == "python":
+            title = (
+                f"The device idles {time} in every step while Python runs"
+                if facts.mode == "gpu"
+                else f"Python outside of operators takes {time} of every step"
+            )
+            why = "No operator runs on the launching thread in that time: it is Python, or a wait that leaves no event."
+            fix = Fix(
+                text="Move logging, metrics and data handling off the loop, or vectorise them; with_stack=True names "
+                "the line."
+            )
+        else:
+            title = f"The device idles {time} in every step while the host issues work"
+            why = "The queue runs empty: each kernel ends before the next one has been launched."
+            fix = Fix(
+                text="Launch the step as one graph: eager → torch.compile(mode='reduce-overhead'), or a larger batch.",
+                code='model = torch.compile(model, mode="reduce-overhead")',
+            )
+        return finding_for(
+            facts,
+            bound="overhead-bound",
+            title=title,
+            why=why,
+            evidence=_evidence(facts),
+            at_most=at_most,
+            detail=detail,
+            saving=value,
+            fix=fix,
+            confirm="Record again: the idle share under host work must fall."
+            if known
+            else "Time some steps without the profiler: the gap between both tells how much of this it caused.",
+        )
+
+
+def _evidence(facts: Facts) -> tuple[Evidence, ...]:
+    entries = [
+        share_evidence(facts, label, part)
+        for label, part in (
+            ("Idle while operators are dispatched", "over.dispatch"),
+            ("Idle while Python runs", "over.python"),
+            ("Launch latency", "over.launch"),
+        )
+        if facts.share(part) > 0
+    ]
+    device = facts.device
+    if device is not None and device.queue_empty_ratio is not None:
+        entries.append(
+            Evidence(
+                label="Kernels that found the queue empty",
+                value=device.queue_empty_ratio,
+                unit="ratio",
+                source="derived",
+                origin="launch and kernel times",
+                n=round(device.kernels_per_step * facts.steps.steady),
+                rank=facts.rank.rank,
+            )
+        )
+    if device is not None:
+        entries.append(
+            Evidence(
+                label="Median kernel",
+                value=device.median_kernel_ns,
+                unit="ns",
+                source="measured",
+                origin="kernel events",
+                n=round(device.kernels_per_step * facts.steps.steady),
+                rank=facts.rank.rank,
+            )
+        )
+    return tuple(entries)

@@ -1,0 +1,144 @@
+"""What a rule is: a noun for a failing state, its thresholds, and one pure check of the facts."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.model.finding import Bound, Confidence, Evidence, Finding, Fix, Saving, Source
+
+#: Headings every rule's docstring has, in this order; it is the rule's documentation page.
+HEADINGS = ("Claim", "Evidence", "Threshold", "Fix", "Saving", "Traps", "Confidence")
+
+#: No rule speaks below this expected saving, nor below two standard errors of the step time.
+SMALLEST_SAVING = 0.02
+#: Steady steps needed for high and for medium confidence (R56).
+STEPS_FOR_HIGH = 8
+STEPS_FOR_MEDIUM = 2
+
+_ORDER: tuple[Confidence, ...] = ("low", "medium", "high")
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """The failing state was found."""
+
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """The state was looked for and is not there; ``reason`` is the number that says so."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotApplicable:
+    """The rule is about something this run does not have."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MissingData:
+    """The rule cannot tell; ``hint`` says how to record what it needs."""
+
+    reason: str
+    hint: str
+
+
+Result = Fired | Passed | NotApplicable | MissingData
+
+
+@dataclass(frozen=True)
+class Rule(ABC):
+    """One failing state. Subclasses are frozen dataclasses whose fields are the thresholds.
+
+    Class attributes:
+        code: stable identifier, family letters and number.
+        name: the failing state as a noun.
+        family: folder it lives in.
+        summary: the claim in one line.
+    """
+
+    code: ClassVar[str]
+    name: ClassVar[str]
+    family: ClassVar[str]
+    summary: ClassVar[str]
+
+    @abstractmethod
+    def check(self, facts: Facts) -> Result:
+        """Decide from facts alone; never guess a missing one."""
+
+
+def worth_saying(facts: Facts, expected: float) -> bool:
+    """Whether a saving is above the floor and above the noise of the step time."""
+    noise = 2.0 * facts.step_error_ns / facts.step_ns if facts.step_ns else 0.0
+    return expected >= max(SMALLEST_SAVING, noise)
+
+
+def confidence(facts: Facts, at_most: Confidence) -> Confidence:
+    """``at_most``, lowered when few steps are steady."""
+    steady = facts.steps.steady
+    cap: Confidence = "high" if steady >= STEPS_FOR_HIGH else "medium" if steady >= STEPS_FOR_MEDIUM else "low"
+    return min(at_most, cap, key=_ORDER.index)
+
+
+def weakest(*values: Confidence) -> Confidence:
+    """The lowest of several confidences."""
+    return min(values, key=_ORDER.index)
+
+
+def share_evidence(facts: Facts, label: str, *parts: str, origin: str = "partition of the steady window") -> Evidence:
+    """Evidence that a group of parts owns this share of the step; it is as good as its weakest part."""
+    order: tuple[Source, ...] = ("measured", "derived", "estimated")
+    sources = [part.source for part in facts.parts if facts.share(part.part) and _belongs(part.part, parts)]
+    return Evidence(
+        label=label,
+        value=facts.share(*parts),
+        unit="ratio",
+        source=max(sources, key=order.index, default="derived"),
+        origin=origin,
+        n=facts.steps.steady,
+        rank=facts.rank.rank,
+        steps=judged_steps(facts),
+    )
+
+
+def _belongs(part: str, names: tuple[str, ...]) -> bool:
+    return part in names or any(name.endswith(".") and part.startswith(name) for name in names)
+
+
+def judged_steps(facts: Facts) -> tuple[int, int] | None:
+    """First and last steady step among the rows kept."""
+    steady = [row.index for row in facts.steps.rows if row.state == "steady"]
+    return (steady[0], steady[-1]) if steady else None
+
+
+def finding_for(
+    facts: Facts,
+    *,
+    bound: Bound | None,
+    title: str,
+    why: str,
+    evidence: tuple[Evidence, ...],
+    at_most: Confidence,
+    detail: str = "",
+    saving: Saving | None = None,
+    fix: Fix | None = None,
+    confirm: str = "",
+) -> Finding:
+    """A finding with what every rule fills in the same way: confidence capped by the steps, and the rank."""
+    return Finding(
+        title=title,
+        bound=bound,
+        why=why,
+        evidence=evidence,
+        confidence=confidence(facts, at_most),
+        detail=detail,
+        saving=saving,
+        fix=fix,
+        confirm=confirm,
+        rank=facts.rank.rank if len(facts.ranks) > 1 else None,
+    )

@@ -1,0 +1,105 @@
+"""RU001 (R54, R55): training stops at intervals for checkpoints, evaluation, or something unnamed."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts, Stall
+from profilerkit.analysis.whatif import saving
+from profilerkit.model.finding import Confidence, Evidence, Finding, Fix
+from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, worth_saying
+from profilerkit.units import format_ns, format_ratio
+
+_FIX = {
+    "checkpoint": Fix(
+        text="Write checkpoints from a background thread instead of in the loop, or half as often.",
+        code="torch.distributed.checkpoint.async_save(state, checkpoint_id=path)",
+    ),
+    "evaluation": Fix(text="Evaluate half as often, or on another device."),
+    "logging": Fix(text="Log half as often, or from a background thread."),
+}
+
+
+@dataclass(frozen=True)
+class PeriodicStall(Rule):
+    """Periodic stalls (R54, R55).
+
+    Claim: Training stops at intervals: for checkpoints, evaluation, logging, or something that has no name.
+    Evidence: Named phases inside the loop, amortised over the steady steps; without names, steps that are longer at a
+        regular distance.
+    Threshold: 2 % of the steady time.
+    Fix: Checkpoints from a background thread; evaluation and logging less often; unnamed stalls: name them first.
+    Saving: Bound: the amortised share. Expected: nine tenths of it for checkpoints (a staging copy stays), half of it
+        where the work can only be made rarer.
+    Traps: A window of ten traced steps seldom holds one: this needs the step timers of the whole run.
+    Confidence: High for named phases, medium for unnamed ones.
+    """
+
+    code: ClassVar[str] = "RU001"
+    name: ClassVar[str] = "periodic_stall"
+    family: ClassVar[str] = "run"
+    summary: ClassVar[str] = "Training stops at intervals"
+
+    smallest_share: float = 0.02
+    #: Part of a checkpoint that leaves the loop when it is written in the background.
+    background_ratio: float = 0.9
+    #: Part that is saved when the work is done half as often.
+    rarer_ratio: float = 0.5
+    #: Steps needed before the absence of a stall means anything.
+    fewest_steps: int = 20
+
+    def check(self, facts: Facts) -> Result:
+        """Fires once per kind of stall that reaches ``smallest_share``."""
+        large = [stall for stall in facts.stalls if stall.share >= self.smallest_share]
+        findings = tuple(self._finding(facts, stall) for stall in large if worth_saying(facts, self._expected(stall)))
+        if findings:
+            return Fired(findings)
+        if not facts.stalls and facts.steps.count < self.fewest_steps:
+            return MissingData(
+                f"{facts.steps.count} steps are too few to see a period",
+                "record the whole run: profilerkit.profile(...)",
+            )
+        return Passed("no stall recurs that costs 2 % of the run")
+
+    def _expected(self, stall: Stall) -> float:
+        return stall.share * (self.background_ratio if stall.kind == "checkpoint" else self.rarer_ratio)
+
+    def _finding(self, facts: Facts, stall: Stall) -> Finding:
+        every = f"every {stall.period} steps" if stall.period else f"{stall.count} times"
+        label = "Something unnamed" if stall.kind == "unnamed" else stall.kind.capitalize()
+        at_most: Confidence = "high" if stall.source == "measured" else "medium"
+        unnamed = Fix(
+            text="Name what runs there, then move it off the loop or make it rarer.",
+            code='with prof.phase("evaluation"):\n    ...',
+        )
+        return finding_for(
+            facts,
+            bound="overhead-bound",
+            title=f"{label} stops training for {format_ns(stall.excess_ns)} {every}",
+            why=f"Spread over all steady steps that is {format_ratio(stall.share)} of the time.",
+            evidence=(
+                Evidence(
+                    label=f"{label}, time per occurrence",
+                    value=stall.excess_ns,
+                    unit="ns",
+                    source=stall.source,
+                    origin="named phase" if stall.part else "length of the steps",
+                    n=stall.count,
+                    rank=facts.rank.rank,
+                    steps=stall.steps,
+                ),
+                Evidence(
+                    label=f"{label}, share of the steady time",
+                    value=stall.share,
+                    unit="ratio",
+                    source=stall.source,
+                    origin="step timers",
+                    n=facts.steps.steady,
+                    rank=facts.rank.rank,
+                ),
+            ),
+            at_most=at_most,
+            detail=stall.kind if stall.kind in ("checkpoint", "evaluation") else "python",
+            saving=saving(facts, self._expected(stall), stall.share),
+            fix=_FIX.get(stall.kind, unnamed),
+            confirm="The long steps must be gone from the per-step figure.",
+        )

@@ -1,0 +1,104 @@
+"""RU003 (R56): too few steps are steady, or what is there is cold."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.model.finding import Evidence, Finding
+from profilerkit.rules.rule import STEPS_FOR_HIGH, Fired, MissingData, Passed, Result, Rule, finding_for
+from profilerkit.units import format_ns, format_ratio
+
+
+@dataclass(frozen=True)
+class UnsteadyWindow(Rule):
+    """Steady-window guard (R56).
+
+    Claim: Some steps are warm-up, too few are steady, or a few outliers carry the mean.
+    Evidence: Steady steps left after the drops; first-use calls in the window; mean against median step.
+    Threshold: Fewer than 8 steady steps; first-use work above a quarter of the window; mean above 1.2 medians.
+    Fix: Record more steps after the warm-up.
+    Saving: None: this is a guard, not an optimisation.
+    Traps: A sequence-length curriculum changes the step on purpose. Most traces people send hold one to six steps and
+        still deserve a verdict, with less confidence.
+    Confidence: High for the observation.
+    """
+
+    code: ClassVar[str] = "RU003"
+    name: ClassVar[str] = "unsteady_window"
+    family: ClassVar[str] = "run"
+    summary: ClassVar[str] = "Too few steps are steady, or what is there is cold"
+
+    fewest_steps: int = STEPS_FOR_HIGH
+    cold_share: float = 0.25
+    mean_ratio: float = 1.2
+
+    def check(self, facts: Facts) -> Result:
+        """Fires for a short, cold or outlier-ridden window."""
+        if facts.steps.time_ns is None:
+            return MissingData("no step was found", "call prof.step(), or profiler.step() when tracing by hand")
+        findings = [*self._cold(facts), *self._short(facts), *self._outliers(facts)]
+        if findings:
+            return Fired(tuple(findings))
+        return Passed(f"{facts.steps.steady} of {facts.steps.count} steps are steady")
+
+    def _cold(self, facts: Facts) -> list[Finding]:
+        if facts.cold is None or facts.cold.share < self.cold_share:
+            return []
+        return [
+            finding_for(
+                facts,
+                bound=None,
+                title=f"First-use work takes {format_ratio(facts.cold.share)} of the window",
+                why="Modules are loaded and memory is set up once; the window says little about later steps.",
+                evidence=tuple(
+                    Evidence(label=name, value=duration, unit="ns", source="measured", origin="runtime call")
+                    for name, duration in facts.cold.calls
+                ),
+                at_most="high",
+            )
+        ]
+
+    def _short(self, facts: Facts) -> list[Finding]:
+        if facts.steps.steady >= self.fewest_steps:
+            return []
+        steady = facts.steps.steady
+        return [
+            finding_for(
+                facts,
+                bound=None,
+                title=f"Only {steady} steady step{'s' if steady != 1 else ''} "
+                f"{'were' if steady != 1 else 'was'} recorded",
+                why=f"Confidence is capped below {self.fewest_steps} steps, because one odd step moves every share.",
+                evidence=(
+                    Evidence(
+                        label="Steady steps", value=steady, unit="count", source="measured", origin=facts.steps.found_by
+                    ),
+                ),
+                at_most="high",
+            )
+        ]
+
+    def _outliers(self, facts: Facts) -> list[Finding]:
+        times = facts.steps.time_ns
+        if times is None or times.mean <= self.mean_ratio * times.median:
+            return []
+        return [
+            finding_for(
+                facts,
+                bound=None,
+                title=f"A few slow steps raise the mean to {format_ns(times.mean)} over a median of "
+                f"{format_ns(times.median)}",
+                why="Shares are of the mean; the typical step is shorter.",
+                evidence=(
+                    Evidence(
+                        label="Mean / median step",
+                        value=times.mean / times.median,
+                        unit="×",
+                        source="measured",
+                        origin="step times",
+                        n=facts.steps.steady,
+                    ),
+                ),
+                at_most="high",
+            )
+        ]

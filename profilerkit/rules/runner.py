@@ -1,0 +1,75 @@
+"""Run every rule and record how it ended; one broken rule must not cost the report."""
+
+import logging
+from collections.abc import Sequence
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.model.finding import Confidence, Evidence, Finding, Outcome, Severity, revise
+from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule
+
+logger = logging.getLogger(__name__)
+
+#: How much of a saving counts towards severity at each confidence.
+CONFIDENCE_WEIGHT: dict[Confidence, float] = {"high": 1.0, "medium": 0.75, "low": 0.4}
+#: Weighted expected saving at which a finding is high or medium.
+HIGH_SAVING = 0.10
+MEDIUM_SAVING = 0.03
+
+
+def severity(finding: Finding) -> Severity:
+    """Computed, not chosen: expected saving times the weight of the confidence; ``info`` without a saving."""
+    if finding.saving is None:
+        return "info"
+    weighted = finding.saving.expected * CONFIDENCE_WEIGHT[finding.confidence]
+    return "high" if weighted >= HIGH_SAVING else "medium" if weighted >= MEDIUM_SAVING else "low"
+
+
+def run_rules(
+    facts: Facts, rules: Sequence[Rule], *, select: Sequence[str] = (), ignore: Sequence[str] = ()
+) -> tuple[Outcome, ...]:
+    """One outcome per rule, in the order of ``rules``; evidence is numbered E1, E2 … across the report.
+
+    Args:
+        facts: what is known.
+        rules: the rules to run.
+        select: code prefixes to run; empty means all.
+        ignore: code prefixes to leave out; wins over ``select``.
+    """
+    outcomes = [_outcome(rule, facts, select, ignore) for rule in rules]
+    numbered = 0
+    out = []
+    for outcome in outcomes:
+        findings = []
+        for finding in outcome.findings:
+            evidence: list[Evidence] = []
+            for entry in finding.evidence:
+                numbered += 1
+                evidence.append(revise(entry, id=f"E{numbered}"))
+            findings.append(revise(finding, evidence=tuple(evidence), severity=severity(finding)))
+        out.append(revise(outcome, findings=tuple(findings)))
+    return tuple(out)
+
+
+def _outcome(rule: Rule, facts: Facts, select: Sequence[str], ignore: Sequence[str]) -> Outcome:
+    blank = Outcome(rule=rule.code, name=rule.name, summary=rule.summary, status="off", reason="not selected")
+    if (select and not rule.code.startswith(tuple(select))) or rule.code.startswith(tuple(ignore)):
+        return blank
+    try:
+        result = rule.check(facts)
+    except Exception as error:
+        # The one guard of the rules: what it caught is shown in the report.
+        logger.debug("rule %s failed", rule.code, exc_info=True)
+        return revise(blank, status="error", reason=f"{type(error).__name__}: {error}")
+    return _ended(blank, result)
+
+
+def _ended(blank: Outcome, result: Result) -> Outcome:
+    match result:
+        case Fired(findings):
+            return revise(blank, status="fired", reason=None, findings=findings)
+        case Passed(reason):
+            return revise(blank, status="passed", reason=reason)
+        case NotApplicable(reason):
+            return revise(blank, status="not_applicable", reason=reason)
+        case MissingData(reason, hint):
+            return revise(blank, status="missing_data", reason=reason, hint=hint)

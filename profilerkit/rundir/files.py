@@ -1,0 +1,64 @@
+"""How bytes reach the disk: append whole records until the disk refuses, or write beside and rename."""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from profilerkit.rundir.layout import PART_SUFFIX
+
+
+class AppendFile:
+    """A file that only grows, by whole records.
+
+    Attributes:
+        stopped: why nothing is written any more, for example ``No space left on device``; ``None`` while it works.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._size = os.fstat(self._fd).st_size
+        self.stopped: str | None = None
+
+    def append(self, data: bytes, record_bytes: int = 0) -> int:
+        """Append ``data`` and return how many of its bytes are kept.
+
+        When the disk refuses, the file is cut back to the last whole record (all of ``data`` counts as one record
+        when ``record_bytes`` is 0) and stays as it is from then on.
+        """
+        if self.stopped is not None:
+            return 0
+        done = 0
+        view = memoryview(data)
+        try:
+            while done < len(data):
+                done += os.write(self._fd, view[done:])
+        except OSError as error:
+            self.stopped = os.strerror(error.errno or 0)
+            done -= done % record_bytes if record_bytes else done
+            self._cut(self._size + done)
+        self._size += done
+        return done
+
+    def _cut(self, size: int) -> None:
+        """Drop a torn record; a file that cannot be cut keeps it, and the reader ignores it."""
+        try:
+            os.ftruncate(self._fd, size)
+        except OSError as error:
+            self.stopped = f"{self.stopped}; {os.strerror(error.errno or 0)}"
+
+    def close(self) -> None:
+        """Close the file; later appends keep nothing."""
+        self.stopped = self.stopped or "closed"
+        os.close(self._fd)
+
+
+def write_document(path: Path, document: msgspec.Struct) -> None:
+    """Write ``document`` as JSON beside ``path`` and rename it, so that no reader ever sees half of it.
+
+    Raises:
+        OSError: the disk refused; ``path`` is as it was.
+    """
+    part = path.with_name(path.name + PART_SUFFIX)
+    part.write_bytes(msgspec.json.encode(document) + b"\n")
+    part.replace(path)

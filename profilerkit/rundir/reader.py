@@ -1,0 +1,225 @@
+"""Reads a run directory, whatever state its writers left it in."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from profilerkit.errors import RunDirectoryError
+from profilerkit.rundir.layout import (
+    END,
+    EVENT,
+    EVENTS,
+    FORMAT_VERSION,
+    HEADER,
+    MAGIC,
+    MANIFEST,
+    META,
+    NAMES,
+    RANK_PREFIX,
+    SAMPLES,
+    WINDOW_STATUS,
+    WINDOW_TRACE,
+    WINDOW_TRACE_GZ,
+    WINDOWS,
+    RankEnd,
+    RankMeta,
+    RunManifest,
+    Sample,
+    WindowStatus,
+)
+
+_Document = TypeVar("_Document", bound=msgspec.Struct)
+_RANK_NAME = re.compile(rf"{RANK_PREFIX}(\d{{5,}})")
+
+
+class _Name(msgspec.Struct, frozen=True):
+    """One line of ``names.jsonl``."""
+
+    id: int
+    name: str
+
+
+class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank left behind.
+
+    Attributes:
+        rank: the number in the directory's name.
+        path: the rank's directory.
+        meta: ``None`` when it cannot be read.
+        events: whole records of ``layout.EVENT``, without the header.
+        names: phase name of each name id.
+        samples: in file order.
+        windows: status and trace file of each deep window; no file means no usable trace.
+        end: ``None`` means the process was killed, or still runs.
+        notes: what was missing or damaged, in plain sentences.
+    """
+
+    rank: int
+    path: Path
+    meta: RankMeta | None
+    events: bytes
+    names: dict[int, str]
+    samples: tuple[Sample, ...]
+    windows: tuple[tuple[WindowStatus, Path | None], ...]
+    end: RankEnd | None
+    notes: tuple[str, ...]
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A run directory in memory.
+
+    Attributes:
+        path: the directory.
+        manifest: ``None`` when rank 0 did not write it or it cannot be read.
+        ranks: the ranks that left something, by rank.
+        missing_ranks: ranks of the job that left nothing; empty when the world size is not known.
+        notes: what was missing or damaged in the run as a whole.
+    """
+
+    path: Path
+    manifest: RunManifest | None
+    ranks: tuple[RankRecord, ...]
+    missing_ranks: tuple[int, ...]
+    notes: tuple[str, ...]
+
+
+def is_run_directory(path: str | Path) -> bool:
+    """Whether ``path`` is a directory with a manifest or at least one rank's part."""
+    path = Path(path)
+    return path.is_dir() and ((path / MANIFEST).is_file() or next(_rank_directories(path), None) is not None)
+
+
+def read_run(path: str | Path) -> RunRecord:
+    """Everything that can be read of the run in ``path``.
+
+    Damage costs the damaged record, never the run: it is said in ``notes``.
+
+    Raises:
+        RunDirectoryError: ``path`` is not a run directory.
+    """
+    path = Path(path)
+    if not is_run_directory(path):
+        raise RunDirectoryError(
+            f"not a run directory: {path}",
+            cause=f"it holds neither {MANIFEST} nor {RANK_PREFIX}00000",
+            hint="name the directory given to profilerkit.profile(), or a trace file",
+        )
+    notes: list[str] = []
+    manifest = _document(path / MANIFEST, RunManifest, notes)
+    if manifest is not None and manifest.format_version > FORMAT_VERSION:
+        notes.append(f"{MANIFEST} has format {manifest.format_version}; this version reads up to {FORMAT_VERSION}")
+    ranks = tuple(_read_rank(rank, directory) for rank, directory in sorted(_rank_directories(path)))
+    world_size = manifest.world_size if manifest is not None else 0
+    present = {rank.rank for rank in ranks}
+    missing = tuple(rank for rank in range(world_size) if rank not in present)
+    if missing:
+        notes.append(f"{len(missing)} of {world_size} ranks left nothing: {_listed(missing)}")
+    return RunRecord(path=path, manifest=manifest, ranks=ranks, missing_ranks=missing, notes=tuple(notes))
+
+
+def _listed(ranks: tuple[int, ...]) -> str:
+    """The first eight rank numbers."""
+    return ", ".join(str(rank) for rank in ranks[:8]) + (" …" if len(ranks) > 8 else "")
+
+
+def _rank_directories(path: Path) -> Iterator[tuple[int, Path]]:
+    """Rank number and directory of every rank's part."""
+    for child in path.glob(f"{RANK_PREFIX}*"):
+        match = _RANK_NAME.fullmatch(child.name)
+        if match and ((child / META).is_file() or (child / EVENTS).is_file()):
+            yield int(match[1]), child
+
+
+def _read_rank(rank: int, path: Path) -> RankRecord:
+    notes: list[str] = []
+    end = _document(path / END, RankEnd, notes, optional=True)
+    if end is None and not (path / END).exists():
+        notes.append(f"{END} is missing: the process was killed, or still runs")
+    return RankRecord(
+        rank=rank,
+        path=path,
+        meta=_document(path / META, RankMeta, notes),
+        events=_events(path / EVENTS, notes),
+        names={line.id: line.name for line in _lines(path / NAMES, _Name, notes)},
+        samples=tuple(_lines(path / SAMPLES, Sample, notes)),
+        windows=tuple(_windows(path / WINDOWS, notes)),
+        end=end,
+        notes=tuple(notes),
+    )
+
+
+def _bytes(path: Path, notes: list[str], *, optional: bool = False) -> bytes | None:
+    """The file's content; ``None``, with a note unless ``optional``, when there is none."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        if not optional:
+            notes.append(f"{path.name} is missing")
+    except OSError as error:
+        notes.append(f"{path.name} cannot be read: {error.strerror}")
+    return None
+
+
+def _document(path: Path, kind: type[_Document], notes: list[str], *, optional: bool = False) -> _Document | None:
+    """A JSON document; ``None``, with a note, when it is missing or damaged."""
+    data = _bytes(path, notes, optional=optional)
+    if data is None:
+        return None
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        notes.append(f"{path.name} is damaged: {error}")
+        return None
+
+
+def _lines(path: Path, kind: type[_Document], notes: list[str]) -> list[_Document]:
+    """The good lines of a JSON-lines file; a torn last line is ignored, other bad ones are counted in a note."""
+    data = _bytes(path, notes, optional=True) or b""
+    *whole, _torn = data.split(b"\n")
+    decoder = msgspec.json.Decoder(kind)
+    good: list[_Document] = []
+    bad = 0
+    for line in whole:
+        try:
+            good.append(decoder.decode(line))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            bad += 1
+    if bad:
+        notes.append(f"{path.name}: {bad} of {len(whole)} lines are damaged and were left out")
+    return good
+
+
+def _events(path: Path, notes: list[str]) -> bytes:
+    """Whole event records; none, with a note, when the header is not one this version reads."""
+    data = _bytes(path, notes)
+    if data is None:
+        return b""
+    if len(data) < HEADER.size:
+        notes.append(f"{path.name} has no header")
+        return b""
+    magic, version, record_bytes = HEADER.unpack_from(data)
+    if magic != MAGIC or version != FORMAT_VERSION or record_bytes != EVENT.size:
+        notes.append(f"{path.name} has an unknown format: {magic!r} version {version}, {record_bytes} bytes per record")
+        return b""
+    body = data[HEADER.size :]
+    torn = len(body) % EVENT.size
+    return body[: len(body) - torn] if torn else body
+
+
+def _windows(path: Path, notes: list[str]) -> Iterator[tuple[WindowStatus, Path | None]]:
+    """Status and trace of every window, in step order."""
+    for directory in sorted(path.glob("*")):
+        if not directory.is_dir() or not directory.name.isdecimal():
+            continue
+        step = int(directory.name)
+        status = _document(directory / WINDOW_STATUS, WindowStatus, notes) or WindowStatus(
+            first_step=step, last_step=step - 1, ok=False, reason="the process ended before the window was complete"
+        )
+        traces = (directory / WINDOW_TRACE, directory / WINDOW_TRACE_GZ)
+        trace = next((trace for trace in traces if trace.is_file()), None)
+        if status.ok and trace is None:
+            notes.append(f"window {directory.name}: the trace is missing")
+        yield status, trace

@@ -1,0 +1,109 @@
+"""Writes one rank's part of a run directory."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from profilerkit.rundir.files import AppendFile, write_document
+from profilerkit.rundir.layout import (
+    END,
+    EVENT,
+    EVENTS,
+    FORMAT_VERSION,
+    HEADER,
+    MAGIC,
+    MANIFEST,
+    META,
+    NAMES,
+    PART_SUFFIX,
+    SAMPLES,
+    WINDOW_STATUS,
+    WINDOW_TRACE,
+    RankEnd,
+    RankMeta,
+    RunManifest,
+    Sample,
+    WindowStatus,
+    rank_directory,
+    window_directory,
+)
+
+#: kind, flags, name id, start_ns, dur_ns, value: the fields of ``layout.EVENT``
+Record = tuple[int, int, int, int, int, int]
+
+
+class RankWriter:
+    """The files of one rank, open for appending.
+
+    Attributes:
+        path: the rank's directory.
+        dropped_records: event records the disk refused.
+    """
+
+    def __init__(self, run: Path, rank: int) -> None:
+        """Create the rank's directory and files.
+
+        Raises:
+            OSError: the directory cannot be created or written.
+        """
+        self.path = rank_directory(run, rank)
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._events = AppendFile(self.path / EVENTS)
+        self._names = AppendFile(self.path / NAMES)
+        self._samples = AppendFile(self.path / SAMPLES)
+        self.dropped_records = 0
+        if self._events.append(HEADER.pack(MAGIC, FORMAT_VERSION, EVENT.size)) != HEADER.size:
+            raise OSError(f"cannot write {self.path / EVENTS}: {self._events.stopped}")
+
+    @property
+    def stopped(self) -> str | None:
+        """Why event records are no longer written; ``None`` while they are."""
+        return self._events.stopped
+
+    def append_events(self, records: Sequence[Record]) -> None:
+        """Append event records in one write; what the disk refuses is counted in ``dropped_records``."""
+        data = b"".join([EVENT.pack(*record) for record in records])
+        kept = self._events.append(data, EVENT.size)
+        self.dropped_records += len(records) - kept // EVENT.size
+
+    def append_name(self, name_id: int, name: str) -> None:
+        """Append one phase name; call it before the first event that uses ``name_id``."""
+        self._names.append(msgspec.json.encode({"id": name_id, "name": name}) + b"\n")
+
+    def append_sample(self, sample: Sample) -> None:
+        """Append one line of ``samples.jsonl``."""
+        self._samples.append(msgspec.json.encode(sample) + b"\n")
+
+    def write_meta(self, meta: RankMeta) -> None:
+        """Replace ``meta.json``. Raises OSError when the disk refuses."""
+        write_document(self.path / META, meta)
+
+    def write_end(self, end: RankEnd) -> None:
+        """Write ``end.json``: the mark of a clean close. Raises OSError when the disk refuses."""
+        write_document(self.path / END, end)
+
+    def trace_part(self, first_step: int) -> Path:
+        """Where the trace of a window is to be exported before it counts; its directory exists afterwards."""
+        directory = window_directory(self.path, first_step)
+        directory.mkdir(parents=True, exist_ok=True)
+        return directory / (WINDOW_TRACE + PART_SUFFIX)
+
+    def finish_window(self, first_step: int, status: WindowStatus) -> None:
+        """Rename the exported trace of a usable window (remove it otherwise) and write its status."""
+        part = self.trace_part(first_step)
+        if status.ok:
+            part.replace(part.with_name(WINDOW_TRACE))
+        else:
+            part.unlink(missing_ok=True)
+        write_document(part.with_name(WINDOW_STATUS), status)
+
+    def close(self) -> None:
+        """Close the append-only files."""
+        for file in (self._events, self._names, self._samples):
+            file.close()
+
+
+def write_manifest(run: Path, manifest: RunManifest) -> None:
+    """Write ``run.json``. Raises OSError when the disk refuses."""
+    write_document(run / MANIFEST, manifest)

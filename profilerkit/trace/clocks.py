@@ -1,0 +1,79 @@
+"""Microseconds as traces write them into exact nanoseconds."""
+
+from collections.abc import Sequence
+from decimal import Decimal
+
+import numpy as np
+import numpy.typing as npt
+
+from profilerkit.trace.columns import I64, Bools, TraceColumns
+
+Microseconds = int | float | Decimal
+F64 = npt.NDArray[np.float64]
+
+# A float64 tells neighbouring nanoseconds apart up to here (its spacing is 2**-10 µs); about 101 days in µs.
+EXACT_FLOAT_US = float(2**43)
+# An int64 of nanoseconds ends in the year 2262.
+LAST_US = float((2**63 - 1) // 1000 - 1)
+# No run is longer than ten years; kineto writes such durations when a stop was never recorded.
+LONGEST_DURATION_US = 10 * 365.25 * 86_400 * 1e6
+
+
+def float_us(values: Sequence[Microseconds]) -> F64:
+    """Return the values as ``(n,)`` float64 µs; what no float can hold becomes infinite."""
+    try:
+        return np.fromiter(values, np.float64, len(values))
+    except OverflowError:
+        return np.array([float(value) if -LAST_US < value < LAST_US else np.inf for value in values], np.float64)
+
+
+def stamps_to_ns(values: Sequence[Microseconds]) -> tuple[I64, F64] | None:
+    """Return ``(n,)`` int64 ns and float µs of time stamps as decoded, or None when floats cannot tell the ns.
+
+    Such stamps count from the epoch and have decimals (PyTorch releases of spring 2024); as float64 they are
+    wrong by up to 125 ns, so they have to be decoded as ``Decimal``. The ns are 0 where no int64 can hold them.
+
+    >>> stamps_to_ns([1, Decimal("1712195496004644.203")])[0].tolist()
+    [1000, 1712195496004644203]
+    >>> stamps_to_ns([1712195496004644.203]) is None
+    True
+    """
+    us = float_us(values)
+    ns = us_to_ns(us)
+    far = np.abs(us) >= EXACT_FLOAT_US
+    if far.any():
+        types = set(map(type, values))
+        if float in types and any(type(values[index]) is float for index in np.flatnonzero(far).tolist()):
+            return None
+        if Decimal in types:
+            for index in np.flatnonzero(far & is_time(us)).tolist():
+                ns[index] = round(values[index] * 1000)
+    return ns, us
+
+
+def us_to_ns(microseconds: F64) -> I64:
+    """Return ``(n,)`` int64 ns of float µs, exact below 2**43 µs and for whole µs; 0 where no int64 can hold it.
+
+    ``round(us * 1000)`` is wrong by 1 ns for a quarter of the stamps of a real trace, so the whole and the
+    fractional microseconds are converted apart.
+
+    >>> us_to_ns(np.array([4458676524648.797, 0.001, -1.5])).tolist()
+    [4458676524648797, 1, -1500]
+    """
+    held = is_time(microseconds)
+    if not held.all():
+        microseconds = np.where(held, microseconds, 0.0)
+    whole = np.floor(microseconds)
+    ns: I64 = whole.astype(np.int64) * 1000 + np.rint((microseconds - whole) * 1000).astype(np.int64)
+    return ns
+
+
+def is_time(microseconds: F64) -> Bools:
+    """Return ``(n,)`` whether each value can be a time: a number, and in ns within an int64."""
+    return np.abs(microseconds) <= LAST_US
+
+
+def resolution_ns(columns: TraceColumns) -> int:
+    """Return 1 when the trace tells single nanoseconds apart, 1000 when all its times are whole microseconds."""
+    whole = not (columns.ts_ns % 1000).any() and not (columns.dur_ns % 1000).any()
+    return 1000 if whole else 1

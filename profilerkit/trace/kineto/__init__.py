@@ -1,0 +1,1 @@
+"""The parts of the Kineto reader: records, cutting, repair, columns and metadata."""

@@ -1,0 +1,185 @@
+"""The events of a Kineto trace as typed records, with only the fields the columns need."""
+
+from decimal import Decimal
+
+import msgspec
+from msgspec import Raw, field
+
+NAN = float("nan")
+Id = int | str | None
+Time = int | float
+NO_TEXT = Raw(b"")
+
+
+class SpanArgs(msgspec.Struct, gc=False, frozen=True):
+    """``args`` of a complete event."""
+
+    correlation: Id = -1
+    external_id: Id = field(default=-1, name="External id")
+    external_id_2021: Id = field(default=-1, name="external id")
+    stream: Id = -1
+    device: Id = -1
+    bytes: int | float | str | None = -1
+    input_dims: Raw = field(default=NO_TEXT, name="Input Dims")
+    input_types: Raw = field(default=NO_TEXT, name="Input type")
+    collective: str | None = field(default=None, name="Collective name")
+
+
+class CollectiveSpanArgs(SpanArgs, frozen=True, gc=False):
+    """``args`` of a complete event with the collective's metadata."""
+
+    in_elements: Id = field(default=-1, name="In msg nelems")
+    out_elements: Id = field(default=-1, name="Out msg nelems")
+    dtype: str | None = None
+    group_size: Id = field(default=-1, name="Group size")
+    group_name: Id = field(default=None, name="Process Group Name")
+    sequence: Id = field(default=-1, name="Seq")
+
+
+class InstantArgs(msgspec.Struct, gc=False, frozen=True):
+    """``args`` of an instant; only ``[memory]`` instants carry these."""
+
+    bytes: Id = field(default=None, name="Bytes")
+    allocated: Id = field(default=-1, name="Total Allocated")
+    reserved: Id = field(default=-1, name="Total Reserved")
+    device_type: Id = field(default=-1, name="Device Type")
+    device: Id = field(default=-1, name="Device Id")
+
+
+class MetadataArgs(msgspec.Struct, gc=False, frozen=True):
+    """``args`` of a metadata event."""
+
+    name: str | None = None
+
+
+class _Event(msgspec.Struct, gc=False, tag_field="ph"):
+    name: str = ""
+    pid: Id = None
+    tid: Id = None
+
+
+class Span(_Event, tag="X"):
+    """A complete event; without a start it has NaN for one, without a duration it lasts 0."""
+
+    cat: str = ""
+    ts: Time = NAN
+    dur: Time = 0
+    args: SpanArgs = SpanArgs()
+
+
+class FlowStart(_Event, tag="s"):
+    """The start of a flow link."""
+
+    cat: str = ""
+    ts: Time = NAN
+    id: Id = -1
+
+
+class FlowEnd(FlowStart, tag="f"):
+    """The end of a flow link."""
+
+
+class Instant(_Event, tag="i"):
+    """An instant; the ones named ``[memory]`` are allocations and frees."""
+
+    ts: Time = NAN
+    args: InstantArgs = InstantArgs()
+
+
+class Metadata(_Event, tag="M"):
+    """The name of a process or thread."""
+
+    args: MetadataArgs = MetadataArgs()
+
+
+class ExactSpan(Span, tag="X"):
+    """A complete event with all its args, whose start keeps every digit of the text."""
+
+    ts: Decimal = Decimal("NaN")  # type: ignore[assignment]
+    args: CollectiveSpanArgs = CollectiveSpanArgs()
+
+
+class ExactFlowStart(FlowStart, tag="s"):
+    """The start of a flow link whose time keeps every digit of the text."""
+
+    ts: Decimal = Decimal("NaN")  # type: ignore[assignment]
+
+
+class ExactFlowEnd(FlowEnd, tag="f"):
+    """The end of a flow link whose time keeps every digit of the text."""
+
+    ts: Decimal = Decimal("NaN")  # type: ignore[assignment]
+
+
+class ExactInstant(Instant, tag="i"):
+    """An instant whose time keeps every digit of the text."""
+
+    ts: Decimal = Decimal("NaN")  # type: ignore[assignment]
+
+
+class CollectiveSpan(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
+    """A complete event of which only the args matter."""
+
+    args: CollectiveSpanArgs = CollectiveSpanArgs()
+
+
+class Begin(msgspec.Struct, gc=False, tag_field="ph", tag="B"):
+    """The begin of a span that is not a complete event."""
+
+
+class End(msgspec.Struct, gc=False, tag_field="ph", tag="E"):
+    """The end of a span that is not a complete event."""
+
+
+class FlowStep(msgspec.Struct, gc=False, tag_field="ph", tag="t"):
+    """A step of a flow between its ends."""
+
+
+class Counter(msgspec.Struct, gc=False, tag_field="ph", tag="C"):
+    """A counter sample."""
+
+
+class OldInstant(msgspec.Struct, gc=False, tag_field="ph", tag="I"):
+    """An instant in the format's older spelling."""
+
+
+class AsyncBegin(msgspec.Struct, gc=False, tag_field="ph", tag="b"):
+    """The begin of an asynchronous span."""
+
+
+class AsyncEnd(msgspec.Struct, gc=False, tag_field="ph", tag="e"):
+    """The end of an asynchronous span."""
+
+
+class AsyncInstant(msgspec.Struct, gc=False, tag_field="ph", tag="n"):
+    """An instant of an asynchronous span."""
+
+
+class Ends(msgspec.Struct, gc=False, tag_field="ph", tag="f"):
+    """A flow's end of which nothing matters."""
+
+
+class Starts(msgspec.Struct, gc=False, tag_field="ph", tag="s"):
+    """A flow's start of which nothing matters."""
+
+
+class Instants(msgspec.Struct, gc=False, tag_field="ph", tag="i"):
+    """An instant of which nothing matters."""
+
+
+class Names(msgspec.Struct, gc=False, tag_field="ph", tag="M"):
+    """A metadata event of which nothing matters."""
+
+
+UNUSED_PHASES = frozenset("BEtCIben")
+Unused = Begin | End | FlowStep | Counter | OldInstant | AsyncBegin | AsyncEnd | AsyncInstant
+Event = Span | FlowStart | FlowEnd | Instant | Metadata | Unused
+_ExactEvent = ExactSpan | ExactFlowStart | ExactFlowEnd | ExactInstant | Metadata | Unused
+
+EVENTS: msgspec.json.Decoder[list[Event]] = msgspec.json.Decoder(list[Event])
+# For traces whose stamps count from the epoch with decimals, and for single events.
+EXACT_EVENTS: msgspec.json.Decoder[list[Event]] = msgspec.json.Decoder(list[_ExactEvent])
+# Beside ``EVENTS``, for the few chunks that hold a collective; element i describes the same event.
+COLLECTIVE_ARGS: msgspec.json.Decoder[list[CollectiveSpan]] = msgspec.json.Decoder(
+    list[CollectiveSpan | Starts | Ends | Instants | Names | Unused]
+)
