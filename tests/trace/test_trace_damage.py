@@ -47,7 +47,7 @@ ONE_EVENT_REPAIRED = {
 }
 
 
-@pytest.mark.parametrize("changes, name", ONE_EVENT_REPAIRED.values(), ids=ONE_EVENT_REPAIRED)
+@pytest.mark.parametrize(("changes", "name"), ONE_EVENT_REPAIRED.values(), ids=ONE_EVENT_REPAIRED)
 def test_one_damaged_event_is_repaired_and_counted(tmp_path, changes, name):
     columns = read(tmp_path, document(events_with(event_text(MIDDLE, **changes))))
     assert_others_intact(columns)
@@ -108,7 +108,7 @@ def test_what_is_no_event_is_dropped_and_counted(tmp_path, middle):
 
 
 @pytest.mark.parametrize(
-    "changes, reason",
+    ("changes", "reason"),
     [
         ({"dur": "-5"}, "negative duration"),
         ({"dur": "-1"}, "negative duration"),
@@ -283,7 +283,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("content, cause", REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(("content", "cause"), REFUSED.values(), ids=REFUSED)
 def test_a_file_without_events_is_refused_with_the_reason(tmp_path, content, cause):
     with pytest.raises(UnreadableInputError) as caught:
         read(tmp_path, content)

@@ -36,11 +36,11 @@ def event_text(index, **changes):
         "extra": "",
     } | changes
     return (
-        '\n  {\n    "ph": "X", "cat": "kernel", "name": "%(name)s", "pid": 0, "tid": 7,\n'
-        '    "ts": %(ts)s, "dur": %(dur)s,\n'
-        '    "args": {\n      "External id": 5, "device": 0, "stream": 7, "correlation": %(correlation)s%(extra)s\n'
-        "    }\n  }"
-    ) % fields
+        '\n  {{\n    "ph": "X", "cat": "kernel", "name": "{name}", "pid": 0, "tid": 7,\n'
+        '    "ts": {ts}, "dur": {dur},\n'
+        '    "args": {{\n      "External id": 5, "device": 0, "stream": 7, "correlation": {correlation}{extra}\n'
+        "    }}\n  }}"
+    ).format(**fields)
 
 
 def document(events, head=HEAD, tail=TAIL):

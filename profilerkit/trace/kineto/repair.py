@@ -158,9 +158,10 @@ def _identity(value: object) -> int | str | None:
 
 def _time(value: object, absent: Decimal) -> Decimal:
     try:
-        return Decimal(value) if isinstance(value, str | int | Decimal) else absent
+        time = Decimal(value) if isinstance(value, str | int | Decimal) else absent
     except InvalidOperation:
         return absent
+    return absent if time.is_snan() else time
 
 
 def _number(value: object) -> int:
