@@ -42,8 +42,6 @@ THIRD_PARTY = {
     "capture": {"torch": False, "pynvml": False, "psutil": True, "msgspec": True},
     "trace": {"numpy": True, "msgspec": True, "isal": True},
     "analysis": {"numpy": True},
-    "rules": {"msgspec": True},
-    "diagnosis": {"msgspec": True},
     # markupsafe is jinja2's own escaping.
     "report": {"jinja2": False, "markupsafe": False, "plotly": False, "rich": False, "msgspec": True},
     "cli": {"torch": False, "pynvml": False},
@@ -331,7 +329,6 @@ TRACE = """{"schemaVersion": 1, "deviceProperties": [], "traceEvents": [
 
 
 def test_analyze_imports_neither_torch_nor_pandas(tmp_path):
-    pytest.importorskip("profilerkit.api")
     (tmp_path / "trace.json").write_text(TRACE, encoding="utf-8")
     program = (
         "import sys\n"

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from profilerkit import api
 from profilerkit.cli import main
-
-api = pytest.importorskip("profilerkit.api")
-from tests.report import samples  # noqa: E402
+from tests.report import samples
 
 DATA_HEADLINE = samples.input_bound().verdict.headline
 

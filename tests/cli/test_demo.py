@@ -68,7 +68,6 @@ def test_a_run_on_a_busy_machine_is_repeated_and_in_the_end_said(tmp_path, capsy
 @pytest.mark.torch
 def test_the_demo_predicts_what_it_then_measures(tmp_path, capsys):
     pytest.importorskip("torch")
-    pytest.importorskip("profilerkit.api")
     assert main(["demo", "input", "-o", str(tmp_path / "demo")]) == 0
     shown = capsys.readouterr()
     assert "input-bound" in shown.out.lower()

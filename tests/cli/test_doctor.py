@@ -8,8 +8,6 @@ import pytest
 from profilerkit.cli import checks, main
 from profilerkit.cli.checks import Check
 
-pytest.importorskip("profilerkit.capture.environment")
-
 
 class NVMLError(Exception):
     pass

@@ -3,8 +3,6 @@ import json
 import pytest
 
 from profilerkit.cli import main
-
-pytest.importorskip("profilerkit.rules.docs")
 from profilerkit.rules import RULES
 
 
