@@ -8,6 +8,7 @@ from profilerkit.units import format_bytes, format_count, format_ns, format_rati
 
 _TOP_ROWS = 20
 _FACT_LIMIT = 60
+_KERNEL_KINDS = {"membw": "bandwidth", "comm": "communication"}
 _MODES = {
     "gpu": "Device events were read.",
     "cpu": "No device events: the main thread stands for the device.",
@@ -54,7 +55,7 @@ def kernel_table(report: Report) -> Table | None:
     rows = tuple(
         (
             inert(kernel.name),
-            inert(kernel.kind, 20),
+            _KERNEL_KINDS.get(kernel.kind, inert(kernel.kind, 20)),
             format_count(kernel.count),
             format_ns(kernel.total_ns),
             format_ns(kernel.median_ns),
