@@ -123,7 +123,7 @@ def latest_end_owner(start: I64, end: I64, label: I64) -> Segments:
 def innermost_owner(start: I64, end: I64, label: I64) -> Segments:
     """For nested intervals of one thread: the most deeply nested one owns the instant.
 
-    Of two with the same extent the lower label counts as the inner one: the order of events in the file does not matter.
+    Of two with the same extent the lower label counts as the inner one, so that the order in the file does not matter.
     Improperly nested input still gives a partition of the union; owners are then approximate.
 
     >>> owned = innermost_owner(np.array([0, 2, 6]), np.array([10, 4, 7]), np.array([1, 2, 3]))
