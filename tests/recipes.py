@@ -8,6 +8,7 @@ import gzip
 import tempfile
 from dataclasses import replace
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -74,8 +75,6 @@ class Trace:
         event = {"ph": "X", "name": name, "cat": category, "pid": pid, "tid": tid, "ts": start, "dur": end - start}
         self.events.append({**event, "args": args} if args else event)
 
-    # host ------------------------------------------------------------------------------------------------------------
-
     def step(self, number, start, end, *, copied_to_gpu=False):
         self.event(f"ProfilerStep#{number}", "user_annotation", start, end)
         if copied_to_gpu:
@@ -83,7 +82,7 @@ class Trace:
 
     def steps(self, *edges):
         """Steps from edge to edge, numbered from 0."""
-        for number, (start, end) in enumerate(zip(edges, edges[1:], strict=False)):
+        for number, (start, end) in enumerate(pairwise(edges)):
             self.step(number, start, end)
 
     def annotation(self, name, start, end, *, tid=MAIN):
@@ -111,8 +110,6 @@ class Trace:
 
     def malloc(self, start, end, *, name="cudaMalloc", tid=MAIN):
         self.call(name, start, end, tid=tid)
-
-    # device ----------------------------------------------------------------------------------------------------------
 
     def _work(self, name, category, start, end, *, launch, call, tid, stream, device, **args):
         if launch is not None:
@@ -157,8 +154,6 @@ class Trace:
         where = {"pid": HOST, "tid": MAIN}
         instant = {"ph": "i", "name": "[memory]", "cat": "cpu_instant_event", "ts": Decimal(str(at)), **where}
         self.events.append({**instant, "args": args})
-
-    # files -----------------------------------------------------------------------------------------------------------
 
     def changed(self, change):
         """A copy whose events went through ``change(event)``, which may return one, several or no events."""
@@ -244,9 +239,6 @@ def training(
         at = device
         trace.step(number, began, at)
     return trace
-
-
-# step logs and run directories -------------------------------------------------------------------------------------------
 
 
 class Log:
@@ -347,8 +339,6 @@ def write_run(run, logs, *, traces=None, world_size=None, ended=True, samples=()
         writer.close()
     return run
 
-
-# facts -----------------------------------------------------------------------------------------------------------------
 
 STEP_NS = 100 * MS
 

@@ -36,9 +36,6 @@ def after_a_gap(end=1_600):
     return trace
 
 
-# input ---------------------------------------------------------------------------------------------------------------
-
-
 def test_wait_before_first_kernel_counts_as_input():
     trace = one_step()
     trace.loader(1_000, "1300.001")
@@ -81,9 +78,6 @@ def test_the_mark_of_a_wrapped_loader_is_input():
     trace = after_a_gap()
     trace.annotation("profilerkit.input", 1_500, 1_560)
     assert trace.parts()["input.wait"] == 60 * US
-
-
-# gaps ------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_gap_without_any_host_event_is_python():
@@ -210,9 +204,6 @@ def test_an_unexplained_wait_stays_unexplained_when_a_step_boundary_cuts_it():
     assert trace.parts() == {"compute.math": 3_000 * US, "idle.unknown": 16_000 * US}
 
 
-# syncs -----------------------------------------------------------------------------------------------------------------
-
-
 def test_a_queue_that_a_sync_drained_is_idle_because_of_it_until_work_is_issued_again():
     trace = one_step()
     trace.kernel(1_000, 1_500, launch=(900, 908))
@@ -296,9 +287,6 @@ def test_where_a_step_ends_does_not_change_what_a_sync_costs(boundary):
     assert trace.parts()["sync.drain"] == 48 * US
 
 
-# allocator, phases and other calls ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["cudaMalloc", "cudaFree", "hipMalloc", "cuMemMap", "cudaHostAlloc"])
 def test_a_gap_under_an_allocator_call_is_memory(name):
     trace = after_a_gap()
@@ -357,9 +345,6 @@ def test_a_gap_is_named_by_what_the_host_does_in_it(name, category, part):
     trace.event(name, category, 1_500, 1_560)
     trace.op(1_500, 1_590)
     assert trace.parts()[part] >= 60 * US
-
-
-# device ------------------------------------------------------------------------------------------------------------------
 
 
 def test_only_communication_that_no_kernel_hides_is_exposed():
@@ -478,9 +463,6 @@ def test_a_second_device_does_not_fill_the_gaps_of_the_busiest_one():
     assert trace.parts()["over.python"] == 90 * US
 
 
-# a host without a device ---------------------------------------------------------------------------------------------------
-
-
 def test_without_device_events_the_operators_of_the_main_thread_are_the_compute():
     trace = one_step()
     trace.op(1_000, 1_300, name="aten::linear")
@@ -526,9 +508,6 @@ def test_a_phase_on_the_host_beats_its_operators():
     trace.op(1_100, 1_300, name="aten::copy_")
     trace.op(1_400, 2_000, name="aten::mm")
     assert trace.parts() == {"other.ckpt": 400 * US, "compute.math": 600 * US}
-
-
-# the promise ---------------------------------------------------------------------------------------------------------------
 
 
 def test_parts_that_do_not_sum_to_the_window_are_refused():
