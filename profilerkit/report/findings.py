@@ -71,15 +71,19 @@ def _basis(evidence: Evidence) -> str:
     return " · ".join(pieces)
 
 
+def _value(value: float | None, unit: str) -> str:
+    return share_text(value) if unit == "ratio" and value is not None else format_value(value, unit)
+
+
 def _evidence_row(evidence: Evidence, anchors: _Anchors) -> EvidenceRow:
     unit = inert(evidence.unit, 20)
     interval = ""
     if evidence.low is not None and evidence.high is not None:
-        interval = f"{format_value(evidence.low, unit)} to {format_value(evidence.high, unit)}"
+        interval = f"{_value(evidence.low, unit)} to {_value(evidence.high, unit)}"
     return EvidenceRow(
         id=anchors.evidence(evidence.id),
         label=inert(evidence.label),
-        value=format_value(evidence.value, unit),
+        value=_value(evidence.value, unit),
         interval=interval,
         basis=_basis(evidence),
         source=evidence.source,
