@@ -187,6 +187,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     outcomes: tuple[OutcomeGroup, ...]
     rule_count: str
+    other_outcomes: str
     run: tuple[Fact, ...]
     loader: tuple[Fact, ...]
     versions: tuple[Fact, ...]

@@ -3,7 +3,7 @@
 from profilerkit.model.report import Collective, Report
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.records import Fact, SignalRow, Table
-from profilerkit.report.wording import STATE_WORDS, listed, plural
+from profilerkit.report.wording import STATE_WORDS, listed, plural, share_text
 from profilerkit.units import format_bytes, format_count, format_ns, format_ratio, format_value
 
 _TOP_ROWS = 20
@@ -59,7 +59,7 @@ def kernel_table(report: Report) -> Table | None:
             format_count(kernel.count),
             format_ns(kernel.total_ns),
             format_ns(kernel.median_ns),
-            format_ratio(kernel.share),
+            share_text(kernel.share),
         )
         for kernel in top
     )

@@ -46,6 +46,7 @@ def build(report: Report) -> View:
         notes=tuple(inert(note, SENTENCE_LIMIT) for note in report.trust.notes),
         outcomes=outcome_groups(report),
         rule_count=wording.rule_count(report.outcomes),
+        other_outcomes=wording.other_outcomes(report.outcomes),
         run=sections.run_facts(report),
         loader=sections.loader_facts(report),
         versions=sections.mapping_facts(report.run.versions),
