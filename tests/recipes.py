@@ -241,6 +241,24 @@ def training(
     return trace
 
 
+def host_training(steps=6, *, compute=100, fetch=0, python=0, comm=0, loader=SINGLE, start=1_000, **fields):
+    """A loop without a device, whose every step is, in µs: fetch, Python, operators, a gloo transfer."""
+    trace = Trace(**fields)
+    at = start
+    for number in range(steps):
+        began = at
+        if fetch:
+            trace.loader(at, at + fetch, name=loader)
+        at += fetch + python
+        trace.op(at, at + compute, name="aten::mm")
+        at += compute
+        if comm:
+            trace.gloo(at, at + comm)
+        at += comm
+        trace.step(number, began, at)
+    return trace
+
+
 class Log:
     """Records of the light tier. Times are µs, records ns; steps follow each other without a hole."""
 
