@@ -158,7 +158,8 @@ def _spent(spans: Spans, start: I64, stop: I64) -> I64:
     out = np.zeros(len(start), dtype=np.int64)
     step = _step_of(spans.start, start, stop)
     np.add.at(out, step[step >= 0], (spans.end - spans.start)[step >= 0])
-    return np.minimum(out, stop - start)
+    capped: I64 = np.minimum(out, stop - start)
+    return capped
 
 
 def _phases(phases: Records, names: Mapping[int, str], waited: Spans, start: I64, stop: I64) -> dict[str, I64]:
