@@ -7,10 +7,10 @@ from typing import Any
 
 from profilerkit.model.step import Family
 from profilerkit.report.palette import FILLS, INKS
-from profilerkit.report.timeline import Column, Timeline, slowest_of_groups
+from profilerkit.report.timeline import REST, Column, Timeline, slowest_of_groups
 from profilerkit.report.wording import FAMILY_LABELS
 
-#: Colour key of a step whose parts are not known.
+#: Colour key of the time whose parts are not known.
 UNSPLIT = "unsplit"
 
 _STRIP_COLUMNS = 200
@@ -20,15 +20,14 @@ _UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 
 def _shares(column: Column) -> list[tuple[str, int]]:
     """Colour key and ns of each layer, bottom first."""
-    if not column.families:
-        return [(UNSPLIT, column.time_ns)]
     order: list[Family] = list(FAMILY_LABELS)
-    return [(family, column.families[family]) for family in order if column.families.get(family)]
+    known = [(family, column.families[family]) for family in order if column.families.get(family)]
+    return [*known, (UNSPLIT, column.unsplit_ns)] if column.unsplit_ns else known
 
 
 def colour_names() -> dict[str, str]:
     """Every colour key of the figure and its name, bottom layer first."""
-    return dict([*FAMILY_LABELS.items(), (UNSPLIT, "Not split")])
+    return dict([*FAMILY_LABELS.items(), (UNSPLIT, REST)])
 
 
 def strip_paths(timeline: Timeline) -> tuple[dict[str, str], int, int]:
@@ -105,7 +104,7 @@ def step_figure(timeline: Timeline) -> dict[str, Any]:
         "median": _number(timeline.median_ns / size),
         "unit": unit,
         "schemes": {
-            "light": {**FILLS["light"], **INKS["light"], UNSPLIT: INKS["light"]["muted"]},
-            "dark": {**FILLS["dark"], **INKS["dark"], UNSPLIT: INKS["dark"]["muted"]},
+            "light": {**FILLS["light"], **INKS["light"], UNSPLIT: FILLS["light"]["other"]},
+            "dark": {**FILLS["dark"], **INKS["dark"], UNSPLIT: FILLS["dark"]["other"]},
         },
     }

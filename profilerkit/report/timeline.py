@@ -15,6 +15,8 @@ from profilerkit.units import format_count, format_ns
 SLOW_FACTOR = 1.3
 #: Columns higher than this multiple of the median are cut off, so that one compile step does not flatten the rest.
 CUT_FACTOR = 2.5
+#: The part of a step that its timers did not split.
+REST = "Rest, not split"
 _TABLE_ROWS = 40
 _SLOWEST_ROWS = 20
 
@@ -29,6 +31,11 @@ class Column(msgspec.Struct, frozen=True):
     largest: str
     slow: bool
     steady: bool
+
+    @property
+    def unsplit_ns(self) -> int:
+        """Time of the step that was not split into parts."""
+        return max(0, self.time_ns - sum(self.families.values()))
 
 
 class Timeline(msgspec.Struct, frozen=True):
@@ -129,6 +136,7 @@ def _table(timeline: Timeline) -> Table:
         shown = sorted({id(c): c for c in (*slowest, *columns[::every])}.values(), key=lambda column: column.index)
         caption = f"The {_SLOWEST_ROWS} slowest steps and one of every {every}. The JSON has all of them."
     used: list[Family] = [family for family in FAMILY_LABELS if any(column.families.get(family) for column in columns)]
+    rest = any(column.unsplit_ns for column in columns)
     rows = tuple(
         (
             format_count(column.index),
@@ -136,6 +144,7 @@ def _table(timeline: Timeline) -> Table:
             column.largest or "not split",
             format_ns(column.time_ns),
             *(format_ns(column.families[family]) if family in column.families else "0 ns" for family in used),
+            *((format_ns(column.unsplit_ns),) if rest else ()),
         )
         if column.families
         else (
@@ -144,10 +153,18 @@ def _table(timeline: Timeline) -> Table:
             "not split",
             format_ns(column.time_ns),
             *("not split" for _ in used),
+            *((format_ns(column.unsplit_ns),) if rest else ()),
         )
         for column in shown
     )
-    names = ("Step", "State", "Largest part", "Time", *(FAMILY_LABELS[family] for family in used))
+    names = (
+        "Step",
+        "State",
+        "Largest part",
+        "Time",
+        *(FAMILY_LABELS[family] for family in used),
+        *((REST,) if rest else ()),
+    )
     return Table(caption, names, rows, 3)
 
 
