@@ -48,9 +48,11 @@ def analyze(
     places = [Path(path) for path in paths]
     record = read_run(places[0]) if len(places) == 1 and is_run_directory(places[0]) else None
     ranks = _ranks_of_run(record) if record else _ranks_of_traces(places)
+    recorded = len(ranks)
     if rank is not None:
         ranks = _only(ranks, rank)
-    facts = run_facts(ranks, device=device)
+    world_size = record.manifest.world_size if record and record.manifest else None
+    facts = run_facts(ranks, device=device, world_size=world_size, recorded=recorded)
     outcomes = run_rules(facts, RULES, select=select, ignore=ignore)
     return Report(
         verdict=diagnose(facts, outcomes),
@@ -138,9 +140,9 @@ def _describe(
         files=tuple(entry.origin for entry in ranks),
         profilerkit_version=version,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        world_size=facts.world_size or (manifest.world_size if manifest else None),
+        world_size=facts.world_size,
         ranks=tuple(entry.rank for entry in ranks if entry.rank is not None),
-        missing_ranks=len(record.missing_ranks) if record else facts.missing_ranks,
+        missing_ranks=facts.missing_ranks,
         ended=_ended(ends),
         command=" ".join((Path(manifest.argv[0]).name, *manifest.argv[1:])) if manifest and manifest.argv else None,
         devices=tuple(dict.fromkeys(entry.device for entry in facts.ranks if entry.device)),

@@ -87,6 +87,8 @@ def fp32_math_names(strings: tuple[str, ...]) -> npt.NDArray[np.bool_]:
 
 def in_window(columns: TraceColumns, window: Spans) -> npt.NDArray[np.bool_]:
     """``(n_events,)`` mask of events that start inside ``window``."""
+    if not len(window):
+        return np.zeros(len(columns), dtype=np.bool_)
     index = np.searchsorted(window.start, columns.ts_ns, side="right") - 1
     mask: npt.NDArray[np.bool_] = (index >= 0) & (columns.ts_ns < window.end[np.maximum(index, 0)])
     return mask

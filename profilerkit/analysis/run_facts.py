@@ -16,17 +16,25 @@ from profilerkit.rundir.layout import RankMeta
 WAITING_SPREAD = 0.05
 
 
-def run_facts(ranks: Sequence[RankFacts], *, device: str | None = None) -> Facts:
+def run_facts(
+    ranks: Sequence[RankFacts],
+    *,
+    device: str | None = None,
+    world_size: int | None = None,
+    recorded: int | None = None,
+) -> Facts:
     """Facts of a run, told from its judged rank.
 
     Args:
         ranks: at least one.
         device: a device name that overrides the one in the trace.
+        world_size: ranks of the job as its manifest says; ``None`` leaves it to the traces.
+        recorded: ranks that could be read, where ``ranks`` are chosen among them.
     """
     judged, named = _judge(ranks)
     chosen = ranks[judged]
     trace = chosen.trace
-    world = _world_size(ranks)
+    world = world_size or _world_size(ranks)
     properties = trace.properties if trace else None
     name = device or (properties.name if properties else None)
     meta = chosen.record.meta if chosen.record else None
@@ -41,7 +49,7 @@ def run_facts(ranks: Sequence[RankFacts], *, device: str | None = None) -> Facts
         trust=_trust(ranks, chosen),
         judged_rank=judged,
         world_size=world,
-        missing_ranks=max(world - len(ranks), 0) if world is not None else None,
+        missing_ranks=max(world - (recorded or len(ranks)), 0) if world is not None else None,
         waiting_rank_named=named,
         input=chosen.input,
         loader=_loader(meta),
@@ -91,13 +99,16 @@ def _judge(ranks: Sequence[RankFacts]) -> tuple[int, bool]:
     """The rank whose story is told, and whether the others wait for it.
 
     In a collective everybody leaves together, so the rank that spends least in collectives arrived last: what the
-    others book as communication is waiting for it. Without collectives the slowest rank is told.
+    others book as communication is waiting for it. Without collectives the slowest rank is told. A rank without a trace
+    says nothing about its communication and is told only where no rank has one.
     """
-    exposed = [rank.share("comm.other") for rank in ranks]
-    if len(ranks) > 1 and max(exposed) - min(exposed) >= WAITING_SPREAD:
-        return exposed.index(min(exposed)), True
-    lengths = [rank.steps.time_ns.median if rank.steps.time_ns else 0 for rank in ranks]
-    return lengths.index(max(lengths)), False
+    traced = [index for index, rank in enumerate(ranks) if rank.trace is not None] or list(range(len(ranks)))
+    exposed = [ranks[index].share("comm.other") for index in traced]
+    if max(exposed) - min(exposed) >= WAITING_SPREAD:
+        return traced[exposed.index(min(exposed))], True
+    times = [ranks[index].steps.time_ns for index in traced]
+    lengths = [time.median if time else 0 for time in times]
+    return traced[lengths.index(max(lengths))], False
 
 
 def _world_size(ranks: Sequence[RankFacts]) -> int | None:

@@ -72,6 +72,13 @@ class Rule(ABC):
         """Decide from facts alone; never guess a missing one."""
 
 
+def no_device_events(facts: Facts, reason: str) -> NotApplicable | MissingData:
+    """How a rule about device events ends without any: not recorded, or, where a trace was read, not there."""
+    if facts.trace_read:
+        return NotApplicable(reason)
+    return MissingData("what the device did is only seen in a trace", "profilerkit.profile(..., deep=True)")
+
+
 def worth_saying(facts: Facts, expected: float) -> bool:
     """Whether a saving is above the floor and above the noise of the step time."""
     noise = 2.0 * facts.step_error_ns / facts.step_ns if facts.step_ns else 0.0

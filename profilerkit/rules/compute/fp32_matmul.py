@@ -14,6 +14,7 @@ from profilerkit.rules.rule import (
     Result,
     Rule,
     finding_for,
+    no_device_events,
     worth_saying,
 )
 from profilerkit.units import format_ratio
@@ -48,7 +49,7 @@ class Fp32Matmul(Rule):
     def check(self, facts: Facts) -> Result:
         """Fires when FP32 math owns ``smallest_share`` of the step on a device with tensor cores."""
         if facts.math is None:
-            return NotApplicable("no device events: there is no tensor core to use")
+            return no_device_events(facts, "no device events: there is no tensor core to use")
         if facts.math.compute_major is None:
             return MissingData("the trace does not name the device", "record with torch.profiler, which adds it")
         if facts.math.compute_major < _TENSOR_CORE_MAJOR:

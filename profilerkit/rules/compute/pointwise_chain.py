@@ -6,7 +6,7 @@ from typing import ClassVar
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import fused_chain, saving
 from profilerkit.model.finding import Evidence, Fix
-from profilerkit.rules.rule import Fired, NotApplicable, Passed, Result, Rule, finding_for, worth_saying
+from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, no_device_events, worth_saying
 from profilerkit.units import format_ratio
 
 
@@ -37,7 +37,7 @@ class PointwiseChain(Rule):
     def check(self, facts: Facts) -> Result:
         """Fires when long pointwise chains own ``smallest_share`` of the step."""
         if facts.chains is None:
-            return NotApplicable("no device events: operator names do not tell bandwidth on a CPU")
+            return no_device_events(facts, "no device events: operator names do not tell bandwidth on a CPU")
         chains = facts.chains
         if chains.share < self.smallest_share:
             return Passed(f"chains of pointwise kernels take {format_ratio(chains.share)} of the step")

@@ -6,7 +6,16 @@ from typing import ClassVar
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.finding import Evidence, Fix
-from profilerkit.rules.rule import Fired, NotApplicable, Passed, Result, Rule, finding_for, share_evidence, worth_saying
+from profilerkit.rules.rule import (
+    Fired,
+    Passed,
+    Result,
+    Rule,
+    finding_for,
+    no_device_events,
+    share_evidence,
+    worth_saying,
+)
 from profilerkit.units import format_ns, format_ratio
 
 
@@ -38,7 +47,7 @@ class PageableCopy(Rule):
     def check(self, facts: Facts) -> Result:
         """Fires when pageable batch copies are slow and exposed."""
         if facts.copies is None:
-            return NotApplicable("no device events: nothing is copied to a device")
+            return no_device_events(facts, "no device events: nothing is copied to a device")
         if facts.copies.per_step == 0:
             return Passed("no batch is copied from pageable memory")
         known = facts.spec.pcie_gb_per_s if facts.spec else None

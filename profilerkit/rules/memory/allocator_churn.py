@@ -6,7 +6,17 @@ from typing import ClassVar
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.finding import Evidence, Fix
-from profilerkit.rules.rule import Fired, NotApplicable, Passed, Result, Rule, finding_for, share_evidence, worth_saying
+from profilerkit.rules.rule import (
+    Fired,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    finding_for,
+    no_device_events,
+    share_evidence,
+    worth_saying,
+)
 from profilerkit.units import format_ns, format_ratio
 
 
@@ -33,7 +43,7 @@ class AllocatorChurn(Rule):
     def check(self, facts: Facts) -> Result:
         """Fires when allocator calls recur in the steady window and hold the device."""
         if facts.allocator is None:
-            return NotApplicable("no device events: there is no device allocator")
+            return no_device_events(facts, "no device events: there is no device allocator")
         if facts.cold is not None:
             return NotApplicable("the window is dominated by first-use work, which allocates once")
         calls = facts.allocator.calls_per_step

@@ -6,7 +6,16 @@ from typing import ClassVar
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.finding import Evidence, Fix
-from profilerkit.rules.rule import Fired, NotApplicable, Passed, Result, Rule, finding_for, share_evidence, worth_saying
+from profilerkit.rules.rule import (
+    Fired,
+    Passed,
+    Result,
+    Rule,
+    finding_for,
+    no_device_events,
+    share_evidence,
+    worth_saying,
+)
 from profilerkit.units import format_ratio
 
 
@@ -35,7 +44,7 @@ class FrequentSync(Rule):
     def check(self, facts: Facts) -> Result:
         """Fires when blocking calls are frequent and leave the device idle."""
         if facts.syncs is None or facts.device is None:
-            return NotApplicable("no device events: a CPU has no queue to drain")
+            return no_device_events(facts, "no device events: a CPU has no queue to drain")
         syncs = facts.syncs
         if syncs.per_step <= self.most_per_step:
             return Passed(f"{syncs.per_step:,.1f} blocking calls per step")

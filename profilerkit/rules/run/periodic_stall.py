@@ -58,7 +58,7 @@ class PeriodicStall(Rule):
                 f"{facts.steps.count} steps are too few to see a period",
                 "record the whole run: profilerkit.profile(...)",
             )
-        return Passed("no stall recurs that costs 2 % of the run")
+        return Passed(f"no stall recurs that costs {format_ratio(self.smallest_share)} of the run")
 
     def _expected(self, stall: Stall) -> float:
         return stall.share * (self.background_ratio if stall.kind == "checkpoint" else self.rarer_ratio)

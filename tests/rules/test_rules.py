@@ -1,0 +1,620 @@
+"""Every rule: fires, passes, abstains on a missing signal, just above and just below each threshold."""
+
+from dataclasses import fields, replace
+
+import pytest
+
+from profilerkit.analysis.facts import (
+    AllocatorFacts,
+    ChainFacts,
+    ColdFacts,
+    CommFacts,
+    CopyFacts,
+    MathFacts,
+    Stall,
+    SyncFacts,
+)
+from profilerkit.hardware.lookup import lookup
+from profilerkit.model.report import Collective
+from profilerkit.model.run import Loader, Series, Trust
+from profilerkit.model.step import Steps
+from profilerkit.rules import RULES
+from profilerkit.rules.rule import SMALLEST_SAVING, Fired, MissingData, NotApplicable, Passed
+from profilerkit.rules.runner import run_rules
+from tests.recipes import DEVICE, GEMM, INPUT, MS, STEP_NS, facts, parts, steps
+
+RULE = {rule.code: rule for rule in RULES}
+A100 = lookup("NVIDIA A100-SXM4-80GB")
+V100 = lookup("Tesla V100-SXM2-32GB")
+LINK = A100.pcie_gb_per_s * 1e9
+NO_STEPS = Steps(count=0, steady=0, dropped={}, found_by="nothing", inferred=True, time_ns=None)
+JUST = 1e-6
+
+
+def check(code, known, **options):
+    return replace(RULE[code], **options).check(known)
+
+
+def ended(code, known, **options):
+    return type(check(code, known, **options))
+
+
+def finding(code, known, **options):
+    result = check(code, known, **options)
+    assert isinstance(result, Fired), result
+    (only,) = result.findings
+    return only
+
+
+def on_host(shares=None, **changes):
+    """Facts without a device: the main thread stands for it."""
+    none = dict.fromkeys(("device", "copies", "syncs", "allocator", "math", "chains"))
+    return facts(shares, mode="cpu", trust=Trust(mode="cpu", inflation_ratio=1.0), **{**none, **changes})
+
+
+def timers_only(shares=None, **changes):
+    """Facts of a run of which no trace was read."""
+    return replace(on_host(shares, **changes), mode="steps", trace_read=False)
+
+
+def communicating(share, *, overlap=0.5, small=0.0, alone=0.5):
+    """A step that exposes ``share`` of communication; ``alone`` of it computes with no communication beside it."""
+    exposed = share * STEP_NS
+    comm = CommFacts(
+        per_step=4.0,
+        total_ns=exposed / (1.0 - overlap),
+        exposed_ns=exposed,
+        alone_compute_ns=alone * STEP_NS,
+        small_ratio=small,
+        table=(Collective(name="allreduce", count=80, total_ns=1, exposed_ns=1),),
+    )
+    return facts({"comm.other": share}, comm=comm, world_size=1)
+
+
+def fp32(share, *, tensor=0.0, major=8, spec=A100):
+    found = MathFacts(
+        math_share=share + tensor, fp32_share=share, tensor_core_share=tensor, compute_major=major, example=GEMM
+    )
+    return facts(math=found, spec=spec)
+
+
+def chained(share, length=5.0):
+    return facts(
+        {"compute.membw": share},
+        chains=ChainFacts(share=share, chains_per_step=10.0, mean_length=length, example=("add", "mul", "relu")),
+    )
+
+
+def utilised(busy, useful, **changes):
+    return facts({"compute.small": 1.0 - useful}, device=replace(DEVICE, busy_ratio=busy), **changes)
+
+
+def waiting(share, **changes):
+    """A loader with four workers that holds the step."""
+    return facts({"input.wait": share}, loader=Loader(kind="DataLoader", num_workers=4), **changes)
+
+
+def alone(share, **changes):
+    """A loader without workers that holds the step."""
+    return facts(
+        {"input.prep": share},
+        **{"loader": Loader(kind="DataLoader", num_workers=0), "usable_cores": 8.0, **changes},
+    )
+
+
+def copying(share, *, rate=3e9, spec=A100, per_step=1.0):
+    """Pageable copies at ``rate`` bytes per second that take ``share`` of the step, all exposed."""
+    time_ns = share * STEP_NS
+    copies = CopyFacts(
+        per_step=per_step, bytes_per_step=rate * time_ns * 1e-9, time_ns=time_ns, exposed_ns=share * STEP_NS
+    )
+    return facts({"input.h2d": share}, copies=copies, spec=spec)
+
+
+def allocating(share, *, calls=3.0):
+    return facts({"mem.alloc": share}, allocator=AllocatorFacts(calls_per_step=calls, host_ns=share * STEP_NS))
+
+
+def issuing(share, part="over.dispatch", **changes):
+    return facts({part: share}, **changes)
+
+
+def syncing(per_step, share=0.2, *, busy=0.5, blocked=0.5):
+    syncs = SyncFacts(
+        per_step=per_step, blocked_ns=blocked * STEP_NS, drained_ns=share * STEP_NS, culprits=(("cudaStreamSync", 60),)
+    )
+    return facts({"sync.drain": share}, syncs=syncs, device=replace(DEVICE, busy_ratio=busy))
+
+
+def stalling(share, kind="checkpoint", part="other.ckpt", source="measured"):
+    stall = Stall(
+        kind=kind, part=part, count=4, period=10, excess_ns=300.0 * MS, share=share, source=source, steps=(9, 39)
+    )
+    return facts(stalls=(stall,))
+
+
+def cold(share, steady=20):
+    return facts(cold=ColdFacts(share=share, calls=(("cudaFree", 4_000 * MS),)), steady=steady)
+
+
+FIRES = {
+    "CO001": communicating(0.2),
+    "CP001": fp32(0.5),
+    "CP004": chained(0.5),
+    "CP008": utilised(0.95, 0.3),
+    "IN001": waiting(0.4),
+    "IN002": alone(0.4),
+    "IN009": copying(0.3),
+    "ME001": allocating(0.1),
+    "OV001": issuing(0.3),
+    "OV002": syncing(8.0),
+    "RU001": stalling(0.1),
+    "RU003": facts(steady=4),
+}
+PASSES = {
+    "CO001": communicating(0.01),
+    "CP001": fp32(0.02),
+    "CP004": chained(0.05),
+    "CP008": utilised(0.95, 0.9),
+    "IN001": waiting(0.01),
+    "IN002": alone(0.01),
+    "IN009": facts(copies=CopyFacts(per_step=0.0, bytes_per_step=0.0, time_ns=0.0, exposed_ns=0.0)),
+    "ME001": facts(),
+    "OV001": facts(),
+    "OV002": syncing(1.0),
+    "RU001": facts(),
+    "RU003": facts(),
+}
+MISSING = {
+    "CO001": timers_only(world_size=4),
+    "CP001": fp32(0.5, major=None),
+    "CP008": replace(timers_only(), device=None),
+    "IN001": replace(waiting(0.4), input=None),
+    "IN002": replace(alone(0.4), input=None),
+    "OV001": timers_only({"over.python": 0.5}),
+    "OV002": timers_only(),
+    "CP004": timers_only(),
+    "IN009": timers_only(),
+    "ME001": timers_only(),
+    "RU001": facts(steady=5),
+    "RU003": facts(steps=NO_STEPS, step_ns=None),
+}
+NOT_APPLICABLE = {
+    "CO001": facts(),
+    "CP001": on_host(),
+    "CP004": on_host(),
+    "CP008": on_host(),
+    "IN002": waiting(0.4),
+    "IN009": on_host(),
+    "ME001": on_host(),
+    "OV001": replace(issuing(0.5), cold=ColdFacts(share=0.5, calls=())),
+    "OV002": on_host(),
+}
+
+#: (rule, option): just fires, just does not. Facts are on either side of the default value of the option.
+THRESHOLDS = {
+    ("CO001", "smallest_share"): (communicating(0.05), communicating(0.05 - JUST)),
+    ("CP001", "smallest_share"): (fp32(0.10), fp32(0.10 - JUST)),
+    ("CP004", "smallest_share"): (chained(0.20), chained(0.20 - JUST)),
+    ("CP008", "busy_ratio"): (utilised(0.90, 0.3), utilised(0.90 - JUST, 0.3)),
+    ("CP008", "useful_share"): (utilised(0.95, 0.50 - JUST), utilised(0.95, 0.50 + 1e-12)),
+    ("IN001", "smallest_share"): (waiting(0.05), waiting(0.05 - JUST)),
+    ("IN002", "smallest_share"): (alone(0.03), alone(0.03 - JUST)),
+    ("IN009", "slow_ratio"): (copying(0.9, rate=0.4999 * LINK), copying(0.9, rate=0.5001 * LINK)),
+    ("OV001", "smallest_share"): (issuing(0.05), issuing(0.05 - JUST)),
+    ("OV002", "most_per_step"): (syncing(2.0 + JUST), syncing(2.0)),
+    ("RU001", "smallest_share"): (stalling(0.04, kind="logging"), stalling(0.02 - JUST)),
+    ("RU003", "fewest_steps"): (facts(steady=7), facts(steady=8)),
+    ("RU003", "cold_share"): (cold(0.25), cold(0.25 - JUST)),
+    ("RU003", "mean_ratio"): (
+        facts(steps=steps(mean_ns=round(1.2 * STEP_NS) + 1)),
+        facts(steps=steps(mean_ns=round(1.2 * STEP_NS))),
+    ),
+}
+
+
+@pytest.mark.parametrize("code", RULE)
+def test_the_rule_fires(code):
+    assert ended(code, FIRES[code]) is Fired
+
+
+@pytest.mark.parametrize("code", RULE)
+def test_the_rule_passes_with_the_number_that_says_so(code):
+    result = check(code, PASSES[code])
+    assert isinstance(result, Passed), result
+    assert result.reason
+
+
+@pytest.mark.parametrize("code", MISSING)
+def test_the_rule_abstains_without_its_signal_and_says_how_to_record_it(code):
+    result = check(code, MISSING[code])
+    assert isinstance(result, MissingData), result
+    assert result.reason
+    assert result.hint
+
+
+@pytest.mark.parametrize("code", NOT_APPLICABLE)
+def test_the_rule_is_not_about_runs_without_its_subject(code):
+    result = check(code, NOT_APPLICABLE[code])
+    assert isinstance(result, NotApplicable), result
+    assert result.reason
+
+
+@pytest.mark.parametrize("code", RULE)
+def test_every_rule_can_abstain(code):
+    assert code in MISSING or code in NOT_APPLICABLE
+
+
+@pytest.mark.parametrize(("code", "option"), THRESHOLDS)
+def test_a_threshold_lies_where_it_says(code, option):
+    above, below = THRESHOLDS[code, option]
+    assert ended(code, above) is Fired
+    assert ended(code, below) is Passed
+
+
+@pytest.mark.parametrize("code", FIRES)
+def test_no_rule_speaks_within_the_noise_of_the_step_time(code):
+    if code in ("CP008", "RU003"):
+        return  # observations without a saving
+    noisy = replace(FIRES[code], step_error_ns=0.5 * STEP_NS)
+    assert ended(code, noisy) is Passed
+
+
+@pytest.mark.parametrize("code", FIRES)
+def test_a_saving_is_ordered_below_its_bound_and_below_the_step(code):
+    for found in check(code, FIRES[code]).findings:
+        if found.saving is not None:
+            assert 0.0 <= found.saving.low <= found.saving.expected <= found.saving.high <= 1.0
+            assert found.saving.expected >= SMALLEST_SAVING
+
+
+@pytest.mark.parametrize("code", FIRES)
+def test_a_finding_says_what_was_seen_what_to_do_and_how_to_check_it(code):
+    for found in check(code, FIRES[code]).findings:
+        assert found.evidence
+        assert all(entry.label and entry.origin and entry.unit and entry.value is not None for entry in found.evidence)
+        assert found.title
+        assert found.why
+        if found.bound is not None:
+            assert found.saving is not None
+            assert found.fix is not None
+            assert found.confirm
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("CO001", "16-bit"),
+        ("CP001", '"highest" → "high"'),
+        ("CP004", "eager → torch.compile"),
+        ("IN001", "num_workers 4 → 7"),
+        ("IN002", "num_workers 0 → 1"),
+        ("IN009", "pin_memory False → True"),
+        ("ME001", "fixed → expandable"),
+        ("OV001", "eager → torch.compile"),
+        ("OV002", "every 50 steps instead of in each"),
+    ],
+)
+def test_a_fix_names_the_current_and_the_proposed_value(code, text):
+    known = waiting(0.3) if code == "IN001" else FIRES[code]
+    assert text in finding(code, known).fix.text
+
+
+def test_few_steady_steps_cap_the_confidence():
+    by_steps = {}
+    for steady in (1, 2, 7, 8):
+        known = facts({"input.wait": 0.4}, steady=steady, loader=Loader(kind="DataLoader", num_workers=4))
+        by_steps[steady] = finding("IN001", known).confidence
+    assert by_steps == {1: "low", 2: "medium", 7: "medium", 8: "high"}
+
+
+def test_every_threshold_is_tried_on_both_sides():
+    tried = set(THRESHOLDS) | {
+        ("CO001", "small_ratio"),
+        ("CO001", "overlap_ratio"),
+        ("CP001", "reached_ratio"),
+        ("CP004", "reached_ratio"),
+        ("IN009", "pinned_ratio"),
+        ("IN009", "assumed_link_gb_per_s"),
+        ("ME001", "smallest_share"),
+        ("OV001", "unmeasured_inflation_ratio"),
+        ("RU001", "background_ratio"),
+        ("RU001", "rarer_ratio"),
+        ("RU001", "fewest_steps"),
+    }
+    assert tried == {(rule.code, field.name) for rule in RULES for field in fields(rule)}
+
+
+# CO001
+
+
+@pytest.mark.parametrize(
+    ("overlap", "small", "detail"),
+    [
+        (0.30, 0.0, "bandwidth"),
+        (0.30 - JUST, 0.0, "no-overlap"),
+        (0.0, 0.30, "latency"),
+        (0.0, 0.30 - JUST, "no-overlap"),
+        (0.5, None, "bandwidth"),
+    ],
+)
+def test_exposed_communication_is_told_apart_by_size_and_overlap(overlap, small, detail):
+    found = finding("CO001", communicating(0.2, overlap=overlap, small=small))
+    assert (found.bound, found.detail) == ("comm-bound", detail)
+
+
+def test_communication_with_nothing_to_hide_it_behind_gives_no_finding():
+    assert ended("CO001", communicating(0.6, alone=0.01)) is Passed
+
+
+def test_no_more_communication_is_hidden_than_there_is_computation():
+    saving = finding("CO001", communicating(0.6, alone=0.25)).saving
+    assert (saving.expected, saving.high) == (pytest.approx(0.25), pytest.approx(0.6))
+
+
+def test_one_rank_of_several_cannot_tell_transfer_from_waiting():
+    known = replace(communicating(0.2), world_size=8)
+    found = finding("CO001", known)
+    assert found.confidence == "medium"
+    assert "cannot be told apart" in found.why
+
+
+def test_a_run_of_one_rank_without_a_trace_has_no_collectives_to_miss():
+    assert ended("CO001", timers_only(world_size=1)) is NotApplicable
+
+
+# CP001
+
+
+def test_fp32_beside_more_tensor_core_math_is_left_alone():
+    assert ended("CP001", fp32(0.3, tensor=0.3)) is Passed
+    assert ended("CP001", fp32(0.3, tensor=0.3 - JUST)) is Fired
+
+
+def test_a_device_before_tensor_cores_has_no_faster_unit():
+    assert ended("CP001", fp32(0.5, major=6)) is NotApplicable
+
+
+def test_a_device_without_known_peaks_has_no_saving_to_state():
+    assert ended("CP001", fp32(0.5, spec=None)) is MissingData
+
+
+def test_the_saving_of_tensor_cores_follows_the_peaks_of_the_device():
+    found = finding("CP001", fp32(0.5))
+    ratio = 156 / 19.5  # dense TF32 over FP32 TFLOPS of an A100
+    assert found.saving.high == pytest.approx(0.5 * (1 - 1 / ratio))
+    assert found.saving.expected == pytest.approx(0.5 * (1 - 1 / (0.4 * ratio)))
+    assert finding("CP001", fp32(0.5), reached_ratio=0.8).saving.expected > found.saving.expected
+
+
+def test_without_a_trace_nobody_knows_what_the_device_computed():
+    assert ended("CP001", timers_only()) is MissingData
+
+
+def test_before_tf32_the_fix_is_mixed_precision():
+    assert "float16" in finding("CP001", fp32(0.5, major=7, spec=V100)).fix.text
+
+
+# CP004
+
+
+def test_the_bound_of_fusion_reads_once_and_writes_once():
+    saving = finding("CP004", chained(0.5, length=4.0)).saving
+    assert saving.high == pytest.approx(0.5 * (1 - 2 / 5))
+    assert saving.expected == pytest.approx(0.6 * saving.high)
+    assert finding("CP004", chained(0.5, length=4.0), reached_ratio=1.0).saving.expected == pytest.approx(saving.high)
+
+
+def test_without_shapes_a_chain_is_told_with_low_confidence():
+    assert finding("CP004", chained(0.5)).confidence == "low"
+
+
+# CP008
+
+
+def test_sampled_utilisation_counts_more_than_the_trace():
+    def sampled(mean):
+        return (Series(name="gpu.utilization", unit="ratio", n=10, mean=mean, p10=mean, p90=mean, maximum=mean),)
+
+    assert ended("CP008", utilised(0.2, 0.3, samples=sampled(0.95))) is Fired
+    assert ended("CP008", utilised(0.95, 0.3, samples=sampled(0.2))) is Passed
+
+
+def test_an_occupied_device_is_an_observation_without_a_bound():
+    found = finding("CP008", FIRES["CP008"])
+    assert (found.bound, found.saving, found.fix) == (None, None, None)
+    assert "compute.small" in found.why
+
+
+# IN001
+
+
+@pytest.mark.parametrize("part", ["prep", "fetch", "wait"])
+def test_the_largest_input_part_is_the_detail(part):
+    known = replace(waiting(0.1), parts=parts({f"input.{part}": 0.3, "compute.math": 0.7}))
+    assert finding("IN001", known).detail == part
+
+
+def test_a_wait_read_from_a_trace_is_less_sure_than_a_timed_one():
+    assert finding("IN001", waiting(0.4)).confidence == "high"
+    assert finding("IN001", waiting(0.4, input=replace(INPUT, source="derived"))).confidence == "medium"
+
+
+def test_where_workers_cannot_help_the_transform_must_get_cheaper():
+    known = waiting(0.4, usable_cores=4.0)
+    found = finding("IN001", known)
+    assert "Halve the cost" in found.fix.text
+    assert found.saving.expected == pytest.approx(0.2)
+
+
+def test_without_workers_the_fix_is_left_to_the_rule_about_workers():
+    assert finding("IN001", alone(0.4)).fix is None
+    assert finding("IN002", alone(0.4)).fix is not None
+
+
+def test_without_workers_and_without_cores_the_transform_must_get_cheaper():
+    known = alone(0.4, usable_cores=1.0, input=replace(INPUT, cpu_ratio=1.0))
+    assert "Halve the cost" in finding("IN001", known).fix.text
+    assert ended("IN002", known) is Passed
+
+
+def test_copies_to_the_device_are_no_wait_for_the_loader():
+    assert ended("IN001", facts({"input.h2d": 0.5})) is Passed
+
+
+# IN002
+
+
+def test_an_unknown_loader_is_not_taken_for_one_without_workers():
+    known = replace(alone(0.4), loader=None, input=replace(INPUT, single_process=None))
+    assert ended("IN002", known) is MissingData
+
+
+def test_a_single_process_iterator_in_a_trace_is_enough_and_less_sure():
+    known = replace(alone(0.4), loader=None, input=replace(INPUT, single_process=True))
+    assert finding("IN002", known).confidence == "medium"
+    assert finding("IN002", alone(0.4)).confidence == "high"
+
+
+def test_the_number_of_workers_follows_the_measured_rates():
+    # 60 ms of loading against 40 of computing, with a margin of a fifth: 1.8 workers.
+    found = finding("IN002", alone(0.6))
+    assert "num_workers 0 → 2" in found.fix.text
+    assert "num_workers=2" in found.fix.code
+    # Computing takes 40 ms afterwards: 60 % are saved.
+    assert found.saving.expected == pytest.approx(0.6)
+
+
+# IN009
+
+
+def test_without_a_known_link_the_slowest_one_is_assumed():
+    slow, fast = copying(0.9, rate=7.8e9, spec=None), copying(0.9, rate=8.0e9, spec=None)
+    assert finding("IN009", slow).confidence == "medium"
+    assert ended("IN009", fast) is Passed
+    assert ended("IN009", fast, assumed_link_gb_per_s=63.0) is Fired
+
+
+def test_pinned_copies_run_at_most_of_the_link():
+    # 3 GB/s for 30 ms move 90 MB; the link would move them in a tenth of the time.
+    found = finding("IN009", copying(0.3))
+    assert found.saving.expected == pytest.approx(0.3 - 90e6 / (0.85 * LINK) / 0.1)
+    assert found.saving.high == pytest.approx(0.3)
+    assert finding("IN009", copying(0.3), pinned_ratio=0.5).saving.expected < found.saving.expected
+
+
+# ME001
+
+
+def test_allocation_below_the_general_floor_is_not_worth_a_finding():
+    assert ended("ME001", allocating(0.02)) is Fired
+    assert ended("ME001", allocating(0.02 - JUST)) is Passed
+    assert ended("ME001", allocating(0.1), smallest_share=0.1) is Fired
+    assert ended("ME001", allocating(0.1 - JUST), smallest_share=0.1) is Passed
+
+
+def test_allocation_without_calls_in_the_window_passes():
+    assert ended("ME001", allocating(0.1, calls=0.0)) is Passed
+
+
+def test_a_cold_window_allocates_once():
+    assert ended("ME001", replace(allocating(0.3), cold=ColdFacts(share=0.5, calls=()))) is NotApplicable
+
+
+# OV001
+
+
+@pytest.mark.parametrize(
+    ("shares", "detail", "expected"),
+    [
+        ({"over.dispatch": 0.2, "over.launch": 0.05, "over.python": 0.1}, "launch", 0.25),
+        ({"over.dispatch": 0.1, "over.launch": 0.05, "over.python": 0.3}, "python", 0.3),
+    ],
+)
+def test_host_work_is_python_or_issuing_whichever_is_larger(shares, detail, expected):
+    found = finding("OV001", facts(shares))
+    assert (found.detail, found.saving.expected) == (detail, pytest.approx(expected))
+    assert found.saving.high == pytest.approx(sum(shares.values()))
+
+
+def test_without_an_unprofiled_step_time_the_low_end_is_halved():
+    known = issuing(0.3)
+    unknown = issuing(0.3, trust=Trust(mode="gpu", inflation_ratio=None))
+    halved, whole = finding("OV001", unknown), finding("OV001", known)
+    assert halved.saving.low == pytest.approx(whole.saving.low / 2)
+    assert (halved.confidence, whole.confidence) == ("medium", "high")
+    kept = finding("OV001", unknown, unmeasured_inflation_ratio=1.0)
+    assert kept.saving.low == pytest.approx(whole.saving.low)
+
+
+# OV002
+
+
+@pytest.mark.parametrize(("busy", "blocked", "expected"), [(0.5, 0.5, 0.2), (0.95, 0.5, 0.05), (0.5, 0.1, 0.1)])
+def test_removing_syncs_saves_no_more_than_the_idle_time_or_the_blocked_time(busy, blocked, expected):
+    saving = finding("OV002", syncing(8.0, busy=busy, blocked=blocked)).saving
+    assert (saving.expected, saving.high) == (pytest.approx(expected), pytest.approx(0.2))
+
+
+def test_syncs_that_leave_the_device_busy_are_no_finding():
+    assert ended("OV002", syncing(100.0, 0.01)) is Passed
+
+
+# RU001
+
+
+def test_a_checkpoint_leaves_a_tenth_of_itself_in_the_loop():
+    assert finding("RU001", stalling(0.1)).saving.expected == pytest.approx(0.09)
+    assert finding("RU001", stalling(0.1), background_ratio=0.5).saving.expected == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("kind", ["evaluation", "logging", "unnamed", "ema update"])
+def test_other_stalls_can_be_made_half_as_frequent(kind):
+    assert finding("RU001", stalling(0.1, kind=kind)).saving.expected == pytest.approx(0.05)
+    assert finding("RU001", stalling(0.1, kind=kind), rarer_ratio=0.9).saving.expected == pytest.approx(0.09)
+
+
+def test_every_kind_of_stall_is_told():
+    both = (*stalling(0.1).stalls, *stalling(0.2, kind="evaluation", part="other.eval").stalls)
+    assert [found.detail for found in check("RU001", facts(stalls=both)).findings] == ["checkpoint", "evaluation"]
+
+
+def test_a_stall_without_a_name_is_less_sure_and_asks_for_one():
+    found = finding("RU001", stalling(0.1, kind="unnamed", part=None, source="derived"))
+    assert found.confidence == "medium"
+    assert "prof.phase" in found.fix.code
+
+
+def test_twenty_steps_are_needed_to_say_that_nothing_recurs():
+    assert ended("RU001", facts(steps=steps(19, count=20))) is Passed
+    assert ended("RU001", facts(steps=steps(18, count=19))) is MissingData
+    assert ended("RU001", facts(steps=steps(18, count=19)), fewest_steps=19) is Passed
+
+
+def test_the_reason_for_passing_names_the_threshold_that_was_applied():
+    assert "5.0 %" in check("RU001", stalling(0.03), smallest_share=0.05).reason
+
+
+# RU003
+
+
+def test_a_short_cold_window_with_outliers_is_told_three_times():
+    known = facts(steps=steps(3, mean_ns=2 * STEP_NS), cold=ColdFacts(share=0.5, calls=(("cudaFree", 4),)))
+    assert len(check("RU003", known).findings) == 3
+
+
+def test_a_guard_states_no_saving_and_no_bound():
+    for found in check("RU003", facts(steady=1)).findings:
+        assert (found.bound, found.saving, found.fix) == (None, None, None)
+        assert "1 steady step was" in found.title
+
+
+def test_all_rules_pass_or_abstain_on_a_run_that_only_computes():
+    statuses = {outcome.rule: outcome.status for outcome in run_rules(facts(), RULES)}
+    assert "fired" not in statuses.values()
+    assert "error" not in statuses.values()
+
+
+@pytest.mark.parametrize("known", [facts(steps=NO_STEPS, step_ns=None, parts=()), timers_only(), on_host()])
+def test_no_rule_breaks_on_facts_that_lack_something(known):
+    assert {outcome.status for outcome in run_rules(known, RULES)} <= {"passed", "missing_data", "not_applicable"}
