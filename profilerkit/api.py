@@ -88,8 +88,11 @@ def _ranks_of_run(record: RunRecord) -> list[RankFacts]:
 
 
 def _rank_of_run(entry: RankRecord) -> RankFacts:
-    trace = next((path for status, path in entry.windows if status.ok and path is not None), None)
-    return rank_facts(entry.path.name, trace_facts(read_trace(trace)) if trace else None, entry)
+    for status, path in entry.windows:
+        if status.ok and path is not None:
+            columns = read_trace(path)
+            return rank_facts(entry.path.name, trace_facts(columns, (status.first_step, status.last_step)), entry)
+    return rank_facts(entry.path.name, None, entry)
 
 
 def _ranks_of_traces(places: Sequence[Path]) -> list[RankFacts]:
@@ -139,7 +142,7 @@ def _describe(
         ranks=tuple(entry.rank for entry in ranks if entry.rank is not None),
         missing_ranks=len(record.missing_ranks) if record else facts.missing_ranks,
         ended=_ended(ends),
-        command=" ".join(manifest.argv) if manifest else None,
+        command=" ".join((Path(manifest.argv[0]).name, *manifest.argv[1:])) if manifest and manifest.argv else None,
         devices=tuple(dict.fromkeys(entry.device for entry in facts.ranks if entry.device)),
         loader=facts.loader,
         batch_size=facts.loader.batch_size if facts.loader else None,

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.model.finding import Bound, Confidence, Finding, Outcome, Saving, revise
+from profilerkit.model.change import revise
+from profilerkit.model.finding import Bound, Confidence, Finding, Outcome, Saving
 from profilerkit.model.step import Family
 from profilerkit.model.verdict import RuledOut, Verdict
 from profilerkit.rules.rule import confidence, weakest

@@ -5,7 +5,7 @@ import numpy.typing as npt
 
 from profilerkit.analysis.facts import CommFacts
 from profilerkit.analysis.intervals import I64, Spans, intersect, subtract, union
-from profilerkit.analysis.kernels import communication_names, device_rows
+from profilerkit.analysis.kernels import communication_names
 from profilerkit.model.report import Collective
 from profilerkit.trace.columns import Category, CollectiveArgs, TraceColumns
 
@@ -27,20 +27,34 @@ def payload_bytes(args: CollectiveArgs) -> int | None:
 
 
 def comm_facts(
-    columns: TraceColumns, window: Spans, judged: npt.NDArray[np.bool_], *, on_gpu: bool
+    columns: TraceColumns,
+    window: Spans,
+    judged: npt.NDArray[np.bool_],
+    *,
+    device: npt.NDArray[np.bool_] | None,
 ) -> CommFacts | None:
     """Communication inside ``window``; ``None`` when none was seen.
 
+    What hides it is compute kernels: a copy or a memset beside a collective does no work of the step's.
     On a CPU-only trace the transfers are the ``gloo:*`` spans, and what hides them is the operators of other threads.
+
+    Args:
+        columns: the trace.
+        window: the judged steps.
+        judged: ``(n_events,)`` events that start inside it.
+        device: ``(n_events,)`` events of the judged device; ``None`` on a CPU-only trace.
     """
     names = communication_names(columns.strings)[columns.name]
-    kinds = (Category.KERNEL,) if on_gpu else (Category.ANNOTATION, Category.CPU_OP)
-    rows = np.flatnonzero(judged & names & columns.is_a(*kinds))
+    if device is None:
+        transferring, working = columns.is_a(Category.ANNOTATION, Category.CPU_OP), columns.is_a(Category.CPU_OP)
+    else:
+        transferring = working = device & (columns.category == Category.KERNEL)
+    rows = np.flatnonzero(judged & names & transferring)
     if not len(rows):
         return None
     count = max(len(window), 1)
     transfers = intersect(window, union(columns.ts_ns[rows], columns.end_ns[rows]))
-    work = device_rows(columns) & ~names if on_gpu else (columns.category == Category.CPU_OP) & ~names
+    work = working & ~names
     compute = intersect(window, union(columns.ts_ns[work], columns.end_ns[work]))
     exposed = subtract(transfers, compute)
     sizes, table = _table(columns, rows, exposed)

@@ -24,7 +24,7 @@ def attribute(
     Args:
         columns: the trace.
         names: its classified names.
-        gaps: idle intervals of the device, cut at step boundaries.
+        gaps: idle intervals of the device, whole where adjacent steps share one.
         device: rows of the device's events, sorted by start.
         launches: ``(n_events,)`` int64, row of the runtime call that launched an event, -1 for none.
         copied: ``(n_events,)`` int64, leaf of the copy a runtime row launched, -1 for none.

@@ -100,7 +100,8 @@ def with_label(spans: Spans, label: int) -> Segments:
 def latest_end_owner(start: I64, end: I64, label: I64) -> Segments:
     """Where intervals overlap, the one that ends last owns the instant.
 
-    Used for kernels on several streams: the one that ends last is the one the next kernel had to wait for.
+    Used for kernels on several streams: the one that ends last is the one the next kernel had to wait for. Of two with
+    the same extent the lower label owns it, so that the order in the file does not matter.
 
     >>> owned = latest_end_owner(np.array([0, 2, 3]), np.array([10, 4, 12]), np.array([7, 8, 9]))
     >>> list(zip(owned.start.tolist(), owned.end.tolist(), owned.label.tolist()))
@@ -110,7 +111,7 @@ def latest_end_owner(start: I64, end: I64, label: I64) -> Segments:
     start, end, label = start[keep], end[keep], label[keep]
     if not len(start):
         return NO_SEGMENTS
-    order = np.lexsort((end, start))
+    order = np.lexsort((label, end, start))
     start, end, label = start[order], end[order], label[order]
     reach = np.maximum.accumulate(end)
     extends = np.r_[True, end[1:] > reach[:-1]]
@@ -122,6 +123,7 @@ def latest_end_owner(start: I64, end: I64, label: I64) -> Segments:
 def innermost_owner(start: I64, end: I64, label: I64) -> Segments:
     """For nested intervals of one thread: the most deeply nested one owns the instant.
 
+    Of two with the same extent the lower label counts as the inner one, so that the order in the file does not matter.
     Improperly nested input still gives a partition of the union; owners are then approximate.
 
     >>> owned = innermost_owner(np.array([0, 2, 6]), np.array([10, 4, 7]), np.array([1, 2, 3]))
@@ -133,7 +135,7 @@ def innermost_owner(start: I64, end: I64, label: I64) -> Segments:
     count = len(start)
     if not count:
         return NO_SEGMENTS
-    order = np.lexsort((-end, start))
+    order = np.lexsort((-label, -end, start))
     start, end, label = start[order], end[order], label[order]
     time = np.concatenate([start, end])
     opens = np.r_[np.ones(count, dtype=np.int64), np.zeros(count, dtype=np.int64)]

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from profilerkit.analysis.gaps import attribute
 from profilerkit.analysis.host import BATCH_COPY_BYTES, HostNames, host_thread, main_thread
@@ -84,13 +85,24 @@ def kernel_leaves(columns: TraceColumns, rows: I64) -> I64:
     return np.where(small, leaf("compute.small"), kinds[name])
 
 
-def busiest_device(columns: TraceColumns) -> int:
-    """The device with most event time; an idle second device must not change the answer."""
+def busiest_device(columns: TraceColumns, window: Spans) -> int:
+    """The device with most event time from the first to the last step, -1 where no event names a device.
+
+    Neither an idle second device nor one that worked before the steps may change the answer.
+    """
     rows = device_rows(columns) & (columns.device >= 0)
-    if not rows.any():
+    if not rows.any() or not len(window):
         return -1
+    low, high = window.start[0], window.end[-1]
+    inside = np.clip(columns.end_ns[rows], low, high) - np.clip(columns.ts_ns[rows], low, high)
     devices, index = np.unique(columns.device[rows], return_inverse=True)
-    return int(devices[np.bincount(index, weights=columns.dur_ns[rows]).argmax()])
+    return int(devices[np.bincount(index, weights=inside).argmax()])
+
+
+def judged_device_rows(columns: TraceColumns, window: Spans) -> npt.NDArray[np.bool_]:
+    """``(n_events,)`` mask of what ran on the busiest device, and of what names none."""
+    judged: npt.NDArray[np.bool_] = (columns.device == busiest_device(columns, window)) | (columns.device < 0)
+    return device_rows(columns) & judged
 
 
 def partition(columns: TraceColumns, launches: I64, window: Spans) -> Partition:
@@ -105,7 +117,7 @@ def partition(columns: TraceColumns, launches: I64, window: Spans) -> Partition:
         InvariantError: the parts do not sum to the window.
     """
     names = HostNames.of(columns.strings)
-    on_gpu = bool(device_rows(columns).any())
+    on_gpu = bool((device_rows(columns) & (columns.dur_ns > 0)).any())
     segments = _on_device(columns, names, launches, window) if on_gpu else _on_host(columns, names, window)
     step = np.searchsorted(window.start, segments.start, side="right") - 1
     per_step = np.zeros((len(window), len(LEAVES)), dtype=np.int64)
@@ -125,8 +137,7 @@ def _check_sum(per_step: I64, window: Spans) -> None:
 
 
 def _on_device(columns: TraceColumns, names: HostNames, launches: I64, window: Spans) -> Segments:
-    device = busiest_device(columns)
-    mine = device_rows(columns) & ((columns.device == device) | (columns.device < 0))
+    mine = judged_device_rows(columns, window)
     communicates = communication_names(columns.strings)[columns.name]
     kernels = np.flatnonzero(mine & (columns.category == Category.KERNEL) & ~communicates)
     collectives = mine & (columns.category == Category.KERNEL) & communicates
@@ -138,14 +149,22 @@ def _on_device(columns: TraceColumns, names: HostNames, launches: I64, window: S
         with_label(union(start[collectives], end[collectives]), leaf("comm.other")),
         latest_end_owner(start[copy_rows], end[copy_rows], copies[copy_rows]),
     ]
-    gaps = subtract(window, union(start[mine], end[mine]))
-    rows = np.flatnonzero(mine)
-    rows = rows[np.argsort(start[rows], kind="stable")]
+    # Not cut between adjacent steps: why a gap exists does not depend on where a step ends inside it.
+    gaps = subtract(union(window.start, window.end), union(start[mine], end[mine]))
+    rows = _in_order(columns, np.flatnonzero(mine & (columns.dur_ns > 0)), launches)
     copied = np.full(len(columns), -1, dtype=np.int64)
     launched = copy_rows[launches[copy_rows] >= 0]
     copied[launches[launched]] = copies[launched]
     idle = attribute(columns, names, gaps, rows, launches, copied, main_thread(columns))
     return _complete(paint(window, [*layers, idle]))
+
+
+def _in_order(columns: TraceColumns, rows: I64, launches: I64) -> I64:
+    """``rows`` by start; of those that start together first the one issued last: the others were ready before it."""
+    call = launches[rows]
+    issued = np.where(call >= 0, columns.end_ns[call], np.iinfo(np.int64).min)
+    began = np.where(call >= 0, columns.ts_ns[call], 0)
+    return rows[np.lexsort((-began, -issued, columns.ts_ns[rows]))]
 
 
 def _on_host(columns: TraceColumns, names: HostNames, window: Spans) -> Segments:

@@ -6,7 +6,7 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.hardware.lookup import lookup
-from profilerkit.model.finding import revise
+from profilerkit.model.change import revise
 from profilerkit.model.report import Memory
 from profilerkit.model.run import Loader, Signal, Trust
 from profilerkit.model.step import Rank

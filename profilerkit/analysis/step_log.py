@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from profilerkit.analysis.facts import Stall
 from profilerkit.analysis.host import phase_leaf
-from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.intervals import I64, Spans, innermost_owner, subtract, union
 from profilerkit.analysis.leaves import LEAVES
 from profilerkit.analysis.stats import spread
 from profilerkit.analysis.steps import FEWEST_STEPS, warmup_length
@@ -78,21 +78,26 @@ def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
     if not len(steps):
         return None
     steps = steps[np.argsort(steps["start"], kind="stable")]
+    index = steps["value"].astype(np.int64)
     start = steps["start"].astype(np.int64)
     end = start + steps["dur"]
     time = (np.r_[start[1:], end[-1]] - start).astype(np.int64)
     stop = start + time
     waits = events[(events["kind"] == EventKind.WAIT) & ((events["flags"] & _NOT_A_WAIT) == 0)]
     wait, wait_cpu = _per_step(waits, start, stop), _cpu_per_step(waits, start, stop)
-    phases = _phases(events, names, start, stop)
-    collect = _per_step(events[events["kind"] == EventKind.GC], start, stop)
+    # What happens inside something else is counted once: a fetch beats the phase around it, both beat a collection.
+    waited = _spans(waits)
+    named = events[events["kind"] == EventKind.PHASE]
+    phases = _phases(named, names, waited, start, stop)
+    collections = subtract(_spans(events[events["kind"] == EventKind.GC]), waited)
+    collect = _spent(subtract(collections, _spans(named)), start, stop)
     state = _states(events, start, stop, time)
     steady = np.array([value == "steady" for value in state], dtype=bool)
     explained = wait + sum(phases.values(), np.zeros_like(wait))
     in_steady = waits[np.isin(_step_of(waits["start"], start, stop), np.flatnonzero(steady))]
     longest = in_steady[in_steady["dur"].argmax()] if len(in_steady) else None
     return StepLog(
-        index=steps["value"].astype(np.int64),
+        index=index,
         start=start,
         time=time,
         state=state,
@@ -104,8 +109,8 @@ def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
         waits_seen=bool(len(waits)),
         fetches=len(in_steady),
         stalls=(
-            *_named_stalls(events, names, start, stop, steady, time),
-            *unnamed_stalls(steps["value"].astype(np.int64), time - explained, time, steady),
+            *_named_stalls(named, names, index, start, stop, steady, time),
+            *unnamed_stalls(index, time - explained, time, steady),
         ),
         longest_wait=(int(longest["start"]), int(longest["start"] + longest["dur"])) if longest is not None else None,
     )
@@ -143,14 +148,30 @@ def _cpu_per_step(waits: Records, start: I64, stop: I64) -> I64:
     return out
 
 
-def _phases(events: Records, names: Mapping[int, str], start: I64, stop: I64) -> dict[str, I64]:
-    phases = events[events["kind"] == EventKind.PHASE]
-    out: dict[str, I64] = {}
-    for name_id in np.unique(phases["name"]):
-        part = LEAVES[phase_leaf(names.get(int(name_id), "phase"))]
-        spent = _per_step(phases[phases["name"] == name_id], start, stop)
-        out[part] = out.get(part, np.zeros_like(spent)) + spent
-    return out
+def _spans(events: Records) -> Spans:
+    start = events["start"].astype(np.int64)
+    return union(start, start + events["dur"])
+
+
+def _spent(spans: Spans, start: I64, stop: I64) -> I64:
+    """Time of the spans that begin in each step, at most the step."""
+    out = np.zeros(len(start), dtype=np.int64)
+    step = _step_of(spans.start, start, stop)
+    np.add.at(out, step[step >= 0], (spans.end - spans.start)[step >= 0])
+    capped: I64 = np.minimum(out, stop - start)
+    return capped
+
+
+def _phases(phases: Records, names: Mapping[int, str], waited: Spans, start: I64, stop: I64) -> dict[str, I64]:
+    """Leaf name to ns per step; of nested phases the inner one owns the time."""
+    leaves = {int(name_id): phase_leaf(names.get(int(name_id), "phase")) for name_id in np.unique(phases["name"])}
+    begin = phases["start"].astype(np.int64)
+    label = np.array([leaves[int(name_id)] for name_id in phases["name"]], dtype=np.int64)
+    owned = innermost_owner(begin, begin + phases["dur"], label)
+    return {
+        LEAVES[value]: _spent(subtract(owned.only(value), waited), start, stop)
+        for value in sorted(set(leaves.values()))
+    }
 
 
 def _states(events: Records, start: I64, stop: I64, time: I64) -> tuple[StepState, ...]:
@@ -181,8 +202,9 @@ def _period(steps: I64) -> int | None:
 
 
 def _named_stalls(
-    events: Records,
+    phases: Records,
     names: Mapping[int, str],
+    index: I64,
     start: I64,
     stop: I64,
     steady: npt.NDArray[np.bool_],
@@ -190,7 +212,6 @@ def _named_stalls(
 ) -> list[Stall]:
     """Named phases that occur in some steady steps. One that occurs in every step is work, not a stall."""
     out = []
-    phases = events[events["kind"] == EventKind.PHASE]
     total = max(int(time[steady].sum()), 1)
     for name_id in np.unique(phases["name"]):
         chosen = phases[phases["name"] == name_id]
@@ -207,11 +228,11 @@ def _named_stalls(
                 kind=_KINDS.get(part, re.sub(r"\s+", " ", name)),
                 part=part,
                 count=len(where),
-                period=_period(where),
+                period=_period(index[where]),
                 excess_ns=float(spent.sum()) / len(where),
                 share=float(spent.sum()) / total,
                 source="measured",
-                steps=(int(where[0]), int(where[-1])),
+                steps=(int(index[where[0]]), int(index[where[-1]])),
             )
         )
     return out

@@ -23,7 +23,6 @@ from profilerkit.analysis.intervals import I64, Spans, intersect, union
 from profilerkit.analysis.kernels import (
     SMALL_KERNEL_NS,
     communication_names,
-    device_rows,
     fp32_math_names,
     in_window,
     largest,
@@ -34,7 +33,7 @@ from profilerkit.analysis.kernels import (
 )
 from profilerkit.analysis.leaves import LEAVES, leaf
 from profilerkit.analysis.memory import memory_of
-from profilerkit.analysis.partition import Partition, busiest_device, copy_leaves, partition
+from profilerkit.analysis.partition import Partition, busiest_device, copy_leaves, judged_device_rows, partition
 from profilerkit.analysis.steps import TraceSteps, find_steps
 from profilerkit.model.report import Kernel, Memory
 from profilerkit.model.step import DeviceWindow
@@ -80,26 +79,31 @@ class TraceFacts:
         return totals
 
 
-def trace_facts(columns: TraceColumns) -> TraceFacts:
-    """Analyse one trace. Steps outside the steady window are partitioned too, for the step table."""
+def trace_facts(columns: TraceColumns, whole: tuple[int, int] | None = None) -> TraceFacts:
+    """Analyse one trace. Steps outside the steady window are partitioned too, for the step table.
+
+    ``whole``: first and last step number that capture knows to be whole.
+    """
     names = HostNames.of(columns.strings)
-    steps = find_steps(columns, names)
+    steps = find_steps(columns, names, whole)
     launches = launch_of(columns)
-    parts = partition(columns, launches, Spans(steps.start, steps.end))
+    all_steps = Spans(steps.start, steps.end)
+    parts = partition(columns, launches, all_steps)
     window = steps.steady
     judged = in_window(columns, window)
     on_gpu = parts.mode == "gpu"
-    properties = _properties(columns)
+    properties = _properties(columns, all_steps)
     steady_ns = max(window.total_ns, 1)
     count = max(len(window), 1)
-    run_rows = np.flatnonzero(judged & (device_rows(columns) if on_gpu else columns.category == Category.CPU_OP))
+    ran = judged_device_rows(columns, all_steps) if on_gpu else columns.category == Category.CPU_OP
+    run_rows = np.flatnonzero(judged & ran)
     return TraceFacts(
         columns=columns,
         steps=steps,
         partition=parts,
         window=window,
         n_steady=len(window),
-        device=_device(columns, launches, run_rows, window, properties) if on_gpu else None,
+        device=_device(columns, launches, ran, run_rows, window, properties) if on_gpu else None,
         properties=properties,
         device_window=device_window(columns),
         input=_input(columns, names, parts, steps),
@@ -108,7 +112,7 @@ def trace_facts(columns: TraceColumns) -> TraceFacts:
         allocator=_allocator(columns, names, judged, count) if on_gpu else None,
         math=_math(columns, run_rows, steady_ns, properties) if on_gpu else None,
         chains=_chains(columns, run_rows, steady_ns, count) if on_gpu else None,
-        comm=comm_facts(columns, window, judged, on_gpu=on_gpu),
+        comm=comm_facts(columns, window, judged, device=ran if on_gpu else None),
         cold=_cold(columns, names, steps),
         kernels=largest(
             columns, run_rows, columns.dur_ns[run_rows] if on_gpu else self_times(columns, run_rows), steady_ns
@@ -117,16 +121,21 @@ def trace_facts(columns: TraceColumns) -> TraceFacts:
     )
 
 
-def _properties(columns: TraceColumns) -> DeviceProperties | None:
-    device = busiest_device(columns)
+def _properties(columns: TraceColumns, window: Spans) -> DeviceProperties | None:
+    device = busiest_device(columns, window)
     return next((entry for entry in columns.meta.devices if entry.id == device and entry.name), None)
 
 
 def _device(
-    columns: TraceColumns, launches: I64, rows: I64, window: Spans, properties: DeviceProperties | None
+    columns: TraceColumns,
+    launches: I64,
+    ran: npt.NDArray[np.bool_],
+    rows: I64,
+    window: Spans,
+    properties: DeviceProperties | None,
 ) -> DeviceFacts:
     kernels = rows[columns.category[rows] == Category.KERNEL]
-    busy = intersect(window, union(columns.ts_ns[device_rows(columns)], columns.end_ns[device_rows(columns)]))
+    busy = intersect(window, union(columns.ts_ns[ran], columns.end_ns[ran]))
     durations = columns.dur_ns[kernels]
     return DeviceFacts(
         name=properties.name if properties else None,
@@ -135,16 +144,15 @@ def _device(
         small_count_ratio=float((durations < SMALL_KERNEL_NS).mean()) if len(kernels) else 0.0,
         busy_ratio=busy.total_ns / max(window.total_ns, 1),
         unlinked_ratio=float((launches[kernels] < 0).mean()) if len(kernels) else 0.0,
-        queue_empty_ratio=_queue_empty(columns, launches, kernels),
+        queue_empty_ratio=_queue_empty(columns, launches, np.flatnonzero(ran), kernels),
     )
 
 
-def _queue_empty(columns: TraceColumns, launches: I64, kernels: I64) -> float | None:
+def _queue_empty(columns: TraceColumns, launches: I64, rows: I64, kernels: I64) -> float | None:
     """Share of kernels whose launch call returned after every earlier device event had ended."""
     linked = kernels[launches[kernels] >= 0]
     if not len(linked):
         return None
-    rows = np.flatnonzero(device_rows(columns))
     rows = rows[np.argsort(columns.ts_ns[rows], kind="stable")]
     reach = np.r_[np.iinfo(np.int64).min, np.maximum.accumulate(columns.end_ns[rows])]
     before = np.searchsorted(columns.ts_ns[rows], columns.ts_ns[linked], side="left")

@@ -23,7 +23,7 @@ from profilerkit.capture.settings import Settings
 from profilerkit.capture.steps import StepTracker
 from profilerkit.errors import CaptureError
 from profilerkit.model.report import Report
-from profilerkit.rundir.layout import Feature
+from profilerkit.rundir.layout import PHASE_SPAN_PREFIX, Feature
 from profilerkit.rundir.writer import RankWriter, Record, write_manifest
 
 
@@ -93,7 +93,7 @@ class Session:
             writer, self._recorder.record, warmup_steps=settings.warmup_steps, trace_steps=settings.trace_steps
         )
         self._tracker = StepTracker(record, self._window if settings.deep else NoWindow())
-        self._timer = FetchTimer(record, self._tracker, self._guard)
+        self._timer = FetchTimer(record, self._tracker, self._guard, self._window.span)
         self._hooks = Hooks(record, self._tracker, self._timer, self._guard, lambda: self._window.recording)
         self._record = record
         sources: dict[str, Callable[[], Source]] = {}
@@ -123,7 +123,9 @@ class Session:
     def phase(self, name: str) -> AbstractContextManager[None]:
         """A named block."""
         number = self._guard.call(self._recorder.name_id, str(name)) if self._armed else None
-        return nullcontext() if number is None else Phase(self._record, number)
+        if number is None:
+            return nullcontext()
+        return Phase(self._record, number, lambda: self._window.span(f"{PHASE_SPAN_PREFIX}{name}"))
 
     # Life
 

@@ -1,10 +1,8 @@
 """What a rule says: evidence, saving, fix, finding, outcome."""
 
-from typing import Literal, TypeVar
+from typing import Literal
 
 import msgspec
-
-_Record = TypeVar("_Record", bound=msgspec.Struct)
 
 Source = Literal["measured", "derived", "estimated"]
 Confidence = Literal["high", "medium", "low"]
@@ -128,8 +126,3 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     hint: str | None = None
     findings: tuple[Finding, ...] = ()
-
-
-def revise(record: _Record, **changes: object) -> _Record:
-    """A copy of a record with some fields changed."""
-    return msgspec.structs.replace(record, **changes)

@@ -6,7 +6,7 @@ from profilerkit.model.report import Report
 from profilerkit.model.step import Family, Part, Rank
 from profilerkit.report.inert import inert
 from profilerkit.report.records import PartRow, RankRow, Segment
-from profilerkit.report.wording import FAMILY_LABELS, part_label, plural, weakest
+from profilerkit.report.wording import FAMILY_LABELS, part_label, plural, share_text, weakest
 from profilerkit.units import format_ns, format_ratio
 
 #: A table of more ranks than this is no longer read row by row.
@@ -37,7 +37,7 @@ def bar_of(parts: Sequence[Part]) -> tuple[Segment, ...]:
             family=family,
             label=FAMILY_LABELS[family],
             time=format_ns(sum(part.time_ns for part in own)),
-            share=format_ratio(sum(part.share for part in own)),
+            share=share_text(sum(part.share for part in own)),
             ratio=sum(part.time_ns for part in own) / total_ns,
             source=weakest(part.source for part in own),
             detail=_detail(own),
@@ -49,7 +49,7 @@ def bar_of(parts: Sequence[Part]) -> tuple[Segment, ...]:
 def part_rows(parts: Sequence[Part]) -> tuple[PartRow, ...]:
     """Every part that took time, by family in the order of the bar, largest first within it."""
     return tuple(
-        PartRow(family, part_label(part.part), format_ns(part.time_ns), format_ratio(part.share), part.source)
+        PartRow(family, part_label(part.part), format_ns(part.time_ns), share_text(part.share), part.source)
         for family, own in families_of(parts).items()
         for part in own
     )

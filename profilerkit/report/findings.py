@@ -14,6 +14,7 @@ from profilerkit.report.wording import (
     method_text,
     saving_range,
     saving_text,
+    share_text,
     step_ns,
     tone_of,
 )
@@ -70,15 +71,19 @@ def _basis(evidence: Evidence) -> str:
     return " · ".join(pieces)
 
 
+def _value(value: float | None, unit: str) -> str:
+    return share_text(value) if unit == "ratio" and value is not None else format_value(value, unit)
+
+
 def _evidence_row(evidence: Evidence, anchors: _Anchors) -> EvidenceRow:
     unit = inert(evidence.unit, 20)
     interval = ""
     if evidence.low is not None and evidence.high is not None:
-        interval = f"{format_value(evidence.low, unit)} to {format_value(evidence.high, unit)}"
+        interval = f"{_value(evidence.low, unit)} to {_value(evidence.high, unit)}"
     return EvidenceRow(
         id=anchors.evidence(evidence.id),
         label=inert(evidence.label),
-        value=format_value(evidence.value, unit),
+        value=_value(evidence.value, unit),
         interval=interval,
         basis=_basis(evidence),
         source=evidence.source,
@@ -128,14 +133,14 @@ def others_of(report: Report) -> tuple[Other, ...]:
         savings = [f.saving for _, f in report.findings() if f.bound == bound and f.saving]
         best = saving_range(savings[0]) if savings else "at least 5.0 %"
         family = _FAMILIES.get(bound)
-        share = format_ratio(shares[family]) if family in shares else "not measured"
+        share = share_text(shares[family]) if family in shares else "not measured"
         rows.append(Other(bound, "also costs time", share, best, "Its best fix is worth at least 5 % of the step."))
     for row in verdict.ruled_out:
         if row.bound in verdict.contenders:
             continue
         saving = format_ratio(row.saving) if row.saving is not None else "none stated"
         reason = inert(row.reason, SENTENCE_LIMIT)
-        rows.append(Other(row.bound, "ruled out", format_ratio(row.share), saving, reason))
+        rows.append(Other(row.bound, "ruled out", share_text(row.share), saving, reason))
     return tuple(rows)
 
 

@@ -177,7 +177,7 @@ def _sections(view: View) -> list[tuple[str, str]]:
         ("memory", "Memory", bool(view.memory)),
         ("kernels", "Kernels and communication", bool(view.kernels or view.collectives or view.windows)),
         ("trust", "Trust", True),
-        ("rules", "Rules that did not fire", bool(view.outcomes)),
+        ("rules", "Other rules", bool(view.outcomes)),
         ("run", "Run", True),
     ]
     return [(anchor, name) for anchor, name, shown in present if shown]

@@ -183,9 +183,11 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     windows: Table | None
     trust: tuple[Fact, ...]
     signals: tuple[SignalRow, ...]
+    measured_signals: str
     notes: tuple[str, ...]
     outcomes: tuple[OutcomeGroup, ...]
     rule_count: str
+    other_outcomes: str
     run: tuple[Fact, ...]
     loader: tuple[Fact, ...]
     versions: tuple[Fact, ...]

@@ -94,6 +94,8 @@ def _title(timeline: Timeline) -> str:
     slow = [column for column in steady if column.slow]
     worst = max(steady, key=lambda column: column.time_ns)
     usual = format_ns(timeline.median_ns)
+    if len(steady) == 1:
+        return f"One steady step was recorded: {usual}"
     if not slow:
         return f"Steps are even: the slowest steady step takes {format_ns(worst.time_ns)}, the median {usual}"
     return (

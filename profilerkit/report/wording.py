@@ -64,6 +64,18 @@ STATUS_LABELS: dict[Status, str] = {
     "off": "Switched off",
 }
 
+# A smaller share would be printed as 0.0 %.
+_SMALLEST_SHARE = 0.0005
+
+_STATUS_VERBS: dict[Status, str] = {
+    "passed": "passed",
+    "not_applicable": "did not apply",
+    "missing_data": "lacked data",
+    "error": "failed",
+    "suppressed": "suppressed",
+    "off": "off",
+}
+
 # The weakest source speaks for a sum.
 _SOURCE_ORDER: tuple[Source, ...] = ("measured", "derived", "estimated")
 
@@ -84,6 +96,15 @@ def listed(items: Sequence[str]) -> str:
     'a, b and c'
     """
     return " and ".join(piece for piece in (", ".join(items[:-1]), items[-1] if items else "") if piece)
+
+
+def share_text(ratio: float) -> str:
+    """A share of the step; one that is there but rounds to nothing says so.
+
+    >>> share_text(0.24), share_text(0.0002), share_text(0.0)
+    ('24 %', '< 0.1 %', '0 %')
+    """
+    return "< 0.1 %" if 0.0 < ratio < _SMALLEST_SHARE else format_ratio(ratio)
 
 
 def weakest(sources: Iterable[Source]) -> Source:
@@ -151,6 +172,13 @@ def rule_count(outcomes: Sequence[Outcome]) -> str:
     blind = sum(outcome.status in {"missing_data", "error"} for outcome in outcomes)
     text = f"{fired} of {plural(len(outcomes), 'rule')} fired"
     return f"{text}; {blind} could not run." if blind else f"{text}."
+
+
+def other_outcomes(outcomes: Sequence[Outcome]) -> str:
+    """How the rules that did not fire ended: ``The others: 5 passed, 1 lacked data.``; empty without any."""
+    counts = {status: sum(outcome.status == status for outcome in outcomes) for status in _STATUS_VERBS}
+    ended = [f"{format_count(count)} {_STATUS_VERBS[status]}" for status, count in counts.items() if count]
+    return f"The others: {', '.join(ended)}." if ended else ""
 
 
 def consequence_of(report: Report) -> str:

@@ -4,7 +4,8 @@ import logging
 from collections.abc import Sequence
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.model.finding import Confidence, Evidence, Finding, Outcome, Severity, revise
+from profilerkit.model.change import revise
+from profilerkit.model.finding import Confidence, Evidence, Finding, Outcome, Severity
 from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule
 
 logger = logging.getLogger(__name__)

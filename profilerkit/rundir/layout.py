@@ -43,6 +43,10 @@ MAGIC = b"PKEVENTS"
 #: kind, flags, name id, start_ns, dur_ns, value
 EVENT = struct.Struct("<HHIqqq")
 
+#: Spans that capture puts into a window's trace: around fetches of a batch, and around named phases.
+INPUT_SPAN = "profilerkit.input"
+PHASE_SPAN_PREFIX = "profilerkit.phase."
+
 
 class EventKind(IntEnum):
     """What an event record is, and what its ``value`` holds."""

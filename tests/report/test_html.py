@@ -227,6 +227,7 @@ def test_every_outcome_is_counted_and_collapsed(pages):
 
 def test_missing_signals_come_with_the_way_to_record_them(pages):
     words = Page(pages["input_bound"]).text
+    assert "Measured: device events and loader waits." in words
     assert "The driver library was not found." in words
     assert "profilerkit run -- train.py" in words
 

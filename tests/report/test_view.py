@@ -132,6 +132,21 @@ def test_the_table_of_many_steps_has_the_slowest_and_a_sample():
     assert sum("slow" in row[1] for row in table.rows) == 6
 
 
+def test_a_single_steady_step_is_not_called_even():
+    report = SAMPLES["balanced"]()
+    steps = msgspec.structs.replace(report.steps, rows=report.steps.rows[-1:])
+    assert view.build(msgspec.structs.replace(report, steps=steps)).steps.title.startswith(
+        "One steady step was recorded"
+    )
+
+
+def test_a_share_that_rounds_to_nothing_is_not_printed_as_zero():
+    report = SAMPLES["balanced"]()
+    tiny = msgspec.structs.replace(report.breakdown[-1], share=0.0001, time_ns=9_000)
+    built = view.build(msgspec.structs.replace(report, breakdown=(*report.breakdown[:-1], tiny)))
+    assert "< 0.1 %" in [part.share for part in built.parts]
+
+
 def test_a_column_higher_than_the_scale_is_said_to_be_cut():
     assert (
         "1 column higher than 50.0 ms is cut off and marked ▲." in view.build(SAMPLES["lengths_only"]()).steps.caption

@@ -255,6 +255,26 @@ def test_every_event_damaged_is_still_every_event_read(tmp_path):
     assert len(columns.damage.samples) == 5
 
 
+def test_nothing_but_nulls_between_events_costs_no_event(tmp_path):
+    columns = read(tmp_path, document([text for index in range(N_EVENTS) for text in ("\n  null", event_text(index))]))
+    assert_others_intact(columns)
+    assert columns.damage.dropped == N_EVENTS
+
+
+@pytest.mark.parametrize("separators", [" ,\n", ",\t", " , ", ",\n\n\n"])
+def test_every_separator_different_loses_nothing(tmp_path, separators):
+    events = [event_text(index).strip() + " " * (index % 50) for index in range(N_EVENTS)]
+    columns = read(tmp_path, HEAD + separators.join(events) + TAIL)
+    assert_others_intact(columns)
+    assert columns.damage == Damage()
+
+
+def test_broken_text_of_many_brackets_is_refused_in_bounded_time(tmp_path):
+    for filling in ("{}],", "},{", "{", '"', "\\", ": ", ", "):
+        with pytest.raises(UnreadableInputError, match="no events"):
+            read(tmp_path, '{"traceEvents": [{"ph": "X", "args": [' + filling * 20_000)
+
+
 def test_separators_that_change_half_way_lose_nothing(tmp_path):
     events = events_with(event_text(MIDDLE))
     one_line = [" " + json.dumps(json.loads(event)) for event in events[MIDDLE:]]

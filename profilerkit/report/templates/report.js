@@ -16,6 +16,8 @@
     if (i) x += spec.skips[i] ?? 1;
     xs.push(x);
   }
+  // A handful of steps keeps the column width of a dozen.
+  const few = 12;
   const pale = new Set(spec.pale);
   const total = xs.map((_, i) => spec.layers.reduce((sum, layer) => sum + layer.y[i], 0));
   const marked = new Set(spec.marks);
@@ -63,7 +65,7 @@
       margin: { l: 58, r: 8, t: 14, b: 40 }, height: 270, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: ink.muted },
       hoverlabel: { bgcolor: ink.raised, bordercolor: ink.rule, font: { color: ink.text } },
-      xaxis: { ...axis, title: { text: "step", standoff: 6 }, tickformat: ",d", showgrid: false, zeroline: false, range: [xs[0] - 0.6, xs[count - 1] + 0.6], unifiedhovertitle: { text: "step %{x}" } },
+      xaxis: { ...axis, title: { text: "step", standoff: 6 }, tickformat: ",d", showgrid: false, zeroline: false, range: [xs[0] - 0.6, Math.max(xs[count - 1], xs[0] + few - 1) + 0.6], ...(count <= few ? { tickvals: xs } : {}), spikecolor: ink.muted, spikethickness: -1, spikedash: "solid", unifiedhovertitle: { text: "step %{x}" } },
       yaxis: { ...axis, title: { text: `${spec.unit} per step`, standoff: 8 }, range: [0, spec.top], nticks: 6 },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: ink.muted, activecolor: ink.text },
       shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: spec.median, y1: spec.median, line: { color: ink.text, width: 1.25, dash: "dash" } }],

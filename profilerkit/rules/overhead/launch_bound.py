@@ -5,7 +5,8 @@ from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import saving
-from profilerkit.model.finding import Confidence, Evidence, Finding, Fix, Saving, revise
+from profilerkit.model.change import revise
+from profilerkit.model.finding import Confidence, Evidence, Finding, Fix, Saving
 from profilerkit.rules.rule import (
     Fired,
     MissingData,

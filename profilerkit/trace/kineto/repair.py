@@ -15,6 +15,8 @@ from profilerkit.trace.kineto.records import CollectiveSpanArgs, InstantArgs, Me
 
 _SAMPLES = 5
 _SAMPLE_BYTES = 120
+# Longer than any event with its stack; the repairs search a text several times over.
+_REPAIRED_BYTES = 256 * 1024
 _ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
 UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 
@@ -92,6 +94,8 @@ def read_piece(piece: bytes, log: RepairLog) -> list[records.Event] | None:
 
 def _read_damaged(piece: bytes, log: RepairLog) -> list[records.Event] | None:
     """Return the events of a piece after the mildest repair that lets JSON read it, or None."""
+    if len(piece) > _REPAIRED_BYTES:
+        return None
     for text in _repairs(piece.decode("utf-8", "replace")):
         try:
             values = json.loads(f"[{text}]", strict=False, parse_float=Decimal)

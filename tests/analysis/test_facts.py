@@ -1,0 +1,261 @@
+"""What a trace says beside its partition: windows, kernels, copies, syncs, collectives, memory, samples."""
+
+import pytest
+
+from profilerkit.analysis.samples import summarise
+from profilerkit.model.step import DeviceWindow
+from profilerkit.rundir.layout import GpuSample, HostSample, Sample
+from tests.recipes import ELEMENTWISE, GEMM, SINGLE, US, WORKERS, Trace, host_training, training
+
+A100 = {"id": 0, "name": "NVIDIA A100-SXM4-80GB", "totalGlobalMem": 85_000_000_000, "computeMajor": 8, "numSms": 108}
+
+
+def loop(body, *, steps=5, length=1_000, **fields):
+    """Five steps of 1,000 µs, three of them judged, each filled by ``body(trace, its start)``."""
+    trace = Trace(**fields)
+    for number in range(steps):
+        start = 1_000 + number * length
+        trace.step(number, start, start + length)
+        body(trace, start)
+    return trace.facts()
+
+
+def test_the_device_window_runs_from_the_first_to_the_last_device_event():
+    trace = Trace()
+    trace.step(0, 0, 5_000)
+    trace.kernel(1_000, 1_400)
+    trace.kernel(1_200, 1_600, stream=8)
+    trace.collective(1_500, 1_900)
+    trace.memset(1_850, "1950.5")
+    trace.copy(1_900, 2_100, stream=9)
+    trace.kernel("2500.001", 3_000)
+    assert trace.facts().device_window == DeviceWindow(
+        window_ns=2_000_000,
+        busy_ns=1_599_999,
+        idle_ns=400_001,
+        compute_ns=600_000 + 100_500 + 499_999,
+        comm_ns=400_000,
+        exposed_comm_ns=250_000,  # 1,600 to 1,850
+        copy_ns=200_000,
+        exposed_copy_ns=149_500,  # 1,950.5 to 2,100
+    )
+
+
+def test_without_device_events_there_is_no_device_window():
+    facts = host_training(3).facts()
+    assert facts.device_window is None
+    for field in ("device", "copies", "syncs", "allocator", "math", "chains"):
+        assert getattr(facts, field) is None, field
+
+
+def test_kernels_are_counted_per_judged_step():
+    device = training(8, kernels=7, kernel=40).facts().device
+    assert device.kernels_per_step == 7
+    assert device.median_kernel_ns == 40 * US
+    assert device.small_count_ratio == 0.0
+    assert device.unlinked_ratio == 0.0
+    # 10 µs of a step are dispatch and latency; fast launches keep the queue filled behind the first kernel.
+    assert device.busy_ratio == pytest.approx(280 / 290)
+    assert device.queue_empty_ratio == pytest.approx(1 / 7)
+
+
+@pytest.mark.parametrize(("length", "ratio"), [("9.999", 1.0), ("10", 0.0)])
+def test_a_small_kernel_is_shorter_than_ten_microseconds(length, ratio):
+    facts = loop(lambda trace, at: trace.kernel(at, at + float(length)))
+    assert facts.device.small_count_ratio == ratio
+
+
+def test_pageable_batch_copies_are_told_from_pinned_small_and_returning_ones():
+    def body(trace, at):
+        trace.copy(at, at + 100, size=1 << 20)
+        trace.copy(at + 100, at + 200, size=65_536)
+        trace.copy(at + 200, at + 300, size=65_535)
+        trace.copy(at + 300, at + 400, size=1 << 20, memory="Pinned -> Device")
+        trace.copy(at + 400, at + 500, size=1 << 20, kind="DtoH", memory="Device -> Pageable")
+        trace.kernel(at + 50, at + 100, stream=8)
+
+    copies = loop(body).copies
+    assert copies.per_step == 2
+    assert copies.bytes_per_step == (1 << 20) + 65_536
+    assert copies.time_ns == 200 * US
+    assert copies.exposed_ns == 150 * US
+    assert copies.bytes_per_s == pytest.approx(((1 << 20) + 65_536) / 200e-6)
+
+
+def test_blocking_calls_are_those_of_ten_microseconds_and_reads_of_results():
+    def body(trace, at):
+        trace.kernel(at, at + 900)
+        trace.sync(at, at + 10)
+        trace.sync(at + 100, at + 109)
+        trace.call("cudaMemcpy", at + 200, at + 220)
+        trace.copy(at + 900, at + 910, kind="DtoH", memory="Device -> Pageable", size=4, launch=(at + 300, at + 350))
+        trace.copy(at + 910, at + 920, launch=(at + 400, at + 450))  # sends a batch, reads nothing back
+
+    syncs = loop(body).syncs
+    assert syncs.per_step == 3
+    assert syncs.blocked_ns == (10 + 20 + 50) * US
+    assert sorted(syncs.culprits) == [("cudaMemcpy", 3), ("cudaMemcpyAsync", 3), ("cudaStreamSynchronize", 3)]
+
+
+def test_allocator_calls_are_counted_per_step():
+    def body(trace, at):
+        trace.kernel(at, at + 900)
+        trace.malloc(at, at + 30)
+        trace.malloc(at + 40, at + 50, name="cudaFree")
+
+    allocator = loop(body).allocator
+    assert (allocator.calls_per_step, allocator.host_ns) == (2, 40 * US)
+
+
+def test_math_is_told_by_the_names_of_the_kernels():
+    def body(trace, at):
+        trace.kernel(at, at + 400, name=GEMM)
+        trace.kernel(at + 400, at + 600, name="ampere_fp16_s16816gemm_fp16_128x128_tn")
+        trace.kernel(at + 600, at + 700, name=ELEMENTWISE)
+
+    math = loop(body, devices=(A100,)).math
+    assert math.math_share == pytest.approx(0.6)
+    assert math.fp32_share == pytest.approx(0.4)
+    assert math.tensor_core_share == pytest.approx(0.2)
+    assert (math.compute_major, math.example) == (8, GEMM)
+
+
+def test_three_fusible_kernels_in_a_row_on_one_stream_are_a_chain():
+    def body(trace, at):
+        for index in range(3):
+            trace.kernel(at + 100 * index, at + 100 * index + 100, name=ELEMENTWISE)
+            trace.kernel(at + 100 * index + 20, at + 100 * index + 60, name=GEMM, stream=8)
+        trace.kernel(at + 300, at + 400, name=GEMM)
+        trace.kernel(at + 400, at + 500, name=ELEMENTWISE)
+        trace.kernel(at + 500, at + 600, name=ELEMENTWISE)
+        trace.kernel(at + 600, at + 609, name=ELEMENTWISE)  # too short to count
+        trace.kernel(at + 700, at + 800, name=GEMM)
+
+    chains = loop(body).chains
+    assert chains.share == pytest.approx(0.3)
+    assert (chains.chains_per_step, chains.mean_length) == (1.0, 3.0)
+    assert chains.example == (ELEMENTWISE,) * 3
+
+
+def test_communication_is_split_into_hidden_and_exposed():
+    def body(trace, at):
+        trace.kernel(at, at + 500)
+        trace.collective(at + 400, at + 700, elements=1 << 20)
+        trace.copy(at + 600, at + 700, stream=9)
+        trace.kernel(at + 700, at + 1_000)
+
+    comm = loop(body).comm
+    assert (comm.per_step, comm.total_ns, comm.exposed_ns) == (1, 300 * US, 200 * US)
+    assert comm.alone_compute_ns == 700 * US
+    assert comm.overlap_ratio == pytest.approx(1 / 3)
+    (entry,) = comm.table
+    assert (entry.name, entry.count, entry.total_ns, entry.exposed_ns) == ("allreduce", 3, 900 * US, 600 * US)
+    assert (entry.bytes, entry.dtype, entry.group_size) == (3 * (4 << 20), "Float", 2)
+
+
+@pytest.mark.parametrize(("elements", "ratio"), [(249_999, 1.0), (250_000, 0.0), (None, None)])
+def test_a_collective_below_one_megabyte_is_small_and_one_without_size_is_unknown(elements, ratio):
+    comm = loop(lambda trace, at: trace.collective(at, at + 100, elements=elements)).comm
+    assert comm.small_ratio == ratio
+
+
+def test_without_collectives_there_are_no_communication_facts():
+    assert training(4).facts().comm is None
+
+
+def test_the_wait_for_data_is_what_the_device_idled_for_it():
+    def body(trace, at):
+        trace.kernel(at, at + 400, launch=(at - 20, at - 12))
+        trace.loader(at + 300, at + 600, name=SINGLE)
+        trace.kernel(at + 700, at + 1_000, launch=(at + 680, at + 690))
+
+    found = loop(body).input
+    assert found.wait_ns == 200 * US
+    assert (found.fetches, found.single_process, found.origin) == (3, True, SINGLE)
+    assert (found.source, found.cpu_ratio) == ("derived", None)
+    assert found.longest_ns == (2_300 * US, 2_600 * US)
+
+
+def test_fetches_outside_the_judged_steps_say_nothing():
+    trace = training(6)
+    trace.loader(1_100, 1_300)  # in the warm-up step
+    assert trace.facts().input is None
+
+
+def test_a_worker_loader_is_known_by_its_iterator():
+    assert training(6, fetch=100, loader=WORKERS).facts().input.single_process is False
+
+
+def test_first_use_calls_in_the_judged_step_make_the_window_cold():
+    trace = Trace()
+    trace.step(0, 0, 200_000)
+    trace.call("cudaLaunchKernel", 1_000, 101_000)
+    trace.call("cudaStreamSynchronize", 110_000, 170_000)  # waits for the device: no first-use work
+    trace.kernel(150_000, 160_000)
+    cold = trace.facts().cold
+    assert cold.share == pytest.approx(0.5)
+    assert cold.calls == (("cudaLaunchKernel", 100_000 * US),)
+
+
+def test_calls_below_fifty_milliseconds_are_no_first_use_work():
+    trace = Trace()
+    trace.step(0, 0, 200_000)
+    trace.call("cudaLaunchKernel", 1_000, 50_999)
+    trace.kernel(150_000, 160_000)
+    assert trace.facts().cold is None
+
+
+def test_slow_calls_that_recur_are_not_cold():
+    trace = Trace()
+    trace.steps(0, 200_000, 400_000, 600_000)
+    for start in (0, 200_000, 400_000):
+        trace.call("cudaLaunchKernel", start, start + 60_000)
+        trace.kernel(start + 100_000, start + 110_000)
+    assert trace.facts().cold is None
+
+
+def test_memory_peaks_are_those_of_the_device_inside_the_window():
+    trace = training(8, devices=(A100,))
+    trace.memory(1_500, 10, allocated=900, reserved=950)  # warm-up
+    trace.memory(3_000, 10, allocated=500, reserved=600)
+    trace.memory(3_100, -10, allocated=400, reserved=700)
+    trace.memory(3_200, 10, allocated=5_000, reserved=5_000, device_type=0)
+    memory = trace.facts().memory
+    assert (memory.peak_allocated_bytes, memory.peak_reserved_bytes) == (500, 700)
+    assert memory.capacity_bytes == 85_000_000_000
+
+
+def test_without_memory_instants_peaks_are_not_measured():
+    memory = training(8).facts().memory
+    assert (memory.peak_allocated_bytes, memory.peak_reserved_bytes, memory.capacity_bytes) == (None, None, None)
+
+
+def test_kernels_are_listed_by_total_time():
+    def body(trace, at):
+        trace.kernel(at, at + 100, name=ELEMENTWISE)
+        trace.kernel(at + 100, at + 300, name=GEMM)
+        trace.kernel(at + 300, at + 340, name=GEMM)
+        trace.collective(at + 340, at + 350)
+
+    first, second, third = loop(body).kernels
+    assert (first.name, first.kind, first.count, first.total_ns, first.median_ns) == (GEMM, "math", 6, 720_000, 120_000)
+    assert first.share == pytest.approx(0.24)
+    assert (second.kind, third.kind) == ("membw", "comm")
+
+
+def test_samples_become_one_series_per_signal_that_was_read():
+    samples = [
+        Sample(t_ns=i, gpu=GpuSample(utilization_ratio=i / 10), host=HostSample(cpu_ratio=0.5 if i == 3 else None))
+        for i in range(11)
+    ]
+    series = {entry.name: entry for entry in summarise(samples, rank=2)}
+    assert set(series) == {"gpu.utilization", "host.cpu"}
+    utilization = series["gpu.utilization"]
+    assert (utilization.n, utilization.rank, utilization.unit) == (11, 2, "ratio")
+    assert (utilization.mean, utilization.maximum) == (pytest.approx(0.5), 1.0)
+    assert (utilization.p10, utilization.p90) == (pytest.approx(0.1), pytest.approx(0.9))
+    assert series["host.cpu"].n == 1
+
+
+def test_no_samples_are_no_series():
+    assert summarise([], rank=0) == ()

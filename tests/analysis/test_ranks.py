@@ -1,0 +1,137 @@
+from dataclasses import replace
+
+import pytest
+
+from profilerkit.analysis.rank_facts import rank_facts
+from profilerkit.analysis.run_facts import run_facts
+from profilerkit.rundir.reader import read_run
+from tests.recipes import Log, Trace, host_training, training, write_run
+
+
+def rank_of(trace, name="trace.json"):
+    return rank_facts(name, trace.facts(), None)
+
+
+def late_rank(ranks=4, late=2, delay=600):
+    """Ranks whose steps end together in a collective; one arrives ``delay`` µs after the others, by Python."""
+    return [
+        training(8, rank=rank, world_size=ranks, python=delay if rank == late else 0, comm=50 + delay * (rank != late))
+        for rank in range(ranks)
+    ]
+
+
+def test_the_rank_that_communicates_least_is_the_one_the_others_wait_for():
+    facts = run_facts([rank_of(trace) for trace in late_rank()])
+    assert facts.waiting_rank_named
+    assert (facts.judged_rank, facts.rank.rank) == (2, 2)
+    assert facts.share("over.python") > 0.3
+    assert facts.share("comm.") < 0.05
+
+
+def test_with_the_ranks_in_another_order_the_same_one_is_told():
+    ranks = [rank_of(trace) for trace in late_rank()]
+    ranks.reverse()
+    facts = run_facts(ranks)
+    assert facts.rank.rank == 2
+    assert facts.share("over.python") == run_facts(ranks[::-1]).share("over.python")
+
+
+def spread_of(share):
+    """Two ranks whose exposed communication differs by ``share`` of the step."""
+    steps = 10_000  # µs
+    first = training(6, kernels=10, kernel=949, comm=500, rank=0, world_size=2)
+    second = training(6, kernels=10, kernel=949, comm=500 - round(share * steps), python=round(share * steps), rank=1)
+    return run_facts([rank_of(first), rank_of(second)])
+
+
+def test_ranks_that_communicate_about_as_long_wait_for_nobody():
+    assert not spread_of(0.049).waiting_rank_named
+    assert spread_of(0.051).waiting_rank_named
+
+
+def test_without_waiting_the_slowest_rank_is_told():
+    ranks = [rank_of(training(6, kernels=count, rank=rank)) for rank, count in enumerate((5, 9, 7))]
+    facts = run_facts(ranks)
+    assert not facts.waiting_rank_named
+    assert facts.rank.rank == 1
+
+
+def test_a_rank_without_a_trace_does_not_pass_for_one_that_never_communicates(tmp_path):
+    log = Log().steps(20, 1_450, wait=10)
+    trace = training(8, comm=440)
+    records = read_run(write_run(tmp_path / "run", [log, log], traces={0: trace})).ranks
+    facts = run_facts([rank_facts("rank_00000", trace.facts(), records[0]), rank_facts("rank_00001", None, records[1])])
+    assert facts.rank.rank == 0
+    assert not facts.waiting_rank_named
+
+
+def test_missing_ranks_are_counted_against_the_size_of_the_job():
+    facts = run_facts([rank_of(trace) for trace in late_rank(ranks=4)[:3]])
+    assert (facts.world_size, facts.missing_ranks) == (4, 1)
+
+
+def test_without_a_known_size_nobody_is_missing():
+    facts = run_facts([rank_of(training(6))])
+    assert (facts.world_size, facts.missing_ranks) == (None, None)
+
+
+def test_every_rank_is_described_with_its_own_numbers():
+    facts = run_facts([rank_of(trace, name=f"rank{i}.json") for i, trace in enumerate(late_rank())])
+    assert [rank.rank for rank in facts.ranks] == [0, 1, 2, 3]
+    assert [rank.origin for rank in facts.ranks] == ["rank0.json", "rank1.json", "rank2.json", "rank3.json"]
+    python = [sum(part.share for part in rank.breakdown if part.part == "over.python") for rank in facts.ranks]
+    assert python.index(max(python)) == 2
+    for rank in facts.ranks:
+        assert sum(part.share for part in rank.breakdown) == pytest.approx(1.0)
+
+
+def test_a_job_on_nccl_without_device_events_says_that_only_the_host_is_judged():
+    facts = run_facts([rank_of(host_training(6, rank=0, world_size=2, backend="nccl"))])
+    assert "NCCL" in facts.trust.notes[0]
+    assert facts.mode == "cpu"
+    gloo = run_facts([rank_of(host_training(6, rank=0, world_size=2, backend="gloo"))])
+    assert not any("NCCL" in note for note in gloo.trust.notes)
+
+
+def test_inferred_steps_are_said_to_be_inferred():
+    trace = training(6)
+    unmarked = trace.changed(lambda event: [] if event["name"].startswith("ProfilerStep") else event)
+    for number in range(6):
+        unmarked.optimizer(1_900 + 1_010 * number, 2_000 + 1_010 * number)
+    facts = run_facts([rank_of(unmarked)])
+    assert facts.steps.inferred
+    assert "Steps were inferred from optimizer steps." in facts.trust.notes
+
+
+def test_a_device_named_by_the_user_replaces_the_one_in_the_trace():
+    ranks = [rank_of(training(6, devices=({"id": 0, "name": "Tesla V100-SXM2-32GB"},)))]
+    assert run_facts(ranks).spec.name != run_facts(ranks, device="h100-sxm").spec.name == "h100-sxm"
+
+
+def test_a_trace_says_which_signals_it_lacks():
+    facts = run_facts([rank_of(training(6))])
+    states = {signal.name: signal.state for signal in facts.trust.signals}
+    assert states["device events"] == states["operator trace"] == "measured"
+    assert states["step timers, every step"] == states["input wait"] == states["memory"] == "missing"
+    assert all(signal.hint for signal in facts.trust.signals if signal.state == "missing")
+
+
+def test_damage_of_all_ranks_is_added_up():
+    ranks = [rank_of(training(6, rank=rank)) for rank in range(2)]
+    broken = []
+    for rank in ranks:
+        damage = replace(rank.trace.columns.damage, dropped=3, truncated=True)
+        trace = replace(rank.trace, columns=replace(rank.trace.columns, damage=damage))
+        broken.append(replace(rank, trace=trace))
+    trust = run_facts(broken).trust
+    assert (trust.dropped, trust.truncated) == (6, True)
+    assert trust.events == sum(len(rank.trace.columns) for rank in ranks)
+
+
+def test_a_trace_without_any_step_time_has_no_step():
+    trace = Trace()
+    trace.op(100, 100)
+    facts = run_facts([rank_of(trace)])
+    assert facts.steps.time_ns is None
+    assert facts.step_ns is None
+    assert facts.parts == ()

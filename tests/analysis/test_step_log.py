@@ -1,0 +1,304 @@
+import pytest
+
+from profilerkit.analysis.rank_facts import rank_facts
+from profilerkit.analysis.step_log import read_log
+from profilerkit.rundir.layout import EVENT, EventFlag, EventKind, LoaderSettings
+from profilerkit.rundir.reader import read_run
+from tests.recipes import LOADER, MS, US, Log, host_training, training, write_run
+
+
+def read(log):
+    return read_log(log.data, log.names)
+
+
+def rank_of(tmp_path, log, **run):
+    return read_run(write_run(tmp_path / "run", [log], **run)).ranks[0]
+
+
+def facts_of(tmp_path, log, trace=None, **run):
+    return rank_facts("rank_00000", trace.facts() if trace else None, rank_of(tmp_path, log, **run))
+
+
+def shares(facts):
+    return {part.part: pytest.approx(part.share) for part in facts.parts}
+
+
+def test_no_records_are_no_log():
+    assert read_log(b"", {}) is None
+
+
+def test_waits_without_a_step_are_no_log():
+    log = Log()
+    log.record(EventKind.WAIT, 0, 10)
+    assert read(log) is None
+
+
+def test_a_step_lasts_to_the_next_steps_start_and_the_last_as_long_as_it_says():
+    log = Log()
+    for number, (start, length) in enumerate([(0, 80), (100, 80), (200, 70)]):
+        log.record(EventKind.STEP, start, length, number)
+    assert read(log).time.tolist() == [100 * US, 100 * US, 70 * US]
+
+
+def test_records_may_arrive_in_any_order():
+    log = Log().steps(6, 100, wait=30)
+    forward = read(log)
+    log.records.reverse()
+    backward = read(log)
+    assert backward.time.tolist() == forward.time.tolist()
+    assert backward.wait.tolist() == forward.wait.tolist()
+
+
+def test_the_first_step_is_warm_up():
+    assert read(Log().steps(6, 100)).state == ("warmup", *["steady"] * 5)
+
+
+def test_leading_slow_steps_are_warm_up():
+    log = Log().steps(2, 400).steps(8, 100)
+    assert read(log).state == ("warmup", "warmup", *["steady"] * 8)
+
+
+def test_steps_under_a_deep_window_and_the_one_after_it_are_disturbed():
+    log = Log().steps(10, 100)
+    log.window(320, 580, first_step=3)
+    assert read(log).state == (
+        "warmup", "steady", "steady", "disturbed", "disturbed", "disturbed", "disturbed", "steady", "steady", "steady"
+    )  # fmt: skip
+
+
+def test_a_window_that_ends_where_a_step_begins_leaves_only_the_next_one_disturbed():
+    log = Log().steps(10, 100)
+    log.window(300, 500, first_step=3)
+    disturbed = [row for row, state in enumerate(read(log).state) if state == "disturbed"]
+    assert disturbed == [3, 4, 5]
+
+
+def test_disturbed_steps_are_judged_when_hardly_any_other_is_left():
+    log = Log().steps(5, 100)
+    log.window(120, 380, first_step=1)
+    assert read(log).state == ("warmup", "steady", "steady", "steady", "steady")
+
+
+def test_a_single_step_is_judged():
+    assert read(Log().steps(1, 100)).state == ("steady",)
+
+
+def test_a_wait_belongs_to_the_step_it_begins_in():
+    log = Log().steps(4, 100)
+    log.record(EventKind.WAIT, 190, 20)
+    log.record(EventKind.WAIT, 200, 30)
+    assert read(log).wait.tolist() == [0, 20 * US, 30 * US, 0]
+
+
+def test_a_wait_before_the_first_step_belongs_to_none():
+    log = Log(start=1_000).steps(4, 100)
+    log.record(EventKind.WAIT, 100, 500)
+    assert read(log).wait.tolist() == [0, 0, 0, 0]
+
+
+def test_a_wait_is_never_longer_than_its_step():
+    log = Log().steps(4, 100)
+    log.record(EventKind.WAIT, 250, 400)
+    assert read(log).wait.tolist() == [0, 0, 100 * US, 0]
+
+
+@pytest.mark.parametrize("flag", [EventFlag.OTHER_THREAD, EventFlag.LAST])
+def test_fetches_that_no_step_waits_for_do_not_count(flag):
+    log = Log().steps(4, 100, wait=50, wait_flags=flag)
+    found = read(log)
+    assert found.wait.tolist() == [0, 0, 0, 0]
+    assert (found.waits_seen, found.fetches, found.longest_wait) == (False, 0, None)
+
+
+def test_the_first_fetch_of_an_epoch_counts_like_any_other():
+    log = Log().steps(4, 100, wait=50, wait_flags=EventFlag.FIRST)
+    assert read(log).wait.tolist() == [50 * US] * 4
+
+
+def test_the_longest_steady_wait_is_kept_to_be_looked_at():
+    log = Log()
+    for wait in (90, 10, 60, 20, 30):  # the longest of all is in the warm-up step
+        log.step(100, wait=wait)
+    found = read(log)
+    assert found.longest_wait == (200 * US, 260 * US)
+    assert found.fetches == 4
+
+
+def test_a_wait_without_cpu_time_makes_that_of_its_step_unknown():
+    log = Log()
+    log.step(100, wait=50, wait_cpu=40)
+    log.step(100, wait=50)
+    assert read(log).wait_cpu.tolist() == [40 * US, -1]
+
+
+@pytest.mark.parametrize(
+    ("cpu", "part"),
+    [(35, "input.prep"), (34.9, "input.wait"), (25.1, "input.wait"), (25, "input.fetch"), (None, "input.wait")],
+)
+def test_cpu_time_tells_preparing_from_reading(tmp_path, cpu, part):
+    found = facts_of(tmp_path, Log().steps(10, 100, wait=50, wait_cpu=cpu))
+    assert shares(found)[part] == 0.5
+
+
+def test_with_workers_the_waiting_threads_cpu_time_says_nothing(tmp_path):
+    loader = LoaderSettings(kind="DataLoader", num_workers=4)
+    found = facts_of(tmp_path, Log().steps(10, 100, wait=50, wait_cpu=45), loader=loader)
+    assert shares(found)["input.wait"] == 0.5
+
+
+def test_the_parts_of_a_log_sum_to_its_step(tmp_path):
+    found = facts_of(tmp_path, Log().steps(10, 100, wait=30, phase=("logging", 5), collect=1))
+    assert shares(found) == {"input.wait": 0.3, "other.log": 0.05, "over.gc": 0.01, "idle.unknown": 0.64}
+
+
+def test_a_wait_inside_a_phase_is_counted_once(tmp_path):
+    log = Log()
+    for _ in range(10):
+        start = log.step(100)
+        log.record(EventKind.PHASE, start + 20, 60, name=log.name("evaluation"))
+        log.record(EventKind.WAIT, start + 30, 40, -1)  # the loader of the evaluation
+    parts = {part.part: part.share for part in facts_of(tmp_path, log).parts}
+    assert parts == {
+        "input.wait": pytest.approx(0.4),
+        "other.eval": pytest.approx(0.2),
+        "idle.unknown": pytest.approx(0.4),
+    }
+
+
+def test_what_the_timers_did_not_name_is_shared_out_as_the_trace_was_composed(tmp_path):
+    trace = host_training(8, fetch=500, compute=300, python=100)  # beside the fetch: three quarters operators
+    found = facts_of(tmp_path, Log().steps(20, 1_000, wait=400), trace=trace)
+    assert found.mode == "cpu"
+    assert shares(found) == {"input.wait": 0.4, "compute.math": 0.45, "over.python": 0.15}
+
+
+@pytest.mark.parametrize("outer", ["evaluation", "logging"])
+def test_of_nested_phases_the_inner_one_owns_its_time(tmp_path, outer):
+    log = Log()
+    for _ in range(10):
+        start = log.step(100)
+        log.record(EventKind.PHASE, start + 20, 60, name=log.name(outer))
+        log.record(EventKind.PHASE, start + 30, 20, name=log.name("checkpoint"))
+        log.record(EventKind.GC, start + 35, 10, 2)
+    parts = {part.part: part.share for part in facts_of(tmp_path, log).parts}
+    assert parts["other.ckpt"] == pytest.approx(0.2)
+    assert parts["idle.unknown"] == pytest.approx(0.4)
+    assert sum(parts.values()) == pytest.approx(1.0)
+
+
+def test_a_named_phase_that_recurs_is_a_stall_with_its_period():
+    log = Log()
+    for number in range(31):
+        log.step(300 if number % 10 == 9 else 100, phase=("checkpoint", 200) if number % 10 == 9 else None)
+    (stall,) = read(log).stalls
+    assert (stall.kind, stall.part, stall.source) == ("checkpoint", "other.ckpt", "measured")
+    assert (stall.count, stall.period, stall.excess_ns) == (3, 10, 200 * US)
+    assert stall.steps == (9, 29)
+    assert stall.share == pytest.approx(600 / (30 * 100 + 600))
+
+
+def test_a_stall_is_told_in_the_steps_numbers_of_the_run():
+    log = Log()
+    log.count = 500  # the records of the first 500 steps are lost
+    for number in range(31):
+        log.step(300 if number % 10 == 9 else 100, phase=("checkpoint", 200) if number % 10 == 9 else None)
+    (stall,) = read(log).stalls
+    assert stall.steps == (509, 529)
+
+
+def test_a_phase_of_most_steps_is_work_and_no_stall():
+    log = Log()
+    for number in range(20):
+        log.step(100, phase=("logging", 20) if number % 2 or number > 10 else None)
+    assert read(log).stalls == ()
+
+
+def test_irregular_stalls_have_no_period():
+    log = Log()
+    for number in range(40):
+        log.step(300 if number in (5, 9, 31) else 100, phase=("my phase", 200) if number in (5, 9, 31) else None)
+    (stall,) = read(log).stalls
+    assert (stall.kind, stall.part, stall.count, stall.period) == ("my phase", "other.phase", 3, None)
+
+
+def test_longer_steps_at_a_regular_distance_are_an_unnamed_stall():
+    log = Log()
+    for number in range(41):
+        log.step(250 if number % 10 == 5 else 100)
+    (stall,) = read(log).stalls
+    assert (stall.kind, stall.part, stall.source) == ("unnamed", None, "derived")
+    assert (stall.count, stall.period, stall.excess_ns) == (4, 10, 150 * US)
+    assert stall.steps == (5, 35)
+
+
+def test_longer_steps_that_the_wait_explains_are_no_unnamed_stall():
+    log = Log()
+    for number in range(41):
+        log.step(250, wait=150) if number % 10 == 5 else log.step(100)
+    assert read(log).stalls == ()
+
+
+@pytest.mark.parametrize(("length", "found"), [(151, 1), (150, 0)])
+def test_a_step_is_an_outlier_above_one_and_a_half_typical_ones(length, found):
+    log = Log()
+    for number in range(41):
+        log.step(length if number % 10 == 5 else 100)
+    assert len(read(log).stalls) == found
+
+
+def test_two_long_steps_are_an_accident():
+    log = Log()
+    for number in range(41):
+        log.step(250 if number in (10, 20) else 100)
+    assert read(log).stalls == ()
+
+
+def test_long_steps_at_irregular_distances_are_no_period():
+    log = Log()
+    for number in range(41):
+        log.step(250 if number in (7, 10, 31) else 100)
+    assert read(log).stalls == ()
+
+
+def test_torn_bytes_at_the_end_cost_the_torn_record(tmp_path):
+    log = Log().steps(6, 100)
+    run = write_run(tmp_path / "run", [log])
+    events = run / "rank_00000" / "events.bin"
+    events.write_bytes(events.read_bytes() + EVENT.pack(1, 0, 0, 600 * US, 100 * US, 6)[:-1])
+    assert read_log(read_run(run).ranks[0].events, {}).index.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_steps_seen_by_hooks_are_inferred():
+    assert read(Log().steps(3, 100, flags=EventFlag.INFERRED)).inferred
+    assert not read(Log().steps(3, 100)).inferred
+
+
+def test_the_profilers_own_slowdown_is_measured_and_taken_out_of_the_host_parts(tmp_path):
+    log = Log().steps(20, 1_000)
+    log.window(3_100, 4_900, first_step=3)
+    trace = training(8, kernels=10, kernel=100, python=990)  # 2,000 µs a step under the profiler, 1,000 without
+    found = facts_of(tmp_path, log, trace=trace)
+    assert found.inflation_ratio == pytest.approx(2.0)
+    parts = {part.part: part.time_ns for part in found.parts}
+    assert parts["compute.math"] == 1 * MS
+    assert parts["over.python"] == 990 * US / 2
+    assert sum(part.share for part in found.parts) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("python", "divided"), [(90, False), (91 + 1, True)])
+def test_a_slowdown_of_a_tenth_is_left_alone(tmp_path, python, divided):
+    log = Log().steps(20, 1_000)
+    log.window(3_100, 4_900, first_step=3)
+    found = facts_of(tmp_path, log, trace=training(8, python=python))  # 1,010 µs and the Python
+    time = next(part.time_ns for part in found.parts if part.part == "over.python")
+    assert (time < python * US) is divided
+
+
+def test_without_a_deep_window_there_is_no_inflation_to_measure(tmp_path):
+    assert facts_of(tmp_path, Log().steps(20, 1_000), trace=training(8)).inflation_ratio is None
+
+
+def test_the_wait_is_described_by_the_loader_that_caused_it(tmp_path):
+    found = facts_of(tmp_path, Log().steps(10, 100, wait=50, wait_cpu=20), loader=LOADER).input
+    assert (found.wait_ns, found.cpu_ratio, found.single_process) == (50 * US, pytest.approx(0.4), True)
+    assert (found.source, found.origin, found.fetches) == ("measured", "step timers", 9)

@@ -1,0 +1,215 @@
+import doctest
+
+import numpy as np
+import pytest
+
+from profilerkit.analysis import steps as module
+from profilerkit.analysis.host import HostNames
+from profilerkit.analysis.steps import find_steps, warmup_length
+from tests.recipes import MAIN, US, WORKERS, Trace, training
+
+
+def steps_of(trace):
+    columns = trace.read()
+    return find_steps(columns, HostNames.of(columns.strings))
+
+
+def steps_with_kernels(*counts, length=1_000):
+    """A step per count, with that many kernels in it."""
+    trace = Trace()
+    trace.steps(*range(1_000, 1_000 + length * (len(counts) + 1), length))
+    for number, count in enumerate(counts):
+        for index in range(count):
+            at = 1_000 + number * length + 50 * index
+            trace.kernel(at, at + 40)
+    return trace
+
+
+def test_the_example_in_the_docstring_holds():
+    assert doctest.testmod(module).failed == 0
+
+
+def test_a_step_runs_to_the_start_of_the_next_so_that_nothing_between_them_is_unowned():
+    trace = Trace()
+    for number, (start, end) in enumerate([(100, 190), (200, 290), (300, 390), (400, 490)]):
+        trace.step(number + 5, start, end)
+    found = steps_of(trace)
+    assert found.found_by == "ProfilerStep"
+    assert not found.inferred
+    assert found.index.tolist() == [5, 6, 7, 8]
+    assert found.start.tolist() == [100 * US, 200 * US, 300 * US, 400 * US]
+    assert found.end.tolist() == [200 * US, 300 * US, 400 * US, 490 * US]
+
+
+def test_copies_of_the_marker_on_the_device_are_no_steps():
+    trace = Trace()
+    for number in range(4):
+        trace.step(number, 100 + 100 * number, 200 + 100 * number, copied_to_gpu=True)
+        trace.kernel(110 + 100 * number, 150 + 100 * number)
+    found = steps_of(trace)
+    assert found.index.tolist() == [0, 1, 2, 3]
+    assert found.start.tolist() == [100 * US, 200 * US, 300 * US, 400 * US]
+
+
+def test_a_marker_written_twice_is_one_step():
+    trace = Trace()
+    trace.steps(100, 200, 300, 400, 500)
+    doubled = trace.changed(lambda event: [event, event])
+    assert steps_of(doubled).start.tolist() == steps_of(trace).start.tolist()
+    assert steps_of(doubled).end.tolist() == steps_of(trace).end.tolist()
+
+
+def test_markers_of_another_thread_do_not_cut_the_steps_of_the_loop():
+    trace = Trace()
+    trace.steps(100, 200, 300, 400, 500)
+    trace.annotation("ProfilerStep#90", 150, 160, tid=MAIN + 7)
+    assert steps_of(trace).index.tolist() == [0, 1, 2, 3]
+
+
+def test_a_number_too_long_for_a_step_is_no_marker():
+    trace = Trace()
+    trace.steps(100, 200, 300, 400, 500)
+    trace.annotation("ProfilerStep#" + "9" * 40, 150, 160)
+    assert steps_of(trace).index.tolist() == [0, 1, 2, 3]
+
+
+def test_without_markers_the_ends_of_optimizer_steps_bound_the_steps():
+    trace = Trace()
+    trace.op(100, 120)
+    for end in (200, 300, 400, 500):
+        trace.optimizer(end - 10, end)
+    found = steps_of(trace)
+    assert found.found_by == "optimizer steps"
+    assert found.inferred
+    assert found.start.tolist() == [100 * US, 200 * US, 300 * US, 400 * US]
+    assert found.end.tolist() == [200 * US, 300 * US, 400 * US, 500 * US]
+    assert found.state[-1] == "steady"  # it ends with its own optimizer step: it is whole
+
+
+def test_without_markers_and_optimizer_the_fetches_begin_the_steps():
+    trace = Trace()
+    for start in (100, 200, 300, 400, 500):
+        trace.loader(start, start + 10, name=WORKERS)
+        trace.op(start + 10, start + 90)
+    found = steps_of(trace)
+    assert found.found_by == "DataLoader fetches"
+    assert found.start.tolist() == [100 * US, 200 * US, 300 * US, 400 * US, 500 * US]
+    assert found.end[-1] == 590 * US
+    assert found.state[-1] == "cut"  # nothing says where the last one ends
+
+
+@pytest.mark.parametrize("mark", ["optimizer", "loader"])
+def test_inferred_marks_written_twice_bound_one_step_each(mark):
+    trace = Trace()
+    for start in (100, 200, 300, 400, 500):
+        getattr(trace, mark)(start, start + 10)
+        trace.op(start + 10, start + 90)
+    doubled = trace.changed(lambda event: [event, event])
+    assert steps_of(doubled).start.tolist() == steps_of(trace).start.tolist()
+    assert steps_of(doubled).state == steps_of(trace).state
+
+
+def test_a_trace_without_any_mark_is_one_step():
+    trace = Trace()
+    trace.op(100, 150)
+    trace.kernel(160, 480, launch=(110, 120))
+    found = steps_of(trace)
+    assert found.found_by == "the whole trace"
+    assert found.inferred
+    assert (found.start.tolist(), found.end.tolist()) == ([100 * US], [480 * US])
+    assert found.state == ("steady",)
+
+
+def test_a_single_optimizer_step_is_no_boundary():
+    trace = Trace()
+    trace.op(100, 150)
+    trace.optimizer(180, 200)
+    trace.optimizer(180, 200)  # written twice
+    assert steps_of(trace).found_by == "the whole trace"
+
+
+def test_the_last_step_has_no_successor_and_is_cut():
+    assert steps_of(steps_with_kernels(5, 5, 5, 5, 5)).state == ("warmup", "steady", "steady", "steady", "cut")
+
+
+def test_a_tail_step_with_fewer_kernels_than_four_fifths_is_cut():
+    whole = steps_of(steps_with_kernels(*[10] * 6, 8, 10))
+    assert whole.state == ("warmup", *["steady"] * 6, "cut")
+    cut = steps_of(steps_with_kernels(*[10] * 6, 7, 10))
+    assert cut.state == ("warmup", *["steady"] * 5, "cut", "cut")
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_capture_of_up_to_three_steps_is_judged_on_what_it_has(count):
+    assert steps_of(steps_with_kernels(*[5] * count)).state == ("steady",) * count
+
+
+def test_of_four_steps_only_the_cut_one_is_dropped():
+    assert steps_of(steps_with_kernels(5, 5, 5, 5)).state == ("steady", "steady", "steady", "cut")
+
+
+def test_a_step_that_compiles_is_not_judged():
+    trace = steps_with_kernels(*[5] * 8)
+    trace.op(4_200, 4_700, name="_compile.compile_inner (dynamo_timed)")
+    assert steps_of(trace).state == ("warmup", "steady", "steady", "compile", "steady", "steady", "steady", "cut")
+
+
+def test_running_a_compiled_region_is_not_compiling():
+    trace = steps_with_kernels(*[5] * 8)
+    for number in range(8):
+        trace.op(1_200 + 1_000 * number, 1_700 + 1_000 * number, name="Torch-Compiled Region: 0/0")
+    assert "compile" not in steps_of(trace).state
+
+
+def test_slow_first_steps_are_warm_up_and_reported_beside_the_window():
+    trace = Trace()
+    trace.steps(*np.cumsum([1_000, 900, 160, 100, 100, 100, 100, 100, 100, 100]).tolist())
+    assert steps_of(trace).state == ("warmup", "warmup", *["steady"] * 6, "cut")
+
+
+def test_warm_up_steps_in_front_do_not_change_the_window():
+    slow = Trace()
+    slow.steps(0, 50_000, 80_000)  # two steps before the loop below, fifty times as long
+    plain = training(8, fetch=300, start=100_000)
+    long = training(8, fetch=300, start=100_000)
+    long.events = [*slow.events, *long.events]
+    renamed = iter(range(100))
+    long = long.changed(
+        lambda e: {**e, "name": f"ProfilerStep#{next(renamed)}"} if e["name"].startswith("ProfilerStep") else e
+    )
+    assert steps_of(long).state[:2] == ("warmup", "warmup")
+    assert shares(long) == shares(plain)
+
+
+def shares(trace):
+    """Share of each part, from counts that are exact."""
+    found = trace.parts()
+    return {name: value / sum(found.values()) for name, value in found.items()}
+
+
+@pytest.mark.parametrize(("first", "warmup"), [(151, 1), (150, 0)])
+def test_warm_up_is_longer_than_one_and_a_half_settled_steps(first, warmup):
+    assert warmup_length(np.array([first, 100, 100, 100, 100, 100])) == warmup
+
+
+def test_a_slow_step_after_a_settled_one_is_no_warm_up():
+    assert warmup_length(np.array([100, 900, 100, 100, 100, 100])) == 0
+
+
+def test_five_steps_are_too_few_to_tell_warm_up_by_their_length():
+    assert warmup_length(np.array([900, 100, 100, 100, 100])) == 0
+
+
+def test_an_event_without_length_leaves_nothing_to_judge():
+    trace = Trace()
+    trace.op(100, 100)
+    found = steps_of(trace)
+    assert found.state == ("cut",)
+    assert len(found.steady) == 0
+
+
+def test_steps_keep_their_nanoseconds():
+    trace = Trace()
+    trace.steps("100.001", "200.002", "300.003", "400.004", "500.005")
+    assert steps_of(trace).start.tolist() == [100_001, 200_002, 300_003, 400_004]
+    assert steps_of(trace).steady.total_ns == 400_004 - 100_001
