@@ -2,8 +2,7 @@
 
 import argparse
 import shutil
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Container
 from importlib import import_module
 from itertools import count
 from pathlib import Path
@@ -22,7 +21,11 @@ if TYPE_CHECKING:
 KINDS = {"input": "a DataLoader that is slower than the training step"}
 
 # On a shared machine the same step can take twice as long a minute later; that is not what the demo is about.
+# Runs are repeated for that reason alone, never for what the comparison says.
 _ATTEMPTS, _ALIKE_RATIO = 3, 0.2
+
+_RUNS = ("before", "after")
+_REPORTS = ("report.html", "report.json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,40 +48,33 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     program = _load(kind)
     directory = _fresh_directory(arguments.output, Path("runs") / f"demo-{kind}")
 
-    console.note(f"1/3 training with a fault: {program.FAULT}")
-    before = _undisturbed(
-        lambda: program.train(program.prepare(), program.SLOW, directory / "before"), directory / "before", console
-    )
-    _print_verdict(before, console)
+    for left in reversed(range(_ATTEMPTS)):
+        before, proposal, after = _train_twice(program, directory, console)
+        if abs(after.compute_ns / before.compute_ns - 1) <= _ALIKE_RATIO:
+            break
+        busy = f"the same computation took {format_ns(before.compute_ns)}, then {format_ns(after.compute_ns)} per step"
+        console.note(f"{busy}: this machine is busy; {'once more' if left else 'compare with care'}")
+        if left:
+            _drop(directory, keep=())
+    console.out(_comparison(before, after, proposal))
+    if not arguments.keep:
+        _drop(directory, keep=_REPORTS)
+    pages = [directory / name / _REPORTS[0] for name in _RUNS]
+    console.note(f"reports: {' and '.join(str(page) for page in pages if page.is_file())}")
+    return DONE
 
+
+def _train_twice(program: ModuleType, directory: Path, console: Console) -> "tuple[Trained, Proposal, Trained]":
+    """The run with the fault, the fix its report proposes, and the run with that fix."""
+    console.note(f"1/3 training with a fault: {program.FAULT}")
+    workload = program.prepare()
+    before: Trained = program.train(workload, program.SLOW, directory / _RUNS[0])
+    _print_verdict(before, console)
     proposal: Proposal = program.propose(before)
     origin = f"proposed by {proposal.rule}" if proposal.rule else "not proposed by the report, applied anyway"
     console.note(f"2/3 applying the fix {origin}: {proposal.text}")
     console.note("3/3 training again")
-    workload = replace(before.workload, compute_ns=before.compute_ns)
-    after = _undisturbed(
-        lambda: program.train(workload, proposal.settings, directory / "after"), directory / "after", console
-    )
-
-    console.out(_comparison(before, after, proposal))
-    if not arguments.keep:
-        _drop_recordings(directory)
-    console.note(f"reports: {' and '.join(_pages(directory))}")
-    return DONE
-
-
-def _undisturbed(train: Callable[[], "Trained"], directory: Path, console: Console) -> "Trained":
-    """Train, into ``directory``, until a step computes for as long as expected; the last attempt counts anyway."""
-    for left in reversed(range(_ATTEMPTS)):
-        trained = train()
-        expected_ns = trained.workload.compute_ns
-        if abs(trained.compute_ns / expected_ns - 1) <= _ALIKE_RATIO:
-            break
-        observed = f"{format_ns(trained.compute_ns)} of compute per step where {format_ns(expected_ns)} is expected"
-        console.note(f"{observed}: this machine is busy; {'training again' if left else 'compare with care'}")
-        if left:
-            shutil.rmtree(directory)
-    return trained
+    return before, proposal, program.train(workload, proposal.settings, directory / _RUNS[1])
 
 
 def _load(kind: str) -> ModuleType:
@@ -145,18 +141,11 @@ def _comparison(before: "Trained", after: "Trained", proposal: "Proposal") -> st
     return "\n".join([f"fix: {proposal.text}", "", *lines, "", judgement, footnote])
 
 
-def _pages(directory: Path) -> list[str]:
-    from profilerkit.rundir.layout import REPORT_HTML
-
-    pages = [directory / name / REPORT_HTML for name in ("before", "after")]
-    return [str(page) for page in pages if page.is_file()]
-
-
-def _drop_recordings(directory: Path) -> None:
-    """Delete what was recorded, not what was concluded."""
-    from profilerkit.rundir.layout import MANIFEST
-
-    for name in ("before", "after"):
-        (directory / name / MANIFEST).unlink(missing_ok=True)
-        for rank in (directory / name).glob("rank_*"):
-            shutil.rmtree(rank)
+def _drop(directory: Path, *, keep: Container[str]) -> None:
+    """Delete what the two runs wrote, but for the files named in ``keep``."""
+    for name in _RUNS:
+        for path in list((directory / name).glob("*")):
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name not in keep:
+                path.unlink()

@@ -6,23 +6,11 @@ from profilerkit.model.finding import Saving
 from profilerkit.model.report import Report
 
 
-@dataclass(frozen=True)
-class Workload:
-    """What is trained, the same before and after the fix. A program adds what it needs to build it.
-
-    Attributes:
-        compute_ns: how long a step is expected to compute, without what the fix changes.
-    """
-
-    compute_ns: float
-
-
 @dataclass(frozen=True, slots=True)
 class Trained:
     """One training run.
 
     Attributes:
-        workload: what was trained.
         report: of the run; ``None`` when capture had to switch itself off.
         step_ns: mean of the last ``steps`` steps by the program's own clock, none of them under torch's profiler.
             Not the median: two workers deliver in pairs, so long and short steps alternate.
@@ -31,7 +19,6 @@ class Trained:
         steps: how many steps the means rest on.
     """
 
-    workload: Workload
     report: Report | None
     step_ns: float
     compute_ns: float
