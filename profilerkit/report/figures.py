@@ -21,7 +21,9 @@ _UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 def _shares(column: Column) -> list[tuple[str, int]]:
     """Colour key and ns of each layer, bottom first."""
     order: list[Family] = list(FAMILY_LABELS)
-    known = [(family, column.families[family]) for family in order if column.families.get(family)]
+    known: list[tuple[str, int]] = [
+        (family, column.families[family]) for family in order if column.families.get(family)
+    ]
     return [*known, (UNSPLIT, column.unsplit_ns)] if column.unsplit_ns else known
 
 
