@@ -7,7 +7,7 @@ import msgspec
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.model.finding import Confidence, Evidence, Finding, Outcome, Severity
-from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule
+from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Rule
 
 logger = logging.getLogger(__name__)
 
@@ -57,16 +57,15 @@ def _outcome(rule: Rule, facts: Facts, select: Sequence[str], ignore: Sequence[s
     if (select and not rule.code.startswith(tuple(select))) or rule.code.startswith(tuple(ignore)):
         return blank
     try:
-        result = rule.check(facts)
+        return _ended(blank, rule.check(facts))
     except Exception as error:  # noqa: BLE001 - the one guard of the rules: recorded in the report
         logger.debug("rule %s failed", rule.code, exc_info=True)
         return msgspec.structs.replace(blank, status="error", reason=f"{type(error).__name__}: {error}")
-    return _ended(blank, result)
 
 
-def _ended(blank: Outcome, result: Result) -> Outcome:
+def _ended(blank: Outcome, result: object) -> Outcome:
     match result:
-        case Fired(findings):
+        case Fired(findings) if findings:
             return msgspec.structs.replace(blank, status="fired", reason=None, findings=findings)
         case Passed(reason):
             return msgspec.structs.replace(blank, status="passed", reason=reason)
@@ -74,3 +73,5 @@ def _ended(blank: Outcome, result: Result) -> Outcome:
             return msgspec.structs.replace(blank, status="not_applicable", reason=reason)
         case MissingData(reason, hint):
             return msgspec.structs.replace(blank, status="missing_data", reason=reason, hint=hint)
+        case _:  # types do not bind the rules of others
+            raise TypeError(f"a rule must end in one of its four results, not in {result!r}")
