@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from profilerkit.analysis.facts import Facts
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Confidence, Evidence, Finding, Outcome, Severity
-from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule
+from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Rule
 
 logger = logging.getLogger(__name__)
 
@@ -56,17 +56,16 @@ def _outcome(rule: Rule, facts: Facts, select: Sequence[str], ignore: Sequence[s
     if (select and not rule.code.startswith(tuple(select))) or rule.code.startswith(tuple(ignore)):
         return blank
     try:
-        result = rule.check(facts)
+        return _ended(blank, rule.check(facts))
     except Exception as error:
         # The one guard of the rules: what it caught is shown in the report.
         logger.debug("rule %s failed", rule.code, exc_info=True)
         return revise(blank, status="error", reason=f"{type(error).__name__}: {error}")
-    return _ended(blank, result)
 
 
-def _ended(blank: Outcome, result: Result) -> Outcome:
+def _ended(blank: Outcome, result: object) -> Outcome:
     match result:
-        case Fired(findings):
+        case Fired(findings) if findings:
             return revise(blank, status="fired", reason=None, findings=findings)
         case Passed(reason):
             return revise(blank, status="passed", reason=reason)
@@ -74,3 +73,5 @@ def _ended(blank: Outcome, result: Result) -> Outcome:
             return revise(blank, status="not_applicable", reason=reason)
         case MissingData(reason, hint):
             return revise(blank, status="missing_data", reason=reason, hint=hint)
+        case _:  # types do not bind the rules of others
+            raise TypeError(f"a rule must end in one of its four results, not in {result!r}")
