@@ -35,11 +35,11 @@ ROWS = {
 }
 
 #: Third-party packages by unit: True where it may be imported with the module, False only inside functions.
-#: Beyond DESIGN's table: msgspec, which makes the records of row 1, may be used by whatever handles them.
+#: The report may use msgspec, which its JSON and its view records are made of.
 THIRD_PARTY = {
     "model": {"msgspec": True},
     "rundir": {"msgspec": True},
-    "capture": {"torch": False, "pynvml": False, "psutil": True, "msgspec": True},
+    "capture": {"torch": False, "pynvml": False, "psutil": True},
     "trace": {"numpy": True, "msgspec": True, "isal": True},
     "analysis": {"numpy": True},
     # markupsafe is jinja2's own escaping.
