@@ -1,0 +1,1 @@
+"""Parts of ``scripts/benchmark_speed``: the base trace, its growth, the tools, the measurement, the page."""
