@@ -173,7 +173,7 @@ def paint(window: Spans, layers: Sequence[Segments]) -> Segments:
     low, high = window.start[0], window.end[-1]
     layers = [layer for layer in layers if len(layer)]
     cuts = [window.start, window.end, *(edge for layer in layers for edge in (layer.start, layer.end))]
-    edges = np.unique(np.clip(np.concatenate(cuts), low, high))
+    edges = _distinct(np.clip(np.concatenate(cuts), low, high))
     left, right = edges[:-1], edges[1:]
     inside = _index_at(window.start, window.end, left)
     left, right, inside = left[inside >= 0], right[inside >= 0], inside[inside >= 0]
@@ -192,6 +192,15 @@ def time_by_label(segments: Segments, n_labels: int) -> I64:
     totals = np.zeros(n_labels, dtype=np.int64)
     np.add.at(totals, segments.label[known], lengths)
     return totals
+
+
+def _distinct(instants: I64) -> I64:
+    """The values once each, sorted. The input is runs in order, which a stable sort merges.
+
+    ``np.unique`` hashes first since numpy 2.3: ten times slower on millions of distinct instants.
+    """
+    ordered = np.sort(instants, kind="stable")
+    return ordered[np.r_[True, ordered[1:] != ordered[:-1]]]
 
 
 def _index_at(start: I64, end: I64, instants: I64) -> I64:
