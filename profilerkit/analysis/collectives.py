@@ -5,7 +5,7 @@ import numpy.typing as npt
 
 from profilerkit.analysis.facts import CommFacts
 from profilerkit.analysis.intervals import I64, Spans, intersect, subtract, union
-from profilerkit.analysis.kernels import communication_names
+from profilerkit.analysis.kernels import KernelNames
 from profilerkit.model.report import Collective
 from profilerkit.trace.columns import Category, CollectiveArgs, TraceColumns
 
@@ -28,6 +28,7 @@ def payload_bytes(args: CollectiveArgs) -> int | None:
 
 def comm_facts(
     columns: TraceColumns,
+    kinds: KernelNames,
     window: Spans,
     judged: npt.NDArray[np.bool_],
     *,
@@ -40,11 +41,12 @@ def comm_facts(
 
     Args:
         columns: the trace.
+        kinds: its classified names.
         window: the judged steps.
         judged: ``(n_events,)`` events that start inside it.
         device: ``(n_events,)`` events of the judged device; ``None`` on a CPU-only trace.
     """
-    names = communication_names(columns.strings)[columns.name]
+    names = kinds.communication[columns.name]
     if device is None:
         transferring, working = columns.is_a(Category.ANNOTATION, Category.CPU_OP), columns.is_a(Category.CPU_OP)
     else:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from profilerkit.analysis.intervals import Spans, subtract, union
-from profilerkit.analysis.kernels import communication_names, device_rows
+from profilerkit.analysis.kernels import KernelNames, device_rows
 from profilerkit.model.step import DeviceWindow
 from profilerkit.trace.columns import Category, TraceColumns
 
@@ -14,12 +14,12 @@ def busy_spans(columns: TraceColumns) -> Spans:
     return union(columns.ts_ns[rows], columns.end_ns[rows])
 
 
-def device_window(columns: TraceColumns) -> DeviceWindow | None:
+def device_window(columns: TraceColumns, kinds: KernelNames) -> DeviceWindow | None:
     """The exact arithmetic of ``DeviceWindow``; ``None`` when the trace holds no device events."""
     busy = busy_spans(columns)
     if not len(busy):
         return None
-    communicates = communication_names(columns.strings)[columns.name]
+    communicates = kinds.communication[columns.name]
     kernel = columns.category == Category.KERNEL
     copy = columns.category == Category.MEMCPY
     compute_rows = (kernel & ~communicates) | (columns.category == Category.MEMSET)

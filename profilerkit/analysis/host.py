@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.intervals import I64, NO_SEGMENTS, Segments, Spans, intersect, subtract, union, with_label
+from profilerkit.analysis.kernels import in_use, matching
 from profilerkit.analysis.leaves import leaf
 from profilerkit.rundir.layout import INPUT_SPAN, PHASE_SPAN_PREFIX
 from profilerkit.trace.columns import Category, TraceColumns
@@ -43,7 +44,7 @@ _ANNOTATIONS = (
 
 @dataclass(frozen=True, slots=True)
 class HostNames:
-    """Masks over ``columns.strings``, computed once per trace."""
+    """What the names of a trace's events stand for on the host: masks over ``columns.strings``, computed once."""
 
     loader: Mask
     single_process: Mask
@@ -55,11 +56,14 @@ class HostNames:
     annotation: I64  # leaf of a named phase, -1 for none
 
     @classmethod
-    def of(cls, strings: tuple[str, ...]) -> "HostNames":
-        """Classify every distinct name once."""
+    def of(cls, columns: TraceColumns) -> "HostNames":
+        """Classify every name in use once."""
+        used = in_use(columns)
+        annotation = np.full(len(columns.strings), -1, dtype=np.int64)
+        annotation[used] = [_annotation_leaf(columns.strings[index]) for index in used.tolist()]
 
         def mask(pattern: re.Pattern[str]) -> Mask:
-            return np.array([pattern.search(text) is not None for text in strings], dtype=bool)
+            return matching(columns, used, pattern)
 
         return cls(
             loader=mask(_DATALOADER),
@@ -69,7 +73,7 @@ class HostNames:
             copy_call=mask(_COPY_CALL),
             compiles=mask(_COMPILE),
             collects=mask(_GC),
-            annotation=np.array([_annotation_leaf(text) for text in strings], dtype=np.int64),
+            annotation=annotation,
         )
 
 

@@ -1,6 +1,7 @@
 """What a device kernel or a CPU operator is, read from its name, and the tables of the largest ones."""
 
 import re
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -8,6 +9,8 @@ import numpy.typing as npt
 from profilerkit.analysis.intervals import I64, Spans, innermost_owner
 from profilerkit.model.report import Kernel
 from profilerkit.trace.columns import Category, TraceColumns
+
+Names = npt.NDArray[np.bool_]
 
 MATH, BANDWIDTH, COMMUNICATION, OTHER = "math", "membw", "comm", "other"
 
@@ -51,38 +54,51 @@ _FP32_MATH = re.compile(
 )
 
 
-def _matching(pattern: re.Pattern[str], strings: tuple[str, ...]) -> npt.NDArray[np.bool_]:
-    return np.array([pattern.search(text) is not None for text in strings], dtype=bool)
+def in_use(columns: TraceColumns) -> npt.NDArray[np.int64]:
+    """Sorted ids of the strings that name an event; the others are categories and raw shapes."""
+    return np.flatnonzero(np.bincount(columns.name, minlength=len(columns.strings)))
 
 
-def communication_names(strings: tuple[str, ...]) -> npt.NDArray[np.bool_]:
-    """``(n_strings,)`` mask of the names that are collectives or point-to-point transfers."""
-    return _matching(_COMMUNICATION, strings)
+def matching(columns: TraceColumns, used: I64, pattern: re.Pattern[str]) -> Names:
+    """``(n_strings,)`` mask of the strings among ``used`` in which ``pattern`` is found."""
+    mask = np.zeros(len(columns.strings), dtype=np.bool_)
+    mask[used] = [pattern.search(columns.strings[index]) is not None for index in used.tolist()]
+    return mask
 
 
-def math_names(strings: tuple[str, ...]) -> npt.NDArray[np.bool_]:
-    """``(n_strings,)`` mask of kernels and operators whose cost is arithmetic."""
-    return _matching(_MATH, strings) | _matching(_MATH_OPERATOR, strings)
+@dataclass(frozen=True, slots=True)
+class KernelNames:
+    """What the names of a trace's events stand for: masks over ``columns.strings``, computed once per trace.
 
+    Attributes:
+        communication: collectives and point-to-point transfers.
+        math: kernels and operators whose cost is arithmetic.
+        bandwidth: kernels whose cost is memory traffic; math wins where both match.
+        pointwise: kernels that a compiler can fuse with their neighbours.
+        tensor_core: math kernels that run on tensor or matrix cores, as far as names tell.
+        fp32_math: math kernels that compute in FP32 on vector units, as far as names tell.
+    """
 
-def bandwidth_names(strings: tuple[str, ...]) -> npt.NDArray[np.bool_]:
-    """``(n_strings,)`` mask of kernels whose cost is memory traffic; math wins where both match."""
-    return _matching(_BANDWIDTH, strings) & ~_matching(_MATH, strings)
+    communication: Names
+    math: Names
+    bandwidth: Names
+    pointwise: Names
+    tensor_core: Names
+    fp32_math: Names
 
-
-def pointwise_names(strings: tuple[str, ...]) -> npt.NDArray[np.bool_]:
-    """``(n_strings,)`` mask of kernels that a compiler can fuse with their neighbours."""
-    return _matching(_POINTWISE, strings) & ~_matching(_MATH, strings)
-
-
-def tensor_core_names(strings: tuple[str, ...]) -> npt.NDArray[np.bool_]:
-    """``(n_strings,)`` mask of math kernels that run on tensor or matrix cores, as far as names tell."""
-    return _matching(_TENSOR_CORE, strings)
-
-
-def fp32_math_names(strings: tuple[str, ...]) -> npt.NDArray[np.bool_]:
-    """``(n_strings,)`` mask of math kernels that compute in FP32 on vector units, as far as names tell."""
-    return _matching(_FP32_MATH, strings) & ~_matching(_TENSOR_CORE, strings)
+    @classmethod
+    def of(cls, columns: TraceColumns) -> "KernelNames":
+        """Classify every name in use once."""
+        used = in_use(columns)
+        kernel_math, tensor_core = matching(columns, used, _MATH), matching(columns, used, _TENSOR_CORE)
+        return cls(
+            communication=matching(columns, used, _COMMUNICATION),
+            math=kernel_math | matching(columns, used, _MATH_OPERATOR),
+            bandwidth=matching(columns, used, _BANDWIDTH) & ~kernel_math,
+            pointwise=matching(columns, used, _POINTWISE) & ~kernel_math,
+            tensor_core=tensor_core,
+            fp32_math=matching(columns, used, _FP32_MATH) & ~tensor_core,
+        )
 
 
 def in_window(columns: TraceColumns, window: Spans) -> npt.NDArray[np.bool_]:
@@ -106,11 +122,14 @@ def self_times(columns: TraceColumns, rows: I64) -> I64:
     return own
 
 
-def largest(columns: TraceColumns, rows: I64, time_ns: I64, steady_ns: int, limit: int = 20) -> tuple[Kernel, ...]:
+def largest(
+    columns: TraceColumns, kinds: KernelNames, rows: I64, time_ns: I64, steady_ns: int, limit: int = 20
+) -> tuple[Kernel, ...]:
     """The names with the largest total time, at most ``limit``.
 
     Args:
         columns: the trace.
+        kinds: its classified names.
         rows: kernels, or the operators of a CPU-only run.
         time_ns: ``(n_rows,)`` int64, the time each row counts with.
         steady_ns: length of the steady window.
@@ -122,22 +141,23 @@ def largest(columns: TraceColumns, rows: I64, time_ns: I64, steady_ns: int, limi
     total = np.bincount(names, weights=time_ns, minlength=len(columns.strings))
     count = np.bincount(names, minlength=len(columns.strings))
     top = [int(name) for name in np.argsort(-total, kind="stable")[:limit] if count[name]]
-    strings = tuple(columns.strings[name] for name in top)
-    comm, math, bandwidth = communication_names(strings), math_names(strings), bandwidth_names(strings)
-    out = []
-    for i, name in enumerate(top):
-        kind = COMMUNICATION if comm[i] else MATH if math[i] else BANDWIDTH if bandwidth[i] else OTHER
-        out.append(
-            Kernel(
-                name=strings[i],
-                kind=kind,
-                count=int(count[name]),
-                total_ns=int(total[name]),
-                median_ns=int(np.median(time_ns[names == name])),
-                share=float(total[name]) / steady_ns,
-            )
+    return tuple(
+        Kernel(
+            name=columns.strings[name],
+            kind=_kind(kinds, name),
+            count=int(count[name]),
+            total_ns=int(total[name]),
+            median_ns=int(np.median(time_ns[names == name])),
+            share=float(total[name]) / steady_ns,
         )
-    return tuple(out)
+        for name in top
+    )
+
+
+def _kind(kinds: KernelNames, name: int) -> str:
+    if kinds.communication[name]:
+        return COMMUNICATION
+    return MATH if kinds.math[name] else BANDWIDTH if kinds.bandwidth[name] else OTHER
 
 
 def device_rows(columns: TraceColumns) -> npt.NDArray[np.bool_]:

@@ -20,10 +20,8 @@ from profilerkit.analysis.intervals import (
 )
 from profilerkit.analysis.kernels import (
     SMALL_KERNEL_NS,
-    bandwidth_names,
-    communication_names,
+    KernelNames,
     device_rows,
-    math_names,
 )
 from profilerkit.analysis.leaves import LEAVES, leaf
 from profilerkit.errors import InvariantError
@@ -61,28 +59,30 @@ def copy_leaves(columns: TraceColumns) -> I64:
     counted as bandwidth like copies within the device.
     """
     kinds = np.full(len(columns.strings), leaf("compute.membw"), dtype=np.int64)
-    for index, text in enumerate(columns.strings):
-        upper = text.upper().replace("HOST", "H").replace("DEVICE", "D").replace("_", "").replace(" ", "")
+    copies = columns.is_a(Category.MEMCPY, Category.MEMSET)
+    for index in np.flatnonzero(np.bincount(columns.name[copies])).tolist():
+        upper = (
+            columns.strings[index].upper().replace("HOST", "H").replace("DEVICE", "D").replace("_", "").replace(" ", "")
+        )
         if "HTOD" in upper or "H2D" in upper:
             kinds[index] = leaf("input.h2d")
         elif "DTOH" in upper or "D2H" in upper:
             kinds[index] = leaf("sync.d2h")
     out = np.full(len(columns), -1, dtype=np.int64)
-    copies = columns.is_a(Category.MEMCPY, Category.MEMSET)
     out[copies] = kinds[columns.name[copies]]
     tiny = copies & (out == leaf("input.h2d")) & (columns.bytes >= 0) & (columns.bytes < BATCH_COPY_BYTES)
     out[tiny] = leaf("compute.membw")
     return out
 
 
-def kernel_leaves(columns: TraceColumns, rows: I64) -> I64:
+def kernel_leaves(columns: TraceColumns, kinds: KernelNames, rows: I64) -> I64:
     """Leaf of each kernel in ``rows``: small first, then math, bandwidth, other."""
     name = columns.name[rows]
-    kinds = np.full(len(columns.strings), leaf("compute.other"), dtype=np.int64)
-    kinds[bandwidth_names(columns.strings)] = leaf("compute.membw")
-    kinds[math_names(columns.strings)] = leaf("compute.math")
+    leaves = np.full(len(columns.strings), leaf("compute.other"), dtype=np.int64)
+    leaves[kinds.bandwidth] = leaf("compute.membw")
+    leaves[kinds.math] = leaf("compute.math")
     small = columns.dur_ns[rows] < SMALL_KERNEL_NS
-    return np.where(small, leaf("compute.small"), kinds[name])
+    return np.where(small, leaf("compute.small"), leaves[name])
 
 
 def busiest_device(columns: TraceColumns, window: Spans) -> int:
@@ -105,20 +105,23 @@ def judged_device_rows(columns: TraceColumns, window: Spans) -> npt.NDArray[np.b
     return device_rows(columns) & judged
 
 
-def partition(columns: TraceColumns, launches: I64, window: Spans) -> Partition:
+def partition(columns: TraceColumns, names: HostNames, kinds: KernelNames, launches: I64, window: Spans) -> Partition:
     """Cut ``window`` into parts: device mode if the trace holds device events, else the main thread is the device.
 
     Args:
         columns: the trace.
+        names: its names, classified for host threads.
+        kinds: its names, classified for kernels and operators.
         launches: ``(n_events,)`` int64, row of the launching runtime call, -1 for none.
         window: one span per judged step.
 
     Raises:
         InvariantError: the parts do not sum to the window.
     """
-    names = HostNames.of(columns.strings)
     on_gpu = bool((device_rows(columns) & (columns.dur_ns > 0)).any())
-    segments = _on_device(columns, names, launches, window) if on_gpu else _on_host(columns, names, window)
+    segments = (
+        _on_device(columns, names, kinds, launches, window) if on_gpu else _on_host(columns, names, kinds, window)
+    )
     step = np.searchsorted(window.start, segments.start, side="right") - 1
     per_step = np.zeros((len(window), len(LEAVES)), dtype=np.int64)
     np.add.at(per_step, (step, segments.label), segments.end - segments.start)
@@ -136,16 +139,16 @@ def _check_sum(per_step: I64, window: Spans) -> None:
         )
 
 
-def _on_device(columns: TraceColumns, names: HostNames, launches: I64, window: Spans) -> Segments:
+def _on_device(columns: TraceColumns, names: HostNames, kinds: KernelNames, launches: I64, window: Spans) -> Segments:
     mine = judged_device_rows(columns, window)
-    communicates = communication_names(columns.strings)[columns.name]
+    communicates = kinds.communication[columns.name]
     kernels = np.flatnonzero(mine & (columns.category == Category.KERNEL) & ~communicates)
     collectives = mine & (columns.category == Category.KERNEL) & communicates
     copies = copy_leaves(columns)
     copy_rows = np.flatnonzero(mine & (copies >= 0))
     start, end = columns.ts_ns, columns.end_ns
     layers = [
-        latest_end_owner(start[kernels], end[kernels], kernel_leaves(columns, kernels)),
+        latest_end_owner(start[kernels], end[kernels], kernel_leaves(columns, kinds, kernels)),
         with_label(union(start[collectives], end[collectives]), leaf("comm.other")),
         latest_end_owner(start[copy_rows], end[copy_rows], copies[copy_rows]),
     ]
@@ -167,18 +170,18 @@ def _in_order(columns: TraceColumns, rows: I64, launches: I64) -> I64:
     return rows[np.lexsort((-began, -issued, columns.ts_ns[rows]))]
 
 
-def _on_host(columns: TraceColumns, names: HostNames, window: Spans) -> Segments:
+def _on_host(columns: TraceColumns, names: HostNames, kinds: KernelNames, window: Spans) -> Segments:
     """CPU-only mode: operators of the main and the backward thread are the compute."""
     main = main_thread(columns)
     if main < 0:
         return _complete(paint(window, []))
     *upper, _dispatch = host_thread(columns, names, main, np.full(len(columns), -1, dtype=np.int64)).layers
-    communicates = communication_names(columns.strings)[columns.name]
+    communicates = kinds.communication[columns.name]
     backward = np.array([text.startswith("autograd::engine") for text in columns.strings])[columns.name]
     workers = np.unique(columns.thread[backward & (columns.category == Category.CPU_OP)])
     own = np.isin(columns.thread, np.r_[workers, main]) & (columns.category == Category.CPU_OP)
     operators = np.flatnonzero(own & ~communicates)
-    kind = operator_leaves(columns, operators)
+    kind = operator_leaves(columns, kinds, operators)
     compute = [
         innermost_owner(*(part[columns.thread[operators] == thread] for part in _edges(columns, operators, kind)))
         for thread in (main, *(worker for worker in workers if worker != main))
@@ -192,9 +195,9 @@ def _edges(columns: TraceColumns, rows: I64, label: I64) -> tuple[I64, I64, I64]
     return columns.ts_ns[rows], columns.end_ns[rows], label
 
 
-def operator_leaves(columns: TraceColumns, rows: I64) -> I64:
+def operator_leaves(columns: TraceColumns, kinds: KernelNames, rows: I64) -> I64:
     """Leaf of each CPU operator: arithmetic by name, the rest other compute. Names cannot tell bandwidth on a CPU."""
-    math = math_names(columns.strings)[columns.name[rows]]
+    math = kinds.math[columns.name[rows]]
     return np.where(math, leaf("compute.math"), leaf("compute.other")).astype(np.int64)
 
 

@@ -22,14 +22,10 @@ from profilerkit.analysis.host import BATCH_COPY_BYTES, BLOCKING_CALL_NS, HostNa
 from profilerkit.analysis.intervals import I64, Spans, intersect, union
 from profilerkit.analysis.kernels import (
     SMALL_KERNEL_NS,
-    communication_names,
-    fp32_math_names,
+    KernelNames,
     in_window,
     largest,
-    math_names,
-    pointwise_names,
     self_times,
-    tensor_core_names,
 )
 from profilerkit.analysis.leaves import LEAVES, leaf
 from profilerkit.analysis.memory import memory_of
@@ -84,11 +80,11 @@ def trace_facts(columns: TraceColumns, whole: tuple[int, int] | None = None) -> 
 
     ``whole``: first and last step number that capture knows to be whole.
     """
-    names = HostNames.of(columns.strings)
+    names, kinds = HostNames.of(columns), KernelNames.of(columns)
     steps = find_steps(columns, names, whole)
     launches = launch_of(columns)
     all_steps = Spans(steps.start, steps.end)
-    parts = partition(columns, launches, all_steps)
+    parts = partition(columns, names, kinds, launches, all_steps)
     window = steps.steady
     judged = in_window(columns, window)
     on_gpu = parts.mode == "gpu"
@@ -105,17 +101,17 @@ def trace_facts(columns: TraceColumns, whole: tuple[int, int] | None = None) -> 
         n_steady=len(window),
         device=_device(columns, launches, ran, run_rows, window, properties) if on_gpu else None,
         properties=properties,
-        device_window=device_window(columns),
+        device_window=device_window(columns, kinds),
         input=_input(columns, names, parts, steps),
         copies=_pageable(columns, parts, run_rows, count) if on_gpu else None,
         syncs=_syncs(columns, names, judged, parts, steps) if on_gpu else None,
         allocator=_allocator(columns, names, judged, count) if on_gpu else None,
-        math=_math(columns, run_rows, steady_ns, properties) if on_gpu else None,
-        chains=_chains(columns, run_rows, steady_ns, count) if on_gpu else None,
-        comm=comm_facts(columns, window, judged, device=ran if on_gpu else None),
+        math=_math(columns, kinds, run_rows, steady_ns, properties) if on_gpu else None,
+        chains=_chains(columns, kinds, run_rows, steady_ns, count) if on_gpu else None,
+        comm=comm_facts(columns, kinds, window, judged, device=ran if on_gpu else None),
         cold=_cold(columns, names, steps),
         kernels=largest(
-            columns, run_rows, columns.dur_ns[run_rows] if on_gpu else self_times(columns, run_rows), steady_ns
+            columns, kinds, run_rows, columns.dur_ns[run_rows] if on_gpu else self_times(columns, run_rows), steady_ns
         ),
         memory=memory_of(columns, window, properties),
     )
@@ -226,32 +222,34 @@ def _allocator(columns: TraceColumns, names: HostNames, judged: npt.NDArray[np.b
     return AllocatorFacts(calls_per_step=int(calls.sum()) / count, host_ns=float(columns.dur_ns[calls].sum()) / count)
 
 
-def _math(columns: TraceColumns, rows: I64, steady_ns: int, properties: DeviceProperties | None) -> MathFacts:
+def _math(
+    columns: TraceColumns, kinds: KernelNames, rows: I64, steady_ns: int, properties: DeviceProperties | None
+) -> MathFacts:
     kernels = rows[columns.category[rows] == Category.KERNEL]
     strings = columns.strings
-    math = math_names(strings) & ~communication_names(strings)
+    math = kinds.math & ~kinds.communication
 
     def share(mask: npt.NDArray[np.bool_]) -> float:
         return float(columns.dur_ns[kernels[mask[columns.name[kernels]]]].sum()) / steady_ns
 
-    fp32 = math & fp32_math_names(strings)
+    fp32 = math & kinds.fp32_math
     per_name = np.bincount(columns.name[kernels], weights=columns.dur_ns[kernels], minlength=len(strings)) * fp32
     return MathFacts(
         math_share=share(math),
         fp32_share=share(fp32),
-        tensor_core_share=share(math & tensor_core_names(strings)),
+        tensor_core_share=share(math & kinds.tensor_core),
         compute_major=properties.compute_major if properties else None,
         example=strings[int(per_name.argmax())] if per_name.any() else None,
     )
 
 
-def _chains(columns: TraceColumns, rows: I64, steady_ns: int, count: int) -> ChainFacts:
+def _chains(columns: TraceColumns, kinds: KernelNames, rows: I64, steady_ns: int, count: int) -> ChainFacts:
     """Runs of fusible kernels on one stream; kernels below 10 µs are left to the launch rule."""
     kernels = rows[columns.category[rows] == Category.KERNEL]
     kernels = kernels[columns.dur_ns[kernels] >= SMALL_KERNEL_NS]
     order = np.lexsort((columns.ts_ns[kernels], columns.stream[kernels]))
     kernels = kernels[order]
-    fusible = pointwise_names(columns.strings)[columns.name[kernels]]
+    fusible = kinds.pointwise[columns.name[kernels]]
     if not fusible.any():
         return ChainFacts(share=0.0, chains_per_step=0.0, mean_length=0.0, example=())
     stream = columns.stream[kernels]

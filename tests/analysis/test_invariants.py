@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from profilerkit.analysis.host import HostNames
 from profilerkit.analysis.intervals import Spans
+from profilerkit.analysis.kernels import KernelNames
 from profilerkit.analysis.partition import partition
 from profilerkit.trace.links import launch_of
 from profilerkit.trace.readers import read_trace
@@ -77,8 +79,11 @@ def messy(draw, host_only=False):
 
 def parts_in_window(trace):
     """Parts per step of a fixed window, whatever the steps are found to be."""
-    columns = trace.read()
-    return [named(row) for row in partition(columns, launch_of(columns), WINDOW).per_step]
+    return [named(row) for row in parts_of(trace.read()).per_step]
+
+
+def parts_of(columns):
+    return partition(columns, HostNames.of(columns), KernelNames.of(columns), launch_of(columns), WINDOW)
 
 
 @quick
@@ -184,7 +189,7 @@ def test_compressed_text_and_decimals_read_the_same(tmp_path_factory, trace):
         read_trace(decimals.write(directory / "decimals.json")),
         read_trace(strings.write(directory / "strings.json")),
     ]
-    plain, *others = (partition(columns, launch_of(columns), WINDOW).per_step.tolist() for columns in forms)
+    plain, *others = (parts_of(columns).per_step.tolist() for columns in forms)
     assert all(other == plain for other in others)
 
 

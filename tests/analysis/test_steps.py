@@ -11,7 +11,7 @@ from tests.recipes import MAIN, US, WORKERS, Trace, training
 
 def steps_of(trace):
     columns = trace.read()
-    return find_steps(columns, HostNames.of(columns.strings))
+    return find_steps(columns, HostNames.of(columns))
 
 
 def steps_with_kernels(*counts, length=1_000):
