@@ -135,7 +135,7 @@ class Recording:
         self.free = {COMPUTE_STREAM: START_NS, COMM_STREAM: START_NS}
         self.operators: list[int] = []
         self.function = self.correlation = self.sequence = self.allocated = 0
-        self._random = random.Random(seed)  # noqa: S311 - the text must be the same every time
+        self._random = random.Random(seed)
 
     def about(self, mean_ns: float) -> int:
         """A time around the mean, skewed to the right as measured times are."""
