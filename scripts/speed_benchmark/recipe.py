@@ -157,6 +157,7 @@ class Recording:
         self.operators.pop()
         text = f'"External id": {number},"Record function id": {number}, {args}"Ev Idx": {index}'
         self.host.append((start, _span(category, name, PROCESS, thread, start, self.now - start, text)))
+        self.wait(300)
 
     def operator(self, name: str, shapes: Sequence[tuple[int, ...]], sequence: int | None = None) -> str:
         """The args of an operator with recorded shapes."""
