@@ -135,7 +135,7 @@ def _describe(
     ends = [entry.end for entry in record.ranks] if record else []
     traced = [entry.trace.columns.meta for entry in ranks if entry.trace]
     return Run(
-        name=places[0].resolve().name,
+        name=_name(places),
         kind="run" if record else "trace",
         files=tuple(entry.origin for entry in ranks),
         profilerkit_version=version,
@@ -152,6 +152,13 @@ def _describe(
         settings={**manifest.settings, **manifest.environment} if manifest else {},
         samples=facts.samples,
     )
+
+
+def _name(places: Sequence[Path]) -> str:
+    """What a person calls the input: the file or directory, or for several files the directory they share."""
+    first = places[0].resolve()
+    together = len(places) > 1 and len({place.resolve().parent for place in places}) == 1
+    return first.parent.name if together else first.name
 
 
 def _ended(ends: Sequence[object]) -> str | None:
