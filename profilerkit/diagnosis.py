@@ -23,6 +23,9 @@ COLD_STEPS = 3
 #: A verdict needs this much of the step explained.
 LARGEST_UNKNOWN = 0.5
 
+#: Where a stall's evidence comes from; its title, not the parts of the typical step, says what it costs.
+_STALL_ORIGINS = ("named phase", "length of the steps")
+
 _FAMILY: dict[Bound, Family] = {
     "input-bound": "input",
     "memory-bound": "memory",
@@ -131,7 +134,7 @@ def _unnamed(facts: Facts, ranked: Sequence[_Best]) -> Verdict:
     return Verdict(
         bound="balanced",
         confidence=confidence(facts, "medium"),
-        headline=f"No single cause costs more than {limit} of the {_step(facts)} step",
+        headline=f"No single fix saves more than {limit} of the {_step(facts)} step",
         share=None,
         saving=ranked[0].saving if contenders else None,
         contenders=contenders,
@@ -166,12 +169,13 @@ def _headline(facts: Facts, top: _Best) -> str:
         case "memory-bound", _:
             return f"{who} moves memory for {time('compute.membw')} of {step}"
         case "compute-bound", _:
-            return f"{who} computes in FP32 for {time('compute.math')} of {step}"
+            fp32 = facts.math.fp32_share if facts.math else 0.0
+            return f"{who} computes in FP32 for {format_ns(fp32 * (facts.mean_step_ns or 0.0))} of {step}"
         case "overhead-bound", "sync":
             return f"{who} loses {time('sync.')} of {step} after host syncs"
         case "overhead-bound", "checkpoint" | "evaluation":
             return top.finding.title
-        case "overhead-bound", "python" if top.finding.evidence[0].origin != "named phase":
+        case "overhead-bound", "python" if top.finding.evidence[0].origin not in _STALL_ORIGINS:
             return f"{who} idles {time('over.')} of {step} while Python runs"
         case "overhead-bound", "launch":
             return f"{who} idles {time('over.')} of {step} while work is issued"
