@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
+
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.rank_facts import RankFacts, rank_facts
 from profilerkit.analysis.run_facts import run_facts
@@ -79,7 +81,9 @@ def load(path: str | Path) -> Report:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise UnreadableInputError(f"cannot read {path}", cause=error.strerror or str(error)) from error
+        raise UnreadableInputError(
+            f"cannot read {path}", cause=error.strerror or str(error), hint="name a report saved as JSON"
+        ) from error
     return decode(text)
 
 
@@ -90,8 +94,16 @@ def _ranks_of_run(record: RunRecord) -> list[RankFacts]:
 
 
 def _rank_of_run(entry: RankRecord) -> RankFacts:
-    trace = next((path for status, path in entry.windows if status.ok and path is not None), None)
-    return rank_facts(entry.path.name, trace_facts(read_trace(trace)) if trace else None, entry)
+    """The rank with its first readable trace; a damaged one costs itself, not the timers, and is said in the notes."""
+    notes = []
+    for path in (path for status, path in entry.windows if status.ok and path is not None):
+        try:
+            trace = trace_facts(read_trace(path))
+        except UnreadableInputError as error:
+            notes.append(f"{path.parent.name}/{path.name} cannot be read: {error.cause or error.what}")
+            continue
+        return rank_facts(entry.path.name, trace, msgspec.structs.replace(entry, notes=(*entry.notes, *notes)))
+    return rank_facts(entry.path.name, None, msgspec.structs.replace(entry, notes=(*entry.notes, *notes)))
 
 
 def _ranks_of_traces(places: Sequence[Path]) -> list[RankFacts]:
@@ -121,7 +133,9 @@ def _only(ranks: Sequence[RankFacts], rank: int) -> list[RankFacts]:
     chosen = [entry for entry in ranks if entry.rank == rank]
     if not chosen:
         known = ", ".join(str(entry.rank) for entry in ranks if entry.rank is not None) or "none is named"
-        raise UsageError(f"rank {rank} was not recorded", cause=f"recorded ranks: {known}")
+        raise UsageError(
+            f"rank {rank} was not recorded", cause=f"recorded ranks: {known}", hint="choose one of them, or none"
+        )
     return chosen
 
 
