@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
-
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.rank_facts import RankFacts, rank_facts
 from profilerkit.analysis.run_facts import run_facts
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.diagnosis import diagnose
 from profilerkit.errors import UnreadableInputError, UsageError
+from profilerkit.model.change import revise
 from profilerkit.model.report import Report
 from profilerkit.model.run import Run
 from profilerkit.rules import RULES
@@ -95,15 +94,18 @@ def _ranks_of_run(record: RunRecord) -> list[RankFacts]:
 
 def _rank_of_run(entry: RankRecord) -> RankFacts:
     """The rank with its first readable trace; a damaged one costs itself, not the timers, and is said in the notes."""
-    notes = []
-    for path in (path for status, path in entry.windows if status.ok and path is not None):
+    notes: list[str] = []
+    for status, path in entry.windows:
+        if not status.ok or path is None:
+            continue
         try:
-            trace = trace_facts(read_trace(path))
+            columns = read_trace(path)
         except UnreadableInputError as error:
             notes.append(f"{path.parent.name}/{path.name} cannot be read: {error.cause or error.what}")
             continue
-        return rank_facts(entry.path.name, trace, msgspec.structs.replace(entry, notes=(*entry.notes, *notes)))
-    return rank_facts(entry.path.name, None, msgspec.structs.replace(entry, notes=(*entry.notes, *notes)))
+        trace = trace_facts(columns, (status.first_step, status.last_step))
+        return rank_facts(entry.path.name, trace, revise(entry, notes=(*entry.notes, *notes)))
+    return rank_facts(entry.path.name, None, revise(entry, notes=(*entry.notes, *notes)))
 
 
 def _ranks_of_traces(places: Sequence[Path]) -> list[RankFacts]:
@@ -146,7 +148,7 @@ def _describe(
     ends = [entry.end for entry in record.ranks] if record else []
     traced = [entry.trace.columns.meta for entry in ranks if entry.trace]
     return Run(
-        name=places[0].resolve().name,
+        name=_name(places),
         kind="run" if record else "trace",
         files=tuple(entry.origin for entry in ranks),
         profilerkit_version=version,
@@ -155,7 +157,7 @@ def _describe(
         ranks=tuple(entry.rank for entry in ranks if entry.rank is not None),
         missing_ranks=facts.missing_ranks,
         ended=_ended(ends),
-        command=" ".join(manifest.argv) if manifest else None,
+        command=" ".join((Path(manifest.argv[0]).name, *manifest.argv[1:])) if manifest and manifest.argv else None,
         devices=tuple(dict.fromkeys(entry.device for entry in facts.ranks if entry.device)),
         loader=facts.loader,
         batch_size=facts.loader.batch_size if facts.loader else None,
@@ -163,6 +165,13 @@ def _describe(
         settings={**manifest.settings, **manifest.environment} if manifest else {},
         samples=facts.samples,
     )
+
+
+def _name(places: Sequence[Path]) -> str:
+    """What a person calls the input: the file or directory, or for several files the directory they share."""
+    first = places[0].resolve()
+    together = len(places) > 1 and len({place.resolve().parent for place in places}) == 1
+    return first.parent.name if together else first.name
 
 
 def _ended(ends: Sequence[object]) -> str | None:

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from profilerkit.analysis.facts import Facts
+from profilerkit.model.change import revise
 from profilerkit.model.finding import Bound, Confidence, Finding, Outcome, Saving
 from profilerkit.model.step import Family
 from profilerkit.model.verdict import RuledOut, Verdict
@@ -22,6 +21,8 @@ COLD_SHARE = 0.25
 COLD_STEPS = 3
 #: A verdict needs this much of the step explained.
 LARGEST_UNKNOWN = 0.5
+#: Relative standard error of the step time above which silence of the rules means noise, not health.
+NOISY_STEPS = 0.05
 
 #: Where a stall's evidence comes from; its title, not the parts of the typical step, says what it costs.
 _STALL_ORIGINS = ("named phase", "length of the steps")
@@ -32,6 +33,15 @@ _FAMILY: dict[Bound, Family] = {
     "comm-bound": "communication",
     "overhead-bound": "overhead",
     "compute-bound": "compute",
+}
+
+#: What a family of parts does to the step, for the table of bounds that were ruled out.
+_WORK: dict[Bound, str] = {
+    "input-bound": "waiting for data takes",
+    "memory-bound": "memory traffic and allocation take",
+    "comm-bound": "exposed communication takes",
+    "overhead-bound": "the host's own work takes",
+    "compute-bound": "computation takes",
 }
 
 
@@ -130,6 +140,15 @@ def _unnamed(facts: Facts, ranked: Sequence[_Best]) -> Verdict:
             share=kernels,
             refuted_by="A finding with an expected saving of 5 % or more.",
         )
+    noise = facts.step_error_ns / facts.step_ns if facts.step_ns else 0.0
+    lost = max(facts.family(family) for family in ("input", "communication", "overhead"))
+    if not ranked and lost >= NAMED_SAVING and noise >= NOISY_STEPS:
+        return Verdict(
+            bound="inconclusive",
+            confidence="low",
+            headline=f"The {facts.steps.steady} steady steps differ too much to judge",
+            refuted_by="Record at least 10 steps after the first 5.",
+        )
     limit = "10 %" if contenders else "5 %"
     return Verdict(
         bound="balanced",
@@ -176,6 +195,8 @@ def _headline(facts: Facts, top: _Best) -> str:
         case "overhead-bound", "checkpoint" | "evaluation":
             return top.finding.title
         case "overhead-bound", "python" if top.finding.evidence[0].origin not in _STALL_ORIGINS:
+            if facts.mode == "cpu":
+                return f"{who} spends {time('over.python')} of {step} in Python"
             return f"{who} idles {time('over.')} of {step} while Python runs"
         case "overhead-bound", "launch":
             return f"{who} idles {time('over.')} of {step} while work is issued"
@@ -186,7 +207,7 @@ def _headline(facts: Facts, top: _Best) -> str:
 def _with_scope(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, best: dict[Bound, _Best]) -> Verdict:
     """Add what rules the other bounds out, and the line of scope under the headline."""
     others = [bound for bound in _FAMILY if bound != verdict.bound and bound not in verdict.contenders]
-    return msgspec.structs.replace(
+    return revise(
         verdict,
         ruled_out=tuple(_ruled_out(facts, bound, best.get(bound)) for bound in others)
         if verdict.bound != "inconclusive"
@@ -198,14 +219,17 @@ def _with_scope(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
 def _ruled_out(facts: Facts, bound: Bound, best: _Best | None) -> RuledOut:
     share = facts.family(_FAMILY[bound])
     part = format_ratio(share)
+    what = _WORK[bound]
     if best is not None:
-        reason = f"{part} of the step, and the best fix saves {format_ratio(best.expected)}"
+        reason = f"{what} {part} of the step; the best fix saves {format_ratio(best.expected)}"
     elif bound == "input-bound" and facts.input is None:
         reason = "no loader was seen, so its wait is not measured"
-    elif bound == "compute-bound":
-        reason = f"computation owns {part} of the step"
+    elif bound == "comm-bound" and facts.comm is None:
+        reason = "no collective was seen" if facts.trace_read else "collectives are only seen in a trace"
+    elif bound == "memory-bound" and facts.mode != "gpu":
+        reason = "no device events, so memory traffic is not measured"
     else:
-        reason = f"{part} of the step"
+        reason = f"{what} {part} of the step"
     return RuledOut(bound=bound, share=share, saving=best.expected if best else None, reason=reason)
 
 

@@ -21,8 +21,8 @@ prepare() {
   echo "preparing $venv (the first time downloads torch and takes a few minutes)" >&2
   [ -x "$python" ] || python3 -m venv "$venv"
   # Dependency groups need pip 25.1; Python 3.11 brings an older one.
-  "$python" -m pip install -q --disable-pip-version-check --upgrade 'pip>=25.1'
-  (cd "$root" && "$python" -m pip install -q --disable-pip-version-check \
+  "$python" -m pip install -qq --disable-pip-version-check --upgrade 'pip>=25.1'
+  (cd "$root" && "$python" -m pip install -qq --disable-pip-version-check \
     -c constraints.txt -e '.[torch]' ${group:+--group "$group"})
   echo "$wanted" >"$stamp"
 }

@@ -8,13 +8,10 @@ import numpy.typing as npt
 
 from profilerkit.analysis.intervals import I64, NO_SEGMENTS, Segments, Spans, intersect, subtract, union, with_label
 from profilerkit.analysis.leaves import leaf
+from profilerkit.rundir.layout import INPUT_SPAN, PHASE_SPAN_PREFIX
 from profilerkit.trace.columns import Category, TraceColumns
 
 Mask = npt.NDArray[np.bool_]
-
-#: Names that capture writes around what it was told or saw; see ``capture``.
-PHASE_PREFIX = "profilerkit.phase."
-INPUT_MARK = "profilerkit.input"
 
 #: A call shorter than this did not wait for the device (R47's threshold).
 BLOCKING_CALL_NS = 10_000
@@ -23,7 +20,7 @@ BATCH_COPY_BYTES = 64 * 1024
 #: A stretch without any host event longer than this is the user's Python, not the gap between two operators.
 QUIET_NS = 1_000_000
 
-_DATALOADER = re.compile(r"^enumerate\(DataLoader\)#.*__next__|^" + re.escape(INPUT_MARK))
+_DATALOADER = re.compile(r"^enumerate\(DataLoader\)#.*__next__|^" + re.escape(INPUT_SPAN))
 _SINGLE_PROCESS = re.compile(r"^enumerate\(DataLoader\)#_SingleProcess")
 _ALLOCATOR = re.compile(
     r"^(?:cuda|hip)(?:Malloc|Free|HostAlloc|HostFree|MallocHost|FreeHost|HostRegister|HostUnregister)"
@@ -86,9 +83,9 @@ def phase_leaf(name: str) -> int:
 
 def _annotation_leaf(text: str) -> int:
     """The leaf of an annotation, -1 if it names no phase."""
-    if text.startswith(PHASE_PREFIX):
-        return phase_leaf(text.removeprefix(PHASE_PREFIX))
-    if text.startswith(("enumerate(DataLoader)", "ProfilerStep#", "Optimizer.", INPUT_MARK)):
+    if text.startswith(PHASE_SPAN_PREFIX):
+        return phase_leaf(text.removeprefix(PHASE_SPAN_PREFIX))
+    if text.startswith(("enumerate(DataLoader)", "ProfilerStep#", "Optimizer.", INPUT_SPAN)):
         return -1
     found = phase_leaf(text)
     return -1 if found == leaf("other.phase") else found

@@ -101,7 +101,7 @@ def latest_end_owner(start: I64, end: I64, label: I64) -> Segments:
     """Where intervals overlap, the one that ends last owns the instant.
 
     Used for kernels on several streams: the one that ends last is the one the next kernel had to wait for. Of two with
-    the same extent the lower label owns it, so that the order of events in the file does not matter.
+    the same extent the lower label owns it, so that the order in the file does not matter.
 
     >>> owned = latest_end_owner(np.array([0, 2, 3]), np.array([10, 4, 12]), np.array([7, 8, 9]))
     >>> list(zip(owned.start.tolist(), owned.end.tolist(), owned.label.tolist()))

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.intervals import I64, Spans
+from profilerkit.analysis.intervals import I64, Spans, innermost_owner
 from profilerkit.model.report import Kernel
 from profilerkit.trace.columns import Category, TraceColumns
 
@@ -94,19 +94,38 @@ def in_window(columns: TraceColumns, window: Spans) -> npt.NDArray[np.bool_]:
     return mask
 
 
-def largest(columns: TraceColumns, rows: I64, steady_ns: int, limit: int = 20) -> tuple[Kernel, ...]:
-    """The names with the largest total time among ``rows``, at most ``limit``."""
+def self_times(columns: TraceColumns, rows: I64) -> I64:
+    """Time of each row in ``rows`` that no row nested in it on the same thread takes, ``(n_rows,)`` int64 ns."""
+    own = np.zeros(len(rows), dtype=np.int64)
+    threads = columns.thread[rows]
+    for thread in np.unique(threads):
+        members = np.flatnonzero(threads == thread)
+        chosen = rows[members]
+        owned = innermost_owner(columns.ts_ns[chosen], columns.end_ns[chosen], members)
+        np.add.at(own, owned.label, owned.end - owned.start)
+    return own
+
+
+def largest(columns: TraceColumns, rows: I64, time_ns: I64, steady_ns: int, limit: int = 20) -> tuple[Kernel, ...]:
+    """The names with the largest total time, at most ``limit``.
+
+    Args:
+        columns: the trace.
+        rows: kernels, or the operators of a CPU-only run.
+        time_ns: ``(n_rows,)`` int64, the time each row counts with.
+        steady_ns: length of the steady window.
+        limit: how many names.
+    """
     if not len(rows) or steady_ns <= 0:
         return ()
-    names, durations = columns.name[rows], columns.dur_ns[rows]
-    total = np.bincount(names, weights=durations, minlength=len(columns.strings))
+    names = columns.name[rows]
+    total = np.bincount(names, weights=time_ns, minlength=len(columns.strings))
     count = np.bincount(names, minlength=len(columns.strings))
     top = [int(name) for name in np.argsort(-total, kind="stable")[:limit] if count[name]]
     strings = tuple(columns.strings[name] for name in top)
     comm, math, bandwidth = communication_names(strings), math_names(strings), bandwidth_names(strings)
     out = []
     for i, name in enumerate(top):
-        typical = int(np.median(durations[names == name]))
         kind = COMMUNICATION if comm[i] else MATH if math[i] else BANDWIDTH if bandwidth[i] else OTHER
         out.append(
             Kernel(
@@ -114,7 +133,7 @@ def largest(columns: TraceColumns, rows: I64, steady_ns: int, limit: int = 20) -
                 kind=kind,
                 count=int(count[name]),
                 total_ns=int(total[name]),
-                median_ns=typical,
+                median_ns=int(np.median(time_ns[names == name])),
                 share=float(total[name]) / steady_ns,
             )
         )

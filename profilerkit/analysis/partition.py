@@ -101,7 +101,8 @@ def busiest_device(columns: TraceColumns, window: Spans) -> int:
 
 def judged_device_rows(columns: TraceColumns, window: Spans) -> npt.NDArray[np.bool_]:
     """``(n_events,)`` mask of what ran on the busiest device, and of what names none."""
-    return device_rows(columns) & ((columns.device == busiest_device(columns, window)) | (columns.device < 0))
+    judged: npt.NDArray[np.bool_] = (columns.device == busiest_device(columns, window)) | (columns.device < 0)
+    return device_rows(columns) & judged
 
 
 def partition(columns: TraceColumns, launches: I64, window: Spans) -> Partition:

@@ -68,7 +68,7 @@ def rank_facts(origin: str, trace: TraceFacts | None, record: RankRecord | None)
         parts = _parts_by_trace(trace, inflation)
     else:
         parts = ()
-    steps, error = _log_steps(log, parts) if log is not None else _trace_steps(trace)
+    steps, error = _log_steps(log, record, parts) if log is not None else _trace_steps(trace)
     rank = record.rank if record else trace.columns.meta.rank if trace else None
     return RankFacts(
         rank=rank,
@@ -207,7 +207,7 @@ def _kept(count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.unique(np.linspace(0, count - 1, min(count, MOST_ROWS)).round().astype(np.int64))
 
 
-def _log_steps(log: StepLog, parts: tuple[Part, ...]) -> tuple[Steps, float]:
+def _log_steps(log: StepLog, record: RankRecord | None, parts: tuple[Part, ...]) -> tuple[Steps, float]:
     """Steps as the timers saw them; waits and phases are shown per step, the rest as one remainder."""
     steady = log.steady
     wait_part = next((part.part for part in parts if part.part.startswith("input.")), "input.wait")
@@ -232,7 +232,7 @@ def _log_steps(log: StepLog, parts: tuple[Part, ...]) -> tuple[Steps, float]:
             count=len(log.index),
             steady=int(steady.sum()),
             dropped=_dropped(log.state),
-            found_by="optimizer steps" if log.inferred else "the training loop",
+            found_by=(record.meta.steps_found_by if record and record.meta else None) or "the training loop",
             inferred=log.inferred,
             time_ns=_times(times),
             rows=tuple(rows),

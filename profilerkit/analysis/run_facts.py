@@ -4,10 +4,13 @@ from collections.abc import Sequence
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.rank_facts import RankFacts
+from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.hardware.lookup import lookup
+from profilerkit.model.change import revise
 from profilerkit.model.report import Memory
 from profilerkit.model.run import Loader, Signal, Trust
 from profilerkit.model.step import Rank
+from profilerkit.rundir.layout import RankMeta
 
 #: The least communicating rank is taken as the one the others wait for when the spread exceeds this share (R36).
 WAITING_SPREAD = 0.05
@@ -35,16 +38,7 @@ def run_facts(
     properties = trace.properties if trace else None
     name = device or (properties.name if properties else None)
     meta = chosen.record.meta if chosen.record else None
-    loader = meta.loader if meta else None
     mode = chosen.mode
-    memory = trace.memory if trace else Memory()
-    if trace and trace.allocator:
-        memory = Memory(
-            peak_allocated_bytes=memory.peak_allocated_bytes,
-            peak_reserved_bytes=memory.peak_reserved_bytes,
-            capacity_bytes=memory.capacity_bytes,
-            allocator_calls_per_step=trace.allocator.calls_per_step,
-        )
     return Facts(
         mode="gpu" if mode == "gpu" else "cpu" if mode == "cpu" else "steps",
         steps=chosen.steps,
@@ -58,17 +52,7 @@ def run_facts(
         missing_ranks=max(world - (recorded or len(ranks)), 0) if world is not None else None,
         waiting_rank_named=named,
         input=chosen.input,
-        loader=Loader(
-            kind=loader.kind,
-            num_workers=loader.num_workers,
-            batch_size=loader.batch_size,
-            pin_memory=loader.pin_memory,
-            prefetch_factor=loader.prefetch_factor,
-            persistent_workers=loader.persistent_workers,
-            dataset_len=loader.dataset_len,
-        )
-        if loader
-        else None,
+        loader=_loader(meta),
         usable_cores=meta.usable_cores if meta else None,
         device=trace.device if trace else None,
         copies=trace.copies if trace else None,
@@ -81,10 +65,34 @@ def run_facts(
         cold=trace.cold if trace else None,
         spec=lookup(name, properties.memory_bytes if properties else None) if name else None,
         kernels=trace.kernels if trace else (),
-        memory=memory,
+        memory=_memory(trace),
         samples=chosen.samples,
         trace_read=trace is not None,
     )
+
+
+def _loader(meta: RankMeta | None) -> Loader | None:
+    """The loader's settings in the report's own record."""
+    if meta is None or meta.loader is None:
+        return None
+    known = meta.loader
+    return Loader(
+        kind=known.kind,
+        num_workers=known.num_workers,
+        batch_size=known.batch_size,
+        pin_memory=known.pin_memory,
+        prefetch_factor=known.prefetch_factor,
+        persistent_workers=known.persistent_workers,
+        dataset_len=known.dataset_len,
+    )
+
+
+def _memory(trace: TraceFacts | None) -> Memory:
+    """Peaks and capacity, with the allocator calls where the trace shows runtime calls."""
+    if trace is None:
+        return Memory()
+    calls = trace.allocator.calls_per_step if trace.allocator else None
+    return revise(trace.memory, allocator_calls_per_step=calls)
 
 
 def _judge(ranks: Sequence[RankFacts]) -> tuple[int, bool]:

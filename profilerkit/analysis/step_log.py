@@ -124,14 +124,18 @@ Records = npt.NDArray[np.void]
 def _step_of(instants: npt.NDArray[np.int64], start: I64, stop: I64) -> I64:
     """Step index each instant falls into, -1 for none."""
     index = np.searchsorted(start, instants, side="right") - 1
-    return np.where((index >= 0) & (instants < stop[np.maximum(index, 0)]), index, -1)
+    inside: npt.NDArray[np.bool_] = (index >= 0) & (instants < stop[np.maximum(index, 0)])
+    step: I64 = np.where(inside, index, -1)
+    return step
 
 
 def _per_step(events: Records, start: I64, stop: I64) -> I64:
+    """Time of the events that begin in each step, at most the step's own length."""
     out = np.zeros(len(start), dtype=np.int64)
     step = _step_of(events["start"], start, stop)
     np.add.at(out, step[step >= 0], np.maximum(events["dur"], 0)[step >= 0])
-    return np.minimum(out, stop - start)
+    capped: I64 = np.minimum(out, stop - start)
+    return capped
 
 
 def _cpu_per_step(waits: Records, start: I64, stop: I64) -> I64:
@@ -154,7 +158,8 @@ def _spent(spans: Spans, start: I64, stop: I64) -> I64:
     out = np.zeros(len(start), dtype=np.int64)
     step = _step_of(spans.start, start, stop)
     np.add.at(out, step[step >= 0], (spans.end - spans.start)[step >= 0])
-    return np.minimum(out, stop - start)
+    capped: I64 = np.minimum(out, stop - start)
+    return capped
 
 
 def _phases(phases: Records, names: Mapping[int, str], waited: Spans, start: I64, stop: I64) -> dict[str, I64]:

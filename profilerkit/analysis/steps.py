@@ -53,16 +53,18 @@ class TraceSteps:
         return self.index[[state == "steady" for state in self.state]]
 
 
-def find_steps(columns: TraceColumns, names: HostNames) -> TraceSteps:
-    """Steps by ``ProfilerStep#N``, else optimizer steps, else loader fetches, else the whole trace as one step."""
-    for finder in (_by_marker, _by_optimizer, _by_loader):
-        found = finder(columns, names)
+def find_steps(columns: TraceColumns, names: HostNames, whole: tuple[int, int] | None = None) -> TraceSteps:
+    """Steps by ``ProfilerStep#N``, else optimizer steps, else loader fetches, else the whole trace as one step.
+
+    ``whole`` is the first and last step number that capture knows to be whole; steps beyond it were cut off.
+    """
+    for found in (_by_marker(columns, names, whole), _by_optimizer(columns, names), _by_loader(columns, names)):
         if found is not None:
             return found
     return _whole(columns)
 
 
-def _by_marker(columns: TraceColumns, names: HostNames) -> TraceSteps | None:
+def _by_marker(columns: TraceColumns, names: HostNames, whole: tuple[int, int] | None) -> TraceSteps | None:
     numbers = np.array([_step_number(text) for text in columns.strings], dtype=np.int64)
     rows = np.flatnonzero((columns.category == Category.ANNOTATION) & (numbers[columns.name] >= 0))
     if not len(rows):
@@ -73,7 +75,20 @@ def _by_marker(columns: TraceColumns, names: HostNames) -> TraceSteps | None:
     rows = rows[np.sort(first)]
     start, own_end = columns.ts_ns[rows], columns.end_ns[rows]
     end = np.r_[start[1:], own_end[-1]]
-    return _judged(columns, names, numbers[columns.name[rows]], start, end, "ProfilerStep", inferred=False)
+    index = numbers[columns.name[rows]]
+    keep = (index >= whole[0]) & (index <= whole[1]) if whole else np.ones(len(index), dtype=bool)
+    if not keep.any():
+        return None
+    return _judged(
+        columns,
+        names,
+        index[keep],
+        start[keep],
+        end[keep],
+        "ProfilerStep",
+        inferred=False,
+        whole_last=whole is not None,
+    )
 
 
 def _step_number(text: str) -> int:

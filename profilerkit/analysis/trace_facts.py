@@ -28,6 +28,7 @@ from profilerkit.analysis.kernels import (
     largest,
     math_names,
     pointwise_names,
+    self_times,
     tensor_core_names,
 )
 from profilerkit.analysis.leaves import LEAVES, leaf
@@ -78,10 +79,13 @@ class TraceFacts:
         return totals
 
 
-def trace_facts(columns: TraceColumns) -> TraceFacts:
-    """Analyse one trace. Steps outside the steady window are partitioned too, for the step table."""
+def trace_facts(columns: TraceColumns, whole: tuple[int, int] | None = None) -> TraceFacts:
+    """Analyse one trace. Steps outside the steady window are partitioned too, for the step table.
+
+    ``whole``: first and last step number that capture knows to be whole.
+    """
     names = HostNames.of(columns.strings)
-    steps = find_steps(columns, names)
+    steps = find_steps(columns, names, whole)
     launches = launch_of(columns)
     all_steps = Spans(steps.start, steps.end)
     parts = partition(columns, launches, all_steps)
@@ -110,7 +114,9 @@ def trace_facts(columns: TraceColumns) -> TraceFacts:
         chains=_chains(columns, run_rows, steady_ns, count) if on_gpu else None,
         comm=comm_facts(columns, window, judged, device=ran if on_gpu else None),
         cold=_cold(columns, names, steps),
-        kernels=largest(columns, run_rows, steady_ns),
+        kernels=largest(
+            columns, run_rows, columns.dur_ns[run_rows] if on_gpu else self_times(columns, run_rows), steady_ns
+        ),
         memory=memory_of(columns, window, properties),
     )
 

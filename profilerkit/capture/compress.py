@@ -1,4 +1,4 @@
-"""``python -m profilerkit.capture.compress RANK_DIRECTORY``: gzip the traces of one rank, outside the training process."""
+"""Gzips the traces of one rank in a process of its own: ``python -m profilerkit.capture.compress RANK_DIRECTORY``."""
 
 import gzip
 import os
@@ -6,9 +6,8 @@ import shutil
 import sys
 from pathlib import Path
 
-import msgspec
-
-from profilerkit.rundir.files import write_document
+from profilerkit.model.change import revise
+from profilerkit.rundir.files import read_document, write_document
 from profilerkit.rundir.layout import (
     PART_SUFFIX,
     WINDOW_STATUS,
@@ -35,11 +34,8 @@ def compress(window: Path) -> None:
         file.flush()
         os.fsync(file.fileno())
     part.replace(packed)
-    status = msgspec.json.decode((window / WINDOW_STATUS).read_bytes(), type=WindowStatus)
-    write_document(
-        window / WINDOW_STATUS,
-        msgspec.structs.replace(status, trace=WINDOW_TRACE_GZ, size_bytes=packed.stat().st_size),
-    )
+    status = read_document(window / WINDOW_STATUS, WindowStatus)
+    write_document(window / WINDOW_STATUS, revise(status, trace=WINDOW_TRACE_GZ, size_bytes=packed.stat().st_size))
     trace.unlink()
 
 

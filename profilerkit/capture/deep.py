@@ -5,12 +5,15 @@ Everything here runs on the training thread: stopping a profiler from another on
 
 import os
 import sys
+import threading
 from collections.abc import Callable
-from enum import Enum
+from contextlib import AbstractContextManager
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Literal
 
+from profilerkit.capture.guard import Guard
+from profilerkit.capture.rival import RivalWatch
 from profilerkit.rundir.layout import WINDOW_TRACE, EventKind, WindowStatus
 from profilerkit.rundir.writer import RankWriter, Record
 
@@ -22,15 +25,13 @@ _STEP_MARK = b"ProfilerStep#"
 _CHUNK_BYTES = 1 << 20
 
 
-class _State(Enum):
-    WAITING = "waiting"
-    WARMING = "warming"
-    RECORDING = "recording"
-    DONE = "done"
+_State = Literal["waiting", "warming", "recording", "done"]
 
 
 class DeepWindow:
     """One window of ``trace_steps`` steps after ``warmup_steps``, the first of which only warms the profiler up.
+
+    A failure in here closes the window and nothing else.
 
     Attributes:
         reason: why there is no usable trace; empty when there is one.
@@ -39,11 +40,15 @@ class DeepWindow:
     def __init__(
         self, writer: RankWriter, record: Callable[[Record], None], *, warmup_steps: int, trace_steps: int
     ) -> None:
+        self._guard = Guard("profilerkit's trace window")
+        self._guard.on_failure(self.abort)
+        self._rival = RivalWatch(lambda: self._guard.call(self._give_way))
+        self._thread = 0
         self._writer = writer
         self._record = record
         self._warmup_steps = warmup_steps
         self._trace_steps = trace_steps
-        self._state = _State.WAITING
+        self._state: _State = "waiting"
         self._profiler: Any = None
         self._span: Any = None
         self._first_step = 0
@@ -56,63 +61,81 @@ class DeepWindow:
     @property
     def recording(self) -> bool:
         """Whether events are being traced now."""
-        return self._state is _State.RECORDING
+        return self._state == "recording"
+
+    def span(self, name: str) -> AbstractContextManager[object] | None:
+        """A named span in the trace; ``None`` while none is recorded, and on other threads than the training one."""
+        if self._state != "recording" or threading.get_ident() != self._thread:
+            return None
+        return self._guard.call(sys.modules["torch"].profiler.record_function, _harmless(name))
 
     def step_started(self, number: int) -> None:
         """Open the window when it is due; mark the step in the trace."""
-        if self._state is _State.DONE:
-            return
-        if self._state is _State.WAITING:
-            if number >= self._warmup_steps:
-                self._prepare()
-            return
-        if self._state is _State.WARMING:
-            self._begin(number)
-        if self._state is _State.RECORDING:
-            self._mark(number)
+        if self._state != "done":
+            self._guard.call(self._started, number)
 
     def step_ended(self, number: int) -> None:
         """Close the window when it has its steps."""
-        if self._state is not _State.RECORDING:
+        if self._state == "recording":
+            self._guard.call(self._ended, number)
+
+    def step_cut(self) -> None:
+        """The step in progress does not count; the loop may be over."""
+        if self._state == "recording":
+            self._guard.call(self._cut)
+
+    def _started(self, number: int) -> None:
+        if self._state == "waiting":
+            if number >= self._warmup_steps:
+                self._prepare()
             return
+        if self._state == "warming":
+            self._begin(number)
+        if self._state == "recording":
+            self._mark(number)
+
+    def _ended(self, number: int) -> None:
         self._unmark()
         self._last_step = number
         whole = number - self._first_step + 1
         if whole >= self._trace_steps or perf_counter_ns() - self._start_ns > _LONGEST_NS:
             self._finish()
 
-    def step_cut(self) -> None:
-        """The step in progress does not count; the loop may be over."""
-        if self._state is not _State.RECORDING:
-            return
+    def _cut(self) -> None:
         self._unmark()
         if self._last_step - self._first_step + 1 >= min(_ENOUGH_STEPS, self._trace_steps):
             self._finish()
 
     def close(self, steps: int) -> None:
         """Export what there is, or say why there is nothing after a run of ``steps`` steps."""
-        if self._state is _State.RECORDING:
+        self._guard.call(self._close, steps)
+        self._state = "done"
+
+    def _close(self, steps: int) -> None:
+        if self._state == "recording":
             self._unmark()
             self._finish()
-        elif self._state is not _State.DONE:
-            self.abort()
+        elif self._state != "done":
             self.reason = self.reason or (
                 f"the loop ended after {steps} steps; a trace needs more than {self._warmup_steps + 1} "
                 f"(warmup_steps={self._warmup_steps}, and one that only warms the profiler up)"
             )
-        self._state = _State.DONE
+            self.abort()
 
     def abort(self) -> None:
         """Stop the profiler without keeping anything."""
-        state, self._state = self._state, _State.DONE
-        self._unmark()
-        if self._profiler is not None and state in (_State.WARMING, _State.RECORDING):
-            if state is _State.WARMING:
-                # A prepared session can only be given back by running it.
-                self._profiler.start_trace()
-            self._profiler.stop_trace()
-        self._profiler = None
-        self._restore_log_level()
+        state, self._state = self._state, "done"
+        self.reason = self._guard.failure or self.reason or "capture was switched off"
+        profiler, self._profiler = self._profiler, None
+        self._rival.end()
+        try:
+            self._unmark()
+            if state == "warming" and profiler is not None:
+                profiler.start_trace()  # a prepared session can only be given back by running it
+            if profiler is not None:
+                profiler.stop_trace()
+        finally:
+            self._restore_log_level()
 
     def _prepare(self) -> None:
         """Start the profiler's own warm-up, unless somebody else is profiling: a nested session empties the outer."""
@@ -128,19 +151,40 @@ class DeepWindow:
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")
         activity = torch.profiler.ProfilerActivity
         activities = [activity.CPU]
-        if torch.cuda.is_available():
+        if torch.cuda.is_initialized():  # asking whether it is available could initialise it
             activities.append(activity.CUDA)
         self._opened_ns = perf_counter_ns()
         self._profiler = torch.profiler.profile(activities=activities, record_shapes=True)
         self._profiler.prepare_trace()
-        self._state = _State.WARMING
+        self._state = "warming"
         self.reason = ""
+        self._thread = threading.get_ident()
+        self._rival.begin()
 
     def _begin(self, number: int) -> None:
         self._profiler.start_trace()
-        self._state = _State.RECORDING
+        self._state = "recording"
         self._first_step, self._last_step = number, number - 1
         self._start_ns = perf_counter_ns()
+
+    def _give_way(self) -> None:
+        """Another profiler is about to start: keep the whole steps traced so far, and never touch its session."""
+        if threading.get_ident() != self._thread:
+            self._lose("another profiler was started on another thread inside the window")
+        elif self._state == "recording":
+            self._unmark()
+            self._finish()
+        elif self._state == "warming":
+            self.reason = "another profiler was started inside the window"
+            self.abort()
+
+    def _lose(self, reason: str) -> None:
+        """The session is not ours any more: stopping it would stop theirs, exporting it would crash."""
+        self._state = "done"
+        self._profiler = self._span = None
+        self.reason = reason
+        self._rival.end()
+        self._restore_log_level()
 
     def _mark(self, number: int) -> None:
         self._unmark()
@@ -155,7 +199,11 @@ class DeepWindow:
     def _finish(self) -> None:
         """Stop, export, check the file, and record which steps were disturbed."""
         end_ns = perf_counter_ns()
-        self._state = _State.DONE
+        if not sys.modules["torch"].autograd._profiler_enabled():
+            self._lose("another profiler ended the session")
+            return
+        self._state = "done"
+        self._rival.end()
         profiler, self._profiler = self._profiler, None
         profiler.stop_trace()
         part = self._writer.trace_part(self._first_step)
@@ -184,7 +232,7 @@ class DeepWindow:
 
 
 def _flaw(path: Path) -> str:
-    """What makes an exported trace unusable; empty when nothing does. torch reports success for files it never wrote."""
+    """What makes an exported trace unusable, empty when nothing: torch reports success for files it never wrote."""
     if not path.is_file() or not path.stat().st_size:
         return "torch wrote no trace file; the disk may be full"
     with path.open("rb") as file:
@@ -198,3 +246,8 @@ def _flaw(path: Path) -> str:
                 return ""
             kept = chunk[-len(_STEP_MARK) :]
     return "the trace holds no step; another profiler may have run inside the window"
+
+
+def _harmless(name: str) -> str:
+    """``name`` in characters that torch writes into a trace as they are: it neither escapes nor keeps all others."""
+    return "".join(c if c.isascii() and c.isprintable() and c not in '"\\' else "_" for c in name)

@@ -42,7 +42,7 @@ class Place:
 
 
 def place(variables: Mapping[str, str], session: int) -> Place:
-    """The place torchrun's variables give; rank 0 of 1 when there are none. ``session`` counts blocks of this process."""
+    """The place torchrun's variables give, rank 0 of 1 without them; ``session`` counts this process's blocks."""
     rank, world_size = _number(variables, "RANK", 0), _number(variables, "WORLD_SIZE", 1)
     if world_size < 2 or not 0 <= rank < world_size:
         return Place(0, 0, 1, os.urandom(16).hex())
@@ -161,6 +161,6 @@ def _dataset_len(dataset: Any) -> int | None:
     if dataset is None or not hasattr(dataset, "__len__"):
         return None
     try:
-        return int(len(dataset))
+        return len(dataset)
     except (TypeError, NotImplementedError):
         return None

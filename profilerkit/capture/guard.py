@@ -43,7 +43,7 @@ class Guard:
         if self._switch_off is not None:
             try:
                 self._switch_off()
-            except Exception:  # noqa: BLE001  this is the guard
+            except Exception:
                 _logger.debug("capture could not be switched off cleanly", exc_info=True)
         announce(f"{self._what} switched itself off, training goes on: {self.failure}")
 

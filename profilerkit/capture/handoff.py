@@ -6,11 +6,10 @@ import sys
 from pathlib import Path
 from time import monotonic, sleep
 
-import msgspec
-
 import profilerkit
 from profilerkit.capture.guard import announce
 from profilerkit.model.report import Report
+from profilerkit.rundir.files import read_document
 from profilerkit.rundir.layout import END, REPORT_JSON, rank_directory
 
 _COMPRESS_SECONDS = 60.0
@@ -40,8 +39,8 @@ def analyze(run: Path) -> Report | None:
     failure = _run(["-m", "profilerkit", "analyze", str(run), "-f", "html,json", "-q"], _ANALYZE_SECONDS)
     if not failure:
         try:
-            return msgspec.json.decode((run / REPORT_JSON).read_bytes(), type=Report)
-        except (OSError, msgspec.DecodeError) as error:
+            return read_document(run / REPORT_JSON, Report)
+        except (OSError, ValueError) as error:
             failure = f"{REPORT_JSON} cannot be read: {error}"
     announce(f"profilerkit could not make the report; `profilerkit analyze {run}` tries again: {failure}")
     return None

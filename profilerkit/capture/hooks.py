@@ -15,6 +15,9 @@ from profilerkit.capture.steps import StepTracker
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.writer import Record
 
+# Plain ints: a lookup of an enum member costs 0.2 µs on Python 3.11.
+_BACKWARD, _OPTIMIZER, _GC = int(EventKind.BACKWARD), int(EventKind.OPTIMIZER), int(EventKind.GC)
+_INFERRED, _OTHER_THREAD = int(EventFlag.INFERRED), int(EventFlag.OTHER_THREAD)
 #: Collections of the youngest generation run hundreds of times per second and take a few microseconds.
 _SHORTEST_GC_NS = 50_000
 _NEEDED = ("torch.utils.data.dataloader", "torch.optim.optimizer", "torch.autograd")
@@ -71,29 +74,37 @@ class Hooks:
 
     def install_torch(self) -> None:
         """Patch torch once it is completely loaded; until then do nothing. May be called from any thread."""
-        if self.torch_hooked or not self.armed or not torch_is_loaded():
+        if not self.torch_hooked and torch_is_loaded():
+            with self._lock:
+                self._hook_torch()
+
+    def _hook_torch(self) -> None:
+        if self.torch_hooked or not self.armed:
             return
-        with self._lock:
-            if self.torch_hooked or not self.armed:
-                return
-            self.torch_hooked = True
-            data, optim, autograd = (sys.modules[name] for name in _NEEDED)
-            self._patch_loader(data)
-            self._patch(autograd, "_engine_run_backward", self._timed_backward)
-            self._handles += [
-                optim.register_optimizer_step_pre_hook(self._optimizer_starts),
-                optim.register_optimizer_step_post_hook(self._optimizer_ends),
-            ]
+        self.torch_hooked = True
+        data, optim, autograd = (sys.modules[name] for name in _NEEDED)
+        self._patch_loader(data)
+        self._patch(autograd, "_engine_run_backward", self._timed_backward)
+        self._handles += [
+            optim.register_optimizer_step_pre_hook(self._optimizer_starts),
+            optim.register_optimizer_step_post_hook(self._optimizer_ends),
+        ]
 
     def remove(self) -> None:
-        """Leave torch and Python as they were. Takes no lock: forked children call it."""
-        self.armed = self._timer.armed = False
-        while self._patches:
-            self._patches.pop().restore()
-        while self._handles:
-            self._handles.pop().remove()
-        if self._collected in gc.callbacks:
-            gc.callbacks.remove(self._collected)
+        """Leave torch and Python as they were."""
+        with self._lock:
+            self.armed = self._timer.armed = False
+            while self._patches:
+                self._patches.pop().restore()
+            while self._handles:
+                self._handles.pop().remove()
+            if self._collected in gc.callbacks:
+                gc.callbacks.remove(self._collected)
+
+    def remove_in_child(self) -> None:
+        """``remove`` in a forked child, where the lock may have been copied while held."""
+        self._lock = threading.Lock()
+        self.remove()
 
     def _patch_loader(self, data: ModuleType) -> None:
         iterator = data._BaseDataLoaderIter
@@ -116,7 +127,7 @@ class Hooks:
                 return original(*args, **kwargs)
             finally:
                 end_ns = perf_counter_ns()
-                self._record((EventKind.BACKWARD, EventFlag.INFERRED, 0, start_ns, end_ns - start_ns, 0))
+                self._record((_BACKWARD, _INFERRED, 0, start_ns, end_ns - start_ns, 0))
                 self._guard.call(self._tracker.backward_ended, end_ns)
 
         return timed_backward
@@ -129,7 +140,7 @@ class Hooks:
             return
         now_ns = perf_counter_ns()
         start_ns = self._optimizer_start_ns
-        self._record((EventKind.OPTIMIZER, EventFlag.INFERRED, 0, start_ns, now_ns - start_ns, 0))
+        self._record((_OPTIMIZER, _INFERRED, 0, start_ns, now_ns - start_ns, 0))
         self._guard.call(self._tracker.optimizer_stepped, id(optimizer), now_ns)
 
     def _collected(self, phase: str, info: dict[str, int]) -> None:
@@ -139,8 +150,8 @@ class Hooks:
             return
         start_ns = self._gc_start_ns
         if self.armed and start_ns and now_ns - start_ns >= _SHORTEST_GC_NS:
-            flags = 0 if threading.get_ident() == self._tracker.thread else EventFlag.OTHER_THREAD
-            self._record((EventKind.GC, flags, 0, start_ns, now_ns - start_ns, info.get("generation", 0)))
+            flags = 0 if threading.get_ident() == self._tracker.thread else _OTHER_THREAD
+            self._record((_GC, flags, 0, start_ns, now_ns - start_ns, info.get("generation", 0)))
 
 
 def torch_is_loaded() -> bool:

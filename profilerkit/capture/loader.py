@@ -2,15 +2,20 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from time import perf_counter_ns, thread_time_ns
 from typing import Any, TypeVar
 
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.steps import StepTracker
-from profilerkit.rundir.layout import EventFlag, EventKind
+from profilerkit.rundir.layout import INPUT_SPAN, EventFlag, EventKind
 from profilerkit.rundir.writer import Record
 
 _R = TypeVar("_R")
+# Plain ints: a lookup of an enum member costs 0.2 µs on Python 3.11, and each step needs several.
+_WAIT = int(EventKind.WAIT)
+_INFERRED, _FIRST, _LAST = int(EventFlag.INFERRED), int(EventFlag.FIRST), int(EventFlag.LAST)
+_OTHER_THREAD = int(EventFlag.OTHER_THREAD)
 #: Making an iterator starts the workers; it belongs to the first fetch when that follows within this time.
 _START_GAP_NS = 1_000_000
 #: A pause of the deep window at the start of a fetch that lasts longer than this is taken out of the wait.
@@ -34,41 +39,49 @@ class FetchTimer:
     Attributes:
         armed: false outside the block and in forked children; fetches then pass straight through.
         fetches: fetches seen on the training thread.
+        here: what the calling thread is doing.
         source: the loader that feeds the steps: the last one iterated before the first step was recorded.
     """
 
-    def __init__(self, record: Callable[[Record], None], tracker: StepTracker, guard: Guard) -> None:
+    def __init__(
+        self,
+        record: Callable[[Record], None],
+        tracker: StepTracker,
+        guard: Guard,
+        span: Callable[[str], AbstractContextManager[object] | None],
+    ) -> None:
+        """``span`` opens a named span in the trace that is being recorded, if there is one."""
         self.armed = True
+        self._span = span
         self.fetches = 0
         self._record = record
-        self._tracker = tracker
+        self.tracker = tracker
         self._guard = guard
-        self._local = _PerThread()
+        self.here = _PerThread()
         self.source: object | None = None
 
     def iterate(self, make: Callable[..., _R], source: object, *args: object) -> _R:
         """``make(*args)``, an iterator of ``source``, timed as the beginning of its first fetch."""
-        local = self._local
+        local = self.here
         if not self.armed or local.fetching:
             return make(*args)
         began_ns, began_cpu_ns = perf_counter_ns(), thread_time_ns()
         iterator = make(*args)
-        if self._tracker.count == 0 and threading.get_ident() == self._tracker.thread:
+        if self.tracker.count == 0 and threading.get_ident() == self.tracker.thread:
             self.source = source
         local.began_ns, local.began_cpu_ns, local.ready_ns = began_ns, began_cpu_ns, perf_counter_ns()
         return iterator
 
-    def fetch(self, pull: Callable[[], _R], iterator: object, owner: bool, first: bool, more: bool, flags: int) -> _R:
+    def fetch(self, pull: Callable[[], _R], iterator: object, owner: bool, more: bool, flags: int) -> _R:
         """The next batch from ``pull``; whatever it raises goes on unchanged."""
-        local = self._local
+        local = self.here
         if local.fetching:
             return pull()
-        tracker = self._tracker
+        tracker = self.tracker
         training = threading.get_ident() == tracker.thread
         start_ns = perf_counter_ns()
         cpu_ns = thread_time_ns()
-        if first:
-            flags |= EventFlag.FIRST
+        if flags & _FIRST:
             if start_ns - local.ready_ns < _START_GAP_NS:
                 start_ns, cpu_ns = local.began_ns, local.began_cpu_ns
             local.ready_ns = 0
@@ -79,41 +92,46 @@ class FetchTimer:
             if perf_counter_ns() - before_ns > _PAUSE_NS:
                 start_ns, cpu_ns = perf_counter_ns(), thread_time_ns()
         else:
-            flags |= EventFlag.OTHER_THREAD
+            flags |= _OTHER_THREAD
         local.fetching = True
+        span = self._span(INPUT_SPAN)
+        if span is not None:
+            span.__enter__()
         try:
             batch = pull()
         except StopIteration:
-            self._waited(start_ns, cpu_ns, flags | EventFlag.LAST)
+            self._waited(start_ns, cpu_ns, flags | _LAST)
             if training:
                 self._guard.call(tracker.exhausted, id(iterator), owner)
             raise
         finally:
             local.fetching = False
+            if span is not None:
+                span.__exit__(None, None, None)
         self._waited(start_ns, cpu_ns, flags)
         if training and not more:
             self._guard.call(tracker.fetch_started, start_ns, id(iterator), owner, True)
         return batch
 
     def _waited(self, start_ns: int, cpu_ns: int, flags: int) -> None:
-        self._record((EventKind.WAIT, flags, 0, start_ns, perf_counter_ns() - start_ns, thread_time_ns() - cpu_ns))
+        self._record((_WAIT, flags, 0, start_ns, perf_counter_ns() - start_ns, thread_time_ns() - cpu_ns))
 
     def own(self, iterator: object, source: object) -> bool:
         """Whether a wrapped iterator marks the steps; never one that runs on another thread than the training."""
-        if threading.get_ident() != self._tracker.thread:
+        if threading.get_ident() != self.tracker.thread:
             return False
-        return bool(self._guard.call(self._tracker.own, iterator, source))
+        return bool(self._guard.call(self.tracker.own, iterator, source))
 
 
 class WrappedIterator:
     """An iterator with timed fetches; everything else is the inner iterator's."""
 
-    __slots__ = ("__weakref__", "_first", "_inner", "_left", "_timer", "source")
+    __slots__ = ("__weakref__", "_flags", "_inner", "_left", "_timer", "source")
 
     def __init__(self, inner: Iterator[Any], source: object, timer: FetchTimer) -> None:
         self._inner = inner
         self._timer = timer
-        self._first = True
+        self._flags = _FIRST
         self._left = _length(source)
         self.source = source
 
@@ -125,12 +143,15 @@ class WrappedIterator:
         inner = self._inner
         if not timer.armed:
             return next(inner)
-        first, self._first = self._first, False
+        flags, self._flags = self._flags, 0
         more = self._left != 0
         self._left -= 1
-        return timer.fetch(inner.__next__, self, timer.own(self, self.source), first, more, 0)
+        owner = timer.tracker.owner_id == id(self) or timer.own(self, self.source)
+        return timer.fetch(inner.__next__, self, owner, more, flags)
 
     def __getattr__(self, name: str) -> Any:
+        if name in self.__slots__:
+            raise AttributeError(name)  # a copy that is not filled yet
         return getattr(self._inner, name)
 
 
@@ -154,6 +175,8 @@ class WrappedLoader:
         return bool(self._loader)
 
     def __getattr__(self, name: str) -> Any:
+        if name in self.__slots__:
+            raise AttributeError(name)  # a copy that is not filled yet
         return getattr(self._loader, name)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -185,12 +208,13 @@ def patched_next(timer: FetchTimer, original: Callable[[Any], Any], window_is_op
     """A replacement for ``_BaseDataLoaderIter.__next__``."""
 
     def timed_next(self: Any) -> Any:
-        if not timer.armed:
+        if not timer.armed or timer.here.fetching:
             return original(self)
         yielded = getattr(self, "_num_yielded", -1)
         # The length is only worth its 1 µs while a trace is recorded: a span must not begin for a step without a batch.
         more = not window_is_open() or yielded < 0 or yielded != _length(self)
-        return timer.fetch(lambda: original(self), self, False, yielded == 0, more, EventFlag.INFERRED)
+        flags = _INFERRED | _FIRST if yielded == 0 else _INFERRED
+        return timer.fetch(lambda: original(self), self, False, more, flags)
 
     return timed_next
 

@@ -41,8 +41,10 @@ class Profile:
 
         Raises:
             CaptureError: no directory can be written, neither the one asked for nor one in ``$TMPDIR``.
-            UsageError: the path is a file.
+            UsageError: the path is a file, or this block is open already.
         """
+        if self._session is not None:
+            raise UsageError("this profile block is open already", hint="make another one with profilerkit.profile()")
         if self._settings.enabled:
             from profilerkit.capture.session import start
 

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from time import perf_counter_ns
 
 from profilerkit.rundir.layout import EventKind
@@ -79,16 +80,30 @@ class Recorder:
 class Phase:
     """A named block of the user's; reusable, not reentrant."""
 
-    __slots__ = ("_name_id", "_record", "_start_ns")
+    __slots__ = ("_in_trace", "_name_id", "_record", "_span", "_start_ns")
 
-    def __init__(self, record: Callable[[Record], None], name_id: int) -> None:
+    def __init__(
+        self,
+        record: Callable[[Record], None],
+        name_id: int,
+        span: Callable[[], AbstractContextManager[object] | None],
+    ) -> None:
+        """``span`` makes the block's span in the trace that is being recorded, if there is one."""
         self._record = record
         self._name_id = name_id
+        self._span = span
+        self._in_trace: AbstractContextManager[object] | None = None
         self._start_ns = 0
 
     def __enter__(self) -> None:
+        self._in_trace = self._span()
+        if self._in_trace is not None:
+            self._in_trace.__enter__()
         self._start_ns = perf_counter_ns()
 
     def __exit__(self, *_error: object) -> None:
         start_ns = self._start_ns
         self._record((EventKind.PHASE, 0, self._name_id, start_ns, perf_counter_ns() - start_ns, 0))
+        in_trace, self._in_trace = self._in_trace, None
+        if in_trace is not None:
+            in_trace.__exit__(None, None, None)

@@ -26,10 +26,13 @@ class Check(NamedTuple):
 
 
 def run_checks() -> list[Check]:
-    """All checks, in the order they are shown."""
+    """All checks, in the order they are shown; without its packages nothing else can be looked at."""
+    packages = _dependencies()
+    if packages.state == "fail":
+        return [_python(), packages]
     return [
         _python(),
-        _dependencies(),
+        packages,
         *_torch(),
         *_nvml(),
         _shared_memory(Path("/dev/shm")),  # noqa: S108 - looked at, not written to
@@ -147,48 +150,11 @@ def _shared_memory(path: Path) -> Check:
     return Check("shared memory", "ok", shown)
 
 
-def cgroup_cores(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> float | None:
-    """Cores the control groups of this process allow, the tightest of them; ``None`` without a limit."""
-    try:
-        lines = membership.read_text("utf-8").splitlines()
-    except OSError:
-        return None
-    limits = []
-    for line in lines:
-        _, controllers, own = line.split(":", 2)
-        parts = Path(own).parts[1:]
-        folders = [Path(*parts[:depth]) for depth in range(len(parts) + 1)]
-        if not controllers:
-            limits += [_ratio(_words(root / folder / "cpu.max")) for folder in folders]
-        elif "cpu" in controllers.split(","):
-            base = root / "cpu"
-            limits += [
-                _ratio(_words(base / folder / "cpu.cfs_quota_us") + _words(base / folder / "cpu.cfs_period_us"))
-                for folder in folders
-            ]
-    return min((limit for limit in limits if limit is not None), default=None)
-
-
-def _words(path: Path) -> list[str]:
-    try:
-        return path.read_text("utf-8").split()
-    except OSError:
-        return []
-
-
-def _ratio(words: list[str]) -> float | None:
-    """Quota / period in cores. No limit is written as ``max`` in version 2 and as -1 in version 1."""
-    if len(words) != 2 or not words[0].isdigit() or not words[1].isdigit() or int(words[1]) == 0:
-        return None
-    return int(words[0]) / int(words[1])
-
-
 def _cores() -> Check:
-    allowed, present = len(os.sched_getaffinity(0)), os.cpu_count()
-    quota = cgroup_cores()
-    usable = min(allowed, quota) if quota is not None else allowed
-    limit = "no cgroup limit" if quota is None else f"cgroup limit {quota:g}"
-    shown = f"{usable:g} usable ({allowed} by affinity, {present} present, {limit})"
+    from profilerkit.capture.environment import usable_cores
+
+    usable = usable_cores()
+    shown = f"{usable:g} of {os.cpu_count()} usable, by affinity and control group"
     if usable < 2:
         return Check("cores", "warn", f"{shown}: DataLoader workers share one core", "give the job at least 2 cores")
     return Check("cores", "ok", shown)

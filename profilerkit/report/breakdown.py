@@ -6,8 +6,11 @@ from profilerkit.model.report import Report
 from profilerkit.model.step import Family, Part, Rank
 from profilerkit.report.inert import inert
 from profilerkit.report.records import PartRow, RankRow, Segment
-from profilerkit.report.wording import FAMILY_LABELS, part_label, plural, weakest
+from profilerkit.report.wording import FAMILY_LABELS, part_label, plural, share_text, weakest
 from profilerkit.units import format_ns, format_ratio
+
+#: A table of more ranks than this is no longer read row by row.
+RANK_ROWS = 128
 
 
 def families_of(parts: Sequence[Part]) -> dict[Family, list[Part]]:
@@ -19,6 +22,12 @@ def families_of(parts: Sequence[Part]) -> dict[Family, list[Part]]:
     return {family: sorted(own, key=lambda part: -part.time_ns) for family, own in grouped.items() if own}
 
 
+def _detail(parts: Sequence[Part]) -> str:
+    """The largest part of a family and how many there are besides."""
+    label = part_label(parts[0].part)
+    return f"{label} and {len(parts) - 1} more" if len(parts) > 1 else label
+
+
 def bar_of(parts: Sequence[Part]) -> tuple[Segment, ...]:
     """One segment per family; the ratios sum to 1."""
     grouped = families_of(parts)
@@ -28,9 +37,10 @@ def bar_of(parts: Sequence[Part]) -> tuple[Segment, ...]:
             family=family,
             label=FAMILY_LABELS[family],
             time=format_ns(sum(part.time_ns for part in own)),
-            share=format_ratio(sum(part.share for part in own)),
+            share=share_text(sum(part.share for part in own)),
             ratio=sum(part.time_ns for part in own) / total_ns,
             source=weakest(part.source for part in own),
+            detail=_detail(own),
         )
         for family, own in grouped.items()
     )
@@ -39,7 +49,7 @@ def bar_of(parts: Sequence[Part]) -> tuple[Segment, ...]:
 def part_rows(parts: Sequence[Part]) -> tuple[PartRow, ...]:
     """Every part that took time, by family in the order of the bar, largest first within it."""
     return tuple(
-        PartRow(family, part_label(part.part), format_ns(part.time_ns), format_ratio(part.share), part.source)
+        PartRow(family, part_label(part.part), format_ns(part.time_ns), share_text(part.share), part.source)
         for family, own in families_of(parts).items()
         for part in own
     )
@@ -68,9 +78,17 @@ def parts_missing(report: Report) -> str:
     """Why there is no bar; empty when there is one."""
     if any(part.time_ns > 0 for part in report.breakdown):
         return ""
+    if report.steps.time_ns is None and report.steps.count:
+        return f"{plural(report.steps.count, 'step')} found, none of them steady, so there is no step time to divide."
     if report.steps.time_ns is None:
         return "No step was found, so there is no step time to divide."
     return "Only the length of each step is known. Record a trace window to see what it is made of."
+
+
+def _one_device(report: Report) -> str:
+    """The device name when all ranks share it; then it is said once."""
+    names = {rank.device for rank in report.ranks}
+    return inert(names.pop() or "", 60) if len(names) == 1 else ""
 
 
 def _rank_row(rank: Rank, report: Report) -> RankRow:
@@ -79,18 +97,26 @@ def _rank_row(rank: Rank, report: Report) -> RankRow:
         label=inert(rank.origin) if rank.rank is None else f"Rank {rank.rank}",
         step="not found" if rank.step_ns is None else format_ns(rank.step_ns),
         busy="not measured" if rank.busy_ratio is None else format_ratio(rank.busy_ratio),
-        device=inert(rank.device or "", 60),
+        device="" if _one_device(report) else inert(rank.device or "", 60),
         mark="cause" if blamed else "",
         bar=bar_of(rank.breakdown),
     )
 
 
 def rank_rows(report: Report) -> tuple[RankRow, ...]:
-    """One row per rank, by rank number; empty for a single rank."""
+    """One row per rank, by rank number; of very many ranks the slowest and the cause; empty for a single rank."""
     if len(report.ranks) < 2:
         return ()
-    ordered = sorted(report.ranks, key=lambda rank: (rank.rank is None, rank.rank or 0, rank.origin))
-    return tuple(_rank_row(rank, report) for rank in ordered)
+    slowest = sorted(report.ranks, key=lambda rank: (rank.rank != report.verdict.rank, -(rank.step_ns or 0)))
+    shown = sorted(slowest[:RANK_ROWS], key=lambda rank: (rank.rank is None, rank.rank or 0, rank.origin))
+    return tuple(_rank_row(rank, report) for rank in shown)
+
+
+def ranks_more(report: Report) -> str:
+    """What the table of ranks leaves out; empty when it has all of them."""
+    if len(report.ranks) <= RANK_ROWS:
+        return ""
+    return f"The {RANK_ROWS} ranks with the longest steps. The JSON has all {len(report.ranks)}."
 
 
 def ranks_caption(report: Report) -> str:
@@ -101,6 +127,8 @@ def ranks_caption(report: Report) -> str:
         pieces.append(f"Median steps run from {format_ns(min(times))} to {format_ns(max(times))}.")
     if report.run.missing_ranks:
         pieces.append(f"{plural(report.run.missing_ranks, 'rank')} of the job could not be read.")
+    if _one_device(report):
+        pieces.append(f"All on {_one_device(report)}.")
     if report.verdict.rank is not None:
         pieces.append(f"Rank {report.verdict.rank} is the cause.")
     return " ".join(pieces)

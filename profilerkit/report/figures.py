@@ -1,39 +1,49 @@
 """The per-step figure: as an SVG strip that needs no script, and as data for plotly."""
 
+from collections.abc import Sequence
 from html import escape
+from itertools import pairwise
 from typing import Any
 
 from profilerkit.model.step import Family
 from profilerkit.report.palette import FILLS, INKS
-from profilerkit.report.timeline import Column, Timeline, slowest_of_groups
+from profilerkit.report.timeline import REST, Column, Timeline, slowest_of_groups
 from profilerkit.report.wording import FAMILY_LABELS
 
-#: Colour key of a step whose parts are not known.
+#: Colour key of the time whose parts are not known.
 UNSPLIT = "unsplit"
 
-_STRIP_COLUMNS = 240
+_STRIP_COLUMNS = 200
 _STRIP_HEIGHT = 100.0
 _UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 
 
 def _shares(column: Column) -> list[tuple[str, int]]:
     """Colour key and ns of each layer, bottom first."""
-    if not column.families:
-        return [(UNSPLIT, column.time_ns)]
     order: list[Family] = list(FAMILY_LABELS)
-    return [(family, column.families[family]) for family in order if column.families.get(family)]
+    known: list[tuple[str, int]] = [
+        (family, column.families[family]) for family in order if column.families.get(family)
+    ]
+    return [*known, (UNSPLIT, column.unsplit_ns)] if column.unsplit_ns else known
+
+
+def colour_names() -> dict[str, str]:
+    """Every colour key of the figure and its name, bottom layer first."""
+    return dict([*FAMILY_LABELS.items(), (UNSPLIT, REST)])
 
 
 def strip_paths(timeline: Timeline) -> tuple[dict[str, str], int, int]:
-    """SVG path data by colour key in a box ``width`` × 100, the width, and how many steps share one column.
+    """SVG path data by class in a box ``width`` × 100, the width, and how many steps share one column.
 
-    Columns are 4 wide with a gap of 1. A column higher than the scale ends in a notch (key ``mark``).
+    Columns are 4 wide with a gap of 1. A class is a colour key, with ``pale`` for steps outside the steady window;
+    a column higher than the scale carries a triangle (key ``mark``).
     """
     columns, group = slowest_of_groups(timeline.columns, _STRIP_COLUMNS)
     paths: dict[str, list[str]] = {}
     for number, column in enumerate(columns):
         x, below = 5 * number, 0.0
-        for key, time_ns in _shares(column):
+        for colour, time_ns in _shares(column):
+            key = colour if column.steady else f"{colour} pale"
             top = min(_STRIP_HEIGHT, below + _STRIP_HEIGHT * time_ns / timeline.cut_ns)
             if top > below:
                 paths.setdefault(key, []).append(f"M{x} {_STRIP_HEIGHT - below:.4g}h4V{_STRIP_HEIGHT - top:.4g}h-4z")
@@ -52,7 +62,7 @@ def _number(value: float) -> float:
 def _layers(timeline: Timeline, size: float) -> list[dict[str, Any]]:
     shares = [dict(_shares(column)) for column in timeline.columns]
     layers = []
-    for key, name in {**FAMILY_LABELS, UNSPLIT: "Not split"}.items():
+    for key, name in colour_names().items():
         heights = [_number(of_step.get(key, 0) / size) for of_step in shares]
         if any(heights):
             layers.append({"key": key, "name": name, "y": heights})
@@ -72,15 +82,23 @@ def _notes(timeline: Timeline) -> tuple[list[str], list[int]]:
     return list(texts), numbers
 
 
+def _gaps(columns: Sequence[Column]) -> list[int]:
+    numbers = [column.index for column in columns]
+    return [1, *(later - earlier for earlier, later in pairwise(numbers))]
+
+
 def step_figure(timeline: Timeline) -> dict[str, Any]:
     """Data for the report's own script: layers, the shared x, hover texts, the scale, and both colour schemes."""
     size, unit = next((pair for pair in _UNITS if timeline.median_ns >= pair[0]), _UNITS[-1])
     notes, note_of_step = _notes(timeline)
     columns = timeline.columns
     return {
-        "x": [column.index for column in columns],
+        "first": columns[0].index,
+        # How far each step's number is from the one before: mostly 1, so runs of 1 are left to the script.
+        "skips": {number: gap for number, gap in enumerate(_gaps(columns)) if gap != 1},
         "layers": _layers(timeline, size),
         "marks": [number for number, c in enumerate(columns) if c.slow or c.time_ns > timeline.cut_ns],
+        "pale": [number for number, c in enumerate(columns) if not c.steady],
         "notes": notes,
         "note": note_of_step,
         "cut": _number(timeline.cut_ns / size),
@@ -88,7 +106,7 @@ def step_figure(timeline: Timeline) -> dict[str, Any]:
         "median": _number(timeline.median_ns / size),
         "unit": unit,
         "schemes": {
-            "light": {**FILLS["light"], **INKS["light"], UNSPLIT: INKS["light"]["rule"]},
-            "dark": {**FILLS["dark"], **INKS["dark"], UNSPLIT: INKS["dark"]["rule"]},
+            "light": {**FILLS["light"], **INKS["light"], UNSPLIT: FILLS["light"]["other"]},
+            "dark": {**FILLS["dark"], **INKS["dark"], UNSPLIT: FILLS["dark"]["other"]},
         },
     }

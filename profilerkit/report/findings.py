@@ -3,8 +3,9 @@
 import re
 from collections.abc import Iterator
 
-from profilerkit.model.finding import Evidence, Finding, Outcome, Status
+from profilerkit.model.finding import Bound, Evidence, Finding, Outcome, Status
 from profilerkit.model.report import Report
+from profilerkit.model.step import Family
 from profilerkit.report.inert import SENTENCE_LIMIT, inert, inert_code
 from profilerkit.report.records import Card, EvidenceRow, Other, OutcomeGroup, OutcomeRow
 from profilerkit.report.wording import (
@@ -13,12 +14,20 @@ from profilerkit.report.wording import (
     method_text,
     saving_range,
     saving_text,
+    share_text,
     step_ns,
     tone_of,
 )
 from profilerkit.units import format_count, format_ratio, format_value
 
 _TITLE_LIMIT = 200
+_FAMILIES: dict[Bound, Family] = {
+    "input-bound": "input",
+    "memory-bound": "memory",
+    "comm-bound": "communication",
+    "compute-bound": "compute",
+    "overhead-bound": "overhead",
+}
 
 
 class _Anchors:
@@ -62,15 +71,19 @@ def _basis(evidence: Evidence) -> str:
     return " · ".join(pieces)
 
 
+def _value(value: float | None, unit: str) -> str:
+    return share_text(value) if unit == "ratio" and value is not None else format_value(value, unit)
+
+
 def _evidence_row(evidence: Evidence, anchors: _Anchors) -> EvidenceRow:
     unit = inert(evidence.unit, 20)
     interval = ""
     if evidence.low is not None and evidence.high is not None:
-        interval = f"{format_value(evidence.low, unit)} to {format_value(evidence.high, unit)}"
+        interval = f"{_value(evidence.low, unit)} to {_value(evidence.high, unit)}"
     return EvidenceRow(
         id=anchors.evidence(evidence.id),
         label=inert(evidence.label),
-        value=format_value(evidence.value, unit),
+        value=_value(evidence.value, unit),
         interval=interval,
         basis=_basis(evidence),
         source=evidence.source,
@@ -112,18 +125,22 @@ def cards_of(report: Report) -> tuple[Card, ...]:
 def others_of(report: Report) -> tuple[Other, ...]:
     """Every bound that is not the verdict: contenders first, then those ruled out."""
     verdict = report.verdict
+    shares: dict[Family, float] = {}
+    for part in report.breakdown:
+        shares[part.family] = shares.get(part.family, 0.0) + part.share
     rows = []
     for bound in verdict.contenders:
         savings = [f.saving for _, f in report.findings() if f.bound == bound and f.saving]
         best = saving_range(savings[0]) if savings else "at least 5.0 %"
-        share = next((format_ratio(row.share) for row in verdict.ruled_out if row.bound == bound), "")
+        family = _FAMILIES.get(bound)
+        share = share_text(shares[family]) if family in shares else "not measured"
         rows.append(Other(bound, "also costs time", share, best, "Its best fix is worth at least 5 % of the step."))
     for row in verdict.ruled_out:
         if row.bound in verdict.contenders:
             continue
         saving = format_ratio(row.saving) if row.saving is not None else "none stated"
         reason = inert(row.reason, SENTENCE_LIMIT)
-        rows.append(Other(row.bound, "ruled out", format_ratio(row.share), saving, reason))
+        rows.append(Other(row.bound, "ruled out", share_text(row.share), saving, reason))
     return tuple(rows)
 
 

@@ -20,7 +20,7 @@ _TEXT_LIMITS = (600, 200, 100, 50)
 _CODE_LINES = 12
 
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;", "@": "@\u200b"}
-_ESCAPED = re.compile(r"[\\`*_\[\]~#]")
+_ESCAPED = re.compile(r"[\\`*_\[\]~#$]")
 
 
 def _plain(text: str) -> str:
@@ -43,9 +43,9 @@ def _prose(text: str, limit: int) -> str:
     return "".join(_code(piece) if is_code else _plain(piece) for is_code, piece in code_spans(clip(text, limit)))
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table: text left, everything after the first column right."""
-    rule = [":--"] + ["--:"] * (len(header) - 1)
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[str]) -> list[str]:
+    """Lines of a table; the columns named in ``numbers`` stand right."""
+    rule = ["--:" if name in numbers else ":--" for name in header]
     return [f"| {' | '.join(cells)} |" for cells in (header, rule, *rows)]
 
 
@@ -77,6 +77,7 @@ def _head(view: View, limit: int) -> list[str]:
         *_table(
             ("Number", "Value", "Note"),
             [(_plain(tile.label), f"**{_plain(tile.value)}**", _plain(clip(tile.note, limit))) for tile in view.tiles],
+            ("Value",),
         ),
         "",
         f"**{_plain(view.change_heading)}**",
@@ -95,11 +96,20 @@ def _text_bar(ratio: float) -> str:
 
 
 def _parts_table(view: View) -> list[str]:
+    if not view.bar:
+        return [_plain(view.parts_missing)]
     rows = [
-        (f"{segment.label} `{_text_bar(segment.ratio)}`", segment.time, segment.share, segment.source)
+        (
+            segment.label,
+            f"`{_text_bar(segment.ratio)}`",
+            segment.time,
+            segment.share,
+            segment.source,
+            _prose(segment.detail, 80),
+        )
         for segment in view.bar
     ]
-    return _table(("Where the step goes", "Time", "Share", "Source"), rows) if rows else [_plain(view.parts_missing)]
+    return _table(("Family", "", "Time", "Share", "Source", "Largest part"), rows, ("Time", "Share"))
 
 
 def _details(view: View) -> Iterator[tuple[str, list[str], int]]:
@@ -112,13 +122,17 @@ def _details(view: View) -> Iterator[tuple[str, list[str], int]]:
         rows = [
             (other.bound, other.state, other.share, other.saving, _prose(other.reason, 160)) for other in view.others
         ]
-        yield "Why not the others", _table(("Bound", "Result", "Share", "Best saving", "Reason"), rows), 3
+        yield (
+            "Why not the others",
+            _table(("Bound", "Result", "Share", "Best saving", "Reason"), rows, ("Share", "Best saving")),
+            3,
+        )
     rest = [card for card in view.cards if card not in view.changes]
     if rest:
         cells = [
             (f"{card.shape} {_prose(card.title, 100)} {_plain(card.rule)}", card.gain or "not stated") for card in rest
         ]
-        yield f"Other findings ({len(rest)})", _table(("Finding", "Saving"), cells), 3
+        yield f"Other findings ({len(rest)})", _table(("Finding", "Saving"), cells, ("Saving",)), 3
     blind = [row for group in view.outcomes if group.status in {"missing_data", "error"} for row in group.rows]
     if blind:
         lines = [
@@ -127,7 +141,7 @@ def _details(view: View) -> Iterator[tuple[str, list[str], int]]:
         yield f"Could not run ({len(blind)})", lines, 1
     trust = [f"- {_prose(note, 240)}" for note in view.notes]
     trust += [
-        f"- {_plain(fact.label)}: {_plain(fact.value)}{' ' + _plain(fact.note) if fact.note else ''}"
+        f"- {_plain(fact.label)}: {_plain(fact.value)}{f' ({_plain(fact.note)})' if fact.note else ''}"
         for fact in view.trust
     ]
     yield "Trust", trust, 1

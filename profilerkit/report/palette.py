@@ -59,7 +59,7 @@ INKS: dict[Scheme, dict[str, str]] = {
     },
 }
 
-_LABELS = ("#FFFFFF", "#0B0E12")
+_LABELS = ("#FFFFFF", "#000000")
 
 
 def luminance(colour: str) -> float:
@@ -81,7 +81,7 @@ def label_on(fill: str) -> str:
 
 
 def css_variables(scheme: Scheme) -> str:
-    """The scheme as CSS custom properties, for example ``--input:#C07333;--on-input:#0B0E12``."""
+    """The scheme as CSS custom properties, for example ``--input:#C07333;--on-input:#000000``."""
     pairs = [f"--{name}:{colour}" for name, colour in INKS[scheme].items()]
     for family, fill in FILLS[scheme].items():
         pairs += [f"--{family}:{fill}", f"--on-{family}:{label_on(fill)}"]

@@ -34,7 +34,7 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """One family of the step bar; ``ratio`` is its share of the bar, 0 to 1."""
+    """One family of the step; ``ratio`` is its share of the bar, 0 to 1, ``detail`` names its largest part."""
 
     family: Family
     label: str
@@ -42,6 +42,7 @@ class Segment(msgspec.Struct, frozen=True):
     share: str
     ratio: float
     source: Source
+    detail: str
 
 
 class PartRow(msgspec.Struct, frozen=True):
@@ -174,6 +175,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     steps: StepView
     ranks: tuple[RankRow, ...]
     ranks_caption: str
+    ranks_more: str
     memory: tuple[Fact, ...]
     memory_used: float | None
     kernels: Table | None
@@ -181,9 +183,11 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     windows: Table | None
     trust: tuple[Fact, ...]
     signals: tuple[SignalRow, ...]
+    measured_signals: str
     notes: tuple[str, ...]
     outcomes: tuple[OutcomeGroup, ...]
     rule_count: str
+    other_outcomes: str
     run: tuple[Fact, ...]
     loader: tuple[Fact, ...]
     versions: tuple[Fact, ...]

@@ -3,11 +3,12 @@
 from profilerkit.model.report import Collective, Report
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.records import Fact, SignalRow, Table
-from profilerkit.report.wording import listed, plural
+from profilerkit.report.wording import STATE_WORDS, listed, plural, share_text
 from profilerkit.units import format_bytes, format_count, format_ns, format_ratio, format_value
 
 _TOP_ROWS = 20
 _FACT_LIMIT = 60
+_KERNEL_KINDS = {"membw": "bandwidth", "comm": "communication"}
 _MODES = {
     "gpu": "Device events were read.",
     "cpu": "No device events: the main thread stands for the device.",
@@ -54,11 +55,11 @@ def kernel_table(report: Report) -> Table | None:
     rows = tuple(
         (
             inert(kernel.name),
-            inert(kernel.kind, 20),
+            _KERNEL_KINDS.get(kernel.kind, inert(kernel.kind, 20)),
             format_count(kernel.count),
             format_ns(kernel.total_ns),
             format_ns(kernel.median_ns),
-            format_ratio(kernel.share),
+            share_text(kernel.share),
         )
         for kernel in top
     )
@@ -135,7 +136,9 @@ def window_table(report: Report) -> Table | None:
 def trust_facts(report: Report) -> tuple[Fact, ...]:
     """How the recording was made and what it cost."""
     steps, trust = report.steps, report.trust
-    dropped = [f"{format_count(count)} {inert(reason, 40)}" for reason, count in steps.dropped.items() if count]
+    dropped = [
+        f"{format_count(n)} {STATE_WORDS.get(inert(why, 40), inert(why, 40))}" for why, n in steps.dropped.items() if n
+    ]
     facts = [
         Fact("Recording", _MODES[trust.mode]),
         Fact("Steps judged", f"{format_count(steps.steady)} of {format_count(steps.count)}", _dropped_note(dropped)),
@@ -156,7 +159,7 @@ def trust_facts(report: Report) -> tuple[Fact, ...]:
     facts.append(Fact("Events read", format_count(trust.events), note))
     calibrations = sorted({inert(f.saving.calibration) for _, f in report.findings() if f.saving})
     if calibrations:
-        facts.append(Fact("Saving ranges", listed(calibrations)))
+        facts.append(Fact("Saving ranges", "; ".join(calibrations)))
     return tuple(facts)
 
 
@@ -165,20 +168,27 @@ def _dropped_note(dropped: list[str]) -> str:
 
 
 def signal_rows(report: Report) -> tuple[SignalRow, ...]:
-    """Signals, missing ones first: they are what the reader can act on."""
+    """Signals that are missing or weak, missing ones first: they are what the reader can act on."""
+    weak = [signal for signal in report.trust.signals if signal.state != "measured" or signal.reason or signal.hint]
     order = {"missing": 0, "partial": 1, "measured": 2}
-    ordered = sorted(report.trust.signals, key=lambda signal: order[signal.state])
     return tuple(
         SignalRow(inert(s.name), s.state, inert(s.reason, SENTENCE_LIMIT), inert(s.hint, SENTENCE_LIMIT))
-        for s in ordered
+        for s in sorted(weak, key=lambda signal: order[signal.state])
     )
+
+
+def measured_signals(report: Report) -> str:
+    """The names of the signals about which there is nothing more to say."""
+    signals = report.trust.signals
+    return listed([inert(s.name) for s in signals if s.state == "measured" and not s.reason and not s.hint])
 
 
 def run_facts(report: Report) -> tuple[Fact, ...]:
     """What was run and read; facts that are not known are left out."""
     run = report.run
     read = [format_count(rank) for rank in run.ranks]
-    shown = ", ".join(read[:16]) + (f" and {len(read) - 16} more" if len(read) > 16 else "")
+    shown = "" if not read else f"rank{'' if len(read) == 1 else 's'} {', '.join(read[:16])}"
+    shown += f" and {len(read) - 16} more" if len(read) > 16 else ""
     files = ", ".join(inert(name, 80) for name in run.files[:8])
     files += f" and {len(run.files) - 8} more" if len(run.files) > 8 else ""
     facts = [

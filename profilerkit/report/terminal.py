@@ -11,8 +11,7 @@ from profilerkit.report.records import Card, Segment, Tone, View
 from profilerkit.report.view import build
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+    pass
 
 MIN_WIDTH = 40
 
@@ -178,7 +177,8 @@ def _changes(page: _Page, view: View) -> None:
         page.line((view.no_change, ""))
     rest = len(view.cards) - len(view.changes)
     if rest:
-        page.line((f"{rest} more in the HTML report.", "dim"))
+        more = "more " if view.changes else ""
+        page.line((f"{rest} {more}finding{'' if rest == 1 else 's'} in the HTML report.", "dim"))
 
 
 def _others(page: _Page, view: View) -> None:
@@ -194,8 +194,7 @@ def _others(page: _Page, view: View) -> None:
 
 def _scope(page: _Page, view: View) -> None:
     page.blank()
-    groups = "; ".join(f"{len(group.rows)} {group.label[0].lower()}{group.label[1:]}" for group in view.outcomes)
-    page.line((view.rule_count, ""), (f" Rules that did not fire: {groups}." if groups else "", "dim"))
+    page.line((view.rule_count, ""), (f" {view.other_outcomes}", "dim"))
     for note in view.notes[:3]:
         page.line((note.replace("`", ""), "dim"))
 

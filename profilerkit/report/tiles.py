@@ -8,14 +8,19 @@ from profilerkit.report.records import Fact
 from profilerkit.report.wording import FAMILY_LABELS, METHOD_WORDS, plural, step_ns
 from profilerkit.units import format_bytes, format_count, format_ns, format_ns_range, format_ratio, format_value
 
+# A mean this far from the median is printed beside it: throughput and shares follow the mean.
+_NOTABLE_RATIO = 0.05
+
 
 def _step_time(report: Report) -> Fact | None:
     times = report.steps.time_ns
     if times is None:
         return None
-    note = f"{plural(report.steps.steady, 'steady step')}"
+    note = plural(report.steps.steady, "steady step")
     if times.p10 is not None and times.p90 is not None:
         note = f"p10–p90 {format_ns_range(times.p10, times.p90)}"
+    if abs(times.mean - times.median) > _NOTABLE_RATIO * times.median:
+        note = f"mean {format_ns(times.mean)}, {note}"
     return Fact("Step time, median", format_ns(times.median), note)
 
 
@@ -27,9 +32,9 @@ def _throughput(report: Report) -> Fact | None:
     batch = report.run.batch_size
     if batch is None:
         return Fact("Throughput", format_value(rate, "per_s").replace("/s", " steps/s"), "derived from step time")
-    scope = " on each rank" if (report.run.world_size or 1) > 1 else ""
+    scope = "one rank, " if (report.run.world_size or 1) > 1 else ""
     text = format_value(rate * batch, "per_s").replace("/s", " samples/s")
-    return Fact("Throughput", text, f"batch size {format_count(batch)}{scope}")
+    return Fact("Throughput", text, f"{scope}batch size {format_count(batch)}")
 
 
 def _busy(report: Report) -> Fact | None:

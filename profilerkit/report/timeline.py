@@ -6,27 +6,19 @@ from statistics import median
 import msgspec
 
 from profilerkit.model.report import Report
-from profilerkit.model.step import PARTS, Family, StepRow, StepState
-from profilerkit.report.inert import inert
+from profilerkit.model.step import PARTS, Family, StepRow
 from profilerkit.report.records import StepView, Table
-from profilerkit.report.wording import FAMILY_LABELS, part_label, plural
+from profilerkit.report.wording import FAMILY_LABELS, STATE_WORDS, part_label, plural
 from profilerkit.units import format_count, format_ns
 
 #: A steady step is called slow above this multiple of the median steady step.
 SLOW_FACTOR = 1.3
 #: Columns higher than this multiple of the median are cut off, so that one compile step does not flatten the rest.
 CUT_FACTOR = 2.5
+#: The part of a step that its timers did not split.
+REST = "Rest, not split"
 _TABLE_ROWS = 40
 _SLOWEST_ROWS = 20
-
-_STATE_WORDS: dict[StepState, str] = {
-    "steady": "steady",
-    "warmup": "warm-up",
-    "compile": "compile",
-    "cut": "cut off",
-    "disturbed": "disturbed",
-    "idle": "idle",
-}
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -39,6 +31,11 @@ class Column(msgspec.Struct, frozen=True):
     largest: str
     slow: bool
     steady: bool
+
+    @property
+    def unsplit_ns(self) -> int:
+        """Time of the step that was not split into parts."""
+        return max(0, self.time_ns - sum(self.families.values()))
 
 
 class Timeline(msgspec.Struct, frozen=True):
@@ -70,7 +67,7 @@ def _column(row: StepRow, median_ns: float) -> Column:
         index=row.index,
         time_ns=row.time_ns,
         families=families,
-        state=_STATE_WORDS[row.state],
+        state=STATE_WORDS[row.state],
         largest=part_label(largest) if largest else "",
         slow=steady and row.time_ns > SLOW_FACTOR * median_ns,
         steady=steady,
@@ -104,6 +101,8 @@ def _title(timeline: Timeline) -> str:
     slow = [column for column in steady if column.slow]
     worst = max(steady, key=lambda column: column.time_ns)
     usual = format_ns(timeline.median_ns)
+    if len(steady) == 1:
+        return f"One steady step was recorded: {usual}"
     if not slow:
         return f"Steps are even: the slowest steady step takes {format_ns(worst.time_ns)}, the median {usual}"
     return (
@@ -137,6 +136,7 @@ def _table(timeline: Timeline) -> Table:
         shown = sorted({id(c): c for c in (*slowest, *columns[::every])}.values(), key=lambda column: column.index)
         caption = f"The {_SLOWEST_ROWS} slowest steps and one of every {every}. The JSON has all of them."
     used: list[Family] = [family for family in FAMILY_LABELS if any(column.families.get(family) for column in columns)]
+    rest = any(column.unsplit_ns for column in columns)
     rows = tuple(
         (
             format_count(column.index),
@@ -144,6 +144,7 @@ def _table(timeline: Timeline) -> Table:
             column.largest or "not split",
             format_ns(column.time_ns),
             *(format_ns(column.families[family]) if family in column.families else "0 ns" for family in used),
+            *((format_ns(column.unsplit_ns),) if rest else ()),
         )
         if column.families
         else (
@@ -152,18 +153,24 @@ def _table(timeline: Timeline) -> Table:
             "not split",
             format_ns(column.time_ns),
             *("not split" for _ in used),
+            *((format_ns(column.unsplit_ns),) if rest else ()),
         )
         for column in shown
     )
-    names = ("Step", "State", "Largest part", "Time", *(FAMILY_LABELS[family] for family in used))
+    names = (
+        "Step",
+        "State",
+        "Largest part",
+        "Time",
+        *(FAMILY_LABELS[family] for family in used),
+        *((REST,) if rest else ()),
+    )
     return Table(caption, names, rows, 3)
 
 
 def step_view(report: Report) -> StepView:
     """The figure's title, caption and table; without steps, what is missing."""
     if not report.steps.rows:
-        marker = inert(report.steps.found_by)
-        looked = f" Steps are marked by {marker}." if marker and report.steps.count else ""
-        return StepView("", "", None, f"No single step was recorded, so steps cannot be compared.{looked}")
+        return StepView("", "", None, "The times of single steps were not recorded, so steps cannot be compared.")
     timeline = timeline_of(report)
     return StepView(_title(timeline), _caption(report, timeline), _table(timeline))

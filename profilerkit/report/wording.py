@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from profilerkit.model.finding import Confidence, Finding, Outcome, Saving, Severity, Source, Status
+from profilerkit.model.finding import Finding, Outcome, Saving, Severity, Source, Status
 from profilerkit.model.report import Report
 from profilerkit.model.step import PARTS, Family
 from profilerkit.model.verdict import Verdict
@@ -17,6 +17,16 @@ FAMILY_LABELS: dict[Family, str] = {
     "compute": "Compute",
     "overhead": "Host overhead",
     "other": "Other",
+}
+
+#: How a step stands to the steady window; also the usual reasons for leaving steps out.
+STATE_WORDS = {
+    "steady": "steady",
+    "warmup": "warm-up",
+    "compile": "compile",
+    "cut": "cut off",
+    "disturbed": "disturbed",
+    "idle": "idle",
 }
 
 DETAIL_WORDS = {
@@ -54,6 +64,18 @@ STATUS_LABELS: dict[Status, str] = {
     "off": "Switched off",
 }
 
+# A smaller share would be printed as 0.0 %.
+_SMALLEST_SHARE = 0.0005
+
+_STATUS_VERBS: dict[Status, str] = {
+    "passed": "passed",
+    "not_applicable": "did not apply",
+    "missing_data": "lacked data",
+    "error": "failed",
+    "suppressed": "suppressed",
+    "off": "off",
+}
+
 # The weakest source speaks for a sum.
 _SOURCE_ORDER: tuple[Source, ...] = ("measured", "derived", "estimated")
 
@@ -74,6 +96,15 @@ def listed(items: Sequence[str]) -> str:
     'a, b and c'
     """
     return " and ".join(piece for piece in (", ".join(items[:-1]), items[-1] if items else "") if piece)
+
+
+def share_text(ratio: float) -> str:
+    """A share of the step; one that is there but rounds to nothing says so.
+
+    >>> share_text(0.24), share_text(0.0002), share_text(0.0)
+    ('24 %', '< 0.1 %', '0 %')
+    """
+    return "< 0.1 %" if 0.0 < ratio < _SMALLEST_SHARE else format_ratio(ratio)
 
 
 def weakest(sources: Iterable[Source]) -> Source:
@@ -116,11 +147,6 @@ def method_text(saving: Saving) -> str:
     return f"{METHOD_WORDS[saving.method]}, {inert(saving.calibration)}"
 
 
-def confidence_text(confidence: Confidence) -> str:
-    """``confidence high``."""
-    return f"confidence {confidence}"
-
-
 def kind_of(verdict: Verdict, findings: Sequence[tuple[Outcome, Finding]]) -> Kind:
     """Shape, word and confidence; the tone is that of the worst finding which argues for the verdict."""
     tone: Tone = "medium"
@@ -139,13 +165,20 @@ def kind_of(verdict: Verdict, findings: Sequence[tuple[Outcome, Finding]]) -> Ki
 
 
 def rule_count(outcomes: Sequence[Outcome]) -> str:
-    """How many rules fired, could not run, and were left out: ``3 of 31 rules fired; 4 could not run.``"""
+    """How many rules fired and could not run, for example ``3 of 31 rules fired; 4 could not run.``."""
     if not outcomes:
         return "No rule was run."
     fired = sum(outcome.status == "fired" for outcome in outcomes)
     blind = sum(outcome.status in {"missing_data", "error"} for outcome in outcomes)
     text = f"{fired} of {plural(len(outcomes), 'rule')} fired"
     return f"{text}; {blind} could not run." if blind else f"{text}."
+
+
+def other_outcomes(outcomes: Sequence[Outcome]) -> str:
+    """How the rules that did not fire ended: ``The others: 5 passed, 1 lacked data.``; empty without any."""
+    counts = {status: sum(outcome.status == status for outcome in outcomes) for status in _STATUS_VERBS}
+    ended = [f"{format_count(count)} {_STATUS_VERBS[status]}" for status, count in counts.items() if count]
+    return f"The others: {', '.join(ended)}." if ended else ""
 
 
 def consequence_of(report: Report) -> str:
@@ -165,7 +198,10 @@ def consequence_of(report: Report) -> str:
 def no_change_text(report: Report) -> str:
     """What stands in the place of the top changes when there are none."""
     if report.verdict.bound == "inconclusive":
-        return "No change can be recommended from this recording. Trust lists what to record."
+        return (
+            "No change can be recommended from this recording. "
+            "Trust and the rules that could not run say what to record."
+        )
     return "No rule found a change that is worth making."
 
 

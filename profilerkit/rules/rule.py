@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.model.finding import Bound, Confidence, Evidence, Finding, Source
+from profilerkit.model.finding import Bound, Confidence, Evidence, Finding, Fix, Saving, Source
 
 #: Headings every rule's docstring has, in this order; it is the rule's documentation page.
 HEADINGS = ("Claim", "Evidence", "Threshold", "Fix", "Saving", "Traps", "Confidence")
@@ -131,13 +131,21 @@ def finding_for(
     why: str,
     evidence: tuple[Evidence, ...],
     at_most: Confidence,
+    detail: str = "",
+    saving: Saving | None = None,
+    fix: Fix | None = None,
+    confirm: str = "",
 ) -> Finding:
-    """A finding with what every rule fills in the same way: confidence cap and rank."""
+    """A finding with what every rule fills in the same way: confidence capped by the steps, and the rank."""
     return Finding(
         title=title,
         bound=bound,
         why=why,
         evidence=evidence,
         confidence=confidence(facts, at_most),
+        detail=detail,
+        saving=saving,
+        fix=fix,
+        confirm=confirm,
         rank=facts.rank.rank if len(facts.ranks) > 1 else None,
     )

@@ -3,9 +3,8 @@
 import logging
 from collections.abc import Sequence
 
-import msgspec
-
 from profilerkit.analysis.facts import Facts
+from profilerkit.model.change import revise
 from profilerkit.model.finding import Confidence, Evidence, Finding, Outcome, Severity
 from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Rule
 
@@ -46,9 +45,9 @@ def run_rules(
             evidence: list[Evidence] = []
             for entry in finding.evidence:
                 numbered += 1
-                evidence.append(msgspec.structs.replace(entry, id=f"E{numbered}"))
-            findings.append(msgspec.structs.replace(finding, evidence=tuple(evidence), severity=severity(finding)))
-        out.append(msgspec.structs.replace(outcome, findings=tuple(findings)))
+                evidence.append(revise(entry, id=f"E{numbered}"))
+            findings.append(revise(finding, evidence=tuple(evidence), severity=severity(finding)))
+        out.append(revise(outcome, findings=tuple(findings)))
     return tuple(out)
 
 
@@ -58,20 +57,21 @@ def _outcome(rule: Rule, facts: Facts, select: Sequence[str], ignore: Sequence[s
         return blank
     try:
         return _ended(blank, rule.check(facts))
-    except Exception as error:  # noqa: BLE001 - the one guard of the rules: recorded in the report
+    except Exception as error:
+        # The one guard of the rules: what it caught is shown in the report.
         logger.debug("rule %s failed", rule.code, exc_info=True)
-        return msgspec.structs.replace(blank, status="error", reason=f"{type(error).__name__}: {error}")
+        return revise(blank, status="error", reason=f"{type(error).__name__}: {error}")
 
 
 def _ended(blank: Outcome, result: object) -> Outcome:
     match result:
         case Fired(findings) if findings:
-            return msgspec.structs.replace(blank, status="fired", reason=None, findings=findings)
+            return revise(blank, status="fired", reason=None, findings=findings)
         case Passed(reason):
-            return msgspec.structs.replace(blank, status="passed", reason=reason)
+            return revise(blank, status="passed", reason=reason)
         case NotApplicable(reason):
-            return msgspec.structs.replace(blank, status="not_applicable", reason=reason)
+            return revise(blank, status="not_applicable", reason=reason)
         case MissingData(reason, hint):
-            return msgspec.structs.replace(blank, status="missing_data", reason=reason, hint=hint)
+            return revise(blank, status="missing_data", reason=reason, hint=hint)
         case _:  # types do not bind the rules of others
             raise TypeError(f"a rule must end in one of its four results, not in {result!r}")

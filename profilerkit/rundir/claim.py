@@ -39,7 +39,7 @@ def claim(wanted: Path, launch_id: str, rank: int) -> Path:
 
 
 def _candidates(wanted: Path) -> Iterator[Path]:
-    """``x``, ``x-2``, ``x-3`` …"""
+    """``x``, ``x-2``, ``x-3`` and so on."""
     yield wanted
     for number in range(2, _MOST_NUMBERS):
         yield wanted.with_name(f"{wanted.name}-{number}")

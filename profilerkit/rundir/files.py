@@ -2,10 +2,13 @@
 
 import os
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from profilerkit.rundir.layout import PART_SUFFIX
+
+_Document = TypeVar("_Document", bound=msgspec.Struct)
 
 
 class AppendFile:
@@ -62,3 +65,13 @@ def write_document(path: Path, document: msgspec.Struct) -> None:
     part = path.with_name(path.name + PART_SUFFIX)
     part.write_bytes(msgspec.json.encode(document) + b"\n")
     part.replace(path)
+
+
+def read_document(path: Path, kind: type[_Document]) -> _Document:
+    """Read a document that ``write_document`` wrote.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it does not hold a ``kind``.
+    """
+    return msgspec.json.decode(path.read_bytes(), type=kind)

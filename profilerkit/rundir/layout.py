@@ -1,6 +1,6 @@
 """The one place that knows the files of a run directory, their names and their record formats.
 
-    RUN/launch.json                 Launch, created by whichever rank arrives first: the ranks of one job find each other
+    RUN/launch.json                 Launch, created by the first rank to arrive: how the ranks of one job meet
         run.json                    RunManifest, written by rank 0 (beside and renamed)
         report.html  report.json
         rank_00003/meta.json        RankMeta (beside and renamed; rewritten when a feature or the loader becomes known)
@@ -42,6 +42,10 @@ HEADER = struct.Struct("<8sII48x")
 MAGIC = b"PKEVENTS"
 #: kind, flags, name id, start_ns, dur_ns, value
 EVENT = struct.Struct("<HHIqqq")
+
+#: Spans that capture puts into a window's trace: around fetches of a batch, and around named phases.
+INPUT_SPAN = "profilerkit.input"
+PHASE_SPAN_PREFIX = "profilerkit.phase."
 
 
 class EventKind(IntEnum):

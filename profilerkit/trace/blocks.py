@@ -63,14 +63,16 @@ class BlockSource:
         feed = file.read(FEED_BYTES)
         while feed:
             inflater: _Inflater = isal_zlib.decompressobj(wbits=GZIP_WBITS)
+            yielded_bytes = 0
             while feed and not inflater.eof:
                 feed_start = file.tell() - len(feed)
                 try:
                     plain = inflater.decompress(feed)
                 except _IGZIP_ERROR:
-                    yield from self._before_damage(file, member_start, feed_start, feed)
+                    yield self._before_damage(file, member_start, feed_start, yielded_bytes)
                     return
                 if plain:
+                    yielded_bytes += len(plain)
                     yield plain
                 if not inflater.eof:
                     feed = file.read(FEED_BYTES)
@@ -97,29 +99,29 @@ class BlockSource:
             self.notes.append("bytes that are not gzip follow the compressed data and were ignored")
         return b""
 
-    def _before_damage(self, file: IO[bytes], member_start: int, feed_start: int, feed: bytes) -> Iterator[bytes]:
-        """Yield what the failed feed still holds before its damaged spot.
+    def _before_damage(self, file: IO[bytes], member_start: int, feed_start: int, yielded_bytes: int) -> bytes:
+        """Return what a member still holds between the bytes already yielded and its damaged spot.
 
-        isal drops the output of a feed that fails, so the member is inflated again with zlib, silently up to
-        the failed feed and then byte by byte.
+        isal drops the output of a feed that fails, so the member is inflated again with zlib: in feeds up to the
+        one that failed, from there byte by byte.
         """
-        resume = file.tell()
         file.seek(member_start)
         inflater: _Inflater = zlib.decompressobj(wbits=GZIP_WBITS)
         plain = bytearray()
+        passed = 0
         try:
-            while (left := feed_start - file.tell()) > 0:
-                inflater.decompress(file.read(min(FEED_BYTES, left)))
-            for index in range(len(feed)):
-                plain += inflater.decompress(feed[index : index + 1])
+            while feed := file.read(max(1, min(FEED_BYTES, feed_start - file.tell()))):
+                plain += inflater.decompress(feed)
+                known = min(len(plain), yielded_bytes - passed)
+                del plain[:known]
+                passed += known
         except zlib.error as error:
             if "incorrect data check" in str(error):
                 self.notes.append("the checksum of the compressed data is wrong, so some values may be wrong too")
-            else:
-                self.truncated = True
-                self.notes.append("the compressed data is damaged and was read up to the damaged spot")
-        file.seek(resume)
-        yield bytes(plain)
+                return bytes(plain)
+        self.truncated = True
+        self.notes.append("the compressed data is damaged and was read up to the damaged spot")
+        return bytes(plain)
 
 
 def first_plain_bytes(path: Path) -> bytes:

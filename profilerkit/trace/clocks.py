@@ -23,8 +23,17 @@ def float_us(values: Sequence[Microseconds]) -> F64:
     """Return the values as ``(n,)`` float64 µs; what no float can hold becomes infinite."""
     try:
         return np.fromiter(values, np.float64, len(values))
+    except (OverflowError, ValueError):
+        return np.fromiter(map(_float_or_not, values), np.float64, len(values))
+
+
+def _float_or_not(value: Microseconds) -> float:
+    try:
+        return float(value)
     except OverflowError:
-        return np.array([float(value) if -LAST_US < value < LAST_US else np.inf for value in values], np.float64)
+        return float("inf")
+    except ValueError:  # a signalling NaN
+        return float("nan")
 
 
 def stamps_to_ns(values: Sequence[Microseconds]) -> tuple[I64, F64] | None:
@@ -52,10 +61,11 @@ def stamps_to_ns(values: Sequence[Microseconds]) -> tuple[I64, F64] | None:
 
 
 def us_to_ns(microseconds: F64) -> I64:
-    """Return ``(n,)`` int64 ns of float µs, exact below 2**43 µs and for whole µs; 0 where no int64 can hold it.
+    """Return ``(n,)`` int64 ns of float µs; 0 where no int64 can hold it.
 
-    ``round(us * 1000)`` is wrong by 1 ns for a quarter of the stamps of a real trace, so the whole and the
-    fractional microseconds are converted apart.
+    Exact for stamps with up to three decimals below 2**43 µs and for whole ones below 2**53. The whole and the
+    fraction are converted apart because ``round(us * 1000)`` is wrong by 1 ns for a quarter of the stamps
+    between 4.4e12 and 4.5e12 µs.
 
     >>> us_to_ns(np.array([4458676524648.797, 0.001, -1.5])).tolist()
     [4458676524648797, 1, -1500]

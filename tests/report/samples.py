@@ -95,11 +95,12 @@ def starved(evidence_ids=("E1", "E2", "E3")):
         saving=Saving(
             low=0.178, expected=0.193, high=0.204, method="replay", calibration="calibrated on 12 applied fixes"
         ),
-        why="The GPU is idle for 38.1 ms of each step while `__next__` waits for a batch. Two workers prepare a batch in "
-        "343 ms each and the step needs one every 176 ms.",
+        why="The GPU is idle for 38.1 ms of each step while `__next__` waits for a batch. Two workers prepare a batch "
+        "in 343 ms each and the step needs one every 176 ms.",
         fix=Fix(
             text="Raise `num_workers` 2 → 8 and set `persistent_workers=True`.",
-            code="loader = DataLoader(\n    dataset,\n    batch_size=256,\n    num_workers=8,\n    persistent_workers=True,\n)",
+            code="loader = DataLoader(\n    dataset,\n    batch_size=256,\n    num_workers=8,\n"
+            "    persistent_workers=True,\n)",
         ),
         confirm="Record again: the wait for a batch must fall below 2 ms. It will not if the host has no idle cores.",
         evidence=(
@@ -128,7 +129,7 @@ def starved(evidence_ids=("E1", "E2", "E3")):
                 rank=0,
             ),
             Evidence(
-                id=next(ids), label="num_workers", value=2, unit="count", source="measured", origin="loader settings"
+                id=next(ids), label="num_workers", value=2.0, unit="count", source="measured", origin="loader settings"
             ),
         ),
     )
@@ -314,7 +315,8 @@ def input_bound():
                 ),
             ),
             refuted_by="A second recording with `num_workers=8` in which the step does not get shorter.",
-            consequence="Fixing the input path alone is worth 18–20 % of the step. 3 of 26 rules fired; 3 could not run.",
+            consequence="Fixing the input path alone is worth 18–20 % of the step. "
+            "3 of 26 rules fired; 3 could not run.",
         ),
         steps=steps_of(rows),
         breakdown=breakdown,

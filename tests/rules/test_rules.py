@@ -303,7 +303,7 @@ def test_a_fix_names_the_current_and_the_proposed_value(code, text):
 def test_few_steady_steps_cap_the_confidence():
     by_steps = {}
     for steady in (1, 2, 7, 8):
-        known = facts({"input.wait": 0.4}, steady=steady, loader=Loader(kind="DataLoader", num_workers=4))
+        known = facts({"input.wait": 0.4}, steady=steady, loader=Loader(kind="DataLoader", num_workers=0))
         by_steps[steady] = finding("IN001", known).confidence
     assert by_steps == {1: "low", 2: "medium", 7: "medium", 8: "high"}
 
@@ -436,8 +436,12 @@ def test_the_largest_input_part_is_the_detail(part):
 
 
 def test_a_wait_read_from_a_trace_is_less_sure_than_a_timed_one():
-    assert finding("IN001", waiting(0.4)).confidence == "high"
-    assert finding("IN001", waiting(0.4, input=replace(INPUT, source="derived"))).confidence == "medium"
+    assert finding("IN001", alone(0.4)).confidence == "high"
+    assert finding("IN001", alone(0.4, input=replace(INPUT, source="derived"))).confidence == "medium"
+
+
+def test_a_wait_for_workers_is_less_sure_because_their_own_time_is_not_known():
+    assert finding("IN001", waiting(0.4)).confidence == "medium"
 
 
 def test_where_workers_cannot_help_the_transform_must_get_cheaper():

@@ -12,12 +12,16 @@ class Trained:
 
     Attributes:
         report: of the run; ``None`` when capture had to switch itself off.
-        step_ns: median of the last ``steps`` steps by the program's own clock, none of them under torch's profiler.
-        steps: how many steps ``step_ns`` rests on.
+        step_ns: mean of the last ``steps`` steps by the program's own clock, none of them under torch's profiler.
+            Not the median: two workers deliver in pairs, so long and short steps alternate.
+        compute_ns: mean of what the program computes in these steps, without what the fix changes: where it differs
+            between two runs, the machine was busy with something else.
+        steps: how many steps the means rest on.
     """
 
     report: Report | None
-    step_ns: int
+    step_ns: float
+    compute_ns: float
     steps: int
 
 

@@ -10,12 +10,33 @@
 
   const spec = JSON.parse(data.textContent);
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const total = spec.x.map((_, i) => spec.layers.reduce((sum, layer) => sum + layer.y[i], 0));
+  const count = spec.note.length;
+  const xs = [];
+  for (let i = 0, x = spec.first; i < count; i++) {
+    if (i) x += spec.skips[i] ?? 1;
+    xs.push(x);
+  }
+  // A handful of steps keeps the column width of a dozen.
+  const few = 12;
+  const pale = new Set(spec.pale);
+  const total = xs.map((_, i) => spec.layers.reduce((sum, layer) => sum + layer.y[i], 0));
   const marked = new Set(spec.marks);
 
+  function base85(text, length) {
+    const digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%:()*+-;,=.?@^_`{|}~";
+    const value = new Uint8Array(128);
+    for (let i = 0; i < 85; i++) value[digits.charCodeAt(i)] = i;
+    const bytes = new DataView(new ArrayBuffer((text.length / 5) * 4));
+    for (let i = 0, at = 0; i < text.length; i += 5, at += 4) {
+      let word = 0;
+      for (let k = 0; k < 5; k++) word = word * 85 + value[text.charCodeAt(i + k)];
+      bytes.setUint32(at, word);
+    }
+    return new Uint8Array(bytes.buffer, 0, length);
+  }
+
   async function unpack() {
-    const bytes = Uint8Array.from(atob(packed.textContent.trim()), (char) => char.charCodeAt(0));
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const stream = new Blob([base85(packed.textContent.trim(), Number(packed.dataset.length))]).stream().pipeThrough(new DecompressionStream("gzip"));
     const script = document.createElement("script");
     script.textContent = await new Response(stream).text();
     document.head.append(script);
@@ -23,12 +44,12 @@
 
   function traces(ink) {
     const bars = spec.layers.map((layer) => ({
-      type: "bar", name: layer.name, x: spec.x, y: layer.y,
-      marker: { color: ink[layer.key], line: { width: 0 } },
+      type: "bar", name: layer.name, x: xs, y: layer.y,
+      marker: { color: ink[layer.key], opacity: xs.map((_, i) => (pale.has(i) ? 0.45 : 1)), line: { width: 0 } },
       hovertemplate: `%{y:.3~r} ${spec.unit}<extra>${layer.name}</extra>`,
     }));
     const totals = {
-      type: "scatter", mode: "markers", name: "Step", x: spec.x, cliponaxis: false,
+      type: "scatter", mode: "markers", name: "Step", x: xs, cliponaxis: false,
       y: total.map((value) => Math.min(value, spec.cut)),
       customdata: total.map((value, i) => [value.toPrecision(4) + " " + spec.unit, spec.notes[spec.note[i]]]),
       marker: { symbol: "triangle-up", color: ink.high, size: total.map((_, i) => (marked.has(i) ? 9 : 0)), line: { width: 0 } },
@@ -40,12 +61,13 @@
   function layout(ink) {
     const axis = { gridcolor: ink.rule, linecolor: ink.rule, zerolinecolor: ink.rule, ticks: "", title: { standoff: 8 } };
     return {
-      barmode: "stack", bargap: spec.x.length > 300 ? 0 : 0.18, showlegend: false, hovermode: "x unified", dragmode: "zoom",
+      barmode: "stack", bargap: count > 300 ? 0 : 0.18, showlegend: false, hovermode: "x unified", dragmode: "zoom",
       margin: { l: 58, r: 8, t: 14, b: 40 }, height: 270, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: ink.muted },
       hoverlabel: { bgcolor: ink.raised, bordercolor: ink.rule, font: { color: ink.text } },
-      xaxis: { ...axis, title: { text: "step", standoff: 6 }, tickformat: ",d", showgrid: false, unifiedhovertitle: { text: "step %{x}" } },
+      xaxis: { ...axis, title: { text: "step", standoff: 6 }, tickformat: ",d", showgrid: false, zeroline: false, range: [xs[0] - 0.6, Math.max(xs[count - 1], xs[0] + few - 1) + 0.6], ...(count <= few ? { tickvals: xs } : {}), spikecolor: ink.muted, spikethickness: -1, spikedash: "solid", unifiedhovertitle: { text: "step %{x}" } },
       yaxis: { ...axis, title: { text: `${spec.unit} per step`, standoff: 8 }, range: [0, spec.top], nticks: 6 },
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: ink.muted, activecolor: ink.text },
       shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: spec.median, y1: spec.median, line: { color: ink.text, width: 1.25, dash: "dash" } }],
     };
   }

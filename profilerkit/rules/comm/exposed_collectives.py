@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import msgspec
-
 from profilerkit.analysis.facts import CommFacts, Facts
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.finding import Evidence, Fix
@@ -84,46 +82,15 @@ class ExposedCollectives(Rule):
             bound="comm-bound",
             title=f"{format_ns(share * step)} of communication in every step is not hidden",
             why=_why(comm, one_of_several=one_of_several),
-            evidence=(
-                share_evidence(
-                    facts,
-                    "Exposed communication, share of the step",
-                    "comm.",
-                    origin=comm.table[0].name if comm.table else "communication kernels",
-                ),
-                Evidence(
-                    label="Hidden part of the communication",
-                    value=comm.overlap_ratio,
-                    unit="ratio",
-                    source="measured",
-                    origin="interval arithmetic on the device's streams",
-                    n=facts.steps.steady,
-                    rank=facts.rank.rank,
-                ),
-                Evidence(
-                    label="Collectives per step",
-                    value=comm.per_step,
-                    unit="count",
-                    source="measured",
-                    origin="communication kernels",
-                    n=facts.steps.steady,
-                    rank=facts.rank.rank,
-                ),
-            ),
+            evidence=_evidence(facts, comm),
             at_most="medium" if one_of_several or facts.mode == "cpu" else "high",
+            detail=detail,
+            saving=saving(facts, expected, share),
+            fix=_FIX[detail],
+            confirm="Record every rank: if one rank's collectives are much shorter, it is late and the others "
+            "wait for it.",
         )
-        return Fired(
-            (
-                msgspec.structs.replace(
-                    finding,
-                    detail=detail,
-                    saving=saving(facts, expected, share),
-                    fix=_FIX[detail],
-                    confirm="Record every rank: if one rank's collectives are much shorter, it is late and the others "
-                    "wait for it.",
-                ),
-            )
-        )
+        return Fired((finding,))
 
     def _kind(self, comm: CommFacts) -> str:
         if comm.small_ratio is not None and comm.small_ratio >= self.small_ratio:
@@ -136,3 +103,32 @@ def _why(comm: CommFacts, *, one_of_several: bool) -> str:
     if one_of_several:
         text += " From one rank, transfer and waiting for a late rank cannot be told apart."
     return text
+
+
+def _evidence(facts: Facts, comm: CommFacts) -> tuple[Evidence, ...]:
+    return (
+        share_evidence(
+            facts,
+            "Exposed communication, share of the step",
+            "comm.",
+            origin=comm.table[0].name if comm.table else "communication kernels",
+        ),
+        Evidence(
+            label="Hidden part of the communication",
+            value=comm.overlap_ratio,
+            unit="ratio",
+            source="measured",
+            origin="interval arithmetic on the device's streams",
+            n=facts.steps.steady,
+            rank=facts.rank.rank,
+        ),
+        Evidence(
+            label="Collectives per step",
+            value=comm.per_step,
+            unit="count",
+            source="measured",
+            origin="communication kernels",
+            n=facts.steps.steady,
+            rank=facts.rank.rank,
+        ),
+    )

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import msgspec
-
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import faster_kernels, saving
 from profilerkit.model.finding import Evidence, Fix
@@ -15,7 +13,6 @@ from profilerkit.rules.rule import (
     Passed,
     Result,
     Rule,
-    confidence,
     finding_for,
     no_device_events,
     worth_saying,
@@ -87,19 +84,12 @@ class Fp32Matmul(Rule):
                 Evidence(label="Ratio of the peaks", value=peak_ratio, unit="×", source="derived", origin=spec.source),
             ),
             at_most="medium",
+            detail="precision",
+            saving=saving(facts, expected, faster_kernels(share, peak_ratio)),
+            fix=_fix(has_tf32=has_tf32),
+            confirm="Kernel names must change to tensor-core ones; check the loss curve over the first epoch.",
         )
-        return Fired(
-            (
-                msgspec.structs.replace(
-                    finding,
-                    detail="precision",
-                    confidence=confidence(facts, "medium"),
-                    saving=saving(facts, expected, faster_kernels(share, peak_ratio)),
-                    fix=_fix(has_tf32=has_tf32),
-                    confirm="Kernel names must change to tensor-core ones; check the loss curve over the first epoch.",
-                ),
-            )
-        )
+        return Fired((finding,))
 
 
 def _fix(*, has_tf32: bool) -> Fix:

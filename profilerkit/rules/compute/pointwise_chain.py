@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import msgspec
-
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import fused_chain, saving
 from profilerkit.model.finding import Evidence, Fix
@@ -71,18 +69,12 @@ class PointwiseChain(Rule):
                 ),
             ),
             at_most="low",
+            detail="bandwidth",
+            saving=saving(facts, expected, bound),
+            fix=Fix(
+                text="Compile the model: eager → torch.compile, which fuses each chain into one kernel.",
+                code="model = torch.compile(model)",
+            ),
+            confirm="The chain must appear as one triton kernel; compare step time after the first ten steps.",
         )
-        return Fired(
-            (
-                msgspec.structs.replace(
-                    finding,
-                    detail="bandwidth",
-                    saving=saving(facts, expected, bound),
-                    fix=Fix(
-                        text="Compile the model: eager → torch.compile, which fuses each chain into one kernel.",
-                        code="model = torch.compile(model)",
-                    ),
-                    confirm="The chain must appear as one triton kernel; compare step time after the first ten steps.",
-                ),
-            )
-        )
+        return Fired((finding,))

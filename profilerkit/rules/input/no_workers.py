@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import msgspec
-
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import loader_fix, saving
 from profilerkit.model.finding import Evidence, Fix
@@ -76,22 +74,15 @@ class NoWorkers(Rule):
                 *_cores(facts),
             ),
             at_most="high" if workers is not None else "medium",
+            saving=saving(facts, fix.expected, share),
+            fix=Fix(
+                text=f"num_workers 0 → {fix.workers}, and keep the workers between epochs.",
+                code=f"DataLoader(..., num_workers={fix.workers}, persistent_workers=True)",
+            ),
+            detail=_detail(facts),
+            confirm=f"Train again; afterwards the step is limited by {fix.limited_by}.",
         )
-        return Fired(
-            (
-                msgspec.structs.replace(
-                    finding,
-                    saving=saving(facts, fix.expected, share),
-                    fix=Fix(
-                        text=f"num_workers 0 → {fix.workers}, and keep the workers between epochs.",
-                        code=f"DataLoader(..., num_workers={fix.workers}, persistent_workers=True)",
-                    ),
-                    detail=_detail(facts),
-                    confirm=f"Train again with {fix.workers} workers; afterwards the step is limited by "
-                    f"{fix.limited_by}.",
-                ),
-            )
-        )
+        return Fired((finding,))
 
 
 def _cores(facts: Facts) -> tuple[Evidence, ...]:

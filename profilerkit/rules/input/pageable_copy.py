@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import msgspec
-
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.finding import Evidence, Fix
@@ -86,18 +84,12 @@ class PageableCopy(Rule):
                 share_evidence(facts, "Exposed batch copy, share of the step", "input.h2d"),
             ),
             at_most="high" if known else "medium",
+            detail="h2d",
+            saving=saving(facts, expected, bound),
+            fix=Fix(
+                text="pin_memory False → True, and copy with non_blocking=True.",
+                code='DataLoader(..., pin_memory=True)\nbatch = batch.to("cuda", non_blocking=True)',
+            ),
+            confirm="The copies must read Memcpy HtoD (Pinned -> Device) in the next trace.",
         )
-        return Fired(
-            (
-                msgspec.structs.replace(
-                    finding,
-                    detail="h2d",
-                    saving=saving(facts, expected, bound),
-                    fix=Fix(
-                        text="pin_memory False → True, and copy with non_blocking=True.",
-                        code='DataLoader(..., pin_memory=True)\nbatch = batch.to("cuda", non_blocking=True)',
-                    ),
-                    confirm="The copies must read Memcpy HtoD (Pinned -> Device) in the next trace.",
-                ),
-            )
-        )
+        return Fired((finding,))

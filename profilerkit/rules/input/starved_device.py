@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import msgspec
-
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import cheaper_input, loader_fix, saving
 from profilerkit.model.finding import Evidence, Fix
@@ -37,7 +35,7 @@ class StarvedDevice(Rule):
     Saving: Bound: the share. Expected: fluid model of the loader, T' = max(compute, producer / workers, CPU / cores).
     Traps: The first batch after worker start, and the last fetch of an epoch, are no stalls. A wait hidden under
         device work costs nothing and is not counted. Loaders that leave no event need prof.wrap.
-    Confidence: High from the wrapper's timer, medium from a trace alone.
+    Confidence: High from the wrapper's timer; medium from a trace alone, or with workers, whose own time is not known.
     """
 
     code: ClassVar[str] = "IN001"
@@ -62,14 +60,6 @@ class StarvedDevice(Rule):
         wait = facts.time_ns(*WAITS)
         leading = max(WAITS, key=facts.share)
         step = facts.mean_step_ns or 0.0
-        finding = finding_for(
-            facts,
-            bound="input-bound",
-            title=f"The step waits {format_ns(wait)} of {format_ns(step)} for data",
-            why=_why(facts),
-            evidence=_evidence(facts, wait),
-            at_most="high" if facts.input.source == "measured" else "medium",
-        )
         proposal = None
         if fix and fix.current and fix.workers > fix.current and by_workers >= cheaper_input(facts):
             proposal = Fix(
@@ -80,18 +70,20 @@ class StarvedDevice(Rule):
             proposal = Fix(
                 text="Halve the cost of preparing a batch: decode and resize ahead of time, or transform on the device."
             )
-        return Fired(
-            (
-                msgspec.structs.replace(
-                    finding,
-                    detail=_DETAIL[leading],
-                    saving=saving(facts, expected, share),
-                    fix=proposal,
-                    confirm="Record again after the change: the input share must fall and the step with it. "
-                    "A batch cached in memory shows the floor.",
-                ),
-            )
+        finding = finding_for(
+            facts,
+            bound="input-bound",
+            title=f"The step waits {format_ns(wait)} of {format_ns(step)} for data",
+            why=_why(facts),
+            evidence=_evidence(facts, wait),
+            at_most="high" if facts.input.source == "measured" and not (fix and fix.current) else "medium",
+            detail=_DETAIL[leading],
+            saving=saving(facts, expected, share),
+            fix=proposal,
+            confirm="Record again after the change: the input share must fall and the step with it. "
+            "A batch cached in memory shows the floor.",
         )
+        return Fired((finding,))
 
 
 def _why(facts: Facts) -> str:

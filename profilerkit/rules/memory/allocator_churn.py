@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import msgspec
-
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.finding import Evidence, Fix
@@ -72,18 +70,12 @@ class AllocatorChurn(Rule):
                 share_evidence(facts, "Device idle under them, share of the step", "mem.alloc"),
             ),
             at_most="high",
+            detail="capacity",
+            saving=saving(facts, share, share),
+            fix=Fix(
+                text="Allocator segments fixed → expandable; if calls remain, lower the peak.",
+                code="PYTORCH_ALLOC_CONF=expandable_segments:True",
+            ),
+            confirm="Allocator calls per step must fall to zero after the first steps.",
         )
-        return Fired(
-            (
-                msgspec.structs.replace(
-                    finding,
-                    detail="capacity",
-                    saving=saving(facts, share, share),
-                    fix=Fix(
-                        text="Allocator segments fixed → expandable; if calls remain, lower the peak.",
-                        code="PYTORCH_ALLOC_CONF=expandable_segments:True",
-                    ),
-                    confirm="Allocator calls per step must fall to zero after the first steps.",
-                ),
-            )
-        )
+        return Fired((finding,))

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import msgspec
-
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.finding import Evidence, Fix
@@ -76,18 +74,12 @@ class FrequentSync(Rule):
                 share_evidence(facts, "Idle after them, share of the step", "sync."),
             ),
             at_most="medium",
+            detail="sync",
+            saving=saving(facts, expected, bound),
+            fix=Fix(
+                text="Read values back every 50 steps instead of in each; keep loss.detach() on the device.",
+                code='torch.cuda.set_sync_debug_mode("warn")  # names every blocking line',
+            ),
+            confirm="Blocking calls per step must fall below three.",
         )
-        return Fired(
-            (
-                msgspec.structs.replace(
-                    finding,
-                    detail="sync",
-                    saving=saving(facts, expected, bound),
-                    fix=Fix(
-                        text="Read values back every 50 steps instead of in each; keep loss.detach() on the device.",
-                        code='torch.cuda.set_sync_debug_mode("warn")  # names every blocking line',
-                    ),
-                    confirm="Blocking calls per step must fall below three.",
-                ),
-            )
-        )
+        return Fired((finding,))

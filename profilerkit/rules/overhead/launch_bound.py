@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import msgspec
-
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import saving
-from profilerkit.model.finding import Confidence, Evidence, Finding, Fix
+from profilerkit.model.change import revise
+from profilerkit.model.finding import Confidence, Evidence, Finding, Fix, Saving
 from profilerkit.rules.rule import (
     Fired,
     MissingData,
@@ -64,41 +63,46 @@ class LaunchBound(Rule):
         expected = max(python, issuing)
         if not worth_saying(facts, expected):
             return Passed(f"host work costs {format_ratio(share)} of the step, within its noise")
-        finding = self._finding(facts, share, detail="python" if python > issuing else "launch")
         value = saving(facts, expected, share)
         if facts.trust.inflation_ratio is None and facts.mode == "gpu":
-            value = msgspec.structs.replace(value, low=self.unmeasured_inflation_ratio * value.low)
-        return Fired((msgspec.structs.replace(finding, saving=value),))
+            value = revise(value, low=self.unmeasured_inflation_ratio * value.low)
+        return Fired((self._finding(facts, share, value, detail="python" if python > issuing else "launch"),))
 
-    def _finding(self, facts: Facts, share: float, detail: str) -> Finding:
-        waiting = "The device idles" if facts.mode == "gpu" else "The step spends"
+    def _finding(self, facts: Facts, share: float, value: Saving, detail: str) -> Finding:
         time = format_ns(share * (facts.mean_step_ns or 0.0))
         known = facts.trust.inflation_ratio is not None
         at_most: Confidence = "high" if known else "medium"
         if detail == "python":
-            title = f"{waiting} {time} in every step while Python runs"
+            title = (
+                f"The device idles {time} in every step while Python runs"
+                if facts.mode == "gpu"
+                else f"Python outside of operators takes {time} of every step"
+            )
             why = "No operator runs on the launching thread in that time: it is Python, or a wait that leaves no event."
             fix = Fix(
                 text="Move logging, metrics and data handling off the loop, or vectorise them; with_stack=True names "
                 "the line."
             )
         else:
-            title = f"{waiting} {time} in every step while the host issues work"
+            title = f"The device idles {time} in every step while the host issues work"
             why = "The queue runs empty: each kernel ends before the next one has been launched."
             fix = Fix(
                 text="Launch the step as one graph: eager → torch.compile(mode='reduce-overhead'), or a larger batch.",
                 code='model = torch.compile(model, mode="reduce-overhead")',
             )
-        finding = finding_for(
-            facts, bound="overhead-bound", title=title, why=why, evidence=_evidence(facts), at_most=at_most
-        )
-        return msgspec.structs.replace(
-            finding,
+        return finding_for(
+            facts,
+            bound="overhead-bound",
+            title=title,
+            why=why,
+            evidence=_evidence(facts),
+            at_most=at_most,
             detail=detail,
+            saving=value,
             fix=fix,
-            confirm="Time some steps without the profiler: the gap between both tells how much of this it caused."
-            if not known
-            else "Record again: the idle share under host work must fall.",
+            confirm="Record again: the idle share under host work must fall."
+            if known
+            else "Time some steps without the profiler: the gap between both tells how much of this it caused.",
         )
 
 

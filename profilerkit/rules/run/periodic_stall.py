@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import msgspec
-
 from profilerkit.analysis.facts import Facts, Stall
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.finding import Confidence, Evidence, Finding, Fix
@@ -69,7 +67,11 @@ class PeriodicStall(Rule):
         every = f"every {stall.period} steps" if stall.period else f"{stall.count} times"
         label = "Something unnamed" if stall.kind == "unnamed" else _label(stall.kind)
         at_most: Confidence = "high" if stall.source == "measured" else "medium"
-        finding = finding_for(
+        unnamed = Fix(
+            text="Name what runs there, then move it off the loop or make it rarer.",
+            code='with prof.phase("evaluation"):\n    ...',
+        )
+        return finding_for(
             facts,
             bound="overhead-bound",
             title=f"{label} stops training for {format_ns(stall.excess_ns)} {every}",
@@ -96,13 +98,6 @@ class PeriodicStall(Rule):
                 ),
             ),
             at_most=at_most,
-        )
-        unnamed = Fix(
-            text="Name what runs there, then move it off the loop or make it rarer.",
-            code='with prof.phase("evaluation"):\n    ...',
-        )
-        return msgspec.structs.replace(
-            finding,
             detail=stall.kind if stall.kind in ("checkpoint", "evaluation") else "python",
             saving=saving(facts, self._expected(stall), stall.share),
             fix=_FIX.get(stall.kind, unnamed),

@@ -1,7 +1,6 @@
 """Chunks of typed events into growing columns."""
 
 from collections import Counter
-from collections.abc import Callable
 from itertools import compress, repeat
 from operator import attrgetter, is_, is_not
 from typing import Any
@@ -85,6 +84,9 @@ class ColumnBuilder:
         Args:
             events: decoded from ``text``, or one by one by the exact decoder.
             text: the JSON array they were decoded from.
+
+        Raises:
+            msgspec.ValidationError: the metadata of a collective is of odd types; nothing was added.
         """
         classes = list(map(type, events))
         groups: list[tuple[Any, list[Any], Stamps]] = []
@@ -94,9 +96,13 @@ class ColumnBuilder:
             if stamps is None:
                 return False
             groups.append((found, group, stamps))
+        has_collectives = any(
+            any(map(_collective, map(_args, group))) for found, group, _ in groups if issubclass(found, Span)
+        )
+        wide_args = collective_args(events, text) if has_collectives else []
         for found, group, stamps in groups:
             if issubclass(found, Span):
-                self._add_spans(group, stamps, lambda: collective_args(events, text))
+                self._add_spans(group, stamps, wide_args)
             elif issubclass(found, FlowStart):
                 self._add_flows(group, stamps, are_starts=not issubclass(found, FlowEnd))
             else:
@@ -106,7 +112,7 @@ class ColumnBuilder:
         self.unpaired += classes.count(records.Begin) + classes.count(records.End)
         return True
 
-    def _add_spans(self, spans: list[Span], stamps: Stamps, wide_args: Callable[[], list[SpanArgs]]) -> None:
+    def _add_spans(self, spans: list[Span], stamps: Stamps, wide_args: list[SpanArgs]) -> None:
         count = len(spans)
         ts_ns, ts_us = stamps
         dur_us = clocks.float_us(list(map(_dur, spans)))
@@ -127,8 +133,7 @@ class ColumnBuilder:
             external = whole_numbers([a.external_id_2021 for a in args])
             columns["external_id"] = np.where(external >= 0, external, columns["external_id"])
         columns["device"] = as_int32(columns["device"])
-        if any(map(_collective, args)):
-            self._add_collectives(wide_args(), possible)
+        self._add_collectives(wide_args, possible)
         self._spans.append(columns, keep=possible)
         self.n_spans += int(possible.sum())
 
@@ -155,9 +160,12 @@ class ColumnBuilder:
                 self._collectives.append(row_args)
 
     def _raw_text(self, texts: list[Raw]) -> I32:
-        if not any(map(is_not, texts, repeat(records.NO_TEXT))):
-            return np.full(len(texts), -1, np.int32)
-        return np.fromiter(map(self._raw_ids.__getitem__, map(bytes, texts)), np.int32, len(texts))
+        ids = np.full(len(texts), -1, np.int32)
+        given = list(map(is_not, texts, repeat(records.NO_TEXT)))
+        if any(given):
+            found = list(map(self._raw_ids.__getitem__, map(bytes, compress(texts, given))))
+            ids[np.array(given)] = found
+        return ids
 
     def _add_flows(self, flows: list[FlowStart], stamps: Stamps, *, are_starts: bool) -> None:
         ts_ns, ts_us = stamps

@@ -15,6 +15,8 @@ from profilerkit.trace.kineto.records import CollectiveSpanArgs, InstantArgs, Me
 
 _SAMPLES = 5
 _SAMPLE_BYTES = 120
+# Longer than any event with its stack; the repairs search a text several times over.
+_REPAIRED_BYTES = 256 * 1024
 _ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
 UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 
@@ -92,6 +94,8 @@ def read_piece(piece: bytes, log: RepairLog) -> list[records.Event] | None:
 
 def _read_damaged(piece: bytes, log: RepairLog) -> list[records.Event] | None:
     """Return the events of a piece after the mildest repair that lets JSON read it, or None."""
+    if len(piece) > _REPAIRED_BYTES:
+        return None
     for text in _repairs(piece.decode("utf-8", "replace")):
         try:
             values = json.loads(f"[{text}]", strict=False, parse_float=Decimal)
@@ -111,7 +115,7 @@ def _read_damaged(piece: bytes, log: RepairLog) -> list[records.Event] | None:
 
 def _repairs(text: str) -> Iterator[str]:
     yield text
-    text = _BAD_ESCAPE.sub(lambda found: found[0] if found[1] else r"\\\\", text)
+    text = _BAD_ESCAPE.sub(lambda found: found[0] if found[1] else r"\\", text)
     text = _NOT_A_NUMBER.sub("null", text)
     text = _BAD_FRACTION.sub(".", text)
     text = _TRAILING_COMMA.sub("", text)
@@ -158,9 +162,10 @@ def _identity(value: object) -> int | str | None:
 
 def _time(value: object, absent: Decimal) -> Decimal:
     try:
-        return Decimal(value) if isinstance(value, str | int | Decimal) else absent
+        time = Decimal(value) if isinstance(value, str | int | Decimal) else absent
     except InvalidOperation:
         return absent
+    return absent if time.is_snan() else time
 
 
 def _number(value: object) -> int:

@@ -10,6 +10,8 @@ from profilerkit.trace.kineto.repair import RepairLog, read_exactly, read_piece
 
 # An event whose text holds the separator itself was cut by mistake; so many pieces are tried as one.
 _JOINED_PIECES = 8
+# The end of all events is looked for at so many closing brackets from either side of a piece.
+_CLOSINGS_TRIED = 32
 _PUSHED_BACK_BYTES = 1024 * 1024
 _NEAR_TAIL_BYTES = 1024 * 1024
 _TAIL_BYTES = 32 * 1024 * 1024
@@ -30,6 +32,15 @@ class Salvage:
     text: EventText
     log: RepairLog
     document: Document | None = None
+
+    def note_empty_list(self) -> None:
+        """Set ``document`` when the events end right after their opening bracket."""
+        while not self.text.pending.strip() and self.text.fill():
+            pass
+        start = bytes(self.text.pending[:_NEAR_TAIL_BYTES]).lstrip()
+        if start.startswith(b"]"):
+            rest = self.text.take_rest().lstrip()
+            self.document = self._document_with(rest[1:])
 
     def read(self, chunk: bytes, *, last: bool) -> list[records.Event]:
         """Return the events of a chunk; sets ``document`` when the events end in it.
@@ -75,7 +86,7 @@ class Salvage:
         events = read_exactly(piece)
         if events is not None:
             return events, 1
-        events = self._read_last(piece, [*pieces[index + 1 :], *([] if last else [b""])])
+        events = self._read_last(piece, pieces, index, last=last)
         if events is not None:
             return events, len(pieces) - index if self.document else 1
         events = read_piece(piece, self.log)
@@ -92,15 +103,19 @@ class Salvage:
         self.log.note_dropped(piece)
         return [], 1
 
-    def _read_last(self, piece: bytes, following: list[bytes]) -> list[records.Event] | None:
+    def _read_last(self, piece: bytes, pieces: list[bytes], index: int, *, last: bool) -> list[records.Event] | None:
         """Return the events up to the bracket that ends all events, or None when it is not in this piece."""
-        for closing in _CLOSING.finditer(piece):
+        closings = list(_CLOSING.finditer(piece))
+        if len(closings) > 2 * _CLOSINGS_TRIED:
+            closings[_CLOSINGS_TRIED:-_CLOSINGS_TRIED] = []
+        for closing in closings:
             body = piece[: closing.start() + 1]
             events = read_exactly(body)
-            if events is None and (repaired := self._repaired(body)) is not None:
-                events = repaired
+            if events is None:
+                events = self._repaired(body)
             if events is None:
                 continue
+            following = pieces[index + 1 :] if last else [*pieces[index + 1 :], b""]
             tail = self._join([piece[closing.end() :], *following])
             self.document = self._document_with(tail)
             if self.document is not None:
@@ -115,10 +130,10 @@ class Salvage:
         return None
 
     def _repaired(self, body: bytes) -> list[records.Event] | None:
-        """Return the repaired events of a text that is one event, or None and count nothing."""
+        """Return the events of a text after repair, or None and count nothing when it holds none."""
         trial = RepairLog()
         events = read_piece(body, trial)
-        if not events or trial.dropped:
+        if not events:
             return None
         self.log.add(trial)
         return events

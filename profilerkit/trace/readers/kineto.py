@@ -80,6 +80,7 @@ def _read_events(text: EventText, builder: ColumnBuilder, log: RepairLog) -> Doc
     """Add all events to the builder; return the document around them, None when it breaks off."""
     salvage = Salvage(text, log)
     decoder = records.EVENTS
+    salvage.note_empty_list()
     while salvage.document is None:
         chunk = text.next_chunk()
         if not chunk:

@@ -1,0 +1,289 @@
+"""Real torch loops under the light tier."""
+
+import gc
+import os
+import threading
+import time
+
+import pytest
+
+from profilerkit.rundir.layout import EventFlag, EventKind
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_wrapped_loader_gives_a_step_and_a_wait_per_batch(toy, light, recorded, workers):
+    with light() as prof:
+        loader = prof.wrap(toy.loader(num_workers=workers))
+        for _ in range(2):
+            for batch in loader:
+                toy.train(batch)
+    run = recorded(prof.directory)
+    assert [step.value for step in run.steps] == list(range(16))
+    assert {step.flags for step in run.steps} == {0}
+    assert [wait.flags for wait in run.waits] == 2 * [EventFlag.FIRST, *[0] * 7, EventFlag.LAST]
+    assert len(run.of(EventKind.BACKWARD)) == len(run.of(EventKind.OPTIMIZER)) == 16
+    assert run.rank.meta.steps_found_by == "wrapped loader"
+    assert run.rank.end.steps == 16
+
+
+def test_each_wait_lies_inside_the_step_it_fed(toy, light, recorded):
+    with light() as prof:
+        for batch in prof.wrap(toy.loader()):
+            toy.train(batch)
+    run = recorded(prof.directory)
+    for step, wait in zip(run.steps, run.waits, strict=False):
+        assert step.start_ns <= wait.start_ns
+        assert wait.start_ns + wait.dur_ns <= step.start_ns + step.dur_ns
+    for step, after in zip(run.steps, run.steps[1:], strict=False):
+        assert step.start_ns + step.dur_ns == after.start_ns
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_unedited_loop_is_understood(toy, light, recorded, workers):
+    with light() as prof:
+        for batch in toy.loader(num_workers=workers):
+            toy.train(batch)
+    run = recorded(prof.directory)
+    assert len(run.steps) == 8
+    assert {step.flags for step in run.steps} == {EventFlag.INFERRED}
+    assert len(run.waits) == 9
+    assert all(wait.flags & EventFlag.INFERRED for wait in run.waits)
+    assert run.rank.meta.steps_found_by == "optimizer step"
+    assert run.rank.meta.loader.num_workers == workers
+    assert run.rank.meta.loader.batch_size == 8
+    assert run.rank.meta.loader.dataset_len == 64
+
+
+def test_step_groups_accumulated_micro_batches(toy, light, recorded):
+    with light() as prof:
+        for number, batch in enumerate(prof.wrap(toy.loader()), 1):
+            toy.backward(batch)
+            if number % 4 == 0:
+                toy.update()
+                prof.step()
+    run = recorded(prof.directory)
+    assert len(run.steps) == 2
+    assert len(run.of(EventKind.BACKWARD)) == 8
+    assert run.rank.meta.steps_found_by == "step()"
+
+
+def test_generator_loader_is_timed(toy, light, recorded):
+    def batches():
+        for _ in range(6):
+            time.sleep(0.005)
+            yield toy.batch()
+
+    with light() as prof:
+        for batch in prof.wrap(batches()):
+            toy.train(batch)
+    run = recorded(prof.directory)
+    assert len(run.steps) == 6
+    assert all(wait.dur_ns > 4_000_000 for wait in run.waits[:6])
+
+
+def test_iterable_dataset_is_timed_without_asking_its_length(toy, light, recorded):
+    torch = toy.torch
+
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(toy.data)
+
+        def __len__(self):
+            return 8  # a wrong guess: torch warns when len() of the loader was ever asked
+
+    with light() as prof:
+        for batch in prof.wrap(torch.utils.data.DataLoader(Stream(), batch_size=8)):
+            toy.train(batch)
+    assert len(recorded(prof.directory).steps) == 8
+
+
+def test_sleeping_fetch_and_computing_fetch_differ_in_cpu_time(toy, light, recorded):
+    def sleeping():
+        time.sleep(0.03)
+        yield toy.batch()
+
+    def computing():
+        end = time.thread_time() + 0.03
+        while time.thread_time() < end:
+            pass
+        yield toy.batch()
+
+    with light() as prof:
+        list(prof.wrap(sleeping()))
+        list(prof.wrap(computing()))
+    slept, _, computed, _ = recorded(prof.directory).waits
+    assert slept.value < 10_000_000
+    assert computed.value >= 30_000_000
+
+
+def test_loop_without_loader_is_cut_by_optimizer_steps(toy, light, recorded):
+    with light() as prof:
+        for _ in range(6):
+            toy.train(toy.batch())
+    run = recorded(prof.directory)
+    assert len(run.steps) == 6
+    assert run.waits == []
+    assert run.rank.meta.features["loader"].reason == "no loader was seen on the training thread"
+
+
+def test_wrapped_loader_keeps_length_attributes_and_truth(toy, light):
+    with light() as prof:
+        loader = toy.loader()
+        wrapped = prof.wrap(loader)
+        assert len(wrapped) == 8
+        assert wrapped.dataset is toy.data
+        assert wrapped.batch_size == 8
+        wrapped.extra = 1
+        assert loader.extra == 1
+        assert not prof.wrap([])
+        assert prof.wrap(iter([]))
+        with pytest.raises(AttributeError):
+            _ = wrapped.nothing
+        with pytest.raises(TypeError):
+            len(prof.wrap(object()))
+    assert sum(1 for _ in wrapped) == 8
+
+
+def test_error_in_the_loader_passes_and_the_iterator_can_go_on(light):
+    class Flaky:
+        def __init__(self):
+            self.number = 0
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            self.number += 1
+            if self.number == 2:
+                raise ValueError("bad sample")
+            if self.number == 4:
+                raise StopIteration
+            return self.number
+
+    with light() as prof:
+        iterator = iter(prof.wrap(Flaky()))
+        assert next(iterator) == 1
+        with pytest.raises(ValueError, match="bad sample"):
+            next(iterator)
+        assert list(iterator) == [3]
+
+
+def test_prefetch_thread_is_not_the_training_loop(toy, light, recorded):
+    with light() as prof:
+        batches = []
+        thread = threading.Thread(target=lambda: batches.extend(toy.loader()))
+        thread.start()
+        thread.join()
+        for batch in batches:
+            toy.train(batch)
+    run = recorded(prof.directory)
+    assert all(wait.flags & EventFlag.OTHER_THREAD for wait in run.waits)
+    assert len(run.steps) == 8
+
+
+def test_training_on_another_thread_is_followed(toy, light, recorded):
+    def train():
+        for batch in toy.loader():
+            toy.train(batch)
+
+    with light() as prof:
+        thread = threading.Thread(target=train)
+        thread.start()
+        thread.join()
+    assert len(recorded(prof.directory).steps) >= 6
+
+
+def test_worker_processes_record_nothing(toy, light, recorded):
+    torch = toy.torch
+
+    class Nosy(torch.utils.data.Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            gc.collect()
+            from profilerkit.capture import session
+
+            return int(session._State.active is None), len(gc.callbacks), os.getpid()
+
+    before = len(gc.callbacks)
+    with light() as prof:
+        rows = list(prof.wrap(torch.utils.data.DataLoader(Nosy(), num_workers=2)))
+    assert all(int(inactive) and int(callbacks) == before for inactive, callbacks, _ in rows)
+    assert os.getpid() not in {int(pid) for *_, pid in rows}
+    assert len(recorded(prof.directory).waits) == 9
+
+
+def test_everything_is_put_back_after_the_block(toy, light):
+    torch = toy.torch
+    from torch.optim import optimizer
+    from torch.utils.data import dataloader
+
+    def state():
+        return (
+            dataloader._BaseDataLoaderIter.__dict__["__next__"],
+            dataloader.DataLoader.__dict__["__iter__"],
+            torch.autograd._engine_run_backward,
+            dict(optimizer._global_optimizer_pre_hooks),
+            dict(optimizer._global_optimizer_post_hooks),
+            list(gc.callbacks),
+        )
+
+    before = state()
+    with light() as prof:
+        assert state() != before
+        toy.train(toy.batch())
+        assert prof.directory is not None
+    assert state() == before
+    with pytest.raises(KeyError), light():
+        raise KeyError("x")
+    assert state() == before
+
+
+def test_patch_on_top_of_ours_stays(toy, light):
+    from torch.utils.data import dataloader
+
+    iterator = dataloader._BaseDataLoaderIter
+    original = iterator.__next__
+    try:
+        with light():
+            ours = iterator.__next__
+
+            def theirs(self):
+                return ours(self)
+
+            iterator.__next__ = theirs
+        assert iterator.__next__ is theirs
+        assert len(list(toy.loader())) == 8
+    finally:
+        iterator.__next__ = original
+
+
+def test_torch_imported_inside_the_block_is_hooked(tmp_path, recorded):
+    import subprocess
+    import sys
+
+    pytest.importorskip("torch")
+    code = f"""
+import time, profilerkit
+with profilerkit.profile({str(tmp_path / "run")!r}, deep=False, nvml=False, host=False, analyze=False) as prof:
+    import torch
+    time.sleep(1)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for (x,) in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(40, 4)), batch_size=4):
+        model(x).sum().backward()
+        optimizer.step()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert len(recorded(tmp_path / "run").steps) == 10
+
+
+def test_own_cost_is_measured(toy, light, recorded):
+    with light() as prof:
+        for batch in prof.wrap(toy.loader()):
+            toy.train(batch)
+    cost_ns = recorded(prof.directory).rank.meta.self_ns_per_step
+    assert 100 < cost_ns < 1_000_000

@@ -1,0 +1,166 @@
+# ruff: noqa: PT031  a block under test is a with statement with a loop in it
+import subprocess
+import sys
+
+import pytest
+
+import profilerkit
+from profilerkit.errors import CaptureError, UsageError
+from profilerkit.rundir.layout import EventKind
+
+
+def test_importing_capture_loads_no_heavy_library():
+    code = (
+        "import sys, profilerkit.capture;"
+        "bad = {'torch', 'numpy', 'psutil', 'pynvml', 'msgspec'} & set(sys.modules);"
+        "sys.exit(' '.join(bad) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_recording_never_imports_torch_by_itself(tmp_path):
+    code = (
+        "import sys, time, profilerkit\n"
+        f"with profilerkit.profile({str(tmp_path / 'run')!r}, analyze=False) as prof:\n"
+        "    for _ in prof.wrap(range(20)):\n"
+        "        pass\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"trace_steps": 0},
+        {"trace_steps": 2.0},
+        {"trace_steps": True},
+        {"warmup_steps": -1},
+        {"warmup_steps": "5"},
+        {"path": ""},
+        {"path": 3},
+    ],
+)
+def test_wrong_arguments_are_refused_at_once(wrong):
+    with pytest.raises(UsageError):
+        profilerkit.profile(**wrong)
+
+
+def test_path_that_is_a_file_is_refused(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("mine")
+    with pytest.raises(UsageError, match="is a file"), profilerkit.profile(path):
+        pass
+    assert path.read_text() == "mine"
+
+
+def test_unwritable_target_falls_back_to_tmpdir_with_one_warning(tmp_path, monkeypatch, recorded):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.warns(RuntimeWarning, match="cannot be written") as warned:
+        block = profilerkit.profile(tmp_path / "file" / "run", nvml=False, host=False, analyze=False)
+        with block as prof:
+            list(prof.wrap([1, 2, 3]))
+    assert len(warned) == 1
+    assert tmp_path in prof.directory.parents
+    assert len(recorded(prof.directory).steps) == 3
+
+
+def test_no_place_to_write_is_an_error_before_the_loop(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "file"))
+    with pytest.raises(CaptureError, match="cannot write"), profilerkit.profile(tmp_path / "file" / "run"):
+        pytest.fail("the block must not be entered")
+
+
+def test_default_directory_is_named_after_the_script(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["some/where/train_resnet.py", "--lr", "1"])
+    names = []
+    for _ in range(2):
+        with profilerkit.profile(deep=False, nvml=False, host=False, analyze=False) as prof:
+            pass
+        names.append(prof.directory)
+    assert names == [tmp_path / "runs" / "train_resnet", tmp_path / "runs" / "train_resnet-2"]
+
+
+def test_disabled_block_does_nothing(tmp_path):
+    loader = [1, 2]
+    with profilerkit.profile(tmp_path / "run", enabled=False) as prof:
+        assert prof.wrap(loader) is loader
+        prof.step()
+        with prof.phase("evaluation"):
+            pass
+    assert prof.report is None
+    assert prof.directory is None
+    assert not (tmp_path / "run").exists()
+
+
+def test_decorator_records_every_call_in_its_own_directory(tmp_path, light):
+    calls = []
+
+    @light()
+    def train(value, *, scale=1):
+        """Doc."""
+        calls.append(value * scale)
+        return value
+
+    assert train(1) == 1
+    assert train(2, scale=10) == 2
+    assert calls == [1, 20]
+    assert train.__doc__ == "Doc."
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "run-2"]
+
+
+def test_decorator_refuses_functions_that_run_after_the_call(light):
+    async def coroutine():
+        pass
+
+    def generator():
+        yield
+
+    for function in (coroutine, generator):
+        with pytest.raises(UsageError, match="cannot decorate"):
+            light()(function)
+
+
+def test_block_inside_a_block_records_nothing_and_says_so(light, recorded):
+    with light() as outer:
+        with pytest.warns(RuntimeWarning, match="records nothing"):
+            inner = light()
+            inner.__enter__()
+        assert inner.wrap([1]) == [1]
+        inner.step()
+        inner.__exit__(None, None, None)
+        list(outer.wrap([1, 2]))
+    assert inner.directory is None
+    assert len(recorded(outer.directory).steps) == 2
+
+
+def test_block_cannot_be_opened_twice_at_once(light):
+    with light() as prof, pytest.raises(UsageError, match="open already"):
+        prof.__enter__()
+
+
+def test_phase_is_recorded_with_its_name(light, recorded):
+    with light() as prof:
+        for name in ("checkpoint", "evaluation", "checkpoint"):
+            with prof.phase(name):
+                pass
+    run = recorded(prof.directory)
+    names = [run.rank.names[event.name] for event in run.of(EventKind.PHASE)]
+    assert names == ["checkpoint", "evaluation", "checkpoint"]
+
+
+def test_endless_phase_names_share_one_id(light, recorded):
+    with light() as prof:
+        for number in range(1100):
+            with prof.phase(f"step {number}"):
+                pass
+    run = recorded(prof.directory)
+    assert len(run.of(EventKind.PHASE)) == 1100
+    assert len(run.rank.names) == 1001
+    assert run.rank.names[1001] == "(more names)"

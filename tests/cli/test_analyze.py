@@ -1,0 +1,244 @@
+import json
+import subprocess
+import sys
+import webbrowser
+from pathlib import Path
+
+import pytest
+
+from profilerkit import api
+from profilerkit.cli import main
+from tests.report import samples
+
+DATA_HEADLINE = samples.input_bound().verdict.headline
+
+
+@pytest.fixture
+def analysis(monkeypatch):
+    """Replace the analysis by a finished report and remember how it was called."""
+    calls = []
+
+    def install(report):
+        def analyze(*paths, **options):
+            calls.append((paths, options))
+            return report
+
+        monkeypatch.setattr(api, "analyze", analyze)
+        return calls
+
+    return install
+
+
+@pytest.fixture
+def trace(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = Path("trace.json")
+    path.write_text('{"traceEvents": []}', encoding="utf-8")
+    return path
+
+
+def files_beside(path):
+    return sorted(item.name for item in path.absolute().parent.iterdir() if item.name != path.name)
+
+
+def test_the_verdict_is_printed_and_the_report_lies_beside_the_trace(trace, analysis, capsys):
+    calls = analysis(samples.input_bound())
+    assert main(["analyze", "trace.json"]) == 0
+    shown = capsys.readouterr()
+    assert "input-bound" in shown.out.lower()
+    assert files_beside(trace) == ["trace.report.html"]
+    assert shown.err.splitlines()[-1].startswith("wrote trace.report.html (")
+    assert "next: profilerkit rules IN" in shown.err.splitlines()[-1]
+    assert calls == [((trace,), {"rank": None, "select": (), "ignore": (), "device": None})]
+
+
+@pytest.mark.parametrize(
+    ("name", "report"),
+    [("x.json.gz", "x.report.html"), ("x.pt.trace.json", "x.pt.trace.report.html"), ("x", "x.report.html")],
+)
+def test_endings_of_traces_are_dropped(trace, analysis, name, report):
+    analysis(samples.balanced())
+    trace.rename(name)
+    assert main(["analyze", name]) == 0
+    assert Path(report).is_file()
+
+
+def test_several_paths_are_reported_beside_the_first(trace, analysis):
+    analysis(samples.balanced())
+    Path("deep").mkdir()
+    Path("deep/rank1.json").write_text("{}", encoding="utf-8")
+    assert main(["analyze", "deep/rank1.json", "trace.json"]) == 0
+    assert Path("deep/rank1.report.html").is_file()
+
+
+def test_a_directory_of_traces_gets_the_report_inside(trace, analysis):
+    analysis(samples.balanced())
+    Path("ranks").mkdir()
+    assert main(["analyze", "ranks"]) == 0
+    assert [item.name for item in Path("ranks").iterdir()] == ["report.html"]
+
+
+def test_a_run_directory_gets_html_and_json(trace, analysis):
+    analysis(samples.balanced())
+    Path("run").mkdir()
+    Path("run/run.json").write_text("{}", encoding="utf-8")
+    assert main(["analyze", "run"]) == 0
+    assert sorted(item.name for item in Path("run").iterdir()) == ["report.html", "report.json", "run.json"]
+
+
+def test_json_to_standard_output_is_alone_there_and_writes_nothing(trace, analysis, capsys):
+    analysis(samples.input_bound())
+    assert main(["analyze", "trace.json", "-f", "json", "-o", "-"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["verdict"]["bound"] == "input-bound"
+    assert shown.err == ""
+    assert files_beside(trace) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["-f", "html,json"], ["trace.report.html", "trace.report.json"]),
+        (["-f", "md,text"], ["trace.report.md", "trace.report.txt"]),
+        (["-o", "out.md"], ["out.md"]),
+        (["-o", "out.html", "-f", "html,json"], ["out.html", "out.json"]),
+        (["-o", "out.page", "-f", "html"], ["out.page"]),
+        (["-o", "out"], ["out"]),
+    ],
+)
+def test_formats_and_names_are_followed(trace, analysis, options, expected):
+    analysis(samples.balanced())
+    assert main(["analyze", "trace.json", *options]) == 0
+    assert files_beside(trace) == expected
+
+
+def test_an_output_directory_keeps_the_name(trace, analysis):
+    analysis(samples.balanced())
+    Path("out").mkdir()
+    assert main(["analyze", "trace.json", "-o", "out"]) == 0
+    assert Path("out/trace.report.html").is_file()
+
+
+def test_a_report_of_ours_is_rendered_again(trace, analysis, capsys):
+    analysis(samples.input_bound())
+    assert main(["analyze", "trace.json", "-f", "json"]) == 0
+    first = capsys.readouterr().out
+    assert main(["analyze", "trace.report.json"]) == 0
+    assert capsys.readouterr().out == first
+    assert Path("trace.report.html").is_file()
+
+
+def test_the_input_is_never_written_over(trace, analysis, capsys):
+    analysis(samples.balanced())
+    before = trace.read_bytes()
+    assert main(["analyze", "trace.json", "-o", "trace.json"]) == 2
+    assert "it is the input" in capsys.readouterr().err
+    assert trace.read_bytes() == before
+
+
+def test_a_device_is_written_to_not_replaced(trace, analysis):
+    analysis(samples.balanced())
+    assert main(["analyze", "trace.json", "-o", "/dev/null"]) == 0
+    assert Path("/dev/null").is_char_device()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["-o", "absent/x.html"], ("absent is not a directory", "create it")),
+        (["-o", "-"], ("-o - needs one format", "-f json")),
+        (["-o", "-", "-f", "md,json"], ("-o - needs one format", "2 formats")),
+        (["--open", "-f", "json"], ("--open has nothing to open", "add -f html")),
+        (["--device", "h100-smx"], ("unknown device", "did you mean h100-sxm?")),
+        (["--select", "IN0002"], ("unknown rule", "did you mean IN002?")),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_the_analysis(trace, analysis, capsys, options, words):
+    calls = analysis(samples.balanced())
+    assert main(["analyze", "trace.json", *options]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    for word in words:
+        assert word in shown.err
+    assert calls == []
+
+
+def test_an_unwritable_directory_hints_at_another_place(trace, analysis, capsys, monkeypatch):
+    analysis(samples.balanced())
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    assert main(["analyze", "trace.json"]) == 2
+    assert "name another place with -o FILE" in capsys.readouterr().err
+
+
+def test_a_write_that_fails_leaves_no_part_behind(trace, analysis, capsys, monkeypatch):
+    analysis(samples.balanced())
+
+    def fail(self, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    assert main(["analyze", "trace.json"]) == 2
+    assert "cause: No space left on device" in capsys.readouterr().err
+    assert files_beside(trace) == []
+
+
+def test_a_missing_path_is_three_lines(trace, capsys):
+    assert main(["analyze", "no.json"]) == 2
+    assert capsys.readouterr().err.startswith("error: no.json does not exist\ncause: ")
+
+
+def test_severe_findings_fail_the_gate_only_when_asked(trace, analysis, capsys):
+    analysis(samples.input_bound())
+    assert main(["analyze", "trace.json"]) == 0
+    assert main(["analyze", "trace.json", "--fail-on", "low"]) == 1
+    assert "gate failed: --fail-on low" in capsys.readouterr().err
+    analysis(samples.balanced())
+    assert main(["analyze", "trace.json", "--fail-on", "high"]) == 0
+
+
+def test_inconclusive_is_3_only_under_strict(trace, analysis):
+    analysis(samples.inconclusive())
+    assert main(["analyze", "trace.json"]) == 0
+    assert main(["analyze", "trace.json", "--strict"]) == 3
+
+
+def test_quiet_prints_nothing(trace, analysis, capsys):
+    analysis(samples.input_bound())
+    assert main(["analyze", "trace.json", "-q"]) == 0
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", "")
+
+
+def test_settings_come_from_pyproject_and_flags_win(trace, analysis):
+    Path("pyproject.toml").write_text('[tool.profilerkit]\nignore = ["IN"]\ndevice = "l4"\n', encoding="utf-8")
+    calls = analysis(samples.balanced())
+    assert main(["analyze", "trace.json", "--device", "t4", "--rank", "3"]) == 0
+    assert calls[0][1] == {"rank": 3, "select": (), "ignore": ("IN",), "device": "t4"}
+
+
+def test_open_starts_a_browser_or_says_that_there_is_none(trace, analysis, capsys, monkeypatch):
+    analysis(samples.balanced())
+    opened = []
+    monkeypatch.setattr(webbrowser, "open", lambda url: opened.append(url) or False)
+    assert main(["analyze", "trace.json", "--open"]) == 0
+    assert opened == [Path("trace.report.html").absolute().as_uri()]
+    assert "open trace.report.html by hand" in capsys.readouterr().err
+
+
+def test_colour_is_written_only_when_asked_for(trace, analysis, capsys):
+    analysis(samples.input_bound())
+    main(["analyze", "trace.json"])
+    assert "\x1b[" not in capsys.readouterr().out
+    main(["--color", "always", "analyze", "trace.json"])
+    assert "\x1b[" in capsys.readouterr().out
+
+
+def test_a_name_that_is_not_utf8_does_not_stop_the_report(tmp_path):
+    name = b"tr\xffce\x1b[31m.json"
+    (Path(tmp_path) / name.decode("utf-8", "surrogateescape")).write_text("not json", encoding="utf-8")
+    ended = subprocess.run(
+        [sys.executable, "-m", "profilerkit", "analyze", name], cwd=tmp_path, capture_output=True, check=False
+    )
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(b"error: ")
+    assert b"\x1b" not in ended.stderr

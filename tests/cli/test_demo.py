@@ -1,0 +1,108 @@
+import re
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from profilerkit.cli import demo, main
+from profilerkit.cli.demos.trained import Proposal, Trained
+from profilerkit.model.finding import Saving
+from tests.report import samples
+
+
+def test_the_kinds_are_listed(capsys):
+    assert main(["demo", "--list"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(demo.KINDS)
+
+
+def test_without_torch_the_way_to_get_it_is_named(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert main(["demo"]) == 2
+    assert "hint:  pip install 'profilerkit[torch]'" in capsys.readouterr().err
+
+
+def test_a_directory_with_something_in_it_is_not_used(tmp_path, capsys):
+    pytest.importorskip("torch")
+    (tmp_path / "file").touch()
+    assert main(["demo", "-o", str(tmp_path)]) == 2
+    assert "is not empty" in capsys.readouterr().err
+
+
+def test_the_default_directory_is_a_fresh_one(tmp_path):
+    first = demo._fresh_directory(None, tmp_path / "runs" / "demo-input")
+    second = demo._fresh_directory(None, tmp_path / "runs" / "demo-input")
+    assert (first.name, second.name) == ("demo-input", "demo-input-2")
+
+
+def test_prediction_and_measurement_stand_side_by_side():
+    before = Trained(report=None, step_ns=100_000_000, compute_ns=40, steps=40)
+    after = Trained(report=None, step_ns=48_000_000, compute_ns=40_000_000, steps=40)
+    saving = Saving(low=0.40, expected=0.55, high=0.60, method="analytic")
+    text = demo._comparison(before, after, Proposal({"num_workers": 2}, "num_workers 0 → 2", saving, "IN002"))
+    assert re.search(r"step +100 ms +45\.0 ms +48\.0 ms", text)
+    assert re.search(r"saving +55 % \(40–60 %\) +52 %", text)
+    assert "3.0 points between prediction and measurement; inside the predicted range" in text
+
+
+def test_no_prediction_is_said_and_not_made_up():
+    trained = Trained(report=None, step_ns=100, compute_ns=40, steps=40)
+    text = demo._comparison(trained, trained, Proposal({}, "x", None, None))
+    assert "predicted no saving" in text
+
+
+@pytest.fixture
+def program(monkeypatch):
+    """A demo whose runs take no time; ``compute_ns`` of each run in order, two runs per attempt."""
+
+    def install(compute_ns):
+        left = list(compute_ns)
+
+        def train(workload, settings, directory):
+            (directory / "rank_00000").mkdir(parents=True)
+            for name in ("report.html", "run.json"):
+                (directory / name).touch(exist_ok=False)
+            return Trained(report=samples.input_bound(), step_ns=100, compute_ns=left.pop(0), steps=30)
+
+        proposal = Proposal({"num_workers": 2}, "num_workers 0 → 2", None, "IN002")
+        fake = SimpleNamespace(
+            FAULT="none", SLOW={}, prepare=lambda: None, train=train, propose=lambda trained: proposal
+        )
+        monkeypatch.setattr(demo, "_load", lambda kind: fake)
+        return left
+
+    return install
+
+
+@pytest.mark.parametrize(
+    ("compute_ns", "attempts"), [([40, 47], 1), ([40, 33], 1), ([70, 40, 40, 41], 2), ([70, 40, 70, 40, 70, 40], 3)]
+)
+def test_runs_on_a_busy_machine_are_repeated_and_in_the_end_said(tmp_path, capsys, program, compute_ns, attempts):
+    left = program(compute_ns)
+    assert main(["demo", "-o", str(tmp_path / "demo")]) == 0
+    shown = capsys.readouterr().err
+    assert left == []
+    assert shown.count("once more") == attempts - 1
+    assert ("compare with care" in shown) == (attempts == 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"), [([], ["report.html"]), (["--keep"], ["rank_00000", "report.html", "run.json"])]
+)
+def test_recordings_are_kept_only_when_asked(tmp_path, program, options, kept):
+    program([40, 40])
+    assert main(["demo", "-o", str(tmp_path / "demo"), *options]) == 0
+    for name in ("before", "after"):
+        assert sorted(path.name for path in (tmp_path / "demo" / name).iterdir()) == kept
+
+
+@pytest.mark.torch
+def test_the_demo_predicts_what_it_then_measures(tmp_path, capsys):
+    pytest.importorskip("torch")
+    assert main(["demo", "input", "-o", str(tmp_path / "demo")]) == 0
+    shown = capsys.readouterr()
+    assert "input-bound" in shown.out.lower()
+    points = re.search(r"([\d.]+) points between prediction and measurement", shown.out)
+    assert points, shown.out
+    assert float(points[1]) <= 15
+    assert (tmp_path / "demo" / "before" / "report.html").is_file()
+    assert not list((tmp_path / "demo").glob("*/rank_*"))

@@ -1,0 +1,36 @@
+"""Start-up: a renderer loads its library when it renders, not when it is imported; the wheel has its data."""
+
+import subprocess
+import sys
+from importlib.resources import files
+
+
+def test_importing_the_renderers_loads_no_heavy_library():
+    code = (
+        "import sys\n"
+        "from profilerkit.report import figures, html, json, markdown, terminal, view\n"
+        "print([m for m in ('plotly', 'jinja2', 'rich', 'numpy', 'pandas', 'torch') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_markdown_and_terminal_do_not_load_plotly():
+    code = (
+        "import sys\n"
+        "from tests.report.samples import input_bound\n"
+        "from profilerkit.report import html, markdown, terminal\n"
+        "report = input_bound()\n"
+        "markdown.render(report), terminal.render(report), html.render_verdict(report)\n"
+        "html.render(report, explorer=False)\n"
+        "print('plotly' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_templates_and_schema_are_package_data():
+    package = files("profilerkit.report")
+    names = {item.name for item in package.joinpath("templates").iterdir()}
+    assert {"report.html.j2", "verdict.html.j2", "report.css", "verdict.css", "report.js"} <= names
+    assert package.joinpath("schema.json").is_file()

@@ -1,0 +1,131 @@
+import errno
+import os
+import threading
+
+import pytest
+
+from profilerkit.errors import RunDirectoryError
+from profilerkit.rundir import claim as claiming
+from profilerkit.rundir import layout
+from profilerkit.rundir.claim import claim
+from profilerkit.rundir.files import AppendFile, write_document
+from profilerkit.rundir.reader import read_run
+from profilerkit.rundir.writer import RankWriter
+
+STEP = (layout.EventKind.STEP, 0, 0, 100, 50, 0)
+
+
+def disk_of(room, monkeypatch, chunk=1 << 20):
+    """A disk that takes ``room`` more bytes, at most ``chunk`` per call."""
+    real = os.write
+    left = [room]
+
+    def write(fd, data):
+        if not left[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        taken = real(fd, bytes(data)[: min(left[0], chunk)])
+        left[0] -= taken
+        return taken
+
+    monkeypatch.setattr(os, "write", write)
+
+
+def test_short_writes_lose_nothing(tmp_path, monkeypatch):
+    writer = RankWriter(tmp_path, 0)
+    disk_of(1 << 20, monkeypatch, chunk=7)
+    writer.append_events([STEP] * 5)
+    writer.close()
+    assert read_run(tmp_path).ranks[0].events == layout.EVENT.pack(*STEP) * 5
+    assert writer.dropped_records == 0
+
+
+def test_full_disk_keeps_whole_records_and_counts_the_rest(tmp_path, monkeypatch):
+    writer = RankWriter(tmp_path, 0)
+    disk_of(2 * layout.EVENT.size + 11, monkeypatch)
+    writer.append_events([STEP] * 5)
+    writer.append_events([STEP])
+    assert writer.stopped == "No space left on device"
+    assert writer.dropped_records == 4
+    size = (writer.path / layout.EVENTS).stat().st_size
+    assert size == layout.HEADER.size + 2 * layout.EVENT.size
+    writer.close()
+
+
+def test_full_disk_cuts_a_torn_line(tmp_path, monkeypatch):
+    file = AppendFile(tmp_path / "lines")
+    file.append(b"one\n")
+    disk_of(2, monkeypatch)
+    assert file.append(b"two\n") == 0
+    file.close()
+    assert (tmp_path / "lines").read_bytes() == b"one\n"
+
+
+def test_appending_after_close_keeps_nothing(tmp_path):
+    file = AppendFile(tmp_path / "lines")
+    file.close()
+    assert file.append(b"x") == 0
+
+
+def test_document_is_replaced_as_a_whole(tmp_path):
+    path = tmp_path / "launch.json"
+    write_document(path, layout.Launch(id="a"))
+    write_document(path, layout.Launch(id="b"))
+    assert path.read_bytes() == b'{"id":"b"}\n'
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_unusable_window_keeps_no_trace(tmp_path):
+    writer = RankWriter(tmp_path, 0)
+    part = writer.trace_part(6)
+    part.write_text("{")
+    writer.finish_window(6, layout.WindowStatus(first_step=6, last_step=5, ok=False, reason="cut"))
+    assert [file.name for file in part.parent.iterdir()] == [layout.WINDOW_STATUS]
+    writer.close()
+
+
+def test_directory_that_holds_a_run_is_left_alone(tmp_path):
+    first = claim(tmp_path / "x", "a", 0)
+    second = claim(tmp_path / "x", "b", 0)
+    third = claim(tmp_path / "x", "c", 0)
+    assert [path.name for path in (first, second, third)] == ["x", "x-2", "x-3"]
+
+
+def test_run_of_an_earlier_version_without_a_mark_is_left_alone(tmp_path):
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / layout.MANIFEST).write_text("{}")
+    assert claim(tmp_path / "x", "a", 0).name == "x-2"
+
+
+def test_directory_with_other_files_is_used(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    assert claim(tmp_path, "a", 0) == tmp_path
+
+
+def test_ranks_of_one_job_meet_in_one_directory_however_they_arrive(tmp_path):
+    claim(tmp_path / "x", "earlier", 0)
+    found = []
+
+    def arrive(rank):
+        found.append(claim(tmp_path / "x", "job", rank))
+
+    threads = [threading.Thread(target=arrive, args=(rank,)) for rank in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {path.name for path in found} == {"x-2"}
+    assert len(found) == 8
+
+
+def test_same_launch_id_with_the_rank_already_there_is_another_run(tmp_path):
+    run = claim(tmp_path / "x", "job", 1)
+    RankWriter(run, 1).close()
+    assert claim(tmp_path / "x", "job", 1).name == "x-2"
+
+
+def test_no_free_number_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(claiming, "_MOST_NUMBERS", 3)
+    claim(tmp_path / "x", "a", 0)
+    claim(tmp_path / "x", "b", 0)
+    with pytest.raises(RunDirectoryError, match="no free directory"):
+        claim(tmp_path / "x", "c", 0)
