@@ -243,6 +243,20 @@ def test_kernels_are_listed_by_total_time():
     assert (second.kind, third.kind) == ("membw", "comm")
 
 
+def test_operators_of_a_host_are_listed_by_the_time_no_operator_inside_them_takes():
+    def body(trace, at):
+        trace.op(at, at + 500, name="aten::linear")
+        trace.op(at + 100, at + 400, name="aten::addmm")
+        trace.op(at + 600, at + 700, name="aten::relu")
+
+    found = {kernel.name: (kernel.total_ns, kernel.median_ns, kernel.count) for kernel in loop(body).kernels}
+    assert found == {
+        "aten::addmm": (900 * US, 300 * US, 3),
+        "aten::linear": (600 * US, 200 * US, 3),
+        "aten::relu": (300 * US, 100 * US, 3),
+    }
+
+
 def test_samples_become_one_series_per_signal_that_was_read():
     samples = [
         Sample(t_ns=i, gpu=GpuSample(utilization_ratio=i / 10), host=HostSample(cpu_ratio=0.5 if i == 3 else None))
