@@ -120,6 +120,17 @@ def test_math_is_told_by_the_names_of_the_kernels():
     assert (math.compute_major, math.example) == (8, GEMM)
 
 
+@pytest.mark.parametrize("name", [GEMM, ELEMENTWISE])
+def test_kernels_beside_each_other_on_several_streams_never_own_more_than_the_step(name):
+    def body(trace, at):
+        for stream in range(4):
+            for part in range(4):
+                trace.kernel(at + 200 * part, at + 200 * part + 200, name=name, stream=stream)
+
+    facts = loop(body)
+    assert (facts.math.fp32_share if name == GEMM else facts.chains.share) == pytest.approx(0.8)
+
+
 def test_three_fusible_kernels_in_a_row_on_one_stream_are_a_chain():
     def body(trace, at):
         for index in range(3):
