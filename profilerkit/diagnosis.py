@@ -127,7 +127,19 @@ def _named(facts: Facts, top: _Best, others: Sequence[_Best]) -> Verdict:
 
 
 def _unnamed(facts: Facts, ranked: Sequence[_Best]) -> Verdict:
-    """No saving reaches 10 %: compute-bound if none reaches 5 % and kernels own the step, else balanced."""
+    """No saving reaches 10 %: compute-bound if none reaches 5 % and kernels own the step, else balanced.
+
+    Where the steps are so noisy that no rule could speak about a loss, that is neither.
+    """
+    noise = facts.step_error_ns / facts.step_ns if facts.step_ns else 0.0
+    lost = max(facts.family(family) for family in ("input", "communication", "overhead"))
+    if not ranked and lost >= NAMED_SAVING and noise >= NOISY_STEPS:
+        return Verdict(
+            bound="inconclusive",
+            confidence="low",
+            headline=f"The {facts.steps.steady} steady steps differ too much to judge",
+            refuted_by="Record at least 10 steps after the first 5.",
+        )
     contenders = tuple(entry.bound for entry in ranked if entry.expected >= CONTENDER_SAVING)
     kernels = facts.share("compute.")
     if not contenders and kernels >= MOST_OF_THE_STEP:
@@ -139,15 +151,6 @@ def _unnamed(facts: Facts, ranked: Sequence[_Best]) -> Verdict:
             headline=f"Computation fills {time} of every {_step(facts)} step; no fix reaches 5 %",
             share=kernels,
             refuted_by="A finding with an expected saving of 5 % or more.",
-        )
-    noise = facts.step_error_ns / facts.step_ns if facts.step_ns else 0.0
-    lost = max(facts.family(family) for family in ("input", "communication", "overhead"))
-    if not ranked and lost >= NAMED_SAVING and noise >= NOISY_STEPS:
-        return Verdict(
-            bound="inconclusive",
-            confidence="low",
-            headline=f"The {facts.steps.steady} steady steps differ too much to judge",
-            refuted_by="Record at least 10 steps after the first 5.",
         )
     limit = "10 %" if contenders else "5 %"
     return Verdict(

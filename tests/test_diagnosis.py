@@ -15,8 +15,8 @@ from profilerkit.model.run import Loader, Trust
 from profilerkit.model.step import PARTS, Rank
 from profilerkit.rules import RULES
 from profilerkit.rules.runner import run_rules
-from tests.recipes import INPUT, MS, facts, parts, steps, training
-from tests.rules.test_rules import FIRES, NO_STEPS, cold, on_host, stalling, timers_only
+from tests.recipes import INPUT, MS, STEP_NS, facts, parts, steps, training
+from tests.rules.test_rules import FIRES, NO_STEPS, cold, on_host, stalling, timers_only, waiting
 
 
 def verdict_of(known):
@@ -176,7 +176,22 @@ def test_timers_alone_ask_for_a_trace():
     assert "deep=True" in found.refuted_by
 
 
+@pytest.mark.parametrize(("error", "bound"), [(0.06, "inconclusive"), (0.04, "input-bound")])
+def test_steps_that_differ_too_much_hide_a_cause_instead_of_clearing_the_run(error, bound):
+    # 11 % of waiting is twice 4 % of noise, but not twice 6 %.
+    known = waiting(0.11, step_error_ns=error * STEP_NS)
+    found = verdict_of(known)
+    assert found.bound == bound
+    if bound == "inconclusive":
+        assert found.headline == "The 20 steady steps differ too much to judge"
+
+
+def test_noise_in_a_run_that_loses_nothing_is_no_doubt():
+    assert verdict_of(facts(step_error_ns=0.2 * STEP_NS)).bound == "compute-bound"
+
+
 HEADLINES = {
+    "noisy": waiting(0.11, step_error_ns=0.06 * STEP_NS),
     **REACHED,
     "cold": replace(cold(0.8), steps=steps(2, count=2)),
     "unexplained": facts({"idle.unknown": 0.7}),
