@@ -10,6 +10,7 @@ from profilerkit.analysis.run_facts import run_facts
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.diagnosis import diagnose
 from profilerkit.errors import UnreadableInputError, UsageError
+from profilerkit.model.change import revise
 from profilerkit.model.report import Report
 from profilerkit.model.run import Run
 from profilerkit.rules import RULES
@@ -79,7 +80,9 @@ def load(path: str | Path) -> Report:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise UnreadableInputError(f"cannot read {path}", cause=error.strerror or str(error)) from error
+        raise UnreadableInputError(
+            f"cannot read {path}", cause=error.strerror or str(error), hint="name a report saved as JSON"
+        ) from error
     return decode(text)
 
 
@@ -90,11 +93,19 @@ def _ranks_of_run(record: RunRecord) -> list[RankFacts]:
 
 
 def _rank_of_run(entry: RankRecord) -> RankFacts:
+    """The rank with its first readable trace; a damaged one costs itself, not the timers, and is said in the notes."""
+    notes: list[str] = []
     for status, path in entry.windows:
-        if status.ok and path is not None:
+        if not status.ok or path is None:
+            continue
+        try:
             columns = read_trace(path)
-            return rank_facts(entry.path.name, trace_facts(columns, (status.first_step, status.last_step)), entry)
-    return rank_facts(entry.path.name, None, entry)
+        except UnreadableInputError as error:
+            notes.append(f"{path.parent.name}/{path.name} cannot be read: {error.cause or error.what}")
+            continue
+        trace = trace_facts(columns, (status.first_step, status.last_step))
+        return rank_facts(entry.path.name, trace, revise(entry, notes=(*entry.notes, *notes)))
+    return rank_facts(entry.path.name, None, revise(entry, notes=(*entry.notes, *notes)))
 
 
 def _ranks_of_traces(places: Sequence[Path]) -> list[RankFacts]:
@@ -124,7 +135,9 @@ def _only(ranks: Sequence[RankFacts], rank: int) -> list[RankFacts]:
     chosen = [entry for entry in ranks if entry.rank == rank]
     if not chosen:
         known = ", ".join(str(entry.rank) for entry in ranks if entry.rank is not None) or "none is named"
-        raise UsageError(f"rank {rank} was not recorded", cause=f"recorded ranks: {known}")
+        raise UsageError(
+            f"rank {rank} was not recorded", cause=f"recorded ranks: {known}", hint="choose one of them, or none"
+        )
     return chosen
 
 
@@ -135,7 +148,7 @@ def _describe(
     ends = [entry.end for entry in record.ranks] if record else []
     traced = [entry.trace.columns.meta for entry in ranks if entry.trace]
     return Run(
-        name=places[0].resolve().name,
+        name=_name(places),
         kind="run" if record else "trace",
         files=tuple(entry.origin for entry in ranks),
         profilerkit_version=version,
@@ -152,6 +165,13 @@ def _describe(
         settings={**manifest.settings, **manifest.environment} if manifest else {},
         samples=facts.samples,
     )
+
+
+def _name(places: Sequence[Path]) -> str:
+    """What a person calls the input: the file or directory, or for several files the directory they share."""
+    first = places[0].resolve()
+    together = len(places) > 1 and len({place.resolve().parent for place in places}) == 1
+    return first.parent.name if together else first.name
 
 
 def _ended(ends: Sequence[object]) -> str | None:

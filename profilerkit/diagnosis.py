@@ -24,6 +24,9 @@ LARGEST_UNKNOWN = 0.5
 #: Relative standard error of the step time above which silence of the rules means noise, not health.
 NOISY_STEPS = 0.05
 
+#: Where a stall's evidence comes from; its title, not the parts of the typical step, says what it costs.
+_STALL_ORIGINS = ("named phase", "length of the steps")
+
 _FAMILY: dict[Bound, Family] = {
     "input-bound": "input",
     "memory-bound": "memory",
@@ -124,7 +127,19 @@ def _named(facts: Facts, top: _Best, others: Sequence[_Best]) -> Verdict:
 
 
 def _unnamed(facts: Facts, ranked: Sequence[_Best]) -> Verdict:
-    """No saving reaches 10 %: compute-bound if none reaches 5 % and kernels own the step, else balanced."""
+    """No saving reaches 10 %: compute-bound if none reaches 5 % and kernels own the step, else balanced.
+
+    Where the steps are so noisy that no rule could speak about a loss, that is neither.
+    """
+    noise = facts.step_error_ns / facts.step_ns if facts.step_ns else 0.0
+    lost = max(facts.family(family) for family in ("input", "communication", "overhead"))
+    if not ranked and lost >= NAMED_SAVING and noise >= NOISY_STEPS:
+        return Verdict(
+            bound="inconclusive",
+            confidence="low",
+            headline=f"The {facts.steps.steady} steady steps differ too much to judge",
+            refuted_by="Record at least 10 steps after the first 5.",
+        )
     contenders = tuple(entry.bound for entry in ranked if entry.expected >= CONTENDER_SAVING)
     kernels = facts.share("compute.")
     if not contenders and kernels >= MOST_OF_THE_STEP:
@@ -137,20 +152,11 @@ def _unnamed(facts: Facts, ranked: Sequence[_Best]) -> Verdict:
             share=kernels,
             refuted_by="A finding with an expected saving of 5 % or more.",
         )
-    noise = facts.step_error_ns / facts.step_ns if facts.step_ns else 0.0
-    lost = max(facts.family(family) for family in ("input", "communication", "overhead"))
-    if not ranked and lost >= NAMED_SAVING and noise >= NOISY_STEPS:
-        return Verdict(
-            bound="inconclusive",
-            confidence="low",
-            headline=f"The {facts.steps.steady} steady steps differ too much to judge",
-            refuted_by="Record at least 10 steps after the first 5.",
-        )
     limit = "10 %" if contenders else "5 %"
     return Verdict(
         bound="balanced",
         confidence=confidence(facts, "medium"),
-        headline=f"No single cause costs more than {limit} of the {_step(facts)} step",
+        headline=f"No single fix saves more than {limit} of the {_step(facts)} step",
         share=None,
         saving=ranked[0].saving if contenders else None,
         contenders=contenders,
@@ -185,12 +191,13 @@ def _headline(facts: Facts, top: _Best) -> str:
         case "memory-bound", _:
             return f"{who} moves memory for {time('compute.membw')} of {step}"
         case "compute-bound", _:
-            return f"{who} computes in FP32 for {time('compute.math')} of {step}"
+            fp32 = facts.math.fp32_share if facts.math else 0.0
+            return f"{who} computes in FP32 for {format_ns(fp32 * (facts.mean_step_ns or 0.0))} of {step}"
         case "overhead-bound", "sync":
             return f"{who} loses {time('sync.')} of {step} after host syncs"
         case "overhead-bound", "checkpoint" | "evaluation":
             return top.finding.title
-        case "overhead-bound", "python" if top.finding.evidence[0].origin != "named phase":
+        case "overhead-bound", "python" if top.finding.evidence[0].origin not in _STALL_ORIGINS:
             if facts.mode == "cpu":
                 return f"{who} spends {time('over.python')} of {step} in Python"
             return f"{who} idles {time('over.')} of {step} while Python runs"

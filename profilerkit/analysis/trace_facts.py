@@ -230,7 +230,7 @@ def _math(
     math = kinds.math & ~kinds.communication
 
     def share(mask: npt.NDArray[np.bool_]) -> float:
-        return float(columns.dur_ns[kernels[mask[columns.name[kernels]]]].sum()) / steady_ns
+        return _covered_ns(columns, kernels[mask[columns.name[kernels]]]) / steady_ns
 
     fp32 = math & kinds.fp32_math
     per_name = np.bincount(columns.name[kernels], weights=columns.dur_ns[kernels], minlength=len(strings)) * fp32
@@ -241,6 +241,11 @@ def _math(
         compute_major=properties.compute_major if properties else None,
         example=strings[int(per_name.argmax())] if per_name.any() else None,
     )
+
+
+def _covered_ns(columns: TraceColumns, rows: I64) -> int:
+    """Time in which any of ``rows`` runs: where streams overlap it counts once, so that a share stays below one."""
+    return union(columns.ts_ns[rows], columns.end_ns[rows]).total_ns
 
 
 def _chains(columns: TraceColumns, kinds: KernelNames, rows: I64, steady_ns: int, count: int) -> ChainFacts:
@@ -261,7 +266,7 @@ def _chains(columns: TraceColumns, kinds: KernelNames, rows: I64, steady_ns: int
     time = np.bincount(run, weights=columns.dur_ns[kernels])
     example = kernels[run == int(np.argmax(time * long))][:5] if long.any() else kernels[:0]
     return ChainFacts(
-        share=float(columns.dur_ns[kernels[inside]].sum()) / steady_ns,
+        share=_covered_ns(columns, kernels[inside]) / steady_ns,
         chains_per_step=int(long.sum()) / count,
         mean_length=float(length[long].mean()) if long.any() else 0.0,
         example=tuple(columns.strings[name] for name in columns.name[example]),

@@ -52,6 +52,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """One analysed run. ``None`` anywhere below means not measured, never zero."""
 
+    schema_version: int = SCHEMA_VERSION
     verdict: Verdict
     steps: Steps
     breakdown: tuple[Part, ...]
@@ -62,7 +63,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     memory: Memory
     trust: Trust
     run: Run
-    schema_version: int = SCHEMA_VERSION
 
     def findings(self) -> list[tuple[Outcome, Finding]]:
         """All findings with the outcome they belong to, largest expected saving first."""

@@ -120,6 +120,17 @@ def test_math_is_told_by_the_names_of_the_kernels():
     assert (math.compute_major, math.example) == (8, GEMM)
 
 
+@pytest.mark.parametrize("name", [GEMM, ELEMENTWISE])
+def test_kernels_beside_each_other_on_several_streams_never_own_more_than_the_step(name):
+    def body(trace, at):
+        for stream in range(4):
+            for part in range(4):
+                trace.kernel(at + 200 * part, at + 200 * part + 200, name=name, stream=stream)
+
+    facts = loop(body)
+    assert (facts.math.fp32_share if name == GEMM else facts.chains.share) == pytest.approx(0.8)
+
+
 def test_three_fusible_kernels_in_a_row_on_one_stream_are_a_chain():
     def body(trace, at):
         for index in range(3):
@@ -241,6 +252,20 @@ def test_kernels_are_listed_by_total_time():
     assert (first.name, first.kind, first.count, first.total_ns, first.median_ns) == (GEMM, "math", 6, 720_000, 120_000)
     assert first.share == pytest.approx(0.24)
     assert (second.kind, third.kind) == ("membw", "comm")
+
+
+def test_operators_of_a_host_are_listed_by_the_time_no_operator_inside_them_takes():
+    def body(trace, at):
+        trace.op(at, at + 500, name="aten::linear")
+        trace.op(at + 100, at + 400, name="aten::addmm")
+        trace.op(at + 600, at + 700, name="aten::relu")
+
+    found = {kernel.name: (kernel.total_ns, kernel.median_ns, kernel.count) for kernel in loop(body).kernels}
+    assert found == {
+        "aten::addmm": (900 * US, 300 * US, 3),
+        "aten::linear": (600 * US, 200 * US, 3),
+        "aten::relu": (300 * US, 100 * US, 3),
+    }
 
 
 def test_samples_become_one_series_per_signal_that_was_read():

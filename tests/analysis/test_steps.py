@@ -9,9 +9,9 @@ from profilerkit.analysis.steps import find_steps, warmup_length
 from tests.recipes import MAIN, US, WORKERS, Trace, training
 
 
-def steps_of(trace):
+def steps_of(trace, whole=None):
     columns = trace.read()
-    return find_steps(columns, HostNames.of(columns))
+    return find_steps(columns, HostNames.of(columns), whole)
 
 
 def steps_with_kernels(*counts, length=1_000):
@@ -213,3 +213,14 @@ def test_steps_keep_their_nanoseconds():
     trace.steps("100.001", "200.002", "300.003", "400.004", "500.005")
     assert steps_of(trace).start.tolist() == [100_001, 200_002, 300_003, 400_004]
     assert steps_of(trace).steady.total_ns == 400_004 - 100_001
+
+
+def test_steps_that_capture_did_not_see_whole_are_not_in_the_trace():
+    found = steps_of(steps_with_kernels(*[5] * 8), whole=(2, 6))
+    assert found.index.tolist() == [2, 3, 4, 5, 6]
+    assert found.end.tolist() == [4_000 * US, 5_000 * US, 6_000 * US, 7_000 * US, 8_000 * US]
+    assert found.state[-1] == "steady"  # capture knows where it ended
+
+
+def test_a_window_without_a_whole_step_has_no_marked_step():
+    assert steps_of(steps_with_kernels(*[5] * 4), whole=(90, 99)).found_by == "the whole trace"

@@ -99,7 +99,7 @@ def test_text_is_indented_and_mappings_are_in_order():
     shuffled = msgspec.structs.replace(report, run=msgspec.structs.replace(report.run, versions=versions))
     text = report_json.render(shuffled)
     assert text == report_json.render(report)
-    assert text.startswith('{\n  "verdict": {')
+    assert text.startswith('{\n  "schema_version": 1,')
     assert text.endswith("}\n")
 
 

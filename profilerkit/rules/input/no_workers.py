@@ -80,7 +80,7 @@ class NoWorkers(Rule):
                 code=f"DataLoader(..., num_workers={fix.workers}, persistent_workers=True)",
             ),
             detail=_detail(facts),
-            confirm=f"Train again with {fix.workers} workers; afterwards the step is limited by {fix.limited_by}.",
+            confirm=f"Train again; afterwards the step is limited by {fix.limited_by}.",
         )
         return Fired((finding,))
 

@@ -65,7 +65,7 @@ class PeriodicStall(Rule):
 
     def _finding(self, facts: Facts, stall: Stall) -> Finding:
         every = f"every {stall.period} steps" if stall.period else f"{stall.count} times"
-        label = "Something unnamed" if stall.kind == "unnamed" else stall.kind.capitalize()
+        label = "Something unnamed" if stall.kind == "unnamed" else _label(stall.kind)
         at_most: Confidence = "high" if stall.source == "measured" else "medium"
         unnamed = Fix(
             text="Name what runs there, then move it off the loop or make it rarer.",
@@ -103,3 +103,10 @@ class PeriodicStall(Rule):
             fix=_FIX.get(stall.kind, unnamed),
             confirm="The long steps must be gone from the per-step figure.",
         )
+
+
+def _label(kind: str) -> str:
+    """The name of a phase at the start of a headline, which has room for six words of it."""
+    words = kind.split()
+    text = " ".join(words[:6])[:40].rstrip()
+    return text[:1].upper() + text[1:] + ("" if text == " ".join(words) else "…")

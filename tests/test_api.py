@@ -1,0 +1,406 @@
+import gzip
+import json
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from profilerkit.api import analyze, load
+from profilerkit.errors import ProfilerkitError, UnreadableInputError, UsageError
+from profilerkit.rules import RULES
+from profilerkit.rundir.layout import HostSample, Sample
+from tests.recipes import Log, Trace, host_training, training, write_run
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "traces"
+
+
+def said(report):
+    """What a report says, without the names of files and the time it was made."""
+    ranks = tuple(msgspec.structs.replace(rank, origin="") for rank in report.ranks)
+    run = msgspec.structs.replace(report.run, name="", files=(), created="")
+    return msgspec.structs.replace(report, ranks=ranks, run=run)
+
+
+def straggling(directory, ranks=3, late=1, delay=800, suffix=".json"):
+    """Traces of a job in which one rank is late by Python."""
+    directory.mkdir(exist_ok=True)
+    for rank in range(ranks):
+        comm = 50 + delay * (rank != late)
+        trace = training(12, rank=rank, world_size=ranks, python=delay * (rank == late), comm=comm)
+        trace.write(directory / f"rank{rank}{suffix}")
+    return directory
+
+
+def test_a_trace_becomes_a_report(tmp_path):
+    report = analyze(training(12, fetch=900).write(tmp_path / "trace.json"))
+    # 900 of 1,910 µs of each step are waiting.
+    assert (report.verdict.bound, report.verdict.detail) == ("input-bound", "wait")
+    assert report.verdict.headline == "The GPU waits 900 µs of every 1.91 ms step for data"
+    assert (report.steps.count, report.steps.steady) == (12, 10)
+    assert (report.run.kind, report.run.files, report.run.name) == ("trace", ("trace.json",), "trace.json")
+    assert {part.part: part.time_ns for part in report.breakdown} == {
+        "compute.math": 1_000_000,
+        "input.wait": 900_000,
+        "over.dispatch": 8_000,
+        "over.launch": 2_000,
+    }
+    assert [outcome.rule for outcome in report.outcomes] == [rule.code for rule in RULES]
+
+
+def test_a_compressed_trace_says_the_same(tmp_path):
+    trace = training(12, fetch=900)
+    plain, packed = trace.write(tmp_path / "a.json"), trace.write(tmp_path / "b.json.gz")
+    assert said(analyze(plain)) == said(analyze(packed))
+
+
+def test_a_path_may_be_text(tmp_path):
+    path = training(12).write(tmp_path / "trace.json")
+    assert said(analyze(str(path))) == said(analyze(path))
+
+
+def test_a_directory_of_traces_is_a_job(tmp_path):
+    report = analyze(straggling(tmp_path / "job"))
+    assert (report.verdict.bound, report.verdict.rank) == ("overhead-bound", 1)
+    assert [rank.rank for rank in report.ranks] == [0, 1, 2]
+    assert (report.run.world_size, report.run.missing_ranks, report.run.ranks) == (3, 0, (0, 1, 2))
+
+
+def test_the_order_in_which_ranks_are_named_does_not_matter(tmp_path):
+    files = sorted(straggling(tmp_path / "job").iterdir())
+    assert said(analyze(*files)) == said(analyze(*reversed(files)))
+    assert said(analyze(*files)) == said(analyze(tmp_path / "job"))
+
+
+def test_a_report_beside_the_traces_is_no_rank(tmp_path):
+    job = straggling(tmp_path / "job")
+    before = analyze(job)
+    before.to_json(job / "report.json")
+    (job / "trace.report.json").write_text("{}")
+    (job / "notes.txt").write_text("mine")
+    assert said(analyze(job)) == said(before)
+
+
+def test_one_rank_can_be_judged_alone(tmp_path):
+    job = straggling(tmp_path / "job")
+    report = analyze(job, rank=2)
+    assert [rank.rank for rank in report.ranks] == [2]
+    assert report.verdict.bound == "comm-bound"
+    assert report.run.missing_ranks == 0
+    assert "missing" not in report.verdict.consequence
+
+
+def test_a_rank_that_was_not_given_is_missing(tmp_path):
+    job = straggling(tmp_path / "job")
+    report = analyze(job / "rank0.json", job / "rank1.json")
+    assert report.run.missing_ranks == 1
+    assert "1 of 3 ranks are missing" in report.verdict.consequence
+
+
+def test_rules_can_be_chosen(tmp_path):
+    path = training(12, fetch=900).write(tmp_path / "trace.json")
+    report = analyze(path, select=("IN",), ignore=("IN009",))
+    assert {entry.rule for entry in report.outcomes if entry.status != "off"} == {"IN001", "IN002"}
+
+
+def test_a_device_can_be_named(tmp_path):
+    trace = training(12, devices=({"id": 0, "name": "Unheard of", "computeMajor": 8},))
+    path = trace.write(tmp_path / "trace.json")
+    statuses = {entry.rule: entry.status for entry in analyze(path).outcomes}
+    named = {entry.rule: entry.status for entry in analyze(path, device="h100-sxm").outcomes}
+    assert (statuses["CP001"], named["CP001"]) == ("missing_data", "fired")
+
+
+def test_an_idle_second_device_changes_no_verdict(tmp_path):
+    trace = training(12, fetch=300, python=200)
+    before = analyze(trace.write(tmp_path / "one.json"))
+    trace.memset(2_000, 2_001, device=1)
+    trace.kernel(9_000, 9_001, device=1)
+    after = analyze(trace.write(tmp_path / "two.json"))
+    assert after.verdict == before.verdict
+    assert after.breakdown == before.breakdown
+
+
+def test_a_report_survives_its_json(tmp_path):
+    report = analyze(straggling(tmp_path / "job"))
+    report.to_json(tmp_path / "out.json")
+    assert load(tmp_path / "out.json") == report
+
+
+def run_of(tmp_path, logs=None, **parts):
+    return write_run(tmp_path / "run", logs or [Log().steps(30, 1_000, wait=600, wait_cpu=540)], **parts)
+
+
+def test_a_run_directory_of_timers_alone_is_read(tmp_path):
+    report = analyze(run_of(tmp_path))
+    # The only rank, no worker, and the CPU busy for nine tenths of the wait.
+    assert (report.verdict.bound, report.verdict.detail) == ("input-bound", "prep")
+    assert report.verdict.headline == "Training waits 600 µs of every 1.00 ms step for data"
+    assert (report.run.kind, report.run.command, report.run.ended) == ("run", "train.py --lr 1", "finished")
+    assert (report.run.world_size, report.run.missing_ranks) == (1, 0)
+    assert report.run.loader.num_workers == 0
+    assert report.run.settings == {"trace_steps": "10", "OMP_NUM_THREADS": "1"}
+    assert report.trust.mode == "steps"
+
+
+def test_a_run_directory_with_a_trace_joins_both(tmp_path):
+    report = analyze(run_of(tmp_path, traces={0: host_training(8, fetch=500, compute=400, python=100)}))
+    assert report.trust.mode == "cpu"
+    assert {part.part: part.share for part in report.breakdown} == {
+        "input.prep": pytest.approx(0.6),
+        "compute.math": pytest.approx(0.32),
+        "over.python": pytest.approx(0.08),
+    }
+    assert report.steps.count == 30
+
+
+@pytest.mark.parametrize("damaged", [b"", b"\x1f\x8b not gzip", b'{"traceEvents": [', b"{}"])
+def test_a_damaged_trace_costs_the_trace_and_not_the_run(tmp_path, damaged):
+    report = analyze(run_of(tmp_path, traces={0: damaged}))
+    assert report.verdict.bound == "input-bound"
+    assert any("000000/trace.json cannot be read" in note for note in report.trust.notes)
+
+
+def test_a_run_that_was_killed_is_read_and_says_so(tmp_path):
+    report = analyze(run_of(tmp_path, ended=False))
+    assert report.run.ended == "killed, or still running"
+    assert report.verdict.bound == "input-bound"
+    assert any("end.json is missing" in note for note in report.trust.notes)
+
+
+def test_a_rank_that_left_nothing_is_missing_even_without_any_trace(tmp_path):
+    report = analyze(run_of(tmp_path, world_size=4))
+    assert (report.run.world_size, report.run.missing_ranks) == (4, 3)
+    assert "3 of 4 ranks are missing" in report.verdict.consequence
+    # Without a trace nobody knows what the collectives of the four ranks cost.
+    assert next(entry.status for entry in report.outcomes if entry.rule == "CO001") == "missing_data"
+
+
+def test_without_a_manifest_nobody_knows_who_is_missing(tmp_path):
+    run = run_of(tmp_path)
+    (run / "run.json").unlink()
+    report = analyze(run)
+    assert (report.run.world_size, report.run.missing_ranks) == (None, None)
+    assert report.verdict.bound == "input-bound"
+
+
+def test_one_rank_of_a_run_can_be_judged_alone(tmp_path):
+    logs = [Log().steps(30, 1_000, wait=600, wait_cpu=540), Log().steps(30, 1_000, wait=700, wait_cpu=630)]
+    report = analyze(run_of(tmp_path, logs), rank=1)
+    assert report.verdict.headline == "Training waits 700 µs of every 1.00 ms step for data"
+    assert report.run.missing_ranks == 0
+
+
+def test_a_run_without_any_step_has_no_verdict(tmp_path):
+    report = analyze(run_of(tmp_path, [Log()]))
+    assert report.verdict.bound == "inconclusive"
+    assert report.verdict.headline == "No training step was recorded"
+
+
+def test_samples_of_the_run_are_summarised(tmp_path):
+    samples = [Sample(t_ns=i, host=HostSample(cpu_ratio=0.25)) for i in range(4)]
+    (series,) = analyze(run_of(tmp_path, samples=samples)).run.samples
+    assert (series.name, series.n, series.mean, series.rank) == ("host.cpu", 4, 0.25, 0)
+
+
+def empty_directory(place):
+    place.mkdir()
+    return (place,)
+
+
+def file_with(text):
+    def make(place):
+        place.write_text(text)
+        return (place,)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("paths", "kind"),
+    [
+        (lambda place: (), UsageError),
+        (lambda place: (place,), UsageError),
+        (empty_directory, UnreadableInputError),
+        (file_with(""), UnreadableInputError),
+        (file_with("hello"), UnreadableInputError),
+        (file_with('{"traceEvents": []}'), UnreadableInputError),
+        (file_with('{"epochs": 3}'), UnreadableInputError),
+    ],
+    ids=["none", "missing", "empty directory", "empty file", "text", "no events", "other JSON"],
+)
+def test_what_cannot_be_read_is_an_error_with_a_reason_and_a_way_on(tmp_path, paths, kind):
+    with pytest.raises(kind) as caught:
+        analyze(*paths(tmp_path / "place"))
+    lines = str(caught.value).splitlines()
+    assert lines[0].startswith("error: ")
+    assert any(line.startswith("hint:  ") for line in lines)
+    assert caught.value.what[0].islower() or caught.value.what.startswith("/")
+    assert not caught.value.what.endswith(".")
+    if kind is UnreadableInputError:
+        assert lines[1].startswith("cause: ")
+
+
+def test_a_rank_that_was_not_recorded_is_named_with_those_that_were(tmp_path):
+    with pytest.raises(UsageError) as caught:
+        analyze(straggling(tmp_path / "job"), rank=9)
+    assert "rank 9" in caught.value.what
+    assert "0, 1, 2" in caught.value.cause
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("text", [None, "{}", "no json"])
+def test_what_is_no_saved_report_is_an_error(tmp_path, text):
+    place = tmp_path / "report.json"
+    if text is not None:
+        place.write_text(text)
+    with pytest.raises(UnreadableInputError) as caught:
+        load(place)
+    assert caught.value.cause
+    assert caught.value.hint
+
+
+def test_a_trace_without_steps_is_a_report_and_no_crash(tmp_path):
+    trace = Trace()
+    trace.op(100, 100)
+    report = analyze(trace.write(tmp_path / "trace.json"))
+    assert report.verdict.bound == "inconclusive"
+    assert report.to_json()
+
+
+MANIFEST = json.loads((SHARED / "MANIFEST.json").read_text("utf-8"))["sets"] if SHARED.is_dir() else {}
+KINETO = [name for name, entry in MANIFEST.items() if {file["format"] for file in entry["files"]} == {"kineto"}]
+KINETO_FILES = {file["file"]: name for name in KINETO for file in MANIFEST[name]["files"]}
+TIMELINES = json.loads((SHARED / "expected_timelines.json").read_text("utf-8"))["traces"] if SHARED.is_dir() else {}
+WINDOW = {
+    "window_ns": "total_us",
+    "busy_ns": "busy_us",
+    "idle_ns": "idle_us",
+    "compute_ns": "computation_us",
+    "comm_ns": "total_comm_us",
+    "exposed_comm_ns": "exposed_comm_us",
+    "copy_ns": "total_memcpy_us",
+    "exposed_copy_ns": "exposed_memcpy_us",
+}
+shared_traces = pytest.mark.shared_traces
+needs_traces = pytest.mark.skipif(not MANIFEST, reason=f"no real traces beside the repository ({SHARED.name})")
+
+
+@cache
+def shared_report(name):
+    return analyze(*(SHARED / file["file"] for file in MANIFEST[name]["files"]))
+
+
+@shared_traces
+@needs_traces
+def test_there_are_real_traces_of_many_kinds():
+    assert len(KINETO) >= 20
+
+
+@shared_traces
+@needs_traces
+@pytest.mark.parametrize("name", KINETO)
+def test_a_real_trace_gets_a_verdict_that_is_known_to_be_true(name):
+    verdict = shared_report(name).verdict
+    assert verdict.bound in (MANIFEST[name]["verdict_one_of"] or [verdict.bound]), verdict.headline
+    assert verdict.bound not in MANIFEST[name]["verdict_never"], verdict.headline
+    assert len(verdict.headline.split()) <= 14
+
+
+@shared_traces
+@needs_traces
+@pytest.mark.parametrize("name", KINETO)
+def test_the_parts_of_a_real_trace_sum_to_its_step_on_every_rank(name):
+    report = shared_report(name)
+    assert not [entry for entry in report.outcomes if entry.status == "error"]
+    for rank in report.ranks:
+        assert sum(part.share for part in rank.breakdown) == pytest.approx(1.0, abs=1e-6)
+        assert all(part.share > 0 for part in rank.breakdown)
+    for row in report.steps.rows:
+        assert sum(row.parts.values()) == row.time_ns
+
+
+def device_events(file):
+    """Start and end in exact ns of every device event of a file, read without this package."""
+    document = json.loads(gzip.decompress((SHARED / file).read_bytes()), parse_float=Decimal)
+    kinds = ("kernel", "gpu_memcpy", "gpu_memset")
+    events = (event for event in document["traceEvents"] if event.get("ph") == "X" and event.get("cat") in kinds)
+    return sorted((int(event["ts"] * 1000), int((event["ts"] + event["dur"]) * 1000)) for event in events)
+
+
+@shared_traces
+@needs_traces
+@pytest.mark.parametrize("name", ["qwen_h100", "nccl_args", "moe_with_syncs"])
+def test_the_busy_time_of_a_real_trace_is_exact_to_the_nanosecond(name):
+    events = device_events(MANIFEST[name]["files"][0]["file"])
+    busy, reach = 0, events[0][0]
+    for start, end in events:
+        busy += max(end - max(start, reach), 0)
+        reach = max(reach, end)
+    (rank,) = shared_report(name).ranks
+    assert (rank.device_window.busy_ns, rank.device_window.window_ns) == (busy, reach - events[0][0])
+
+
+@shared_traces
+@needs_traces
+@pytest.mark.parametrize("file", [file for file in KINETO_FILES if TIMELINES.get(file, {}).get("gpu_timeline")])
+def test_the_device_window_of_a_real_trace_agrees_with_independent_arithmetic(file):
+    expected = TIMELINES[file]["gpu_timeline"]
+    window = next(
+        rank.device_window for rank in shared_report(KINETO_FILES[file]).ranks if rank.origin == Path(file).name
+    )
+    # Where stamps have decimals the expected figures are sums of floats, one rounding of 2**-10 µs per event.
+    exact = all(float(expected[key]).is_integer() for key in WINDOW.values())
+    allowed_us = 0 if exact else TIMELINES[file]["n_gpu_events"] / 1024
+    if file.startswith("ns_resolution"):  # counted from the epoch: 0.25 µs per event
+        allowed_us = TIMELINES[file]["n_gpu_events"] / 4
+    for field, key in WINDOW.items():
+        assert getattr(window, field) / 1000 == pytest.approx(expected[key], rel=0, abs=allowed_us), field
+
+
+@shared_traces
+@needs_traces
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for file, name in KINETO_FILES.items()
+        if len(MANIFEST[name]["files"]) == 1 and TIMELINES.get(file, {}).get("step_summary")
+    ],
+)
+def test_the_wait_for_data_of_a_real_trace_agrees_with_independent_arithmetic(name):
+    (file,) = MANIFEST[name]["files"]
+    expected = TIMELINES[file["file"]]["step_summary"]["gpu_idle_during_dataloader_pct"]
+    rows = shared_report(name).steps.rows
+    waiting = sum(row.parts.get(part, 0) for row in rows for part in ("input.prep", "input.wait"))
+    assert 100 * waiting / sum(row.time_ns for row in rows) == pytest.approx(expected, abs=0.5)
+
+
+@shared_traces
+@needs_traces
+def test_ranks_of_a_real_job_that_were_not_sent_are_missing():
+    report = shared_report("sampled_2_of_128")
+    assert (report.run.world_size, report.run.missing_ranks) == (128, 126)
+    assert "126 of 128 ranks are missing" in report.verdict.consequence
+
+
+@shared_traces
+@needs_traces
+def test_the_rank_that_sleeps_is_named():
+    assert shared_report("torchrec_late_rank_1s").verdict.rank == 2
+    assert shared_report("megatron_tp2").verdict.rank == 0
+
+
+@shared_traces
+@needs_traces
+def test_one_rank_of_a_real_job_says_that_waiting_and_transfer_look_the_same():
+    report = shared_report("resnet_actckpt_mi300")
+    (finding,) = next(entry.findings for entry in report.outcomes if entry.rule == "CO001")
+    assert "cannot be told apart" in finding.why
+    assert finding.confidence != "high"
+
+
+def test_every_error_of_the_package_has_three_parts():
+    error = ProfilerkitError("it failed", cause="no disk", hint="buy one")
+    assert str(error) == "error: it failed\ncause: no disk\nhint:  buy one"

@@ -1,0 +1,365 @@
+"""The one sentence: every verdict is reachable, ranked by saving, and short."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profilerkit.analysis.facts import Stall
+from profilerkit.analysis.rank_facts import rank_facts
+from profilerkit.analysis.run_facts import run_facts
+from profilerkit.diagnosis import diagnose
+from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Saving
+from profilerkit.model.run import Loader, Trust
+from profilerkit.model.step import PARTS, Rank
+from profilerkit.rules import RULES
+from profilerkit.rules.runner import run_rules
+from tests.recipes import INPUT, MS, STEP_NS, facts, parts, steps, training
+from tests.rules.test_rules import FIRES, NO_STEPS, cold, on_host, stalling, timers_only, waiting
+
+
+def verdict_of(known):
+    return diagnose(known, run_rules(known, RULES))
+
+
+def outcome(bound, expected, *, detail="", confidence="high", code="XX001", fix=True):
+    """A rule that fired for a bound with an expected saving."""
+    found = Finding(
+        title="one thing costs much",
+        bound=bound,
+        detail=detail,
+        why="because",
+        confidence=confidence,
+        evidence=(Evidence(label="x", value=1, unit="count", source="measured", origin="a recipe"),),
+        saving=Saving(low=0.0, expected=expected, high=1.0, method="analytic"),
+        fix=Fix(text="a → b") if fix else None,
+    )
+    return Outcome(rule=code, name="x", summary="x", status="fired", findings=(found,))
+
+
+REACHED = {
+    ("input-bound", "wait"): FIRES["IN001"],
+    ("input-bound", "prep"): FIRES["IN002"],
+    ("input-bound", "h2d"): FIRES["IN009"],
+    ("memory-bound", "bandwidth"): FIRES["CP004"],
+    ("memory-bound", "capacity"): FIRES["ME001"],
+    ("comm-bound", "bandwidth"): FIRES["CO001"],
+    ("compute-bound", "precision"): FIRES["CP001"],
+    ("compute-bound", "math"): facts(),
+    ("compute-bound", "bandwidth"): facts({"compute.membw": 0.6}),
+    ("overhead-bound", "launch"): FIRES["OV001"],
+    ("overhead-bound", "python"): facts({"over.python": 0.4}),
+    ("overhead-bound", "sync"): FIRES["OV002"],
+    ("overhead-bound", "checkpoint"): stalling(0.3),
+    ("overhead-bound", "evaluation"): stalling(0.3, kind="evaluation", part="other.eval"),
+    ("balanced", ""): facts({"over.python": 0.07, "input.wait": 0.07}),
+    ("inconclusive", ""): facts(steps=NO_STEPS, step_ns=None, parts=()),
+}
+
+
+@pytest.mark.parametrize(("bound", "detail"), REACHED)
+def test_the_verdict_is_reached(bound, detail):
+    found = verdict_of(REACHED[bound, detail])
+    assert (found.bound, found.detail) == (bound, detail)
+
+
+def test_every_verdict_of_the_vocabulary_is_reached():
+    assert {bound for bound, _ in REACHED} == {
+        "input-bound", "memory-bound", "comm-bound", "compute-bound", "overhead-bound", "balanced", "inconclusive"
+    }  # fmt: skip
+
+
+def test_bounds_are_ranked_by_saving_and_not_by_share():
+    known = facts({"input.wait": 0.6, "over.python": 0.2})
+    found = diagnose(known, [outcome("input-bound", 0.12), outcome("overhead-bound", 0.2, detail="launch")])
+    assert (found.bound, found.share) == ("overhead-bound", pytest.approx(0.2))
+    assert found.contenders == ("input-bound",)
+
+
+def test_a_bound_stands_for_its_best_finding():
+    outcomes = [outcome("input-bound", 0.12), outcome("input-bound", 0.3), outcome("overhead-bound", 0.2)]
+    found = diagnose(facts({"input.wait": 0.4}), outcomes)
+    assert (found.bound, found.saving.expected) == ("input-bound", 0.3)
+
+
+def test_of_two_findings_that_save_the_same_the_one_with_a_fix_is_told():
+    with_fix, without = (
+        outcome("input-bound", 0.3, detail="prep"),
+        outcome("input-bound", 0.3, detail="wait", fix=False),
+    )
+    for outcomes in ([with_fix, without], [without, with_fix]):
+        assert diagnose(facts({"input.wait": 0.4}), outcomes).detail == "prep"
+
+
+@pytest.mark.parametrize(("second", "contenders"), [(0.05, ("comm-bound",)), (0.0499, ())])
+def test_every_other_bound_from_five_percent_on_is_a_contender(second, contenders):
+    known = facts({"input.wait": 0.5, "comm.other": 0.2})
+    found = diagnose(known, [outcome("input-bound", 0.3), outcome("comm-bound", second)])
+    assert found.contenders == contenders
+    assert ("comm-bound" in {entry.bound for entry in found.ruled_out}) is not bool(contenders)
+
+
+@pytest.mark.parametrize(("saving", "bound"), [(0.10, "input-bound"), (0.0999, "balanced")])
+def test_a_bound_is_named_from_ten_percent_on(saving, bound):
+    assert diagnose(facts({"input.wait": 0.3}), [outcome("input-bound", saving)]).bound == bound
+
+
+@pytest.mark.parametrize(("saving", "bound"), [(0.05, "balanced"), (0.0499, "compute-bound")])
+def test_a_run_without_savings_is_bound_by_its_kernels(saving, bound):
+    assert diagnose(facts({"input.wait": 0.3}), [outcome("input-bound", saving)]).bound == bound
+
+
+@pytest.mark.parametrize(("kernels", "bound"), [(0.5, "compute-bound"), (0.4999, "balanced")])
+def test_kernels_must_own_half_of_the_step_to_bound_it(kernels, bound):
+    known = facts({"compute.math": kernels, "other.prof": 1.0 - kernels})
+    assert diagnose(known, []).bound == bound
+
+
+@pytest.mark.parametrize(("second", "confidence"), [(0.1999, "high"), (0.2001, "medium")])
+def test_a_close_second_lowers_the_confidence(second, confidence):
+    known = facts({"input.wait": 0.5, "comm.other": 0.3})
+    found = diagnose(known, [outcome("input-bound", 0.3), outcome("comm-bound", second)])
+    assert found.confidence == confidence
+
+
+def test_a_verdict_is_no_surer_than_its_finding():
+    assert diagnose(facts({"input.wait": 0.5}), [outcome("input-bound", 0.3, confidence="low")]).confidence == "low"
+
+
+@pytest.mark.parametrize(("steady", "confidence"), [(1, "low"), (2, "medium"), (7, "medium"), (8, "high")])
+@pytest.mark.parametrize("shares", [{}, {"input.wait": 0.4}])
+def test_few_steps_cap_the_confidence(steady, confidence, shares):
+    found = verdict_of(facts(shares, steady=steady))
+    assert found.confidence == confidence
+    assert (f"Only {steady} steady step" in found.consequence) is (steady < 8)
+
+
+def test_what_is_not_the_bound_is_ruled_out_with_its_number():
+    found = verdict_of(facts({"input.wait": 0.4, "comm.other": 0.02}))
+    shares = {entry.bound: entry.share for entry in found.ruled_out}
+    assert set(shares) == {"memory-bound", "comm-bound", "compute-bound", "overhead-bound"}
+    assert shares["comm-bound"] == pytest.approx(0.02)
+    assert all(entry.reason for entry in found.ruled_out)
+
+
+def test_an_unmeasured_wait_is_not_ruled_out_by_a_zero():
+    found = verdict_of(facts(input=None))
+    reason = next(entry.reason for entry in found.ruled_out if entry.bound == "input-bound")
+    assert "not measured" in reason
+
+
+def test_a_run_without_steps_has_no_verdict():
+    found = verdict_of(facts(steps=NO_STEPS, step_ns=None, parts=()))
+    assert (found.bound, found.confidence, found.share, found.saving) == ("inconclusive", "low", None, None)
+    assert found.headline == "No training step was recorded"
+
+
+@pytest.mark.parametrize(
+    ("share", "count", "bound"),
+    [(0.25, 3, "inconclusive"), (0.2499, 3, "compute-bound"), (0.25, 4, "compute-bound")],
+)
+def test_a_short_window_of_first_use_work_is_a_cold_start(share, count, bound):
+    known = replace(cold(share), steps=steps(count, count=count))
+    assert verdict_of(known).bound == bound
+
+
+@pytest.mark.parametrize(("unknown", "bound"), [(0.5, "inconclusive"), (0.4999, "input-bound")])
+def test_a_verdict_needs_half_of_the_step_explained(unknown, bound):
+    found = verdict_of(facts({"idle.unknown": unknown, "input.wait": 0.3}))
+    assert found.bound == bound
+
+
+def test_timers_alone_ask_for_a_trace():
+    found = verdict_of(timers_only({"idle.unknown": 0.9, "input.wait": 0.1}))
+    assert found.bound == "inconclusive"
+    assert "deep=True" in found.refuted_by
+
+
+@pytest.mark.parametrize(("error", "bound"), [(0.06, "inconclusive"), (0.04, "input-bound")])
+def test_steps_that_differ_too_much_hide_a_cause_instead_of_clearing_the_run(error, bound):
+    # 11 % of waiting is twice 4 % of noise, but not twice 6 %.
+    known = waiting(0.11, step_error_ns=error * STEP_NS)
+    found = verdict_of(known)
+    assert found.bound == bound
+    if bound == "inconclusive":
+        assert found.headline == "The 20 steady steps differ too much to judge"
+
+
+def test_noise_in_a_run_that_loses_nothing_is_no_doubt():
+    assert verdict_of(facts(step_error_ns=0.2 * STEP_NS)).bound == "compute-bound"
+
+
+HEADLINES = {
+    "noisy": waiting(0.11, step_error_ns=0.06 * STEP_NS),
+    **REACHED,
+    "cold": replace(cold(0.8), steps=steps(2, count=2)),
+    "unexplained": facts({"idle.unknown": 0.7}),
+    "logging": stalling(0.4, kind="logging", part="other.log"),
+    "unnamed": stalling(0.4, kind="unnamed", part=None, source="derived"),
+    "user phase": stalling(0.4, kind="ema update", part="other.phase"),
+    "long user phase": stalling(
+        0.4, kind="my very own phase with a name that goes on and on for ever", part="other.phase"
+    ),
+    "phase without spaces": stalling(0.4, kind="x" * 500, part="other.phase"),
+    "on the host": on_host({"input.prep": 0.4}, loader=Loader(kind="DataLoader", num_workers=0)),
+    "a late rank": replace(FIRES["OV001"], waiting_rank_named=True),
+    "a late rank that communicates": replace(FIRES["CO001"], waiting_rank_named=True),
+}
+
+
+@pytest.mark.parametrize("case", HEADLINES, ids=str)
+def test_a_headline_has_at_most_fourteen_words(case):
+    known = HEADLINES[case]
+    known = replace(known, ranks=(replace_rank(known.rank, 12_345),)) if known.waiting_rank_named else known
+    found = verdict_of(known)
+    assert 3 <= len(found.headline.split()) <= 14, found.headline
+    assert not found.headline.endswith(".")
+
+
+def test_a_phase_keeps_the_letters_of_its_name():
+    assert verdict_of(stalling(0.4, kind="EMA update")).headline.startswith("EMA update stops training")
+    assert verdict_of(stalling(0.4, kind="save EMA")).headline.startswith("Save EMA stops training")
+
+
+@pytest.mark.parametrize("kind", ["x" * 500, "a phase whose name goes on and on", "incomprehensibilities " * 3])
+def test_a_long_phase_name_is_cut_where_it_can_be_seen(kind):
+    headline = verdict_of(stalling(0.4, kind=kind)).headline
+    assert len(headline) < 90
+    assert "…" in headline
+
+
+def replace_rank(rank, number):
+    return Rank(rank=number, **{key: getattr(rank, key) for key in ("origin", "breakdown", "busy_ratio", "step_ns")})
+
+
+@pytest.mark.parametrize(
+    ("case", "headline"),
+    [
+        (("input-bound", "wait"), "The GPU waits 40.0 ms of every 100 ms step for data"),
+        (("input-bound", "h2d"), "The GPU spends 30.0 ms of every 100 ms step on batch copies"),
+        (("comm-bound", "bandwidth"), "The GPU spends 20.0 ms of every 100 ms step on communication nothing hides"),
+        (("memory-bound", "capacity"), "The GPU waits 10.0 ms of every 100 ms step for memory allocation"),
+        (("memory-bound", "bandwidth"), "The GPU moves memory for 50.0 ms of every 100 ms step"),
+        (("overhead-bound", "launch"), "The GPU idles 30.0 ms of every 100 ms step while work is issued"),
+        (("overhead-bound", "sync"), "The GPU loses 20.0 ms of every 100 ms step after host syncs"),
+        (("overhead-bound", "checkpoint"), "Checkpoint stops training for 300 ms every 10 steps"),
+        ("on the host", "Training waits 40.0 ms of every 100 ms step for data"),
+    ],
+)
+def test_the_headline_says_who_loses_how_much_of_what_to_what(case, headline):
+    assert verdict_of(HEADLINES[case]).headline == headline
+
+
+def test_the_headline_about_fp32_counts_only_the_fp32_kernels():
+    # Three quarters of the step are math, half of the step is FP32.
+    known = facts({"compute.math": 0.75, "compute.membw": 0.25})
+    known = replace(known, math=FIRES["CP001"].math, spec=FIRES["CP001"].spec)
+    assert verdict_of(known).headline == "The GPU computes in FP32 for 50.0 ms of every 100 ms step"
+
+
+def test_the_headline_about_an_unnamed_stall_is_about_the_stall():
+    known = stalling(0.4, kind="unnamed", part=None, source="derived")
+    assert verdict_of(known).headline == "Something unnamed stops training for 300 ms every 10 steps"
+
+
+@pytest.mark.parametrize("case", [("balanced", ""), "half"])
+def test_a_balanced_run_is_not_told_that_its_causes_cost_less_than_they_do(case):
+    known = REACHED[case] if case in REACHED else facts({"compute.math": 0.4, "other.prof": 0.6})
+    found = verdict_of(known)
+    assert found.bound == "balanced"
+    assert "fix" in found.headline  # a cause may own much of the step, and no fix remove it
+    assert "cause" not in found.headline
+
+
+def ranks_of(traces):
+    return run_facts([rank_facts(f"rank{i}.json", trace.facts(), None) for i, trace in enumerate(traces)])
+
+
+def test_a_straggler_is_named_with_its_own_cause_and_never_comm_bound():
+    delay = 800
+    known = ranks_of(
+        training(12, rank=rank, world_size=4, python=delay * (rank == 2), comm=50 + delay * (rank != 2))
+        for rank in range(4)
+    )
+    found = verdict_of(known)
+    assert (found.bound, found.detail, found.rank) == ("overhead-bound", "python", 2)
+    assert found.headline.startswith("Rank 2 ")
+
+
+def test_a_straggler_seen_alone_from_a_waiting_rank_is_not_told_with_confidence():
+    waits = training(12, rank=0, world_size=4, comm=850)
+    found = verdict_of(ranks_of([waits]))
+    assert found.bound == "comm-bound"
+    assert found.confidence != "high"
+    assert "3 of 4 ranks are missing" in found.consequence
+    assert "every rank" in found.refuted_by
+
+
+def test_ranks_that_all_communicate_are_comm_bound_together():
+    known = ranks_of(training(12, rank=rank, world_size=2, comm=800) for rank in range(2))
+    found = verdict_of(known)
+    assert (found.bound, found.rank) == ("comm-bound", None)
+
+
+def test_the_consequence_counts_the_rules():
+    known = FIRES["IN001"]
+    outcomes = run_rules(known, RULES)
+    fired = sum(entry.status == "fired" for entry in outcomes)
+    blind = sum(entry.status == "missing_data" for entry in outcomes)
+    assert f"{fired} of {len(RULES)} rules fired; {blind} could not run." in diagnose(known, outcomes).consequence
+
+
+shares = st.dictionaries(
+    st.sampled_from([name for name in PARTS if name != "idle.unknown"]), st.floats(0.001, 0.3), max_size=3
+)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(shares, st.sampled_from(["gpu", "cpu"]), st.integers(1, 30), st.booleans())
+def test_whatever_the_parts_the_verdict_keeps_its_promises(found_shares, mode, steady, named):
+    known = replace(
+        facts(found_shares, steady=steady),
+        mode=mode,
+        trust=Trust(mode=mode),
+        waiting_rank_named=named,
+        loader=Loader(kind="DataLoader", num_workers=0),
+        input=replace(INPUT, single_process=True),
+        stalls=(
+            Stall(
+                kind="checkpoint", part="other.ckpt", count=3, period=None, excess_ns=4.5 * MS,
+                share=found_shares.get("other.ckpt", 0.0), source="measured", steps=(1, 2),
+            ),
+        ),
+    )  # fmt: skip
+    outcomes = run_rules(known, RULES)
+    assert not [entry.reason for entry in outcomes if entry.status == "error"]
+    found = diagnose(known, outcomes)
+    assert len(found.headline.split()) <= 14, found.headline
+    assert found.bound not in found.contenders
+    if found.saving is not None:
+        assert found.saving.low <= found.saving.expected <= found.saving.high <= 1.0
+        best = max(f.saving.expected for entry in outcomes for f in entry.findings if f.saving and f.bound)
+        assert found.saving.expected == best
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(st.floats(0.02, 0.5), st.floats(0.01, 0.3))
+def test_more_of_the_winning_cause_never_unseats_it(share, more):
+    def verdict(total):
+        return verdict_of(facts({"input.wait": total, "over.python": 0.1}, loader=Loader(kind="x", num_workers=2)))
+
+    if verdict(share).bound == "input-bound":
+        assert verdict(min(share + more, 0.85)).bound == "input-bound"
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(st.floats(-0.01, 0.01), st.sampled_from([0.04, 0.2, 0.35, 0.5]))
+def test_one_percent_of_noise_does_not_flip_a_clear_verdict(noise, share):
+    clear = facts({"input.wait": share}, loader=Loader(kind="DataLoader", num_workers=2))
+    noisy = replace(clear, parts=parts({"input.wait": share * (1 + noise), "compute.math": 1 - share * (1 + noise)}))
+    assert verdict_of(noisy).bound == verdict_of(clear).bound
+
+
+def test_the_rank_of_a_steady_run_is_not_named():
+    assert verdict_of(FIRES["IN001"]).rank is None
