@@ -30,6 +30,7 @@ _PLAIN_DOWNLOAD_BYTES = 48_000
 _MOST_PAGE_BYTES = 400_000
 _MOST_EXPLORER_BYTES = 2_200_000
 _STEP_WIDTH_PX = 26
+_SCRIPT_LEVEL = 6
 # Base 85 with the three characters that HTML reads replaced by three that it does not use; report.js has the table.
 _B85_TO_HTML = str.maketrans("<>&", ",.:")
 _NUMBER_UNIT = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s|B|KiB|MiB|GiB|TiB)(?![A-Za-z]))")
@@ -104,11 +105,14 @@ class _Packed(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=1)
 def _figure_script() -> _Packed:
-    """The installed plotly's own script. Base 85 makes the page 120 kB smaller than base 64."""
+    """The installed plotly's own script. Base 85 makes the page 120 kB smaller than base 64.
+
+    Level 9 makes it 4 kB smaller still and takes a third longer (zlib 1.2.13).
+    """
     from plotly.offline import get_plotlyjs
 
     script = get_plotlyjs().encode("utf-8")
-    packed = gzip.compress(script, 9, mtime=0)
+    packed = gzip.compress(script, _SCRIPT_LEVEL, mtime=0)
     text = base64.b85encode(packed, pad=True).decode("ascii").translate(_B85_TO_HTML)
     return _Packed(text, len(packed), _policy_hash(script))
 
