@@ -53,7 +53,8 @@ def analyze(
     if rank is not None:
         ranks = _only(ranks, rank)
     world_size = record.manifest.world_size if record and record.manifest else None
-    facts = run_facts(ranks, device=device, world_size=world_size, recorded=recorded)
+    notes = record.notes if record else ()
+    facts = run_facts(ranks, device=device, world_size=world_size, recorded=recorded, notes=notes)
     outcomes = run_rules(facts, RULES, select=select, ignore=ignore)
     return Report(
         verdict=diagnose(facts, outcomes),

@@ -60,18 +60,20 @@ class _Best:
 
 def diagnose(facts: Facts, outcomes: Sequence[Outcome]) -> Verdict:
     """Rank bounds by expected saving, never by share; refuse where nothing steady was recorded."""
-    refusal = _refusal(facts)
-    if refusal is not None:
-        return _with_scope(facts, outcomes, refusal, {})
     best = _best_per_bound(outcomes)
     ranked = sorted(best.values(), key=lambda entry: -entry.expected)
-    if ranked and ranked[0].expected >= NAMED_SAVING:
+    named = bool(ranked) and ranked[0].expected >= NAMED_SAVING
+    # Without a trace most of a step is bound to be unexplained; what the timers measured stands all the same.
+    refusal = _refusal(facts, unexplained=facts.trace_read or not named)
+    if refusal is not None:
+        return _with_scope(facts, outcomes, refusal, {})
+    if named:
         return _with_scope(facts, outcomes, _named(facts, ranked[0], ranked[1:]), best)
     return _with_scope(facts, outcomes, _unnamed(facts, ranked), best)
 
 
-def _refusal(facts: Facts) -> Verdict | None:
-    """The inconclusive verdict, if the recording cannot carry another one."""
+def _refusal(facts: Facts, *, unexplained: bool) -> Verdict | None:
+    """The inconclusive verdict, if the recording cannot carry another one; ``unexplained`` time may be the reason."""
 
     def inconclusive(headline: str, refuted_by: str) -> Verdict:
         return Verdict(bound="inconclusive", confidence="low", headline=headline, refuted_by=refuted_by)
@@ -83,7 +85,7 @@ def _refusal(facts: Facts) -> Verdict | None:
             f"Only a cold start was recorded: first-use work takes {format_ratio(facts.cold.share)}",
             "Record at least 10 steps after the first 5.",
         )
-    if facts.share("idle.unknown") >= LARGEST_UNKNOWN:
+    if unexplained and facts.share("idle.unknown") >= LARGEST_UNKNOWN:
         return inconclusive(
             f"{format_ratio(facts.share('idle.unknown'))} of the step cannot be explained",
             "Record a trace of some steps: profilerkit.profile(..., deep=True)."
@@ -200,9 +202,9 @@ def _headline(facts: Facts, top: _Best) -> str:
         case "overhead-bound", "python" if top.finding.evidence[0].origin not in _STALL_ORIGINS:
             if facts.mode == "cpu":
                 return f"{who} spends {time('over.python')} of {step} in Python"
-            return f"{who} idles {time('over.')} of {step} while Python runs"
+            return f"{who} idles {time('over.python')} of {step} while Python runs"
         case "overhead-bound", "launch":
-            return f"{who} idles {time('over.')} of {step} while work is issued"
+            return f"{who} idles {time('over.dispatch', 'over.launch')} of {step} while work is issued"
         case _:
             return top.finding.title
 

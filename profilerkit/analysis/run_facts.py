@@ -22,6 +22,7 @@ def run_facts(
     device: str | None = None,
     world_size: int | None = None,
     recorded: int | None = None,
+    notes: Sequence[str] = (),
 ) -> Facts:
     """Facts of a run, told from its judged rank.
 
@@ -30,6 +31,7 @@ def run_facts(
         device: a device name that overrides the one in the trace.
         world_size: ranks of the job as its manifest says; ``None`` leaves it to the traces.
         recorded: ranks that could be read, where ``ranks`` are chosen among them.
+        notes: what is said about the run as a whole, for the trust section.
     """
     judged, named = _judge(ranks)
     chosen = ranks[judged]
@@ -46,7 +48,7 @@ def run_facts(
         step_error_ns=chosen.step_error_ns,
         parts=chosen.parts,
         ranks=tuple(_rank(rank) for rank in ranks),
-        trust=_trust(ranks, chosen),
+        trust=_trust(ranks, chosen, notes),
         judged_rank=judged,
         world_size=world,
         missing_ranks=max(world - (recorded or len(ranks)), 0) if world is not None else None,
@@ -129,13 +131,13 @@ def _rank(rank: RankFacts) -> Rank:
     )
 
 
-def _trust(ranks: Sequence[RankFacts], chosen: RankFacts) -> Trust:
+def _trust(ranks: Sequence[RankFacts], chosen: RankFacts, of_the_run: Sequence[str]) -> Trust:
     damage = [rank.trace.columns.damage for rank in ranks if rank.trace]
     trace = chosen.trace
     meta = chosen.record.meta if chosen.record else None
     step_ns = chosen.steps.time_ns.median if chosen.steps.time_ns else None
     own = meta.self_ns_per_step if meta else None
-    notes = [note for entry in damage for note in entry.notes]
+    notes = [*of_the_run, *(note for entry in damage for note in entry.notes)]
     notes += [note for rank in ranks if rank.record for note in rank.record.notes]
     if trace and trace.partition.mode == "cpu" and trace.columns.meta.backend == "nccl":
         notes.insert(0, "The job used NCCL, but the trace holds no device events: only the host side is judged.")

@@ -66,10 +66,10 @@ class LaunchBound(Rule):
         value = saving(facts, expected, share)
         if facts.trust.inflation_ratio is None and facts.mode == "gpu":
             value = revise(value, low=self.unmeasured_inflation_ratio * value.low)
-        return Fired((self._finding(facts, share, value, detail="python" if python > issuing else "launch"),))
+        return Fired((self._finding(facts, value, detail="python" if python > issuing else "launch"),))
 
-    def _finding(self, facts: Facts, share: float, value: Saving, detail: str) -> Finding:
-        time = format_ns(share * (facts.mean_step_ns or 0.0))
+    def _finding(self, facts: Facts, value: Saving, detail: str) -> Finding:
+        time = format_ns(value.expected * (facts.mean_step_ns or 0.0))
         known = facts.trust.inflation_ratio is not None
         at_most: Confidence = "high" if known else "medium"
         if detail == "python":
