@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.whatif import relative_error
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Bound, Confidence, Finding, Outcome, Saving
-from profilerkit.model.step import Family
-from profilerkit.model.verdict import RuledOut, Verdict
+from profilerkit.model.step import PARTS
+from profilerkit.model.verdict import BOUND_FAMILY, RuledOut, Verdict
 from profilerkit.rules.rule import confidence, weakest
 from profilerkit.units import format_ns, format_ratio, format_ratio_range
 
@@ -16,24 +17,15 @@ NAMED_SAVING = 0.10
 CONTENDER_SAVING = 0.05
 #: Share of the step that compute kernels must own to call a run without savings compute-bound.
 MOST_OF_THE_STEP = 0.5
-#: First-use work above this share of a window of at most ``COLD_STEPS`` steps: nothing steady was recorded.
-COLD_SHARE = 0.25
-COLD_STEPS = 3
-#: A verdict needs this much of the step explained.
-LARGEST_UNKNOWN = 0.5
+#: More of the step than this unexplained, or in one part that no rule priced, and there is no verdict; above the
+#: second there is none with high confidence.
+LARGEST_UNPRICED = 0.25
+NOTED_UNPRICED = 0.10
 #: Relative standard error of the step time above which silence of the rules means noise, not health.
 NOISY_STEPS = 0.05
 
 #: Where a stall's evidence comes from; its title, not the parts of the typical step, says what it costs.
 _STALL_ORIGINS = ("named phase", "length of the steps")
-
-_FAMILY: dict[Bound, Family] = {
-    "input-bound": "input",
-    "memory-bound": "memory",
-    "comm-bound": "communication",
-    "overhead-bound": "overhead",
-    "compute-bound": "compute",
-}
 
 #: What a family of parts does to the step, for the table of bounds that were ruled out.
 _WORK: dict[Bound, str] = {
@@ -72,27 +64,39 @@ def diagnose(facts: Facts, outcomes: Sequence[Outcome]) -> Verdict:
     return _with_scope(facts, outcomes, _unnamed(facts, ranked), best)
 
 
+def _inconclusive(headline: str, refuted_by: str) -> Verdict:
+    return Verdict(bound="inconclusive", confidence="low", headline=headline, refuted_by=refuted_by)
+
+
 def _refusal(facts: Facts, *, unexplained: bool) -> Verdict | None:
     """The inconclusive verdict, if the recording cannot carry another one; ``unexplained`` time may be the reason."""
-
-    def inconclusive(headline: str, refuted_by: str) -> Verdict:
-        return Verdict(bound="inconclusive", confidence="low", headline=headline, refuted_by=refuted_by)
-
     if facts.steps.time_ns is None or not facts.mean_step_ns:
-        return inconclusive("No training step was recorded", "Call prof.step(), or wrap the loader.")
-    if facts.cold and facts.cold.share >= COLD_SHARE and facts.steps.count <= COLD_STEPS:
-        return inconclusive(
+        return _inconclusive("No training step was recorded", "Call prof.step(), or wrap the loader.")
+    if facts.device_events_missing:
+        return _inconclusive(
+            "The run used a device, but none of its events is in the trace",
+            "The file is cut off: record fewer steps, or save it again."
+            if facts.trust.truncated
+            else "Record with ProfilerActivity.CUDA beside ProfilerActivity.CPU.",
+        )
+    if facts.cold:
+        return _inconclusive(
             f"Only a cold start was recorded: first-use work takes {format_ratio(facts.cold.share)}",
             "Record at least 10 steps after the first 5.",
         )
-    if unexplained and facts.share("idle.unknown") >= LARGEST_UNKNOWN:
-        return inconclusive(
-            f"{format_ratio(facts.share('idle.unknown'))} of the step cannot be explained",
-            "Record a trace of some steps: profilerkit.profile(..., deep=True)."
-            if not facts.trace_read
-            else "Record all streams and the host side: ProfilerActivity.CPU and ProfilerActivity.CUDA.",
+    if unexplained and facts.share("idle.unknown") >= LARGEST_UNPRICED:
+        return _inconclusive(
+            f"{format_ratio(facts.share('idle.unknown'))} of the step cannot be explained", _what_to_record(facts)
         )
     return None
+
+
+def _what_to_record(facts: Facts) -> str:
+    """How the next recording would explain more."""
+    if facts.trace_read:
+        return "Record more steps, with every stream and the host: ProfilerActivity.CPU and ProfilerActivity.CUDA."
+    why = next((signal.reason for signal in facts.trust.signals if signal.name == "operator trace"), "")
+    return f"Record a trace of some steps; this run has none: {why}." if why else "Record a trace of some steps."
 
 
 def _best_per_bound(outcomes: Sequence[Outcome]) -> dict[Bound, _Best]:
@@ -112,7 +116,7 @@ def _best_per_bound(outcomes: Sequence[Outcome]) -> dict[Bound, _Best]:
 
 
 def _named(facts: Facts, top: _Best, others: Sequence[_Best]) -> Verdict:
-    share = facts.family(_FAMILY[top.bound])
+    share = facts.family(BOUND_FAMILY[top.bound])
     second = others[0].expected if others else 0.0
     sure: Confidence = "high" if top.expected >= 1.5 * second else "medium"
     return Verdict(
@@ -122,48 +126,97 @@ def _named(facts: Facts, top: _Best, others: Sequence[_Best]) -> Verdict:
         headline=_headline(facts, top),
         share=share,
         saving=top.saving,
-        rank=facts.rank.rank if facts.waiting_rank_named else None,
+        rank=_late_rank(facts),
         contenders=tuple(entry.bound for entry in others if entry.expected >= CONTENDER_SAVING),
         refuted_by=top.finding.confirm,
     )
 
 
 def _unnamed(facts: Facts, ranked: Sequence[_Best]) -> Verdict:
-    """No saving reaches 10 %: compute-bound if none reaches 5 % and kernels own the step, else balanced.
-
-    Where the steps are so noisy that no rule could speak about a loss, that is neither.
-    """
-    noise = facts.step_error_ns / facts.step_ns if facts.step_ns else 0.0
-    lost = max(facts.family(family) for family in ("input", "communication", "overhead"))
-    if not ranked and lost >= NAMED_SAVING and noise >= NOISY_STEPS:
-        return Verdict(
-            bound="inconclusive",
-            confidence="low",
-            headline=f"The {facts.steps.steady} steady steps differ too much to judge",
-            refuted_by="Record at least 10 steps after the first 5.",
-        )
+    """No saving reaches 10 %: the kernels, if they own the step and no saving reaches 5 %; else balanced."""
     contenders = tuple(entry.bound for entry in ranked if entry.expected >= CONTENDER_SAVING)
-    kernels = facts.share("compute.")
-    if not contenders and kernels >= MOST_OF_THE_STEP:
-        time = format_ns(kernels * (facts.mean_step_ns or 0.0))
-        return Verdict(
-            bound="compute-bound",
-            detail="math" if facts.share("compute.math") >= facts.share("compute.membw") else "bandwidth",
-            confidence=confidence(facts, "high" if facts.mode == "gpu" else "medium"),
-            headline=f"Computation fills {time} of every {_step(facts)} step; no fix reaches 5 %",
-            share=kernels,
-            refuted_by="A finding with an expected saving of 5 % or more.",
+    unpriced, share = _largest_unpriced(facts, ranked)
+    if share >= LARGEST_UNPRICED:
+        return _unpriced_verdict(facts, unpriced, share)
+    lost = max(facts.family(family) for family in ("input", "communication", "overhead"))
+    if not ranked and lost >= NAMED_SAVING and relative_error(facts) >= NOISY_STEPS:
+        return _inconclusive(
+            f"The {facts.steps.steady} steady steps differ too much to judge",
+            "Record at least 10 steps after the first 5.",
         )
+    sure: Confidence = "medium" if share >= NOTED_UNPRICED or facts.mode != "gpu" else "high"
+    if not contenders and facts.share("compute.") >= MOST_OF_THE_STEP:
+        return _kernels_own_it(facts, confidence(facts, sure))
     limit = "10 %" if contenders else "5 %"
     return Verdict(
         bound="balanced",
         confidence=confidence(facts, "medium"),
-        headline=f"No single fix saves more than {limit} of the {_step(facts)} step",
-        share=None,
+        headline=f"{_whose(facts)}No single fix saves more than {limit} of the {_step(facts)} step",
         saving=ranked[0].saving if contenders else None,
+        rank=_late_rank(facts),
         contenders=contenders,
         refuted_by="More steps: small causes need many to stand out.",
     )
+
+
+def _kernels_own_it(facts: Facts, sure: Confidence) -> Verdict:
+    """Compute-bound, or memory-bound where most of the kernels are of the kind that moves memory."""
+    kernels = facts.share("compute.")
+    moving = facts.share("compute.membw")
+    memory = moving > kernels - moving
+    largest = max(("math", "small", "other"), key=lambda kind: facts.share(f"compute.{kind}"))
+    time = format_ns((moving if memory else kernels - moving) * (facts.mean_step_ns or 0.0))
+    what = "moves memory" if memory else "computes"
+    return Verdict(
+        bound="memory-bound" if memory else "compute-bound",
+        detail="bandwidth" if memory else {"math": "math", "small": "small kernels"}.get(largest, ""),
+        # Names tell the kind of a kernel, not the bytes it moved.
+        confidence=weakest(sure, "medium") if memory else sure,
+        headline=f"{_who(facts)} {what} for {time} of every {_step(facts)} step; no fix reaches 5 %",
+        share=facts.family("memory" if memory else "compute"),
+        rank=_late_rank(facts),
+        refuted_by="A finding with an expected saving of 5 % or more.",
+    )
+
+
+def _largest_unpriced(facts: Facts, ranked: Sequence[_Best]) -> tuple[str, float]:
+    """The largest part outside the kernels that no finding prices, and its share."""
+    priced = {BOUNDBOUND_FAMILY[entry.bound] for entry in ranked if entry.expected >= CONTENDER_SAVING}
+    parts = [part for part in facts.parts if not part.part.startswith("compute.") and part.family not in priced]
+    largest = max(parts, key=lambda part: part.share, default=None)
+    return (largest.part, largest.share) if largest else ("", 0.0)
+
+
+def _unpriced_verdict(facts: Facts, part: str, share: float) -> Verdict:
+    if part.startswith("comm."):
+        alone = len(facts.ranks) == 1 and (facts.world_size or 1) > 1
+        return _inconclusive(
+            f"{_whose(facts)}{format_ratio(share)} of the step is communication that nothing could hide",
+            "Record every rank: from one, waiting for a late rank and transfer look the same."
+            if alone
+            else "Compare the bus bandwidth with the link's: the transfers may be slow.",
+        )
+    return _inconclusive(
+        f"{_whose(facts)}{format_ratio(share)} of the step is {PARTS[part][1].lower()}, which no rule prices yet",
+        "Look at the steps of the trace by hand.",
+    )
+
+
+def _late_rank(facts: Facts) -> int | None:
+    """The rank the others wait for; ``None`` if there is none."""
+    if facts.waiting_share is None:
+        return None
+    return facts.rank.rank if facts.rank.rank is not None else facts.judged_rank
+
+
+def _who(facts: Facts) -> str:
+    late = _late_rank(facts)
+    return f"Rank {late}" if late is not None else "The GPU" if facts.mode == "gpu" else "Training"
+
+
+def _whose(facts: Facts) -> str:
+    late = _late_rank(facts)
+    return f"Rank {late}: " if late is not None else ""
 
 
 def _step(facts: Facts) -> str:
@@ -173,9 +226,7 @@ def _step(facts: Facts) -> str:
 def _headline(facts: Facts, top: _Best) -> str:
     """Who loses how much of what to what, at most 14 words."""
     detail = top.finding.detail
-    who = "The GPU" if facts.mode == "gpu" else "Training"
-    if facts.waiting_rank_named:
-        who = f"Rank {facts.rank.rank if facts.rank.rank is not None else facts.judged_rank}"
+    who = _who(facts)
     step = f"every {_step(facts)} step"
 
     def time(*parts: str) -> str:
@@ -211,7 +262,7 @@ def _headline(facts: Facts, top: _Best) -> str:
 
 def _with_scope(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, best: dict[Bound, _Best]) -> Verdict:
     """Add what rules the other bounds out, and the line of scope under the headline."""
-    others = [bound for bound in _FAMILY if bound != verdict.bound and bound not in verdict.contenders]
+    others = [bound for bound in BOUND_FAMILY if bound != verdict.bound and bound not in verdict.contenders]
     return revise(
         verdict,
         ruled_out=tuple(_ruled_out(facts, bound, best.get(bound)) for bound in others)
@@ -222,7 +273,7 @@ def _with_scope(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
 
 
 def _ruled_out(facts: Facts, bound: Bound, best: _Best | None) -> RuledOut:
-    share = facts.family(_FAMILY[bound])
+    share = facts.family(BOUND_FAMILY[bound])
     part = format_ratio(share)
     what = _WORK[bound]
     if best is not None:
@@ -246,11 +297,14 @@ def _consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict) ->
         sentences.append(verdict.refuted_by)
     elif verdict.saving is not None:
         saved = format_ratio_range(verdict.saving.low, verdict.saving.high)
-        sentences.append(f"The best fix saves {saved} of the step.")
+        sentences.append(f"The best fix saves {format_ratio(verdict.saving.expected)} ({saved}) of the step.")
     if verdict.bound != "inconclusive" and facts.steps.steady < 8:
         plural = "s" if facts.steps.steady != 1 else ""
         sentences.append(f"Only {facts.steps.steady} steady step{plural}.")
+    if facts.waiting_share is not None:
+        sentences.append(f"The other ranks wait for it {format_ratio(facts.waiting_share)} of the step.")
     if facts.missing_ranks:
         sentences.append(f"{facts.missing_ranks} of {facts.world_size} ranks are missing.")
+    sentences += facts.doubts[:1]
     sentences.append(f"{fired} of {len(outcomes)} rules fired; {blind} could not run.")
     return " ".join(sentences)

@@ -59,29 +59,27 @@ def comm_facts(
     work = working & ~names
     compute = intersect(window, union(columns.ts_ns[work], columns.end_ns[work]))
     exposed = subtract(transfers, compute)
-    sizes, table = _table(columns, rows, exposed)
+    small_ratio, table = _table(columns, rows, exposed)
     return CommFacts(
         per_step=len(rows) / count,
         total_ns=transfers.total_ns / count,
         exposed_ns=exposed.total_ns / count,
         alone_compute_ns=subtract(compute, transfers).total_ns / count,
-        small_ratio=float((sizes < SMALL_COLLECTIVE_BYTES).mean()) if len(sizes) else None,
+        small_ratio=small_ratio,
         table=table,
     )
 
 
-def _table(columns: TraceColumns, rows: I64, exposed: Spans) -> tuple[I64, tuple[Collective, ...]]:
-    """Known payloads of ``rows``, and the collectives grouped by name, type and group size."""
+def _table(columns: TraceColumns, rows: I64, exposed: Spans) -> tuple[float | None, tuple[Collective, ...]]:
+    """Share of the time in small collectives, and all of ``rows`` grouped by name, type and group size."""
     metadata = {args.row: args for args in columns.collectives}
     groups: dict[tuple[str, str | None, int | None], list[int]] = {}
-    sizes: list[int] = []
     payload: dict[int, int] = {}
     for row in rows.tolist():
         args = metadata.get(row)
         size = payload_bytes(args) if args else None
         if size is not None:
             payload[row] = size
-            sizes.append(size)
         name = args.name if args else columns.strings[columns.name[row]]
         key = (name, args.dtype if args else None, args.group_size if args else None)
         groups.setdefault(key, []).append(row)
@@ -102,4 +100,8 @@ def _table(columns: TraceColumns, rows: I64, exposed: Spans) -> tuple[I64, tuple
             )
         )
     table.sort(key=lambda entry: -entry.total_ns)
-    return np.array(sizes, dtype=np.int64), tuple(table[:20])
+    sized = np.array(list(payload), dtype=np.int64)
+    small = np.array([payload[row] < SMALL_COLLECTIVE_BYTES for row in sized.tolist()], dtype=bool)
+    timed = int(columns.dur_ns[sized].sum())
+    ratio = float(columns.dur_ns[sized[small]].sum()) / timed if timed else None
+    return ratio, tuple(table[:20])

@@ -15,7 +15,6 @@ class InputFacts:
     """The wait for batches.
 
     Attributes:
-        wait_ns: mean wait per steady step that the step could not hide, ns.
         cpu_ratio: CPU time of the waiting thread / wait; ``None`` when not measured.
         fetches: how many fetches were seen in the steady window.
         single_process: the main process loads the data itself; ``None`` when unknown.
@@ -24,7 +23,6 @@ class InputFacts:
         longest_ns: start and end of the longest wait, on the recording's clock.
     """
 
-    wait_ns: float
     cpu_ratio: float | None
     fetches: int
     single_process: bool | None
@@ -37,22 +35,29 @@ class InputFacts:
 class DeviceFacts:
     """What ran on the device, per steady step.
 
-    ``queue_empty_ratio`` is the share of kernels that started with nothing queued ahead of them; ``idle_ratio`` and
-    ``small_count_ratio`` are ratios of time and of kernel count.
+    Attributes:
+        name: ``None`` when the trace does not say.
+        kernels_per_step: count.
+        median_kernel_ns: duration.
+        busy_ratio: time in which any event ran.
+        queue_empty_ratio: share of kernels that started with nothing queued ahead of them; ``None`` without launches.
+        between_ratio: share of the idle Python time that lies in short gaps between operators, not in longer stretches.
     """
 
     name: str | None
     kernels_per_step: float
     median_kernel_ns: float
-    small_count_ratio: float
     busy_ratio: float
-    unlinked_ratio: float
     queue_empty_ratio: float | None
+    between_ratio: float
 
 
 @dataclass(frozen=True, slots=True)
 class CopyFacts:
-    """Host-to-device copies from pageable memory of at least 64 KiB, per steady step."""
+    """Host-to-device copies from pageable memory of at least 64 KiB, per steady step.
+
+    ``exposed_ns`` is the time in which the device ran nothing else, the host's part of the copies included.
+    """
 
     per_step: float
     bytes_per_step: float
@@ -67,11 +72,10 @@ class CopyFacts:
 
 @dataclass(frozen=True, slots=True)
 class SyncFacts:
-    """Blocking calls per steady step: how many, how long the host waited in them, how much queue they drained."""
+    """Blocking calls per steady step: how many, how long the host waited in them, which names how often."""
 
     per_step: float
     blocked_ns: float
-    drained_ns: float
     culprits: tuple[tuple[str, int], ...]
 
 
@@ -80,14 +84,12 @@ class AllocatorFacts:
     """cudaMalloc / cudaFree and their kin, per steady step."""
 
     calls_per_step: float
-    host_ns: float
 
 
 @dataclass(frozen=True, slots=True)
 class MathFacts:
     """Matrix and convolution kernels: time shares of the steady step by what the names tell."""
 
-    math_share: float
     fp32_share: float
     tensor_core_share: float
     compute_major: int | None
@@ -108,7 +110,7 @@ class ChainFacts:
 class CommFacts:
     """Collectives per steady step: total, exposed, and what compute there is to hide behind.
 
-    ``small_ratio`` is the share of collectives below 1 MB, ``None`` without sizes.
+    ``small_ratio`` is the share of their time in collectives below 1 MB, ``None`` without sizes.
     """
 
     per_step: float
@@ -151,7 +153,7 @@ class Stall:
 
 @dataclass(frozen=True, slots=True)
 class ColdFacts:
-    """First-use work: slow runtime calls that do not recur. ``share`` of the window; ``calls`` the longest names."""
+    """A window that first-use work dominates. ``share`` of it under slow calls; ``calls`` the longest of them."""
 
     share: float
     calls: tuple[tuple[str, int], ...]
@@ -164,26 +166,31 @@ class Facts:
     Attributes:
         mode: gpu, cpu (main thread stands for the device) or steps (timers only).
         step_ns: median steady step, ns; ``None`` if there is none.
-        step_error_ns: its standard error.
+        step_error_ns: its standard error; ``None`` for a single step.
         parts: breakdown of the judged rank, largest first.
         ranks: every rank that was read.
         judged_rank: position in ``ranks`` of the rank the parts describe.
         missing_ranks: ranks of the job that were not read; ``None`` when unknown.
-        usable_cores: of the host; ``None`` when unknown.
+        waiting_share: share of a step that the median other rank waits for the judged one; ``None`` if none is late.
+        device_events_missing: the trace shows that a device was used, and holds none of its events.
+        doubts: what makes the split of the step less sure, in plain sentences.
+        usable_cores: of the host, divided among its ranks; ``None`` when unknown.
         spec: device peaks; ``None`` for an unknown device.
     """
 
     mode: Literal["gpu", "cpu", "steps"]
     steps: Steps
     step_ns: float | None
-    step_error_ns: float
+    step_error_ns: float | None
     parts: tuple[Part, ...]
     ranks: tuple[Rank, ...]
     trust: Trust
     judged_rank: int = 0
     world_size: int | None = None
     missing_ranks: int | None = None
-    waiting_rank_named: bool = False
+    waiting_share: float | None = None
+    device_events_missing: bool = False
+    doubts: tuple[str, ...] = ()
     input: InputFacts | None = None
     loader: Loader | None = None
     usable_cores: float | None = None

@@ -34,9 +34,10 @@ _COPY_CALL = re.compile(r"^(?:cuda|hip|cu)Memcpy")
 _COMPILE = re.compile(
     r"dynamo_timed|entire_(?:frame|backward)_compile|backend_compile|compile_inner|^dynamo$|^inductor_codecache"
 )
+_NAMED = re.compile("^" + re.escape(PHASE_SPAN_PREFIX))
 _GC = re.compile(r"gc\.collect|^Python GC")
 _ANNOTATIONS = (
-    ("other.ckpt", re.compile(r"checkpoint|torch\.save|save_(?:model|state|checkpoint)|^save\b", re.IGNORECASE)),
+    ("other.ckpt", re.compile(r"checkpoint|torch\.save|save_(?:model|state)|^save\b", re.IGNORECASE)),
     ("other.eval", re.compile(r"\b(?:eval|evaluate|evaluation|validate|validation)\b", re.IGNORECASE)),
     ("other.log", re.compile(r"\blog(?:ging)?\b", re.IGNORECASE)),
 )
@@ -53,7 +54,8 @@ class HostNames:
     copy_call: Mask
     compiles: Mask
     collects: Mask
-    annotation: I64  # leaf of a named phase, -1 for none
+    annotation: I64  # leaf of a phase, -1 for none
+    named: Mask  # phases that the user named for what is no training: checkpoint, evaluation, logging
 
     @classmethod
     def of(cls, columns: TraceColumns) -> "HostNames":
@@ -74,6 +76,7 @@ class HostNames:
             compiles=mask(_COMPILE),
             collects=mask(_GC),
             annotation=annotation,
+            named=mask(_NAMED) & np.isin(annotation, [leaf(part) for part, _ in _ANNOTATIONS]),
         )
 
 
@@ -92,7 +95,9 @@ def _annotation_leaf(text: str) -> int:
     if text.startswith(("enumerate(DataLoader)", "ProfilerStep#", "Optimizer.", INPUT_SPAN)):
         return -1
     found = phase_leaf(text)
-    return -1 if found == leaf("other.phase") else found
+    # Activation checkpointing names its ranges alike: only a saved checkpoint is one.
+    recompute = found == leaf("other.ckpt") and "save" not in text.lower()
+    return -1 if recompute or found == leaf("other.phase") else found
 
 
 def main_thread(columns: TraceColumns) -> int:
@@ -145,10 +150,11 @@ def host_thread(columns: TraceColumns, names: HostNames, thread: int, copied: I6
     runtime = own & (category == Category.RUNTIME)
     blocking = runtime & names.sync_call[name] & (columns.dur_ns >= BLOCKING_CALL_NS)
     layers = [
+        *_phases(columns, names.annotation, own & names.named[name]),
         with_label(preparing, leaf("input.prep")),
         with_label(loading, leaf("input.wait")),
         with_label(spans(runtime & names.allocator[name]), leaf("mem.alloc")),
-        *_phases(columns, names, own),
+        *_phases(columns, names.annotation, own & ~names.named[name]),
         with_label(spans(own & (category == Category.OVERHEAD)), leaf("other.prof")),
         with_label(spans(own & names.collects[name]), leaf("over.gc")),
         with_label(spans(own & names.compiles[name]), leaf("warm.compile")),
@@ -160,9 +166,9 @@ def host_thread(columns: TraceColumns, names: HostNames, thread: int, copied: I6
     return HostThread(tuple(layers), start[blocking][order], end[blocking][order], operators)
 
 
-def _phases(columns: TraceColumns, names: HostNames, own: Mask) -> list[Segments]:
-    """Named phases of a thread: checkpoint, evaluation, logging, the user's own."""
-    leaves = np.where(own & (columns.category == Category.ANNOTATION), names.annotation[columns.name], -1)
+def _phases(columns: TraceColumns, leaf_of: I64, own: Mask) -> list[Segments]:
+    """Phases of a thread: checkpoint, evaluation, logging, the user's own. Those the user named own what is in them."""
+    leaves = np.where(own & (columns.category == Category.ANNOTATION), leaf_of[columns.name], -1)
     present = [int(value) for value in np.unique(leaves) if value >= 0]
     out = []
     for value in present:

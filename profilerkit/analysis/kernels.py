@@ -42,13 +42,15 @@ _MATH_OPERATOR = re.compile(
     r"|^mkldnn::|^onednn::",
 )
 _POINTWISE = re.compile(
-    r"elementwise|vectorized|unrolled|triton_poi|dropout|norm|softmax|relu|gelu|silu", re.IGNORECASE
+    r"^(?!triton).*(?:elementwise|vectorized|unrolled|dropout|norm|softmax|relu|gelu|silu)", re.IGNORECASE | re.DOTALL
 )
 _TENSOR_CORE = re.compile(
-    r"tensorop|s\d{3,5}gemm|_s1688|_s16816|_h1688|_h16816|_i8816|1688|16816|884|hmma|imma|wgmma|gmma|nvjet|tf32|sm90_xmma"
-    r"|sm80_xmma|bf16|fp16|f16f16|flash|fmha",
+    r"tensorop|s\d{3,5}gemm|_s1688|_s16816|_h1688|_h16816|_i8816|1688|16816|884|hmma|imma|wgmma|gmma|nvjet|tf32"
+    r"|bf16|fp16|f16f16|flash|fmha",
     re.IGNORECASE,
 )
+#: FP32 on the vector units, whatever else the name holds: xmma kernels carry their architecture in both kinds.
+_VECTOR_UNITS = re.compile(r"ffma|simt", re.IGNORECASE)
 _FP32_MATH = re.compile(
     r"sgemm|ffma|f32f32_f32f32|simt_s|_scudnn|scudnn|fp32|winograd|implicit_convolve_sgemm", re.IGNORECASE
 )
@@ -74,7 +76,7 @@ class KernelNames:
         communication: collectives and point-to-point transfers.
         math: kernels and operators whose cost is arithmetic.
         bandwidth: kernels whose cost is memory traffic; math wins where both match.
-        pointwise: kernels that a compiler can fuse with their neighbours.
+        pointwise: kernels that a compiler can fuse with their neighbours and has not fused yet.
         tensor_core: math kernels that run on tensor or matrix cores, as far as names tell.
         fp32_math: math kernels that compute in FP32 on vector units, as far as names tell.
     """
@@ -90,7 +92,8 @@ class KernelNames:
     def of(cls, columns: TraceColumns) -> "KernelNames":
         """Classify every name in use once."""
         used = in_use(columns)
-        kernel_math, tensor_core = matching(columns, used, _MATH), matching(columns, used, _TENSOR_CORE)
+        kernel_math = matching(columns, used, _MATH)
+        tensor_core = matching(columns, used, _TENSOR_CORE) & ~matching(columns, used, _VECTOR_UNITS)
         return cls(
             communication=matching(columns, used, _COMMUNICATION),
             math=kernel_math | matching(columns, used, _MATH_OPERATOR),

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from profilerkit.analysis.composition import Measured, compose
 from profilerkit.analysis.facts import InputFacts, Stall
-from profilerkit.analysis.leaves import LEAVES
 from profilerkit.analysis.samples import summarise
 from profilerkit.analysis.stats import median, median_error, quantile
 from profilerkit.analysis.step_log import StepLog, read_log, unnamed_stalls
@@ -15,20 +15,17 @@ from profilerkit.model.run import Series
 from profilerkit.model.step import PARTS, Part, StepRow, Steps, StepTimes
 from profilerkit.rundir.reader import RankRecord
 
-#: Host classes are corrected for the profiler's own cost above this ratio of profiled to unprofiled step time (R52).
-INFLATION_LIMIT = 1.10
 #: Rows kept for the per-step figure.
 MOST_ROWS = 2_000
 #: Above this share of CPU time the loading thread computes; below the second it is blocked (R06, R07).
 COMPUTING_RATIO = 0.7
 BLOCKED_RATIO = 0.5
 
-_HOST_LEAVES = ("over.dispatch", "over.python", "over.gc", "sync.drain")
-#: Leaves a step log measures itself; a trace's composition is used only for the rest.
-_LOGGED = ("input.wait", "input.prep", "input.fetch", "other.ckpt", "other.eval", "other.log", "other.phase", "over.gc")
-_DERIVED = frozenset(
-    name for name in LEAVES if name.startswith(("over.", "sync.", "idle.")) or name in ("compute.other", "warm.compile")
-)
+#: Leaves the timers measure themselves: of these a trace's composition is not used where there are timers.
+_LOGGED = ("other.ckpt", "other.eval", "other.log", "other.phase", "over.gc")
+_WAITS = ("input.wait", "input.prep", "input.fetch")
+#: Parts of a trace that rest on which thread launched what, not on an event of their own.
+_DERIVED = ("over.", "sync.drain", "idle.", "compute.other", "warm.compile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +39,7 @@ class RankFacts:
     record: RankRecord | None
     parts: tuple[Part, ...]
     steps: Steps
-    step_error_ns: float
+    step_error_ns: float | None
     input: InputFacts | None
     stalls: tuple[Stall, ...]
     samples: tuple[Series, ...]
@@ -62,10 +59,10 @@ def rank_facts(origin: str, trace: TraceFacts | None, record: RankRecord | None)
     """Join a trace and a step log; either may be missing, not both."""
     log = read_log(record.events, record.names) if record else None
     inflation = _inflation(trace, log)
-    if log is not None and (trace is None or trace.partition.mode == "cpu"):
+    if log is not None:
         parts = _parts_by_log(log, trace, record)
     elif trace is not None:
-        parts = _parts_by_trace(trace, inflation)
+        parts = _parts_by_trace(trace)
     else:
         parts = ()
     steps, error = _log_steps(log, record, parts) if log is not None else _trace_steps(trace)
@@ -111,42 +108,45 @@ def _ordered(parts: list[Part]) -> tuple[Part, ...]:
     return tuple(sorted((part for part in parts if part.time_ns > 0), key=lambda part: -part.time_ns))
 
 
-def _parts_by_trace(trace: TraceFacts, inflation: float | None) -> tuple[Part, ...]:
-    """The trace's partition; where the profiler slowed the host, host classes are divided by that."""
-    times = {name: float(value) for name, value in leaf_times(trace.totals).items()}
-    slowed = inflation is not None and inflation > INFLATION_LIMIT
-    if slowed and inflation:
-        times = {name: value / inflation if name in _HOST_LEAVES else value for name, value in times.items()}
+def _parts_by_trace(trace: TraceFacts) -> tuple[Part, ...]:
+    """The trace's own partition."""
     count = max(trace.n_steady, 1)
+    times = leaf_times(trace.totals)
     step_ns = sum(times.values()) / count
     return _ordered(
         [
-            _part(name, value / count, step_ns, "derived" if name in _DERIVED else "measured")
+            _part(name, value / count, step_ns, "derived" if name.startswith(_DERIVED) else "measured")
             for name, value in times.items()
         ]
     )
 
 
 def _parts_by_log(log: StepLog, trace: TraceFacts | None, record: RankRecord | None) -> tuple[Part, ...]:
-    """The timers' own parts, and the rest of the step shared out as the trace's window was composed."""
+    """The mean untraced step: timers for what they measure, the trace's composition for the rest."""
     steady = log.steady
-    count = max(int(steady.sum()), 1)
-    step_ns = float(log.time[steady].sum()) / count
-    measured = {name: float(values[steady].sum()) / count for name, values in log.phases.items()}
-    if log.waits_seen:
-        name = input_part(log, record)
-        measured[name] = measured.get(name, 0.0) + float(log.wait[steady].sum()) / count
-    measured["over.gc"] = float(log.collect[steady].sum()) / count
-    excess = sum(measured.values()) / step_ns if step_ns else 0.0
-    if excess > 1.0:  # nested phases: a wait inside a phase is counted once
-        measured = {name: value / excess for name, value in measured.items()}
-    rest = max(step_ns - sum(measured.values()), 0.0)
-    parts = [_part(name, value, step_ns, "measured") for name, value in measured.items()]
-    known = {name: value for name, value in leaf_times(trace.totals).items() if name not in _LOGGED} if trace else {}
-    total = sum(known.values())
-    if not total:
-        return _ordered([*parts, _part("idle.unknown", rest, step_ns, "derived")])
-    return _ordered([*parts, *(_part(name, rest * value / total, step_ns, "derived") for name, value in known.items())])
+    waits = {input_part(log, record): log.wait[steady]} if log.waits_seen else {}
+    spent = {**waits, **{name: values[steady] for name, values in log.phases.items()}, "over.gc": log.collect[steady]}
+    traced: dict[str, float] = {}
+    if trace is not None:
+        leave_out = (*_LOGGED, *(_WAITS if log.waits_seen else ()))
+        count = max(trace.n_steady, 1)
+        traced = {name: value / count for name, value in leaf_times(trace.totals).items() if name not in leave_out}
+    step_ns = float(log.time[steady].mean())
+    unnamed = sum(stall.share for stall in log.stalls if stall.part is None)
+    measured = Measured(
+        time=log.time[steady],
+        spent=spent,
+        stall_ns=unnamed * step_ns,
+        on_gpu=trace is not None and trace.partition.mode == "gpu",
+    )
+    hidden = trace is None and record is not None and record.meta is not None and record.meta.device_name is not None
+    return _ordered(
+        [
+            # Without a trace nothing tells how much of a wait the device worked through.
+            _part(name, value, step_ns, "estimated" if hidden and name in waits else source)
+            for name, (value, source) in compose(measured, traced).items()
+        ]
+    )
 
 
 def input_part(log: StepLog, record: RankRecord | None) -> str:
@@ -176,17 +176,12 @@ def _input(trace: TraceFacts | None, log: StepLog | None, record: RankRecord | N
     if single is None and trace and trace.input:
         single = trace.input.single_process
     on_gpu = trace is not None and trace.partition.mode == "gpu"
-    steady = log.steady
     return InputFacts(
-        wait_ns=trace.input.wait_ns
-        if on_gpu and trace and trace.input
-        else float(log.wait[steady].sum()) / max(int(steady.sum()), 1),
         cpu_ratio=_cpu_ratio(log),
         fetches=log.fetches,
         single_process=single,
         source="derived" if on_gpu else "measured",
         origin="step timers",
-        longest_ns=log.longest_wait,
     )
 
 
@@ -207,7 +202,7 @@ def _kept(count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.unique(np.linspace(0, count - 1, min(count, MOST_ROWS)).round().astype(np.int64))
 
 
-def _log_steps(log: StepLog, record: RankRecord | None, parts: tuple[Part, ...]) -> tuple[Steps, float]:
+def _log_steps(log: StepLog, record: RankRecord | None, parts: tuple[Part, ...]) -> tuple[Steps, float | None]:
     """Steps as the timers saw them; waits and phases are shown per step, the rest as one remainder."""
     steady = log.steady
     wait_part = next((part.part for part in parts if part.part.startswith("input.")), "input.wait")
@@ -246,9 +241,9 @@ def _dropped(states: tuple[str, ...]) -> dict[str, int]:
     return {state: states.count(state) for state in dict.fromkeys(states) if state != "steady"}
 
 
-def _trace_steps(trace: TraceFacts | None) -> tuple[Steps, float]:
+def _trace_steps(trace: TraceFacts | None) -> tuple[Steps, float | None]:
     if trace is None:
-        return Steps(count=0, steady=0, dropped={}, found_by="nothing", inferred=True, time_ns=None), 0.0
+        return Steps(count=0, steady=0, dropped={}, found_by="nothing", inferred=True, time_ns=None), None
     found = trace.steps
     rows = tuple(
         StepRow(

@@ -33,7 +33,7 @@ def run_facts(
         recorded: ranks that could be read, where ``ranks`` are chosen among them.
         notes: what is said about the run as a whole, for the trust section.
     """
-    judged, named = _judge(ranks)
+    judged, waiting = _judge(ranks)
     chosen = ranks[judged]
     trace = chosen.trace
     world = world_size or _world_size(ranks)
@@ -52,10 +52,10 @@ def run_facts(
         judged_rank=judged,
         world_size=world,
         missing_ranks=max(world - (recorded or len(ranks)), 0) if world is not None else None,
-        waiting_rank_named=named,
+        waiting_share=waiting,
         input=chosen.input,
         loader=_loader(meta),
-        usable_cores=meta.usable_cores if meta else None,
+        usable_cores=_cores(ranks, meta),
         device=trace.device if trace else None,
         copies=trace.copies if trace else None,
         syncs=trace.syncs if trace else None,
@@ -65,11 +65,13 @@ def run_facts(
         comm=trace.comm if trace else None,
         stalls=chosen.stalls,
         cold=trace.cold if trace else None,
+        device_events_missing=trace.device_events_missing if trace else False,
         spec=lookup(name, properties.memory_bytes if properties else None) if name else None,
         kernels=trace.kernels if trace else (),
         memory=_memory(trace),
         samples=chosen.samples,
         trace_read=trace is not None,
+        doubts=tuple(_doubts(chosen)),
     )
 
 
@@ -97,20 +99,32 @@ def _memory(trace: TraceFacts | None) -> Memory:
     return revise(trace.memory, allocator_calls_per_step=calls)
 
 
-def _judge(ranks: Sequence[RankFacts]) -> tuple[int, bool]:
-    """The rank whose story is told, and whether the others wait for it.
+def _judge(ranks: Sequence[RankFacts]) -> tuple[int, float | None]:
+    """The rank whose story is told, and the share of a step that the median other rank waits for it.
 
     In a collective everybody leaves together, so the rank that spends least in collectives arrived last: what the
-    others book as communication is waiting for it. Without collectives the slowest rank is told. A rank without a trace
-    says nothing about its communication and is told only where no rank has one.
+    others book as communication beyond that is waiting for it. Without such a rank the slowest one is told. Only ranks
+    that were recorded alike can be compared: those with device events, else those with a trace, else all.
     """
-    traced = [index for index, rank in enumerate(ranks) if rank.trace is not None] or list(range(len(ranks)))
-    exposed = [ranks[index].share("comm.other") for index in traced]
-    if max(exposed) - min(exposed) >= WAITING_SPREAD:
-        return traced[exposed.index(min(exposed))], True
-    times = [ranks[index].steps.time_ns for index in traced]
+    modes = [rank.mode for rank in ranks]
+    alike = next(mode for mode in ("gpu", "cpu", "steps") if mode in modes)
+    told = [index for index, mode in enumerate(modes) if mode == alike]
+    exposed = [ranks[index].share("comm.other") for index in told]
+    least = exposed.index(min(exposed))
+    others = sorted(share - exposed[least] for index, share in enumerate(exposed) if index != least)
+    if others and others[-1] >= WAITING_SPREAD:
+        return told[least], others[len(others) // 2]
+    times = [ranks[index].steps.time_ns for index in told]
     lengths = [time.median if time else 0 for time in times]
-    return traced[lengths.index(max(lengths))], False
+    return told[lengths.index(max(lengths))], None
+
+
+def _cores(ranks: Sequence[RankFacts], meta: RankMeta | None) -> float | None:
+    """Usable cores for the judged rank: those of its host, divided among the ranks recorded there."""
+    if meta is None:
+        return None
+    hosts = [rank.record.meta.host for rank in ranks if rank.record and rank.record.meta]
+    return meta.usable_cores / max(hosts.count(meta.host), 1)
 
 
 def _world_size(ranks: Sequence[RankFacts]) -> int | None:
@@ -139,8 +153,9 @@ def _trust(ranks: Sequence[RankFacts], chosen: RankFacts, of_the_run: Sequence[s
     own = meta.self_ns_per_step if meta else None
     notes = [*of_the_run, *(note for entry in damage for note in entry.notes)]
     notes += [note for rank in ranks if rank.record for note in rank.record.notes]
-    if trace and trace.partition.mode == "cpu" and trace.columns.meta.backend == "nccl":
-        notes.insert(0, "The job used NCCL, but the trace holds no device events: only the host side is judged.")
+    if trace and trace.device_events_missing:
+        notes.insert(0, "The run used a device, but the trace holds none of its events.")
+    notes += _doubts(chosen)
     if chosen.steps.inferred and chosen.steps.time_ns:
         notes.append(f"Steps were inferred from {chosen.steps.found_by}.")
     return Trust(
@@ -154,6 +169,28 @@ def _trust(ranks: Sequence[RankFacts], chosen: RankFacts, of_the_run: Sequence[s
         signals=_signals(chosen),
         notes=tuple(notes),
     )
+
+
+#: Profiled over unprofiled step time outside of this says that the traced steps are not like the others (R52).
+ALIKE = (0.8, 1.5)
+#: Mean over median step from which a few slow steps carry the mean (R56).
+OUTLIER_MEAN = 1.2
+#: Mean share of time in which some process waited for a core (PSI), from which host times are not the run's own (R58).
+HIGH_PRESSURE = 0.4
+
+
+def _doubts(chosen: RankFacts) -> list[str]:
+    """What makes the numbers less sure than they look."""
+    out = []
+    ratio, times = chosen.inflation_ratio, chosen.steps.time_ns
+    if ratio is not None and not ALIKE[0] <= ratio <= ALIKE[1]:
+        out.append(f"Traced steps took {ratio:.2f} × the time of the others: how the step splits is uncertain.")
+    if times is not None and times.mean > OUTLIER_MEAN * times.median:
+        out.append(f"A few slow steps raise the mean to {times.mean / times.median:.1f} × the median.")
+    pressure = next((series.mean for series in chosen.samples if series.name == "host.cpu_pressure"), None)
+    if pressure is not None and pressure >= HIGH_PRESSURE:
+        out.append(f"Processes waited for a core {pressure:.0%} of the time: host times vary.".replace("%", " %"))
+    return out
 
 
 def _signals(chosen: RankFacts) -> tuple[Signal, ...]:
@@ -184,7 +221,7 @@ def _signals(chosen: RankFacts) -> tuple[Signal, ...]:
             "device events",
             trace is not None and trace.partition.mode == "gpu",
             "the trace holds none; the main thread stands for the device",
-            "record with ProfilerActivity.CUDA",
+            "the end of the file is missing" if trace and trace.columns.damage.truncated else "ProfilerActivity.CUDA",
         ),
         signal("operator shapes", "record_shapes" in recorded, "not recorded", "torch.profiler: record_shapes=True"),
         signal("Python stacks", "with_stack" in recorded, "not recorded", "torch.profiler: with_stack=True"),

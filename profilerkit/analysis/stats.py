@@ -32,6 +32,6 @@ def spread(values: Numbers) -> float:
     return MAD_TO_SIGMA * float(np.median(np.abs(values - np.median(values))))
 
 
-def median_error(values: Numbers) -> float:
-    """Standard error of the median, from the robust spread; 0.0 below two values."""
-    return MEDIAN_EFFICIENCY * spread(values) / float(np.sqrt(len(values))) if len(values) > 1 else 0.0
+def median_error(values: Numbers) -> float | None:
+    """Standard error of the median, from the robust spread; ``None`` below two values: one says nothing of it."""
+    return MEDIAN_EFFICIENCY * spread(values) / float(np.sqrt(len(values))) if len(values) > 1 else None

@@ -48,7 +48,6 @@ class StepLog:
         waits_seen: at least one fetch was recorded.
         fetches: fetches in the steady window.
         stalls: what recurs.
-        longest_wait: start and end of the longest steady wait.
     """
 
     index: I64
@@ -63,7 +62,6 @@ class StepLog:
     waits_seen: bool
     fetches: int
     stalls: tuple[Stall, ...]
-    longest_wait: tuple[int, int] | None
 
     @property
     def steady(self) -> npt.NDArray[np.bool_]:
@@ -95,7 +93,6 @@ def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
     steady = np.array([value == "steady" for value in state], dtype=bool)
     explained = wait + sum(phases.values(), np.zeros_like(wait))
     in_steady = waits[np.isin(_step_of(waits["start"], start, stop), np.flatnonzero(steady))]
-    longest = in_steady[in_steady["dur"].argmax()] if len(in_steady) else None
     return StepLog(
         index=index,
         start=start,
@@ -112,7 +109,6 @@ def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
             *_named_stalls(named, names, index, start, stop, steady, time),
             *unnamed_stalls(index, time - explained, time, steady),
         ),
-        longest_wait=(int(longest["start"]), int(longest["start"] + longest["dur"])) if longest is not None else None,
     )
 
 
@@ -210,7 +206,7 @@ def _named_stalls(
     steady: npt.NDArray[np.bool_],
     time: I64,
 ) -> list[Stall]:
-    """Named phases that occur in some steady steps. One that occurs in every step is work, not a stall."""
+    """Named phases that occur in steady steps: checkpoints, evaluation, logging, what the user named."""
     out = []
     total = max(int(time[steady].sum()), 1)
     for name_id in np.unique(phases["name"]):
@@ -218,7 +214,7 @@ def _named_stalls(
         step = _step_of(chosen["start"], start, stop)
         keep = (step >= 0) & steady[np.maximum(step, 0)]
         where = np.unique(step[keep])
-        if not len(where) or len(where) > 0.5 * steady.sum():
+        if not len(where):
             continue
         name = names.get(int(name_id), "phase")
         part = LEAVES[phase_leaf(name)]

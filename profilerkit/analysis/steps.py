@@ -53,18 +53,27 @@ class TraceSteps:
         return self.index[[state == "steady" for state in self.state]]
 
 
-def find_steps(columns: TraceColumns, names: HostNames, whole: tuple[int, int] | None = None) -> TraceSteps:
+def find_steps(
+    columns: TraceColumns, names: HostNames, whole: tuple[int, int] | None = None, launches: I64 | None = None
+) -> TraceSteps:
     """Steps by ``ProfilerStep#N``, else optimizer steps, else loader fetches, else the whole trace as one step.
 
-    ``whole`` is the first and last step number that capture knows to be whole; steps beyond it were cut off.
+    Args:
+        columns: the trace.
+        names: its classified names.
+        whole: first and last step number that capture knows to be whole; steps beyond were cut off.
+        launches: ``(n_events,)`` launching runtime row of each device event, -1 for none. With it the last step lasts
+            until the device has done what was launched in it: the host's marker closes before.
     """
-    for found in (_by_marker(columns, names, whole), _by_optimizer(columns, names), _by_loader(columns, names)):
+    for found in (_by_marker(columns, names, whole, launches), _by_optimizer(columns, names), _by_loader(columns, names)):
         if found is not None:
             return found
     return _whole(columns)
 
 
-def _by_marker(columns: TraceColumns, names: HostNames, whole: tuple[int, int] | None) -> TraceSteps | None:
+def _by_marker(
+    columns: TraceColumns, names: HostNames, whole: tuple[int, int] | None, launches: I64 | None
+) -> TraceSteps | None:
     numbers = np.array([_step_number(text) for text in columns.strings], dtype=np.int64)
     rows = np.flatnonzero((columns.category == Category.ANNOTATION) & (numbers[columns.name] >= 0))
     if not len(rows):
@@ -74,7 +83,7 @@ def _by_marker(columns: TraceColumns, names: HostNames, whole: tuple[int, int] |
     _, first = np.unique(numbers[columns.name[rows]], return_index=True)
     rows = rows[np.sort(first)]
     start, own_end = columns.ts_ns[rows], columns.end_ns[rows]
-    end = np.r_[start[1:], own_end[-1]]
+    end = np.r_[start[1:], _device_end(columns, launches, int(start[-1]), int(own_end[-1]))]
     index = numbers[columns.name[rows]]
     keep = (index >= whole[0]) & (index <= whole[1]) if whole else np.ones(len(index), dtype=bool)
     if not keep.any():
@@ -91,6 +100,16 @@ def _by_marker(columns: TraceColumns, names: HostNames, whole: tuple[int, int] |
     )
 
 
+def _device_end(columns: TraceColumns, launches: I64 | None, start: int, end: int) -> int:
+    """When the device had done what was launched in [start, end), at least ``end``."""
+    if launches is None:
+        return end
+    rows = np.flatnonzero(launches >= 0)
+    issued = columns.ts_ns[launches[rows]]
+    inside = rows[(issued >= start) & (issued < end)]
+    return max(end, int(columns.end_ns[inside].max())) if len(inside) else end
+
+
 def _step_number(text: str) -> int:
     match = _MARKER.match(text)
     return int(match.group(1)) if match and len(match.group(1)) < 19 else -1
@@ -99,7 +118,7 @@ def _step_number(text: str) -> int:
 def _by_optimizer(columns: TraceColumns, names: HostNames) -> TraceSteps | None:
     marks = np.array([text.startswith("Optimizer.step#") for text in columns.strings])
     rows = np.flatnonzero((columns.category == Category.ANNOTATION) & marks[columns.name])
-    ends = np.unique(columns.end_ns[rows])
+    ends = np.unique(columns.end_ns[_last_of_cycle(columns, rows)])
     if len(ends) < 2:
         return None
     low = _extent(columns)[0]
@@ -108,6 +127,15 @@ def _by_optimizer(columns: TraceColumns, names: HostNames) -> TraceSteps | None:
     return _judged(
         columns, names, np.arange(len(ends) - 1), ends[:-1], ends[1:], "optimizer steps", inferred=True, whole_last=True
     )
+
+
+def _last_of_cycle(columns: TraceColumns, rows: I64) -> I64:
+    """Of several optimizers that step equally often, the marks of the one that steps last in each round."""
+    names, counts = np.unique(columns.name[rows], return_counts=True)
+    if len(names) < 2 or (counts != counts[0]).any():
+        return rows
+    latest = columns.name[rows[columns.ts_ns[rows].argmax()]]
+    return rows[columns.name[rows] == latest]
 
 
 def _by_loader(columns: TraceColumns, names: HostNames) -> TraceSteps | None:

@@ -32,6 +32,7 @@ PARTS: dict[str, tuple[Family, str]] = {
     "other.eval": ("overhead", "Evaluation"),
     "other.log": ("overhead", "Logging"),
     "other.phase": ("overhead", "Named phases"),
+    "other.stall": ("overhead", "Unnamed periodic stalls"),
     "warm.compile": ("overhead", "Compiling inside the window"),
     "other.prof": ("other", "The profiler itself"),
     "idle.unknown": ("other", "Not explained"),

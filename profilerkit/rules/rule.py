@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.whatif import relative_error
 from profilerkit.model.finding import Bound, Confidence, Evidence, Finding, Fix, Saving, Source
 
 #: Headings every rule's docstring has, in this order; it is the rule's documentation page.
@@ -81,15 +82,15 @@ def no_device_events(facts: Facts, reason: str) -> NotApplicable | MissingData:
 
 def worth_saying(facts: Facts, expected: float) -> bool:
     """Whether a saving is above the floor and above the noise of the step time."""
-    noise = 2.0 * facts.step_error_ns / facts.step_ns if facts.step_ns else 0.0
-    return expected >= max(SMALLEST_SAVING, noise)
+    return expected >= max(SMALLEST_SAVING, 2.0 * relative_error(facts))
 
 
 def confidence(facts: Facts, at_most: Confidence) -> Confidence:
-    """``at_most``, lowered when few steps are steady."""
+    """``at_most``, lowered when few steps are steady or the recording gives reasons to doubt its split."""
     steady = facts.steps.steady
     cap: Confidence = "high" if steady >= STEPS_FOR_HIGH else "medium" if steady >= STEPS_FOR_MEDIUM else "low"
-    return min(at_most, cap, key=_ORDER.index)
+    doubt: Confidence = "medium" if facts.doubts else "high"
+    return weakest(at_most, cap, doubt)
 
 
 def weakest(*values: Confidence) -> Confidence:

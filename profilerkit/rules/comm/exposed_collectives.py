@@ -56,8 +56,8 @@ class ExposedCollectives(Rule):
     summary: ClassVar[str] = "The step waits for collectives that nothing hides"
 
     smallest_share: float = 0.05
-    #: Share of collectives below 1 MB from which latency is the limit (R38).
-    small_ratio: float = 0.30
+    #: Share of the communication's time in collectives below 1 MB from which latency is the limit (R38 counts them).
+    small_ratio: float = 0.50
     #: Hidden part of the communication below which there is no overlap to speak of.
     overlap_ratio: float = 0.30
 
@@ -95,7 +95,9 @@ class ExposedCollectives(Rule):
     def _kind(self, comm: CommFacts) -> str:
         if comm.small_ratio is not None and comm.small_ratio >= self.small_ratio:
             return "latency"
-        return "no-overlap" if comm.overlap_ratio < self.overlap_ratio else "bandwidth"
+        if comm.small_ratio is None or comm.overlap_ratio < self.overlap_ratio:
+            return "no-overlap"
+        return "bandwidth"
 
 
 def _why(comm: CommFacts, *, one_of_several: bool) -> str:

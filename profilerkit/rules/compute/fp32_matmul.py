@@ -65,7 +65,7 @@ class Fp32Matmul(Rule):
         peak_ratio = fast / spec.fp32_tflops
         expected = faster_kernels(share, self.reached_ratio * peak_ratio)
         if not worth_saying(facts, expected):
-            return Passed(f"FP32 math kernels take {format_ratio(share)} of the step, too little to matter")
+            return Passed(f"FP32 math kernels take {format_ratio(share)} of the step, within the noise of its time")
         finding = finding_for(
             facts,
             bound="compute-bound",

@@ -72,7 +72,7 @@ class PointwiseChain(Rule):
             detail="bandwidth",
             saving=saving(facts, expected, bound),
             fix=Fix(
-                text="Compile the model: eager → torch.compile, which fuses each chain into one kernel.",
+                text="Compile the model: torch.compile fuses each chain into one kernel.",
                 code="model = torch.compile(model)",
             ),
             confirm="The chain must appear as one triton kernel; compare step time after the first ten steps.",

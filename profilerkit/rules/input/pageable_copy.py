@@ -13,7 +13,6 @@ from profilerkit.rules.rule import (
     Rule,
     finding_for,
     no_device_events,
-    share_evidence,
     worth_saying,
 )
 from profilerkit.units import format_ns, format_ratio
@@ -56,7 +55,7 @@ class PageableCopy(Rule):
         if rate >= self.slow_ratio * link:
             return Passed(f"pageable copies reach {format_ratio(rate / link)} of the link")
         step = facts.mean_step_ns or 1.0
-        bound = facts.share("input.h2d")
+        bound = facts.copies.exposed_ns / step
         pinned_ns = facts.copies.bytes_per_step / (self.pinned_ratio * link) * 1e9
         expected = max(bound - pinned_ns / step, 0.0)
         if not worth_saying(facts, expected):
@@ -81,7 +80,15 @@ class PageableCopy(Rule):
                     source="measured",
                     origin="Memcpy HtoD (Pageable -> Device)",
                 ),
-                share_evidence(facts, "Exposed batch copy, share of the step", "input.h2d"),
+                Evidence(
+                    label="Device waits for them, share of the step",
+                    value=bound,
+                    unit="ratio",
+                    source="measured",
+                    origin="interval arithmetic on the device's streams",
+                    n=facts.steps.steady,
+                    rank=facts.rank.rank,
+                ),
             ),
             at_most="high" if known else "medium",
             detail="h2d",

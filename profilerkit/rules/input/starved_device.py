@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.whatif import cheaper_input, loader_fix, saving
+from profilerkit.analysis.whatif import LoaderFix, cheaper_input, loader_fix, saving, workers_now
 from profilerkit.model.finding import Evidence, Fix
 from profilerkit.rules.rule import (
     Fired,
@@ -32,7 +32,8 @@ class StarvedDevice(Rule):
         the loop fetches a batch. From the wrapper's timer, or from the loader's own event in a trace.
     Threshold: 5 % of the step (XProf calls 5 % moderate and 20 % high; torch-tb-profiler uses 5 %).
     Fix: More workers where the host has cores for them; else a cheaper transform. Without workers, see IN002.
-    Saving: Bound: the share. Expected: fluid model of the loader, T' = max(compute, producer / workers, CPU / cores).
+    Saving: Bound: the share. Expected: that of the printed fix: the fluid model of the loader, T' = max(compute,
+        producer / workers, CPU / cores), or half of the wait.
     Traps: The first batch after worker start, and the last fetch of an epoch, are no stalls. A wait hidden under
         device work costs nothing and is not counted. Loaders that leave no event need prof.wrap.
     Confidence: High from the wrapper's timer; medium from a trace alone, or with workers, whose own time is not known.
@@ -53,30 +54,25 @@ class StarvedDevice(Rule):
         if share < self.smallest_share:
             return Passed(f"the step waits {format_ratio(share)} of its time for data")
         fix = loader_fix(facts)
-        by_workers = fix.expected if fix else 0.0
-        expected = max(by_workers, cheaper_input(facts))
+        cheaper = cheaper_input(facts)
+        by_workers = fix is not None and fix.expected >= cheaper
+        expected = fix.expected if fix is not None and by_workers else cheaper
         if not worth_saying(facts, expected):
             return Passed(f"the wait of {format_ratio(share)} is within the noise of the step time")
         wait = facts.time_ns(*WAITS)
         leading = max(WAITS, key=facts.share)
         step = facts.mean_step_ns or 0.0
-        proposal = None
-        if fix and fix.current and fix.workers > fix.current and by_workers >= cheaper_input(facts):
-            proposal = Fix(
-                text=f"Raise num_workers {fix.current} → {fix.workers} and keep the workers between epochs.",
-                code=f"DataLoader(..., num_workers={fix.workers}, persistent_workers=True)",
-            )
-        elif fix is None or fix.current is None or by_workers < cheaper_input(facts):
-            proposal = Fix(
-                text="Halve the cost of preparing a batch: decode and resize ahead of time, or transform on the device."
-            )
+        proposal = _cheaper_fix(facts)
+        if fix is not None and by_workers:
+            # Without workers IN002 proposes them; the same change is not listed twice.
+            proposal = _worker_fix(fix) if fix.current else None
         finding = finding_for(
             facts,
             bound="input-bound",
             title=f"The step waits {format_ns(wait)} of {format_ns(step)} for data",
             why=_why(facts),
             evidence=_evidence(facts, wait),
-            at_most="high" if facts.input.source == "measured" and not (fix and fix.current) else "medium",
+            at_most="high" if facts.input.source == "measured" and not workers_now(facts) else "medium",
             detail=_DETAIL[leading],
             saving=saving(facts, expected, share),
             fix=proposal,
@@ -84,6 +80,21 @@ class StarvedDevice(Rule):
             "A batch cached in memory shows the floor.",
         )
         return Fired((finding,))
+
+
+def _worker_fix(fix: LoaderFix) -> Fix:
+    return Fix(
+        text=f"num_workers {fix.current} → {fix.workers}, and keep the workers between epochs.",
+        code=f"DataLoader(..., num_workers={fix.workers}, persistent_workers=True)",
+    )
+
+
+def _cheaper_fix(facts: Facts) -> Fix:
+    if facts.share("input.fetch") > facts.share("input.prep", "input.wait"):
+        return Fix(text="Halve the time blocked on reading: larger files read in sequence, a local copy, or a cache.")
+    if facts.share("input.prep") > facts.share("input.fetch", "input.wait"):
+        return Fix(text="Halve the cost of preparing a batch: decode and resize ahead, or transform on the device.")
+    return Fix(text="Halve the time a batch takes: prepare it in parallel, ahead of the step, or more cheaply.")
 
 
 def _why(facts: Facts) -> str:

@@ -25,7 +25,7 @@ class FrequentSync(Rule):
 
     Claim: The host waits for the device several times a step, and the queue runs dry after each wait.
     Evidence: Blocking calls longer than 10 µs per step; idle time between such a call's return and the next kernel.
-    Threshold: More than 2 per step, and a saving above the general floor.
+    Threshold: More than 2 per step, or 10 % of the step after fewer; and a saving above the general floor.
     Fix: Keep losses and metrics on the device, read them every k steps, avoid boolean-mask indexing.
     Saving: Bound: the drained and read-back time. Expected: min(bound, device idle share, time blocked in the calls):
         without the calls the host runs ahead by what it spent in them, never by more than the device idles.
@@ -40,16 +40,18 @@ class FrequentSync(Rule):
     summary: ClassVar[str] = "The host waits for the device several times a step"
 
     most_per_step: float = 2.0
+    #: A single call that drains this much of the step matters as well.
+    large_share: float = 0.10
 
     def check(self, facts: Facts) -> Result:
         """Fires when blocking calls are frequent and leave the device idle."""
         if facts.syncs is None or facts.device is None:
             return no_device_events(facts, "no device events: a CPU has no queue to drain")
         syncs = facts.syncs
-        if syncs.per_step <= self.most_per_step:
-            return Passed(f"{syncs.per_step:,.1f} blocking calls per step")
         step = facts.mean_step_ns or 1.0
         bound = facts.share("sync.")
+        if syncs.per_step <= self.most_per_step and bound < self.large_share:
+            return Passed(f"{syncs.per_step:,.1f} blocking calls per step")
         expected = min(bound, 1.0 - facts.device.busy_ratio, syncs.blocked_ns / step)
         if not worth_saying(facts, expected):
             return Passed(
@@ -59,7 +61,7 @@ class FrequentSync(Rule):
         finding = finding_for(
             facts,
             bound="overhead-bound",
-            title=f"{syncs.per_step:,.0f} host syncs in every step drain the queue",
+            title=f"{syncs.per_step:,.0f} host sync{'s' if round(syncs.per_step) != 1 else ''} in every step drain the queue",
             why="After each one the device has nothing to run until the host has issued work again.",
             evidence=(
                 Evidence(

@@ -20,8 +20,7 @@ from profilerkit.rules.rule import (
 )
 from profilerkit.units import format_ns, format_ratio
 
-_ISSUING = ("over.dispatch", "over.launch")
-_ALL = (*_ISSUING, "over.python")
+_ALL = ("over.dispatch", "over.launch", "over.python")
 
 
 @dataclass(frozen=True)
@@ -34,10 +33,11 @@ class LaunchBound(Rule):
     Threshold: 5 % of the step (XProf warns at 3 % and is critical at 15 %).
     Fix: Capture the step in a CUDA graph through torch.compile, fuse operators, enlarge the batch; for Python, move the
         named work off the loop.
-    Saving: Bound: all three parts. Expected: dispatch and launch if they are the larger part, else the Python part.
+    Saving: Bound: all three parts. Expected: the larger of issuing work (dispatch, launch, gaps below 1 ms between
+        operators) and longer stretches of Python.
     Traps: The profiler slows the host by up to 100 % and makes runs look launch-bound: without an unprofiled step time
         the low end is halved. Graphs need fixed shapes and no syncs inside.
-    Confidence: High with an unprofiled reference step time, medium without.
+    Confidence: High with an unprofiled reference step time, medium without, and for Python.
     """
 
     code: ClassVar[str] = "OV001"
@@ -58,8 +58,10 @@ class LaunchBound(Rule):
         share = facts.share(*_ALL)
         if share < self.smallest_share:
             return Passed(f"the device waits {format_ratio(share)} of the step for the host's own work")
-        python = facts.share("over.python")
-        issuing = facts.share(*_ISSUING)
+        # Short gaps between operators are the price of issuing them one by one, not the user's own Python.
+        between = facts.device.between_ratio if facts.device else 0.0
+        python = (1.0 - between) * facts.share("over.python")
+        issuing = share - python
         expected = max(python, issuing)
         if not worth_saying(facts, expected):
             return Passed(f"host work costs {format_ratio(share)} of the step, within its noise")
@@ -71,7 +73,7 @@ class LaunchBound(Rule):
     def _finding(self, facts: Facts, value: Saving, detail: str) -> Finding:
         time = format_ns(value.expected * (facts.mean_step_ns or 0.0))
         known = facts.trust.inflation_ratio is not None
-        at_most: Confidence = "high" if known else "medium"
+        at_most: Confidence = "high" if known and detail == "launch" else "medium"
         if detail == "python":
             title = (
                 f"The device idles {time} in every step while Python runs"
@@ -80,14 +82,13 @@ class LaunchBound(Rule):
             )
             why = "No operator runs on the launching thread in that time: it is Python, or a wait that leaves no event."
             fix = Fix(
-                text="Move logging, metrics and data handling off the loop, or vectorise them; with_stack=True names "
-                "the line."
+                text="Move logging, metrics and data handling off the loop, or vectorise them."
             )
         else:
             title = f"The device idles {time} in every step while the host issues work"
             why = "The queue runs empty: each kernel ends before the next one has been launched."
             fix = Fix(
-                text="Launch the step as one graph: eager → torch.compile(mode='reduce-overhead'), or a larger batch.",
+                text="Launch the step as one graph with torch.compile(mode='reduce-overhead'), or enlarge the batch.",
                 code='model = torch.compile(model, mode="reduce-overhead")',
             )
         return finding_for(

@@ -64,7 +64,7 @@ class PeriodicStall(Rule):
         return stall.share * (self.background_ratio if stall.kind == "checkpoint" else self.rarer_ratio)
 
     def _finding(self, facts: Facts, stall: Stall) -> Finding:
-        every = f"every {stall.period} steps" if stall.period else f"{stall.count} times"
+        every = _how_often(stall)
         label = "Something unnamed" if stall.kind == "unnamed" else _label(stall.kind)
         at_most: Confidence = "high" if stall.source == "measured" else "medium"
         unnamed = Fix(
@@ -103,6 +103,12 @@ class PeriodicStall(Rule):
             fix=_FIX.get(stall.kind, unnamed),
             confirm="The long steps must be gone from the per-step figure.",
         )
+
+
+def _how_often(stall: Stall) -> str:
+    if stall.period == 1:
+        return "in every step"
+    return f"every {stall.period} steps" if stall.period else f"{stall.count} times"
 
 
 def _label(kind: str) -> str:

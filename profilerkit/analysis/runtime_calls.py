@@ -1,0 +1,72 @@
+"""Runtime calls of the host that cost the device time: blocking ones, allocator calls, first-use work."""
+
+import numpy as np
+import numpy.typing as npt
+
+from profilerkit.analysis.facts import AllocatorFacts, ColdFacts, SyncFacts
+from profilerkit.analysis.host import BLOCKING_CALL_NS, HostNames
+from profilerkit.analysis.intervals import Spans, clip, subtract, union
+from profilerkit.analysis.leaves import leaf
+from profilerkit.analysis.partition import copy_leaves
+from profilerkit.analysis.steps import TraceSteps
+from profilerkit.trace.columns import Category, TraceColumns
+
+#: A runtime call this long that neither waits nor copies loads modules, creates a context or grows a heap.
+SLOW_CALL_NS = 50_000_000
+#: The slow calls are first-use work when this much of their time falls into one step.
+COLD_CONCENTRATION = 0.8
+#: They make a window cold when the device idles under them for this share of it, and it has no more steps than this:
+#: in a longer one the affected step is an outlier among steady ones.
+COLD_SHARE = 0.25
+COLD_STEPS = 3
+
+
+def sync_facts(columns: TraceColumns, names: HostNames, judged: npt.NDArray[np.bool_], count: int) -> SyncFacts:
+    """Blocking calls in the judged events, per step of ``count``."""
+    runtime = judged & (columns.category == Category.RUNTIME)
+    blocking = names.sync_call[columns.name] | (names.copy_call[columns.name] & _waits_for_result(columns))
+    rows = np.flatnonzero(runtime & blocking & (columns.dur_ns >= BLOCKING_CALL_NS))
+    labels, times = np.unique(columns.name[rows], return_counts=True)
+    order = np.argsort(-times)[:3]
+    return SyncFacts(
+        per_step=len(rows) / count,
+        blocked_ns=float(columns.dur_ns[rows].sum()) / count,
+        culprits=tuple((columns.strings[labels[i]], int(times[i])) for i in order),
+    )
+
+
+def _waits_for_result(columns: TraceColumns) -> npt.NDArray[np.bool_]:
+    """Runtime rows that copied device memory to the host: the call returns when the data is there."""
+    copies = copy_leaves(columns) == leaf("sync.d2h")
+    return np.isin(columns.correlation, columns.correlation[copies]) & (columns.correlation >= 0)
+
+
+def allocator_facts(
+    columns: TraceColumns, names: HostNames, judged: npt.NDArray[np.bool_], count: int
+) -> AllocatorFacts:
+    """Allocator calls in the judged events, per step of ``count``."""
+    calls = judged & (columns.category == Category.RUNTIME) & names.allocator[columns.name]
+    return AllocatorFacts(calls_per_step=int(calls.sum()) / count)
+
+
+def cold_facts(columns: TraceColumns, names: HostNames, steps: TraceSteps, busy: Spans) -> ColdFacts | None:
+    """Slow first-use calls that dominate a short window; ``None`` where the window is judged as it is.
+
+    A launch can also take long because the launch queue is full: the device works meanwhile, and it does not count.
+    """
+    waits = names.sync_call | names.copy_call
+    rows = np.flatnonzero(
+        (columns.category == Category.RUNTIME) & ~waits[columns.name] & (columns.dur_ns >= SLOW_CALL_NS)
+    )
+    if not len(rows) or len(steps.start) > COLD_STEPS:
+        return None
+    idle = subtract(union(columns.ts_ns[rows], columns.end_ns[rows]), busy)
+    edges = zip(steps.start.tolist(), steps.end.tolist(), strict=True)
+    per_step = np.array([clip(idle, start, end).total_ns for start, end in edges])
+    worst = int(per_step.argmax())
+    share = float(per_step[worst]) / max(steps.steady.total_ns, 1)
+    if share < COLD_SHARE or per_step[worst] < COLD_CONCENTRATION * per_step.sum() or steps.state[worst] != "steady":
+        return None
+    order = rows[np.argsort(-columns.dur_ns[rows])][:3]
+    calls = tuple((columns.strings[columns.name[row]], int(columns.dur_ns[row])) for row in order)
+    return ColdFacts(share=share, calls=calls)
