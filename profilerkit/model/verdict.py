@@ -3,6 +3,16 @@
 import msgspec
 
 from profilerkit.model.finding import Bound, Confidence, Saving
+from profilerkit.model.step import Family
+
+#: The family of parts each bound is about; ``balanced`` and ``inconclusive`` are about none.
+BOUND_FAMILY: dict[Bound, Family] = {
+    "input-bound": "input",
+    "memory-bound": "memory",
+    "comm-bound": "communication",
+    "overhead-bound": "overhead",
+    "compute-bound": "compute",
+}
 
 
 class RuledOut(msgspec.Struct, frozen=True, kw_only=True):
