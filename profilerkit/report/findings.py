@@ -117,7 +117,7 @@ def cards_of(report: Report) -> tuple[Card, ...]:
 
 
 def others_of(report: Report) -> tuple[Other, ...]:
-    """Every bound that is not the verdict: contenders first, then those ruled out."""
+    """Every bound that is not the verdict: contenders first, then those ruled out or not measured."""
     verdict = report.verdict
     shares: dict[Family, float] = {}
     for part in report.breakdown:
@@ -134,7 +134,8 @@ def others_of(report: Report) -> tuple[Other, ...]:
             continue
         saving = format_ratio(row.saving) if row.saving is not None else "none stated"
         reason = inert(row.reason, SENTENCE_LIMIT)
-        rows.append(Other(row.bound, "ruled out", share_text(row.share), saving, reason))
+        share = "not measured" if row.share is None else share_text(row.share)
+        rows.append(Other(row.bound, row.state, share, saving, reason))
     return tuple(rows)
 
 
