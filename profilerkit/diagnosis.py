@@ -8,7 +8,7 @@ from profilerkit.analysis.whatif import relative_error
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Bound, Confidence, Finding, Outcome, Saving
 from profilerkit.model.step import PARTS
-from profilerkit.model.verdict import BOUND_FAMILY, RuledOut, Verdict
+from profilerkit.model.verdict import BOUND_FAMILY, RULE_LETTERS, RuledOut, Verdict
 from profilerkit.rules.rule import confidence, weakest
 from profilerkit.units import format_ns, format_ratio, format_ratio_range
 
@@ -228,6 +228,7 @@ def _headline(facts: Facts, top: _Best) -> str:
     detail = top.finding.detail
     who = _who(facts)
     step = f"every {_step(facts)} step"
+    priced = format_ns(top.expected * (facts.mean_step_ns or 0.0))
 
     def time(*parts: str) -> str:
         return format_ns(facts.time_ns(*parts))
@@ -251,11 +252,10 @@ def _headline(facts: Facts, top: _Best) -> str:
         case "overhead-bound", "checkpoint" | "evaluation":
             return top.finding.title
         case "overhead-bound", "python" if top.finding.evidence[0].origin not in _STALL_ORIGINS:
-            if facts.mode == "cpu":
-                return f"{who} spends {time('over.python')} of {step} in Python"
-            return f"{who} idles {time('over.python')} of {step} while Python runs"
+            verb, what = ("spends", "in Python") if facts.mode == "cpu" else ("idles", "while Python runs")
+            return f"{who} {verb} {priced} of {step} {what}"
         case "overhead-bound", "launch":
-            return f"{who} idles {time('over.dispatch', 'over.launch')} of {step} while work is issued"
+            return f"{who} idles {priced} of {step} while work is issued"
         case _:
             return top.finding.title
 
@@ -265,28 +265,49 @@ def _with_scope(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
     others = [bound for bound in BOUND_FAMILY if bound != verdict.bound and bound not in verdict.contenders]
     return revise(
         verdict,
-        ruled_out=tuple(_ruled_out(facts, bound, best.get(bound)) for bound in others)
+        ruled_out=tuple(_ruled_out(facts, outcomes, verdict, bound, best.get(bound)) for bound in others)
         if verdict.bound != "inconclusive"
         else (),
         consequence=_consequence(facts, outcomes, verdict),
     )
 
 
-def _ruled_out(facts: Facts, bound: Bound, best: _Best | None) -> RuledOut:
+def _ruled_out(
+    facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bound: Bound, best: _Best | None
+) -> RuledOut:
     share = facts.family(BOUND_FAMILY[bound])
-    part = format_ratio(share)
-    what = _WORK[bound]
+    takes = f"{_WORK[bound]} {format_ratio(share)} of the step"
     if best is not None:
-        reason = f"{what} {part} of the step; the best fix saves {format_ratio(best.expected)}"
-    elif bound == "input-bound" and facts.input is None:
-        reason = "no loader was seen, so its wait is not measured"
-    elif bound == "comm-bound" and facts.comm is None:
-        reason = "no collective was seen" if facts.trace_read else "collectives are only seen in a trace"
-    elif bound == "memory-bound" and facts.mode != "gpu":
-        reason = "no device events, so memory traffic is not measured"
+        reason = f"{takes}; the best fix saves {format_ratio(best.expected)}"
+        return RuledOut(bound=bound, share=share, saving=best.expected, reason=reason)
+    if unseen := _unseen(facts, bound, share):
+        return RuledOut(bound=bound, share=None, saving=None, reason=unseen, state="not measured")
+    own = [outcome for outcome in outcomes if outcome.rule.startswith(RULE_LETTERS[bound])]
+    off = sum(outcome.status == "off" for outcome in own)
+    if bound == "comm-bound" and facts.comm is None:
+        reason = "no collective was seen"
+    elif off:
+        some = "" if off == len(own) else f"{off} of "
+        reason = f"{takes}; {some}its rules {'was' if some and off == 1 else 'were'} switched off"
+    elif share > (CONTENDER_SAVING if verdict.share is None else verdict.share):
+        reason = f"{takes}; no fix for it was found"
     else:
-        reason = f"{what} {part} of the step"
-    return RuledOut(bound=bound, share=share, saving=best.expected if best else None, reason=reason)
+        reason = takes
+    return RuledOut(bound=bound, share=share, saving=None, reason=reason)
+
+
+def _unseen(facts: Facts, bound: Bound, share: float) -> str:
+    """Why the recording does not say how much time the bound's family takes; empty when it does."""
+    match bound:
+        case "input-bound" if facts.input is None:
+            return "no loader was seen, so its wait is not measured"
+        case "memory-bound" if facts.mode != "gpu":
+            return "no device events, so memory traffic is not measured"
+        case "comm-bound" if facts.comm is None and not facts.trace_read:
+            return "collectives are only seen in a trace"
+        case "compute-bound" | "overhead-bound" if not facts.trace_read and not share:
+            return "what the step computes and issues is only seen in a trace"
+    return ""
 
 
 def _consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict) -> str:

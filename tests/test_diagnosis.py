@@ -143,10 +143,41 @@ def test_what_is_not_the_bound_is_ruled_out_with_its_number():
     assert all(entry.reason for entry in found.ruled_out)
 
 
-def test_an_unmeasured_wait_is_not_ruled_out_by_a_zero():
-    found = verdict_of(facts(input=None))
-    reason = next(entry.reason for entry in found.ruled_out if entry.bound == "input-bound")
-    assert "not measured" in reason
+@pytest.mark.parametrize(
+    ("known", "bound"),
+    [
+        (facts(input=None), "input-bound"),
+        (on_host({"input.prep": 0.4}), "memory-bound"),
+        (timers_only({"input.wait": 0.4}), "comm-bound"),
+        (timers_only({"input.wait": 0.4, "idle.unknown": 0.6}), "compute-bound"),
+    ],
+)
+def test_what_was_not_measured_is_not_ruled_out_by_a_zero(known, bound):
+    row = next(entry for entry in verdict_of(known).ruled_out if entry.bound == bound)
+    assert (row.state, row.share, row.saving) == ("not measured", None, None)
+    assert row.reason
+
+
+def test_collectives_that_a_trace_does_not_have_are_measured():
+    row = next(entry for entry in verdict_of(facts({"input.wait": 0.4})).ruled_out if entry.bound == "comm-bound")
+    assert (row.state, row.share, row.reason) == ("ruled out", 0.0, "no collective was seen")
+
+
+def test_a_larger_share_than_the_verdicts_says_why_it_is_not_the_verdict():
+    reasons = {entry.bound: entry.reason for entry in verdict_of(facts({"input.wait": 0.3})).ruled_out}
+    assert reasons["compute-bound"] == "computation takes 70 % of the step; no fix for it was found"
+    assert reasons["overhead-bound"] == "the host's own work takes 0 % of the step"
+
+
+@pytest.mark.parametrize(
+    ("ignore", "reason"),
+    [(("OV",), "; its rules were switched off"), (("OV002",), "; 1 of its rules was switched off")],
+)
+def test_a_bound_whose_rules_were_switched_off_says_so(ignore, reason):
+    known = facts({"input.wait": 0.3, "other.eval": 0.1})
+    found = diagnose(known, run_rules(known, RULES, ignore=ignore))
+    (row,) = [entry for entry in found.ruled_out if entry.bound == "overhead-bound"]
+    assert row.reason.endswith(reason)
 
 
 def test_a_run_without_steps_has_no_verdict():

@@ -65,7 +65,11 @@ def find_steps(
         launches: ``(n_events,)`` launching runtime row of each device event, -1 for none. With it the last step lasts
             until the device has done what was launched in it: the host's marker closes before.
     """
-    for found in (_by_marker(columns, names, whole, launches), _by_optimizer(columns, names), _by_loader(columns, names)):
+    for found in (
+        _by_marker(columns, names, whole, launches),
+        _by_optimizer(columns, names),
+        _by_loader(columns, names),
+    ):
         if found is not None:
             return found
     return _whole(columns)

@@ -5,6 +5,8 @@ from typing import Literal
 import msgspec
 
 Source = Literal["measured", "derived", "estimated"]
+#: Best first: a sum may claim only the source of its weakest part.
+SOURCES_BY_STRENGTH: tuple[Source, ...] = ("measured", "derived", "estimated")
 Confidence = Literal["high", "medium", "low"]
 Severity = Literal["high", "medium", "low", "info"]
 Status = Literal["fired", "passed", "not_applicable", "missing_data", "error", "suppressed", "off"]

@@ -1,20 +1,46 @@
 """The one sentence: what bounds the run, how sure, and why not the others."""
 
+from typing import Literal
+
 import msgspec
 
 from profilerkit.model.finding import Bound, Confidence, Saving
+from profilerkit.model.step import Family
+
+#: The family of parts each bound is about; ``balanced`` and ``inconclusive`` are about none.
+BOUND_FAMILY: dict[Bound, Family] = {
+    "input-bound": "input",
+    "memory-bound": "memory",
+    "comm-bound": "communication",
+    "overhead-bound": "overhead",
+    "compute-bound": "compute",
+}
+
+#: How the codes of the rules begin that look for each bound.
+RULE_LETTERS: dict[Bound, str] = {
+    "input-bound": "IN",
+    "memory-bound": "ME",
+    "comm-bound": "CO",
+    "overhead-bound": "OV",
+    "compute-bound": "CP",
+}
 
 
 class RuledOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A bound that was not chosen and the number that rules it out.
+    """A bound that was not chosen, and why.
 
-    ``share`` is its share of the steady step; ``saving`` its best expected saving, ``None`` if no rule stated one.
+    Attributes:
+        share: its share of the steady step; ``None`` when this recording does not measure it.
+        saving: its best expected saving; ``None`` if no rule stated one.
+        reason: the number that rules it out, or what was not measured.
+        state: a bound that was not measured is not ruled out.
     """
 
     bound: Bound
-    share: float
+    share: float | None
     saving: float | None
     reason: str
+    state: Literal["ruled out", "not measured"] = "ruled out"
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

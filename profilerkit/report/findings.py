@@ -3,9 +3,10 @@
 import re
 from collections.abc import Iterator
 
-from profilerkit.model.finding import Bound, Evidence, Finding, Outcome, Status
+from profilerkit.model.finding import Evidence, Finding, Outcome, Status
 from profilerkit.model.report import Report
 from profilerkit.model.step import Family
+from profilerkit.model.verdict import BOUND_FAMILY
 from profilerkit.report.inert import SENTENCE_LIMIT, inert, inert_code
 from profilerkit.report.records import Card, EvidenceRow, Other, OutcomeGroup, OutcomeRow
 from profilerkit.report.wording import (
@@ -21,13 +22,6 @@ from profilerkit.report.wording import (
 from profilerkit.units import format_count, format_ratio, format_value
 
 _TITLE_LIMIT = 200
-_FAMILIES: dict[Bound, Family] = {
-    "input-bound": "input",
-    "memory-bound": "memory",
-    "comm-bound": "communication",
-    "compute-bound": "compute",
-    "overhead-bound": "overhead",
-}
 
 
 class _Anchors:
@@ -123,7 +117,7 @@ def cards_of(report: Report) -> tuple[Card, ...]:
 
 
 def others_of(report: Report) -> tuple[Other, ...]:
-    """Every bound that is not the verdict: contenders first, then those ruled out."""
+    """Every bound that is not the verdict: contenders first, then those ruled out or not measured."""
     verdict = report.verdict
     shares: dict[Family, float] = {}
     for part in report.breakdown:
@@ -132,7 +126,7 @@ def others_of(report: Report) -> tuple[Other, ...]:
     for bound in verdict.contenders:
         savings = [f.saving for _, f in report.findings() if f.bound == bound and f.saving]
         best = saving_range(savings[0]) if savings else "at least 5.0 %"
-        family = _FAMILIES.get(bound)
+        family = BOUND_FAMILY.get(bound)
         share = share_text(shares[family]) if family in shares else "not measured"
         rows.append(Other(bound, "also costs time", share, best, "Its best fix is worth at least 5 % of the step."))
     for row in verdict.ruled_out:
@@ -140,7 +134,8 @@ def others_of(report: Report) -> tuple[Other, ...]:
             continue
         saving = format_ratio(row.saving) if row.saving is not None else "none stated"
         reason = inert(row.reason, SENTENCE_LIMIT)
-        rows.append(Other(row.bound, "ruled out", share_text(row.share), saving, reason))
+        share = "not measured" if row.share is None else share_text(row.share)
+        rows.append(Other(row.bound, row.state, share, saving, reason))
     return tuple(rows)
 
 

@@ -2,16 +2,12 @@
 
 from collections.abc import Sequence
 from io import StringIO
-from typing import TYPE_CHECKING
 
 from profilerkit.model.report import Report
 from profilerkit.model.step import Family
 from profilerkit.report.inert import to_ascii
 from profilerkit.report.records import Card, Segment, Tone, View
 from profilerkit.report.view import build
-
-if TYPE_CHECKING:
-    pass
 
 MIN_WIDTH = 40
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from profilerkit.model.finding import Finding, Outcome, Saving, Severity, Source, Status
+from profilerkit.model.finding import SOURCES_BY_STRENGTH, Finding, Outcome, Saving, Severity, Source, Status
 from profilerkit.model.report import Report
 from profilerkit.model.step import PARTS, Family
 from profilerkit.model.verdict import Verdict
@@ -76,9 +76,6 @@ _STATUS_VERBS: dict[Status, str] = {
     "off": "off",
 }
 
-# The weakest source speaks for a sum.
-_SOURCE_ORDER: tuple[Source, ...] = ("measured", "derived", "estimated")
-
 
 def plural(count: int, noun: str) -> str:
     """A count with its noun.
@@ -109,7 +106,7 @@ def share_text(ratio: float) -> str:
 
 def weakest(sources: Iterable[Source]) -> Source:
     """The source that a sum of these numbers may claim."""
-    return max(sources, key=_SOURCE_ORDER.index)
+    return max(sources, key=SOURCES_BY_STRENGTH.index)
 
 
 def part_label(part: str) -> str:

@@ -407,7 +407,16 @@ def balanced():
             confidence="medium",
             headline="No single cause costs more than 5 % of the step",
             share=0.88,
-            ruled_out=(RuledOut(bound="input-bound", share=0.02, saving=0.018, reason="The wait for data is 2.0 ms."),),
+            ruled_out=(
+                RuledOut(bound="input-bound", share=0.02, saving=0.018, reason="The wait for data is 2.0 ms."),
+                RuledOut(
+                    bound="comm-bound",
+                    share=None,
+                    saving=None,
+                    reason="Collectives are only seen in a trace.",
+                    state="not measured",
+                ),
+            ),
         ),
         steps=steps_of(step_rows(times, 30, slow=())),
         breakdown=breakdown,

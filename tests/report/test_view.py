@@ -113,6 +113,17 @@ def test_contenders_come_before_what_is_ruled_out():
     assert others[0].share == "12 %"
 
 
+def test_a_bound_that_was_not_measured_has_no_share():
+    report = SAMPLES["balanced"]()
+    row = view.build(report).others[1]
+    assert (row.bound, row.state) == ("comm-bound", "not measured")
+    assert (row.share, row.saving) == ("not measured", "none stated")
+    for text in (terminal.render(report), markdown.render(report)):
+        line = next(line for line in text.splitlines() if "comm-bound" in line)
+        assert "not measured" in line
+        assert "%" not in line
+
+
 def test_small_changes_of_a_healthy_run_are_called_small():
     assert view.build(SAMPLES["compute_bound"]()).change_heading.startswith("Small changes")
 

@@ -81,9 +81,7 @@ class LaunchBound(Rule):
                 else f"Python outside of operators takes {time} of every step"
             )
             why = "No operator runs on the launching thread in that time: it is Python, or a wait that leaves no event."
-            fix = Fix(
-                text="Move logging, metrics and data handling off the loop, or vectorise them."
-            )
+            fix = Fix(text="Move logging, metrics and data handling off the loop, or vectorise them.")
         else:
             title = f"The device idles {time} in every step while the host issues work"
             why = "The queue runs empty: each kernel ends before the next one has been launched."
