@@ -181,7 +181,7 @@ def _kernels_own_it(facts: Facts, sure: Confidence) -> Verdict:
 
 def _largest_unpriced(facts: Facts, ranked: Sequence[_Best]) -> tuple[str, float]:
     """The largest part outside the kernels that no finding prices, and its share."""
-    priced = {BOUNDBOUND_FAMILY[entry.bound] for entry in ranked if entry.expected >= CONTENDER_SAVING}
+    priced = {BOUND_FAMILY[entry.bound] for entry in ranked if entry.expected >= CONTENDER_SAVING}
     parts = [part for part in facts.parts if not part.part.startswith("compute.") and part.family not in priced]
     largest = max(parts, key=lambda part: part.share, default=None)
     return (largest.part, largest.share) if largest else ("", 0.0)

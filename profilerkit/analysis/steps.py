@@ -65,14 +65,12 @@ def find_steps(
         launches: ``(n_events,)`` launching runtime row of each device event, -1 for none. With it the last step lasts
             until the device has done what was launched in it: the host's marker closes before.
     """
-    for found in (
-        _by_marker(columns, names, whole, launches),
-        _by_optimizer(columns, names),
-        _by_loader(columns, names),
-    ):
-        if found is not None:
-            return found
-    return _whole(columns)
+    return (
+        _by_marker(columns, names, whole, launches)
+        or _by_optimizer(columns, names)
+        or _by_loader(columns, names)
+        or _whole(columns)
+    )
 
 
 def _by_marker(
@@ -87,7 +85,7 @@ def _by_marker(
     _, first = np.unique(numbers[columns.name[rows]], return_index=True)
     rows = rows[np.sort(first)]
     start, own_end = columns.ts_ns[rows], columns.end_ns[rows]
-    end = np.r_[start[1:], _device_end(columns, launches, int(start[-1]), int(own_end[-1]))]
+    end = np.r_[start[1:], _last_end(columns, launches, start, int(own_end[-1]))]
     index = numbers[columns.name[rows]]
     keep = (index >= whole[0]) & (index <= whole[1]) if whole else np.ones(len(index), dtype=bool)
     if not keep.any():
@@ -104,13 +102,16 @@ def _by_marker(
     )
 
 
-def _device_end(columns: TraceColumns, launches: I64 | None, start: int, end: int) -> int:
-    """When the device had done what was launched in [start, end), at least ``end``."""
-    if launches is None:
+def _last_end(columns: TraceColumns, launches: I64 | None, start: I64, end: int) -> int:
+    """Where the last step ends: at ``end``, or in a capture so short that it is judged, when the device was done.
+
+    ``start`` holds the starts of all steps.
+    """
+    if launches is None or len(start) > FEWEST_STEPS:
         return end
     rows = np.flatnonzero(launches >= 0)
     issued = columns.ts_ns[launches[rows]]
-    inside = rows[(issued >= start) & (issued < end)]
+    inside = rows[(issued >= start[-1]) & (issued < end)]
     return max(end, int(columns.end_ns[inside].max())) if len(inside) else end
 
 
@@ -139,7 +140,8 @@ def _last_of_cycle(columns: TraceColumns, rows: I64) -> I64:
     if len(names) < 2 or (counts != counts[0]).any():
         return rows
     latest = columns.name[rows[columns.ts_ns[rows].argmax()]]
-    return rows[columns.name[rows] == latest]
+    chosen: I64 = rows[columns.name[rows] == latest]
+    return chosen
 
 
 def _by_loader(columns: TraceColumns, names: HostNames) -> TraceSteps | None:

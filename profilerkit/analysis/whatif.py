@@ -18,7 +18,7 @@ MOST_WORKERS = 16
 BLOCKED_PER_CORE = 4
 #: Share of CPU time below which the loading thread is blocked rather than computing (R06).
 BLOCKED_RATIO = 0.5
-#: Host utilisation, and share of time in which processes waited for a core (PSI), above which no core is to spare (R05).
+#: Host utilisation, and share of time in which processes waited for a core (PSI), that leave no core to spare (R05).
 FULL_HOST = 0.9
 FULL_PRESSURE = 0.4
 #: Relative noise assumed for a single step, whose own cannot be known.

@@ -27,7 +27,8 @@ class NoWorkers(Rule):
 
     Claim: The main process loads the data itself, and the step waits for it.
     Evidence: num_workers of the loader, or the single-process iterator's event in a trace; input share of the step.
-    Threshold: 3 % of the step, and 2 ms, about what handing a batch between processes costs. PyTorch's own pattern fires without asking whether the loader is the bottleneck.
+    Threshold: 3 % of the step, and 2 ms, about what handing a batch between processes costs. PyTorch's own pattern
+        fires without asking whether the loader is the bottleneck.
     Fix: num_workers 0 → what the measured rates need, capped by the usable cores; keep workers between epochs.
     Saving: Bound: the input share. Expected: 1 - max(compute, producer / workers, CPU / cores) / step.
     Traps: A dataset in memory: handing batches between processes can cost more than fetching them. Device tensors in

@@ -62,7 +62,7 @@ class StarvedDevice(Rule):
         wait = facts.time_ns(*WAITS)
         leading = max(WAITS, key=facts.share)
         step = facts.mean_step_ns or 0.0
-        proposal = _cheaper_fix(facts)
+        proposal: Fix | None = _cheaper_fix(facts)
         if fix is not None and by_workers:
             # Without workers IN002 proposes them; the same change is not listed twice.
             proposal = _worker_fix(fix) if fix.current else None

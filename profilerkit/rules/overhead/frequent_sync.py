@@ -61,7 +61,7 @@ class FrequentSync(Rule):
         finding = finding_for(
             facts,
             bound="overhead-bound",
-            title=f"{syncs.per_step:,.0f} host sync{'s' if round(syncs.per_step) != 1 else ''} in every step drain the queue",
+            title=f"Host syncs drain the queue {syncs.per_step:,.0f} times in every step",
             why="After each one the device has nothing to run until the host has issued work again.",
             evidence=(
                 Evidence(
