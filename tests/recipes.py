@@ -387,16 +387,13 @@ DEVICE = DeviceFacts(
     name="NVIDIA A100-SXM4-80GB",
     kernels_per_step=1_000.0,
     median_kernel_ns=50_000.0,
-    small_count_ratio=0.1,
     busy_ratio=0.9,
-    unlinked_ratio=0.0,
     queue_empty_ratio=0.05,
+    between_ratio=0.0,
 )
-INPUT = InputFacts(
-    wait_ns=0.0, cpu_ratio=None, fetches=20, single_process=False, source="measured", origin="step timers"
-)
-NO_SYNCS = SyncFacts(per_step=0.0, blocked_ns=0.0, drained_ns=0.0, culprits=())
-NO_CALLS = AllocatorFacts(calls_per_step=0.0, host_ns=0.0)
+INPUT = InputFacts(cpu_ratio=None, fetches=20, single_process=False, source="measured", origin="step timers")
+NO_SYNCS = SyncFacts(per_step=0.0, blocked_ns=0.0, culprits=())
+NO_CALLS = AllocatorFacts(calls_per_step=0.0)
 
 
 def facts(shares=None, *, source="measured", steady=20, **changes):

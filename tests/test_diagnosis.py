@@ -234,15 +234,15 @@ HEADLINES = {
     ),
     "phase without spaces": stalling(0.4, kind="x" * 500, part="other.phase"),
     "on the host": on_host({"input.prep": 0.4}, loader=Loader(kind="DataLoader", num_workers=0)),
-    "a late rank": replace(FIRES["OV001"], waiting_rank_named=True),
-    "a late rank that communicates": replace(FIRES["CO001"], waiting_rank_named=True),
+    "a late rank": replace(FIRES["OV001"], waiting_share=0.4),
+    "a late rank that communicates": replace(FIRES["CO001"], waiting_share=0.4),
 }
 
 
 @pytest.mark.parametrize("case", HEADLINES, ids=str)
 def test_a_headline_has_at_most_fourteen_words(case):
     known = HEADLINES[case]
-    known = replace(known, ranks=(replace_rank(known.rank, 12_345),)) if known.waiting_rank_named else known
+    known = replace(known, ranks=(replace_rank(known.rank, 12_345),)) if known.waiting_share is not None else known
     found = verdict_of(known)
     assert 3 <= len(found.headline.split()) <= 14, found.headline
     assert not found.headline.endswith(".")
@@ -353,7 +353,7 @@ def test_whatever_the_parts_the_verdict_keeps_its_promises(found_shares, mode, s
         facts(found_shares, steady=steady),
         mode=mode,
         trust=Trust(mode=mode),
-        waiting_rank_named=named,
+        waiting_share=0.4 if named else None,
         loader=Loader(kind="DataLoader", num_workers=0),
         input=replace(INPUT, single_process=True),
         stalls=(

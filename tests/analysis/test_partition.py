@@ -434,7 +434,7 @@ def test_kernels_without_a_launch_count_as_compute():
     trace.kernel(1_000, 2_000)
     facts = trace.facts()
     assert named(facts.totals) == {"compute.math": 1_000 * US}
-    assert facts.device.unlinked_ratio == 1.0
+    assert facts.device.queue_empty_ratio is None
 
 
 def test_all_kernels_of_a_graph_belong_to_its_launch():

@@ -22,7 +22,7 @@ def late_rank(ranks=4, late=2, delay=600):
 
 def test_the_rank_that_communicates_least_is_the_one_the_others_wait_for():
     facts = run_facts([rank_of(trace) for trace in late_rank()])
-    assert facts.waiting_rank_named
+    assert facts.waiting_share is not None
     assert (facts.judged_rank, facts.rank.rank) == (2, 2)
     assert facts.share("over.python") > 0.3
     assert facts.share("comm.") < 0.05
@@ -45,14 +45,14 @@ def spread_of(share):
 
 
 def test_ranks_that_communicate_about_as_long_wait_for_nobody():
-    assert not spread_of(0.049).waiting_rank_named
-    assert spread_of(0.051).waiting_rank_named
+    assert spread_of(0.049).waiting_share is None
+    assert spread_of(0.051).waiting_share == pytest.approx(0.051, abs=1e-3)
 
 
 def test_without_waiting_the_slowest_rank_is_told():
     ranks = [rank_of(training(6, kernels=count, rank=rank)) for rank, count in enumerate((5, 9, 7))]
     facts = run_facts(ranks)
-    assert not facts.waiting_rank_named
+    assert facts.waiting_share is None
     assert facts.rank.rank == 1
 
 
@@ -62,7 +62,7 @@ def test_a_rank_without_a_trace_does_not_pass_for_one_that_never_communicates(tm
     records = read_run(write_run(tmp_path / "run", [log, log], traces={0: trace})).ranks
     facts = run_facts([rank_facts("rank_00000", trace.facts(), records[0]), rank_facts("rank_00001", None, records[1])])
     assert facts.rank.rank == 0
-    assert not facts.waiting_rank_named
+    assert facts.waiting_share is None
 
 
 def test_missing_ranks_are_counted_against_the_size_of_the_job():

@@ -72,9 +72,7 @@ def communicating(share, *, overlap=0.5, small=0.0, alone=0.5):
 
 
 def fp32(share, *, tensor=0.0, major=8, spec=A100):
-    found = MathFacts(
-        math_share=share + tensor, fp32_share=share, tensor_core_share=tensor, compute_major=major, example=GEMM
-    )
+    found = MathFacts(fp32_share=share, tensor_core_share=tensor, compute_major=major, example=GEMM)
     return facts(math=found, spec=spec)
 
 
@@ -112,7 +110,7 @@ def copying(share, *, rate=3e9, spec=A100, per_step=1.0):
 
 
 def allocating(share, *, calls=3.0):
-    return facts({"mem.alloc": share}, allocator=AllocatorFacts(calls_per_step=calls, host_ns=share * STEP_NS))
+    return facts({"mem.alloc": share}, allocator=AllocatorFacts(calls_per_step=calls))
 
 
 def issuing(share, part="over.dispatch", **changes):
@@ -120,9 +118,7 @@ def issuing(share, part="over.dispatch", **changes):
 
 
 def syncing(per_step, share=0.2, *, busy=0.5, blocked=0.5):
-    syncs = SyncFacts(
-        per_step=per_step, blocked_ns=blocked * STEP_NS, drained_ns=share * STEP_NS, culprits=(("cudaStreamSync", 60),)
-    )
+    syncs = SyncFacts(per_step=per_step, blocked_ns=blocked * STEP_NS, culprits=(("cudaStreamSync", 60),))
     return facts({"sync.drain": share}, syncs=syncs, device=replace(DEVICE, busy_ratio=busy))
 
 
