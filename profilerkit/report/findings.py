@@ -22,6 +22,8 @@ from profilerkit.report.wording import (
 from profilerkit.units import format_count, format_ratio, format_value
 
 _TITLE_LIMIT = 200
+# Their clock is not a trace's: no timeline viewer knows the time.
+_STEP_TIMERS = "step timers"
 
 
 class _Anchors:
@@ -60,8 +62,8 @@ def _basis(evidence: Evidence) -> str:
     if evidence.steps is not None:
         first, last = evidence.steps
         pieces.append(f"step {first}" if first == last else f"steps {first}–{last}")
-    if evidence.range_ns is not None:
-        pieces.append("at {}–{} ns".format(*evidence.range_ns))
+    if evidence.range_ns is not None and evidence.origin != _STEP_TIMERS:
+        pieces.append("trace time {}–{} ns".format(*evidence.range_ns))
     return " · ".join(pieces)
 
 

@@ -72,6 +72,7 @@ def _head(view: View, limit: int) -> list[str]:
         "",
         f"### {_prose(view.headline, limit)}",
         "",
+        *(f"**{_plain(text)}**<br>" for text in view.limits),
         _prose(view.consequence, limit),
         "",
         *_table(

@@ -161,6 +161,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     headline: str
     consequence: str
+    limits: tuple[str, ...]
     tiles: tuple[Fact, ...]
     bar: tuple[Segment, ...]
     bar_caption: str

@@ -129,6 +129,8 @@ def _verdict(page: _Page, view: View) -> None:
         (f"{view.kind.shape} {view.kind.word}", _STYLES[view.kind.tone]), (view.kind.text[len(view.kind.word) :], "")
     )
     page.line((view.headline.replace("`", ""), "bold"))
+    for limit in view.limits:
+        page.line((limit, "yellow"))
     page.line((view.consequence.replace("`", ""), ""))
     page.blank()
     columns = (("Number", False), ("Value", True), ("Note", False))

@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterator
 from statistics import fmean
 
 from profilerkit.model.report import Report
+from profilerkit.model.step import Family
+from profilerkit.model.verdict import BOUND_FAMILY
 from profilerkit.report.records import Fact
-from profilerkit.report.wording import FAMILY_LABELS, METHOD_WORDS, plural, step_ns
+from profilerkit.report.wording import FAMILY_LABELS, METHOD_WORDS, plural, saving_range, step_ns
 from profilerkit.units import format_bytes, format_count, format_ns, format_ns_range, format_ratio, format_value
 
 # A mean this far from the median is printed beside it: throughput and shares follow the mean.
@@ -65,14 +67,23 @@ def _peak_memory(report: Report) -> Fact | None:
 
 
 def _largest_family(report: Report) -> Fact | None:
-    shares: dict[str, float] = {}
+    """The largest share; ``None`` where the verdict is about another family: it goes by savings, not by shares."""
+    shares: dict[Family, float] = {}
     for part in report.breakdown:
-        label = FAMILY_LABELS[part.family]
-        shares[label] = shares.get(label, 0.0) + part.share
+        shares[part.family] = shares.get(part.family, 0.0) + part.share
     if not shares:
         return None
-    label = max(shares, key=lambda name: shares[name])
-    return Fact("Largest share", format_ratio(shares[label]), label.lower())
+    largest = max(shares, key=lambda family: shares[family])
+    if BOUND_FAMILY.get(report.verdict.bound, largest) != largest:
+        return None
+    return Fact("Largest share", format_ratio(shares[largest]), FAMILY_LABELS[largest].lower())
+
+
+def _best_saving(report: Report) -> Fact | None:
+    saving = report.verdict.saving
+    if saving is None:
+        return None
+    return Fact("Saving of the best fix", format_ratio(saving.expected), f"expected, {saving_range(saving)} possible")
 
 
 def _steady(report: Report) -> Fact:
@@ -101,6 +112,7 @@ _TILES: tuple[Callable[[Report], Fact | None], ...] = (
     _busy,
     _after_fix,
     _largest_family,
+    _best_saving,
     _peak_memory,
     _steady,
     _rules,

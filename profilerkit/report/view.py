@@ -15,17 +15,19 @@ def build(report: Report) -> View:
     """The report in words. Text from the recording is inert: one line, bounded, without control characters."""
     cards = cards_of(report)
     changes = tuple(card for card in cards if card.fix)[:_TOP_CHANGES]
+    changing = [finding for _, finding in report.findings() if finding.fix][:_TOP_CHANGES]
     return View(
         run_name=inert(report.run.name) or "run",
         kind=wording.kind_of(report.verdict, report.findings()),
         headline=inert(report.verdict.headline, 200),
         consequence=wording.consequence_of(report),
+        limits=wording.limits_of(report),
         tiles=tiles_of(report),
         bar=breakdown.bar_of(report.breakdown),
         bar_caption=breakdown.bar_caption(report),
         parts=breakdown.part_rows(report.breakdown),
         parts_missing=breakdown.parts_missing(report),
-        change_heading=wording.change_heading(report, len(changes)),
+        change_heading=wording.change_heading(changing),
         cards=cards,
         changes=changes,
         no_change="" if changes else wording.no_change_text(report),

@@ -64,6 +64,8 @@ STATUS_LABELS: dict[Status, str] = {
     "off": "Switched off",
 }
 
+# From this expected saving on a bound is named and a finding can be severe.
+_SMALL_SAVING = 0.10
 # A smaller share would be printed as 0.0 %.
 _SMALLEST_SHARE = 0.0005
 
@@ -192,6 +194,21 @@ def consequence_of(report: Report) -> str:
     return " ".join(pieces)
 
 
+def limits_of(report: Report) -> tuple[str, ...]:
+    """What stands against the headline, in whole sentences: events that are missing, rules that were switched off."""
+    trust, lines = report.trust, []
+    if trust.truncated or trust.dropped:
+        alone = len(report.run.files) == 1
+        what = "A trace is" if not alone else "The file is" if report.run.kind == "trace" else "The trace is"
+        read = f"{plural(trust.events, 'event')} {'was' if trust.events == 1 else 'were'} read"
+        lost = f", {format_count(trust.dropped)} {'was' if trust.dropped == 1 else 'were'} dropped"
+        lines.append(f"{what} {'cut off' if trust.truncated else 'damaged'}: {read}{lost if trust.dropped else ''}.")
+    off = sum(outcome.status == "off" for outcome in report.outcomes)
+    if off:
+        lines.append(f"{off} of {plural(len(report.outcomes), 'rule')} {'was' if off == 1 else 'were'} switched off.")
+    return tuple(lines)
+
+
 def no_change_text(report: Report) -> str:
     """What stands in the place of the top changes when there are none."""
     if report.verdict.bound == "inconclusive":
@@ -202,10 +219,11 @@ def no_change_text(report: Report) -> str:
     return "No rule found a change that is worth making."
 
 
-def change_heading(report: Report, count: int) -> str:
-    """The heading over the top changes."""
-    if count == 0:
+def change_heading(findings: Sequence[Finding]) -> str:
+    """The heading over the top changes: they are small when the largest expected saving of theirs is."""
+    expected = [finding.saving.expected for finding in findings if finding.saving]
+    if not expected:
         return "What to change"
-    if report.verdict.bound in {"balanced", "compute-bound"}:
+    if max(expected) < _SMALL_SAVING:
         return "Small changes that remain, largest saving first"
     return "What to change, largest saving first"

@@ -140,7 +140,7 @@ def test_nothing_is_shown_as_a_dash_or_as_none(pages, name):
 @pytest.mark.parametrize("name", [name for name in SAMPLES if "hostile" not in name])
 def test_the_first_screen_is_short(name):
     built = view.build(SAMPLES[name]())
-    prose = [built.kind.text, built.headline, built.consequence]
+    prose = [built.kind.text, built.headline, *built.limits, built.consequence]
     assert sum(len(text.split()) for text in prose) <= 60
     assert len(built.tiles) == 4
     assert len({segment.family for segment in built.bar}) == len(built.bar) <= 6

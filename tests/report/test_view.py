@@ -5,6 +5,7 @@ import re
 import msgspec
 import pytest
 
+from profilerkit.model.finding import Saving
 from profilerkit.report import html, markdown, terminal, view
 from profilerkit.report.inert import clip, inert, inert_code
 from profilerkit.report.timeline import slowest_of_groups, timeline_of
@@ -29,7 +30,7 @@ def test_every_format_shows_the_same_numbers(name):
         "markdown": spaces(unescaped(markdown.render(report))),
         "terminal": spaces(terminal.render(report, width=200)),
     }
-    numbers = [tile.value for tile in built.tiles] + [built.headline, built.consequence]
+    numbers = [tile.value for tile in built.tiles] + [built.headline, *built.limits, built.consequence]
     numbers += [card.saving for card in built.changes if card.saving]
     for kind, text in texts.items():
         for number in numbers:
@@ -124,8 +125,76 @@ def test_a_bound_that_was_not_measured_has_no_share():
         assert "%" not in line
 
 
-def test_small_changes_of_a_healthy_run_are_called_small():
-    assert view.build(SAMPLES["compute_bound"]()).change_heading.startswith("Small changes")
+@pytest.mark.parametrize(
+    ("expected", "heading"), [(0.0999, "Small changes that remain"), (0.1, "What to change"), (None, "What to change")]
+)
+@pytest.mark.parametrize("name", ["compute_bound", "input_bound"])
+def test_changes_are_called_small_by_their_largest_saving_whatever_the_verdict(name, expected, heading):
+    report = SAMPLES[name]()
+    saving = None if expected is None else Saving(low=0.0, expected=expected, high=0.5, method="bound")
+    outcomes = tuple(
+        msgspec.structs.replace(
+            outcome, findings=tuple(msgspec.structs.replace(found, saving=saving) for found in outcome.findings)
+        )
+        for outcome in report.outcomes
+    )
+    built = view.build(msgspec.structs.replace(report, outcomes=outcomes))
+    assert built.changes
+    assert built.change_heading.startswith(heading)
+
+
+@pytest.mark.parametrize(
+    ("damage", "files", "kind", "line"),
+    [
+        ({"truncated": True, "dropped": 1}, 1, "trace", "The file is cut off: 1,799 events were read, 1 was dropped."),
+        ({"truncated": True}, 1, "run", "The trace is cut off: 1,799 events were read."),
+        ({"dropped": 2}, 2, "trace", "A trace is damaged: 1,799 events were read, 2 were dropped."),
+        ({"repaired": 4}, 1, "trace", None),
+    ],
+)
+def test_missing_events_are_said_right_below_the_headline(damage, files, kind, line):
+    report = SAMPLES["balanced"]()
+    trust = msgspec.structs.replace(report.trust, events=1799, **damage)
+    run = msgspec.structs.replace(report.run, files=("a.json",) * files, kind=kind)
+    report = msgspec.structs.replace(report, trust=trust, run=run)
+    assert view.build(report).limits == ((line,) if line else ())
+    lines = terminal.render(report).splitlines()
+    assert (lines[lines.index(report.verdict.headline) + 1] == line) is bool(line)
+
+
+def test_rules_that_were_switched_off_are_counted_below_the_headline():
+    report = SAMPLES["balanced"]()
+    off = msgspec.structs.replace(report.outcomes[0], status="off", reason="not selected")
+    assert view.build(msgspec.structs.replace(report, outcomes=(off, *report.outcomes[1:]))).limits == (
+        "1 of 3 rules was switched off.",
+    )
+
+
+def test_the_largest_share_is_shown_only_where_the_verdict_is_about_it():
+    def labels(bound, family, saving):
+        report = SAMPLES["balanced"]()
+        verdict = msgspec.structs.replace(report.verdict, bound=bound, saving=saving)
+        part = msgspec.structs.replace(report.breakdown[0], family=family)
+        run = msgspec.structs.replace(report, verdict=verdict, breakdown=(part, *report.breakdown[1:]))
+        return {tile.label: tile.value for tile in view.build(msgspec.structs.replace(run, ranks=())).tiles}
+
+    saving = Saving(low=0.38, expected=0.43, high=0.45, method="bound")
+    assert labels("input-bound", "compute", saving)["Saving of the best fix"] == "43 %"
+    assert "Largest share" not in labels("input-bound", "compute", None)
+    assert labels("input-bound", "input", saving)["Largest share"] == "90 %"
+    assert labels("balanced", "compute", None)["Largest share"] == "88 %"
+
+
+def test_times_are_printed_only_where_a_timeline_viewer_knows_them():
+    report = SAMPLES["input_bound"]()
+    (row, *_), finding = view.build(report).cards[0].evidence, report.outcomes[1].findings[0]
+    assert row.basis.endswith("trace time 5000000123–13448000000 ns")
+    timed = msgspec.structs.replace(finding.evidence[0], origin="step timers")
+    outcome = msgspec.structs.replace(
+        report.outcomes[1], findings=(msgspec.structs.replace(finding, evidence=(timed,)),)
+    )
+    built = view.build(msgspec.structs.replace(report, outcomes=(outcome,)))
+    assert built.cards[0].evidence[0].basis == "n 48 · rank 0 · steps 12–59"
 
 
 def test_slow_steps_are_named_and_survive_grouping():
