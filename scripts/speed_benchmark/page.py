@@ -1,0 +1,117 @@
+"""The speed report as one offline HTML page: the limits, two figures with their table, the growth, the tools."""
+
+import base64
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from profilerkit.report.palette import FILLS, INKS
+from speed_benchmark.tools import ANALYZE, HTA, JSON, PACKED, READER
+
+#: Colour by whose tool it is, line and symbol by which of theirs.
+_LOOKS = {
+    ANALYZE: ("input", "solid", "circle"),
+    PACKED: ("input", "dash", "circle-open"),
+    READER: ("input", "dot", "diamond"),
+    JSON: ("other", "solid", "square"),
+    "orjson": ("compute", "solid", "triangle-up"),
+    HTA: ("communication", "solid", "x"),
+    "HTA 0.5": ("communication", "dash", "x-open"),
+    "torch-tb-profiler": ("memory", "solid", "star"),
+}
+_OTHER_LOOK = ("overhead", "solid", "cross")
+
+
+def render(document: dict[str, Any]) -> str:
+    """The page; everything that came from a tool or a file is escaped."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(number=_number, spread=_spread)
+    figures = {"cpu": _figure(document, "cpu_s", 1.0), "memory": _figure(document, "peak_bytes", 1e-9)}
+    script = gzip.compress(get_plotlyjs().encode("utf-8"), 9, mtime=0)
+    return environment.get_template("page.html.j2").render(
+        document=document,
+        headline=_headline(document),
+        machine=_machine(document["machine"]),
+        schemes={name: _scheme(name) for name in ("light", "dark")},
+        # Base 64, and JSON in which nothing can end its element.
+        packed_script=Markup(base64.b64encode(script).decode("ascii")),
+        figures=Markup(_embedded(figures)),
+    )
+
+
+def _scheme(name: str) -> Markup:
+    """Colours as CSS custom properties."""
+    colours = {**INKS[name], **FILLS[name]}  # type: ignore[index]
+    return Markup(";".join(f"--{key}:{value}" for key, value in colours.items()))
+
+
+def _embedded(value: Any) -> str:
+    text = json.dumps(value)
+    for char in "<>&\u2028\u2029":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return text
+
+
+def _figure(document: dict[str, Any], quantity: str, scale: float) -> list[dict[str, Any]]:
+    """One line per tool: events against the median, with the spread as error bars."""
+    points: dict[str, list[tuple[int, dict[str, float]]]] = {}
+    for trace in document["traces"]:
+        for measured in trace["measurements"]:
+            points.setdefault(measured["tool"], []).append((trace["events"], measured[quantity]))
+    lines = []
+    for name, found in points.items():
+        family, dash, symbol = _LOOKS.get(name, _OTHER_LOOK)
+        lines.append(
+            {
+                "name": name,
+                "family": family,
+                "dash": dash,
+                "symbol": symbol,
+                "x": [events for events, _ in found],
+                "y": [scale * value["median"] for _, value in found],
+                "up": [scale * (value["high"] - value["median"]) for _, value in found],
+                "down": [scale * (value["median"] - value["low"]) for _, value in found],
+            }
+        )
+    return lines
+
+
+def _number(value: float, digits: int = 3) -> str:
+    """Three significant digits, thousands set apart."""
+    short = float(f"{value:.{digits}g}")
+    return f"{short:,.0f}" if abs(short) >= 100 else f"{short:g}"
+
+
+def _spread(value: dict[str, float] | None, scale: float = 1.0) -> str:
+    """``median (low–high)``; a dash where nothing was measured."""
+    if value is None:
+        return "–"
+    median, low, high = (_number(scale * value[name]) for name in ("median", "low", "high"))
+    return median if low == high else f"{median} ({low}–{high})"
+
+
+def _headline(document: dict[str, Any]) -> str:
+    """The one sentence: how far the limits are kept."""
+    kept = [check["holds"] for check in document["checks"]]
+    if not kept:
+        return "No limit was measured"
+    return f"{sum(kept)} of {len(kept)} limits hold"
+
+
+def _machine(machine: dict[str, Any]) -> str:
+    gib = round(machine["memory_bytes"] / 2**30)
+    return (
+        f"{machine['cores']} cores ({machine['architecture']}), {gib} GiB of memory, {machine['system']}, "
+        f"Python {machine['python']}; load average {machine['load_at_end']} at the end"
+    )
