@@ -173,8 +173,10 @@ def _trust(ranks: Sequence[RankFacts], chosen: RankFacts, of_the_run: Sequence[s
 
 #: Profiled over unprofiled step time outside of this says that the traced steps are not like the others (R52).
 ALIKE = (0.8, 1.5)
-#: Mean over median step from which a few slow steps carry the mean (R56).
+#: Mean over median step from which a few slow steps carry the mean (R56), and how much of the step must be
+#: unexplained for that to matter: named phases and periodic stalls explain theirs.
 OUTLIER_MEAN = 1.2
+NOTED_UNKNOWN = 0.10
 #: Mean share of time in which some process waited for a core (PSI), from which host times are not the run's own (R58).
 HIGH_PRESSURE = 0.4
 
@@ -185,7 +187,8 @@ def _doubts(chosen: RankFacts) -> list[str]:
     ratio, times = chosen.inflation_ratio, chosen.steps.time_ns
     if ratio is not None and not ALIKE[0] <= ratio <= ALIKE[1]:
         out.append(f"Traced steps took {ratio:.2f} × the time of the others: how the step splits is uncertain.")
-    if times is not None and times.mean > OUTLIER_MEAN * times.median:
+    unexplained = chosen.share("idle.unknown") >= NOTED_UNKNOWN
+    if times is not None and times.mean > OUTLIER_MEAN * times.median and unexplained:
         out.append(f"A few slow steps raise the mean to {times.mean / times.median:.1f} × the median.")
     pressure = next((series.mean for series in chosen.samples if series.name == "host.cpu_pressure"), None)
     if pressure is not None and pressure >= HIGH_PRESSURE:
