@@ -61,7 +61,7 @@ def diagnose(facts: Facts, outcomes: Sequence[Outcome]) -> Verdict:
         return _with_scope(facts, outcomes, refusal, {})
     if named:
         return _with_scope(facts, outcomes, _named(facts, ranked[0], ranked[1:]), best)
-    return _with_scope(facts, outcomes, _unnamed(facts, ranked), best)
+    return _with_scope(facts, outcomes, _unnamed(facts, ranked, _priced(outcomes)), best)
 
 
 def _inconclusive(headline: str, refuted_by: str) -> Verdict:
@@ -132,7 +132,7 @@ def _named(facts: Facts, top: _Best, others: Sequence[_Best]) -> Verdict:
     )
 
 
-def _unnamed(facts: Facts, ranked: Sequence[_Best]) -> Verdict:
+def _unnamed(facts: Facts, ranked: Sequence[_Best], priced: Sequence[str]) -> Verdict:
     """No saving reaches 10 %: the kernels, if they own the step and no saving reaches 5 %; else balanced."""
     contenders = tuple(entry.bound for entry in ranked if entry.expected >= CONTENDER_SAVING)
     # Before what no rule prices: among such steps a rule that could price it keeps silent as well.
@@ -142,7 +142,7 @@ def _unnamed(facts: Facts, ranked: Sequence[_Best]) -> Verdict:
             f"The {facts.steps.steady} steady steps differ too much to judge",
             "Record at least 10 steps after the first 5.",
         )
-    unpriced, share = _largest_unpriced(facts, ranked)
+    unpriced, share = _largest_unpriced(facts, priced)
     if share >= LARGEST_UNPRICED:
         return _unpriced_verdict(facts, unpriced, share)
     sure: Confidence = "medium" if share >= NOTED_UNPRICED or facts.mode != "gpu" else "high"
@@ -180,10 +180,40 @@ def _kernels_own_it(facts: Facts, sure: Confidence) -> Verdict:
     )
 
 
-def _largest_unpriced(facts: Facts, ranked: Sequence[_Best]) -> tuple[str, float]:
+def _priced(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+    """Parts whose cost a finding with a saving worth naming is about."""
+    return tuple(
+        name
+        for outcome in outcomes
+        for finding in outcome.findings
+        if finding.bound and finding.saving and finding.saving.expected >= CONTENDER_SAVING
+        for name in _parts_of(finding)
+    )
+
+
+def _parts_of(finding: Finding) -> tuple[str, ...]:
+    """The parts that a finding's fix makes shorter."""
+    match finding.bound, finding.detail:
+        case "input-bound", "h2d":
+            return ("input.h2d",)
+        case "input-bound", _:
+            return ("input.fetch", "input.prep", "input.wait")
+        case "memory-bound", "capacity":
+            return ("mem.alloc",)
+        case "comm-bound", _:
+            return ("comm.other",)
+        case "overhead-bound", "sync":
+            return ("sync.drain", "sync.d2h")
+        case "overhead-bound", _ if finding.evidence[0].origin in _STALL_ORIGINS:
+            return ("other.ckpt", "other.eval", "other.log", "other.phase", "other.stall")
+        case "overhead-bound", _:
+            return ("over.dispatch", "over.launch", "over.python")
+    return ()
+
+
+def _largest_unpriced(facts: Facts, priced: Sequence[str]) -> tuple[str, float]:
     """The largest part outside the kernels that no finding prices, and its share."""
-    priced = {BOUND_FAMILY[entry.bound] for entry in ranked if entry.expected >= CONTENDER_SAVING}
-    parts = [part for part in facts.parts if not part.part.startswith("compute.") and part.family not in priced]
+    parts = [part for part in facts.parts if not part.part.startswith("compute.") and part.part not in priced]
     largest = max(parts, key=lambda part: part.share, default=None)
     return (largest.part, largest.share) if largest else ("", 0.0)
 
