@@ -204,7 +204,7 @@ THRESHOLDS = {
     ("CP008", "useful_share"): (utilised(0.95, 0.50 - JUST), utilised(0.95, 0.50 + 1e-12)),
     ("IN001", "smallest_share"): (waiting(0.05), waiting(0.05 - JUST)),
     ("IN002", "smallest_share"): (alone(0.03), alone(0.03 - JUST)),
-    ("IN002", "smallest_wait_ns"): (replace(alone(0.04), steps=steps(step_ns=50 * MS)), short_step(0.04)),
+    ("IN002", "smallest_wait_ns"): (short_step(0.04, step_ns=50 * MS), short_step(0.04)),
     ("IN009", "slow_ratio"): (copying(0.9, rate=0.4999 * LINK), copying(0.9, rate=0.5001 * LINK)),
     ("OV001", "smallest_share"): (issuing(0.05), issuing(0.05 - JUST)),
     ("OV002", "most_per_step"): (syncing(2.0 + JUST, 0.05), syncing(2.0, 0.05)),
@@ -412,6 +412,12 @@ def test_the_bound_of_fusion_reads_once_and_writes_once():
     assert finding("CP004", chained(0.5, length=4.0), reached_ratio=1.0).saving.expected == pytest.approx(saving.high)
 
 
+def test_fewer_than_one_chain_per_step_are_not_counted_as_none():
+    known = chained(0.5)
+    rare = replace(known, chains=replace(known.chains, chains_per_step=0.3))
+    assert finding("CP004", rare).title == "Chains of pointwise kernels take 50 % of the step"
+
+
 def test_without_shapes_a_chain_is_told_with_low_confidence():
     assert finding("CP004", chained(0.5)).confidence == "low"
 
@@ -475,11 +481,11 @@ def test_a_cheaper_batch_is_asked_for_where_its_time_goes(part, text):
 
 
 def test_the_saving_is_that_of_the_fix_that_is_printed():
-    # Four workers and four on one core at most: 50 ms a batch and worker, one batch each 25 ms of a 100 ms step.
+    # 80 ms of waiting ask for 24 workers, two cores carry eight: twice as many as now, half of the step.
     found = finding("IN001", waiting(0.8, usable_cores=2.0))
     assert found.fix.text.startswith("num_workers 4 → 8,")
     assert found.saving.expected == pytest.approx(1 - 4 / 8)
-    # Three workers more would save a ninth only: half of the wait is more.
+    # Two workers more would save an eighth of the step, half of the wait is more.
     few = finding("IN001", facts({"input.wait": 0.8}, loader=Loader(kind="DataLoader", num_workers=14)))
     assert few.fix.text.startswith("Halve")
     assert few.saving.expected == pytest.approx(0.4)
@@ -645,6 +651,11 @@ def test_syncs_that_leave_the_device_busy_are_no_finding():
 def test_a_single_sync_that_drains_much_of_the_step_is_a_finding():
     found = finding("OV002", syncing(1.0, 0.45, busy=0.55, blocked=0.6))
     assert found.saving.expected == pytest.approx(0.45)
+    assert found.title == "A host sync drains the queue for 45.0 ms of every step"
+    assert "idle time" in found.confirm
+    often = finding("OV002", syncing(8.0, 0.45, busy=0.55))
+    assert often.title == "Host syncs drain the queue 8 times in every step"
+    assert "below three" in often.confirm
 
 
 # RU001
