@@ -37,6 +37,7 @@ def render(document: dict[str, Any]) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(number=_number, spread=_spread)
+    counts = [trace["events"] for trace in document["traces"]]
     figures = {"cpu": _figure(document, "cpu_s", 1.0), "memory": _figure(document, "peak_bytes", 1e-9)}
     script = gzip.compress(get_plotlyjs().encode("utf-8"), 9, mtime=0)
     return environment.get_template("page.html.j2").render(
@@ -46,7 +47,7 @@ def render(document: dict[str, Any]) -> str:
         schemes={name: _scheme(name) for name in ("light", "dark")},
         # Base 64, and JSON in which nothing can end its element.
         packed_script=Markup(base64.b64encode(script).decode("ascii")),
-        figures=Markup(_embedded(figures)),
+        figures=Markup(_embedded({"ticks": counts, "lines": figures})),
     )
 
 
@@ -102,11 +103,17 @@ def _spread(value: dict[str, float] | None, scale: float = 1.0) -> str:
 
 
 def _headline(document: dict[str, Any]) -> str:
-    """The one sentence: how far the limits are kept."""
+    """The one sentence: the time against json.load, and how many limits are kept."""
     kept = [check["holds"] for check in document["checks"]]
     if not kept:
         return "No limit was measured"
-    return f"{sum(kept)} of {len(kept)} limits hold"
+    limits = f"{sum(kept)} of {len(kept)} limits hold"
+    for trace in reversed(document["traces"]):
+        ratio = next((row["wall_ratio_to_json_load"] for row in trace["measurements"] if row["tool"] == ANALYZE), None)
+        if ratio:
+            size, share = f"{trace['megabytes']:g} MB", _number(ratio["median"], 2)
+            return f"Reading, judging and reporting {size} takes {share} of json.load's time; {limits}"
+    return limits
 
 
 def _machine(machine: dict[str, Any]) -> str:
