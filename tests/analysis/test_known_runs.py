@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from profilerkit.api import analyze
+from profilerkit.rundir.layout import EventKind
 from tests.recipes import ELEMENTWISE, LOADER, Log, Trace, host_training, training, write_run
 
 A100 = {"id": 0, "name": "NVIDIA A100-SXM4-80GB", "totalGlobalMem": 85_000_000_000, "computeMajor": 8}
@@ -194,6 +195,18 @@ def test_a_compiled_model_is_not_told_to_compile(tmp_path):
     report = told(tmp_path, trace)
     assert (report.verdict.bound, report.verdict.detail, report.verdict.saving) == ("memory-bound", "bandwidth", None)
     assert "CP004" not in fired(report)
+
+
+def test_the_loader_of_an_evaluation_is_not_what_training_waits_for(tmp_path):
+    log = Log()
+    for number in range(40):
+        start = log.step(5_000 if number % 10 == 9 else 1_000)
+        if number % 10 == 9:
+            log.record(EventKind.PHASE, start + 500, 4_000, name=log.name("evaluation"))
+            log.record(EventKind.WAIT, start + 600, 3_800, -1)
+    trace = host_training(8, compute=1_000)
+    report = analyze(write_run(tmp_path / "run", [log], traces={0: trace}))
+    assert (report.verdict.bound, report.verdict.detail) == ("overhead-bound", "evaluation")
 
 
 def test_logging_in_every_step_is_priced(tmp_path):
