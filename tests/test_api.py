@@ -104,6 +104,15 @@ def test_rules_can_be_chosen(tmp_path):
     assert {entry.rule for entry in report.outcomes if entry.status != "off"} == {"IN001", "IN002"}
 
 
+def test_a_report_is_shown_as_its_verdict(tmp_path):
+    report = analyze(training(12, fetch=900).write(tmp_path / "trace.json"))
+    assert repr(report) == "<Report input-bound: The GPU waits 900 µs of every 1.91 ms step for data>"
+    hostile = msgspec.structs.replace(report.verdict, headline="a\x1b[31m\nb")
+    assert repr(msgspec.structs.replace(report, verdict=hostile)) == "<Report input-bound: a?[31m?b>"
+    assert report == msgspec.structs.replace(report)
+    assert report != msgspec.structs.replace(report, schema_version=2)
+
+
 def test_a_device_can_be_named(tmp_path):
     trace = training(12, devices=({"id": 0, "name": "Unheard of", "computeMajor": 8},))
     path = trace.write(tmp_path / "trace.json")
