@@ -230,7 +230,7 @@ def file_with(text):
     ("paths", "kind"),
     [
         (lambda place: (), UsageError),
-        (lambda place: (place,), UsageError),
+        (lambda place: (place,), UnreadableInputError),
         (empty_directory, UnreadableInputError),
         (file_with(""), UnreadableInputError),
         (file_with("hello"), UnreadableInputError),

@@ -27,6 +27,7 @@ ROWS = {
     "rules": 6,
     "diagnosis": 7,
     "compare": 7,
+    "inputs": 7,
     "report": 8,
     "api": 9,
     "integrations": 10,
