@@ -7,6 +7,7 @@ from pathlib import Path
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.run_facts import run_facts
+from profilerkit.config import rule_prefixes
 from profilerkit.diagnosis import diagnose
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.inputs import read_inputs
@@ -41,6 +42,8 @@ def analyze(
     """
     from profilerkit import __version__
 
+    codes = [rule.code for rule in RULES]
+    select, ignore = rule_prefixes(select, codes), rule_prefixes(ignore, codes)
     places = [Path(path) for path in paths]
     recording = read_inputs(places)
     record = recording.run

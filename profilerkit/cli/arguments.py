@@ -20,11 +20,14 @@ class Parser(argparse.ArgumentParser):
 
         first = extra[0]
         kind = "option" if first.startswith("-") else "argument"
-        known = list(self._option_string_actions) if kind == "option" else []
+        # Compared without their dashes, which all options share.
+        known = [option[2:] for option in self._option_string_actions if option.startswith("--")]
+        word = first.partition("=")[0].lstrip("-")
+        close = did_you_mean(word, known).replace("did you mean ", "did you mean --") if kind == "option" else ""
         raise UsageError(
             f"unknown {kind} {first}",
             cause=f"{self.prog} takes no such {kind}",
-            hint=did_you_mean(first.partition("=")[0], known) or f"see {self.prog} --help",
+            hint=close or f"see {self.prog} --help",
         )
 
 
@@ -46,19 +49,9 @@ def some_of(option: str, known: Sequence[str]) -> Callable[[str], tuple[str, ...
     return parse
 
 
-def unknown_word(word: str, known: Sequence[str], *, what: str, hint: str) -> UsageError:
-    """The error for a word that is not among the known ones; ``hint`` is for when none comes close."""
-    from profilerkit.config import did_you_mean
-
-    shown = known if len(known) <= 8 else [*known[:6], f"… {len(known) - 6} more"]
-    return UsageError(
-        f"unknown {what} {word!r}",
-        cause=f"known: {', '.join(shown)}",
-        hint=did_you_mean(word, known) or hint,
-    )
-
-
 def _known(option: str, word: str, known: Sequence[str]) -> str:
     if word not in known:
+        from profilerkit.config import unknown_word
+
         raise unknown_word(word, known, what=f"value for {option}:", hint=f"give {option} one of these")
     return word

@@ -39,6 +39,8 @@ def plan(inputs: Sequence[Path], formats: Sequence[str], target: str | None, *, 
                 hint="add -f json, -f md or -f text",
             )
         return (Output(formats[0], None),)
+    if target is not None:
+        _check_target(target, formats)
     chosen = tuple(formats) or _default_formats(inputs[0], target)
     stem = _stem(inputs[0], target, rerender)
     named = Path(target) if target and not Path(target).is_dir() else None
@@ -85,6 +87,31 @@ def write(path: Path, text: str) -> int:
         beside.unlink(missing_ok=True)
         raise UsageError(f"cannot write {path}", cause=error.strerror or str(error), hint=_HINT) from error
     return len(data)
+
+
+def _check_target(target: str, formats: Sequence[str]) -> None:
+    """Raise for a name that says something else than what would be written there."""
+    if Path(target).is_dir():
+        return
+    if target.endswith(os.sep):
+        raise UsageError(
+            f"{target} does not exist", cause="a name that ends in a slash is a directory", hint="create it first"
+        )
+    ending = Path(target).suffix.lower()
+    of_ending = [name for name, suffix in SUFFIXES.items() if suffix == ending]
+    endings = ", ".join(SUFFIXES.values())
+    if ending and not of_ending and not formats:
+        raise UsageError(
+            f"cannot tell the format of {target}",
+            cause=f"{ending} is none of {endings}",
+            hint="use one of these endings, or name the format: -f html",
+        )
+    if of_ending and formats and of_ending[0] not in formats:
+        raise UsageError(
+            f"{target} is no name for {' and '.join(formats)}",
+            cause=f"{ending} is the ending of {of_ending[0]}",
+            hint=f"leave -f out, or write to {Path(target).with_suffix(SUFFIXES[formats[0]])}",
+        )
 
 
 def _default_formats(first: Path, target: str | None) -> tuple[str, ...]:
