@@ -13,6 +13,7 @@ from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.inputs import read_inputs
 from profilerkit.model.report import Report
 from profilerkit.model.run import Run
+from profilerkit.plugins import installed_rules
 from profilerkit.rules import RULES
 from profilerkit.rules.runner import run_rules
 from profilerkit.rundir.reader import RunRecord
@@ -42,7 +43,9 @@ def analyze(
     """
     from profilerkit import __version__
 
-    codes = [rule.code for rule in RULES]
+    others, plugin_notes = installed_rules()
+    rules = (*RULES, *others)
+    codes = [rule.code for rule in rules]
     select, ignore = rule_prefixes(select, codes), rule_prefixes(ignore, codes)
     places = [Path(path) for path in paths]
     recording = read_inputs(places)
@@ -53,9 +56,9 @@ def analyze(
         device=device,
         world_size=record.manifest.world_size if record and record.manifest else None,
         recorded=recording.distinct,
-        notes=recording.notes,
+        notes=(*recording.notes, *plugin_notes),
     )
-    outcomes = run_rules(facts, RULES, select=select, ignore=ignore)
+    outcomes = run_rules(facts, rules, select=select, ignore=ignore)
     return Report(
         verdict=diagnose(facts, outcomes),
         steps=facts.steps,

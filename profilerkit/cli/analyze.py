@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-f",
         "--format",
         metavar="FORMATS",
-        type=some_of("--format", formats),
+        type=some_of("--format", formats, _installed_formats),
         default=(),
         dest="formats",
         help=f"any of {', '.join(formats)}, separated by commas (default: html)",
@@ -93,6 +93,12 @@ def is_report(path: Path) -> bool:
     with path.open("rb") as file:
         head = file.read(64)
     return re.match(rb'\s*\{\s*"(breakdown|schema_version|verdict)"\s*:', head) is not None
+
+
+def _installed_formats() -> "Sequence[str]":
+    from profilerkit.plugins import renderer_names
+
+    return renderer_names()
 
 
 def _check_device(name: str | None) -> None:

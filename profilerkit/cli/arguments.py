@@ -40,11 +40,15 @@ def one_of(option: str, known: Sequence[str]) -> Callable[[str], str]:
     return parse
 
 
-def some_of(option: str, known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
-    """An argument type that takes a few words separated by commas."""
+def some_of(
+    option: str, known: Sequence[str], more: Callable[[], Sequence[str]] = tuple
+) -> Callable[[str], tuple[str, ...]]:
+    """An argument type that takes a few words separated by commas; ``more`` is asked when one is not in ``known``."""
 
     def parse(text: str) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(_known(option, word.strip(), known) for word in text.split(",")))
+        words = [word.strip() for word in text.split(",")]
+        allowed = known if set(words) <= set(known) else [*known, *more()]
+        return tuple(dict.fromkeys(_known(option, word, allowed) for word in words))
 
     return parse
 

@@ -31,6 +31,11 @@ def plan(inputs: Sequence[Path], formats: Sequence[str], target: str | None, *, 
     ``formats`` is empty when none was asked for: then ``target``'s ending decides, or the kind of input. A report
     that is rendered again (``rerender``) keeps its stem: ``x.report.json`` to ``x.report.html``.
     """
+    for name in formats:
+        if name not in SUFFIXES:
+            from profilerkit.plugins import find_renderer
+
+            find_renderer(name)
     if target == "-":
         if len(formats) != 1:
             raise UsageError(
@@ -46,7 +51,8 @@ def plan(inputs: Sequence[Path], formats: Sequence[str], target: str | None, *, 
     named = Path(target) if target and not Path(target).is_dir() else None
     only_name_given = named is not None and len(chosen) == 1
     outputs = tuple(
-        Output(name, named if only_name_given else stem.with_name(stem.name + SUFFIXES[name])) for name in chosen
+        Output(name, named if only_name_given else stem.with_name(stem.name + SUFFIXES.get(name, f".{name}")))
+        for name in chosen
     )
     for output in outputs:
         assert output.path is not None
@@ -55,7 +61,7 @@ def plan(inputs: Sequence[Path], formats: Sequence[str], target: str | None, *, 
 
 
 def render(report: "Report", format_name: str) -> str:
-    """The document in one of the formats of ``SUFFIXES``."""
+    """The document in one of the formats of ``SUFFIXES``, or in one of another package."""
     if format_name == "html":
         from profilerkit.report import html
 
@@ -68,9 +74,13 @@ def render(report: "Report", format_name: str) -> str:
         from profilerkit.report import json
 
         return json.render(report)
-    from profilerkit.report import terminal
+    if format_name == "text":
+        from profilerkit.report import terminal
 
-    return terminal.render(report)
+        return terminal.render(report)
+    from profilerkit.plugins import find_renderer
+
+    return find_renderer(format_name)(report)
 
 
 def write(path: Path, text: str) -> int:
@@ -110,7 +120,7 @@ def _check_target(target: str, formats: Sequence[str]) -> None:
         raise UsageError(
             f"{target} is no name for {' and '.join(formats)}",
             cause=f"{ending} is the ending of {of_ending[0]}",
-            hint=f"leave -f out, or write to {Path(target).with_suffix(SUFFIXES[formats[0]])}",
+            hint=f"leave -f out, or write to {Path(target).with_suffix(SUFFIXES.get(formats[0], '.' + formats[0]))}",
         )
 
 

@@ -35,13 +35,17 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
         console.raw(json.dumps(json_schema(), indent=2))
         return DONE
+    from profilerkit.plugins import installed_rules
     from profilerkit.rules import RULES
 
-    wanted = arguments.code
-    exact = [rule for rule in RULES if wanted and wanted.lower() in (rule.code.lower(), rule.name)]
-    listed = [rule for rule in RULES if wanted is None or rule.code.startswith(wanted.upper())]
+    others, unusable = installed_rules()
+    for note in unusable:
+        console.note(note)
+    wanted, rules = arguments.code, (*RULES, *others)
+    exact = [rule for rule in rules if wanted and wanted.lower() in (rule.code.lower(), rule.name.lower())]
+    listed = [rule for rule in rules if wanted is None or rule.code.lower().startswith(wanted.lower())]
     if not exact and not listed:
-        known = [name for rule in RULES for name in (rule.code, rule.name)]
+        known = [name for rule in rules for name in (rule.code, rule.name)]
         raise unknown_word(wanted, known, what="rule", hint="profilerkit rules lists them")
     if arguments.format == "json":
         records = [_record(rule, console.width) for rule in exact or listed]
