@@ -123,11 +123,11 @@ def _write_all(report: "Report", outputs: Iterable[Output], console: Console) ->
     """Write each document; return what was written where and how big."""
     written = []
     for output in outputs:
-        text = render(report, output.format)
         if output.path is None:
-            console.raw(text)
+            console.raw(render(report, output.format, width=console.width))
         else:
-            written.append(f"{output.path} ({format_bytes(write(output.path, text))})")
+            size_bytes = write(output.path, render(report, output.format))
+            written.append(f"{output.path} ({format_bytes(size_bytes)})")
     return written
 
 

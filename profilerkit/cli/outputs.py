@@ -60,8 +60,8 @@ def plan(inputs: Sequence[Path], formats: Sequence[str], target: str | None, *, 
     return outputs
 
 
-def render(report: "Report", format_name: str) -> str:
-    """The document in one of the formats of ``SUFFIXES``, or in one of another package."""
+def render(report: "Report", format_name: str, *, width: int = 80) -> str:
+    """The document in one of the formats of ``SUFFIXES``, or in one of another package; ``width`` is for text."""
     if format_name == "html":
         from profilerkit.report import html
 
@@ -77,7 +77,7 @@ def render(report: "Report", format_name: str) -> str:
     if format_name == "text":
         from profilerkit.report import terminal
 
-        return terminal.render(report)
+        return terminal.render(report, width=width)
     from profilerkit.plugins import find_renderer
 
     return find_renderer(format_name)(report)

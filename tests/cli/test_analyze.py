@@ -279,6 +279,14 @@ def test_open_starts_a_browser_or_says_that_there_is_none(trace, analysis, capsy
     assert "open trace.report.html by hand" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("options", [[], ["-f", "text", "-o", "-"]])
+def test_a_pipe_gets_as_many_columns_as_asked_for(trace, analysis, capsys, monkeypatch, options):
+    analysis(samples.input_bound())
+    monkeypatch.setenv("COLUMNS", "50")
+    assert main(["analyze", "trace.json", *options]) == 0
+    assert 40 < max(map(len, capsys.readouterr().out.splitlines())) <= 50
+
+
 def test_colour_is_written_only_when_asked_for(trace, analysis, capsys):
     analysis(samples.input_bound())
     main(["analyze", "trace.json"])
