@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from profilerkit.cli.arguments import one_of, some_of, unknown_word
+from profilerkit.cli.arguments import one_of, some_of
 from profilerkit.cli.console import DONE, GATE_FAILED, INCONCLUSIVE, Console
 from profilerkit.cli.outputs import SUFFIXES, Output, plan, render, write
-from profilerkit.config import SEVERITIES, Settings, load_settings
-from profilerkit.errors import UnreadableInputError, UsageError
+from profilerkit.config import SEVERITIES, Settings, load_settings, unknown_word
+from profilerkit.errors import UsageError
 from profilerkit.units import format_bytes
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-f",
         "--format",
         metavar="FORMATS",
-        type=some_of("--format", formats),
+        type=some_of("--format", formats, _installed_formats),
         default=(),
         dest="formats",
         help=f"any of {', '.join(formats)}, separated by commas (default: html)",
@@ -63,20 +63,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Analyze, write, print the verdict, judge the gates; return the exit code."""
+    from profilerkit.inputs import require_existing
+
     settings = load_settings(vars(arguments))
     paths: list[Path] = arguments.paths
-    for path in paths:
-        if not path.exists():
-            raise UnreadableInputError(
-                f"{path} does not exist",
-                cause="there is no such file or directory",
-                hint="check the spelling of the path",
-            )
+    require_existing(paths)
     rerender = len(paths) == 1 and is_report(paths[0])
     outputs = plan(paths, arguments.formats, arguments.output, rerender=rerender)
     if arguments.open and not any(output.format == "html" and output.path for output in outputs):
         raise UsageError("--open has nothing to open", cause="no HTML file is written", hint="add -f html")
-    _check_settings(settings)
+    _check_device(settings.device)
 
     report = _read(paths, rerender, arguments.rank, settings)
     written = _write_all(report, outputs, console)
@@ -86,7 +82,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.open:
         _open([output.path for output in outputs if output.format == "html"], console)
     if written:
-        console.note(f"wrote {' and '.join(written)}; next: {_next_command(report, paths)}")
+        console.note(f"wrote {' and '.join(written)}; next: {_next(report, paths)}")
     return code
 
 
@@ -99,20 +95,20 @@ def is_report(path: Path) -> bool:
     return re.match(rb'\s*\{\s*"(breakdown|schema_version|verdict)"\s*:', head) is not None
 
 
-def _check_settings(settings: Settings) -> None:
-    if settings.device is not None:
-        from profilerkit.hardware.lookup import known_names, lookup
+def _installed_formats() -> "Sequence[str]":
+    from profilerkit.plugins import renderer_names
 
-        if lookup(settings.device) is None:
-            hint = "leave --device out: what is not in the table is not compared"
-            raise unknown_word(settings.device, known_names(), what="device", hint=hint)
-    if settings.select or settings.ignore:
-        from profilerkit.rules import RULES
+    return renderer_names()
 
-        codes = [rule.code for rule in RULES]
-        for wanted in (*settings.select, *settings.ignore):
-            if not any(code.startswith(wanted) for code in codes):
-                raise unknown_word(wanted, codes, what="rule", hint="profilerkit rules lists them")
+
+def _check_device(name: str | None) -> None:
+    if name is None:
+        return
+    from profilerkit.hardware.lookup import known_names, lookup
+
+    if lookup(name) is None:
+        hint = "leave --device out: what is not in the table is not compared"
+        raise unknown_word(name, known_names(), what="device", hint=hint)
 
 
 def _read(paths: Sequence[Path], rerender: bool, rank: int | None, settings: Settings) -> "Report":
@@ -127,11 +123,11 @@ def _write_all(report: "Report", outputs: Iterable[Output], console: Console) ->
     """Write each document; return what was written where and how big."""
     written = []
     for output in outputs:
-        text = render(report, output.format)
         if output.path is None:
-            console.raw(text)
+            console.raw(render(report, output.format, width=console.width))
         else:
-            written.append(f"{output.path} ({format_bytes(write(output.path, text))})")
+            size_bytes = write(output.path, render(report, output.format))
+            written.append(f"{output.path} ({format_bytes(size_bytes)})")
     return written
 
 
@@ -162,10 +158,14 @@ def _open(paths: Iterable[Path | None], console: Console) -> None:
             console.note(f"no browser could be started; open {path} by hand")
 
 
-def _next_command(report: "Report", paths: Sequence[Path]) -> str:
+def _next(report: "Report", paths: Sequence[Path]) -> str:
+    """What to do next: record what is missing, read about the first change of the report, or look at the page."""
     from shlex import join
 
-    findings = report.findings()
-    if findings:
-        return f"profilerkit rules {findings[0][0].rule}"
+    if report.verdict.bound == "inconclusive":
+        advice = " ".join(report.verdict.refuted_by.split()) or "Record at least 10 steps after the first 5."
+        return f"{advice[0].lower()}{advice[1:].rstrip('.')}"
+    changes = [outcome.rule for outcome, finding in report.findings() if finding.fix]
+    if changes:
+        return f"profilerkit rules {changes[0]}"
     return join(["profilerkit", "analyze", *map(str, paths), "--open"])
