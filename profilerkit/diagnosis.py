@@ -61,7 +61,7 @@ def diagnose(facts: Facts, outcomes: Sequence[Outcome]) -> Verdict:
         return _with_scope(facts, outcomes, refusal, {})
     if named:
         return _with_scope(facts, outcomes, _named(facts, ranked[0], ranked[1:]), best)
-    return _with_scope(facts, outcomes, _unnamed(facts, ranked), best)
+    return _with_scope(facts, outcomes, _unnamed(facts, ranked, _priced(outcomes)), best)
 
 
 def _inconclusive(headline: str, refuted_by: str) -> Verdict:
@@ -132,18 +132,19 @@ def _named(facts: Facts, top: _Best, others: Sequence[_Best]) -> Verdict:
     )
 
 
-def _unnamed(facts: Facts, ranked: Sequence[_Best]) -> Verdict:
+def _unnamed(facts: Facts, ranked: Sequence[_Best], priced: Sequence[str]) -> Verdict:
     """No saving reaches 10 %: the kernels, if they own the step and no saving reaches 5 %; else balanced."""
     contenders = tuple(entry.bound for entry in ranked if entry.expected >= CONTENDER_SAVING)
-    unpriced, share = _largest_unpriced(facts, ranked)
-    if share >= LARGEST_UNPRICED:
-        return _unpriced_verdict(facts, unpriced, share)
-    lost = max(facts.family(family) for family in ("input", "communication", "overhead"))
+    # Before what no rule prices: among such steps a rule that could price it keeps silent as well.
+    lost = max(facts.share("mem.alloc"), *(facts.family(name) for name in ("input", "communication", "overhead")))
     if not ranked and lost >= NAMED_SAVING and relative_error(facts) >= NOISY_STEPS:
         return _inconclusive(
             f"The {facts.steps.steady} steady steps differ too much to judge",
             "Record at least 10 steps after the first 5.",
         )
+    unpriced, share = _largest_unpriced(facts, priced)
+    if share >= LARGEST_UNPRICED:
+        return _unpriced_verdict(facts, unpriced, share)
     sure: Confidence = "medium" if share >= NOTED_UNPRICED or facts.mode != "gpu" else "high"
     if not contenders and facts.share("compute.") >= MOST_OF_THE_STEP:
         return _kernels_own_it(facts, confidence(facts, sure))
@@ -151,7 +152,7 @@ def _unnamed(facts: Facts, ranked: Sequence[_Best]) -> Verdict:
     return Verdict(
         bound="balanced",
         confidence=confidence(facts, "medium"),
-        headline=f"{_whose(facts)}No single fix saves more than {limit} of the {_step(facts)} step",
+        headline=f"{_whose(facts)}No fix saves more than {limit} of the {_step(facts)} step",
         saving=ranked[0].saving if contenders else None,
         rank=_late_rank(facts),
         contenders=contenders,
@@ -172,17 +173,47 @@ def _kernels_own_it(facts: Facts, sure: Confidence) -> Verdict:
         detail="bandwidth" if memory else {"math": "math", "small": "small kernels"}.get(largest, ""),
         # Names tell the kind of a kernel, not the bytes it moved.
         confidence=weakest(sure, "medium") if memory else sure,
-        headline=f"{_who(facts)} {what} for {time} of every {_step(facts)} step; no fix reaches 5 %",
+        headline=f"{_who(facts)} {what} for {time} of every {_step(facts)} step",
         share=facts.family("memory" if memory else "compute"),
         rank=_late_rank(facts),
         refuted_by="A finding with an expected saving of 5 % or more.",
     )
 
 
-def _largest_unpriced(facts: Facts, ranked: Sequence[_Best]) -> tuple[str, float]:
+def _priced(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+    """Parts whose cost a finding with a saving worth naming is about."""
+    return tuple(
+        name
+        for outcome in outcomes
+        for finding in outcome.findings
+        if finding.bound and finding.saving and finding.saving.expected >= CONTENDER_SAVING
+        for name in _parts_of(finding)
+    )
+
+
+def _parts_of(finding: Finding) -> tuple[str, ...]:
+    """The parts that a finding's fix makes shorter."""
+    match finding.bound, finding.detail:
+        case "input-bound", "h2d":
+            return ("input.h2d",)
+        case "input-bound", _:
+            return ("input.fetch", "input.prep", "input.wait")
+        case "memory-bound", "capacity":
+            return ("mem.alloc",)
+        case "comm-bound", _:
+            return ("comm.other",)
+        case "overhead-bound", "sync":
+            return ("sync.drain", "sync.d2h")
+        case "overhead-bound", _ if finding.evidence[0].origin in _STALL_ORIGINS:
+            return ("other.ckpt", "other.eval", "other.log", "other.phase", "other.stall")
+        case "overhead-bound", _:
+            return ("over.dispatch", "over.launch", "over.python")
+    return ()
+
+
+def _largest_unpriced(facts: Facts, priced: Sequence[str]) -> tuple[str, float]:
     """The largest part outside the kernels that no finding prices, and its share."""
-    priced = {BOUND_FAMILY[entry.bound] for entry in ranked if entry.expected >= CONTENDER_SAVING}
-    parts = [part for part in facts.parts if not part.part.startswith("compute.") and part.family not in priced]
+    parts = [part for part in facts.parts if not part.part.startswith("compute.") and part.part not in priced]
     largest = max(parts, key=lambda part: part.share, default=None)
     return (largest.part, largest.share) if largest else ("", 0.0)
 
@@ -197,8 +228,8 @@ def _unpriced_verdict(facts: Facts, part: str, share: float) -> Verdict:
             else "Compare the bus bandwidth with the link's: the transfers may be slow.",
         )
     return _inconclusive(
-        f"{_whose(facts)}{format_ratio(share)} of the step is {PARTS[part][1].lower()}, which no rule prices yet",
-        "Look at the steps of the trace by hand.",
+        f"{_whose(facts)}No rule prices {PARTS[part][1].lower()} yet ({format_ratio(share)})",
+        f"Look by hand at these {format_ns(facts.time_ns(part))} of every {_step(facts)} step.",
     )
 
 
@@ -319,11 +350,14 @@ def _consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict) ->
     elif verdict.saving is not None:
         saved = format_ratio_range(verdict.saving.low, verdict.saving.high)
         sentences.append(f"The best fix saves {format_ratio(verdict.saving.expected)} ({saved}) of the step.")
+    elif verdict.bound != "balanced":
+        sentences.append("No fix reaches 5 % of the step.")
     if verdict.bound != "inconclusive" and facts.steps.steady < 8:
         plural = "s" if facts.steps.steady != 1 else ""
         sentences.append(f"Only {facts.steps.steady} steady step{plural}.")
     if facts.waiting_share is not None:
-        sentences.append(f"The other ranks wait for it {format_ratio(facts.waiting_share)} of the step.")
+        waited = format_ratio(facts.waiting_share)
+        sentences.append(f"The other ranks wait {waited} of the step for rank {_late_rank(facts)}.")
     if facts.missing_ranks:
         sentences.append(f"{facts.missing_ranks} of {facts.world_size} ranks are missing.")
     sentences += facts.doubts[:1]

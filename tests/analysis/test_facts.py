@@ -6,7 +6,7 @@ from profilerkit.analysis.leaves import leaf
 from profilerkit.analysis.samples import summarise
 from profilerkit.model.step import DeviceWindow
 from profilerkit.rundir.layout import GpuSample, HostSample, Sample
-from tests.recipes import ELEMENTWISE, GEMM, SINGLE, US, WORKERS, Trace, host_training, training
+from tests.recipes import ALL_REDUCE, ELEMENTWISE, GEMM, SINGLE, US, WORKERS, Trace, host_training, training
 
 A100 = {"id": 0, "name": "NVIDIA A100-SXM4-80GB", "totalGlobalMem": 85_000_000_000, "computeMajor": 8, "numSms": 108}
 
@@ -81,6 +81,34 @@ def test_pageable_batch_copies_are_told_from_pinned_small_and_returning_ones():
     assert copies.bytes_per_s == pytest.approx(((1 << 20) + 65_536) / 200e-6)
 
 
+def test_the_call_that_copies_from_pageable_memory_is_part_of_what_the_copy_costs():
+    def body(trace, at):
+        trace.copy(at + 300, at + 400, launch=(at + 100, at + 390))
+        trace.copy(at + 400, at + 600, memory="Pinned -> Device", launch=(at + 391, at + 395))
+        trace.kernel(at + 600, at + 1_000, launch=(at + 396, at + 399))
+
+    facts = loop(body)
+    copies = facts.copies
+    assert copies.time_ns == 100 * US
+    assert copies.exposed_ns == 300 * US  # the device idles for 200 of the call, then copies for 100
+    assert facts.totals[leaf("input.h2d")] == 3 * 500 * US
+
+
+@pytest.mark.parametrize(("gap", "between"), [("999.999", 1.0), (1_000, 1.0), ("1000.001", 0.0)])
+def test_a_gap_of_up_to_a_millisecond_lies_between_operators(gap, between):
+    trace = Trace()
+    for number in range(5):
+        at = 1_000 + 5_000 * number
+        trace.step(number, at, at + 5_000)
+        trace.kernel(at, at + 1_000)
+        trace.kernel(at + 1_000 + float(gap), at + 5_000)
+    assert trace.facts().device.between_ratio == between
+
+
+def test_without_idle_python_no_gap_lies_between_operators():
+    assert loop(lambda trace, at: trace.kernel(at, at + 1_000)).device.between_ratio == 0.0
+
+
 def test_blocking_calls_are_those_of_ten_microseconds_and_reads_of_results():
     def body(trace, at):
         trace.kernel(at, at + 900)
@@ -118,6 +146,23 @@ def test_math_is_told_by_the_names_of_the_kernels():
     assert (math.compute_major, math.example) == (8, GEMM)
 
 
+@pytest.mark.parametrize(
+    ("name", "fp32", "tensor_core"),
+    [
+        ("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_ffma_execute_kernel__5x_cublas", 1.0, 0.0),
+        ("sm90_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_ffma", 1.0, 0.0),
+        ("void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_nt_align1>(Params)", 1.0, 0.0),
+        ("sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32_tensor16x8x8_execute", 0.0, 1.0),
+        ("sm80_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize128x128", 0.0, 1.0),
+        ("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NTT", 0.0, 1.0),
+        (ELEMENTWISE, 0.0, 0.0),
+    ],
+)
+def test_vector_units_are_known_by_their_own_names_whatever_else_the_name_holds(name, fp32, tensor_core):
+    math = loop(lambda trace, at: trace.kernel(at, at + 1_000, name=name)).math
+    assert (math.fp32_share, math.tensor_core_share) == (fp32, tensor_core)
+
+
 @pytest.mark.parametrize("name", [GEMM, ELEMENTWISE])
 def test_kernels_beside_each_other_on_several_streams_never_own_more_than_the_step(name):
     def body(trace, at):
@@ -146,6 +191,30 @@ def test_three_fusible_kernels_in_a_row_on_one_stream_are_a_chain():
     assert chains.example == (ELEMENTWISE,) * 3
 
 
+def chains_of(*names, length=100, steps=5):
+    def body(trace, at):
+        for index, name in enumerate(names):
+            trace.kernel(at + length * index, at + length * (index + 1), name=name)
+
+    return loop(body, steps=steps).chains
+
+
+@pytest.mark.parametrize("between", [GEMM, "my_custom_kernel", "triton_poi_fused_add_0", ALL_REDUCE])
+def test_any_kernel_that_cannot_be_fused_breaks_a_chain(between):
+    assert chains_of(*[ELEMENTWISE] * 4).mean_length == 4.0
+    assert chains_of(ELEMENTWISE, ELEMENTWISE, between, ELEMENTWISE, ELEMENTWISE).share == 0.0
+
+
+def test_kernels_that_a_compiler_has_fused_are_no_chain():
+    assert chains_of(*["triton_poi_fused_add_mul_0", "triton_per_fused_native_layer_norm_1"] * 4).share == 0.0
+
+
+def test_a_chain_ends_with_its_step():
+    assert chains_of(ELEMENTWISE, ELEMENTWISE, length=500).share == 0.0
+    whole = chains_of(*[ELEMENTWISE] * 4, length=250)
+    assert (whole.chains_per_step, whole.mean_length, whole.share) == (1.0, 4.0, pytest.approx(1.0))
+
+
 def test_communication_is_split_into_hidden_and_exposed():
     def body(trace, at):
         trace.kernel(at, at + 500)
@@ -166,6 +235,16 @@ def test_communication_is_split_into_hidden_and_exposed():
 def test_a_collective_below_one_megabyte_is_small_and_one_without_size_is_unknown(elements, ratio):
     comm = loop(lambda trace, at: trace.collective(at, at + 100, elements=elements)).comm
     assert comm.small_ratio == ratio
+
+
+def test_small_collectives_count_by_the_time_they_take():
+    def body(trace, at):
+        for index in range(3):  # three of four are small, and take a quarter of the time
+            trace.collective(at + 20 * index, at + 20 * index + 20, elements=100)
+        trace.collective(at + 100, at + 280, elements=1 << 20)
+        trace.collective(at + 300, at + 900)  # of unknown size
+
+    assert loop(body).comm.small_ratio == pytest.approx(0.25)
 
 
 def test_without_collectives_there_are_no_communication_facts():
@@ -203,6 +282,40 @@ def test_first_use_calls_in_the_judged_step_make_the_window_cold():
     cold = trace.facts().cold
     assert cold.share == pytest.approx(0.5)
     assert cold.calls == (("cudaLaunchKernel", 100_000 * US),)
+
+
+@pytest.mark.parametrize(("length", "cold"), [(50_000, True), ("49999.9", False)])
+def test_a_window_is_cold_when_the_device_idles_a_quarter_of_it_under_slow_calls(length, cold):
+    trace = Trace()
+    trace.step(0, 0, 200_000)
+    trace.call("cudaFree", 50_000, 50_000 + 60_000)  # beside which the device works at first
+    trace.kernel(0, 50_000 + 60_000 - float(length))
+    trace.kernel(150_000, 200_000)
+    assert (trace.facts().cold is not None) is cold
+
+
+@pytest.mark.parametrize(("count", "cold"), [(3, True), (4, False)])
+def test_only_a_window_of_at_most_three_steps_can_be_cold(count, cold):
+    trace = Trace()
+    trace.steps(*range(0, 100_000 * (count + 1), 100_000))
+    for number in range(count):
+        trace.kernel(100_000 * number + 95_000, 100_000 * number + 99_000)
+    trace.call("cudaMalloc", 100_000, 190_000)
+    assert (trace.facts().cold is not None) is cold
+
+
+def test_a_launch_that_waits_for_room_in_the_queue_is_no_first_use_work():
+    trace = Trace()
+    trace.step(0, 0, 200_000)
+    trace.call("cudaLaunchKernel", 1_000, 190_000)
+    trace.kernel(1_000, 200_000)
+    assert trace.facts().cold is None
+
+
+def test_without_a_device_nothing_is_cold():
+    trace = host_training(1, compute=200_000)
+    trace.call("cudaGetDeviceProperties", 1_000, 190_000)
+    assert trace.facts().cold is None
 
 
 def test_calls_below_fifty_milliseconds_are_no_first_use_work():

@@ -310,7 +310,11 @@ def test_a_gap_under_an_allocator_call_is_memory(name):
         ("profilerkit.phase.evaluation", "other.eval"),
         ("profilerkit.phase.logging", "other.log"),
         ("profilerkit.phase.ema update", "other.phase"),
+        ("profilerkit.phase.checkpoint_forward", "other.ckpt"),
         ("torch.save", "other.ckpt"),
+        ("save checkpoint", "other.ckpt"),
+        ("checkpoint_forward", "over.python"),  # activation checkpointing: training, not a saved state
+        ("torch.utils.checkpoint", "over.python"),
         ("validation", "other.eval"),
         ("Optimizer.step#SGD.step", "over.python"),
         ("my block", "over.python"),
@@ -323,13 +327,27 @@ def test_a_gap_under_a_phase_belongs_to_the_phase(name, part):
     assert trace.parts()[part] == 90 * US
 
 
-def test_input_and_allocation_inside_a_phase_are_still_input_and_allocation():
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("profilerkit.phase.evaluation", {"other.eval": 90}),
+        ("profilerkit.phase.save checkpoint", {"other.ckpt": 90}),
+        ("profilerkit.phase.logging", {"other.log": 90}),
+        ("profilerkit.phase.ema update", {"other.phase": 60, "input.wait": 20, "mem.alloc": 10}),
+        ("validation", {"other.eval": 60, "input.wait": 20, "mem.alloc": 10}),
+        ("torch.save", {"other.ckpt": 60, "input.wait": 20, "mem.alloc": 10}),
+    ],
+)
+def test_only_a_phase_named_for_no_training_owns_the_input_and_the_allocation_in_it(name, split):
     trace = after_a_gap()
-    trace.phase("evaluation", 1_500, 1_590)
+    trace.annotation(name, 1_500, 1_590)
     trace.loader(1_510, 1_530)
     trace.malloc(1_540, 1_550)
     found = trace.parts()
-    assert (found["other.eval"], found["input.wait"], found["mem.alloc"]) == (60 * US, 20 * US, 10 * US)
+    own = ("other.", "input.", "mem.")
+    assert {part: time for part, time in found.items() if part.startswith(own)} == {
+        part: time * US for part, time in split.items()
+    }
 
 
 @pytest.mark.parametrize(

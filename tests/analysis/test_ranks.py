@@ -4,6 +4,7 @@ import pytest
 
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.run_facts import run_facts
+from profilerkit.rundir.layout import HostSample, Sample
 from profilerkit.rundir.reader import read_run
 from tests.recipes import Log, Trace, host_training, training, write_run
 
@@ -85,12 +86,77 @@ def test_every_rank_is_described_with_its_own_numbers():
         assert sum(part.share for part in rank.breakdown) == pytest.approx(1.0)
 
 
-def test_a_job_on_nccl_without_device_events_says_that_only_the_host_is_judged():
-    facts = run_facts([rank_of(host_training(6, rank=0, world_size=2, backend="nccl"))])
-    assert "NCCL" in facts.trust.notes[0]
-    assert facts.mode == "cpu"
-    gloo = run_facts([rank_of(host_training(6, rank=0, world_size=2, backend="gloo"))])
-    assert not any("NCCL" in note for note in gloo.trust.notes)
+def launching():
+    trace = host_training(6)
+    trace.call("cudaLaunchKernel", 1_120, 1_130)
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("trace", "missing"),
+    [
+        (host_training(6, rank=0, world_size=2, backend="nccl"), True),
+        (launching(), True),
+        (host_training(6, devices=({"id": 0, "name": "Tesla V100-SXM2-32GB"},)), True),
+        (host_training(6, rank=0, world_size=2, backend="gloo"), False),
+        (training(6, rank=0, world_size=2, backend="nccl"), False),
+    ],
+    ids=["nccl", "launches", "named device", "gloo", "recorded"],
+)
+def test_a_run_on_a_device_whose_events_are_not_there_is_told_from_one_on_the_host(trace, missing):
+    facts = run_facts([rank_of(trace)])
+    assert facts.device_events_missing is missing
+    assert ("The run used a device, but the trace holds none of its events." in facts.trust.notes) is missing
+
+
+def test_ranks_are_compared_only_with_those_recorded_alike():
+    ranks = late_rank(late=0)
+    # Rank 2 left no device events: it shows no collective, and must not pass for the one that waits for nobody.
+    ranks[2] = host_training(8, compute=5_000, rank=2, world_size=4)
+    facts = run_facts([rank_of(trace) for trace in ranks])
+    assert (facts.mode, facts.rank.rank) == ("gpu", 0)
+    hosts = [host_training(8, compute=100 * (rank + 1), rank=rank, world_size=2) for rank in range(2)]
+    assert run_facts([rank_of(trace) for trace in hosts]).rank.rank == 1
+
+
+def doubts_of(tmp_path, log, trace=None, **run):
+    record = read_run(write_run(tmp_path / "run", [log], **run)).ranks[0]
+    return run_facts([rank_facts("rank_00000", trace.facts() if trace else None, record)]).doubts
+
+
+@pytest.mark.parametrize(
+    ("step", "doubted"), [(1_010, False), (674, False), (672, True), (1_261, False), (1_264, True)]
+)
+def test_traced_steps_of_another_length_are_a_doubt(tmp_path, step, doubted):
+    log = Log().steps(30, step)
+    log.window(3 * step, 5 * step, first_step=3)
+    found = doubts_of(tmp_path, log, training(8))  # 1,010 µs a step under the profiler
+    assert bool(found) is doubted
+    assert all(sentence.startswith("Traced steps took") for sentence in found)
+
+
+def test_slow_steps_that_nothing_explains_are_a_doubt(tmp_path):
+    def log(**explained):
+        out = Log().steps(40, 1_000)
+        out.step(20_000, **explained)
+        return out.steps(20, 1_000)
+
+    trace = host_training(8, compute=1_000)
+    (sentence,) = doubts_of(tmp_path / "unnamed", log(), trace)
+    assert sentence == "A few slow steps raise the mean to 1.3 × the median."
+    assert doubts_of(tmp_path / "named", log(phase=("checkpoint", 19_000)), trace) == ()
+
+
+@pytest.mark.parametrize(("pressure", "doubted"), [(0.4, True), (0.39, False)])
+def test_a_host_under_pressure_is_a_doubt(tmp_path, pressure, doubted):
+    samples = [Sample(t_ns=i, host=HostSample(cpu_pressure_ratio=pressure)) for i in range(3)]
+    assert bool(doubts_of(tmp_path, Log().steps(20, 1_000), samples=samples)) is doubted
+
+
+def test_a_run_that_was_timed_and_traced_alike_leaves_no_doubt(tmp_path):
+    log = Log().steps(20, 1_010)
+    log.window(3_100, 4_900, first_step=3)
+    assert doubts_of(tmp_path, log, training(8)) == ()
 
 
 def test_inferred_steps_are_said_to_be_inferred():

@@ -6,12 +6,13 @@ import pytest
 from profilerkit.analysis import steps as module
 from profilerkit.analysis.host import HostNames
 from profilerkit.analysis.steps import find_steps, warmup_length
+from profilerkit.trace.links import launch_of
 from tests.recipes import MAIN, US, WORKERS, Trace, training
 
 
-def steps_of(trace, whole=None):
+def steps_of(trace, whole=None, *, linked=False):
     columns = trace.read()
-    return find_steps(columns, HostNames.of(columns), whole)
+    return find_steps(columns, HostNames.of(columns), whole, launch_of(columns) if linked else None)
 
 
 def steps_with_kernels(*counts, length=1_000):
@@ -118,6 +119,46 @@ def test_a_trace_without_any_mark_is_one_step():
     assert found.inferred
     assert (found.start.tolist(), found.end.tolist()) == ([100 * US], [480 * US])
     assert found.state == ("steady",)
+
+
+def optimizers(*names, rounds=4, last=None):
+    """A hundred µs per optimizer and round; the round ``last`` has only the first one."""
+    trace = Trace()
+    trace.op(0, 20)
+    at = 100
+    for number in range(rounds):
+        for name in names if number != last else names[:1]:
+            trace.annotation(f"Optimizer.step#{name}.step", at - 10, at)
+            at += 100
+    return trace
+
+
+def test_of_optimizers_that_take_turns_the_last_of_the_round_marks_the_step():
+    found = steps_of(optimizers("SGD", "Adam"))
+    assert found.end.tolist() == [200 * US, 400 * US, 600 * US, 800 * US]
+    assert steps_of(optimizers("SGD")).end.tolist() == [100 * US, 200 * US, 300 * US, 400 * US]
+
+
+def test_optimizers_that_step_unequally_often_each_mark_a_step():
+    found = steps_of(optimizers("SGD", "Adam", last=3))
+    assert found.end.tolist() == [100 * US * number for number in range(1, 8)]
+
+
+def working_behind(count):
+    """Steps of 1,000 µs whose device work, launched in each, takes 1,000 µs more than the host's own."""
+    trace = Trace()
+    trace.steps(*range(1_000, 1_000 * (count + 2), 1_000))
+    for number in range(count):
+        begin = 1_000 * (number + 1)
+        trace.kernel(begin + 1_000, begin + 2_000, launch=(begin + 10, begin + 20))
+    trace.kernel(30_000, 31_000, launch=(29_000, 29_010))  # launched after the last step
+    return trace
+
+
+@pytest.mark.parametrize(("count", "end"), [(1, 3_000), (3, 5_000), (4, 5_000)])
+def test_the_last_of_at_most_three_steps_ends_with_the_work_launched_in_it(count, end):
+    assert steps_of(working_behind(count), linked=True).end[-1] == end * US
+    assert steps_of(working_behind(count)).end[-1] == 1_000 * (count + 1) * US
 
 
 def test_a_single_optimizer_step_is_no_boundary():

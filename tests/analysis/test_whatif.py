@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from profilerkit.analysis import whatif
 from profilerkit.analysis.whatif import cheaper_input, faster_kernels, fused_chain, loader_fix, saving
-from profilerkit.model.run import Loader
+from profilerkit.model.run import Loader, Series
 from tests.recipes import INPUT, STEP_NS, facts
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
@@ -58,14 +58,47 @@ def test_busy_workers_deliver_one_batch_per_step_however_many_they_are():
 
 
 def test_workers_are_not_asked_for_beyond_the_cores():
-    fix = loader_fix(loading(0.5, workers=4, cores=6.0))
-    assert (fix.workers, fix.limited_by) == (6, "workers")
-    assert fix.expected == pytest.approx(1 - 4 / 6)
+    # 80 ms of computing for 20 of the step need 4.8 workers: three cores are enough for three of them.
+    fix = loader_fix(loading(0.8, workers=0, cores=3.0, cpu=1.0))
+    assert (fix.workers, fix.limited_by) == (3, "cores")
 
 
-def test_with_all_cores_in_use_more_workers_save_nothing():
+@pytest.mark.parametrize(("cpu", "workers"), [(1.0, 2), (0.51, 2), (0.5, 8), (0.0, 8), (None, 8)])
+def test_a_core_carries_four_workers_that_are_blocked_and_one_that_computes(cpu, workers):
+    # 90 ms of loading for 10 of the step ask for 10.8 workers.
+    assert loader_fix(loading(0.9, workers=0, cores=2.0, cpu=cpu)).workers == workers
+
+
+def test_more_workers_than_cores_help_a_loader_that_waits():
     fix = loader_fix(loading(0.5, workers=4, cores=4.0))
-    assert (fix.workers, fix.expected) == (4, 0.0)
+    assert (fix.workers, fix.expected) == (10, pytest.approx(0.5))
+
+
+@pytest.mark.parametrize(("workers", "cores"), [(16, None), (4, 1.0), (20, 64.0)])
+def test_where_no_more_workers_can_be_asked_for_there_is_no_fix(workers, cores):
+    assert loader_fix(loading(0.5, workers=workers, cores=cores)) is None
+
+
+def test_where_the_number_of_workers_is_not_known_there_is_no_fix():
+    assert loader_fix(loading(0.5, workers=None)) is None
+    assert loader_fix(replace(loading(0.5), loader=Loader(kind="MosaicLoader", num_workers=None))) is None
+
+
+@pytest.mark.parametrize(
+    ("signal", "mean", "full"),
+    [
+        ("host.cpu", 0.9, True),
+        ("host.cpu", 0.899, False),
+        ("host.cpu_pressure", 0.4, True),
+        ("host.cpu_pressure", 0.399, False),
+    ],
+)
+def test_a_full_host_has_no_core_for_more_workers(signal, mean, full):
+    series = Series(name=signal, unit="ratio", n=9, mean=mean, p10=mean, p90=mean, maximum=mean)
+    known = replace(loading(0.5, workers=4, cores=8.0), samples=(series,))
+    assert (loader_fix(known) is None) is full
+    # Without workers the main process is what fills the host: the work only moves.
+    assert loader_fix(replace(known, loader=Loader(kind="DataLoader", num_workers=0))) is not None
 
 
 def test_without_a_known_core_count_at_most_sixteen_workers_are_proposed():
@@ -101,8 +134,11 @@ def test_without_a_measured_wait_there_is_no_loader_to_fix():
 @given(st.floats(0.0, 0.99), st.integers(0, 32) | st.none(), st.floats(0.5, 128) | st.none(), st.none() | ratios)
 def test_no_loader_fix_saves_more_than_the_wait_or_takes_workers_away(share, workers, cores, cpu):
     fix = loader_fix(loading(share, workers=workers, cores=cores, cpu=cpu))
+    if fix is None:
+        return
     assert 0.0 <= fix.expected <= share + 1e-9
-    assert fix.workers >= max(1, workers or 0)
+    assert workers is not None
+    assert fix.workers > workers == fix.current
 
 
 @quick

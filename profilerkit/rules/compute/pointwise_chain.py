@@ -48,7 +48,7 @@ class PointwiseChain(Rule):
         finding = finding_for(
             facts,
             bound="memory-bound",
-            title=f"{chains.chains_per_step:,.0f} pointwise chains take {format_ratio(chains.share)} of the step",
+            title=f"Chains of pointwise kernels take {format_ratio(chains.share)} of the step",
             why=f"{chains.mean_length:.1f} kernels in a row, on average, each read what the one before wrote to device "
             "memory.",
             evidence=(
@@ -56,6 +56,14 @@ class PointwiseChain(Rule):
                     label="Chains, share of the step",
                     value=chains.share,
                     unit="ratio",
+                    source="measured",
+                    origin="kernels in launch order per stream",
+                    n=facts.steps.steady,
+                ),
+                Evidence(
+                    label="Chains per step",
+                    value=chains.chains_per_step,
+                    unit="count",
                     source="measured",
                     origin="kernels in launch order per stream",
                     n=facts.steps.steady,

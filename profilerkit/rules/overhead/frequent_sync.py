@@ -16,7 +16,7 @@ from profilerkit.rules.rule import (
     share_evidence,
     worth_saying,
 )
-from profilerkit.units import format_ratio
+from profilerkit.units import format_ns, format_ratio
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ class FrequentSync(Rule):
         syncs = facts.syncs
         step = facts.mean_step_ns or 1.0
         bound = facts.share("sync.")
-        if syncs.per_step <= self.most_per_step and bound < self.large_share:
+        often = syncs.per_step > self.most_per_step
+        if not often and bound < self.large_share:
             return Passed(f"{syncs.per_step:,.1f} blocking calls per step")
         expected = min(bound, 1.0 - facts.device.busy_ratio, syncs.blocked_ns / step)
         if not worth_saying(facts, expected):
@@ -61,7 +62,9 @@ class FrequentSync(Rule):
         finding = finding_for(
             facts,
             bound="overhead-bound",
-            title=f"Host syncs drain the queue {syncs.per_step:,.0f} times in every step",
+            title=f"Host syncs drain the queue {syncs.per_step:,.0f} times in every step"
+            if often
+            else f"A host sync drains the queue for {format_ns(bound * step)} of every step",
             why="After each one the device has nothing to run until the host has issued work again.",
             evidence=(
                 Evidence(
@@ -82,6 +85,8 @@ class FrequentSync(Rule):
                 text="Read values back every 50 steps instead of in each; keep loss.detach() on the device.",
                 code='torch.cuda.set_sync_debug_mode("warn")  # names every blocking line',
             ),
-            confirm="Blocking calls per step must fall below three.",
+            confirm="Blocking calls per step must fall below three."
+            if often
+            else "The idle time after blocking calls must fall.",
         )
         return Fired((finding,))

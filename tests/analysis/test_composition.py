@@ -1,0 +1,154 @@
+"""The mean untraced step out of timers and a traced window."""
+
+import doctest
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profilerkit.analysis import composition
+from profilerkit.analysis.composition import Measured, compose
+
+quick = settings(max_examples=120, deadline=None, derandomize=True)
+
+
+def composed(traced, *, time=100, spent=None, stall=0.0, on_gpu=True):
+    """Part to time of steps of ``time`` (one length, or one per step) whose timers saw ``spent``."""
+    lengths = np.array([time] * 4 if isinstance(time, int) else time, dtype=np.int64)
+    arrays = {name: np.array(np.broadcast_to(value, lengths.shape)) for name, value in (spent or {}).items()}
+    found = compose(Measured(lengths, arrays, stall, on_gpu=on_gpu), traced)
+    assert sum(value for value, _ in found.values()) == pytest.approx(lengths.mean())
+    return {name: pytest.approx(value) for name, (value, _) in found.items()}
+
+
+def sources(traced, **fields):
+    lengths = np.full(4, 100)
+    return {name: source for name, (_, source) in compose(Measured(lengths, {}, 0.0, **fields), traced).items()}
+
+
+def test_the_example_in_the_docstring_holds():
+    assert doctest.testmod(composition).failed == 0
+
+
+def test_kernels_keep_their_length_and_the_host_gets_what_is_left():
+    # 40 of kernels and 120 of host under the profiler: without it 60 are left for the host.
+    found = composed({"compute.math": 40.0, "over.dispatch": 90.0, "over.python": 30.0})
+    assert found == {"compute.math": 40, "over.dispatch": 45, "over.python": 15}
+
+
+def test_a_device_that_never_idles_unprofiled_waits_for_no_host():
+    assert composed({"compute.math": 100.0, "over.dispatch": 81.0}) == {"compute.math": 100}
+
+
+def test_kernels_longer_than_the_step_are_cut_to_it():
+    assert composed({"compute.math": 90.0, "comm.other": 30.0}) == {"compute.math": 75, "comm.other": 25}
+
+
+def test_a_wait_counts_only_as_far_as_the_device_idles():
+    found = composed({"compute.math": 80.0}, spent={"input.wait": 50})
+    assert found == {"compute.math": 80, "input.wait": 20}
+
+
+def test_waits_take_the_idle_time_before_phases_do():
+    found = composed({"compute.math": 60.0}, spent={"input.wait": 30, "other.log": 30})
+    assert found == {"compute.math": 60, "input.wait": 30, "other.log": 10}
+
+
+def test_on_a_host_waits_are_held_against_nothing():
+    assert composed({"compute.math": 20.0}, spent={"input.wait": 80}, on_gpu=False) == {
+        "input.wait": 80,
+        "compute.math": 20,
+    }
+
+
+@pytest.mark.parametrize(("left", "unknown"), [(50, 0), (51, 1), (80, 30)])
+def test_host_parts_grow_by_a_quarter_at_most_and_the_rest_is_not_explained(left, unknown):
+    found = composed({"compute.math": 50.0, "over.python": 40.0}, time=50 + left)
+    assert found.pop("idle.unknown", 0) == unknown
+    assert found == {"compute.math": 50, "over.python": left - unknown}
+
+
+def test_without_a_trace_nothing_but_the_timers_explains():
+    assert composed({}, spent={"input.wait": 30}) == {"input.wait": 30, "idle.unknown": 70}
+
+
+@pytest.mark.parametrize("time", [80, 100, 125])
+def test_on_a_host_a_small_difference_scales_everything_alike(time):
+    found = composed({"compute.math": 60.0, "over.python": 40.0}, time=time, on_gpu=False)
+    assert found == {"compute.math": 0.6 * time, "over.python": 0.4 * time}
+
+
+@pytest.mark.parametrize(
+    ("time", "expected"),
+    [
+        (79, {"compute.math": 60, "over.python": 19}),
+        (126, {"compute.math": 60, "over.python": 50, "idle.unknown": 16}),
+        (50, {"compute.math": 50}),
+    ],
+)
+def test_on_a_host_a_large_difference_leaves_the_operators_their_length(time, expected):
+    assert composed({"compute.math": 60.0, "over.python": 40.0}, time=time, on_gpu=False) == expected
+
+
+def test_steps_longer_than_typical_stay_unexplained():
+    found = composed({"compute.math": 100.0}, time=[100, 100, 100, 500])
+    assert found == {"compute.math": 100, "idle.unknown": 100}
+
+
+def test_steps_that_their_own_wait_makes_longer_are_explained():
+    found = composed({"compute.math": 100.0}, time=[100, 100, 100, 500], spent={"input.wait": [0, 0, 0, 400]})
+    assert found == {"compute.math": 100, "input.wait": 100}
+
+
+def test_a_periodic_stall_has_its_own_part_and_only_the_rest_is_unexplained():
+    found = composed({"compute.math": 100.0}, time=[100, 100, 100, 500], stall=80.0)
+    assert found == {"compute.math": 100, "other.stall": 80, "idle.unknown": 20}
+
+
+def test_a_stall_is_never_longer_than_what_the_slow_steps_add():
+    found = composed({"compute.math": 100.0}, time=[100, 100, 100, 500], stall=300.0)
+    assert found == {"compute.math": 100, "other.stall": 100}
+
+
+def test_only_uncut_kernels_are_as_good_as_measured():
+    assert sources({"compute.math": 60.0, "over.python": 40.0}, on_gpu=True) == {
+        "compute.math": "measured",
+        "over.python": "derived",
+    }
+    assert sources({"compute.math": 160.0}, on_gpu=True) == {"compute.math": "derived"}
+    assert sources({"compute.math": 60.0, "over.python": 40.0}, on_gpu=False) == {
+        "compute.math": "derived",
+        "over.python": "derived",
+    }
+
+
+lengths = st.lists(st.integers(1, 10**9), min_size=1, max_size=12)
+amounts = st.floats(0, 2e9)
+parts = st.dictionaries(
+    st.sampled_from(["compute.math", "comm.other", "input.h2d", "over.python", "over.dispatch", "idle.unknown"]),
+    amounts,
+)
+named = st.dictionaries(st.sampled_from(["input.wait", "other.ckpt", "over.gc"]), st.integers(0, 10**9))
+
+
+@quick
+@given(lengths, named, parts, amounts, st.booleans())
+def test_whatever_was_seen_the_parts_sum_to_the_mean_step(time, spent, traced, stall, on_gpu):
+    steps = np.array(time, dtype=np.int64)
+    arrays = {name: np.minimum(value, steps) for name, value in spent.items()}
+    found = compose(Measured(steps, arrays, stall, on_gpu=on_gpu), traced)
+    assert sum(value for value, _ in found.values()) == pytest.approx(steps.mean(), rel=1e-9)
+    assert all(value > 0 for value, _ in found.values())
+
+
+@quick
+@given(st.integers(0, 100), st.integers(0, 100), st.floats(0, 100))
+def test_a_longer_wait_never_has_a_smaller_part(wait, more, kernels):
+    def part(value):
+        spent = {"input.wait": np.full(4, value)}
+        return compose(Measured(np.full(4, 200), spent, 0.0, on_gpu=True), {"compute.math": kernels}).get(
+            "input.wait", (0.0, "")
+        )[0]
+
+    assert part(wait) <= part(wait + more)
