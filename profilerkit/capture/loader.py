@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from time import perf_counter_ns, thread_time_ns
 from typing import Any, TypeVar
 
-from profilerkit.capture.guard import Guard
+from profilerkit.capture.guard import Guard, asked
 from profilerkit.capture.steps import StepTracker
 from profilerkit.rundir.layout import INPUT_SPAN, EventFlag, EventKind
 from profilerkit.rundir.writer import Record
@@ -23,14 +23,25 @@ _PAUSE_NS = 1_000_000
 #: ``torch.utils.data._DatasetKind.Iterable``
 _ITERABLE_KIND = 1
 
+#: A fetch under way: start, CPU time at its start, flags, span in the trace.
+_Fetch = tuple[int, int, int, AbstractContextManager[object] | None]
 
-class _PerThread(threading.local):
-    """What a thread is doing: ``fetching`` guards against counting a wrapped DataLoader twice."""
+
+class PerThread(threading.local):
+    """What a thread is doing.
+
+    Attributes:
+        fetching: inside a fetch, so that a wrapped DataLoader is not counted twice.
+        began_ns: when the making of the newest iterator began; ``began_cpu_ns`` is the thread's CPU time then.
+        ready_ns: when that iterator was made.
+        phases: named phases of the user that are open.
+    """
 
     fetching = False
     began_ns = 0
     began_cpu_ns = 0
     ready_ns = 0
+    phases = 0
 
 
 class FetchTimer:
@@ -57,7 +68,7 @@ class FetchTimer:
         self._record = record
         self.tracker = tracker
         self._guard = guard
-        self.here = _PerThread()
+        self.here = PerThread()
         self.source: object | None = None
 
     def iterate(self, make: Callable[..., _R], source: object, *args: object) -> _R:
@@ -72,49 +83,63 @@ class FetchTimer:
         local.began_ns, local.began_cpu_ns, local.ready_ns = began_ns, began_cpu_ns, perf_counter_ns()
         return iterator
 
-    def fetch(self, pull: Callable[[], _R], iterator: object, owner: bool, more: bool, flags: int) -> _R:
-        """The next batch from ``pull``; whatever it raises goes on unchanged."""
+    def fetch(self, pull: Callable[[], _R], iterator: int, owner: bool, more: bool, flags: int) -> _R:
+        """The next batch from ``pull``; whatever it raises goes on unchanged.
+
+        ``iterator`` is an id; ``owner`` says that it marks the steps.
+        """
         local = self.here
         if local.fetching:
             return pull()
-        tracker = self.tracker
-        training = threading.get_ident() == tracker.thread
-        start_ns = perf_counter_ns()
+        fetch = self._guard.call(self._begin, iterator, owner, more, flags)
+        ended: int | None = None
+        try:
+            local.fetching = True
+            batch = pull()
+            ended = 0
+        except StopIteration:
+            ended = _LAST
+            raise
+        finally:
+            local.fetching = False
+            if fetch is not None:
+                self._guard.call(self._end, fetch, ended, iterator, owner, more)
+        return batch
+
+    def _begin(self, iterator: int, owner: bool, more: bool, flags: int) -> _Fetch:
+        local, tracker = self.here, self.tracker
+        now_ns = start_ns = perf_counter_ns()
         cpu_ns = thread_time_ns()
         if flags & _FIRST:
             if start_ns - local.ready_ns < _START_GAP_NS:
                 start_ns, cpu_ns = local.began_ns, local.began_cpu_ns
             local.ready_ns = 0
-        if training:
+        if threading.get_ident() == tracker.thread:
             self.fetches += 1
-            before_ns = perf_counter_ns()
-            self._guard.call(tracker.fetch_started, start_ns, id(iterator), owner, more)
-            if perf_counter_ns() - before_ns > _PAUSE_NS:
+            tracker.fetch_started(start_ns, iterator, owner, more)
+            if perf_counter_ns() - now_ns > _PAUSE_NS:
                 start_ns, cpu_ns = perf_counter_ns(), thread_time_ns()
         else:
             flags |= _OTHER_THREAD
-        local.fetching = True
         span = self._span(INPUT_SPAN)
         if span is not None:
             span.__enter__()
-        try:
-            batch = pull()
-        except StopIteration:
-            self._waited(start_ns, cpu_ns, flags | _LAST)
-            if training:
-                self._guard.call(tracker.exhausted, id(iterator), owner)
-            raise
-        finally:
-            local.fetching = False
-            if span is not None:
-                span.__exit__(None, None, None)
-        self._waited(start_ns, cpu_ns, flags)
-        if training and not more:
-            self._guard.call(tracker.fetch_started, start_ns, id(iterator), owner, True)
-        return batch
+        return start_ns, cpu_ns, flags, span
 
-    def _waited(self, start_ns: int, cpu_ns: int, flags: int) -> None:
-        self._record((_WAIT, flags, 0, start_ns, perf_counter_ns() - start_ns, thread_time_ns() - cpu_ns))
+    def _end(self, fetch: _Fetch, ended: int | None, iterator: int, owner: bool, more: bool) -> None:
+        """Record a fetch that gave a batch (``ended`` 0) or found the loader exhausted, not one that raised (None)."""
+        start_ns, cpu_ns, flags, span = fetch
+        if ended is not None:
+            wait_ns = perf_counter_ns() - start_ns
+            self._record((_WAIT, flags | ended, 0, start_ns, wait_ns, thread_time_ns() - cpu_ns))
+        if span is not None:
+            span.__exit__(None, None, None)
+        if ended is None or flags & _OTHER_THREAD:
+            return
+        if ended:
+            self.tracker.exhausted(iterator, owner)
+        elif not more:
+            self.tracker.fetch_started(start_ns, iterator, owner, True)
 
     def own(self, iterator: object, source: object) -> bool:
         """Whether a wrapped iterator marks the steps; never one that runs on another thread than the training."""
@@ -147,7 +172,7 @@ class WrappedIterator:
         more = self._left != 0
         self._left -= 1
         owner = timer.tracker.owner_id == id(self) or timer.own(self, self.source)
-        return timer.fetch(inner.__next__, self, owner, more, flags)
+        return timer.fetch(inner.__next__, id(self), owner, more, flags)
 
     def __getattr__(self, name: str) -> Any:
         if name in self.__slots__:
@@ -195,13 +220,15 @@ def _length(source: object) -> int:
 
     ``len()`` of a DataLoader over an iterable dataset is never called: torch remembers it and warns about mismatches.
     """
+    length = asked(_asked_length, source)
+    return -1 if length is None else length
+
+
+def _asked_length(source: object) -> int | None:
     if getattr(source, "_dataset_kind", 0) == _ITERABLE_KIND:
-        return -1
+        return None
     known = source if isinstance(source, (list, tuple, range)) else getattr(source, "_index_sampler", None)
-    try:
-        return len(known)  # type: ignore[arg-type]
-    except (TypeError, ValueError, NotImplementedError, AttributeError, RuntimeError):
-        return -1
+    return None if known is None else len(known)
 
 
 def patched_next(timer: FetchTimer, original: Callable[[Any], Any], window_is_open: Callable[[], bool]) -> Any:
@@ -214,7 +241,7 @@ def patched_next(timer: FetchTimer, original: Callable[[Any], Any], window_is_op
         # The length is only worth its 1 µs while a trace is recorded: a span must not begin for a step without a batch.
         more = not window_is_open() or yielded < 0 or yielded != _length(self)
         flags = _INFERRED | _FIRST if yielded == 0 else _INFERRED
-        return timer.fetch(lambda: original(self), self, False, more, flags)
+        return timer.fetch(lambda: original(self), id(self), False, more, flags)
 
     return timed_next
 

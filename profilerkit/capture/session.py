@@ -10,14 +10,15 @@ from typing import Any
 
 from profilerkit.capture import documents, environment, handoff
 from profilerkit.capture.deep import DeepWindow
-from profilerkit.capture.guard import Guard, announce
+from profilerkit.capture.guard import Guard, announce, asked
 from profilerkit.capture.hooks import Hooks
 from profilerkit.capture.host import HostSource
 from profilerkit.capture.loader import FetchTimer, wrapped
 from profilerkit.capture.nvml import NvmlSource
 from profilerkit.capture.opening import open_run
 from profilerkit.capture.overhead import NoWindow, self_ns_per_step
-from profilerkit.capture.recorder import Phase, Recorder
+from profilerkit.capture.phase import Phase
+from profilerkit.capture.recorder import Recorder
 from profilerkit.capture.sampler import Sampler, Source
 from profilerkit.capture.settings import Settings
 from profilerkit.capture.steps import StepTracker
@@ -122,10 +123,16 @@ class Session:
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """A named block."""
-        number = self._guard.call(self._recorder.name_id, str(name)) if self._armed else None
-        if number is None:
-            return nullcontext()
-        return Phase(self._record, number, lambda: self._window.span(f"{PHASE_SPAN_PREFIX}{name}"))
+        phase = self._guard.call(self._phase, name) if self._armed else None
+        return nullcontext() if phase is None else phase
+
+    def _phase(self, name: str) -> Phase:
+        text = asked(str, name)
+        if text is None:
+            text = "(a name that cannot be shown)"
+        number = self._recorder.name_id(text)
+        span = f"{PHASE_SPAN_PREFIX}{text}"
+        return Phase(self._record, number, lambda: self._window.span(span), self._timer.here, self._guard)
 
     # Life
 

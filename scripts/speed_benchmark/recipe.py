@@ -328,9 +328,7 @@ def _step(trace: Recording, number: int) -> None:
         with trace.span("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "user_annotation"):
             trace.wait(1_900_000)
         with trace.span("aten::to", args=trace.operator("aten::to", [(8, TOKENS // 8), (), ()])):
-            trace.work(
-                "Memcpy HtoD (Pinned -> Device)", 24.0, "gpu_memcpy", "cudaMemcpyAsync", '"bytes": 262144', 7
-            )
+            trace.work("Memcpy HtoD (Pinned -> Device)", 24.0, "gpu_memcpy", "cudaMemcpyAsync", '"bytes": 262144', 7)
         layers = [
             Layer(("aten::embedding",), "EmbeddingBackward0", ((50257, HIDDEN),), (EMBEDDING, 30.0), ((FILL, 40.0),)),
             *BLOCK * LAYERS,
