@@ -16,6 +16,8 @@ _R = TypeVar("_R")
 _WAIT = int(EventKind.WAIT)
 _INFERRED, _FIRST, _LAST = int(EventFlag.INFERRED), int(EventFlag.FIRST), int(EventFlag.LAST)
 _OTHER_THREAD = int(EventFlag.OTHER_THREAD)
+_OTHER_LOADER, _IN_PHASE = int(EventFlag.OTHER_LOADER), int(EventFlag.IN_PHASE)
+_NOT_FOR_THE_STEP = _OTHER_THREAD | _OTHER_LOADER | _IN_PHASE
 #: Making an iterator starts the workers; it belongs to the first fetch when that follows within this time.
 _START_GAP_NS = 1_000_000
 #: A pause of the deep window at the start of a fetch that lasts longer than this is taken out of the wait.
@@ -47,6 +49,8 @@ class PerThread(threading.local):
 class FetchTimer:
     """Records one WAIT per fetch and tells the step tracker where fetches start.
 
+    Which loader feeds the training shows in what follows: its batch is fetched last before a backward pass.
+
     Attributes:
         armed: false outside the block and in forked children; fetches then pass straight through.
         fetches: fetches seen on the training thread.
@@ -70,6 +74,9 @@ class FetchTimer:
         self._guard = guard
         self.here = PerThread()
         self.source: object | None = None
+        self._backwards = 0  # backward passes before the last fetch
+        self._latest = 0  # the loader fetched last, by the id of what stands for it
+        self._trainer = 0  # the loader fetched last before a backward pass
 
     def iterate(self, make: Callable[..., _R], source: object, *args: object) -> _R:
         """``make(*args)``, an iterator of ``source``, timed as the beginning of its first fetch."""
@@ -83,15 +90,15 @@ class FetchTimer:
         local.began_ns, local.began_cpu_ns, local.ready_ns = began_ns, began_cpu_ns, perf_counter_ns()
         return iterator
 
-    def fetch(self, pull: Callable[[], _R], iterator: int, owner: bool, more: bool, flags: int) -> _R:
+    def fetch(self, pull: Callable[[], _R], iterator: int, loader: int, owner: bool, more: bool, flags: int) -> _R:
         """The next batch from ``pull``; whatever it raises goes on unchanged.
 
-        ``iterator`` is an id; ``owner`` says that it marks the steps.
+        ``iterator`` and ``loader`` are ids; ``owner`` says that the iterator marks the steps.
         """
         local = self.here
         if local.fetching:
             return pull()
-        fetch = self._guard.call(self._begin, iterator, owner, more, flags)
+        fetch = self._guard.call(self._begin, iterator, loader, owner, more, flags)
         ended: int | None = None
         try:
             local.fetching = True
@@ -106,7 +113,7 @@ class FetchTimer:
                 self._guard.call(self._end, fetch, ended, iterator, owner, more)
         return batch
 
-    def _begin(self, iterator: int, owner: bool, more: bool, flags: int) -> _Fetch:
+    def _begin(self, iterator: int, loader: int, owner: bool, more: bool, flags: int) -> _Fetch:
         local, tracker = self.here, self.tracker
         now_ns = start_ns = perf_counter_ns()
         cpu_ns = thread_time_ns()
@@ -116,15 +123,30 @@ class FetchTimer:
             local.ready_ns = 0
         if threading.get_ident() == tracker.thread:
             self.fetches += 1
+            flags |= self._aside(loader, owner, flags)
             tracker.fetch_started(start_ns, iterator, owner, more)
             if perf_counter_ns() - now_ns > _PAUSE_NS:
                 start_ns, cpu_ns = perf_counter_ns(), thread_time_ns()
         else:
-            flags |= _OTHER_THREAD
-        span = self._span(INPUT_SPAN)
+            flags |= _OTHER_THREAD | (_IN_PHASE if local.phases else 0)
+        span = None if flags & _NOT_FOR_THE_STEP else self._span(INPUT_SPAN)
         if span is not None:
             span.__enter__()
         return start_ns, cpu_ns, flags, span
+
+    def _aside(self, loader: int, owner: bool, flags: int) -> int:
+        """The flags of a fetch on the training thread that does not feed the training; 0 when it does, or may."""
+        phases = self.here.phases
+        trained = self.tracker.backwards != self._backwards
+        if trained:
+            self._backwards = self.tracker.backwards
+            self._trainer = self._latest
+        if trained or not phases or not self._latest:
+            self._latest = loader
+        if owner or loader == self._trainer:
+            return 0
+        other = _OTHER_LOADER if flags & _INFERRED and self.tracker.wrapped else 0
+        return other | _IN_PHASE if phases else other
 
     def _end(self, fetch: _Fetch, ended: int | None, iterator: int, owner: bool, more: bool) -> None:
         """Record a fetch that gave a batch (``ended`` 0) or found the loader exhausted, not one that raised (None)."""
@@ -142,10 +164,13 @@ class FetchTimer:
             self.tracker.fetch_started(start_ns, iterator, owner, True)
 
     def own(self, iterator: object, source: object) -> bool:
-        """Whether a wrapped iterator marks the steps; never one that runs on another thread than the training."""
+        """Whether a wrapped iterator marks the steps.
+
+        Never one on another thread than the training, and not another loader inside a named phase.
+        """
         if threading.get_ident() != self.tracker.thread:
             return False
-        return bool(self._guard.call(self.tracker.own, iterator, source))
+        return bool(self._guard.call(self.tracker.own, iterator, source, self.here.phases > 0))
 
 
 class WrappedIterator:
@@ -172,7 +197,7 @@ class WrappedIterator:
         more = self._left != 0
         self._left -= 1
         owner = timer.tracker.owner_id == id(self) or timer.own(self, self.source)
-        return timer.fetch(inner.__next__, id(self), owner, more, flags)
+        return timer.fetch(inner.__next__, id(self), id(self.source), owner, more, flags)
 
     def __getattr__(self, name: str) -> Any:
         if name in self.__slots__:
@@ -241,7 +266,8 @@ def patched_next(timer: FetchTimer, original: Callable[[Any], Any], window_is_op
         # The length is only worth its 1 µs while a trace is recorded: a span must not begin for a step without a batch.
         more = not window_is_open() or yielded < 0 or yielded != _length(self)
         flags = _INFERRED | _FIRST if yielded == 0 else _INFERRED
-        return timer.fetch(lambda: original(self), id(self), False, more, flags)
+        loader = id(getattr(self, "_index_sampler", self))  # the iterators of one loader share its sampler
+        return timer.fetch(lambda: original(self), id(self), loader, False, more, flags)
 
     return timed_next
 
