@@ -380,3 +380,18 @@ def test_fetch_on_another_thread_inside_its_own_phase_says_both(toy, light, reco
     run = recorded(prof.directory)
     assert len(flagged(run, EventFlag.IN_PHASE, EventFlag.OTHER_THREAD)) == 3
     assert len(flagged(run, EventFlag.IN_PHASE)) == 3
+
+
+def test_two_models_trained_in_turn_without_a_loader_make_one_step_per_iteration(toy, light, recorded):
+    torch = toy.torch
+    generator, critic = torch.nn.Linear(4, 16), toy.model
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.01) for model in (critic, generator)]
+    with light() as prof:
+        for _ in range(20):
+            for optimizer in optimizers:
+                critic(generator(torch.randn(8, 4))).mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    run = recorded(prof.directory)
+    assert len(run.steps) == 20
+    assert run.rank.meta.steps_found_by == "optimizer step"
