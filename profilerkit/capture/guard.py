@@ -1,6 +1,7 @@
 """Training must go on: the one place in capture that catches everything, and says what it caught."""
 
 import logging
+import sys
 import warnings
 from collections.abc import Callable
 from typing import TypeVar, TypeVarTuple
@@ -60,6 +61,16 @@ def asked(question: Callable[[*_Ts], _R], *args: *_Ts) -> _R | None:
 def announce(message: str) -> None:
     """Warn the user; a filter that turns warnings into errors, or a hook that raises, must not end the training."""
     try:
-        warnings.warn(message, RuntimeWarning, stacklevel=2)
+        warnings.warn(message, RuntimeWarning, stacklevel=_users_level())
     except Exception:  # noqa: BLE001  this is the guard
         _logger.warning("%s", message)
+
+
+def _users_level() -> int:
+    """The ``stacklevel`` of the innermost line that is neither ours nor torch's; the caller's own on our threads."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_globals.get("__name__", "").partition(".")[0] in ("profilerkit", "torch"):
+        if frame.f_back is None:
+            return 2
+        frame, level = frame.f_back, level + 1
+    return 2 if frame.f_globals.get("__name__") == "threading" else level
