@@ -1,6 +1,7 @@
 """``profilerkit analyze``: a recording to its verdict and its report files."""
 
 import argparse
+import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -58,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rank", metavar="N", type=int, help="judge this rank")
     parser.add_argument("--device", metavar="NAME", help="compare with this device's peaks, for example h100-sxm")
     parser.add_argument("--strict", action="store_true", help="exit with 3 when the verdict is inconclusive")
+    parser.add_argument("--brief", action="store_true", help="one line on standard error instead of the verdict")
     parser.add_argument("--open", action="store_true", help="open the HTML report in the browser")
 
 
@@ -76,7 +78,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
     report = _read(paths, rerender, arguments.rank, settings)
     written = _write_all(report, outputs, console)
-    if all(output.path for output in outputs) and not console.quiet:
+    if arguments.brief:
+        console.note(_brief(report, outputs))
+        console.quiet = True
+    elif all(output.path for output in outputs) and not console.quiet:
         _print_verdict(report, console)
     code = _judge(report, settings.fail_on, arguments.strict, console)
     if arguments.open:
@@ -135,6 +140,13 @@ def _print_verdict(report: "Report", console: Console) -> None:
     from profilerkit.report import terminal
 
     console.out(terminal.render(report, width=console.width, colour=console.colour, ascii_only=console.ascii_only))
+
+
+def _brief(report: "Report", outputs: Iterable[Output]) -> str:
+    """Bound, headline and the first file written, whose path is relative where that is shorter."""
+    files = [min(str(output.path), os.path.relpath(output.path), key=len) for output in outputs if output.path]
+    said = " ".join(f"{report.verdict.bound}: {report.verdict.headline}".split())
+    return f"profilerkit: {said}" + (f" ({files[0]})" if files else "")
 
 
 def _judge(report: "Report", fail_on: str | None, strict: bool, console: Console) -> int:

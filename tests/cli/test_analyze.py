@@ -54,6 +54,16 @@ def test_the_verdict_is_printed_and_the_report_lies_beside_the_trace(trace, anal
     assert calls == [((trace,), {"rank": None, "select": (), "ignore": (), "device": None})]
 
 
+def test_brief_is_one_line_on_standard_error(trace, analysis, capsys):
+    analysis(samples.input_bound())
+    assert main(["analyze", str(trace.absolute()), "--brief"]) == 0
+    assert capsys.readouterr() == ("", f"profilerkit: input-bound: {DATA_HEADLINE} (trace.report.html)\n")
+    assert main(["analyze", "trace.json", "--brief", "--fail-on", "high"]) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert main(["analyze", "trace.json", "--brief", "-q"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
 @pytest.mark.parametrize(
     ("name", "report"),
     [("x.json.gz", "x.report.html"), ("x.pt.trace.json", "x.pt.trace.report.html"), ("x", "x.report.html")],
