@@ -1,7 +1,7 @@
-"""Times the wait for every batch: of wrapped loaders, and of any torch ``DataLoader`` through two patches."""
+"""Times the wait for every batch; any torch ``DataLoader`` is seen through two patches."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from time import perf_counter_ns, thread_time_ns
 from typing import Any, TypeVar
@@ -173,80 +173,13 @@ class FetchTimer:
         return bool(self._guard.call(self.tracker.own, iterator, source, self.here.phases > 0))
 
 
-class WrappedIterator:
-    """An iterator with timed fetches; everything else is the inner iterator's."""
-
-    __slots__ = ("__weakref__", "_flags", "_inner", "_left", "_timer", "source")
-
-    def __init__(self, inner: Iterator[Any], source: object, timer: FetchTimer) -> None:
-        self._inner = inner
-        self._timer = timer
-        self._flags = _FIRST
-        self._left = _length(source)
-        self.source = source
-
-    def __iter__(self) -> "WrappedIterator":
-        return self
-
-    def __next__(self) -> Any:
-        timer = self._timer
-        inner = self._inner
-        if not timer.armed:
-            return next(inner)
-        flags, self._flags = self._flags, 0
-        more = self._left != 0
-        self._left -= 1
-        owner = timer.tracker.owner_id == id(self) or timer.own(self, self.source)
-        return timer.fetch(inner.__next__, id(self), id(self.source), owner, more, flags)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in self.__slots__:
-            raise AttributeError(name)  # a copy that is not filled yet
-        return getattr(self._inner, name)
-
-
-class WrappedLoader:
-    """A loader whose iterators are timed; length, attributes and truth are the inner loader's."""
-
-    __slots__ = ("_loader", "_timer")
-
-    def __init__(self, loader: Any, timer: FetchTimer) -> None:
-        object.__setattr__(self, "_loader", loader)
-        object.__setattr__(self, "_timer", timer)
-
-    def __iter__(self) -> WrappedIterator:
-        inner = self._timer.iterate(iter, self._loader, self._loader)
-        return WrappedIterator(inner, self._loader, self._timer)
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __bool__(self) -> bool:
-        return bool(self._loader)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in self.__slots__:
-            raise AttributeError(name)  # a copy that is not filled yet
-        return getattr(self._loader, name)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        setattr(self._loader, name, value)
-
-
-def wrapped(loader: Any, timer: FetchTimer) -> Any:
-    """``loader`` with timed fetches; an iterator stays an iterator."""
-    if hasattr(loader, "__next__"):
-        return WrappedIterator(loader, loader, timer)
-    return WrappedLoader(loader, timer)
-
-
-def _length(source: object) -> int:
+def length(source: object) -> int:
     """Batches in one iteration of ``source``; -1 when that is not known for sure.
 
     ``len()`` of a DataLoader over an iterable dataset is never called: torch remembers it and warns about mismatches.
     """
-    length = asked(_asked_length, source)
-    return -1 if length is None else length
+    known = asked(_asked_length, source)
+    return -1 if known is None else known
 
 
 def _asked_length(source: object) -> int | None:
@@ -264,7 +197,7 @@ def patched_next(timer: FetchTimer, original: Callable[[Any], Any], window_is_op
             return original(self)
         yielded = getattr(self, "_num_yielded", -1)
         # The length is only worth its 1 µs while a trace is recorded: a span must not begin for a step without a batch.
-        more = not window_is_open() or yielded < 0 or yielded != _length(self)
+        more = not window_is_open() or yielded < 0 or yielded != length(self)
         flags = _INFERRED | _FIRST if yielded == 0 else _INFERRED
         loader = id(getattr(self, "_index_sampler", self))  # the iterators of one loader share its sampler
         return timer.fetch(lambda: original(self), id(self), loader, False, more, flags)

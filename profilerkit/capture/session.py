@@ -13,7 +13,7 @@ from profilerkit.capture.deep import DeepWindow
 from profilerkit.capture.guard import Guard, announce, asked
 from profilerkit.capture.hooks import Hooks
 from profilerkit.capture.host import HostSource
-from profilerkit.capture.loader import FetchTimer, wrapped
+from profilerkit.capture.loader import FetchTimer
 from profilerkit.capture.nvml import NvmlSource
 from profilerkit.capture.opening import open_run
 from profilerkit.capture.overhead import NoWindow, self_ns_per_step
@@ -22,6 +22,7 @@ from profilerkit.capture.recorder import Recorder
 from profilerkit.capture.sampler import Sampler, Source
 from profilerkit.capture.settings import Settings
 from profilerkit.capture.steps import StepTracker
+from profilerkit.capture.wrapped import wrapped
 from profilerkit.errors import CaptureError
 from profilerkit.model.report import Report
 from profilerkit.rundir.layout import PHASE_SPAN_PREFIX, Feature

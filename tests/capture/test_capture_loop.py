@@ -395,3 +395,19 @@ def test_two_models_trained_in_turn_without_a_loader_make_one_step_per_iteration
     run = recorded(prof.directory)
     assert len(run.steps) == 20
     assert run.rank.meta.steps_found_by == "optimizer step"
+
+
+def test_wrapped_list_is_indexed_searched_and_reversed_like_the_list(light, recorded):
+    with light() as prof:
+        wrapped = prof.wrap([1, 2, 3])
+        assert wrapped[1] == 2
+        assert wrapped[:2] == [1, 2]
+        assert 3 in wrapped
+        assert 4 not in wrapped
+        assert list(reversed(wrapped)) == [3, 2, 1]
+        assert list(wrapped) == [1, 2, 3]
+        with pytest.raises(TypeError, match="'set' object is not subscriptable"):
+            prof.wrap({1})[0]
+        with pytest.raises(TypeError, match="'set' object is not reversible"):
+            reversed(prof.wrap({1}))
+    assert len(recorded(prof.directory).steps) == 3
