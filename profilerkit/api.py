@@ -5,21 +5,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.rank_facts import RankFacts, rank_facts
+from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.run_facts import run_facts
-from profilerkit.analysis.trace_facts import trace_facts
+from profilerkit.config import rule_prefixes
 from profilerkit.diagnosis import diagnose
 from profilerkit.errors import UnreadableInputError, UsageError
-from profilerkit.model.change import revise
+from profilerkit.inputs import read_inputs
 from profilerkit.model.report import Report
 from profilerkit.model.run import Run
+from profilerkit.plugins import installed_rules
 from profilerkit.rules import RULES
 from profilerkit.rules.runner import run_rules
-from profilerkit.rundir.reader import RankRecord, RunRecord, is_run_directory, read_run
-from profilerkit.trace.readers import read_trace
-
-#: File names taken for traces when a directory is given.
-TRACE_SUFFIXES = (".json", ".json.gz", ".json.tmp")
+from profilerkit.rundir.reader import RunRecord
 
 
 def analyze(
@@ -32,30 +29,36 @@ def analyze(
     """Analyse a trace, a run directory, a directory of traces, or several traces of one job.
 
     Args:
-        paths: what to read; several paths are ranks of one job.
+        paths: what to read; several paths are ranks of one job. Of a directory, files that are no readable traces
+            are left out, and the report says so.
         rank: judge this rank only.
-        select: rule code prefixes to run; empty means all.
-        ignore: rule code prefixes to leave out.
+        select: rule codes or their beginnings to run, in any case; empty means all.
+        ignore: rule codes or their beginnings to leave out; wins over ``select``.
         device: device name for the peaks, where the trace does not name it.
 
     Raises:
-        UsageError: no path, or a rank that was not recorded.
-        UnreadableInputError: nothing readable was found.
+        UsageError: no path, the same file twice, a run directory together with another path, a rank that was not
+            recorded, or a rule that does not exist.
+        UnreadableInputError: a path is missing, or nothing readable was found.
     """
     from profilerkit import __version__
 
-    if not paths:
-        raise UsageError("no path was given", hint="name a trace file or a run directory")
+    others, plugin_notes = installed_rules()
+    rules = (*RULES, *others)
+    codes = [rule.code for rule in rules]
+    select, ignore = rule_prefixes(select, codes), rule_prefixes(ignore, codes)
     places = [Path(path) for path in paths]
-    record = read_run(places[0]) if len(places) == 1 and is_run_directory(places[0]) else None
-    ranks = _ranks_of_run(record) if record else _ranks_of_traces(places)
-    recorded = len(ranks)
-    if rank is not None:
-        ranks = _only(ranks, rank)
-    world_size = record.manifest.world_size if record and record.manifest else None
-    notes = record.notes if record else ()
-    facts = run_facts(ranks, device=device, world_size=world_size, recorded=recorded, notes=notes)
-    outcomes = run_rules(facts, RULES, select=select, ignore=ignore)
+    recording = read_inputs(places)
+    record = recording.run
+    ranks = recording.ranks if rank is None else _only(recording.ranks, rank)
+    facts = run_facts(
+        ranks,
+        device=device,
+        world_size=record.manifest.world_size if record and record.manifest else None,
+        recorded=recording.distinct,
+        notes=(*recording.notes, *plugin_notes),
+    )
+    outcomes = run_rules(facts, rules, select=select, ignore=ignore)
     return Report(
         verdict=diagnose(facts, outcomes),
         steps=facts.steps,
@@ -85,51 +88,6 @@ def load(path: str | Path) -> Report:
             f"cannot read {path}", cause=error.strerror or str(error), hint="name a report saved as JSON"
         ) from error
     return decode(text)
-
-
-def _ranks_of_run(record: RunRecord) -> list[RankFacts]:
-    ranks = [_rank_of_run(entry) for entry in record.ranks]
-    usable = [entry for entry in ranks if entry.log is not None or entry.trace is not None]
-    return usable or ranks[:1]
-
-
-def _rank_of_run(entry: RankRecord) -> RankFacts:
-    """The rank with its first readable trace; a damaged one costs itself, not the timers, and is said in the notes."""
-    notes: list[str] = []
-    for status, path in entry.windows:
-        if not status.ok or path is None:
-            continue
-        try:
-            columns = read_trace(path)
-        except UnreadableInputError as error:
-            notes.append(f"{path.parent.name}/{path.name} cannot be read: {error.cause or error.what}")
-            continue
-        trace = trace_facts(columns, (status.first_step, status.last_step))
-        return rank_facts(entry.path.name, trace, revise(entry, notes=(*entry.notes, *notes)))
-    return rank_facts(entry.path.name, None, revise(entry, notes=(*entry.notes, *notes)))
-
-
-def _ranks_of_traces(places: Sequence[Path]) -> list[RankFacts]:
-    files: list[Path] = []
-    for place in places:
-        files += _traces_in(place) if place.is_dir() else [place]
-    ranks = [rank_facts(path.name, trace_facts(read_trace(path)), None) for path in files]
-    return sorted(ranks, key=lambda entry: (entry.rank is None, entry.rank or 0, entry.origin))
-
-
-def _traces_in(directory: Path) -> list[Path]:
-    files = sorted(
-        path
-        for path in directory.iterdir()
-        if path.is_file() and path.name.endswith(TRACE_SUFFIXES) and not path.name.endswith("report.json")
-    )
-    if not files:
-        raise UnreadableInputError(
-            f"no trace in {directory}",
-            cause=f"no file there ends in {', '.join(TRACE_SUFFIXES)}, and it is no run directory",
-            hint="name the trace files themselves",
-        )
-    return files
 
 
 def _only(ranks: Sequence[RankFacts], rank: int) -> list[RankFacts]:

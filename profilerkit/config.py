@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from profilerkit.errors import ConfigError
+from profilerkit.errors import ConfigError, UsageError
 
 SEVERITIES = ("high", "medium", "low")
 
@@ -43,6 +43,31 @@ def did_you_mean(name: str, known: Sequence[str]) -> str:
     by_lower = {candidate.lower(): candidate for candidate in known}
     closest = get_close_matches(name.lower(), by_lower, n=1)
     return f"did you mean {by_lower[closest[0]]}?" if closest else ""
+
+
+def unknown_word(word: str, known: Sequence[str], *, what: str, hint: str) -> UsageError:
+    """The error for a word that is not among the known ones; ``hint`` is for when none comes close."""
+    shown = known if len(known) <= 8 else [*known[:6], f"… {len(known) - 6} more"]
+    return UsageError(
+        f"unknown {what} {word!r}",
+        cause=f"known: {', '.join(shown)}",
+        hint=did_you_mean(word, known) or hint,
+    )
+
+
+def rule_prefixes(wanted: Sequence[str], codes: Sequence[str]) -> tuple[str, ...]:
+    """Codes or their beginnings, written as the known codes are. Raises ``UsageError`` for one that no code has.
+
+    >>> rule_prefixes(["in", "Co001"], ["IN001", "CO001"]), rule_prefixes("in", ["IN001"])
+    (('IN', 'CO001'), ('IN',))
+    """
+    found: list[str] = []
+    for prefix in [wanted] if isinstance(wanted, str) else wanted:
+        spelled = [code[: len(prefix)] for code in codes if code.lower().startswith(prefix.lower())]
+        if not spelled:
+            raise unknown_word(prefix, codes, what="rule", hint="profilerkit rules lists them")
+        found += spelled
+    return tuple(dict.fromkeys(found))
 
 
 def load_settings(

@@ -181,13 +181,18 @@ def _kernels_own_it(facts: Facts, sure: Confidence) -> Verdict:
 
 
 def _priced(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
-    """Parts whose cost a finding with a saving worth naming is about."""
-    return tuple(
-        name
-        for outcome in outcomes
-        for finding in outcome.findings
-        if finding.bound and finding.saving and finding.saving.expected >= CONTENDER_SAVING
-        for name in _parts_of(finding)
+    """Parts whose cost a finding with a saving worth naming is about, or whose rules the user switched off."""
+    off = tuple(outcome.rule[:2] for outcome in outcomes if outcome.status == "off")
+    unasked = {BOUND_FAMILY[bound] for bound, letters in RULE_LETTERS.items() if letters in off}
+    return (
+        *(name for name, (family, _) in PARTS.items() if family in unasked),
+        *(
+            name
+            for outcome in outcomes
+            for finding in outcome.findings
+            if finding.bound and finding.saving and finding.saving.expected >= CONTENDER_SAVING
+            for name in _parts_of(finding)
+        ),
     )
 
 

@@ -104,6 +104,36 @@ def test_rules_can_be_chosen(tmp_path):
     assert {entry.rule for entry in report.outcomes if entry.status != "off"} == {"IN001", "IN002"}
 
 
+def test_rules_are_named_in_any_case_and_one_alone_may_be_text(tmp_path):
+    path = training(12, fetch=900).write(tmp_path / "trace.json")
+    reports = [analyze(path, select=wanted) for wanted in (["IN", "CO001"], ["in", "Co001"])]
+    assert said(reports[0]) == said(reports[1])
+    assert said(analyze(path, select="in")) == said(analyze(path, select=["IN"]))
+
+
+@pytest.mark.parametrize("option", ["select", "ignore"])
+def test_an_unknown_rule_is_an_error_before_anything_is_read(tmp_path, option):
+    with pytest.raises(UsageError, match="unknown rule 'IN0002'") as caught:
+        analyze(tmp_path / "absent.json", **{option: ["IN", "IN0002"]})
+    assert caught.value.cause
+    assert caught.value.hint == "did you mean IN002?"
+
+
+def test_switched_off_rules_are_said_where_the_verdict_could_have_been_theirs(tmp_path):
+    verdict = analyze(training(12, fetch=900).write(tmp_path / "trace.json"), ignore=["in"]).verdict
+    (row,) = [row for row in verdict.ruled_out if row.bound == "input-bound"]
+    assert row.reason == "waiting for data takes 47 % of the step; its rules were switched off"
+
+
+def test_a_report_is_shown_as_its_verdict(tmp_path):
+    report = analyze(training(12, fetch=900).write(tmp_path / "trace.json"))
+    assert repr(report) == "<Report input-bound: The GPU waits 900 µs of every 1.91 ms step for data>"
+    hostile = msgspec.structs.replace(report.verdict, headline="a\x1b[31m\nb")
+    assert repr(msgspec.structs.replace(report, verdict=hostile)) == "<Report input-bound: a?[31m?b>"
+    assert report == msgspec.structs.replace(report)
+    assert report != msgspec.structs.replace(report, schema_version=2)
+
+
 def test_a_device_can_be_named(tmp_path):
     trace = training(12, devices=({"id": 0, "name": "Unheard of", "computeMajor": 8},))
     path = trace.write(tmp_path / "trace.json")
@@ -221,7 +251,7 @@ def file_with(text):
     ("paths", "kind"),
     [
         (lambda place: (), UsageError),
-        (lambda place: (place,), UsageError),
+        (lambda place: (place,), UnreadableInputError),
         (empty_directory, UnreadableInputError),
         (file_with(""), UnreadableInputError),
         (file_with("hello"), UnreadableInputError),

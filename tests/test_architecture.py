@@ -27,6 +27,8 @@ ROWS = {
     "rules": 6,
     "diagnosis": 7,
     "compare": 7,
+    "inputs": 7,
+    "plugins": 7,
     "report": 8,
     "api": 9,
     "integrations": 10,
@@ -53,7 +55,7 @@ UPWARD_IMPORTS = {("profilerkit.model.report", "profilerkit.report")}
 LAZY_PACKAGE = "profilerkit"
 # Programs that are imported only to train with torch.
 TORCH_PROGRAMS = "profilerkit.cli.demos."
-BROAD_EXCEPT = {"profilerkit.capture.guard", "profilerkit.rules.runner"}
+BROAD_EXCEPT = {"profilerkit.capture.guard", "profilerkit.rules.runner", "profilerkit.plugins"}
 MAX_MODULE_LINES, MAX_FUNCTION_LINES = 400, 60
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home|root|work|Users|mnt)/\w+")

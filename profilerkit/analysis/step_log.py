@@ -114,7 +114,7 @@ def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
     )
 
 
-_NOT_A_WAIT = int(EventFlag.LAST) | int(EventFlag.OTHER_THREAD)
+_NOT_A_WAIT = EventFlag.LAST | EventFlag.OTHER_THREAD | EventFlag.OTHER_LOADER | EventFlag.IN_PHASE
 
 Records = npt.NDArray[np.void]
 

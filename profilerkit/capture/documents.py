@@ -8,6 +8,7 @@ import traceback
 
 from profilerkit import __version__
 from profilerkit.capture import environment
+from profilerkit.capture.secrets import masked, masked_arguments
 from profilerkit.capture.settings import Settings
 from profilerkit.rundir.layout import FORMAT_VERSION, Feature, LoaderSettings, RankEnd, RankMeta, RunManifest
 
@@ -15,15 +16,15 @@ _LONGEST_EXCEPTION = 2000
 
 
 def manifest(settings: Settings, place: environment.Place) -> RunManifest:
-    """What was started, with the versions of what is loaded by now."""
+    """What was started, without secrets, and with the versions of what is loaded by now."""
     return RunManifest(
         format_version=FORMAT_VERSION,
         profilerkit_version=__version__,
         created_unix_ns=time.time_ns(),
-        argv=tuple(sys.argv),
+        argv=tuple(_writable(argument) for argument in masked_arguments(sys.argv)),
         world_size=place.world_size,
         settings=settings.as_text(),
-        environment=environment.allowed(os.environ),
+        environment={name: _writable(value) for name, value in environment.allowed(os.environ).items()},
         versions=environment.versions(),
     )
 
@@ -66,12 +67,17 @@ def end(
     text = None if error is None else "".join(traceback.format_exception_only(error)).strip()
     return RankEnd(
         reason=reason,
-        exception=None if text is None else text[:_LONGEST_EXCEPTION],
+        exception=None if text is None else _writable(masked(text))[:_LONGEST_EXCEPTION],
         steps=steps,
         dropped_records=dropped_records,
         end_perf_ns=end_perf_ns,
         switched_off_because=failure,
     )
+
+
+def _writable(text: str) -> str:
+    """``text`` with a question mark for what UTF-8 cannot write: half a character, a file name in no encoding."""
+    return text.encode(errors="replace").decode()
 
 
 def feature(wanted: bool, reason: str) -> Feature:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from profilerkit.capture.guard import asked
 from profilerkit.rundir.layout import LoaderSettings
 
 #: The only variables that are ever recorded: none of them holds a secret.
@@ -136,15 +137,15 @@ def loader_settings(loader: Any) -> LoaderSettings | None:
     """Settings of the loader that feeds the steps; ``None`` when there is none."""
     if loader is None:
         return None
-    dataset = getattr(loader, "dataset", None)
+    dataset: Any = asked(getattr, loader, "dataset")
     return LoaderSettings(
         kind=type(loader).__name__,
-        num_workers=_whole(getattr(loader, "num_workers", None)),
-        batch_size=_whole(getattr(loader, "batch_size", None)),
-        pin_memory=_flag(getattr(loader, "pin_memory", None)),
-        prefetch_factor=_whole(getattr(loader, "prefetch_factor", None)),
-        persistent_workers=_flag(getattr(loader, "persistent_workers", None)),
-        dataset_len=_dataset_len(dataset),
+        num_workers=_whole(asked(getattr, loader, "num_workers")),
+        batch_size=_whole(asked(getattr, loader, "batch_size")),
+        pin_memory=_flag(asked(getattr, loader, "pin_memory")),
+        prefetch_factor=_whole(asked(getattr, loader, "prefetch_factor")),
+        persistent_workers=_flag(asked(getattr, loader, "persistent_workers")),
+        dataset_len=asked(len, dataset),
     )
 
 
@@ -154,13 +155,3 @@ def _whole(value: object) -> int | None:
 
 def _flag(value: object) -> bool | None:
     return value if isinstance(value, bool) else None
-
-
-def _dataset_len(dataset: Any) -> int | None:
-    """Samples in the dataset; ``None`` when it does not say."""
-    if dataset is None or not hasattr(dataset, "__len__"):
-        return None
-    try:
-        return len(dataset)
-    except (TypeError, NotImplementedError):
-        return None

@@ -1,11 +1,12 @@
 """Training must go on: the one place in capture that catches everything, and says what it caught."""
 
 import logging
+import sys
 import warnings
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import TypeVar, TypeVarTuple
 
-_P = ParamSpec("_P")
+_Ts = TypeVarTuple("_Ts")
 _R = TypeVar("_R")
 _logger = logging.getLogger(__name__)
 
@@ -26,10 +27,10 @@ class Guard:
         """Name what is called, once, at the first failure."""
         self._switch_off = switch_off
 
-    def call(self, work: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R | None:
+    def call(self, work: Callable[[*_Ts], _R], *args: *_Ts) -> _R | None:
         """The result of ``work``; ``None`` when it failed. Never raises an ``Exception``."""
         try:
-            return work(*args, **kwargs)
+            return work(*args)
         except Exception as error:  # noqa: BLE001  this is the guard
             self._trip(getattr(work, "__qualname__", repr(work)), error)
             return None
@@ -39,7 +40,7 @@ class Guard:
         _logger.debug("capture failed in %s", where, exc_info=error)
         if self.failure is not None:
             return
-        self.failure = f"{type(error).__name__} in {where}: {error}"
+        self.failure = f"{type(error).__name__} in {where}: {asked(str, error)}"
         if self._switch_off is not None:
             try:
                 self._switch_off()
@@ -48,9 +49,28 @@ class Guard:
         announce(f"{self._what} switched itself off, training goes on: {self.failure}")
 
 
-def announce(message: str) -> None:
-    """Warn the user; a filter that turns warnings into errors must not end the training."""
+def asked(question: Callable[[*_Ts], _R], *args: *_Ts) -> _R | None:
+    """What an object of the user's answers; ``None`` when it raises, which is its affair and no failure of capture."""
     try:
-        warnings.warn(message, RuntimeWarning, stacklevel=2)
-    except RuntimeWarning:
+        return question(*args)
+    except Exception:
+        _logger.debug("an object of the user's raised", exc_info=True)
+        return None
+
+
+def announce(message: str) -> None:
+    """Warn the user; a filter that turns warnings into errors, or a hook that raises, must not end the training."""
+    try:
+        warnings.warn(message, RuntimeWarning, stacklevel=_users_level())
+    except Exception:  # noqa: BLE001  this is the guard
         _logger.warning("%s", message)
+
+
+def _users_level() -> int:
+    """The ``stacklevel`` of the innermost line that is neither ours nor torch's; the caller's own on our threads."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_globals.get("__name__", "").partition(".")[0] in ("profilerkit", "torch"):
+        if frame.f_back is None:
+            return 2
+        frame, level = frame.f_back, level + 1
+    return 2 if frame.f_globals.get("__name__") == "threading" else level

@@ -1,12 +1,12 @@
-"""Times the wait for every batch: of wrapped loaders, and of any torch ``DataLoader`` through two patches."""
+"""Times the wait for every batch; any torch ``DataLoader`` is seen through two patches."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from time import perf_counter_ns, thread_time_ns
 from typing import Any, TypeVar
 
-from profilerkit.capture.guard import Guard
+from profilerkit.capture.guard import Guard, asked
 from profilerkit.capture.steps import StepTracker
 from profilerkit.rundir.layout import INPUT_SPAN, EventFlag, EventKind
 from profilerkit.rundir.writer import Record
@@ -16,6 +16,8 @@ _R = TypeVar("_R")
 _WAIT = int(EventKind.WAIT)
 _INFERRED, _FIRST, _LAST = int(EventFlag.INFERRED), int(EventFlag.FIRST), int(EventFlag.LAST)
 _OTHER_THREAD = int(EventFlag.OTHER_THREAD)
+_OTHER_LOADER, _IN_PHASE = int(EventFlag.OTHER_LOADER), int(EventFlag.IN_PHASE)
+_NOT_FOR_THE_STEP = _OTHER_THREAD | _OTHER_LOADER | _IN_PHASE
 #: Making an iterator starts the workers; it belongs to the first fetch when that follows within this time.
 _START_GAP_NS = 1_000_000
 #: A pause of the deep window at the start of a fetch that lasts longer than this is taken out of the wait.
@@ -23,18 +25,31 @@ _PAUSE_NS = 1_000_000
 #: ``torch.utils.data._DatasetKind.Iterable``
 _ITERABLE_KIND = 1
 
+#: A fetch under way: start, CPU time at its start, flags, span in the trace.
+_Fetch = tuple[int, int, int, AbstractContextManager[object] | None]
 
-class _PerThread(threading.local):
-    """What a thread is doing: ``fetching`` guards against counting a wrapped DataLoader twice."""
+
+class PerThread(threading.local):
+    """What a thread is doing.
+
+    Attributes:
+        fetching: inside a fetch, so that a wrapped DataLoader is not counted twice.
+        began_ns: when the making of the newest iterator began; ``began_cpu_ns`` is the thread's CPU time then.
+        ready_ns: when that iterator was made.
+        phases: named phases of the user that are open.
+    """
 
     fetching = False
     began_ns = 0
     began_cpu_ns = 0
     ready_ns = 0
+    phases = 0
 
 
 class FetchTimer:
     """Records one WAIT per fetch and tells the step tracker where fetches start.
+
+    Which loader feeds the training shows in what follows: its batch is fetched last before a backward pass.
 
     Attributes:
         armed: false outside the block and in forked children; fetches then pass straight through.
@@ -57,8 +72,11 @@ class FetchTimer:
         self._record = record
         self.tracker = tracker
         self._guard = guard
-        self.here = _PerThread()
+        self.here = PerThread()
         self.source: object | None = None
+        self._backwards = 0  # backward passes before the last fetch
+        self._latest = 0  # the loader fetched last, by the id of what stands for it
+        self._trainer = 0  # the loader fetched last before a backward pass
 
     def iterate(self, make: Callable[..., _R], source: object, *args: object) -> _R:
         """``make(*args)``, an iterator of ``source``, timed as the beginning of its first fetch."""
@@ -72,136 +90,103 @@ class FetchTimer:
         local.began_ns, local.began_cpu_ns, local.ready_ns = began_ns, began_cpu_ns, perf_counter_ns()
         return iterator
 
-    def fetch(self, pull: Callable[[], _R], iterator: object, owner: bool, more: bool, flags: int) -> _R:
-        """The next batch from ``pull``; whatever it raises goes on unchanged."""
+    def fetch(self, pull: Callable[[], _R], iterator: int, loader: int, owner: bool, more: bool, flags: int) -> _R:
+        """The next batch from ``pull``; whatever it raises goes on unchanged.
+
+        ``iterator`` and ``loader`` are ids; ``owner`` says that the iterator marks the steps.
+        """
         local = self.here
         if local.fetching:
             return pull()
-        tracker = self.tracker
-        training = threading.get_ident() == tracker.thread
-        start_ns = perf_counter_ns()
+        fetch = self._guard.call(self._begin, iterator, loader, owner, more, flags)
+        ended: int | None = None
+        try:
+            local.fetching = True
+            batch = pull()
+            ended = 0
+        except StopIteration:
+            ended = _LAST
+            raise
+        finally:
+            local.fetching = False
+            if fetch is not None:
+                self._guard.call(self._end, fetch, ended, iterator, owner, more)
+        return batch
+
+    def _begin(self, iterator: int, loader: int, owner: bool, more: bool, flags: int) -> _Fetch:
+        local, tracker = self.here, self.tracker
+        now_ns = start_ns = perf_counter_ns()
         cpu_ns = thread_time_ns()
         if flags & _FIRST:
             if start_ns - local.ready_ns < _START_GAP_NS:
                 start_ns, cpu_ns = local.began_ns, local.began_cpu_ns
             local.ready_ns = 0
-        if training:
+        if threading.get_ident() == tracker.thread:
             self.fetches += 1
-            before_ns = perf_counter_ns()
-            self._guard.call(tracker.fetch_started, start_ns, id(iterator), owner, more)
-            if perf_counter_ns() - before_ns > _PAUSE_NS:
+            flags |= self._aside(loader, owner, flags)
+            tracker.fetch_started(start_ns, iterator, owner, more)
+            if perf_counter_ns() - now_ns > _PAUSE_NS:
                 start_ns, cpu_ns = perf_counter_ns(), thread_time_ns()
         else:
-            flags |= _OTHER_THREAD
-        local.fetching = True
-        span = self._span(INPUT_SPAN)
+            flags |= _OTHER_THREAD | (_IN_PHASE if local.phases else 0)
+        span = None if flags & _NOT_FOR_THE_STEP else self._span(INPUT_SPAN)
         if span is not None:
             span.__enter__()
-        try:
-            batch = pull()
-        except StopIteration:
-            self._waited(start_ns, cpu_ns, flags | _LAST)
-            if training:
-                self._guard.call(tracker.exhausted, id(iterator), owner)
-            raise
-        finally:
-            local.fetching = False
-            if span is not None:
-                span.__exit__(None, None, None)
-        self._waited(start_ns, cpu_ns, flags)
-        if training and not more:
-            self._guard.call(tracker.fetch_started, start_ns, id(iterator), owner, True)
-        return batch
+        return start_ns, cpu_ns, flags, span
 
-    def _waited(self, start_ns: int, cpu_ns: int, flags: int) -> None:
-        self._record((_WAIT, flags, 0, start_ns, perf_counter_ns() - start_ns, thread_time_ns() - cpu_ns))
+    def _aside(self, loader: int, owner: bool, flags: int) -> int:
+        """The flags of a fetch on the training thread that does not feed the training; 0 when it does, or may."""
+        phases = self.here.phases
+        trained = self.tracker.backwards != self._backwards
+        if trained:
+            self._backwards = self.tracker.backwards
+            self._trainer = self._latest
+        if trained or not phases or not self._latest:
+            self._latest = loader
+        if owner or loader == self._trainer:
+            return 0
+        other = _OTHER_LOADER if flags & _INFERRED and self.tracker.wrapped else 0
+        return other | _IN_PHASE if phases else other
+
+    def _end(self, fetch: _Fetch, ended: int | None, iterator: int, owner: bool, more: bool) -> None:
+        """Record a fetch that gave a batch (``ended`` 0) or found the loader exhausted, not one that raised (None)."""
+        start_ns, cpu_ns, flags, span = fetch
+        if ended is not None:
+            wait_ns = perf_counter_ns() - start_ns
+            self._record((_WAIT, flags | ended, 0, start_ns, wait_ns, thread_time_ns() - cpu_ns))
+        if span is not None:
+            span.__exit__(None, None, None)
+        if ended is None or flags & _OTHER_THREAD:
+            return
+        if ended:
+            self.tracker.exhausted(iterator, owner)
+        elif not more:
+            self.tracker.fetch_started(start_ns, iterator, owner, True)
 
     def own(self, iterator: object, source: object) -> bool:
-        """Whether a wrapped iterator marks the steps; never one that runs on another thread than the training."""
+        """Whether a wrapped iterator marks the steps.
+
+        Never one on another thread than the training, and not another loader inside a named phase.
+        """
         if threading.get_ident() != self.tracker.thread:
             return False
-        return bool(self._guard.call(self.tracker.own, iterator, source))
+        return bool(self._guard.call(self.tracker.own, iterator, source, self.here.phases > 0))
 
 
-class WrappedIterator:
-    """An iterator with timed fetches; everything else is the inner iterator's."""
-
-    __slots__ = ("__weakref__", "_flags", "_inner", "_left", "_timer", "source")
-
-    def __init__(self, inner: Iterator[Any], source: object, timer: FetchTimer) -> None:
-        self._inner = inner
-        self._timer = timer
-        self._flags = _FIRST
-        self._left = _length(source)
-        self.source = source
-
-    def __iter__(self) -> "WrappedIterator":
-        return self
-
-    def __next__(self) -> Any:
-        timer = self._timer
-        inner = self._inner
-        if not timer.armed:
-            return next(inner)
-        flags, self._flags = self._flags, 0
-        more = self._left != 0
-        self._left -= 1
-        owner = timer.tracker.owner_id == id(self) or timer.own(self, self.source)
-        return timer.fetch(inner.__next__, self, owner, more, flags)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in self.__slots__:
-            raise AttributeError(name)  # a copy that is not filled yet
-        return getattr(self._inner, name)
-
-
-class WrappedLoader:
-    """A loader whose iterators are timed; length, attributes and truth are the inner loader's."""
-
-    __slots__ = ("_loader", "_timer")
-
-    def __init__(self, loader: Any, timer: FetchTimer) -> None:
-        object.__setattr__(self, "_loader", loader)
-        object.__setattr__(self, "_timer", timer)
-
-    def __iter__(self) -> WrappedIterator:
-        inner = self._timer.iterate(iter, self._loader, self._loader)
-        return WrappedIterator(inner, self._loader, self._timer)
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __bool__(self) -> bool:
-        return bool(self._loader)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in self.__slots__:
-            raise AttributeError(name)  # a copy that is not filled yet
-        return getattr(self._loader, name)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        setattr(self._loader, name, value)
-
-
-def wrapped(loader: Any, timer: FetchTimer) -> Any:
-    """``loader`` with timed fetches; an iterator stays an iterator."""
-    if hasattr(loader, "__next__"):
-        return WrappedIterator(loader, loader, timer)
-    return WrappedLoader(loader, timer)
-
-
-def _length(source: object) -> int:
+def length(source: object) -> int:
     """Batches in one iteration of ``source``; -1 when that is not known for sure.
 
     ``len()`` of a DataLoader over an iterable dataset is never called: torch remembers it and warns about mismatches.
     """
+    known = asked(_asked_length, source)
+    return -1 if known is None else known
+
+
+def _asked_length(source: object) -> int | None:
     if getattr(source, "_dataset_kind", 0) == _ITERABLE_KIND:
-        return -1
+        return None
     known = source if isinstance(source, (list, tuple, range)) else getattr(source, "_index_sampler", None)
-    try:
-        return len(known)  # type: ignore[arg-type]
-    except (TypeError, ValueError, NotImplementedError, AttributeError, RuntimeError):
-        return -1
+    return None if known is None else len(known)
 
 
 def patched_next(timer: FetchTimer, original: Callable[[Any], Any], window_is_open: Callable[[], bool]) -> Any:
@@ -212,9 +197,10 @@ def patched_next(timer: FetchTimer, original: Callable[[Any], Any], window_is_op
             return original(self)
         yielded = getattr(self, "_num_yielded", -1)
         # The length is only worth its 1 µs while a trace is recorded: a span must not begin for a step without a batch.
-        more = not window_is_open() or yielded < 0 or yielded != _length(self)
+        more = not window_is_open() or yielded < 0 or yielded != length(self)
         flags = _INFERRED | _FIRST if yielded == 0 else _INFERRED
-        return timer.fetch(lambda: original(self), self, False, more, flags)
+        loader = id(getattr(self, "_index_sampler", self))  # the iterators of one loader share its sampler
+        return timer.fetch(lambda: original(self), id(self), loader, False, more, flags)
 
     return timed_next
 

@@ -5,8 +5,9 @@ import threading
 from time import perf_counter_ns, thread_time_ns
 
 from profilerkit.capture.guard import Guard
-from profilerkit.capture.loader import FetchTimer, WrappedIterator
+from profilerkit.capture.loader import FetchTimer
 from profilerkit.capture.steps import StepTracker
+from profilerkit.capture.wrapped import WrappedIterator
 from profilerkit.rundir.layout import EventKind
 from profilerkit.rundir.writer import Record
 

@@ -56,7 +56,11 @@ class Profile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop recording, then analyse. The user's exception, if any, goes on unchanged."""
+        """Stop recording, then analyse. The user's exception, if any, goes on unchanged.
+
+        After an exception it takes a few seconds and is bounded: other ranks are not waited for, and the processes
+        that compress the trace and make the report have 20 seconds together.
+        """
         session, self._session = self._session, None
         if session is not None:
             self.report = session.close(error)

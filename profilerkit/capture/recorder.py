@@ -2,10 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from time import perf_counter_ns
 
-from profilerkit.rundir.layout import EventKind
 from profilerkit.rundir.writer import RankWriter, Record
 
 #: Bounds what a kill can lose; 0.25 s of a 1 ms step with four records each is 1,000 records, packed in 0.5 ms.
@@ -39,6 +36,7 @@ class Recorder:
 
     def name_id(self, name: str) -> int:
         """The id of a phase name, from 1."""
+        name = name.encode(errors="replace").decode()  # a lone surrogate cannot be written
         known = self._names.get(name)
         if known is not None:
             return known
@@ -75,35 +73,3 @@ class Recorder:
     def _run(self) -> None:
         while not self._done.wait(FLUSH_SECONDS):
             self._beat()
-
-
-class Phase:
-    """A named block of the user's; reusable, not reentrant."""
-
-    __slots__ = ("_in_trace", "_name_id", "_record", "_span", "_start_ns")
-
-    def __init__(
-        self,
-        record: Callable[[Record], None],
-        name_id: int,
-        span: Callable[[], AbstractContextManager[object] | None],
-    ) -> None:
-        """``span`` makes the block's span in the trace that is being recorded, if there is one."""
-        self._record = record
-        self._name_id = name_id
-        self._span = span
-        self._in_trace: AbstractContextManager[object] | None = None
-        self._start_ns = 0
-
-    def __enter__(self) -> None:
-        self._in_trace = self._span()
-        if self._in_trace is not None:
-            self._in_trace.__enter__()
-        self._start_ns = perf_counter_ns()
-
-    def __exit__(self, *_error: object) -> None:
-        start_ns = self._start_ns
-        self._record((EventKind.PHASE, 0, self._name_id, start_ns, perf_counter_ns() - start_ns, 0))
-        in_trace, self._in_trace = self._in_trace, None
-        if in_trace is not None:
-            in_trace.__exit__(None, None, None)

@@ -10,21 +10,27 @@ from typing import Any
 
 from profilerkit.capture import documents, environment, handoff
 from profilerkit.capture.deep import DeepWindow
-from profilerkit.capture.guard import Guard, announce
+from profilerkit.capture.guard import Guard, announce, asked
 from profilerkit.capture.hooks import Hooks
 from profilerkit.capture.host import HostSource
-from profilerkit.capture.loader import FetchTimer, wrapped
+from profilerkit.capture.loader import FetchTimer
 from profilerkit.capture.nvml import NvmlSource
 from profilerkit.capture.opening import open_run
 from profilerkit.capture.overhead import NoWindow, self_ns_per_step
-from profilerkit.capture.recorder import Phase, Recorder
+from profilerkit.capture.phase import Phase
+from profilerkit.capture.recorder import Recorder
 from profilerkit.capture.sampler import Sampler, Source
 from profilerkit.capture.settings import Settings
 from profilerkit.capture.steps import StepTracker
+from profilerkit.capture.wrapped import wrapped
 from profilerkit.errors import CaptureError
 from profilerkit.model.report import Report
 from profilerkit.rundir.layout import PHASE_SPAN_PREFIX, Feature
 from profilerkit.rundir.writer import RankWriter, Record, write_manifest
+
+#: With nothing wrong, what may take long has its own bounds; after an exception the user wants to see it.
+_SECONDS = float("inf")
+_SECONDS_AFTER_ERROR = 20.0
 
 
 class _State:
@@ -122,10 +128,16 @@ class Session:
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """A named block."""
-        number = self._guard.call(self._recorder.name_id, str(name)) if self._armed else None
-        if number is None:
-            return nullcontext()
-        return Phase(self._record, number, lambda: self._window.span(f"{PHASE_SPAN_PREFIX}{name}"))
+        phase = self._guard.call(self._phase, name) if self._armed else None
+        return nullcontext() if phase is None else phase
+
+    def _phase(self, name: str) -> Phase:
+        text = asked(str, name)
+        if text is None:
+            text = "(a name that cannot be shown)"
+        number = self._recorder.name_id(text)
+        span = f"{PHASE_SPAN_PREFIX}{text}"
+        return Phase(self._record, number, lambda: self._window.span(span), self._timer.here, self._guard)
 
     # Life
 
@@ -140,10 +152,16 @@ class Session:
         self._guard.call(self._hooks.install)
 
     def close(self, error: BaseException | None) -> Report | None:
-        """End the recording; the report on rank 0 if it was asked for and could be made."""
+        """End the recording; the report on rank 0 if it was asked for and could be made.
+
+        Waits at most one minute for the compression, ten seconds for the other ranks and two minutes for the report.
+        After an exception of the user's it waits for no other rank, and for compression and report together at most
+        20 seconds.
+        """
         if self._closed:
             return None
         self._closed = True
+        deadline = time.monotonic() + (_SECONDS if error is None else _SECONDS_AFTER_ERROR)
         call = self._guard.call
         end_ns = time.perf_counter_ns()
         try:
@@ -158,10 +176,11 @@ class Session:
         call(self._measure_self)
         call(self._write_last_meta)
         if self._settings.deep and not self._window.reason:
-            call(handoff.compress_traces, self._writer.path)  # before end.json: rank 0 reads once that is there
+            # Before end.json: rank 0 reads once that is there.
+            call(handoff.compress_traces, self._writer.path, deadline - time.monotonic())
         call(self._write_end, error, end_ns)
         call(self._writer.close)
-        return call(self._hand_over)
+        return call(self._hand_over, error is None, deadline)
 
     def disarm(self) -> None:
         """Record nothing from now on and leave everything as it was found; waits for no lock."""
@@ -197,11 +216,12 @@ class Session:
         if self._settings.light and self._tracker.count:
             self._self_ns = self_ns_per_step()
 
-    def _hand_over(self) -> Report | None:
+    def _hand_over(self, wait: bool, deadline: float) -> Report | None:
         if not self._settings.analyze or self._place.rank:
             return None
-        handoff.wait_for_ranks(self.run, self._place.world_size)
-        return handoff.analyze(self.run)
+        if wait:
+            handoff.wait_for_ranks(self.run, self._place.world_size)
+        return handoff.analyze(self.run, deadline - time.monotonic())
 
     # Documents
 

@@ -2,8 +2,10 @@
 
 ``step()`` beats a wrapped loader, and a wrapped loader beats inference. Inferred boundaries: a step that fetched a
 batch ends when the next fetch starts, provided an optimizer stepped in between (gradient accumulation, several
-optimizers and fetching ahead all come out as one step); a step without a fetch ends at its last optimizer step before
-the next backward pass. A loop that never steps a ``torch.optim`` optimizer is cut by its backward passes instead.
+optimizers and fetching ahead all come out as one step). A step without a fetch ends with the optimizer that joined
+the loop last: optimizers A and B stepping as A B A B, with backward passes anywhere, are two steps. What repeats is
+only known once it repeats: in A A B A A B the first three end a step each, the other three make one. A loop that
+never steps a ``torch.optim`` optimizer is cut by its backward passes instead.
 """
 
 import threading
@@ -21,6 +23,8 @@ _STEP, _INFERRED = int(EventKind.STEP), int(EventFlag.INFERRED)  # an enum looku
 _HELD_ACCUMULATING = 256
 #: … and when none were seen (not a torch training loop).
 _HELD_PLAIN = 4
+#: The optimizer that ended steps is taken to be gone after so many steps of others; a Wasserstein GAN's critic makes 5.
+_LONGEST_CYCLE = 64
 #: Backward passes without any optimizer step after which backward passes end inferred steps.
 _BACKWARDS_ALONE = 8
 
@@ -43,6 +47,8 @@ class StepTracker:
 
     Attributes:
         count: steps recorded.
+        wrapped: a wrapped iterator marks the steps, or did.
+        backwards: backward passes seen.
         thread: identifier of the training thread.
         owner_id: ``id`` of the wrapped iterator that marks the steps, 0 without one.
         found_by: what marks the steps: ``step()``, ``wrapped loader``, ``optimizer step``, ``backward pass``.
@@ -61,14 +67,18 @@ class StepTracker:
         self._feeder: int | None = None  # the iterator that gave the open step its first batch
         self._worked = False  # an optimizer stepped in the open step
         self._explicit = False
-        self._wrapped = False
+        self.wrapped = False
         self._owner: weakref.ref[object] | None = None
         self.owner_id = 0
+        self._source_id = 0
         self._held: list[tuple[int, int]] | None = []  # None once the wrapped loader is known to mark steps
-        self._closing: int | None = None  # the optimizer that ends a step without a fetch
-        self._last_optimizer: tuple[int, int] | None = None
+        self._optimizers: set[int] = set()  # those seen in steps without a fetch
+        self._closing: int | None = None  # the one of them that joined last: it ends such a step
+        self._tentative_ns: int | None = None  # where the step ends unless another one joins
+        self._since_closing = 0
+        self._in_backward = False  # an optimizer stepped inside the backward pass under way
         self._backward_depth = 0
-        self._backwards = 0
+        self.backwards = 0
         self._optimizer_seen = False
 
     @property
@@ -76,15 +86,15 @@ class StepTracker:
         """What marks the steps."""
         if self._explicit:
             return "step()"
-        if self._wrapped:
+        if self.wrapped:
             return "wrapped loader"
-        return "optimizer step" if self._optimizer_seen or not self._backwards else "backward pass"
+        return "optimizer step" if self._optimizer_seen or not self.backwards else "backward pass"
 
     def missing(self, what: Literal["optimizer", "backward"]) -> str:
         """Why nothing of that kind was recorded; empty when something was."""
         if what == "optimizer":
             return "" if self._optimizer_seen else "no torch.optim optimizer stepped"
-        return "" if self._backwards else "no backward pass was seen"
+        return "" if self.backwards else "no backward pass was seen"
 
     def adopt(self, thread: int) -> bool:
         """Whether ``thread`` is the training thread; until a step is recorded, the first that trains becomes it."""
@@ -94,24 +104,28 @@ class StepTracker:
 
     # Fetches
 
-    def own(self, iterator: object, source: object) -> bool:
-        """Whether ``iterator`` marks the steps: the first wrapped one alive does, or a new one of the same source."""
+    def own(self, iterator: object, source: object, in_phase: bool = False) -> bool:
+        """Whether ``iterator`` marks the steps: the first wrapped one alive does, or a new one of the same source.
+
+        In a named phase only the source that marked steps before goes on to do so: another one is evaluated there.
+        """
         owner = self._owner() if self._owner is not None else None
         if owner is iterator:
             return True
-        if owner is None or getattr(owner, "source", None) is source:
-            self._owner = weakref.ref(iterator, self.abandoned)
-            self.owner_id = id(iterator)
-            self._wrapped = True
-            return True
-        return False
+        if id(source) != self._source_id and (owner is not None or (in_phase and self.wrapped)):
+            return False
+        self._owner = weakref.ref(iterator, self.abandoned)
+        self._source_id = id(source)
+        self.owner_id = id(iterator)
+        self.wrapped = True
+        return True
 
     def fetch_started(self, now_ns: int, feeder: int, owner: bool, more: bool = True) -> None:
         """A fetch starts. ``more`` is false when the loader is known to be exhausted: no step starts then."""
         if self._explicit:
             if self._start_ns is None and more:
                 self._open(now_ns)
-        elif self._wrapped:
+        elif self.wrapped:
             if not owner:
                 return
             if self._start_ns is not None:
@@ -130,7 +144,7 @@ class StepTracker:
 
     def exhausted(self, feeder: int, owner: bool) -> None:
         """The fetch that just started found the loader empty: the step it began, or left unfinished, does not count."""
-        if owner if self._wrapped and not self._explicit else feeder == self._feeder:
+        if owner if self.wrapped and not self._explicit else feeder == self._feeder:
             self._discard()
 
     def abandoned(self, _owner: object = None) -> None:
@@ -165,28 +179,39 @@ class StepTracker:
         self._optimizer_seen = self._worked = True
         if self._marked or self._feeder is not None:
             return
-        if optimizer == self._closing and self._backward_depth == 0:
-            self._boundary(now_ns, now_ns)
-        else:
-            self._last_optimizer = (optimizer, now_ns)
+        if self._backward_depth:
+            self._in_backward = True
+            return
+        self._since_closing += 1
+        if optimizer not in self._optimizers or self._since_closing > _LONGEST_CYCLE:
+            if optimizer in self._optimizers:
+                self._optimizers.clear()
+            self._optimizers.add(optimizer)
+            self._closing = optimizer
+            self._tentative_ns = now_ns
+            self._since_closing = 0
+            return
+        if self._tentative_ns is not None:
+            self._boundary(self._tentative_ns)
+            self._worked = True
+        if optimizer == self._closing:
+            self._since_closing = 0
+            self._boundary(now_ns)
 
     def backward_started(self) -> None:
-        """A backward pass starts; the last optimizer step before it ended a step that had no fetch."""
+        """A backward pass starts."""
         self._backward_depth += 1
-        if self._backward_depth == 1 and self._last_optimizer is not None and not self._marked and self._feeder is None:
-            self._closing, end_ns = self._last_optimizer
-            self._boundary(end_ns, end_ns)
 
     def backward_ended(self, now_ns: int) -> None:
         """A backward pass ends; it ends a step when the optimizer ran inside it, or when there is no optimizer."""
         self._backward_depth -= 1
-        self._backwards += 1
+        self.backwards += 1
         if self._backward_depth:
             return
-        alone = not self._optimizer_seen and self._backwards >= _BACKWARDS_ALONE
+        alone = not self._optimizer_seen and self.backwards >= _BACKWARDS_ALONE
         self._worked |= alone
-        if not self._marked and self._feeder is None and (alone or self._last_optimizer is not None):
-            self._boundary(now_ns, now_ns)
+        if not self._marked and self._feeder is None and (alone or self._in_backward):
+            self._boundary(now_ns)
 
     def close(self) -> None:
         """The block ends: what is whole is recorded, the open step is not."""
@@ -195,14 +220,14 @@ class StepTracker:
 
     @property
     def _marked(self) -> bool:
-        return self._explicit or self._wrapped
+        return self._explicit or self.wrapped
 
-    def _boundary(self, end_ns: int, next_ns: int) -> None:
+    def _boundary(self, end_ns: int) -> None:
         """An inferred step without a fetch ends, the next one starts."""
         if self._start_ns is None:
             self._start_ns = self._lapsed_ns
         self._end(end_ns, _INFERRED)
-        self._open(next_ns)
+        self._open(end_ns)
 
     def _join_unfed(self, now_ns: int) -> None:
         """A step that began without a fetch now fetches: it ends here if it trained, else it starts here."""
@@ -215,8 +240,9 @@ class StepTracker:
         self._start_ns = now_ns
         self._feeder = None
         self._worked = False
-        self._last_optimizer = None
-        if self._explicit or self._held is None or not self._wrapped:
+        self._tentative_ns = None
+        self._in_backward = False
+        if self._explicit or self._held is None or not self.wrapped:
             self._window.step_started(self.count)
 
     def _iteration_ended(self, start_ns: int, now_ns: int) -> None:
@@ -226,7 +252,7 @@ class StepTracker:
             return
         self._held.append((start_ns, now_ns))
         self._start_ns = None
-        limit = _HELD_ACCUMULATING if self._backwards else _HELD_PLAIN
+        limit = _HELD_ACCUMULATING if self.backwards else _HELD_PLAIN
         if self._optimizer_seen or len(self._held) >= limit:
             self._commit()
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from profilerkit import __version__
-from profilerkit.cli.arguments import Parser, one_of, unknown_word
+from profilerkit.cli.arguments import Parser, one_of
 from profilerkit.cli.console import FAILED, Boundary, Console
 
 #: Each verb is the module of its name. Only the one that was called is imported: `--help` must stay fast.
@@ -64,6 +64,8 @@ def _find_verb(words: list[str]) -> str | None:
     for word in words:
         if not takes_value and not word.startswith("-"):
             if word not in VERBS:
+                from profilerkit.config import unknown_word
+
                 raise unknown_word(word, list(VERBS), what="verb", hint="see profilerkit --help")
             return word
         takes_value = word == "--color"

@@ -1,16 +1,17 @@
 """``profilerkit analyze``: a recording to its verdict and its report files."""
 
 import argparse
+import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from profilerkit.cli.arguments import one_of, some_of, unknown_word
+from profilerkit.cli.arguments import one_of, some_of
 from profilerkit.cli.console import DONE, GATE_FAILED, INCONCLUSIVE, Console
 from profilerkit.cli.outputs import SUFFIXES, Output, plan, render, write
-from profilerkit.config import SEVERITIES, Settings, load_settings
-from profilerkit.errors import UnreadableInputError, UsageError
+from profilerkit.config import SEVERITIES, Settings, load_settings, unknown_word
+from profilerkit.errors import UsageError
 from profilerkit.units import format_bytes
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-f",
         "--format",
         metavar="FORMATS",
-        type=some_of("--format", formats),
+        type=some_of("--format", formats, _installed_formats),
         default=(),
         dest="formats",
         help=f"any of {', '.join(formats)}, separated by commas (default: html)",
@@ -58,35 +59,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rank", metavar="N", type=int, help="judge this rank")
     parser.add_argument("--device", metavar="NAME", help="compare with this device's peaks, for example h100-sxm")
     parser.add_argument("--strict", action="store_true", help="exit with 3 when the verdict is inconclusive")
+    parser.add_argument("--brief", action="store_true", help="one line on standard error instead of the verdict")
     parser.add_argument("--open", action="store_true", help="open the HTML report in the browser")
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Analyze, write, print the verdict, judge the gates; return the exit code."""
+    from profilerkit.inputs import require_existing
+
     settings = load_settings(vars(arguments))
     paths: list[Path] = arguments.paths
-    for path in paths:
-        if not path.exists():
-            raise UnreadableInputError(
-                f"{path} does not exist",
-                cause="there is no such file or directory",
-                hint="check the spelling of the path",
-            )
+    require_existing(paths)
     rerender = len(paths) == 1 and is_report(paths[0])
     outputs = plan(paths, arguments.formats, arguments.output, rerender=rerender)
     if arguments.open and not any(output.format == "html" and output.path for output in outputs):
         raise UsageError("--open has nothing to open", cause="no HTML file is written", hint="add -f html")
-    _check_settings(settings)
+    _check_device(settings.device)
 
     report = _read(paths, rerender, arguments.rank, settings)
     written = _write_all(report, outputs, console)
-    if all(output.path for output in outputs) and not console.quiet:
+    if arguments.brief:
+        console.note(_brief(report, outputs))
+        console.quiet = True
+    elif all(output.path for output in outputs) and not console.quiet:
         _print_verdict(report, console)
     code = _judge(report, settings.fail_on, arguments.strict, console)
     if arguments.open:
         _open([output.path for output in outputs if output.format == "html"], console)
     if written:
-        console.note(f"wrote {' and '.join(written)}; next: {_next_command(report, paths)}")
+        console.note(f"wrote {' and '.join(written)}; next: {_next(report, paths)}")
     return code
 
 
@@ -99,20 +100,20 @@ def is_report(path: Path) -> bool:
     return re.match(rb'\s*\{\s*"(breakdown|schema_version|verdict)"\s*:', head) is not None
 
 
-def _check_settings(settings: Settings) -> None:
-    if settings.device is not None:
-        from profilerkit.hardware.lookup import known_names, lookup
+def _installed_formats() -> "Sequence[str]":
+    from profilerkit.plugins import renderer_names
 
-        if lookup(settings.device) is None:
-            hint = "leave --device out: what is not in the table is not compared"
-            raise unknown_word(settings.device, known_names(), what="device", hint=hint)
-    if settings.select or settings.ignore:
-        from profilerkit.rules import RULES
+    return renderer_names()
 
-        codes = [rule.code for rule in RULES]
-        for wanted in (*settings.select, *settings.ignore):
-            if not any(code.startswith(wanted) for code in codes):
-                raise unknown_word(wanted, codes, what="rule", hint="profilerkit rules lists them")
+
+def _check_device(name: str | None) -> None:
+    if name is None:
+        return
+    from profilerkit.hardware.lookup import known_names, lookup
+
+    if lookup(name) is None:
+        hint = "leave --device out: what is not in the table is not compared"
+        raise unknown_word(name, known_names(), what="device", hint=hint)
 
 
 def _read(paths: Sequence[Path], rerender: bool, rank: int | None, settings: Settings) -> "Report":
@@ -127,11 +128,11 @@ def _write_all(report: "Report", outputs: Iterable[Output], console: Console) ->
     """Write each document; return what was written where and how big."""
     written = []
     for output in outputs:
-        text = render(report, output.format)
         if output.path is None:
-            console.raw(text)
+            console.raw(render(report, output.format, width=console.width))
         else:
-            written.append(f"{output.path} ({format_bytes(write(output.path, text))})")
+            size_bytes = write(output.path, render(report, output.format))
+            written.append(f"{output.path} ({format_bytes(size_bytes)})")
     return written
 
 
@@ -139,6 +140,13 @@ def _print_verdict(report: "Report", console: Console) -> None:
     from profilerkit.report import terminal
 
     console.out(terminal.render(report, width=console.width, colour=console.colour, ascii_only=console.ascii_only))
+
+
+def _brief(report: "Report", outputs: Iterable[Output]) -> str:
+    """Bound, headline and the first file written, whose path is relative where that is shorter."""
+    files = [min(str(output.path), os.path.relpath(output.path), key=len) for output in outputs if output.path]
+    said = " ".join(f"{report.verdict.bound}: {report.verdict.headline}".split())
+    return f"profilerkit: {said}" + (f" ({files[0]})" if files else "")
 
 
 def _judge(report: "Report", fail_on: str | None, strict: bool, console: Console) -> int:
@@ -162,10 +170,14 @@ def _open(paths: Iterable[Path | None], console: Console) -> None:
             console.note(f"no browser could be started; open {path} by hand")
 
 
-def _next_command(report: "Report", paths: Sequence[Path]) -> str:
+def _next(report: "Report", paths: Sequence[Path]) -> str:
+    """What to do next: record what is missing, read about the first change of the report, or look at the page."""
     from shlex import join
 
-    findings = report.findings()
-    if findings:
-        return f"profilerkit rules {findings[0][0].rule}"
+    if report.verdict.bound == "inconclusive":
+        advice = " ".join(report.verdict.refuted_by.split()) or "Record at least 10 steps after the first 5."
+        return f"{advice[0].lower()}{advice[1:].rstrip('.')}"
+    changes = [outcome.rule for outcome, finding in report.findings() if finding.fix]
+    if changes:
+        return f"profilerkit rules {changes[0]}"
     return join(["profilerkit", "analyze", *map(str, paths), "--open"])

@@ -20,11 +20,14 @@ class Parser(argparse.ArgumentParser):
 
         first = extra[0]
         kind = "option" if first.startswith("-") else "argument"
-        known = list(self._option_string_actions) if kind == "option" else []
+        # Compared without their dashes, which all options share.
+        known = [option[2:] for option in self._option_string_actions if option.startswith("--")]
+        word = first.partition("=")[0].lstrip("-")
+        close = did_you_mean(word, known).replace("did you mean ", "did you mean --") if kind == "option" else ""
         raise UsageError(
             f"unknown {kind} {first}",
             cause=f"{self.prog} takes no such {kind}",
-            hint=did_you_mean(first.partition("=")[0], known) or f"see {self.prog} --help",
+            hint=close or f"see {self.prog} --help",
         )
 
 
@@ -37,28 +40,22 @@ def one_of(option: str, known: Sequence[str]) -> Callable[[str], str]:
     return parse
 
 
-def some_of(option: str, known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
-    """An argument type that takes a few words separated by commas."""
+def some_of(
+    option: str, known: Sequence[str], more: Callable[[], Sequence[str]] = tuple
+) -> Callable[[str], tuple[str, ...]]:
+    """An argument type that takes a few words separated by commas; ``more`` is asked when one is not in ``known``."""
 
     def parse(text: str) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(_known(option, word.strip(), known) for word in text.split(",")))
+        words = [word.strip() for word in text.split(",")]
+        allowed = known if set(words) <= set(known) else [*known, *more()]
+        return tuple(dict.fromkeys(_known(option, word, allowed) for word in words))
 
     return parse
 
 
-def unknown_word(word: str, known: Sequence[str], *, what: str, hint: str) -> UsageError:
-    """The error for a word that is not among the known ones; ``hint`` is for when none comes close."""
-    from profilerkit.config import did_you_mean
-
-    shown = known if len(known) <= 8 else [*known[:6], f"… {len(known) - 6} more"]
-    return UsageError(
-        f"unknown {what} {word!r}",
-        cause=f"known: {', '.join(shown)}",
-        hint=did_you_mean(word, known) or hint,
-    )
-
-
 def _known(option: str, word: str, known: Sequence[str]) -> str:
     if word not in known:
+        from profilerkit.config import unknown_word
+
         raise unknown_word(word, known, what=f"value for {option}:", hint=f"give {option} one of these")
     return word

@@ -14,6 +14,7 @@ Colour = Literal["auto", "always", "never"]
 
 DONE, GATE_FAILED, FAILED, INCONCLUSIVE, INTERRUPTED = 0, 1, 2, 3, 130
 
+_LEAST_COLUMNS = 40
 #: Characters the program's own text uses, for streams that cannot show them.
 _ASCII = str.maketrans({"→": "->", "–": "-", "—": "-", "·": "-", "…": "...", "µ": "u", "≥": ">=", "≤": "<=", "×": "x"})
 # Names and paths come from strangers: without these a file name cannot move the cursor or rename the window.
@@ -26,7 +27,7 @@ class Console:
     Attributes:
         colour: whether standard output gets colour.
         ascii_only: whether standard output cannot show more than ASCII.
-        width: columns of standard output; 80 when it is not a terminal.
+        width: columns of standard output; when it is not a terminal, ``COLUMNS`` or 80.
         quiet: nothing but errors and asked-for data is shown.
         debug: errors come with their traceback.
     """
@@ -43,7 +44,7 @@ class Console:
         self.debug = debug
         self.colour = _shows_colour(sys.stdout, colour, environment)
         self.ascii_only = not _is_utf8(sys.stdout)
-        self.width = _width(sys.stdout)
+        self.width = _width(sys.stdout, environment)
 
     def out(self, text: str) -> None:
         """Write data to standard output. Colour in it is kept only where colour is on."""
@@ -157,9 +158,10 @@ def _shows_colour(stream: TextIO, wanted: Colour, environment: Mapping[str, str]
     return stream.isatty() and not plain
 
 
-def _width(stream: TextIO) -> int:
+def _width(stream: TextIO, environment: Mapping[str, str]) -> int:
     if not stream.isatty():
-        return 80
+        wanted = environment.get("COLUMNS", "")
+        return max(_LEAST_COLUMNS, int(wanted)) if wanted.isdecimal() else 80
     from shutil import get_terminal_size
 
-    return max(40, min(120, get_terminal_size().columns))
+    return max(_LEAST_COLUMNS, min(120, get_terminal_size().columns))

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from profilerkit.cli.arguments import unknown_word
 from profilerkit.cli.console import DONE, Console
+from profilerkit.config import unknown_word
 from profilerkit.errors import CaptureError, UsageError
 from profilerkit.units import format_ns, format_ratio, format_ratio_range
 

@@ -31,6 +31,11 @@ def plan(inputs: Sequence[Path], formats: Sequence[str], target: str | None, *, 
     ``formats`` is empty when none was asked for: then ``target``'s ending decides, or the kind of input. A report
     that is rendered again (``rerender``) keeps its stem: ``x.report.json`` to ``x.report.html``.
     """
+    for name in formats:
+        if name not in SUFFIXES:
+            from profilerkit.plugins import find_renderer
+
+            find_renderer(name)
     if target == "-":
         if len(formats) != 1:
             raise UsageError(
@@ -39,12 +44,15 @@ def plan(inputs: Sequence[Path], formats: Sequence[str], target: str | None, *, 
                 hint="add -f json, -f md or -f text",
             )
         return (Output(formats[0], None),)
+    if target is not None:
+        _check_target(target, formats)
     chosen = tuple(formats) or _default_formats(inputs[0], target)
     stem = _stem(inputs[0], target, rerender)
     named = Path(target) if target and not Path(target).is_dir() else None
     only_name_given = named is not None and len(chosen) == 1
     outputs = tuple(
-        Output(name, named if only_name_given else stem.with_name(stem.name + SUFFIXES[name])) for name in chosen
+        Output(name, named if only_name_given else stem.with_name(stem.name + SUFFIXES.get(name, f".{name}")))
+        for name in chosen
     )
     for output in outputs:
         assert output.path is not None
@@ -52,8 +60,8 @@ def plan(inputs: Sequence[Path], formats: Sequence[str], target: str | None, *, 
     return outputs
 
 
-def render(report: "Report", format_name: str) -> str:
-    """The document in one of the formats of ``SUFFIXES``."""
+def render(report: "Report", format_name: str, *, width: int = 80) -> str:
+    """The document in one of the formats of ``SUFFIXES``, or in one of another package; ``width`` is for text."""
     if format_name == "html":
         from profilerkit.report import html
 
@@ -66,9 +74,13 @@ def render(report: "Report", format_name: str) -> str:
         from profilerkit.report import json
 
         return json.render(report)
-    from profilerkit.report import terminal
+    if format_name == "text":
+        from profilerkit.report import terminal
 
-    return terminal.render(report)
+        return terminal.render(report, width=width)
+    from profilerkit.plugins import find_renderer
+
+    return find_renderer(format_name)(report)
 
 
 def write(path: Path, text: str) -> int:
@@ -85,6 +97,31 @@ def write(path: Path, text: str) -> int:
         beside.unlink(missing_ok=True)
         raise UsageError(f"cannot write {path}", cause=error.strerror or str(error), hint=_HINT) from error
     return len(data)
+
+
+def _check_target(target: str, formats: Sequence[str]) -> None:
+    """Raise for a name that says something else than what would be written there."""
+    if Path(target).is_dir():
+        return
+    if target.endswith(os.sep):
+        raise UsageError(
+            f"{target} does not exist", cause="a name that ends in a slash is a directory", hint="create it first"
+        )
+    ending = Path(target).suffix.lower()
+    of_ending = [name for name, suffix in SUFFIXES.items() if suffix == ending]
+    endings = ", ".join(SUFFIXES.values())
+    if ending and not of_ending and not formats:
+        raise UsageError(
+            f"cannot tell the format of {target}",
+            cause=f"{ending} is none of {endings}",
+            hint="use one of these endings, or name the format: -f html",
+        )
+    if of_ending and formats and of_ending[0] not in formats:
+        raise UsageError(
+            f"{target} is no name for {' and '.join(formats)}",
+            cause=f"{ending} is the ending of {of_ending[0]}",
+            hint=f"leave -f out, or write to {Path(target).with_suffix(SUFFIXES.get(formats[0], '.' + formats[0]))}",
+        )
 
 
 def _default_formats(first: Path, target: str | None) -> tuple[str, ...]:

@@ -2,12 +2,14 @@
 
 import argparse
 import dataclasses
+import inspect
 import json
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from profilerkit.cli.arguments import one_of, unknown_word
+from profilerkit.cli.arguments import one_of
 from profilerkit.cli.console import DONE, Console
+from profilerkit.config import unknown_word
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format", metavar="|".join(formats), type=one_of("--format", formats), default="text", help="default: text"
     )
+    parser.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
     parser.add_argument("--schema", action="store_true", help="print the JSON schema of report.json instead")
 
 
@@ -32,21 +35,23 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
         console.raw(json.dumps(json_schema(), indent=2))
         return DONE
+    from profilerkit.plugins import installed_rules
     from profilerkit.rules import RULES
 
-    wanted = arguments.code
-    exact = [rule for rule in RULES if wanted and wanted.lower() in (rule.code.lower(), rule.name)]
-    listed = [rule for rule in RULES if wanted is None or rule.code.startswith(wanted.upper())]
+    others, unusable = installed_rules()
+    for note in unusable:
+        console.note(note)
+    wanted, rules = arguments.code, (*RULES, *others)
+    exact = [rule for rule in rules if wanted and wanted.lower() in (rule.code.lower(), rule.name.lower())]
+    listed = [rule for rule in rules if wanted is None or rule.code.lower().startswith(wanted.lower())]
     if not exact and not listed:
-        known = [name for rule in RULES for name in (rule.code, rule.name)]
+        known = [name for rule in rules for name in (rule.code, rule.name)]
         raise unknown_word(wanted, known, what="rule", hint="profilerkit rules lists them")
     if arguments.format == "json":
         records = [_record(rule, console.width) for rule in exact or listed]
         console.raw(json.dumps(records[0] if exact else records, indent=2, ensure_ascii=False))
     elif exact:
-        from profilerkit.rules.docs import render_text
-
-        console.out(render_text(exact[0], width=console.width))
+        console.out(_page(exact[0], console.width))
     else:
         console.out(_table(listed, console.width))
     return DONE
@@ -61,9 +66,18 @@ def _table(rules: "Sequence[Rule]", width: int) -> str:
     return "\n".join(lines)
 
 
-def _record(rule: "Rule", width: int) -> dict[str, Any]:
+def _page(rule: "Rule", width: int) -> str:
+    """A rule's page; a rule of another package may lack our headings, then its docstring is shown as it stands."""
     from profilerkit.rules.docs import render_text
 
+    try:
+        return render_text(rule, width=width)
+    except (KeyError, ValueError):
+        text = inspect.cleandoc(type(rule).__doc__ or "")
+        return f"{rule.code} {rule.name}\n{rule.summary}\n\n{text}".rstrip() + "\n"
+
+
+def _record(rule: "Rule", width: int) -> dict[str, Any]:
     options = {field.name: getattr(rule, field.name) for field in dataclasses.fields(rule)}
     return {
         "code": rule.code,
@@ -71,5 +85,5 @@ def _record(rule: "Rule", width: int) -> dict[str, Any]:
         "family": rule.family,
         "summary": rule.summary,
         "options": options,
-        "page": render_text(rule, width=width),
+        "page": _page(rule, width),
     }

@@ -69,6 +69,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         pairs = [(outcome, finding) for outcome in self.outcomes for finding in outcome.findings]
         return sorted(pairs, key=lambda pair: -(pair[1].saving.expected if pair[1].saving else -1.0))
 
+    def __repr__(self) -> str:
+        """The verdict in one line: ``<Report input-bound: Training waits …>``; ``to_json`` has everything."""
+        headline = "".join(char if char.isprintable() else "?" for char in self.verdict.headline)
+        return f"<Report {self.verdict.bound}: {headline}>"
+
     def to_json(self, path: str | Path | None = None) -> str:
         """The report as JSON text; also written to ``path`` when given."""
         from profilerkit.report import save

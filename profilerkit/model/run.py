@@ -83,7 +83,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         devices: distinct device names.
         loader: settings of the training loader; ``None`` when unknown.
         versions: package or driver to version.
-        settings: capture settings and allow-listed environment.
+        settings: capture settings and allow-listed environment, as text: ``{"trace_steps": "10"}``.
         samples: summaries of what the samplers recorded.
         profilerkit_version: of the program that made the report.
         created: ISO 8601 UTC, when the report was made.

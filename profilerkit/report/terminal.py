@@ -10,6 +10,8 @@ from profilerkit.report.records import Card, Segment, Tone, View
 from profilerkit.report.view import build
 
 MIN_WIDTH = 40
+# In fewer columns a table with sentences in it cannot be read.
+_NARROW = 60
 
 _STYLES: dict[Tone, str] = {
     "high": "bold red",
@@ -133,6 +135,10 @@ def _verdict(page: _Page, view: View) -> None:
         page.line((limit, "yellow"))
     page.line((view.consequence.replace("`", ""), ""))
     page.blank()
+    if page.width < _NARROW:
+        for tile in view.tiles:
+            page.line((f"{tile.label}: ", ""), (tile.value, "bold"), (f" · {tile.note}" if tile.note else "", "dim"))
+        return
     columns = (("Number", False), ("Value", True), ("Note", False))
     page.table(columns, [((t.label, ""), (t.value, "bold"), (t.note, "dim")) for t in view.tiles])
 
@@ -180,14 +186,20 @@ def _changes(page: _Page, view: View) -> None:
 
 
 def _others(page: _Page, view: View) -> None:
-    if view.others:
-        page.blank()
-        page.line(("Why not the others", "bold"))
-        rows = [
-            ((row.bound, ""), (row.share, ""), (row.saving, ""), (row.reason.replace("`", ""), "dim"))
-            for row in view.others
-        ]
-        page.table((("Bound", False), ("Share", True), ("Saving", True), ("Reason", False)), rows)
+    if not view.others:
+        return
+    page.blank()
+    page.line(("Why not the others", "bold"))
+    if page.width < _NARROW:
+        for row in view.others:
+            page.line((f"{row.bound}: share {row.share}, saving {row.saving}", ""))
+            page.line((row.reason.replace("`", ""), "dim"), indent=2)
+        return
+    rows = [
+        ((row.bound, ""), (row.share, ""), (row.saving, ""), (row.reason.replace("`", ""), "dim"))
+        for row in view.others
+    ]
+    page.table((("Bound", False), ("Share", True), ("Saving", True), ("Reason", False)), rows)
 
 
 def _scope(page: _Page, view: View) -> None:

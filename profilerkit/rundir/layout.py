@@ -61,12 +61,19 @@ class EventKind(IntEnum):
 
 
 class EventFlag(IntEnum):
-    """Bits of an event record's ``flags``."""
+    """Bits of an event record's ``flags``.
+
+    Neither ``OTHER_LOADER`` nor ``IN_PHASE`` is set on the wrapped loader that marks the steps, nor on the loader
+    whose batch was the last one fetched before the latest backward pass: a batch fetched there is trained on, whatever
+    phase is open around it.
+    """
 
     INFERRED = 1  # seen by a hook, not given by the user
     FIRST = 2  # first fetch of a loader's iteration: includes worker start
     LAST = 4  # the fetch that found the loader exhausted: includes worker shutdown
     OTHER_THREAD = 8  # not on the training thread
+    OTHER_LOADER = 16  # a DataLoader that was not wrapped while a wrapped one marks the steps: not the training input
+    IN_PHASE = 32  # fetched inside a named phase, not for the training: the phase's time
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
 # ruff: noqa: PT012, PT031  a block under test is a with statement with a loop in it
 """The deep window on real torch loops."""
 
+import contextlib
 import gzip
 import json
 import os
@@ -277,3 +278,15 @@ def test_window_works_with_the_light_tier_off(toy, deep, recorded):
     run = recorded(prof.directory)
     assert {event.kind for event in run.events} == {EventKind.WINDOW}
     assert trace_of(run)[0].ok
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_only_fetches_of_the_training_loader_have_an_input_span(toy, deep, recorded, named):
+    with deep() as prof:
+        for batch in prof.wrap(toy.loader()):
+            toy.train(batch)
+            with prof.phase("evaluation") if named else contextlib.nullcontext():
+                list(toy.loader(batches=2))
+    _, events = trace_of(recorded(prof.directory))
+    assert len(spans(events, "enumerate(DataLoader)")) == 3 + 3 * 3
+    assert len(spans(events, "profilerkit.input")) == 3

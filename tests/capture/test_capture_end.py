@@ -3,6 +3,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,8 +16,12 @@ import msgspec
 import pytest
 
 import profilerkit
-from profilerkit.capture import handoff
+from profilerkit.capture import handoff, session
 from profilerkit.capture.steps import StepTracker
+from profilerkit.model.report import Memory, Report
+from profilerkit.model.run import Run, Trust
+from profilerkit.model.step import Steps
+from profilerkit.model.verdict import Verdict
 from profilerkit.rundir.layout import EVENT, EVENTS, HEADER
 from profilerkit.rundir.reader import read_run
 
@@ -203,29 +208,27 @@ def fake_cli(tmp_path, monkeypatch, body):
     monkeypatch.setattr(sys, "executable", str(program))
 
 
-def test_failed_analysis_warns_once_with_its_last_lines(tmp_path, monkeypatch, light):
-    fake_cli(tmp_path, monkeypatch, "import sys\nsys.exit('first\\n' * 9 + 'error: no steps')")
+def test_failed_analysis_says_why_and_warns_once(tmp_path, monkeypatch, light, capfd):
+    fake_cli(tmp_path, monkeypatch, "import sys\nprint('error: no steps', file=sys.stderr)\nsys.exit(2)")
     with pytest.warns(RuntimeWarning, match="could not make the report.*") as warned, light(analyze=True) as prof:
         list(prof.wrap(range(3)))
     assert len(warned) == 1
-    assert str(warned[0].message).endswith("error: no steps")
+    assert str(warned[0].message).endswith("exit code 2")
     assert prof.report is None
+    assert capfd.readouterr() == ("", "error: no steps\n")
 
 
 def test_unreadable_report_warns_and_is_none(tmp_path, monkeypatch, light):
-    fake_cli(tmp_path, monkeypatch, "import sys, pathlib\npathlib.Path(sys.argv[4], 'report.json').write_text('{}')")
+    fake_cli(tmp_path, monkeypatch, "import sys, pathlib\npathlib.Path(sys.argv[5], 'report.json').write_text('{}')")
     with pytest.warns(RuntimeWarning, match="cannot be read"), light(analyze=True) as prof:
         pass
     assert prof.report is None
 
 
-def test_report_is_read_back_also_after_an_exception(tmp_path, monkeypatch, light):
-    from profilerkit.model.report import Memory, Report
-    from profilerkit.model.run import Run, Trust
-    from profilerkit.model.step import Steps
-    from profilerkit.model.verdict import Verdict
-
-    report = Report(
+@pytest.fixture
+def report(tmp_path):
+    """A report, also lying in ``made.json``."""
+    made = Report(
         verdict=Verdict(bound="inconclusive", confidence="low", headline="nothing to see"),
         steps=Steps(count=0, steady=0, dropped={}, found_by="", inferred=False, time_ns=None),
         breakdown=(),
@@ -237,24 +240,101 @@ def test_report_is_read_back_also_after_an_exception(tmp_path, monkeypatch, ligh
         trust=Trust(mode="steps"),
         run=Run(name="run", kind="run", files=(), profilerkit_version="0", created=""),
     )
-    (tmp_path / "made.json").write_bytes(msgspec.json.encode(report))
-    fake_cli(
-        tmp_path,
-        monkeypatch,
-        f"""
-        import json, pathlib, shutil, sys
-        run = pathlib.Path(sys.argv[4])
-        assert (run / "rank_00000" / "end.json").is_file()
-        (run / "argv.json").write_text(json.dumps(sys.argv[1:]))
-        shutil.copy({str(tmp_path / "made.json")!r}, run / "report.json")
-        """,
-    )
+    (tmp_path / "made.json").write_bytes(msgspec.json.encode(made))
+    return made
+
+
+WRITES_REPORT = """
+    import json, pathlib, shutil, sys
+    run = pathlib.Path(sys.argv[5])
+    assert (run / "rank_00000" / "end.json").is_file()
+    (run / "argv.json").write_text(json.dumps(sys.argv[1:]))
+    shutil.copy(run.parent / "made.json", run / "report.json")
+    print("data")
+    print("profilerkit: inconclusive: nothing to see", file=sys.stderr)
+    sys.exit({code})
+"""
+
+
+def test_report_is_read_back_also_after_an_exception(tmp_path, monkeypatch, light, report):
+    fake_cli(tmp_path, monkeypatch, WRITES_REPORT.format(code=0))
     with pytest.raises(KeyError), light(analyze=True) as prof:
         assert prof.report is None
         raise KeyError("x")
     assert prof.report == report
     arguments = json.loads((prof.directory / "argv.json").read_text())
-    assert arguments == ["-m", "profilerkit", "analyze", str(prof.directory), "-f", "html,json", "-q"]
+    assert arguments == ["-P", "-m", "profilerkit", "analyze", str(prof.directory), "-f", "html,json", "--brief"]
+
+
+@pytest.mark.parametrize("code", [0, 1, 3])
+def test_gate_of_the_command_line_does_not_cost_the_report(tmp_path, monkeypatch, light, report, code, capfd):
+    fake_cli(tmp_path, monkeypatch, WRITES_REPORT.format(code=code))
+    with light(analyze=True) as prof:
+        pass
+    assert prof.report == report
+    assert capfd.readouterr() == ("", "profilerkit: inconclusive: nothing to see\n")
+
+
+@pytest.mark.usefixtures("report")
+def test_code_of_an_error_is_a_failure_whatever_lies_there(tmp_path, monkeypatch, light):
+    fake_cli(tmp_path, monkeypatch, WRITES_REPORT.format(code=2))
+    with pytest.warns(RuntimeWarning, match="could not make the report"), light(analyze=True) as prof:
+        pass
+    assert prof.report is None
+
+
+@pytest.mark.usefixtures("report")
+def test_report_of_an_earlier_analysis_is_not_taken_for_this_one(tmp_path, monkeypatch):
+    shutil.copy(tmp_path / "made.json", tmp_path / "report.json")
+    fake_cli(tmp_path, monkeypatch, "import sys\nsys.exit(1)")
+    with pytest.warns(RuntimeWarning, match="report.json was not written"):
+        assert handoff.analyze(tmp_path, 60.0) is None
+
+
+def test_after_an_exception_no_rank_is_waited_for_and_the_exit_is_bounded(tmp_path, monkeypatch, light):
+    fake_cli(tmp_path, monkeypatch, "import time\ntime.sleep(60)")
+    monkeypatch.setattr(session, "_SECONDS_AFTER_ERROR", 1.0)
+    for name, value in {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "x", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    start = time.monotonic()
+    with pytest.warns(RuntimeWarning, match="not done after 1 s"), pytest.raises(KeyError), light(analyze=True):
+        raise KeyError("x")
+    assert time.monotonic() - start < 5.0
+
+
+def test_warning_points_at_the_line_of_the_user(light):
+    with pytest.warns(RuntimeWarning, match="records nothing") as warned, light(), light():
+        pass
+    assert warned[0].filename == __file__
+
+
+IN_A_FOREIGN_PLACE = """
+import sys
+sys.path.insert(0, {entry!r})
+import profilerkit
+with profilerkit.profile("run", deep=False, nvml=False, host=False) as prof:
+    list(prof.wrap(range(20)))
+assert prof.report is not None
+"""
+
+
+@pytest.mark.skipif(not CLI, reason="the command line program is not part of this checkout")
+@pytest.mark.parametrize("found", ["relative sys.path", "PYTHONPATH", "relative PYTHONPATH"])
+def test_analysis_finds_profilerkit_and_never_runs_what_lies_beside_the_script(tmp_path, found):
+    home = Path(profilerkit.__file__).parents[1]
+    (tmp_path / "jinja2.py").write_text("raise SystemExit('this is the user's file')")
+    (tmp_path / "lib").symlink_to(home)
+    paths = {"PYTHONPATH": f"{home}{os.pathsep}{tmp_path}", "relative PYTHONPATH": f"lib{os.pathsep}."}
+    environment = {**os.environ, "PYTHONPATH": paths.get(found, "")}
+    code = IN_A_FOREIGN_PLACE.format(entry="lib" if found == "relative sys.path" else "")
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("profilerkit: ")
+    assert line.endswith(f" ({Path('run', 'report.html')})")
 
 
 @pytest.mark.torch

@@ -1,5 +1,6 @@
 """Real torch loops under the light tier."""
 
+import contextlib
 import gc
 import os
 import threading
@@ -287,3 +288,126 @@ def test_own_cost_is_measured(toy, light, recorded):
             toy.train(batch)
     cost_ns = recorded(prof.directory).rank.meta.self_ns_per_step
     assert 100 < cost_ns < 1_000_000
+
+
+def flagged(run, *flags):
+    """Waits that carry all these flags."""
+    return [wait for wait in run.waits if all(wait.flags & flag for flag in flags)]
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_validation_loader_inside_the_loop_is_not_the_training_input(toy, light, recorded, wrapped, named):
+    torch = toy.torch
+    validation = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(12, 16)), batch_size=4)
+    with light() as prof:
+        loader = toy.loader()
+        for number, batch in enumerate(prof.wrap(loader) if wrapped else loader):
+            toy.train(batch)
+            if number % 4 == 3:
+                with prof.phase("evaluation") if named else contextlib.nullcontext(), torch.no_grad():
+                    for (inputs,) in validation:
+                        toy.model(inputs)
+    run = recorded(prof.directory)
+    assert len(run.waits) == 9 + 2 * 4
+    assert len(flagged(run, EventFlag.OTHER_LOADER, EventFlag.INFERRED)) == (8 if wrapped else 0)
+    assert len(flagged(run, EventFlag.IN_PHASE)) == (8 if named else 0)
+    assert len(run.steps) == 8
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+@pytest.mark.parametrize("name", ["data", "step", "epoch"])
+def test_training_input_stays_the_training_input_whatever_phase_is_around_it(toy, light, recorded, wrapped, name):
+    with light() as prof:
+        loader = toy.loader()
+        batches = iter(prof.wrap(loader) if wrapped else loader)
+        with prof.phase("epoch") if name == "epoch" else contextlib.nullcontext():
+            for _ in range(8):
+                with prof.phase(name) if name != "epoch" else contextlib.nullcontext():
+                    batch = next(batches)
+                    if name == "step":
+                        toy.train(batch)
+                if name != "step":
+                    toy.train(batch)
+    # The first batch of a loader that was not wrapped comes before anything shows what it is for.
+    assert len(flagged(recorded(prof.directory), EventFlag.IN_PHASE)) == (0 if wrapped else 1)
+
+
+def test_counter_that_is_wrapped_leaves_the_input_to_the_loader_it_counts_for(toy, light, recorded):
+    with light() as prof:
+        batches = iter(toy.loader())
+        for _ in prof.wrap(range(8)):
+            toy.train(next(batches))
+    run = recorded(prof.directory)
+    assert len(run.steps) == 8
+    assert len(flagged(run, EventFlag.OTHER_LOADER)) == 1
+
+
+def test_evaluation_in_a_phase_before_the_training_of_every_iteration_is_told_apart(toy, light, recorded):
+    with light() as prof:
+        for batch in prof.wrap(toy.loader()):
+            with prof.phase("evaluation"):
+                list(toy.loader(batches=2))
+            toy.train(batch)
+    run = recorded(prof.directory)
+    assert len(flagged(run, EventFlag.IN_PHASE, EventFlag.OTHER_LOADER)) == 8 * 3
+
+
+def test_wrapped_loader_evaluated_in_a_phase_between_epochs_marks_no_steps(toy, light, recorded):
+    with light() as prof:
+        loader, validation = prof.wrap(toy.loader()), prof.wrap(toy.loader(batches=4))
+        for _ in range(2):
+            for batch in loader:
+                toy.train(batch)
+            with prof.phase("evaluation"):
+                list(validation)
+    run = recorded(prof.directory)
+    assert len(run.steps) == 16
+    assert len(flagged(run, EventFlag.IN_PHASE)) == 2 * 5
+
+
+def test_fetch_on_another_thread_inside_its_own_phase_says_both(toy, light, recorded):
+    def evaluate():
+        with prof.phase("evaluation"):
+            list(toy.loader(batches=2))
+
+    with light() as prof:
+        thread = threading.Thread(target=evaluate)
+        thread.start()
+        thread.join()
+        for batch in prof.wrap(toy.loader()):
+            toy.train(batch)
+    run = recorded(prof.directory)
+    assert len(flagged(run, EventFlag.IN_PHASE, EventFlag.OTHER_THREAD)) == 3
+    assert len(flagged(run, EventFlag.IN_PHASE)) == 3
+
+
+def test_two_models_trained_in_turn_without_a_loader_make_one_step_per_iteration(toy, light, recorded):
+    torch = toy.torch
+    generator, critic = torch.nn.Linear(4, 16), toy.model
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.01) for model in (critic, generator)]
+    with light() as prof:
+        for _ in range(20):
+            for optimizer in optimizers:
+                critic(generator(torch.randn(8, 4))).mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    run = recorded(prof.directory)
+    assert len(run.steps) == 20
+    assert run.rank.meta.steps_found_by == "optimizer step"
+
+
+def test_wrapped_list_is_indexed_searched_and_reversed_like_the_list(light, recorded):
+    with light() as prof:
+        wrapped = prof.wrap([1, 2, 3])
+        assert wrapped[1] == 2
+        assert wrapped[:2] == [1, 2]
+        assert 3 in wrapped
+        assert 4 not in wrapped
+        assert list(reversed(wrapped)) == [3, 2, 1]
+        assert list(wrapped) == [1, 2, 3]
+        with pytest.raises(TypeError, match="'set' object is not subscriptable"):
+            prof.wrap({1})[0]
+        with pytest.raises(TypeError, match="'set' object is not reversible"):
+            reversed(prof.wrap({1}))
+    assert len(recorded(prof.directory).steps) == 3

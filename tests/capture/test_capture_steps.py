@@ -79,6 +79,8 @@ class Loop:
         ("LBOLB", [(0, 30)]),  # the cut step does not count
         ("BOBOBO", [(0, 20), (20, 40), (40, 60)]),  # no loader: the optimizer ends steps
         ("BOPBOPBOP", [(0, 30), (30, 60), (60, 90)]),
+        ("BOBPBOBPBOBP", [(0, 40), (40, 80), (80, 120)]),  # two models trained in turn
+        ("BOBOBPBOBOBPBOBOBP", [(0, 20), (20, 40), (40, 60), (60, 120), (120, 180)]),  # one of them twice as often
         ("(O)(O)", [(0, 30), (30, 60)]),
         ("", []),
     ],
@@ -87,6 +89,13 @@ def test_steps_are_inferred(letters, steps):
     loop = Loop().play(letters)
     assert loop.steps() == steps
     assert all(record[1] == EventFlag.INFERRED for record in loop.records)
+
+
+def test_optimizer_that_ended_the_steps_and_is_gone_is_given_up():
+    steps = Loop().play("BOBP" * 4 + "BO" * 200).steps()
+    assert steps[:4] == [(0, 40), (40, 80), (80, 120), (120, 160)]
+    assert 130 < len(steps) < 145
+    assert all(end - start == 20 for start, end in steps[-100:])
 
 
 def test_fetching_ahead_still_gives_one_step_per_update():

@@ -4,10 +4,12 @@ import sys
 import webbrowser
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from profilerkit import api
 from profilerkit.cli import main
+from profilerkit.model.finding import Saving
 from tests.report import samples
 
 DATA_HEADLINE = samples.input_bound().verdict.headline
@@ -50,6 +52,16 @@ def test_the_verdict_is_printed_and_the_report_lies_beside_the_trace(trace, anal
     assert shown.err.splitlines()[-1].startswith("wrote trace.report.html (")
     assert "next: profilerkit rules IN" in shown.err.splitlines()[-1]
     assert calls == [((trace,), {"rank": None, "select": (), "ignore": (), "device": None})]
+
+
+def test_brief_is_one_line_on_standard_error(trace, analysis, capsys):
+    analysis(samples.input_bound())
+    assert main(["analyze", str(trace.absolute()), "--brief"]) == 0
+    assert capsys.readouterr() == ("", f"profilerkit: input-bound: {DATA_HEADLINE} (trace.report.html)\n")
+    assert main(["analyze", "trace.json", "--brief", "--fail-on", "high"]) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert main(["analyze", "trace.json", "--brief", "-q"]) == 0
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -150,7 +162,10 @@ def test_a_device_is_written_to_not_replaced(trace, analysis):
         (["-o", "-", "-f", "md,json"], ("-o - needs one format", "2 formats")),
         (["--open", "-f", "json"], ("--open has nothing to open", "add -f html")),
         (["--device", "h100-smx"], ("unknown device", "did you mean h100-sxm?")),
-        (["--select", "IN0002"], ("unknown rule", "did you mean IN002?")),
+        (["-o", "x.pdf"], ("cannot tell the format of x.pdf", ".pdf is none of .html", "-f html")),
+        (["-o", "out/"], ("out/ does not exist", "ends in a slash", "create it first")),
+        (["-o", "x.html", "-f", "json"], ("x.html is no name for json", "write to x.json")),
+        (["-o", "x.md", "-f", "html,json"], ("x.md is no name for html and json", "write to x.html")),
     ],
 )
 def test_what_cannot_be_done_is_said_before_the_analysis(trace, analysis, capsys, options, words):
@@ -161,6 +176,55 @@ def test_what_cannot_be_done_is_said_before_the_analysis(trace, analysis, capsys
     for word in words:
         assert word in shown.err
     assert calls == []
+
+
+def test_an_unknown_rule_is_said_before_the_trace_is_read(trace, capsys):
+    assert main(["analyze", "trace.json", "--select", "IN0002"]) == 2
+    shown = capsys.readouterr()
+    assert (shown.out, files_beside(trace)) == ("", [])
+    assert "unknown rule 'IN0002'" in shown.err
+    assert "did you mean IN002?" in shown.err
+
+
+def without_fix(report):
+    outcomes = tuple(
+        msgspec.structs.replace(
+            outcome, findings=tuple(msgspec.structs.replace(finding, fix=None) for finding in outcome.findings)
+        )
+        for outcome in report.outcomes
+    )
+    return msgspec.structs.replace(report, outcomes=outcomes)
+
+
+def first_without_fix(report):
+    """The largest finding is an observation."""
+    first, *rest = report.outcomes
+    bare = msgspec.structs.replace(
+        first.findings[0], fix=None, saving=Saving(low=0, expected=0.9, high=1, method="bound")
+    )
+    return msgspec.structs.replace(report, outcomes=(msgspec.structs.replace(first, findings=(bare,)), *rest))
+
+
+def undecided(refuted_by):
+    report = samples.inconclusive()
+    return msgspec.structs.replace(report, verdict=msgspec.structs.replace(report.verdict, refuted_by=refuted_by))
+
+
+@pytest.mark.parametrize(
+    ("report", "next_line"),
+    [
+        (samples.input_bound(), "profilerkit rules IN001"),
+        (first_without_fix(samples.input_bound()), "profilerkit rules IN001"),
+        (without_fix(samples.input_bound()), "profilerkit analyze trace.json --open"),
+        (samples.balanced(), "profilerkit analyze trace.json --open"),
+        (undecided("Call prof.step(), or wrap the loader."), "call prof.step(), or wrap the loader"),
+        (undecided(""), "record at least 10 steps after the first 5"),
+    ],
+)
+def test_what_to_do_next_is_the_first_change_or_what_to_record(trace, analysis, capsys, report, next_line):
+    analysis(report)
+    assert main(["analyze", "trace.json"]) == 0
+    assert capsys.readouterr().err.splitlines()[-1].endswith(f"; next: {next_line}")
 
 
 def test_an_unwritable_directory_hints_at_another_place(trace, analysis, capsys, monkeypatch):
@@ -223,6 +287,14 @@ def test_open_starts_a_browser_or_says_that_there_is_none(trace, analysis, capsy
     assert main(["analyze", "trace.json", "--open"]) == 0
     assert opened == [Path("trace.report.html").absolute().as_uri()]
     assert "open trace.report.html by hand" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [[], ["-f", "text", "-o", "-"]])
+def test_a_pipe_gets_as_many_columns_as_asked_for(trace, analysis, capsys, monkeypatch, options):
+    analysis(samples.input_bound())
+    monkeypatch.setenv("COLUMNS", "50")
+    assert main(["analyze", "trace.json", *options]) == 0
+    assert 40 < max(map(len, capsys.readouterr().out.splitlines())) <= 50
 
 
 def test_colour_is_written_only_when_asked_for(trace, analysis, capsys):

@@ -60,6 +60,7 @@ def test_no_verb_is_bad_usage_and_shows_the_help(capsys):
         (["analyze", "x", "--rank", "one"], "profilerkit analyze cannot be run as given", "see profilerkit analyze"),
         (["doctor", "now"], "unknown argument now", "see profilerkit doctor --help"),
         (["--qiuet"], "unknown option --qiuet", "did you mean --quiet?"),
+        (["--bogus"], "unknown option --bogus", "see profilerkit --help"),
         (["demo", "inptu"], "unknown demo 'inptu'", "did you mean input?"),
     ],
 )
@@ -165,12 +166,24 @@ def test_colour_only_where_it_is_wanted(monkeypatch, is_terminal, colour, enviro
     assert Console(colour=colour, environment=environment).colour is expected
 
 
-def test_width_is_80_when_the_output_is_no_terminal(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(sys, "stdout", Stream(False))
-    assert Console().width == 80
-    monkeypatch.setattr(sys, "stdout", Stream(True))
-    assert Console().width == 120
+@pytest.mark.parametrize(
+    ("is_terminal", "columns", "width"),
+    [
+        (False, None, 80),
+        (False, "200", 200),
+        (False, "60", 60),
+        (False, "12", 40),
+        (False, "wide", 80),
+        (False, "", 80),
+        (True, "200", 120),
+        (True, "12", 40),
+    ],
+)
+def test_width_is_what_was_asked_for_within_reason(monkeypatch, is_terminal, columns, width):
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr(sys, "stdout", Stream(is_terminal))
+    assert Console().width == width
 
 
 def test_a_stream_without_utf8_gets_ascii():

@@ -35,7 +35,10 @@ def test_json_holds_options_and_page(capsys):
     assert record["code"] == RULES[0].code
     assert {"name", "family", "summary", "options", "page"} <= set(record)
     assert main(["rules", "--format", "json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)) == len(RULES)
+    whole = capsys.readouterr().out
+    assert len(json.loads(whole)) == len(RULES)
+    assert main(["rules", "--json"]) == 0
+    assert capsys.readouterr().out == whole
 
 
 def test_an_unknown_rule_is_answered_with_the_closest(capsys):

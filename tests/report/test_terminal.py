@@ -83,6 +83,13 @@ def test_everything_a_reader_needs_is_there():
         assert piece in text
 
 
+def test_in_few_columns_sentences_stand_in_lines_of_their_own():
+    lines = terminal.render(SAMPLES["input_bound"](), width=40).splitlines()
+    assert lines[lines.index("") + 1].startswith("Step time, median: ")
+    assert "memory-bound: share 11 %, saving 1.2 %" in lines
+    assert "  Bandwidth-limited kernels take 11 % of" in lines
+
+
 def test_families_are_told_apart_without_colour():
     bar = next(line for line in terminal.render(SAMPLES["input_bound"]()).splitlines() if line.startswith("██"))
     assert len(set(bar)) == 6

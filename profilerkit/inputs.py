@@ -1,0 +1,193 @@
+"""From the paths a person names to the ranks behind them: one run directory, or trace files and directories of them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from profilerkit.analysis.rank_facts import RankFacts, rank_facts
+from profilerkit.analysis.trace_facts import trace_facts
+from profilerkit.errors import UnreadableInputError, UsageError
+from profilerkit.model.change import revise
+from profilerkit.rundir.layout import END, LAUNCH, MANIFEST, META, REPORT_JSON, WINDOW_STATUS
+from profilerkit.rundir.reader import RankRecord, RunRecord, is_run_directory, read_run
+from profilerkit.trace.readers import read_trace
+
+#: File names taken for traces when a directory is given.
+TRACE_SUFFIXES = (".json", ".json.gz", ".json.tmp")
+
+_NO_TRACES = {LAUNCH, MANIFEST, META, END, WINDOW_STATUS}
+# More files than this are counted instead of named.
+_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What was read.
+
+    Attributes:
+        ranks: at least one, by rank number.
+        run: the run directory; ``None`` for traces.
+        notes: what a reader of the report has to know about the input, in plain sentences.
+    """
+
+    ranks: list[RankFacts]
+    run: RunRecord | None
+    notes: tuple[str, ...]
+
+    @property
+    def distinct(self) -> int:
+        """How many different ranks there are; files that do not name theirs count one each."""
+        known = {entry.rank for entry in self.ranks if entry.rank is not None}
+        return len(known) + sum(entry.rank is None for entry in self.ranks)
+
+
+def read_inputs(paths: Sequence[Path]) -> Recording:
+    """Everything that can be read of the paths.
+
+    Raises:
+        UsageError: no path, the same file twice, or a run directory together with anything else.
+        UnreadableInputError: a path is missing, a file that was named is no readable trace, or nothing was found.
+    """
+    if not paths:
+        raise UsageError("no path was given", hint="name a trace file or a run directory")
+    require_existing(paths)
+    runs = [path for path in paths if is_run_directory(path)]
+    if not runs:
+        return _read_traces(paths)
+    if len(paths) > 1:
+        other = next(path for path in paths if path is not runs[0])
+        raise UsageError(
+            "only one run directory can be given, and nothing beside it",
+            cause=f"{runs[0]} is a run directory, and {other} was named too",
+            hint="analyze each of them by itself",
+        )
+    return _read_run(runs[0])
+
+
+def require_existing(paths: Iterable[Path]) -> None:
+    """Raise ``UnreadableInputError`` for the first path that is not there."""
+    for path in paths:
+        if not path.exists():
+            raise UnreadableInputError(
+                f"{path} does not exist",
+                cause="there is no such file or directory",
+                hint="check the spelling of the path",
+            )
+
+
+def _read_run(path: Path) -> Recording:
+    run = read_run(path)
+    if not run.ranks:
+        raise UnreadableInputError(
+            f"{path} holds no recording",
+            cause=f"it has {MANIFEST} but the files of no rank",
+            hint="record again; if the files were copied, copy the rank_* directories too",
+        )
+    ranks = [_rank_of_run(entry) for entry in run.ranks]
+    usable = [entry for entry in ranks if entry.log is not None or entry.trace is not None]
+    return Recording(usable or ranks[:1], run, run.notes)
+
+
+def _rank_of_run(entry: RankRecord) -> RankFacts:
+    """The rank with its first readable trace; a damaged one costs itself, not the timers, and is said in the notes."""
+    notes: list[str] = []
+    for status, path in entry.windows:
+        if not status.ok or path is None:
+            continue
+        try:
+            columns = read_trace(path)
+        except UnreadableInputError as error:
+            notes.append(f"{path.parent.name}/{path.name} cannot be read: {error.cause or error.what}")
+            continue
+        trace = trace_facts(columns, (status.first_step, status.last_step))
+        return rank_facts(entry.path.name, trace, revise(entry, notes=(*entry.notes, *notes)))
+    return rank_facts(entry.path.name, None, revise(entry, notes=(*entry.notes, *notes)))
+
+
+def _read_traces(paths: Sequence[Path]) -> Recording:
+    """Files that were named must be traces; of a directory the others are left out, and that is said."""
+    named = [path for path in paths if not path.is_dir()]
+    found = [file for path in paths if path.is_dir() for file in _traces_in(path)]
+    _check_distinct([*named, *found])
+    ranks = [_rank_of_trace(path) for path in named]
+    left_out: list[tuple[Path, UnreadableInputError]] = []
+    for path in found:
+        try:
+            ranks.append(_rank_of_trace(path))
+        except UnreadableInputError as error:
+            left_out.append((path, error))
+    if not ranks:
+        first, why = left_out[0]
+        tried = f"{len(left_out)} files were tried; " if len(left_out) > 1 else ""
+        raise UnreadableInputError(
+            f"no trace in {first.parent} can be read",
+            cause=f"{tried}{first.name}: {why.cause or why.what}",
+            hint="name the trace files themselves",
+        ) from why
+    ranks.sort(key=lambda entry: (entry.rank is None, entry.rank or 0, entry.origin))
+    return Recording(ranks, None, (*_left_out_notes(left_out), *_same_rank_notes(ranks)))
+
+
+def _rank_of_trace(path: Path) -> RankFacts:
+    return rank_facts(path.name, trace_facts(read_trace(path)), None)
+
+
+def _traces_in(directory: Path) -> list[Path]:
+    """The files that may be traces by their names; never a document of a run directory, nor a report of ours."""
+    files = sorted(
+        path
+        for path in directory.iterdir()
+        if path.name.endswith(TRACE_SUFFIXES)
+        and path.name not in _NO_TRACES
+        and not path.name.endswith(REPORT_JSON)
+        and path.is_file()
+    )
+    if not files:
+        raise UnreadableInputError(
+            f"no trace in {directory}",
+            cause=f"no file there has a trace's name ({', '.join(TRACE_SUFFIXES)}), and it is no run directory",
+            hint=_where_instead(directory),
+        )
+    return files
+
+
+def _where_instead(directory: Path) -> str:
+    """The run directory that was probably meant."""
+    around = [directory.resolve().parent, *sorted(path for path in directory.iterdir() if path.is_dir())]
+    run = next((path for path in around if is_run_directory(path)), None)
+    return "name the trace files themselves" if run is None else f"analyze the run directory {run}"
+
+
+def _check_distinct(files: Iterable[Path]) -> None:
+    seen: dict[Path, Path] = {}
+    for path in files:
+        first = seen.setdefault(path.resolve(), path)
+        if first is not path:
+            raise UsageError(
+                f"{path} was given twice",
+                cause="by itself or within a directory" if path == first else f"it is the same file as {first}",
+                hint="name each trace once, or only the directory",
+            )
+
+
+def _left_out_notes(left_out: Sequence[tuple[Path, UnreadableInputError]]) -> list[str]:
+    notes = [
+        f"{path.name} is no trace that can be read and was left out: {error.cause or error.what}."
+        for path, error in left_out[:_NAMED]
+    ]
+    if len(left_out) > _NAMED:
+        notes.append(f"{len(left_out) - _NAMED} more files there cannot be read as traces and were left out.")
+    return notes
+
+
+def _same_rank_notes(ranks: Sequence[RankFacts]) -> list[str]:
+    origins: dict[int, list[str]] = {}
+    for entry in ranks:
+        if entry.rank is not None:
+            origins.setdefault(entry.rank, []).append(entry.origin)
+    return [
+        f"{len(names)} files say that they are rank {rank} and were judged as if they were different ranks: "
+        f"{', '.join(names[:_NAMED])}{' …' if len(names) > _NAMED else ''}."
+        for rank, names in origins.items()
+        if len(names) > 1
+    ]

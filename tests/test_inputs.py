@@ -1,0 +1,139 @@
+"""Paths to recordings: what may be named together, what is left out of a directory, and what is said about it."""
+
+from pathlib import Path
+
+import pytest
+
+from profilerkit.api import analyze
+from profilerkit.errors import UnreadableInputError, UsageError
+from profilerkit.rundir.layout import END, LAUNCH, MANIFEST, META, WINDOW_STATUS
+from tests.recipes import Log, training, write_run
+
+
+def trace_at(path, **fields):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return training(12, **fields).write(path)
+
+
+def run_at(path):
+    return write_run(path, [Log().steps(30, 1_000, wait=600)])
+
+
+@pytest.fixture
+def job(tmp_path):
+    for rank in range(2):
+        trace_at(tmp_path / "job" / f"rank{rank}.json", rank=rank, world_size=2)
+    return tmp_path / "job"
+
+
+def test_a_path_that_is_not_there_is_unreadable_input(tmp_path, job):
+    with pytest.raises(UnreadableInputError) as caught:
+        analyze(job, tmp_path / "no.json")
+    assert caught.value.what == f"{tmp_path / 'no.json'} does not exist"
+    assert caught.value.cause
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("again", "cause"),
+    [
+        ("rank0.json", "by itself or within a directory"),
+        (".", "by itself or within a directory"),
+        ("../job/rank0.json", "it is the same file as"),
+        ("../link.json", "it is the same file as"),
+    ],
+)
+def test_a_file_given_twice_is_no_second_rank(job, again, cause):
+    (job.parent / "link.json").symlink_to(job / "rank0.json")
+    with pytest.raises(UsageError, match=r"rank0\.json was given twice|link\.json was given twice") as caught:
+        analyze(job / "rank0.json", job / again)
+    assert cause in caught.value.cause
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("other", ["b", "trace.json", "a"])
+def test_a_run_directory_is_analyzed_alone(tmp_path, other):
+    run_at(tmp_path / "a")
+    run_at(tmp_path / "b")
+    trace_at(tmp_path / "trace.json")
+    for paths in ((tmp_path / "a", tmp_path / other), (tmp_path / other, tmp_path / "a")):
+        with pytest.raises(UsageError, match="only one run directory can be given") as caught:
+            analyze(*paths)
+        assert str(tmp_path / other) in caught.value.cause
+        assert caught.value.hint
+
+
+def test_what_is_no_trace_is_left_out_of_a_directory_and_named(job):
+    (job / "config.json").write_text('{"epochs": 3}')
+    (job / "empty.json").write_text("")
+    report = analyze(job)
+    assert report.run.files == ("rank0.json", "rank1.json")
+    assert report.trust.notes[:2] == (
+        "config.json is no trace that can be read and was left out: it is JSON, but without a 'traceEvents' list.",
+        "empty.json is no trace that can be read and was left out: the file is empty.",
+    )
+
+
+def test_many_files_that_are_no_traces_are_counted(job):
+    for number in range(12):
+        (job / f"config{number:02}.json").write_text("{}")
+    notes = analyze(job).trust.notes
+    assert notes[2].startswith("config02.json is no trace")
+    assert notes[3] == "9 more files there cannot be read as traces and were left out."
+
+
+def test_a_file_that_was_named_must_be_a_trace(job):
+    (job / "config.json").write_text("{}")
+    with pytest.raises(UnreadableInputError, match=r"config\.json is not a trace"):
+        analyze(job / "rank0.json", job / "config.json")
+
+
+def test_a_directory_without_any_readable_trace_says_what_was_tried(tmp_path):
+    for name in ("a.json", "b.json"):
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(UnreadableInputError) as caught:
+        analyze(tmp_path)
+    assert caught.value.what == f"no trace in {tmp_path} can be read"
+    assert caught.value.cause.startswith("2 files were tried; a.json: it is JSON")
+    assert caught.value.hint
+
+
+def test_documents_of_a_run_directory_are_never_taken_for_traces(job):
+    before = analyze(job)
+    for name in (LAUNCH, META, END, WINDOW_STATUS):
+        (job / name).write_text('{"traceEvents": []}')
+    after = analyze(job)
+    assert after.run.files == before.run.files
+    assert after.trust.notes == before.trust.notes
+
+
+def test_a_run_directory_without_a_rank_holds_no_recording(tmp_path):
+    manifest = (run_at(tmp_path / "whole") / MANIFEST).read_bytes()
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / MANIFEST).write_bytes(manifest)
+    with pytest.raises(UnreadableInputError, match="bare holds no recording") as caught:
+        analyze(tmp_path / "bare")
+    assert caught.value.cause == "it has run.json but the files of no rank"
+    assert "rank_*" in caught.value.hint
+
+
+def test_the_run_directory_above_or_below_is_pointed_out(tmp_path):
+    run = run_at(tmp_path / "runs" / "a")
+    for place in (run.parent, run / "rank_00000"):
+        with pytest.raises(UnreadableInputError) as caught:
+            analyze(place)
+        assert caught.value.hint == f"analyze the run directory {run}"
+
+
+def test_files_of_one_rank_are_one_rank_of_the_job_and_that_is_said(tmp_path):
+    for name in ("a.json", "b.json"):
+        trace_at(tmp_path / "job" / name, rank=0, world_size=2)
+    report = analyze(tmp_path / "job")
+    assert (report.run.world_size, report.run.missing_ranks) == (2, 1)
+    note = "2 files say that they are rank 0 and were judged as if they were different ranks: a.json, b.json."
+    assert note in report.trust.notes
+
+
+def test_files_that_do_not_name_their_rank_are_not_suspected(tmp_path):
+    paths = [trace_at(Path(tmp_path) / name) for name in ("a.json", "b.json")]
+    assert not [note for note in analyze(*paths).trust.notes if "rank" in note]
