@@ -81,13 +81,11 @@ def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
     end = start + steps["dur"]
     time = (np.r_[start[1:], end[-1]] - start).astype(np.int64)
     stop = start + time
-    named = events[events["kind"] == EventKind.PHASE]
     waits = events[(events["kind"] == EventKind.WAIT) & ((events["flags"] & _NOT_A_WAIT) == 0)]
-    waits = waits[~_aside(waits, named, names)]
     wait, wait_cpu = _per_step(waits, start, stop), _cpu_per_step(waits, start, stop)
-    # What happens inside something else is counted once: a fetch of training beats the phase around it, both beat a
-    # collection.
+    # What happens inside something else is counted once: a fetch beats the phase around it, both beat a collection.
     waited = _spans(waits)
+    named = events[events["kind"] == EventKind.PHASE]
     phases = _phases(named, names, waited, start, stop)
     collections = subtract(_spans(events[events["kind"] == EventKind.GC]), waited)
     collect = _spent(subtract(collections, _spans(named)), start, stop)
@@ -125,17 +123,6 @@ def _step_of(instants: npt.NDArray[np.int64], start: I64, stop: I64) -> I64:
     inside: npt.NDArray[np.bool_] = (index >= 0) & (instants < stop[np.maximum(index, 0)])
     step: I64 = np.where(inside, index, -1)
     return step
-
-
-def _aside(waits: Records, phases: Records, names: Mapping[int, str]) -> npt.NDArray[np.bool_]:
-    """Waits inside a checkpoint, an evaluation or logging: no batch of training, the phase owns their time."""
-    apart = [_KINDS.get(LEAVES[phase_leaf(names.get(int(name_id), "phase"))]) is not None for name_id in phases["name"]]
-    spans = _spans(phases[np.array(apart, dtype=bool)])
-    if not len(spans):
-        return np.zeros(len(waits), dtype=np.bool_)
-    index = np.searchsorted(spans.start, waits["start"], side="right") - 1
-    inside: npt.NDArray[np.bool_] = (index >= 0) & (waits["start"] < spans.end[np.maximum(index, 0)])
-    return inside
 
 
 def _per_step(events: Records, start: I64, stop: I64) -> I64:

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from profilerkit.api import analyze
-from profilerkit.rundir.layout import EventKind
+from profilerkit.rundir.layout import EventFlag, EventKind
 from tests.recipes import ELEMENTWISE, LOADER, Log, Trace, host_training, training, write_run
 
 A100 = {"id": 0, "name": "NVIDIA A100-SXM4-80GB", "totalGlobalMem": 85_000_000_000, "computeMajor": 8}
@@ -203,7 +203,7 @@ def test_the_loader_of_an_evaluation_is_not_what_training_waits_for(tmp_path):
         start = log.step(5_000 if number % 10 == 9 else 1_000)
         if number % 10 == 9:
             log.record(EventKind.PHASE, start + 500, 4_000, name=log.name("evaluation"))
-            log.record(EventKind.WAIT, start + 600, 3_800, -1)
+            log.record(EventKind.WAIT, start + 600, 3_800, -1, flags=EventFlag.IN_PHASE)
     trace = host_training(8, compute=1_000)
     report = analyze(write_run(tmp_path / "run", [log], traces={0: trace}))
     assert (report.verdict.bound, report.verdict.detail) == ("overhead-bound", "evaluation")

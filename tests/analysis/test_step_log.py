@@ -143,32 +143,22 @@ def test_the_parts_of_a_log_sum_to_its_step(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("phase", "split"),
+    ("flags", "split"),
     [
-        ("evaluation", {"other.eval": 0.6}),
-        ("checkpoint", {"other.ckpt": 0.6}),
-        ("logging", {"other.log": 0.6}),
-        ("ema update", {"input.wait": 0.4, "other.phase": 0.2}),
+        (0, {"input.wait": 0.4, "other.eval": 0.2}),  # its batch is trained on, whatever phase is open around it
+        (EventFlag.IN_PHASE, {"other.eval": 0.6}),
+        (EventFlag.OTHER_LOADER, {"other.eval": 0.6}),
     ],
 )
-def test_a_wait_inside_a_phase_is_counted_once_and_is_the_phases_where_that_is_no_training(tmp_path, phase, split):
+def test_a_wait_inside_a_phase_is_counted_once_and_is_the_phases_unless_it_feeds_the_training(tmp_path, flags, split):
     log = Log()
     for _ in range(10):
         start = log.step(100)
-        log.record(EventKind.PHASE, start + 20, 60, name=log.name(phase))
-        log.record(EventKind.WAIT, start + 30, 40, -1)
+        log.record(EventKind.PHASE, start + 20, 60, name=log.name("evaluation"))
+        log.record(EventKind.WAIT, start + 30, 40, -1, flags=flags)
     found = facts_of(tmp_path, log)
     assert shares(found) == {**split, "idle.unknown": 0.4}
     assert (found.input is not None) is ("input.wait" in split)
-
-
-def test_a_wait_before_and_after_a_phase_is_still_a_wait(tmp_path):
-    log = Log()
-    for _ in range(10):
-        start = log.step(100, wait=20)
-        log.record(EventKind.PHASE, start + 20, 60, name=log.name("evaluation"))
-        log.record(EventKind.WAIT, start + 80, 10, -1)
-    assert shares(facts_of(tmp_path, log)) == {"input.wait": 0.3, "other.eval": 0.6, "idle.unknown": 0.1}
 
 
 def test_what_the_timers_did_not_name_is_shared_out_as_the_trace_was_composed(tmp_path):
