@@ -27,6 +27,20 @@ NOISY_STEPS = 0.05
 #: Where a stall's evidence comes from; its title, not the parts of the typical step, says what it costs.
 _STALL_ORIGINS = ("named phase", "length of the steps")
 
+#: The parts outside the kernels that the fix of each rule with a bound makes shorter.
+_PARTS_OF_RULE: dict[str, tuple[str, ...]] = {
+    "IN001": ("input.fetch", "input.prep", "input.wait"),
+    "IN002": ("input.fetch", "input.prep", "input.wait"),
+    "IN009": ("input.h2d",),
+    "ME001": ("mem.alloc",),
+    "CO001": ("comm.other",),
+    "CP001": (),
+    "CP004": (),
+    "OV001": ("over.dispatch", "over.launch", "over.python"),
+    "OV002": ("sync.drain", "sync.d2h"),
+    "RU001": ("other.ckpt", "other.eval", "other.log", "other.phase", "other.stall"),
+}
+
 #: What a family of parts does to the step, for the table of bounds that were ruled out.
 _WORK: dict[Bound, str] = {
     "input-bound": "waiting for data takes",
@@ -181,39 +195,17 @@ def _kernels_own_it(facts: Facts, sure: Confidence) -> Verdict:
 
 
 def _priced(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
-    """Parts whose cost a finding with a saving worth naming is about, or whose rules the user switched off."""
-    off = tuple(outcome.rule[:2] for outcome in outcomes if outcome.status == "off")
-    unasked = {BOUND_FAMILY[bound] for bound, letters in RULE_LETTERS.items() if letters in off}
-    return (
-        *(name for name, (family, _) in PARTS.items() if family in unasked),
-        *(
-            name
-            for outcome in outcomes
-            for finding in outcome.findings
-            if finding.bound and finding.saving and finding.saving.expected >= CONTENDER_SAVING
-            for name in _parts_of(finding)
-        ),
-    )
-
-
-def _parts_of(finding: Finding) -> tuple[str, ...]:
-    """The parts that a finding's fix makes shorter."""
-    match finding.bound, finding.detail:
-        case "input-bound", "h2d":
-            return ("input.h2d",)
-        case "input-bound", _:
-            return ("input.fetch", "input.prep", "input.wait")
-        case "memory-bound", "capacity":
-            return ("mem.alloc",)
-        case "comm-bound", _:
-            return ("comm.other",)
-        case "overhead-bound", "sync":
-            return ("sync.drain", "sync.d2h")
-        case "overhead-bound", _ if finding.evidence[0].origin in _STALL_ORIGINS:
-            return ("other.ckpt", "other.eval", "other.log", "other.phase", "other.stall")
-        case "overhead-bound", _:
-            return ("over.dispatch", "over.launch", "over.python")
-    return ()
+    """Parts whose cost a finding with a saving worth naming is about, or whose own rule the user switched off."""
+    out: list[str] = []
+    for outcome in outcomes:
+        own = _PARTS_OF_RULE.get(outcome.rule)
+        out += own if own and outcome.status == "off" else ()
+        for finding in outcome.findings:
+            if finding.bound and finding.saving and finding.saving.expected >= CONTENDER_SAVING:
+                # A rule of another package says with its bound alone what it is about.
+                family = BOUND_FAMILY[finding.bound]
+                out += own if own is not None else [name for name, (known, _) in PARTS.items() if known == family]
+    return tuple(out)
 
 
 def _largest_unpriced(facts: Facts, priced: Sequence[str]) -> tuple[str, float]:

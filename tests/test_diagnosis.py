@@ -185,6 +185,36 @@ def test_what_a_rule_prices_is_not_called_unpriced(known, bound):
     assert diagnose(known, shrunk).bound == "balanced"
 
 
+@pytest.mark.parametrize(
+    ("part", "ignore", "named"),
+    [
+        ("sync.drain", "OV002", False),
+        ("input.wait", "IN001", False),
+        ("other.log", "RU001", False),
+        ("over.gc", "OV", True),
+        ("sync.drain", "OV001", True),
+        ("input.h2d", "IN002", True),
+    ],
+)
+def test_only_a_part_whose_own_rule_is_off_is_not_called_unpriced(part, ignore, named):
+    known = facts({part: 0.4}, input=replace(INPUT, single_process=None), stalls=())
+    found = diagnose(known, [revise(entry, findings=()) for entry in run_rules(known, RULES, ignore=(ignore,))])
+    assert ("No rule prices" in found.headline) is named
+
+
+def test_a_rule_of_another_package_prices_what_its_bound_is_about():
+    known = facts({"over.gc": 0.4})
+    found = diagnose(known, [outcome("overhead-bound", 0.07, code="MY001")])
+    assert (found.bound, found.contenders) == ("balanced", ("overhead-bound",))
+    assert diagnose(known, [outcome("overhead-bound", 0.07, code="OV001")]).bound == "inconclusive"
+
+
+def test_fewer_chains_of_kernels_do_not_make_allocation_shorter():
+    known = facts({"mem.alloc": 0.3})
+    assert diagnose(known, [outcome("memory-bound", 0.07, code="CP004")]).bound == "inconclusive"
+    assert diagnose(known, [outcome("memory-bound", 0.07, code="ME001")]).bound == "balanced"
+
+
 @pytest.mark.parametrize(("world", "advice"), [(4, "every rank"), (1, "bus bandwidth")])
 def test_communication_that_nothing_could_hide_is_not_called_waiting_nor_transfer(world, advice):
     known = facts({"comm.other": 0.5}, world_size=world)
