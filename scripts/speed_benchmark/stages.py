@@ -6,13 +6,13 @@ import time
 
 at = [time.process_time()]
 
-from profilerkit import api  # noqa: E402 - the import is one of the stages
+from profilerkit import api, inputs  # noqa: E402 - the import is one of the stages
 from profilerkit.report import html  # noqa: E402
 
 at.append(time.process_time())
-columns = api.read_trace(sys.argv[1])
+columns = inputs.read_trace(sys.argv[1])
 at.append(time.process_time())
-api.read_trace = lambda _path: columns
+inputs.read_trace = lambda _path: columns
 report = api.analyze(sys.argv[1])
 at.append(time.process_time())
 page = html.render(report)
