@@ -2,6 +2,7 @@
 
 import re
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -68,6 +69,8 @@ def train(workload: Workload, settings: dict[str, int], directory: Path) -> Trai
 
     torch.manual_seed(0)
     workers = settings["num_workers"]
+    # torch warns of more workers than cores; these sleep.
+    warnings.filterwarnings("ignore", message="This DataLoader will create", category=UserWarning)
     loader = DataLoader(
         SlowStorage(_STEPS * _BATCH, workload.read_s),
         batch_size=_BATCH,

@@ -5,8 +5,8 @@ from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import loader_fix, saving, workers_now
-from profilerkit.model.finding import Evidence, Fix
-from profilerkit.rules.input.starved_device import WAITS
+from profilerkit.model.finding import Evidence
+from profilerkit.rules.input.starved_device import WAITS, worker_fix
 from profilerkit.rules.rule import (
     Fired,
     MissingData,
@@ -84,10 +84,7 @@ class NoWorkers(Rule):
             ),
             at_most="high" if known else "medium",
             saving=saving(facts, fix.expected, share),
-            fix=Fix(
-                text=f"num_workers 0 → {fix.workers}, and keep the workers between epochs.",
-                code=f"DataLoader(..., num_workers={fix.workers}, persistent_workers=True)",
-            ),
+            fix=worker_fix(facts, fix),
             detail=_detail(facts),
             confirm=f"Train again; afterwards the step is limited by {fix.limited_by}.",
         )

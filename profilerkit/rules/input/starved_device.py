@@ -65,7 +65,7 @@ class StarvedDevice(Rule):
         proposal: Fix | None = _cheaper_fix(facts)
         if fix is not None and by_workers:
             # Without workers IN002 proposes them; the same change is not listed twice.
-            proposal = _worker_fix(fix) if fix.current else None
+            proposal = worker_fix(facts, fix) if fix.current else None
         finding = finding_for(
             facts,
             bound="input-bound",
@@ -82,11 +82,12 @@ class StarvedDevice(Rule):
         return Fired((finding,))
 
 
-def _worker_fix(fix: LoaderFix) -> Fix:
-    return Fix(
-        text=f"num_workers {fix.current} → {fix.workers}, and keep the workers between epochs.",
-        code=f"DataLoader(..., num_workers={fix.workers}, persistent_workers=True)",
-    )
+def worker_fix(facts: Facts, fix: LoaderFix) -> Fix:
+    """The proposal of more workers, with a word on torch's warning where there are fewer cores."""
+    text = f"num_workers {fix.current} → {fix.workers}, and keep the workers between epochs."
+    if facts.usable_cores is not None and fix.workers > facts.usable_cores:
+        text += " That is more than there are cores, which torch warns about; these workers wait most of the time."
+    return Fix(text=text, code=f"DataLoader(..., num_workers={fix.workers}, persistent_workers=True)")
 
 
 def _cheaper_fix(facts: Facts) -> Fix:
