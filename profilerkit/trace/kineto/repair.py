@@ -9,10 +9,12 @@ from typing import Any
 
 import msgspec
 
+from profilerkit.trace.columns import Wanted
 from profilerkit.trace.kineto import records
 from profilerkit.trace.kineto.numbers import whole_number
-from profilerkit.trace.kineto.records import CollectiveSpanArgs, InstantArgs, MetadataArgs
+from profilerkit.trace.kineto.records import WideArgs, InstantArgs, MetadataArgs
 
+_EXACT = records.decoder(records.Detail.EXACT, Wanted.EVERYTHING)
 _SAMPLES = 5
 _SAMPLE_BYTES = 120
 # Longer than any event with its stack; the repairs search a text several times over.
@@ -64,7 +66,7 @@ class RepairLog:
 def read_exactly(piece: bytes) -> list[records.Event] | None:
     """Return the events of a piece whose every event is well formed; None otherwise."""
     try:
-        return records.EXACT_EVENTS.decode(b"[%b]" % piece)
+        return _EXACT.decode(b"[%b]" % piece)
     except UNDECODABLE:
         return None
 
@@ -172,9 +174,9 @@ def _number(value: object) -> int:
     return whole_number(float(value) if isinstance(value, Decimal) else value)
 
 
-def _span_args(args: dict[str, Any]) -> CollectiveSpanArgs:
+def _span_args(args: dict[str, Any]) -> WideArgs:
     found: dict[str, Any] = {}
-    for info in msgspec.structs.fields(CollectiveSpanArgs):
+    for info in msgspec.structs.fields(WideArgs):
         value = args.get(info.encode_name)
         if value is None:
             continue
@@ -184,7 +186,7 @@ def _span_args(args: dict[str, Any]) -> CollectiveSpanArgs:
             found[info.name] = str(value)
         else:
             found[info.name] = _number(value)
-    return CollectiveSpanArgs(**found)
+    return WideArgs(**found)
 
 
 def _instant_args(args: dict[str, Any]) -> InstantArgs:

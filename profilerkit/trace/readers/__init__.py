@@ -6,7 +6,7 @@ from typing import Protocol, cast
 
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.trace.blocks import first_plain_bytes
-from profilerkit.trace.columns import TraceColumns
+from profilerkit.trace.columns import ANALYZED, TraceColumns, Wanted
 from profilerkit.trace.readers import kineto
 
 ENTRY_POINTS = "profilerkit.readers"
@@ -30,7 +30,7 @@ class Reader(Protocol):
 READERS: tuple[Reader, ...] = (cast(Reader, kineto),)
 
 
-def read_trace(path: str | Path) -> TraceColumns:
+def read_trace(path: str | Path, *, wanted: Wanted = ANALYZED) -> TraceColumns:
     """Return the columns of a trace file of any known format, chosen by its content and never by its name.
 
     Raises:
@@ -46,7 +46,7 @@ def read_trace(path: str | Path) -> TraceColumns:
         head = first_plain_bytes(path)
         reader = _reader_of(head)
         if reader is not None:
-            return reader.read(path)
+            return reader.read(path, wanted)
     except OSError as error:
         raise UnreadableInputError(f"{path} cannot be read", cause=error.strerror or str(error)) from error
     raise UnreadableInputError(

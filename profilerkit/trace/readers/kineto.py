@@ -4,7 +4,7 @@ from pathlib import Path
 
 from profilerkit.errors import UnreadableInputError
 from profilerkit.trace.blocks import BlockSource
-from profilerkit.trace.columns import Damage, TraceColumns
+from profilerkit.trace.columns import ANALYZED, Damage, TraceColumns, Wanted
 from profilerkit.trace.kineto import records
 from profilerkit.trace.kineto.builder import ColumnBuilder
 from profilerkit.trace.kineto.cutting import EventText
@@ -32,7 +32,7 @@ def sniff(head: bytes) -> bool:
     return text.startswith(b"{") and any(key in text for key in _OWN_KEYS)
 
 
-def read(path: Path) -> TraceColumns:
+def read(path: Path, wanted: Wanted = ANALYZED) -> TraceColumns:
     """Return the columns of a trace; what could not be read is counted in ``damage``.
 
     Raises:
@@ -48,7 +48,7 @@ def read(path: Path) -> TraceColumns:
             cause="its JSON has no 'traceEvents' list" if text.pending.strip() else "the file is empty",
             hint=_NOT_A_TRACE_HINT,
         )
-    builder, log = ColumnBuilder(), RepairLog()
+    builder, log = ColumnBuilder(wanted), RepairLog()
     document = _read_events(text, builder, log)
     for _ in blocks:  # the checksum of compressed data is only known at its end
         pass
@@ -79,7 +79,6 @@ def read(path: Path) -> TraceColumns:
 def _read_events(text: EventText, builder: ColumnBuilder, log: RepairLog) -> Document | None:
     """Add all events to the builder; return the document around them, None when it breaks off."""
     salvage = Salvage(text, log)
-    decoder = records.EVENTS
     salvage.note_empty_list()
     while salvage.document is None:
         chunk = text.next_chunk()
@@ -88,10 +87,8 @@ def _read_events(text: EventText, builder: ColumnBuilder, log: RepairLog) -> Doc
             return salvage.document
         array = b"[%b]" % chunk
         try:
-            if builder.add(decoder.decode(array), array):
-                continue
-            decoder = records.EXACT_EVENTS
-            builder.add(decoder.decode(array), array)
+            while not builder.add(records.decoder(builder.detail, builder.wanted).decode(array)):
+                pass
         except UNDECODABLE:
             builder.add(salvage.read(chunk, last=False))
     return salvage.document
