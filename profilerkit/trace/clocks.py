@@ -50,7 +50,7 @@ def stamps_to_ns(values: Sequence[Microseconds]) -> tuple[I64, F64] | None:
     """
     us = float_us(values)
     ns = us_to_ns(us)
-    if len(us) and not (-EXACT_FLOAT_US < us.min() and us.max() < EXACT_FLOAT_US):
+    if len(us) and not (us.min() > -EXACT_FLOAT_US and us.max() < EXACT_FLOAT_US):
         far = np.abs(us) >= EXACT_FLOAT_US
         types = set(map(type, values))
         if float in types and any(type(values[index]) is float for index in np.flatnonzero(far).tolist()):
@@ -71,7 +71,7 @@ def us_to_ns(microseconds: F64) -> I64:
     >>> us_to_ns(np.array([4458676524648.797, 0.001, -1.5])).tolist()
     [4458676524648797, 1, -1500]
     """
-    if len(microseconds) and not (-LAST_US <= microseconds.min() and microseconds.max() <= LAST_US):
+    if len(microseconds) and not (microseconds.min() >= -LAST_US and microseconds.max() <= LAST_US):
         microseconds = np.where(is_time(microseconds), microseconds, 0.0)
     whole = np.floor(microseconds)
     ns: I64 = whole.astype(np.int64) * 1000 + np.rint((microseconds - whole) * 1000).astype(np.int64)

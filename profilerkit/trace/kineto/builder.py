@@ -11,10 +11,20 @@ import numpy.typing as npt
 from msgspec.structs import astuple
 
 from profilerkit.trace import clocks
-from profilerkit.trace.classify import classify
+from profilerkit.trace.classify import CATEGORIES, classify
 from profilerkit.trace.clocks import F64
-from profilerkit.trace.columns import I64, Bools, CollectiveArgs, Damage, Flows, MemoryInstants, TraceColumns
-from profilerkit.trace.columns import TraceMeta, Wanted
+from profilerkit.trace.columns import (
+    I64,
+    Bools,
+    Category,
+    CollectiveArgs,
+    Damage,
+    Flows,
+    MemoryInstants,
+    TraceColumns,
+    TraceMeta,
+    Wanted,
+)
 from profilerkit.trace.kineto import records
 from profilerkit.trace.kineto.collectives import collective
 from profilerkit.trace.kineto.frames import FRAME, PausingFrames
@@ -26,6 +36,7 @@ from profilerkit.trace.strings import RawTextIds, StringIds, ThreadIds, id_text,
 # ns and float µs of a group of events
 Stamps = tuple[I64, F64]
 Values = dict[str, npt.NDArray[Any]]
+Dtypes = dict[str, npt.DTypeLike]
 
 _TIMED = frozenset(
     (
@@ -41,13 +52,14 @@ _TIMED = frozenset(
     )
 )
 _NAMING = frozenset(("process_name", "thread_name"))
-_SPANS = {
+_DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
+_SPANS: Dtypes = {
     **dict.fromkeys(("name", "kind", "thread", "device"), np.int32),
     **dict.fromkeys(("ts_ns", "dur_ns", "correlation", "external_id", "stream", "bytes"), np.int64),
 }
 _SHAPES = ("input_dims", "input_types")
-_FLOWS = {"id": np.int64, "kind": np.int32, "starts": np.bool_, "ts_ns": np.int64, "thread": np.int32}
-_MEMORY = {
+_FLOWS: Dtypes = {"id": np.int64, "kind": np.int32, "starts": np.bool_, "ts_ns": np.int64, "thread": np.int32}
+_MEMORY: Dtypes = {
     **dict.fromkeys(("ts_ns", "bytes", "allocated", "reserved"), np.int64),
     **dict.fromkeys(("device_type", "device"), np.int32),
 }
@@ -86,7 +98,7 @@ class ColumnBuilder:
         self.detail = self._least
         self._raw_ids = RawTextIds(self.strings)
         self._pausing = PausingFrames()
-        shapes = dict.fromkeys(_SHAPES, np.int32) if Wanted.SHAPES in wanted else {}
+        shapes: Dtypes = dict.fromkeys(_SHAPES, np.int32) if Wanted.SHAPES in wanted else {}
         self._spans = Table(_SPANS | shapes)
         self._flows = Table(_FLOWS)
         self._memory = Table(_MEMORY)
@@ -190,9 +202,9 @@ class ColumnBuilder:
         """Return ``(n,)`` which events have a time that can be true, None for all; the others are counted by reason."""
         ends_us = ts_us + dur_us
         if (
-            -clocks.LAST_US <= ts_us.min()
+            ts_us.min() >= -clocks.LAST_US
             and ends_us.max() <= clocks.LAST_US
-            and 0 <= dur_us.min()
+            and dur_us.min() >= 0
             and dur_us.max() <= clocks.LONGEST_DURATION_US
         ):
             return None
@@ -212,7 +224,7 @@ class ColumnBuilder:
 
     def _add_flows(self, flows: list[FlowStart], stamps: Stamps, *, are_starts: bool) -> None:
         _, pids, tids, kinds, _, ids = zip(*map(astuple, flows), strict=True)
-        values = {
+        values: Values = {
             "id": whole_numbers(ids),
             "kind": small_numbers(list(map(self.strings.__getitem__, kinds))),
             "starts": np.full(len(flows), are_starts),
@@ -230,6 +242,12 @@ class ColumnBuilder:
         values["ts_ns"] = stamps[0]
         self._memory.append(values, keep=clocks.is_time(stamps[1]) & np.array(sized))
 
+    def has_loose_work(self) -> bool:
+        """Return whether some device work has no correlation, so that only flow links join it to its launch."""
+        kinds = [index for index, text in enumerate(self.kinds) if CATEGORIES.get(text) in _DEVICE or not text]
+        work = np.isin(self._spans.view("kind"), np.array(kinds, np.int32))
+        return bool((self._spans.view("correlation")[work] < 0).any())
+
     def notes(self) -> list[str]:
         """Return what was left out and why, one sentence each."""
         notes = [f"{count} events {reason} were dropped" for reason, count in self.dropped.items()]
@@ -243,7 +261,7 @@ class ColumnBuilder:
     def finish(self, meta: TraceMeta, damage: Damage) -> TraceColumns:
         """Return the columns of everything added; the builder is spent."""
         spans, flows, memory = self._spans, self._flows, self._memory
-        shapes = {
+        shapes: Values = {
             column: spans.take(column) if Wanted.SHAPES in self.wanted else np.full(spans.rows, -1, np.int32)
             for column in _SHAPES
         }

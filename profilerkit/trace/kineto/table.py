@@ -38,6 +38,10 @@ class Table:
             column[self.rows : end] = values[name] if keep is None else values[name][keep]
         self.rows = end
 
+    def view(self, name: str) -> npt.NDArray[Any]:
+        """Return a whole column, not to be kept."""
+        return self._columns[name][: self.rows]
+
     def take(self, name: str) -> npt.NDArray[Any]:
         """Return a whole column and forget it."""
         column = self._columns.pop(name)
