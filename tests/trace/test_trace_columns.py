@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trace_recipes import plain, span, write
 
-from profilerkit.trace.columns import Category, CollectiveArgs, DeviceProperties
+from profilerkit.trace.columns import Category, CollectiveArgs, DeviceProperties, Wanted
 from profilerkit.trace.readers import read_trace
 
 
 @pytest.fixture
 def read(tmp_path):
-    return lambda events, **fields: read_trace(write(tmp_path, plain(events, **fields)))
+    return lambda events, **fields: read_trace(write(tmp_path, plain(events, **fields)), wanted=Wanted.EVERYTHING)
 
 
 CATEGORIES = {
@@ -171,7 +171,7 @@ def test_shapes_and_types_are_interned_as_their_text(tmp_path):
         '{"ph": "X", "cat": "cpu_op", "name": "mm", "ts": 2, "dur": 1, "args": {"Input Dims": [[2, 3], []]}},'
         '{"ph": "X", "cat": "kernel", "name": "k", "ts": 3, "dur": 1, "args": {}}]}'
     )
-    columns = read_trace(write(tmp_path, text))
+    columns = read_trace(write(tmp_path, text), wanted=Wanted.EVERYTHING)
     assert [columns.strings[i] if i >= 0 else None for i in columns.input_dims] == [
         "[[2, 3], []]",
         "[[2, 3], []]",

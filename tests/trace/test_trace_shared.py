@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profilerkit.trace.columns import Category, Damage
+from profilerkit.trace.columns import Category, Damage, Wanted
 from profilerkit.trace.links import launch_of
 from profilerkit.trace.readers import read_trace
 
@@ -38,7 +38,7 @@ def test_columns_equal_the_parsed_document(path):
     events, document = loaded(path)
     spans = [event for event in events if event["ph"] == "X"]
     args = [event.get("args") or {} for event in spans]
-    columns = read_trace(path)
+    columns = read_trace(path, wanted=Wanted.EVERYTHING)
 
     assert columns.damage == Damage()
     assert columns.ts_ns.tolist() == [exact_ns(event["ts"]) for event in spans]
@@ -60,7 +60,7 @@ def test_columns_equal_the_parsed_document(path):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name.split('.')[0]}")
 def test_every_link_joins_equal_correlations(path):
-    columns = read_trace(path)
+    columns = read_trace(path, wanted=Wanted.EVERYTHING)
     launch = launch_of(columns)
     linked = np.flatnonzero(launch >= 0)
     assert columns.is_a(*DEVICE)[linked].all()

@@ -9,6 +9,7 @@ from profilerkit.trace.columns import DeviceProperties, TraceMeta
 from profilerkit.trace.kineto.numbers import whole_number
 from profilerkit.trace.strings import printable_text
 
+_FOLLOWING = 16
 _JSON = json.JSONDecoder(strict=False)
 _RECORDED = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules")
 _KEYS = re.compile(
@@ -27,13 +28,13 @@ class Document:
     Attributes:
         fields: its keys, without the events.
         is_whole: False when it could only be read in parts.
-        followed: whether something else follows it in the file.
+        following: the beginning of what follows it in the file, without white space and zero bytes.
         padded: whether zero bytes follow it.
     """
 
     fields: Mapping[str, object]
     is_whole: bool = True
-    followed: bool = False
+    following: str = ""
     padded: bool = False
 
 
@@ -51,7 +52,7 @@ def parse_document(head: bytes, tail: bytes) -> Document | None:
         return None
     after = text[end:]
     fields = value if isinstance(value, dict) else {}
-    return Document(fields, followed=bool(after.strip(" \t\r\n\0")), padded="\0" in after)
+    return Document(fields, following=after.strip(" \t\r\n\0")[:_FOLLOWING], padded="\0" in after)
 
 
 def parse_fields(text: bytes) -> Document:

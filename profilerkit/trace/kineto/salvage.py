@@ -45,7 +45,7 @@ class Salvage:
         buffer = self._text.buffer
         buffer.skip_blank()
         if buffer.startswith(b"]"):
-            self.document = self._document_with(buffer.take_all()[1:])
+            self.document = self._document_with(buffer.take_all()[1:], is_sure=True)
 
     def read(self, chunk: bytes, offset: int, *, last: bool) -> None:
         """Add the events of a chunk to the builder; sets ``document`` when the events end in it.
@@ -145,7 +145,8 @@ class Salvage:
             found = Found() if not body else self._repairer.read_piece(body)
             if found is None and closing != closings[-1]:
                 continue
-            self.document = self._document_with(pieces.chunk[start + closing + 1 :] + following)
+            tail = pieces.chunk[start + closing + 1 :] + following
+            self.document = self._document_with(tail, is_sure=found is not None)
             if self.document is None:
                 continue
             if found is not None:
@@ -192,8 +193,14 @@ class Salvage:
                 return Found(found.events, max(1, found.repaired), found.dropped)
         return None
 
-    def _document_with(self, tail: bytes) -> Document | None:
-        """Return the document that ends with ``tail`` and what is still unread, or None when events follow."""
+    def _document_with(self, tail: bytes, *, is_sure: bool) -> Document | None:
+        """Return the document that ends with ``tail`` and what is still unread, or None when events follow.
+
+        Args:
+            tail: what follows a closing bracket.
+            is_sure: whether what stands before the bracket is whole, so that another document may follow; a stray
+                bracket and brace make a document too.
+        """
         buffer = self._text.buffer
         document = None
         for size in _TAILS_BYTES:
@@ -203,6 +210,8 @@ class Salvage:
             if document is None and b'"ph"' in whole:
                 return None
             if document is not None:
+                if document.following.startswith(",") or (document.following and not is_sure):
+                    return None
                 break
         buffer.start += min(size, len(buffer))
         return document or parse_fields(self._text.head + b"null" + whole)

@@ -144,7 +144,7 @@ class _Pass:
             return parse_document(self._text.head, b"}") or parse_fields(self._text.head), notes
         if not document.is_whole:
             notes.append("the metadata around the events is damaged and was read key by key")
-        if document.followed or followed:
+        if document.following or followed:
             notes.append("another document follows the first; only the first was read")
         elif document.padded or padded:
             notes.append("zero bytes follow the text and were ignored")
