@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import compress, repeat
 from operator import attrgetter, is_
 from typing import Any
@@ -26,7 +27,7 @@ from profilerkit.trace.columns import (
     Wanted,
 )
 from profilerkit.trace.kineto import records
-from profilerkit.trace.kineto.collectives import collective
+from profilerkit.trace.kineto.collectives import collective, collective_args
 from profilerkit.trace.kineto.frames import FRAME, PausingFrames
 from profilerkit.trace.kineto.numbers import as_int32, small_numbers, whole_numbers
 from profilerkit.trace.kineto.records import Detail, FlowEnd, FlowStart, Instant, Metadata, Span, WideArgs
@@ -67,6 +68,20 @@ _MEMORY: Dtypes = {
 _REJECTED_NAMED = 5
 
 _ts = attrgetter("ts")
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Where the events of one call come from."""
+
+    classes: list[type]
+    text: memoryview | bytes
+    separator: bytes
+
+    def wide_args(self, names: Sequence[str | None]) -> list[WideArgs] | None:
+        """Return all args of the events that name a collective, None when their texts cannot be told apart."""
+        found = collective_args(bytes(self.text), self.separator) if self.text else None
+        return found if found and [args.collective for args in found] == list(filter(None, names)) else None
 
 
 class ColumnBuilder:
@@ -110,59 +125,62 @@ class ColumnBuilder:
         """How many complete events were added."""
         return self._spans.rows
 
-    def add(self, events: records.Events) -> bool:
-        """Add the events of one chunk, or return False and add nothing when they need the decoder of ``detail``."""
+    def add(self, events: records.Events, text: memoryview | bytes = b"", separator: bytes = b"") -> bool:
+        """Add the events of one chunk, or return False and add nothing when they need the decoder of ``detail``.
+
+        Args:
+            events: decoded from ``text``, or one by one with every detail.
+            text: the JSON list of the events.
+            separator: what stands between two events as a rule.
+        """
         self.rejected.clear()
         classes: list[type] = list(map(type, events))
         found = set(classes)
         groups: list[tuple[Any, list[Any], Stamps]] = []
         for kind in found & _TIMED:
             group: list[Any] = list(compress(events, map(is_, classes, repeat(kind)))) if len(found) > 1 else events
-            if kind is Span and not self._is_lean(group):
-                return False
             stamps = clocks.stamps_to_ns(list(map(_ts, group)))
             if stamps is None:
                 self.detail = self._least = Detail.EXACT
                 return False
             groups.append((kind, group, stamps))
+        groups.sort(key=lambda entry: not issubclass(entry[0], Span))
         for kind, group, stamps in groups:
-            if issubclass(kind, Span):
-                self._add_spans(kind, group, stamps, classes)
-            elif issubclass(kind, FlowStart):
+            if issubclass(kind, FlowStart):
                 self._add_flows(group, stamps, are_starts=not issubclass(kind, FlowEnd))
-            else:
+            elif issubclass(kind, Instant):
                 self._add_memory(group, stamps)
+            elif not self._add_spans(kind, group, stamps, _Chunk(classes, text, separator)):
+                return False
         if Metadata in found:
             self._names += [event for event in events if isinstance(event, Metadata) and event.name in _NAMING]
         self.unpaired += classes.count(records.Begin) + classes.count(records.End)
         self.skipped_flows += classes.count(records.SkippedFlowStart) + classes.count(records.SkippedFlowEnd)
         return True
 
-    def _is_lean(self, spans: list[Span]) -> bool:
-        """Return whether the columns need no args but the lean ones; sets ``detail`` where they do."""
-        if any([span.args.collective for span in spans]):
-            self.detail = Detail.WIDE
-        elif "Runtime" in self.kinds or any([span.cat == "Runtime" for span in spans]):
-            self.detail = self._least = Detail.WIDE
-        return self.detail is Detail.LEAN
-
-    def _add_spans(self, kind: type[Span], spans: list[Span], stamps: Stamps, classes: list[type]) -> None:
-        if Wanted.PYTHON not in self.wanted:
-            pausing = self._pausing
-            kept = [span.cat != FRAME or pausing[span.name] for span in spans]
-            if not all(kept):
-                self.skipped_frames += kept.count(False)
-                mask = np.array(kept)
-                spans, stamps = list(compress(spans, kept)), (stamps[0][mask], stamps[1][mask])
-                if not spans:
-                    return
+    def _add_spans(self, kind: type[Span], spans: list[Span], stamps: Stamps, chunk: "_Chunk") -> bool:
+        """Add complete events; False, and nothing added, when ``detail`` does not do for them."""
+        kept = self._frames_wanted(spans)
+        if kept is not None:
+            spans, stamps = list(compress(spans, kept)), (stamps[0][kept], stamps[1][kept])
+            if not spans:
+                return self._skip(kept)
         names, pids, tids, kinds, _, durs, args = zip(*map(astuple, spans), strict=True)
         numbers = list(zip(*map(astuple, args), strict=True))
+        kind_ids = list(map(self.kinds.__getitem__, kinds))
+        if kind is Span:
+            wide = chunk.wide_args(numbers[5]) if any(numbers[5]) else []
+            self.detail = self._least = Detail.WIDE if "Runtime" in self.kinds else self._least
+            if wide is None or self._least is not Detail.LEAN:
+                self.detail = Detail.WIDE
+                return False
+        else:
+            wide = [found for found in args if found.collective]
         ts_ns, ts_us = stamps
         dur_us = clocks.float_us(durs)
         values: Values = {
             "name": small_numbers(list(map(self.strings.__getitem__, names))),
-            "kind": small_numbers(list(map(self.kinds.__getitem__, kinds))),
+            "kind": small_numbers(kind_ids),
             "thread": small_numbers(list(map(self.threads.__getitem__, zip(pids, tids, strict=True)))),
             "ts_ns": ts_ns,
             "dur_ns": clocks.us_to_ns(dur_us),
@@ -172,17 +190,32 @@ class ColumnBuilder:
             "device": as_int32(whole_numbers(numbers[3])),
             "bytes": whole_numbers(numbers[4]),
         }
+        if kind is not Span:
+            self._widen(values, numbers)
         possible = self._possible(ts_us, dur_us)
-        if issubclass(kind, records.WideSpan):
-            self._widen(values, numbers, args, possible)
+        if wide:
+            self._add_collectives(numbers[5], wide, possible)
         self._spans.append(values, keep=possible)
         if possible is not None:
-            rows = np.flatnonzero([issubclass(found, Span) for found in classes])
+            rows = np.flatnonzero([issubclass(found, Span) for found in chunk.classes])
+            rows = rows if kept is None else rows[kept]
             self.rejected += rows[np.flatnonzero(~possible)[:_REJECTED_NAMED]].tolist()
+        return self._skip(kept)
 
-    def _widen(
-        self, values: Values, numbers: list[tuple[Any, ...]], args: Sequence[WideArgs], possible: Bools | None
-    ) -> None:
+    def _frames_wanted(self, spans: list[Span]) -> Bools | None:
+        """Return ``(n,)`` which events are no unwanted Python frames, None for all."""
+        if Wanted.PYTHON in self.wanted:
+            return None
+        pausing = self._pausing
+        kept = [span.cat != FRAME or pausing[span.name] for span in spans]
+        return None if all(kept) else np.array(kept)
+
+    def _skip(self, kept: Bools | None) -> bool:
+        if kept is not None:
+            self.skipped_frames += int(np.count_nonzero(~kept))
+        return True
+
+    def _widen(self, values: Values, numbers: list[tuple[Any, ...]]) -> None:
         """Take what only wide args hold."""
         external = whole_numbers(numbers[6])
         if external.max() >= 0:
@@ -190,13 +223,14 @@ class ColumnBuilder:
         if Wanted.SHAPES in self.wanted:
             for column, texts in zip(_SHAPES, numbers[7:9], strict=True):
                 values[column] = small_numbers(list(map(self._raw_ids.__getitem__, map(bytes, texts))))
-        named = [index for index, name in enumerate(numbers[5]) if name]
-        if not named:
-            self.detail = max(self._least, Detail.LEAN)
-        rows = range(len(args)) if possible is None else np.cumsum(possible) - 1
-        for index in named:
+        self.detail = self._least
+
+    def _add_collectives(self, names: Sequence[str | None], args: list[WideArgs], possible: Bools | None) -> None:
+        """Take the collectives among the events that are appended next."""
+        rows = range(len(names)) if possible is None else np.cumsum(possible) - 1
+        for index, found in zip([index for index, name in enumerate(names) if name], args, strict=True):
             if possible is None or possible[index]:
-                self._collectives.append(collective(self.n_spans + int(rows[index]), args[index]))
+                self._collectives.append(collective(self.n_spans + int(rows[index]), found))
 
     def _possible(self, ts_us: F64, dur_us: F64) -> Bools | None:
         """Return ``(n,)`` which events have a time that can be true, None for all; the others are counted by reason."""

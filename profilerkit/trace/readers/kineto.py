@@ -89,7 +89,7 @@ class _Pass:
             return False
         try:
             decoded = records.decoder(self._builder.detail, self._builder.wanted).decode(array)
-            while not self._builder.add(decoded):
+            while not self._builder.add(decoded, array, self._text.separator):
                 decoded = records.decoder(self._builder.detail, self._builder.wanted).decode(array)
         except UNDECODABLE:
             self._salvage.read(bytes(array[1:-1]), self._text.chunk_offset, last=False)
