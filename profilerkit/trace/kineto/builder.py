@@ -3,13 +3,12 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import compress, repeat
-from operator import attrgetter, is_
+from itertools import compress
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from msgspec.structs import astuple
 
 from profilerkit.trace import clocks
 from profilerkit.trace.classify import CATEGORIES, classify
@@ -52,6 +51,7 @@ _TIMED = frozenset(
         records.ExactInstant,
     )
 )
+_COUNTED = frozenset((records.Begin, records.End, records.SkippedFlowStart, records.SkippedFlowEnd))
 _NAMING = frozenset(("process_name", "thread_name"))
 _DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 _SPANS: Dtypes = {
@@ -67,14 +67,12 @@ _MEMORY: Dtypes = {
 # Events are only named when they were rejected; a report shows no more of them.
 _REJECTED_NAMED = 5
 
-_ts = attrgetter("ts")
-
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
     """Where the events of one call come from."""
 
-    classes: list[type]
+    events: records.Events
     text: memoryview | bytes
     separator: bytes
 
@@ -134,12 +132,11 @@ class ColumnBuilder:
             separator: what stands between two events as a rule.
         """
         self.rejected.clear()
-        classes: list[type] = list(map(type, events))
-        found = set(classes)
+        found = set(map(type, events))
         groups: list[tuple[Any, list[Any], Stamps]] = []
         for kind in found & _TIMED:
-            group: list[Any] = list(compress(events, map(is_, classes, repeat(kind)))) if len(found) > 1 else events
-            stamps = clocks.stamps_to_ns(list(map(_ts, group)))
+            group: list[Any] = [event for event in events if type(event) is kind] if len(found) > 1 else events
+            stamps = clocks.stamps_to_ns([event.ts for event in group])
             if stamps is None:
                 self.detail = self._least = Detail.EXACT
                 return False
@@ -150,12 +147,14 @@ class ColumnBuilder:
                 self._add_flows(group, stamps, are_starts=not issubclass(kind, FlowEnd))
             elif issubclass(kind, Instant):
                 self._add_memory(group, stamps)
-            elif not self._add_spans(kind, group, stamps, _Chunk(classes, text, separator)):
+            elif not self._add_spans(kind, group, stamps, _Chunk(events, text, separator)):
                 return False
         if Metadata in found:
             self._names += [event for event in events if isinstance(event, Metadata) and event.name in _NAMING]
-        self.unpaired += classes.count(records.Begin) + classes.count(records.End)
-        self.skipped_flows += classes.count(records.SkippedFlowStart) + classes.count(records.SkippedFlowEnd)
+        if found & _COUNTED:
+            counts = Counter(map(type, events))
+            self.unpaired += counts[records.Begin] + counts[records.End]
+            self.skipped_flows += counts[records.SkippedFlowStart] + counts[records.SkippedFlowEnd]
         return True
 
     def _add_spans(self, kind: type[Span], spans: list[Span], stamps: Stamps, chunk: "_Chunk") -> bool:
@@ -165,39 +164,40 @@ class ColumnBuilder:
             spans, stamps = list(compress(spans, kept)), (stamps[0][kept], stamps[1][kept])
             if not spans:
                 return self._skip(kept)
-        names, pids, tids, kinds, _, durs, args = zip(*map(astuple, spans), strict=True)
-        numbers = list(zip(*map(astuple, args), strict=True))
-        kind_ids = list(map(self.kinds.__getitem__, kinds))
+        # One comprehension for each field: attrgetter is slower, and tuples of fields set off the garbage collector.
+        args: list[Any] = [span.args for span in spans]
+        kinds = small_numbers(list(map(self.kinds.__getitem__, [span.cat for span in spans])))
+        names = [found.collective for found in args]
         if kind is Span:
-            wide = chunk.wide_args(numbers[5]) if any(numbers[5]) else []
-            self.detail = self._least = Detail.WIDE if "Runtime" in self.kinds else self._least
-            if wide is None or self._least is not Detail.LEAN:
+            wide = chunk.wide_args(names) if any(names) else []
+            if wide is None or "Runtime" in self.kinds:
                 self.detail = Detail.WIDE
+                self._least = Detail.WIDE if "Runtime" in self.kinds else self._least
                 return False
         else:
             wide = [found for found in args if found.collective]
-        ts_ns, ts_us = stamps
-        dur_us = clocks.float_us(durs)
+        dur_us = clocks.float_us([span.dur for span in spans])
+        pairs = zip([span.pid for span in spans], [span.tid for span in spans], strict=True)
         values: Values = {
-            "name": small_numbers(list(map(self.strings.__getitem__, names))),
-            "kind": small_numbers(kind_ids),
-            "thread": small_numbers(list(map(self.threads.__getitem__, zip(pids, tids, strict=True)))),
-            "ts_ns": ts_ns,
+            "name": small_numbers(list(map(self.strings.__getitem__, [span.name for span in spans]))),
+            "kind": kinds,
+            "thread": small_numbers(list(map(self.threads.__getitem__, pairs))),
+            "ts_ns": stamps[0],
             "dur_ns": clocks.us_to_ns(dur_us),
-            "correlation": whole_numbers(numbers[0]),
-            "external_id": whole_numbers(numbers[1]),
-            "stream": whole_numbers(numbers[2]),
-            "device": as_int32(whole_numbers(numbers[3])),
-            "bytes": whole_numbers(numbers[4]),
+            "correlation": whole_numbers([found.correlation for found in args]),
+            "external_id": whole_numbers([found.external_id for found in args]),
+            "stream": whole_numbers([found.stream for found in args]),
+            "device": as_int32(whole_numbers([found.device for found in args])),
+            "bytes": whole_numbers([found.bytes for found in args]),
         }
         if kind is not Span:
-            self._widen(values, numbers)
-        possible = self._possible(ts_us, dur_us)
+            self._widen(values, args)
+        possible = self._possible(stamps[1], dur_us)
         if wide:
-            self._add_collectives(numbers[5], wide, possible)
+            self._add_collectives(names, wide, possible)
         self._spans.append(values, keep=possible)
         if possible is not None:
-            rows = np.flatnonzero([issubclass(found, Span) for found in chunk.classes])
+            rows = np.flatnonzero([isinstance(event, Span) for event in chunk.events])
             rows = rows if kept is None else rows[kept]
             self.rejected += rows[np.flatnonzero(~possible)[:_REJECTED_NAMED]].tolist()
         return self._skip(kept)
@@ -215,14 +215,15 @@ class ColumnBuilder:
             self.skipped_frames += int(np.count_nonzero(~kept))
         return True
 
-    def _widen(self, values: Values, numbers: list[tuple[Any, ...]]) -> None:
+    def _widen(self, values: Values, args: list[WideArgs]) -> None:
         """Take what only wide args hold."""
-        external = whole_numbers(numbers[6])
+        external = whole_numbers([found.external_id_2021 for found in args])
         if external.max() >= 0:
             values["external_id"] = np.where(external >= 0, external, values["external_id"])
         if Wanted.SHAPES in self.wanted:
-            for column, texts in zip(_SHAPES, numbers[7:9], strict=True):
-                values[column] = small_numbers(list(map(self._raw_ids.__getitem__, map(bytes, texts))))
+            for column in _SHAPES:
+                texts = map(bytes, map(attrgetter(column), args))
+                values[column] = small_numbers(list(map(self._raw_ids.__getitem__, texts)))
         self.detail = self._least
 
     def _add_collectives(self, names: Sequence[str | None], args: list[WideArgs], possible: Bools | None) -> None:
@@ -257,21 +258,23 @@ class ColumnBuilder:
         return possible
 
     def _add_flows(self, flows: list[FlowStart], stamps: Stamps, *, are_starts: bool) -> None:
-        _, pids, tids, kinds, _, ids = zip(*map(astuple, flows), strict=True)
+        pairs = zip([flow.pid for flow in flows], [flow.tid for flow in flows], strict=True)
         values: Values = {
-            "id": whole_numbers(ids),
-            "kind": small_numbers(list(map(self.strings.__getitem__, kinds))),
+            "id": whole_numbers([flow.id for flow in flows]),
+            "kind": small_numbers(list(map(self.strings.__getitem__, [flow.cat for flow in flows]))),
             "starts": np.full(len(flows), are_starts),
             "ts_ns": stamps[0],
-            "thread": small_numbers(list(map(self.threads.__getitem__, zip(pids, tids, strict=True)))),
+            "thread": small_numbers(list(map(self.threads.__getitem__, pairs))),
         }
         self._flows.append(values, keep=clocks.is_time(stamps[1]))
 
     def _add_memory(self, instants: list[Instant], stamps: Stamps) -> None:
         sized = [event.name == "[memory]" and event.args.bytes is not None for event in instants]
-        fields = zip(*(astuple(event.args) for event in instants), strict=True)
-        names = ("bytes", "allocated", "reserved", "device_type", "device")
-        values: Values = {name: whole_numbers(numbers) for name, numbers in zip(names, fields, strict=True)}
+        args = [event.args for event in instants]
+        values: Values = {
+            name: whole_numbers(list(map(attrgetter(name), args)))
+            for name in ("bytes", "allocated", "reserved", "device_type", "device")
+        }
         values |= {name: as_int32(values[name]) for name in ("device_type", "device")}
         values["ts_ns"] = stamps[0]
         self._memory.append(values, keep=clocks.is_time(stamps[1]) & np.array(sized))
