@@ -70,6 +70,8 @@ class Repairer:
 
         A piece is one event as a rule, and more where something that is no event stands between two of them.
         """
+        if len(piece) > REPAIRED_BYTES:
+            return None
         try:
             elements = ELEMENTS.decode(b"[%b]" % piece)
         except UNDECODABLE:
@@ -91,8 +93,6 @@ class Repairer:
 
     def _read_damaged(self, piece: bytes) -> Found | None:
         """Return the events of a piece after the mildest repair that lets JSON read it, or None."""
-        if len(piece) > REPAIRED_BYTES:
-            return None
         for text in _repairs(piece.decode("utf-8", "replace")):
             try:
                 values = json.loads(f"[{text}]", strict=False, parse_float=Decimal)

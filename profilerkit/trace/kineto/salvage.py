@@ -2,6 +2,8 @@
 
 import json
 import re
+from collections import deque
+from itertools import islice
 
 from profilerkit.trace import limits
 from profilerkit.trace.kineto.buffer import BLANK
@@ -11,12 +13,13 @@ from profilerkit.trace.kineto.ledger import Ledger
 from profilerkit.trace.kineto.metadata import Document, parse_document, parse_fields
 from profilerkit.trace.kineto.records import Events
 from profilerkit.trace.kineto.repair import ELEMENTS, UNDECODABLE, Found, Repairer
+from profilerkit.trace.limits import REPAIRED_BYTES
 
 # An event whose text holds the separator itself was cut by mistake; so many pieces are tried as one.
 _JOINED_PIECES = 8
 _JOINED_BYTES = 1024 * 1024
 # The end of all events is looked for at so many closing brackets from either side of a piece.
-_CLOSINGS_TRIED = 32
+_CLOSINGS_TRIED = 16
 # What follows the bracket that ends the events: another key, the end of the document, or nothing.
 _CLOSING = re.compile(rb'\](?=[\s\0]*(?:,\s*"|\}|\Z))')
 _TAILS_BYTES = (64 * 1024, 1024 * 1024, limits.TAIL_BYTES)
@@ -106,9 +109,10 @@ class Salvage:
         if final:
             piece = piece.rstrip(BLANK + b",")
         if not self._ledger.may_repair:
-            if not self._events_end_in(pieces, index, offset, last=last):
-                self._ledger.drop(piece, offset + start)
-            return 1 if self.document is None else len(pieces) - index
+            if self._events_end_in(pieces, index, offset, last=last):
+                return len(pieces) - index
+            self._ledger.drop(piece, offset + start)
+            return 1
         found = self._repairer.read_piece(piece)
         if found is not None:
             self._take(found, piece, offset + start)
@@ -136,20 +140,17 @@ class Salvage:
     def _events_end_in(self, pieces: "_Pieces", index: int, offset: int, *, last: bool) -> bool:
         """Take the events up to the bracket that ends all events and set ``document``, when it is in this piece."""
         start, piece = pieces.text(index)
-        closings = [found.start() for found in _CLOSING.finditer(piece)]
-        if len(closings) > 2 * _CLOSINGS_TRIED:
-            closings[_CLOSINGS_TRIED:-_CLOSINGS_TRIED] = []
         following = b"" if last else self._text.after_chunk
-        for closing in closings:
+        for closing in _closings(piece):
             body = piece[:closing].rstrip(BLANK + b",")
-            found = Found() if not body else self._repairer.read_piece(body)
-            if found is None and closing != closings[-1]:
-                continue
+            events: Events | None = self._repairer.read_exactly(body)
             tail = pieces.chunk[start + closing + 1 :] + following
-            self.document = self._document_with(tail, is_sure=found is not None)
+            self.document = self._document_with(tail, is_sure=events is not None)
             if self.document is None:
                 continue
-            if found is not None:
+            if events is not None:
+                self._take(Found(events), body, offset + start)
+            elif (found := self._repairer.read_piece(body)) is not None:
                 self._take(found, body, offset + start)
             else:
                 self._recover(body, offset + start)
@@ -202,19 +203,25 @@ class Salvage:
                 bracket and brace make a document too.
         """
         buffer = self._text.buffer
-        document = None
         for size in _TAILS_BYTES:
             buffer.fill_to(size)
-            whole = tail + buffer.copy(size)
+            whole = tail[: limits.TAIL_BYTES] + buffer.copy(size)
             document = parse_document(self._text.head, whole)
-            if document is None and b'"ph"' in whole:
-                return None
             if document is not None:
-                if document.following.startswith(",") or (document.following and not is_sure):
+                if document.following and not (is_sure and document.following.startswith(("{", "["))):
                     return None
                 break
+            if b'"ph"' in whole:
+                return None
         buffer.start += min(size, len(buffer))
         return document or parse_fields(self._text.head + b"null" + whole)
+
+
+def _closings(piece: bytes) -> list[int]:
+    """Return where brackets stand that may end all events: some from either side of the piece."""
+    ends = [found.start() for found in islice(_CLOSING.finditer(piece, 0, REPAIRED_BYTES), _CLOSINGS_TRIED)]
+    start = max(ends[-1] + 1 if ends else 0, len(piece) - REPAIRED_BYTES)
+    return ends + [found.start() for found in deque(_CLOSING.finditer(piece, start), _CLOSINGS_TRIED)]
 
 
 class _Pieces:
@@ -248,7 +255,7 @@ def _end_of_value(text: str, at: int) -> int | None:
     if text[at] != "{":
         return None
     try:
-        return _OBJECT.raw_decode(text, at)[1]
+        return at + int(_OBJECT.raw_decode(text[at : at + REPAIRED_BYTES])[1])
     except (ValueError, RecursionError):
         return None
 
