@@ -33,14 +33,21 @@ class Ledger:
         """Count elements of the event list that need no word."""
         self.events += count
 
-    def repair(self, text: bytes, offset: int, count: int = 1) -> None:
-        """Count repaired events, which were passed already."""
-        self._sample("repaired", text, offset)
+    def repair(self, text: bytes, offset: int, count: int = 1, *, before: int = 0) -> None:
+        """Count repaired events, which are yet to be passed.
+
+        Args:
+            text: how the first of them is written.
+            offset: where in the plain text it begins, in bytes.
+            count: how many.
+            before: elements yet to be passed before it.
+        """
+        self._sample("repaired", text, offset, self.events + before)
         self.repaired += count
 
-    def drop(self, text: bytes, offset: int, count: int = 1) -> None:
-        """Count pieces that could not be read."""
-        self._sample("dropped", text, offset)
+    def drop(self, text: bytes, offset: int, count: int = 1, *, before: int = 0) -> None:
+        """Count and pass pieces that could not be read; the arguments are those of ``repair``."""
+        self._sample("dropped", text, offset, self.events + before)
         self.dropped += count
         self.events += count
 
@@ -69,10 +76,10 @@ class Ledger:
         """Whether so much was dropped, and so little read, that reading on makes no sense."""
         return self.dropped > DROPPED_PIECES and self.dropped > 0.9 * self.events
 
-    def _sample(self, what: str, text: bytes, offset: int, event: int | None = None) -> None:
+    def _sample(self, what: str, text: bytes, offset: int, event: int) -> None:
         if not self.strict and len(self.samples) >= _SAMPLES:
             return
-        place = f"event {self.events if event is None else event} at byte {offset}"
+        place = f"event {event} at byte {offset}"
         shown = printable(text[:_SAMPLE_BYTES])
         if self.strict:
             raise UnreadableInputError(f"{self.path} is damaged", cause=f"{place}: {shown}", hint=_STRICT_HINT)

@@ -40,11 +40,19 @@ _NO_CLOSING_QUOTE = re.compile(rf'("name"\s*:\s*"[^"\\]*?)({_NEXT_KEY})')
 
 @dataclass(slots=True)
 class Found:
-    """The events of a piece of text, and how many of them had to be repaired or given up."""
+    """The events of a piece of text, and how many of them had to be repaired or given up.
+
+    Attributes:
+        events: in order.
+        repaired: how many of the events had to be repaired.
+        dropped: how many elements of the piece are no events.
+        first_damaged: the first repaired or dropped element, where the piece has several, and its index.
+    """
 
     events: list[records.Event] = field(default_factory=list)
     repaired: int = 0
     dropped: int = 0
+    first_damaged: tuple[int, bytes] = (0, b"")
 
 
 class Repairer:
@@ -77,11 +85,13 @@ class Repairer:
         except UNDECODABLE:
             return self._read_damaged(piece)
         found = Found()
-        for element in map(bytes, elements):
+        for index, element in enumerate(map(bytes, elements)):
             events = self.read_exactly(element)
             if events is not None:
                 found.events += events
                 continue
+            if not found.first_damaged[1]:
+                found.first_damaged = (index, element)
             damaged = self._read_damaged(element)
             if damaged is None:
                 found.dropped += 1

@@ -23,6 +23,8 @@ _CLOSINGS_TRIED = 16
 # What follows the bracket that ends the events: another key, the end of the document, or nothing.
 _CLOSING = re.compile(rb'\](?=[\s\0]*(?:,\s*"|\}|\Z))')
 _TAILS_BYTES = (64 * 1024, 1024 * 1024, limits.TAIL_BYTES)
+# Decodes as a decimal number, but counts as a repair.
+_STAMP_AS_TEXT = re.compile(rb'"ts"\s*:\s*"')
 _JUNK = re.compile(rb"[\s,\]\0]*")
 _OBJECT = json.JSONDecoder(strict=False)
 
@@ -66,8 +68,9 @@ class Salvage:
             if last and index + count == len(pieces):
                 run = run.rstrip(BLANK + b",")
             events = self._repairer.read_exactly(run)
-            if events is not None:
-                self._take(Found(events), run, offset + start)
+            is_odd = events is not None and _STAMP_AS_TEXT.search(run) is not None
+            if events is not None and (count == 1 or not is_odd):
+                self._take(Found(events, repaired=int(is_odd)), run, offset + start)
                 index += count
                 step *= 2
             elif count > 1:
@@ -84,11 +87,15 @@ class Salvage:
         """Keep the events found in a text, and count what was repaired and dropped in it."""
         self._places.append((len(self._events), self._ledger.events, offset, text))
         self._events += found.events
-        self._ledger.passed(len(found.events))
+        before, damaged = found.first_damaged
+        if damaged:
+            offset += text.index(damaged)
+            text = damaged
         if found.repaired:
-            self._ledger.repair(text, offset, found.repaired)
+            self._ledger.repair(text, offset, found.repaired, before=before)
         if found.dropped:
-            self._ledger.drop(text, offset, found.dropped)
+            self._ledger.drop(text, offset, found.dropped, before=before)
+        self._ledger.passed(len(found.events))
 
     def _flush(self) -> None:
         """Hand the events to the builder, and name the impossible ones among them."""
