@@ -15,6 +15,9 @@ BLOCK_BYTES = 256 * 1024
 # One compressed feed; traces compress 11:1 to 19:1, so it inflates to about one block.
 FEED_BYTES = 16 * 1024
 
+# Enough to see the first keys of a document, device properties of many devices included.
+SNIFFED_BYTES = 256 * 1024
+
 GZIP_MAGIC = b"\x1f\x8b"
 GZIP_WBITS = 31
 
@@ -133,9 +136,14 @@ class BlockSource:
 
 
 def first_plain_bytes(path: Path) -> bytes:
-    """Return the first block of a file, inflated; empty for an empty file.
+    """Return the beginning of a file, inflated, in which its format shows; empty for an empty file.
 
     Raises:
         OSError: the file cannot be opened or read.
     """
-    return next(BlockSource(path).blocks(), b"")
+    head = b""
+    for block in BlockSource(path).blocks():
+        head += block
+        if len(head) >= SNIFFED_BYTES:
+            break
+    return head

@@ -13,8 +13,8 @@ INFLATION_RATIO = 200
 FREE_INFLATED_BYTES = 1024**3
 
 # Real traces hold 75 to 2,100 distinct names. Names past either limit share one entry.
-DISTINCT_TEXTS = 2**19
-TEXT_BYTES = 128 * 1024 * 1024
+DISTINCT_TEXTS = 2**17
+TEXT_BYTES = 64 * 1024 * 1024
 
 # A repair searches a text several times over, and no event is longer than this.
 REPAIRED_BYTES = 256 * 1024

@@ -28,7 +28,6 @@ class EventText:
         separator: the bytes from one event's closing brace to the next one's opening brace.
         chunk_offset: where in the plain text the chunk handed out last begins, in bytes.
         after_chunk: what stands between that chunk and the text in ``buffer``.
-        overlong: texts longer than any event, which were left out: offset and beginning of each.
     """
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
@@ -37,7 +36,6 @@ class EventText:
         self.separator = _LIKELY_SEPARATOR
         self.chunk_offset = 0
         self.after_chunk = b""
-        self.overlong: list[tuple[int, bytes]] = []
         self._fresh = 0  # so many bytes at the end of the window were not yet searched for a separator
         self._is_inside_overlong = False
         self._opening: re.Pattern[bytes] | None = None
@@ -97,7 +95,7 @@ class EventText:
             if self._is_inside_overlong:
                 cut = buffer.data.find(self.separator, unsearched, buffer.end)
                 self._is_inside_overlong = cut < 0
-                buffer.start = (cut if cut >= 0 else buffer.end - width) + width - 1
+                buffer.start = cut + width - 1 if cut >= 0 else max(buffer.start, buffer.end - width)
                 self._fresh = len(buffer) if cut >= 0 else 0
                 continue
             cut = buffer.data.rfind(self.separator, unsearched, buffer.end)
@@ -130,7 +128,8 @@ class EventText:
     def _cut_otherwise(self) -> bytes:
         """Return events up to where the last one in the window begins, for texts whose separators are damaged.
 
-        Learns another separator and returns nothing where there is one; leaves out what is longer than any event.
+        Learns another separator and returns nothing where there is one. Of a text longer than any event the beginning
+        is returned, and what follows is left out up to the next separator.
         """
         buffer = self.buffer
         seen = Counter(_BETWEEN.findall(buffer.data, buffer.start, buffer.end)).most_common(1)
@@ -140,17 +139,16 @@ class EventText:
             return b""
         openings = [found.start() for found in self.opening.finditer(buffer.data, buffer.start + 1, buffer.end)]
         self._has_no_separators = bool(openings)
-        if openings:
-            text = buffer.copy(openings[-1] - buffer.start)
-            self.chunk_offset = buffer.offset
-            buffer.start = openings[-1]
-            self.after_chunk = b""
-            return b"[%b]" % text
-        if len(buffer) > limits.EVENT_BYTES:
-            self.overlong.append((buffer.offset, buffer.copy(_SAMPLED_BYTES)))
-            self._is_inside_overlong = True
-        self._relearn_bytes = max(_RELEARN_BYTES, 2 * len(buffer))
-        return b""
+        end = openings[-1] if openings else buffer.end
+        if not openings and len(buffer) <= limits.EVENT_BYTES:
+            self._relearn_bytes = 2 * len(buffer)
+            return b""
+        self.chunk_offset, self.after_chunk = buffer.offset, b""
+        text = buffer.copy(end - buffer.start)
+        buffer.start = end
+        self._is_inside_overlong = not openings
+        self._relearn_bytes = _RELEARN_BYTES
+        return b"[%b]" % text
 
     @property
     def opening(self) -> re.Pattern[bytes]:
@@ -173,9 +171,6 @@ class EventText:
             self.separator = seen[0] if seen else _LIKELY_SEPARATOR
             self._fresh = len(buffer)
             return
-
-
-_SAMPLED_BYTES = 1024
 
 
 def _end_of_object(text: bytes) -> int:

@@ -19,6 +19,7 @@ class Ledger:
         events: how many elements of the event list were passed so far, read or dropped.
         repaired: events that were read after a repair.
         dropped: pieces that were given up.
+        rejected: events that were read in damaged chunks and are impossible.
         samples: the first few places.
     """
 
@@ -27,6 +28,7 @@ class Ledger:
     events: int = 0
     repaired: int = 0
     dropped: int = 0
+    rejected: int = 0
     samples: list[str] = field(default_factory=list)
 
     def passed(self, count: int) -> None:
@@ -52,7 +54,7 @@ class Ledger:
         self.events += count
 
     def reject(self, text: bytes, offset: int, event: int) -> None:
-        """Note an event that is well formed but impossible; the columns count it."""
+        """Show an event that is well formed but impossible; the columns count it."""
         self._sample("impossible", text, offset, event)
 
     def refuse(self, what: str) -> None:
@@ -69,7 +71,7 @@ class Ledger:
     @property
     def may_repair(self) -> bool:
         """Whether repairs still succeed often enough to be tried."""
-        return self.dropped <= FAILED_REPAIRS + self.repaired
+        return self.dropped + 2 * self.rejected <= FAILED_REPAIRS + self.repaired
 
     @property
     def is_hopeless(self) -> bool:

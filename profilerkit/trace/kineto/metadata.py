@@ -9,7 +9,6 @@ from profilerkit.trace.columns import DeviceProperties, TraceMeta
 from profilerkit.trace.kineto.numbers import whole_number
 from profilerkit.trace.strings import printable_text
 
-_FOLLOWING = 16
 _JSON = json.JSONDecoder(strict=False)
 _RECORDED = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules")
 _KEYS = re.compile(
@@ -28,7 +27,7 @@ class Document:
     Attributes:
         fields: its keys, without the events.
         is_whole: False when it could only be read in parts.
-        following: the beginning of what follows it in the file, without white space and zero bytes.
+        following: what follows it in the text, without white space and zero bytes around it.
         padded: whether zero bytes follow it.
     """
 
@@ -52,7 +51,7 @@ def parse_document(head: bytes, tail: bytes) -> Document | None:
         return None
     after = text[end:]
     fields = value if isinstance(value, dict) else {}
-    return Document(fields, following=after.strip(" \t\r\n\0")[:_FOLLOWING], padded="\0" in after)
+    return Document(fields, following=after.strip(" \t\r\n\0"), padded="\0" in after)
 
 
 def parse_fields(text: bytes) -> Document:

@@ -19,10 +19,16 @@ UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
 
 _BAD_ESCAPE = re.compile(r'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
-_NOT_A_NUMBER = re.compile(r"(?<=[\[,:\s])[-+]?(?:nan|inf|infinity|n/a)(?=\s*[,}\]])", re.IGNORECASE)
-_BAD_FRACTION = re.compile(r"(?<=\d)\.-(?=\d)")
-_TRAILING_COMMA = re.compile(r",\s*(?=[}\]])")
-_EMPTY_VALUE = re.compile(r":\s*(?=[,}])")
+# A whole string, or one of the known slips between strings.
+_SLIP = re.compile(
+    r"""(?P<string>"[^"\\]*+(?:\\.[^"\\]*+)*+")
+    |(?P<no_number>(?<=[\[,:\s])[-+]?(?:nan|inf|infinity|n/a)(?=\s*[,}\]]))
+    |(?P<fraction>(?<=\d)\.-(?=\d))
+    |(?P<comma>,\s*(?=[}\]]))
+    |(?P<no_value>:\s*(?=[,}]))""",
+    re.IGNORECASE | re.DOTALL | re.VERBOSE,
+)
+_MENDED = {"no_number": "null", "fraction": ".", "comma": "", "no_value": ": null"}
 _TEXT_KEY = re.compile(r'"(?:name|Call stack|Module Hierarchy)"\s*:')
 # An event has a few texts that may hold anything; where there are more the pattern below would search too long.
 _TEXTS_SEARCHED = 8
@@ -92,7 +98,7 @@ class Repairer:
                 continue
             if not found.first_damaged[1]:
                 found.first_damaged = (index, element)
-            damaged = self._read_damaged(element)
+            damaged = self._read_damaged(element, is_json=True)
             if damaged is None:
                 found.dropped += 1
             else:
@@ -101,9 +107,13 @@ class Repairer:
                 found.dropped += damaged.dropped
         return found
 
-    def _read_damaged(self, piece: bytes) -> Found | None:
+    def _read_damaged(self, piece: bytes, *, is_json: bool = False) -> Found | None:
         """Return the events of a piece after the mildest repair that lets JSON read it, or None."""
-        for text in _repairs(piece.decode("utf-8", "replace")):
+        plain = piece.decode("utf-8", "replace")
+        for text in (plain, *_repairs(plain)) if is_json else _repairs(plain):
+            events = self.read_exactly(text.encode("utf-8", "replace"))
+            if events is not None:
+                return Found(events, repaired=len(events))
             try:
                 values = json.loads(f"[{text}]", strict=False, parse_float=Decimal)
             except (ValueError, RecursionError, InvalidOperation):
@@ -121,17 +131,27 @@ class Repairer:
 
 
 def _repairs(text: str) -> Iterator[str]:
-    yield text
-    text = _BAD_ESCAPE.sub(lambda found: found[0] if found[1] else r"\\", text)
-    text = _NOT_A_NUMBER.sub("null", text)
-    text = _BAD_FRACTION.sub(".", text)
-    text = _TRAILING_COMMA.sub("", text)
-    text = _EMPTY_VALUE.sub(": null", text)
-    yield text
-    if len(_TEXT_KEY.findall(text)) > _TEXTS_SEARCHED:
-        return
-    yield _NO_OPENING_QUOTE.sub(r'\1"\2', _NO_CLOSING_QUOTE.sub(r'\1"\2', text))
-    yield _QUOTED_TEXT.sub(lambda found: found[1] + _BARE_QUOTE.sub(_escaped_quote, found[2]), text)
+    """Yield the text after ever bolder repairs."""
+    yield _mended(text)
+    if len(_TEXT_KEY.findall(text)) <= _TEXTS_SEARCHED:
+        yield _mended(_NO_OPENING_QUOTE.sub(r'\1"\2', _NO_CLOSING_QUOTE.sub(r'\1"\2', text)))
+        yield _mended(_QUOTED_TEXT.sub(lambda found: found[1] + _BARE_QUOTE.sub(_escaped_quote, found[2]), text))
+
+
+def _mended(text: str) -> str:
+    """Return the text with bad escapes and known slips between its strings mended."""
+    return _SLIP.sub(_mended_slip, text)
+
+
+def _mended_slip(found: re.Match[str]) -> str:
+    kind = found.lastgroup or ""
+    if kind != "string":
+        return _MENDED[kind]
+    return _BAD_ESCAPE.sub(_mended_escape, found[0]) if "\\" in found[0] else found[0]
+
+
+def _mended_escape(found: re.Match[str]) -> str:
+    return found[0] if found[1] else r"\\"
 
 
 def _escaped_quote(found: re.Match[str]) -> str:

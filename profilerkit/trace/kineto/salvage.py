@@ -22,6 +22,8 @@ _JOINED_BYTES = 1024 * 1024
 _CLOSINGS_TRIED = 16
 # What follows the bracket that ends the events: another key, the end of the document, or nothing.
 _CLOSING = re.compile(rb'\](?=[\s\0]*(?:,\s*"|\}|\Z))')
+# What a second document in the file begins with: a list of events, or a key that no event begins with.
+_DOCUMENT = re.compile(r'\[\s*\{|\{\s*"(?!(?:ph|name|cat|pid|tid|ts|dur|id|args|bp|s)")\w+"\s*:')
 _TAILS_BYTES = (64 * 1024, 1024 * 1024, limits.TAIL_BYTES)
 # Decodes as a decimal number, but counts as a repair.
 _STAMP_AS_TEXT = re.compile(rb'"ts"\s*:\s*"')
@@ -103,7 +105,9 @@ class Salvage:
         places, self._places = self._places, []
         if not events:
             return
+        before = self._builder.dropped.total()
         self._builder.add(events)
+        self._ledger.rejected += self._builder.dropped.total() - before
         for index in self._builder.rejected:
             first, event, offset, text = next(place for place in reversed(places) if place[0] <= index)
             start, element = element_at(text, index - first)
@@ -177,7 +181,7 @@ class Salvage:
             end = _end_of_value(text, at)
             if end is not None:
                 found = self._repairer.read_piece(piece[at:end]) or Found(dropped=1)
-                found.repaired += b"]" in junk[0]
+                found.repaired += b"]" in junk[0] or (at > 0 and b"," not in junk[0])
             else:
                 opening = self._text.opening.search(piece, at + 1)
                 end = opening.start() if opening else len(piece)
@@ -215,7 +219,8 @@ class Salvage:
             whole = tail[: limits.TAIL_BYTES] + buffer.copy(size)
             document = parse_document(self._text.head, whole)
             if document is not None:
-                if document.following and not (is_sure and document.following.startswith(("{", "["))):
+                following = document.following
+                if following and not (is_sure and (_DOCUMENT.match(following) or '"ph"' not in following)):
                     return None
                 break
             if b'"ph"' in whole:

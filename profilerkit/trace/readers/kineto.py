@@ -77,14 +77,14 @@ class _Pass:
         self._salvage.note_empty_list()
         while self._salvage.document is None and self._read_chunk():
             pass
-        for offset, text in self._text.overlong:
-            self._ledger.drop(text, offset)
 
     def _read_chunk(self) -> bool:
         """Read the next events; False when there are no more, or reading on makes no sense."""
         array = self._text.next_array()
         if not array:
             offset, rest = self._text.buffer.offset, self._text.buffer.take_all()
+            if b"\0" in rest[-1:]:
+                self._notes.append("the text ends in zero bytes")
             self._salvage.read(rest, offset, last=True)
             return False
         try:
@@ -135,17 +135,21 @@ class _Pass:
     def _document(self) -> tuple[Document, list[str]]:
         """Return what the file says beside its events, and what is wrong with it as a whole."""
         document, buffer = self._salvage.document, self._text.buffer
-        followed, padded = bool(buffer.take_all().strip(BLANK)), False
+        after = buffer.take_all()
+        following, padded = after.strip(BLANK)[:1], b"\0" in after
         while buffer.fill():  # the checksum of compressed data is only known at its end
-            rest = buffer.take_all()
-            followed, padded = followed or bool(rest.strip(BLANK)), padded or b"\0" in rest
+            after = buffer.take_all()
+            following, padded = following or after.strip(BLANK)[:1], padded or b"\0" in after
         notes = [*self._source.notes, *self._notes]
         if document is None:
             return parse_document(self._text.head, b"}") or parse_fields(self._text.head), notes
         if not document.is_whole:
             notes.append("the metadata around the events is damaged and was read key by key")
-        if document.following or followed:
+        following = document.following[:1].encode() or following
+        if following in (b"{", b"["):
             notes.append("another document follows the first; only the first was read")
+        elif following:
+            notes.append("text that is no part of the trace follows it and was ignored")
         elif document.padded or padded:
             notes.append("zero bytes follow the text and were ignored")
         return document, notes
