@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_recipes import plain, span, write
 
@@ -301,6 +301,7 @@ def test_hostile_names_come_back_as_they_are(read):
     assert [columns.strings[i] for i in columns.name] == HOSTILE
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.text(), st.integers(0, 2**40), st.integers(0, 2**40)), min_size=1, max_size=30))
 def test_any_names_and_times_survive_the_round_trip(tmp_path_factory, rows):
     events = [span(name, ts=ts, dur=dur) for name, ts, dur in rows]

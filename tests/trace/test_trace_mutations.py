@@ -3,12 +3,13 @@
 import random
 
 import pytest
-from trace_mutations import TRACES, Original, check, mutated
+import trace_mutations
+from trace_mutations import TRACES, Mutation, Original, check, mutated, originals, run_seed
 
 from profilerkit.trace import blocks
 
-# Found by scripts/fuzz_reader; each was mended.
-FUZZED_SEEDS = []
+# Each broke a promise of the reader once.
+FUZZED_SEEDS = [290, 105990, 203328, 205439, 209248, 1004930]
 
 
 @pytest.fixture(scope="module", params=TRACES)
@@ -26,3 +27,25 @@ def test_mutated_trace_is_read_but_for_the_damage(original, tmp_path, monkeypatc
             check(original, mutation, tmp_path / "trace.json")
         except Exception as error:
             raise AssertionError(f"seed {seed}, {mutation.kinds} at {mutation.touched}") from error
+
+
+@pytest.mark.parametrize("seed", FUZZED_SEEDS)
+def test_seeds_that_once_failed_hold(tmp_path, seed):
+    path = tmp_path / "trace.json"
+    run_seed(originals(path), seed, path)
+
+
+def test_check_notices_lost_and_invented_events(original, tmp_path, monkeypatch):
+    """The check itself can fail: it is shown columns of other texts than the damaged one."""
+    cut = len(original.text) // 2
+    half = original.text[:cut]
+    whole = Mutation(original.text, ["flip"], [(cut, cut + 1)])
+    real = trace_mutations.read_trace
+    for text, complaint in (
+        (half, "events lost"),
+        (original.text.replace(b"41.017", b"41.018"), "invented"),
+    ):
+        (tmp_path / "other.json").write_bytes(text)
+        monkeypatch.setattr(trace_mutations, "read_trace", lambda *_, **__: real(tmp_path / "other.json"))
+        with pytest.raises(AssertionError, match=complaint):
+            check(original, whole, tmp_path / "trace.json")

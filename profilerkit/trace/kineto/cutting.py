@@ -52,9 +52,7 @@ class EventText:
         if not len(buffer):
             return "the file is empty"
         if not buffer.startswith(b"[") and not self._find_key():
-            if len(buffer) > limits.HEAD_BYTES:
-                return f"it has no 'traceEvents' in its first {limits.HEAD_BYTES // 1024**2} MiB"
-            return "its JSON has no 'traceEvents' list"
+            return f"its JSON has no 'traceEvents' list in its first {limits.HEAD_BYTES // 1024**2} MiB"
         if not buffer.startswith(b"["):
             return "its 'traceEvents' is not a list"
         buffer.start += 1

@@ -163,6 +163,8 @@ def event_from(value: object, wanted: Wanted) -> records.Event | None:
     if not isinstance(value, dict):
         return None
     phase = value.get("ph")
+    if not isinstance(phase, str):
+        return None
     if phase in records.UNUSED_PHASES:
         return records.Counter()
     name, pid, tid = _text(value.get("name")), _identity(value.get("pid")), _identity(value.get("tid"))

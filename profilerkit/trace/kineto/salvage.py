@@ -181,7 +181,8 @@ class Salvage:
             end = _end_of_value(text, at)
             if end is not None:
                 found = self._repairer.read_piece(piece[at:end]) or Found(dropped=1)
-                found.repaired += b"]" in junk[0] or (at > 0 and b"," not in junk[0])
+                is_misplaced = b"]" in junk[0] or (at > 0 and b"," not in junk[0])
+                found.repaired += is_misplaced and len(found.events) > found.repaired
             else:
                 opening = self._text.opening.search(piece, at + 1)
                 end = opening.start() if opening else len(piece)
