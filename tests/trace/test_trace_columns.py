@@ -217,6 +217,16 @@ def test_flows_are_kept_with_their_kind(read):
     assert rows == [(4, False, 6000), (4, True, 5000), (9, True, 7000)]
 
 
+def test_flows_are_in_the_order_of_the_file(read):
+    links = [
+        {"ph": "s" if index % 3 else "f", "id": index, "cat": "ac2g", "name": "f", "pid": 1, "tid": 1, "ts": index}
+        for index in range(50)
+    ]
+    flows = read([span(), *links]).flows
+    assert flows.id.tolist() == list(range(50))
+    assert flows.starts.tolist() == [index % 3 > 0 for index in range(50)]
+
+
 def test_flow_kinds_are_string_ids(read):
     columns = read([span(), {"ph": "s", "id": 4, "cat": "async_cpu_to_gpu", "name": "f", "pid": 1, "tid": 1, "ts": 5}])
     assert [columns.strings[kind] for kind in columns.flows.kind] == ["async_cpu_to_gpu"]

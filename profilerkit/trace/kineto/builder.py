@@ -38,19 +38,7 @@ Stamps = tuple[I64, F64]
 Values = dict[str, npt.NDArray[Any]]
 Dtypes = dict[str, npt.DTypeLike]
 
-_TIMED = frozenset(
-    (
-        records.Span,
-        records.WideSpan,
-        records.ExactSpan,
-        records.FlowStart,
-        records.ExactFlowStart,
-        records.FlowEnd,
-        records.ExactFlowEnd,
-        records.Instant,
-        records.ExactInstant,
-    )
-)
+_FAMILIES: tuple[type, ...] = (Span, FlowStart, Instant)
 _COUNTED = frozenset((records.Begin, records.End, records.SkippedFlowStart, records.SkippedFlowEnd))
 _NAMING = frozenset(("process_name", "thread_name"))
 _DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
@@ -133,21 +121,23 @@ class ColumnBuilder:
         """
         self.rejected.clear()
         found = set(map(type, events))
-        groups: list[tuple[Any, list[Any], Stamps]] = []
-        for kind in found & _TIMED:
-            group: list[Any] = [event for event in events if type(event) is kind] if len(found) > 1 else events
+        groups: list[tuple[type, list[Any], Stamps]] = []
+        for family in _FAMILIES:
+            kinds = [kind for kind in found if issubclass(kind, family)]
+            if not kinds:
+                continue
+            group: list[Any] = events if kinds == list(found) else [event for event in events if type(event) in kinds]
             stamps = clocks.stamps_to_ns([event.ts for event in group])
             if stamps is None:
                 self.detail = self._least = Detail.EXACT
                 return False
-            groups.append((kind, group, stamps))
-        groups.sort(key=lambda entry: not issubclass(entry[0], Span))
-        for kind, group, stamps in groups:
-            if issubclass(kind, FlowStart):
-                self._add_flows(group, stamps, are_starts=not issubclass(kind, FlowEnd))
-            elif issubclass(kind, Instant):
+            groups.append((family, group, stamps))
+        for family, group, stamps in groups:
+            if family is FlowStart:
+                self._add_flows(group, stamps)
+            elif family is Instant:
                 self._add_memory(group, stamps)
-            elif not self._add_spans(kind, group, stamps, _Chunk(events, text, separator)):
+            elif not self._add_spans(type(group[0]), group, stamps, _Chunk(events, text, separator)):
                 return False
         if Metadata in found:
             self._names += [event for event in events if isinstance(event, Metadata) and event.name in _NAMING]
@@ -257,12 +247,12 @@ class ColumnBuilder:
                 possible &= ~bad
         return possible
 
-    def _add_flows(self, flows: list[FlowStart], stamps: Stamps, *, are_starts: bool) -> None:
+    def _add_flows(self, flows: list[FlowStart], stamps: Stamps) -> None:
         pairs = zip([flow.pid for flow in flows], [flow.tid for flow in flows], strict=True)
         values: Values = {
             "id": whole_numbers([flow.id for flow in flows]),
             "kind": small_numbers(list(map(self.strings.__getitem__, [flow.cat for flow in flows]))),
-            "starts": np.full(len(flows), are_starts),
+            "starts": np.array([not isinstance(flow, FlowEnd) for flow in flows]),
             "ts_ns": stamps[0],
             "thread": small_numbers(list(map(self.threads.__getitem__, pairs))),
         }

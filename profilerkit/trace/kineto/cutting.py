@@ -16,6 +16,7 @@ _LIKELY_SEPARATOR = b"},\n  {"
 _OPENING = re.compile(rb'\{\s*"(ph|name|cat|pid|tid|ts|dur|id|args|bp)"\s*:')
 # Without a single separator in this much text the one learnt from the first two events was wrong.
 _RELEARN_BYTES = 4 * 1024 * 1024
+# The first two events and the keys that events begin with show in this much.
 _LEARNT_BYTES = 1024 * 1024
 
 
@@ -163,7 +164,7 @@ class EventText:
             text = buffer.copy()
             first = _end_of_object(text)
             found = _BETWEEN.match(text, first - 1) if first else None
-            if found is None and len(text) <= _RELEARN_BYTES and buffer.fill():
+            if found is None and len(text) <= _LEARNT_BYTES and buffer.fill():
                 continue
             seen = [found[0]] if found else [text for text, _ in Counter(_BETWEEN.findall(text)).most_common(1)]
             self.separator = seen[0] if seen else _LIKELY_SEPARATOR

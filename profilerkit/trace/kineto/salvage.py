@@ -64,7 +64,7 @@ class Salvage:
         """
         pieces = _Pieces(chunk, self._text.separator)
         index, step = 0, len(pieces)
-        while index < len(pieces) and self.document is None:
+        while index < len(pieces) and self.document is None and not self._ledger.is_hopeless:
             count = min(step, len(pieces) - index)
             start, run = pieces.text(index, count)
             if last and index + count == len(pieces):
@@ -151,6 +151,8 @@ class Salvage:
     def _events_end_in(self, pieces: "_Pieces", index: int, offset: int, *, last: bool) -> bool:
         """Take the events up to the bracket that ends all events and set ``document``, when it is in this piece."""
         start, piece = pieces.text(index)
+        if b"]" not in piece:
+            return False
         following = b"" if last else self._text.after_chunk
         for closing in _closings(piece):
             body = piece[:closing].rstrip(BLANK + b",")
