@@ -8,10 +8,15 @@ from typing import IO, Protocol, cast
 
 from isal import isal_zlib
 
+from profilerkit.trace.limits import FREE_INFLATED_BYTES, INFLATION_RATIO
+
 # Decoded events fall out of the L2 cache above 256 KiB: 16 MiB blocks decode 1.6 times slower.
 BLOCK_BYTES = 256 * 1024
 # One compressed feed; traces compress 11:1 to 19:1, so it inflates to about one block.
 FEED_BYTES = 16 * 1024
+
+# Enough to see the first keys of a document, device properties of many devices included.
+SNIFFED_BYTES = 256 * 1024
 
 GZIP_MAGIC = b"\x1f\x8b"
 GZIP_WBITS = 31
@@ -42,6 +47,7 @@ class BlockSource:
     path: Path
     truncated: bool = False
     notes: list[str] = field(default_factory=list)
+    _inflated_bytes: int = 0
 
     def blocks(self) -> Iterator[bytes]:
         """Yield the plain bytes in order; everything before a damaged spot is yielded first.
@@ -71,9 +77,14 @@ class BlockSource:
                 except _IGZIP_ERROR:
                     yield self._before_damage(file, member_start, feed_start, yielded_bytes)
                     return
-                if plain:
-                    yielded_bytes += len(plain)
-                    yield plain
+                for start in range(0, len(plain), BLOCK_BYTES):
+                    yield plain[start : start + BLOCK_BYTES] if len(plain) > BLOCK_BYTES else plain
+                yielded_bytes += len(plain)
+                self._inflated_bytes += len(plain)
+                if self._inflated_bytes > max(FREE_INFLATED_BYTES, INFLATION_RATIO * file.tell()):
+                    self.truncated = True
+                    self.notes.append(f"more than {INFLATION_RATIO} times its size when inflated, so read no further")
+                    return
                 if not inflater.eof:
                     feed = file.read(FEED_BYTES)
             if not inflater.eof:
@@ -125,9 +136,14 @@ class BlockSource:
 
 
 def first_plain_bytes(path: Path) -> bytes:
-    """Return the first block of a file, inflated; empty for an empty file.
+    """Return the beginning of a file, inflated, in which its format shows; empty for an empty file.
 
     Raises:
         OSError: the file cannot be opened or read.
     """
-    return next(BlockSource(path).blocks(), b"")
+    head = b""
+    for block in BlockSource(path).blocks():
+        head += block
+        if len(head) >= SNIFFED_BYTES:
+            break
+    return head

@@ -1,5 +1,6 @@
 """Microseconds as traces write them into exact nanoseconds."""
 
+import struct
 from collections.abc import Sequence
 from decimal import Decimal
 
@@ -20,10 +21,10 @@ LONGEST_DURATION_US = 10 * 365.25 * 86_400 * 1e6
 
 
 def float_us(values: Sequence[Microseconds]) -> F64:
-    """Return the values as ``(n,)`` float64 µs; what no float can hold becomes infinite."""
+    """Return the values as ``(n,)`` float64 µs, read-only; what no float can hold becomes infinite."""
     try:
-        return np.fromiter(values, np.float64, len(values))
-    except (OverflowError, ValueError):
+        return np.frombuffer(struct.pack(f"{len(values)}d", *values), np.float64)
+    except (OverflowError, ValueError, struct.error):
         return np.fromiter(map(_float_or_not, values), np.float64, len(values))
 
 
@@ -49,8 +50,8 @@ def stamps_to_ns(values: Sequence[Microseconds]) -> tuple[I64, F64] | None:
     """
     us = float_us(values)
     ns = us_to_ns(us)
-    far = np.abs(us) >= EXACT_FLOAT_US
-    if far.any():
+    if len(us) and not (us.min() > -EXACT_FLOAT_US and us.max() < EXACT_FLOAT_US):
+        far = np.abs(us) >= EXACT_FLOAT_US
         types = set(map(type, values))
         if float in types and any(type(values[index]) is float for index in np.flatnonzero(far).tolist()):
             return None
@@ -70,9 +71,8 @@ def us_to_ns(microseconds: F64) -> I64:
     >>> us_to_ns(np.array([4458676524648.797, 0.001, -1.5])).tolist()
     [4458676524648797, 1, -1500]
     """
-    held = is_time(microseconds)
-    if not held.all():
-        microseconds = np.where(held, microseconds, 0.0)
+    if len(microseconds) and not (microseconds.min() >= -LAST_US and microseconds.max() <= LAST_US):
+        microseconds = np.where(is_time(microseconds), microseconds, 0.0)
     whole = np.floor(microseconds)
     ns: I64 = whole.astype(np.int64) * 1000 + np.rint((microseconds - whole) * 1000).astype(np.int64)
     return ns

@@ -1,7 +1,7 @@
 """TraceColumns: one rank's trace as a struct of numpy arrays."""
 
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import Flag, IntEnum, auto
 
 import numpy as np
 import numpy.typing as npt
@@ -28,9 +28,40 @@ class Category(IntEnum):
     OVERHEAD = 10  # the profiler's own work
 
 
+class Wanted(Flag):
+    """What is read beside the complete events of host and device; it costs time and memory.
+
+    Attributes:
+        PYTHON: the frames of Python stacks, 60 to 90 % of the events of a trace recorded with stacks. Without it only
+            frames of garbage collection and compilation are read.
+        FLOWS: flow links. They are read without being asked for when device work has no correlation to be joined by.
+        MEMORY: ``[memory]`` instants.
+        SHAPES: ``Input Dims`` and ``Input type`` of operators.
+    """
+
+    NOTHING = 0
+    PYTHON = auto()
+    FLOWS = auto()
+    MEMORY = auto()
+    SHAPES = auto()
+    EVERYTHING = PYTHON | FLOWS | MEMORY | SHAPES
+
+
+# What the analysis uses.
+ANALYZED = Wanted.PYTHON | Wanted.MEMORY
+
+
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """What was wrong with the file and what was done about it."""
+    """What was wrong with the file and what was done about it.
+
+    Attributes:
+        repaired: events that were read after a repair of their text.
+        dropped: events, or pieces of text in their place, that were given up.
+        truncated: whether the file ends early, or what follows a damaged spot was given up.
+        samples: the first places: event number, byte offset in the plain text, and the text itself. Hostile.
+        notes: what was left out, repaired or ignored and why, one sentence each.
+    """
 
     repaired: int = 0
     dropped: int = 0
@@ -125,6 +156,8 @@ class TraceColumns:
         input_dims: int32 ids into ``strings`` of the raw JSON of ``Input Dims``, -1 where absent.
         strings: id to text. Hostile: escape before showing.
         threads: id to (pid, tid) as text.
+        read: what was read; what was not is empty, or -1.
+        frames_left_out: Python frames in the file that are not among the events because they were not wanted.
     """
 
     meta: TraceMeta
@@ -147,6 +180,8 @@ class TraceColumns:
     collectives: tuple[CollectiveArgs, ...]
     flows: Flows
     memory: MemoryInstants
+    read: Wanted = Wanted.EVERYTHING
+    frames_left_out: int = 0
 
     def __len__(self) -> int:
         return len(self.ts_ns)

@@ -2,6 +2,11 @@
 
 from collections.abc import Hashable
 
+from profilerkit.trace.limits import DISTINCT_TEXTS, TEXT_BYTES
+
+# Stands for every text past the limits.
+OTHER_TEXTS = "(other names)"
+
 
 def printable_text(text: str) -> str:
     r"""Return the text with lone surrogates replaced, so that it can always be encoded.
@@ -9,18 +14,30 @@ def printable_text(text: str) -> str:
     >>> printable_text("a\ud800b")
     'a?b'
     """
-    return text.encode("utf-8", "replace").decode()
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 class StringIds(dict[str, int]):
     """Text to id; a lookup of an unknown text gives it the next id.
+
+    Attributes:
+        refused: how many lookups of texts past the limits got the id of ``OTHER_TEXTS``.
 
     >>> ids = StringIds()
     >>> [ids["a"], ids["b"], ids["a"]], list(ids)
     ([0, 1, 0], ['a', 'b'])
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused = 0
+        self._room_bytes = TEXT_BYTES
+
     def __missing__(self, text: str) -> int:
+        if len(self) >= DISTINCT_TEXTS or len(text) > self._room_bytes:
+            self.refused += 1
+            return self.setdefault(OTHER_TEXTS, len(self))
+        self._room_bytes -= len(text)
         self[text] = new_id = len(self)
         return new_id
 
@@ -33,7 +50,9 @@ class RawTextIds(dict[bytes, int]):
         self._strings = strings
 
     def __missing__(self, raw: bytes) -> int:
-        self[raw] = text_id = self._strings[raw.decode("utf-8", "replace")]
+        text_id = self._strings[raw.decode("utf-8", "replace")]
+        if not self._strings.refused:
+            self[raw] = text_id
         return text_id
 
 
@@ -48,9 +67,15 @@ class ThreadIds(dict[tuple[Hashable, Hashable], int]):
     def __init__(self) -> None:
         super().__init__()
         self.texts: dict[tuple[str, str], int] = {}
+        self.refused = 0
+        self._room_bytes = TEXT_BYTES
 
     def __missing__(self, pair: tuple[Hashable, Hashable]) -> int:
         text = (id_text(pair[0]), id_text(pair[1]))
+        self._room_bytes -= len(text[0]) + len(text[1])
+        if len(self) >= DISTINCT_TEXTS or self._room_bytes < 0:
+            self.refused += 1
+            return self.texts.setdefault((OTHER_TEXTS, OTHER_TEXTS), len(self.texts))
         self[pair] = thread = self.texts.setdefault(text, len(self.texts))
         return thread
 

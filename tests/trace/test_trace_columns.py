@@ -3,17 +3,17 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_recipes import plain, span, write
 
-from profilerkit.trace.columns import Category, CollectiveArgs, DeviceProperties
+from profilerkit.trace.columns import Category, CollectiveArgs, DeviceProperties, Wanted
 from profilerkit.trace.readers import read_trace
 
 
 @pytest.fixture
 def read(tmp_path):
-    return lambda events, **fields: read_trace(write(tmp_path, plain(events, **fields)))
+    return lambda events, **fields: read_trace(write(tmp_path, plain(events, **fields)), wanted=Wanted.EVERYTHING)
 
 
 CATEGORIES = {
@@ -171,7 +171,7 @@ def test_shapes_and_types_are_interned_as_their_text(tmp_path):
         '{"ph": "X", "cat": "cpu_op", "name": "mm", "ts": 2, "dur": 1, "args": {"Input Dims": [[2, 3], []]}},'
         '{"ph": "X", "cat": "kernel", "name": "k", "ts": 3, "dur": 1, "args": {}}]}'
     )
-    columns = read_trace(write(tmp_path, text))
+    columns = read_trace(write(tmp_path, text), wanted=Wanted.EVERYTHING)
     assert [columns.strings[i] if i >= 0 else None for i in columns.input_dims] == [
         "[[2, 3], []]",
         "[[2, 3], []]",
@@ -215,6 +215,16 @@ def test_flows_are_kept_with_their_kind(read):
     flows = read([span(), flow("s", 4, "ac2g", 1, 5), flow("f", 4, "ac2g", 2, 6), flow("s", 9, "fwdbwd", 1, 7)]).flows
     rows = sorted(zip(flows.id.tolist(), flows.starts.tolist(), flows.ts_ns.tolist(), strict=True))
     assert rows == [(4, False, 6000), (4, True, 5000), (9, True, 7000)]
+
+
+def test_flows_are_in_the_order_of_the_file(read):
+    links = [
+        {"ph": "s" if index % 3 else "f", "id": index, "cat": "ac2g", "name": "f", "pid": 1, "tid": 1, "ts": index}
+        for index in range(50)
+    ]
+    flows = read([span(), *links]).flows
+    assert flows.id.tolist() == list(range(50))
+    assert flows.starts.tolist() == [index % 3 > 0 for index in range(50)]
 
 
 def test_flow_kinds_are_string_ids(read):
@@ -301,6 +311,7 @@ def test_hostile_names_come_back_as_they_are(read):
     assert [columns.strings[i] for i in columns.name] == HOSTILE
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.text(), st.integers(0, 2**40), st.integers(0, 2**40)), min_size=1, max_size=30))
 def test_any_names_and_times_survive_the_round_trip(tmp_path_factory, rows):
     events = [span(name, ts=ts, dur=dur) for name, ts, dur in rows]

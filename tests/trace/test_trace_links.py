@@ -1,7 +1,7 @@
 """Which runtime call launched which device work."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_recipes import plain, span, write
 
@@ -88,6 +88,7 @@ def test_trace_without_device_work_has_no_links(links):
 rows = st.lists(st.tuples(st.sampled_from(["call", "launch", "kernel"]), st.integers(-1, 6)), min_size=1, max_size=25)
 
 
+@settings(deadline=None)
 @given(rows)
 def test_links_agree_with_a_search_row_by_row(tmp_path_factory, rows):
     makers = {"call": lambda c: call("cudaFree", c), "launch": lambda c: call("cudaLaunchKernel", c), "kernel": kernel}

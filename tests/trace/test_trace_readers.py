@@ -20,7 +20,7 @@ class PlainTextReader:
     def sniff(self, head):
         return head.startswith(b"TRACE")
 
-    def read(self, path):
+    def read(self, path, *, wanted, strict):
         return f"read {path.name}"
 
 

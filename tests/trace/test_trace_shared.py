@@ -1,20 +1,24 @@
 """Real traces of many releases and devices, against json.load and integer arithmetic."""
 
+import dataclasses
 import gzip
 import json
 from collections import Counter
 from decimal import Decimal
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
-from profilerkit.trace.columns import Category, Damage
+from profilerkit.trace.columns import Category, Damage, Wanted
 from profilerkit.trace.links import launch_of
 from profilerkit.trace.readers import read_trace
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 FILES = sorted(TRACES.glob("*/*.json.gz")) + sorted(TRACES.glob("torch_legacy_list/*.json"))
+# Written in spring 2024.
+EPOCH_WITH_DECIMALS = {"ns_resolution"}
 DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 
 pytestmark = [
@@ -38,7 +42,7 @@ def test_columns_equal_the_parsed_document(path):
     events, document = loaded(path)
     spans = [event for event in events if event["ph"] == "X"]
     args = [event.get("args") or {} for event in spans]
-    columns = read_trace(path)
+    columns = read_trace(path, wanted=Wanted.EVERYTHING)
 
     assert columns.damage == Damage()
     assert columns.ts_ns.tolist() == [exact_ns(event["ts"]) for event in spans]
@@ -58,9 +62,63 @@ def test_columns_equal_the_parsed_document(path):
     assert columns.meta.rank == document.get("distributedInfo", {}).get("rank")
 
 
+def layouts(path):
+    """The same document in other layouts; all but the last keep the digits of every number."""
+    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    yield "plain", text
+    yield "gzip", gzip.compress(text, 1)
+    yield "indent 1", msgspec.json.format(text, indent=1)
+    yield "compact", msgspec.json.format(text, indent=-1)
+    if EPOCH_WITH_DECIMALS.intersection(path.parts):
+        return  # json.dumps writes the digits of a float64, which are others
+    document = json.loads(text)
+    reordered = [dict(reversed(event.items())) for event in events_of(document)]
+    if isinstance(document, dict):
+        reordered = dict(reversed(({**document, "traceEvents": reordered}).items()))
+    yield "keys reversed", json.dumps(reordered, ensure_ascii=False).encode()
+
+
+def events_of(document):
+    return document if isinstance(document, list) else document["traceEvents"]
+
+
+def spelt(ids, texts, known):
+    """Ids of texts as ids that are the same for the same texts in any file; -1 stays."""
+    own = np.array([known.setdefault(text, len(known)) for text in texts] + [-1])
+    return own[ids]
+
+
+def contents(columns, known):
+    """Every array that was read, and the rest but the path; shapes are compared as what they say."""
+    used = set(columns.input_dims.tolist()) | set(columns.input_types.tolist())
+    shapes = [repr(json.loads(t)) if i in used else "" for i, t in enumerate(columns.strings)]
+    arrays = [
+        getattr(columns, name)
+        for name in ("category", "ts_ns", "dur_ns", "correlation", "external_id", "stream", "device", "bytes")
+    ]
+    flows, memory = columns.flows, columns.memory
+    arrays += [flows.id, flows.starts, flows.ts_ns, *(getattr(memory, field) for field in memory.__slots__)]
+    arrays += [spelt(ids, columns.strings, known) for ids in (columns.name, flows.kind)]
+    arrays += [spelt(ids, shapes, known) for ids in (columns.input_dims, columns.input_types)]
+    arrays += [spelt(ids, columns.threads, known) for ids in (columns.thread, flows.thread)]
+    names = {columns.threads[thread]: name for thread, name in columns.thread_names.items()}
+    return arrays, (names, columns.collectives, dataclasses.replace(columns.meta, path=""))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name.split('.')[0]}")
+def test_layout_and_compression_do_not_change_the_columns(path, tmp_path):
+    known = {}
+    arrays, rest = contents(read_trace(path, wanted=Wanted.EVERYTHING), known)
+    for layout, text in layouts(path):
+        (tmp_path / "trace").write_bytes(text)
+        found, found_rest = contents(read_trace(tmp_path / "trace", wanted=Wanted.EVERYTHING, strict=True), known)
+        assert found_rest == rest, layout
+        assert [np.array_equal(a, b) for a, b in zip(found, arrays, strict=True)] == [True] * len(arrays), layout
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name.split('.')[0]}")
 def test_every_link_joins_equal_correlations(path):
-    columns = read_trace(path)
+    columns = read_trace(path, wanted=Wanted.EVERYTHING)
     launch = launch_of(columns)
     linked = np.flatnonzero(launch >= 0)
     assert columns.is_a(*DEVICE)[linked].all()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from trace_recipes import FIRST_US, document, event_text, plain, span, write
 
 from profilerkit.trace.clocks import resolution_ns, stamps_to_ns, us_to_ns
+from profilerkit.trace.columns import Wanted
 from profilerkit.trace.readers import read_trace
 
 
@@ -73,7 +74,9 @@ def test_epoch_stamps_of_flows_and_memory_are_exact(tmp_path):
         '\n  {"ph": "i", "name": "[memory]", "pid": 0, "tid": 7, "ts": 1712195496004644.207,'
         ' "args": {"Bytes": -512, "Device Type": 1, "Device Id": 0}\n  }'
     )
-    columns = read_trace(write(tmp_path, document([event_text(0, ts="1712195496004644"), flow, freed])))
+    columns = read_trace(
+        write(tmp_path, document([event_text(0, ts="1712195496004644"), flow, freed])), wanted=Wanted.EVERYTHING
+    )
     assert columns.flows.ts_ns.tolist() == [1712195496004644203]
     assert columns.memory.ts_ns.tolist() == [1712195496004644207]
     assert columns.memory.bytes.tolist() == [-512]

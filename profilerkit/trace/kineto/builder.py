@@ -1,151 +1,245 @@
 """Chunks of typed events into growing columns."""
 
 from collections import Counter
-from itertools import compress, repeat
-from operator import attrgetter, is_, is_not
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import compress
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Raw
 
 from profilerkit.trace import clocks
-from profilerkit.trace.classify import classify
+from profilerkit.trace.classify import CATEGORIES, classify
 from profilerkit.trace.clocks import F64
 from profilerkit.trace.columns import (
-    I32,
     I64,
     Bools,
+    Category,
     CollectiveArgs,
     Damage,
     Flows,
     MemoryInstants,
     TraceColumns,
     TraceMeta,
+    Wanted,
 )
 from profilerkit.trace.kineto import records
 from profilerkit.trace.kineto.collectives import collective, collective_args
-from profilerkit.trace.kineto.numbers import Parts, as_int32, whole_numbers
-from profilerkit.trace.kineto.records import FlowEnd, FlowStart, Instant, Metadata, Span, SpanArgs
+from profilerkit.trace.kineto.frames import FRAME, PausingFrames
+from profilerkit.trace.kineto.numbers import as_int32, small_numbers, whole_numbers
+from profilerkit.trace.kineto.records import Detail, FlowEnd, FlowStart, Instant, Metadata, Span, WideArgs
+from profilerkit.trace.kineto.table import Table
 from profilerkit.trace.strings import RawTextIds, StringIds, ThreadIds, id_text, printable_text
 
 # ns and float µs of a group of events
 Stamps = tuple[I64, F64]
+Values = dict[str, npt.NDArray[Any]]
+Dtypes = dict[str, npt.DTypeLike]
 
-_TIMED = frozenset(
-    (
-        records.Span,
-        records.ExactSpan,
-        records.FlowStart,
-        records.ExactFlowStart,
-        records.FlowEnd,
-        records.ExactFlowEnd,
-        records.Instant,
-        records.ExactInstant,
-    )
-)
+_FAMILIES: tuple[type, ...] = (Span, FlowStart, Instant)
+_COUNTED = frozenset((records.Begin, records.End, records.SkippedFlowStart, records.SkippedFlowEnd))
 _NAMING = frozenset(("process_name", "thread_name"))
-_SPAN_NUMBERS = ("correlation", "external_id", "stream", "device", "bytes")
-_MEMORY_NUMBERS = ("bytes", "allocated", "reserved", "device_type", "device")
+_DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
+_SPANS: Dtypes = {
+    **dict.fromkeys(("name", "kind", "thread", "device"), np.int32),
+    **dict.fromkeys(("ts_ns", "dur_ns", "correlation", "external_id", "stream", "bytes"), np.int64),
+}
+_SHAPES = ("input_dims", "input_types")
+_FLOWS: Dtypes = {"id": np.int64, "kind": np.int32, "starts": np.bool_, "ts_ns": np.int64, "thread": np.int32}
+_MEMORY: Dtypes = {
+    **dict.fromkeys(("ts_ns", "bytes", "allocated", "reserved"), np.int64),
+    **dict.fromkeys(("device_type", "device"), np.int32),
+}
+# Events are only named when they were rejected; a report shows no more of them.
+_REJECTED_NAMED = 5
 
-_name, _cat, _ts, _dur = attrgetter("name"), attrgetter("cat"), attrgetter("ts"), attrgetter("dur")
-_pid_tid, _args, _id = attrgetter("pid", "tid"), attrgetter("args"), attrgetter("id")
-_dims, _types, _collective = attrgetter("input_dims"), attrgetter("input_types"), attrgetter("collective")
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Where the events of one call come from."""
+
+    events: records.Events
+    text: memoryview | bytes
+    separator: bytes
+
+    def wide_args(self, names: Sequence[str | None]) -> list[WideArgs] | None:
+        """Return all args of the events that name a collective, None when their texts cannot be told apart."""
+        found = collective_args(bytes(self.text), self.separator) if self.text else None
+        return found if found and [args.collective for args in found] == list(filter(None, names)) else None
 
 
 class ColumnBuilder:
     """Turns lists of events into columns, interning every text.
 
     Attributes:
+        detail: how the next chunk has to be decoded.
         strings: names, flow categories and raw shapes to ids.
         kinds: category texts to ids.
         threads: (pid, tid) to ids.
         dropped: why complete events were dropped, and how many.
+        rejected: of the events added last, the indices of the first few that were dropped.
+        skipped_flows: flow links that were not wanted.
+        skipped_frames: Python frames that were not wanted.
         unpaired: begin and end events that were left out.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
         self.strings = StringIds()
         self.kinds = StringIds()
         self.threads = ThreadIds()
         self.dropped: Counter[str] = Counter()
+        self.rejected: list[int] = []
+        self.skipped_flows = 0
+        self.skipped_frames = 0
         self.unpaired = 0
-        self.n_spans = 0
+        self._least = Detail.WIDE if Wanted.SHAPES in wanted else Detail.LEAN
+        self.detail = self._least
         self._raw_ids = RawTextIds(self.strings)
-        self._spans = Parts()
-        self._flows = Parts()
-        self._memory = Parts()
+        self._pausing = PausingFrames()
+        shapes: Dtypes = dict.fromkeys(_SHAPES, np.int32) if Wanted.SHAPES in wanted else {}
+        self._spans = Table(_SPANS | shapes)
+        self._flows = Table(_FLOWS)
+        self._memory = Table(_MEMORY)
         self._collectives: list[CollectiveArgs] = []
         self._names: list[Metadata] = []
 
-    def add(self, events: list[records.Event], text: bytes = b"") -> bool:
-        """Add the events of one chunk, or return False and add nothing when they need the exact decoder.
+    @property
+    def n_spans(self) -> int:
+        """How many complete events were added."""
+        return self._spans.rows
+
+    def add(self, events: records.Events, text: memoryview | bytes = b"", separator: bytes = b"") -> bool:
+        """Add the events of one chunk, or return False and add nothing when they need the decoder of ``detail``.
 
         Args:
-            events: decoded from ``text``, or one by one by the exact decoder.
-            text: the JSON array they were decoded from.
-
-        Raises:
-            msgspec.ValidationError: the metadata of a collective is of odd types; nothing was added.
+            events: decoded from ``text``, or one by one with every detail.
+            text: the JSON list of the events.
+            separator: what stands between two events as a rule.
         """
-        classes = list(map(type, events))
-        groups: list[tuple[Any, list[Any], Stamps]] = []
-        for found in set(classes) & _TIMED:
-            group: list[Any] = list(compress(events, map(is_, classes, repeat(found))))
-            stamps = clocks.stamps_to_ns(list(map(_ts, group)))
+        self.rejected.clear()
+        found = set(map(type, events))
+        groups: list[tuple[type, list[Any], Stamps]] = []
+        for family in _FAMILIES:
+            kinds = [kind for kind in found if issubclass(kind, family)]
+            if not kinds:
+                continue
+            group: list[Any] = events if kinds == list(found) else [event for event in events if type(event) in kinds]
+            stamps = clocks.stamps_to_ns([event.ts for event in group])
             if stamps is None:
+                self.detail = self._least = Detail.EXACT
                 return False
-            groups.append((found, group, stamps))
-        has_collectives = any(
-            any(map(_collective, map(_args, group))) for found, group, _ in groups if issubclass(found, Span)
-        )
-        wide_args = collective_args(events, text) if has_collectives else []
-        for found, group, stamps in groups:
-            if issubclass(found, Span):
-                self._add_spans(group, stamps, wide_args)
-            elif issubclass(found, FlowStart):
-                self._add_flows(group, stamps, are_starts=not issubclass(found, FlowEnd))
-            else:
+            groups.append((family, group, stamps))
+        for family, group, stamps in groups:
+            if family is FlowStart:
+                self._add_flows(group, stamps)
+            elif family is Instant:
                 self._add_memory(group, stamps)
-        if Metadata in classes:
+            elif not self._add_spans(type(group[0]), group, stamps, _Chunk(events, text, separator)):
+                return False
+        if Metadata in found:
             self._names += [event for event in events if isinstance(event, Metadata) and event.name in _NAMING]
-        self.unpaired += classes.count(records.Begin) + classes.count(records.End)
+        if found & _COUNTED:
+            counts = Counter(map(type, events))
+            self.unpaired += counts[records.Begin] + counts[records.End]
+            self.skipped_flows += counts[records.SkippedFlowStart] + counts[records.SkippedFlowEnd]
         return True
 
-    def _add_spans(self, spans: list[Span], stamps: Stamps, wide_args: list[SpanArgs]) -> None:
-        count = len(spans)
-        ts_ns, ts_us = stamps
-        dur_us = clocks.float_us(list(map(_dur, spans)))
-        possible = self._possible(ts_us, dur_us)
-        args = list(map(_args, spans))
-        columns: dict[str, npt.NDArray[Any]] = {
-            "name": np.fromiter(map(self.strings.__getitem__, map(_name, spans)), np.int32, count),
-            "kind": np.fromiter(map(self.kinds.__getitem__, map(_cat, spans)), np.int32, count),
-            "ts_ns": ts_ns,
+    def _add_spans(self, kind: type[Span], spans: list[Span], stamps: Stamps, chunk: "_Chunk") -> bool:
+        """Add complete events; False, and nothing added, when ``detail`` does not do for them."""
+        kept = self._frames_wanted(spans)
+        if kept is not None:
+            spans, stamps = list(compress(spans, kept)), (stamps[0][kept], stamps[1][kept])
+            if not spans:
+                return self._skip(kept)
+        # One comprehension for each field: attrgetter is slower, and tuples of fields set off the garbage collector.
+        args: list[Any] = [span.args for span in spans]
+        kinds = small_numbers(list(map(self.kinds.__getitem__, [span.cat for span in spans])))
+        names = [found.collective for found in args]
+        if kind is Span:
+            wide = chunk.wide_args(names) if any(names) else []
+            if wide is None or "Runtime" in self.kinds:
+                self.detail = Detail.WIDE
+                self._least = Detail.WIDE if "Runtime" in self.kinds else self._least
+                return False
+        else:
+            wide = [found for found in args if found.collective]
+        dur_us = clocks.float_us([span.dur for span in spans])
+        pairs = zip([span.pid for span in spans], [span.tid for span in spans], strict=True)
+        values: Values = {
+            "name": small_numbers(list(map(self.strings.__getitem__, [span.name for span in spans]))),
+            "kind": kinds,
+            "thread": small_numbers(list(map(self.threads.__getitem__, pairs))),
+            "ts_ns": stamps[0],
             "dur_ns": clocks.us_to_ns(dur_us),
-            "thread": np.fromiter(map(self.threads.__getitem__, map(_pid_tid, spans)), np.int32, count),
-            "input_dims": self._raw_text(list(map(_dims, args))),
-            "input_types": self._raw_text(list(map(_types, args))),
+            "correlation": whole_numbers([found.correlation for found in args]),
+            "external_id": whole_numbers([found.external_id for found in args]),
+            "stream": whole_numbers([found.stream for found in args]),
+            "device": as_int32(whole_numbers([found.device for found in args])),
+            "bytes": whole_numbers([found.bytes for found in args]),
         }
-        for column in _SPAN_NUMBERS:
-            columns[column] = whole_numbers(list(map(attrgetter(column), args)))
-        if "Runtime" in self.kinds:
-            external = whole_numbers([a.external_id_2021 for a in args])
-            columns["external_id"] = np.where(external >= 0, external, columns["external_id"])
-        columns["device"] = as_int32(columns["device"])
-        self._add_collectives(wide_args, possible)
-        self._spans.append(columns, keep=possible)
-        self.n_spans += int(possible.sum())
+        if kind is not Span:
+            self._widen(values, args)
+        possible = self._possible(stamps[1], dur_us)
+        if wide:
+            self._add_collectives(names, wide, possible)
+        self._spans.append(values, keep=possible)
+        if possible is not None:
+            rows = np.flatnonzero([isinstance(event, Span) for event in chunk.events])
+            rows = rows if kept is None else rows[kept]
+            self.rejected += rows[np.flatnonzero(~possible)[:_REJECTED_NAMED]].tolist()
+        return self._skip(kept)
 
-    def _possible(self, ts_us: F64, dur_us: F64) -> Bools:
-        """Return ``(n,)`` which events have a time that can be true; the others are counted by reason."""
+    def _frames_wanted(self, spans: list[Span]) -> Bools | None:
+        """Return ``(n,)`` which events are no unwanted Python frames, None for all."""
+        if Wanted.PYTHON in self.wanted:
+            return None
+        pausing = self._pausing
+        kept = [span.cat != FRAME or pausing[span.name] for span in spans]
+        return None if all(kept) else np.array(kept)
+
+    def _skip(self, kept: Bools | None) -> bool:
+        if kept is not None:
+            self.skipped_frames += int(np.count_nonzero(~kept))
+        return True
+
+    def _widen(self, values: Values, args: list[WideArgs]) -> None:
+        """Take what only wide args hold."""
+        external = whole_numbers([found.external_id_2021 for found in args])
+        if external.max() >= 0:
+            values["external_id"] = np.where(external >= 0, external, values["external_id"])
+        if Wanted.SHAPES in self.wanted:
+            for column in _SHAPES:
+                texts = map(bytes, map(attrgetter(column), args))
+                values[column] = small_numbers(list(map(self._raw_ids.__getitem__, texts)))
+        self.detail = self._least
+
+    def _add_collectives(self, names: Sequence[str | None], args: list[WideArgs], possible: Bools | None) -> None:
+        """Take the collectives among the events that are appended next."""
+        rows = range(len(names)) if possible is None else np.cumsum(possible) - 1
+        for index, found in zip([index for index, name in enumerate(names) if name], args, strict=True):
+            if possible is None or possible[index]:
+                self._collectives.append(collective(self.n_spans + int(rows[index]), found))
+
+    def _possible(self, ts_us: F64, dur_us: F64) -> Bools | None:
+        """Return ``(n,)`` which events have a time that can be true, None for all; the others are counted by reason."""
+        ends_us = ts_us + dur_us
+        if (
+            ts_us.min() >= -clocks.LAST_US
+            and ends_us.max() <= clocks.LAST_US
+            and dur_us.min() >= 0
+            and dur_us.max() <= clocks.LONGEST_DURATION_US
+        ):
+            return None
         possible = np.ones(len(ts_us), np.bool_)
         for reason, is_bad in (
             ("without a start", np.isnan(ts_us)),
             ("with a start no clock can show", ~clocks.is_time(ts_us)),
             ("with a negative duration", dur_us < 0),
             ("with a duration of more than ten years", ~(dur_us <= clocks.LONGEST_DURATION_US)),
-            ("with an end no clock can show", ~clocks.is_time(ts_us + dur_us)),
+            ("with an end no clock can show", ~clocks.is_time(ends_us)),
         ):
             bad = is_bad & possible
             if bad.any():
@@ -153,91 +247,71 @@ class ColumnBuilder:
                 possible &= ~bad
         return possible
 
-    def _add_collectives(self, args: list[SpanArgs], possible: Bools) -> None:
-        rows = self.n_spans + np.cumsum(possible) - 1
-        for index, found in enumerate(args):
-            if possible[index] and (row_args := collective(int(rows[index]), found)) is not None:
-                self._collectives.append(row_args)
-
-    def _raw_text(self, texts: list[Raw]) -> I32:
-        ids = np.full(len(texts), -1, np.int32)
-        given = list(map(is_not, texts, repeat(records.NO_TEXT)))
-        if any(given):
-            found = list(map(self._raw_ids.__getitem__, map(bytes, compress(texts, given))))
-            ids[np.array(given)] = found
-        return ids
-
-    def _add_flows(self, flows: list[FlowStart], stamps: Stamps, *, are_starts: bool) -> None:
-        ts_ns, ts_us = stamps
-        count = len(flows)
-        columns: dict[str, npt.NDArray[Any]] = {
-            "id": whole_numbers(list(map(_id, flows))),
-            "kind": np.fromiter(map(self.strings.__getitem__, map(_cat, flows)), np.int32, count),
-            "starts": np.full(count, are_starts),
-            "ts_ns": ts_ns,
-            "thread": np.fromiter(map(self.threads.__getitem__, map(_pid_tid, flows)), np.int32, count),
+    def _add_flows(self, flows: list[FlowStart], stamps: Stamps) -> None:
+        pairs = zip([flow.pid for flow in flows], [flow.tid for flow in flows], strict=True)
+        values: Values = {
+            "id": whole_numbers([flow.id for flow in flows]),
+            "kind": small_numbers(list(map(self.strings.__getitem__, [flow.cat for flow in flows]))),
+            "starts": np.array([not isinstance(flow, FlowEnd) for flow in flows]),
+            "ts_ns": stamps[0],
+            "thread": small_numbers(list(map(self.threads.__getitem__, pairs))),
         }
-        self._flows.append(columns, keep=clocks.is_time(ts_us))
+        self._flows.append(values, keep=clocks.is_time(stamps[1]))
 
     def _add_memory(self, instants: list[Instant], stamps: Stamps) -> None:
-        ts_ns, ts_us = stamps
-        args = list(map(_args, instants))
-        columns = {column: whole_numbers(list(map(attrgetter(column), args))) for column in _MEMORY_NUMBERS}
-        columns["ts_ns"] = ts_ns
         sized = [event.name == "[memory]" and event.args.bytes is not None for event in instants]
-        self._memory.append(columns, keep=clocks.is_time(ts_us) & np.array(sized))
+        args = [event.args for event in instants]
+        values: Values = {
+            name: whole_numbers(list(map(attrgetter(name), args)))
+            for name in ("bytes", "allocated", "reserved", "device_type", "device")
+        }
+        values |= {name: as_int32(values[name]) for name in ("device_type", "device")}
+        values["ts_ns"] = stamps[0]
+        self._memory.append(values, keep=clocks.is_time(stamps[1]) & np.array(sized))
+
+    def has_loose_work(self) -> bool:
+        """Return whether some device work has no correlation, so that only flow links join it to its launch."""
+        kinds = [index for index, text in enumerate(self.kinds) if CATEGORIES.get(text) in _DEVICE or not text]
+        work = np.isin(self._spans.view("kind"), np.array(kinds, np.int32))
+        return bool((self._spans.view("correlation")[work] < 0).any())
 
     def notes(self) -> list[str]:
         """Return what was left out and why, one sentence each."""
         notes = [f"{count} events {reason} were dropped" for reason, count in self.dropped.items()]
         if self.unpaired:
             notes.append(f"{self.unpaired} begin and end events are not complete events and were left out")
+        refused = self.strings.refused + self.kinds.refused + self.threads.refused
+        if refused:
+            notes.append(f"{refused} names past the limit on distinct names were put together as one")
         return notes
 
     def finish(self, meta: TraceMeta, damage: Damage) -> TraceColumns:
         """Return the columns of everything added; the builder is spent."""
-        texts = self.threads.texts
-        thread_names = self._thread_names()
         spans, flows, memory = self._spans, self._flows, self._memory
-        name, thread = spans.joined("name", np.int32), spans.joined("thread", np.int32)
-        strings, threads = tuple(map(printable_text, self.strings)), tuple(texts)
-        category = classify(
-            name, spans.joined("kind", np.int32), thread, strings=strings, kinds=tuple(self.kinds), threads=threads
-        )
+        shapes: Values = {
+            column: spans.take(column) if Wanted.SHAPES in self.wanted else np.full(spans.rows, -1, np.int32)
+            for column in _SHAPES
+        }
+        strings, threads = tuple(map(printable_text, self.strings)), tuple(self.threads.texts)
+        name, kind, thread = spans.take("name"), spans.take("kind"), spans.take("thread")
+        category = classify(name, kind, thread, strings=strings, kinds=tuple(self.kinds), threads=threads)
+        del kind
         return TraceColumns(
             meta=meta,
             damage=damage,
             name=name,
             category=category,
-            ts_ns=spans.joined("ts_ns", np.int64),
-            dur_ns=spans.joined("dur_ns", np.int64),
             thread=thread,
-            correlation=spans.joined("correlation", np.int64),
-            external_id=spans.joined("external_id", np.int64),
-            stream=spans.joined("stream", np.int64),
-            device=spans.joined("device", np.int32),
-            bytes=spans.joined("bytes", np.int64),
-            input_types=spans.joined("input_types", np.int32),
-            input_dims=spans.joined("input_dims", np.int32),
             strings=strings,
             threads=threads,
-            thread_names=thread_names,
+            thread_names=self._thread_names(),
             collectives=tuple(self._collectives),
-            flows=Flows(
-                id=flows.joined("id", np.int64),
-                kind=flows.joined("kind", np.int32),
-                starts=flows.joined("starts", np.bool_),
-                ts_ns=flows.joined("ts_ns", np.int64),
-                thread=flows.joined("thread", np.int32),
-            ),
-            memory=MemoryInstants(
-                ts_ns=memory.joined("ts_ns", np.int64),
-                bytes=memory.joined("bytes", np.int64),
-                allocated=memory.joined("allocated", np.int64),
-                reserved=memory.joined("reserved", np.int64),
-                device_type=as_int32(memory.joined("device_type", np.int64)),
-                device=as_int32(memory.joined("device", np.int64)),
-            ),
+            flows=Flows(**{column: flows.take(column) for column in _FLOWS}),
+            memory=MemoryInstants(**{column: memory.take(column) for column in _MEMORY}),
+            read=self.wanted,
+            frames_left_out=self.skipped_frames,
+            **{column: spans.take(column) for column in _SPANS if column not in ("name", "kind", "thread")},
+            **shapes,
         )
 
     def _thread_names(self) -> dict[int, str]:

@@ -1,45 +1,51 @@
-"""Collective metadata of the few events that carry it."""
+"""The metadata that collectives carry, for the few events that are collectives."""
 
-from collections.abc import Sequence
+from sys import intern
 
-from profilerkit.trace.columns import CollectiveArgs
-from profilerkit.trace.kineto import records
+import msgspec
+
+from profilerkit.trace.columns import CollectiveArgs, Wanted
 from profilerkit.trace.kineto.numbers import whole_number
-from profilerkit.trace.kineto.records import CollectiveSpan, CollectiveSpanArgs, Span, SpanArgs
-from profilerkit.trace.strings import id_text, printable_text
+from profilerkit.trace.kineto.records import Detail, WideArgs, WideSpan, decoder
+from profilerkit.trace.strings import printable_text
+
+_KEY = b'"Collective name"'
+_WIDE = decoder(Detail.WIDE, Wanted.NOTHING)
 
 
-def collective_args(events: Sequence[records.Event], text: bytes) -> list[SpanArgs]:
-    """Return the args of each complete event in order, wide where the event is a collective.
+def collective_args(text: bytes, separator: bytes) -> list[WideArgs] | None:
+    """Return all args of the events of a JSON list that name a collective; None when an event cannot be cut out.
 
-    Args:
-        events: the events of one chunk.
-        text: the JSON array they were decoded from in one go; unused where the events are wide already.
+    A collective is one event of a hundred or fewer, so that only these are decoded with all their args.
     """
-    spans = [(index, event) for index, event in enumerate(events) if isinstance(event, Span)]
-    narrow = any(span.args.collective and not isinstance(span.args, CollectiveSpanArgs) for _, span in spans)
-    if not narrow:
-        return [span.args for _, span in spans]
-    wide = records.COLLECTIVE_ARGS.decode(text)
-    return [found.args for index, _ in spans if isinstance(found := wide[index], CollectiveSpan)]
+    found: list[WideArgs] = []
+    at = text.find(_KEY)
+    while at >= 0:
+        before, after = text.rfind(separator, 0, at), text.find(separator, at)
+        end = after + 1 if after >= 0 else len(text) - 1
+        try:
+            events = _WIDE.decode(b"[%b]" % text[before + len(separator) - 1 if before >= 0 else 1 : end])
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return None
+        found += [event.args for event in events if isinstance(event, WideSpan) and event.args.collective]
+        at = text.find(_KEY, end)
+    return found
 
 
-def collective(row: int, args: SpanArgs) -> CollectiveArgs | None:
-    """Return the collective of row ``row``, or None where the args are not of one."""
-    if not isinstance(args, CollectiveSpanArgs) or not args.collective:
-        return None
+def collective(row: int, args: WideArgs) -> CollectiveArgs:
+    """Return the metadata of the event in row ``row``, whose args name a collective."""
     return CollectiveArgs(
         row=row,
-        name=printable_text(args.collective),
+        name=intern(printable_text(args.collective or "")),
         in_elements=_count(args.in_elements),
         out_elements=_count(args.out_elements),
-        dtype=None if args.dtype is None else printable_text(args.dtype),
+        dtype=None if args.dtype is None else intern(printable_text(args.dtype)),
         group_size=_count(args.group_size),
-        group_name=None if args.group_name is None else id_text(args.group_name),
+        group_name=None if args.group_name is None else intern(printable_text(str(args.group_name))),
         sequence=_count(args.sequence),
     )
 
 
 def _count(value: object) -> int | None:
     number = whole_number(value)
-    return number if number >= 0 else None
+    return None if number < 0 else number

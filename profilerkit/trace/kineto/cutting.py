@@ -1,123 +1,178 @@
-"""Blocks of text into chunks of whole events, without looking at every byte."""
+"""The text of a trace into chunks of whole events, without looking at every byte."""
 
 import re
 from collections import Counter
 from collections.abc import Iterator
 
-# The key, its colon and the opening bracket; a quote inside a string is escaped, so this is never inside one.
-_EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*')
-_BARE_ARRAY = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")
-_KEY_BYTES = 64
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}]', re.DOTALL)
+from profilerkit.trace import limits
+from profilerkit.trace.kineto.buffer import TextBuffer
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# A quote inside a string is escaped, so this is never inside one.
+_EVENTS_KEY = b'"traceEvents"'
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}]', re.DOTALL)
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")
 _LIKELY_SEPARATOR = b"},\n  {"
+_OPENING = re.compile(rb'\{\s*"(ph|name|cat|pid|tid|ts|dur|id|args|bp)"\s*:')
 # Without a single separator in this much text the one learnt from the first two events was wrong.
 _RELEARN_BYTES = 4 * 1024 * 1024
+# The first two events and the keys that events begin with show in this much.
+_LEARNT_BYTES = 1024 * 1024
 
 
 class EventText:
-    """The text of a trace: what stands before the events, and the events in chunks.
+    """What stands before the events of a trace, and the events in chunks.
 
     Attributes:
         head: the text before the opening bracket of the events, once ``find_events`` found it.
-        pending: text read and not yet handed out.
+        buffer: the text read and not yet handed out.
         separator: the bytes from one event's closing brace to the next one's opening brace.
+        chunk_offset: where in the plain text the chunk handed out last begins, in bytes.
+        after_chunk: what stands between that chunk and the text in ``buffer``.
     """
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self.head = b""
-        self.pending = bytearray()
+        self.buffer = TextBuffer(blocks)
         self.separator = _LIKELY_SEPARATOR
-        self._blocks = blocks
-        self._is_uncuttable = False
+        self.chunk_offset = 0
+        self.after_chunk = b""
+        self._fresh = 0  # so many bytes at the end of the window were not yet searched for a separator
+        self._is_inside_overlong = False
+        self._opening: re.Pattern[bytes] | None = None
+        self._has_no_separators = False
         self._relearn_bytes = _RELEARN_BYTES
 
-    def fill(self) -> bool:
-        """Read one more block; False at the end of the file."""
-        block = next(self._blocks, b"")
-        self.pending += block
-        self._is_uncuttable = self._is_uncuttable and not block
-        return bool(block)
-
-    def find_events(self) -> bool:
-        """Move past the bracket that opens the events and learn their separator; False when there is no such bracket.
-
-        ``pending`` then holds what follows the key, or the whole text when there is no key.
-        """
-        searched = 0
-        while True:
-            found = _BARE_ARRAY.match(self.pending) if not searched else None
-            if found is None:
-                found = _EVENTS_KEY.search(self.pending, max(0, searched - _KEY_BYTES))
-                if found is not None and found.end() == len(self.pending) and self.fill():
-                    continue
-            if found is not None:
-                break
-            searched = len(self.pending)
-            if not self.fill():
-                return False
-        opens = found.end() - 1 if found[0].endswith(b"[") else found.end()
-        self.head = bytes(self.pending[:opens])
-        del self.pending[:opens]
-        if not self.pending.startswith(b"["):
-            return False
-        del self.pending[:1]
+    def find_events(self) -> str:
+        """Move past the bracket that opens the events; return why there is none, or nothing when there is."""
+        buffer = self.buffer
+        buffer.skip_blank()
+        if buffer.startswith(_BYTE_ORDER_MARK):
+            buffer.start += len(_BYTE_ORDER_MARK)
+            buffer.skip_blank()
+        if not len(buffer):
+            return "the file is empty"
+        if not buffer.startswith(b"[") and not self._find_key():
+            return f"its JSON has no 'traceEvents' list in its first {limits.HEAD_BYTES // 1024**2} MiB"
+        if not buffer.startswith(b"["):
+            return "its 'traceEvents' is not a list"
+        buffer.start += 1
         self._learn_separator()
-        return True
+        return ""
 
-    def next_chunk(self) -> bytes:
-        """Return the next whole events, commas between them; empty when only the last piece is left in ``pending``."""
-        if self._is_uncuttable and not self.fill():
-            return b""
-        searched = 0
+    def _find_key(self) -> bool:
+        """Move past the key of the events, its colon and white space; what stands before is the head."""
+        buffer = self.buffer
+        head = bytearray()
         while True:
-            cut = self.pending.rfind(self.separator, max(0, searched - len(self.separator)))
-            if cut > 0:
-                chunk = bytes(self.pending[: cut + 1])
-                del self.pending[: cut + len(self.separator) - 1]
-                return chunk
-            searched = len(self.pending)
-            if searched > self._relearn_bytes:
-                self._relearn_bytes *= 2
-                if self._relearn():
-                    searched = 0
-                    continue
-            if not self.fill():
-                return b""
+            at = buffer.data.find(_EVENTS_KEY, buffer.start, buffer.end)
+            passed = at + len(_EVENTS_KEY) if at >= 0 else max(buffer.start, buffer.end - len(_EVENTS_KEY))
+            head += memoryview(buffer.data)[buffer.start : passed]
+            buffer.start = passed
+            if at >= 0:
+                buffer.skip_blank()
+                if buffer.startswith(b":"):
+                    buffer.start += 1
+                    buffer.skip_blank()
+                    self.head = bytes(head) + b":"
+                    return True
+            if len(head) > limits.HEAD_BYTES:
+                return False
+            if at < 0 and not buffer.fill():
+                return False
 
-    def push_back(self, text: bytes) -> None:
-        """Put text back in front of what is pending; it is not cut again before more was read."""
-        self.pending[:0] = text
-        self._is_uncuttable = True
+    def next_array(self) -> memoryview | bytes:
+        """Return the next whole events as a JSON array, valid until the next call; empty when no more can be cut off.
 
-    def take_rest(self) -> bytes:
-        """Return all that is pending."""
-        rest = bytes(self.pending)
-        self.pending.clear()
-        return rest
+        What cannot be cut off is left in ``buffer``.
+        """
+        buffer = self.buffer
+        while self._fresh or self._read_on():
+            width = len(self.separator)
+            unsearched = max(buffer.start, buffer.end - self._fresh - width)
+            self._fresh = 0
+            if self._is_inside_overlong:
+                cut = buffer.data.find(self.separator, unsearched, buffer.end)
+                self._is_inside_overlong = cut < 0
+                buffer.start = cut + width - 1 if cut >= 0 else max(buffer.start, buffer.end - width)
+                self._fresh = len(buffer) if cut >= 0 else 0
+                continue
+            cut = buffer.data.rfind(self.separator, unsearched, buffer.end)
+            if cut > buffer.start:
+                return self._cut(cut)
+            if len(buffer) > self._relearn_bytes or self._has_no_separators:
+                array = self._cut_otherwise()
+                if array:
+                    return array
+        if self._is_inside_overlong:
+            buffer.start = buffer.end
+        return b""
+
+    def _read_on(self) -> bool:
+        before = len(self.buffer)
+        is_more = self.buffer.fill()
+        self._fresh = len(self.buffer) - before
+        return is_more
+
+    def _cut(self, cut: int) -> memoryview:
+        buffer = self.buffer
+        first, end = buffer.start, cut + 1
+        self.chunk_offset = buffer.offset
+        self.after_chunk = self.separator[1:-1]
+        buffer.data[first - 1] = ord("[")
+        buffer.data[end] = ord("]")
+        buffer.start = cut + len(self.separator) - 1
+        return memoryview(buffer.data)[first - 1 : end + 1]
+
+    def _cut_otherwise(self) -> bytes:
+        """Return events up to where the last one in the window begins, for texts whose separators are damaged.
+
+        Learns another separator and returns nothing where there is one. Of a text longer than any event the beginning
+        is returned, and what follows is left out up to the next separator.
+        """
+        buffer = self.buffer
+        seen = Counter(_BETWEEN.findall(buffer.data, buffer.start, buffer.end)).most_common(1)
+        if seen and seen[0][0] != self.separator:
+            self.separator = seen[0][0]
+            self._fresh = len(buffer)
+            return b""
+        openings = [found.start() for found in self.opening.finditer(buffer.data, buffer.start + 1, buffer.end)]
+        self._has_no_separators = bool(openings)
+        end = openings[-1] if openings else buffer.end
+        if not openings and len(buffer) <= limits.EVENT_BYTES:
+            self._relearn_bytes = 2 * len(buffer)
+            return b""
+        self.chunk_offset, self.after_chunk = buffer.offset, b""
+        text = buffer.copy(end - buffer.start)
+        buffer.start = end
+        self._is_inside_overlong = not openings
+        self._relearn_bytes = _RELEARN_BYTES
+        return b"[%b]" % text
+
+    @property
+    def opening(self) -> re.Pattern[bytes]:
+        """How an event begins, learnt from the events in the window: a brace and the first key of most of them."""
+        if self._opening is None:
+            keys = Counter(_OPENING.findall(self.buffer.copy(_LEARNT_BYTES))).most_common(1)
+            self._opening = re.compile(rb'\{\s*"%b"\s*:' % keys[0][0]) if keys else _OPENING
+        return self._opening
 
     def _learn_separator(self) -> None:
+        """Take the bytes between the first two events, else the most frequent ones of the window."""
+        buffer = self.buffer
         while True:
-            first = _end_of_object(self.pending)
-            found = _BETWEEN.match(self.pending, first - 1) if first else None
-            if found is not None:
-                self.separator = found[0]
-                return
-            if len(self.pending) > _RELEARN_BYTES or not self.fill():
-                self._relearn()
-                return
-
-    def _relearn(self) -> bool:
-        """Take the most frequent separator of the pending text; False when there is none but the known one."""
-        seen = Counter(_BETWEEN.findall(self.pending))
-        best = seen.most_common(1)
-        if not best or best[0][0] == self.separator:
-            return False
-        self.separator = best[0][0]
-        return True
+            text = buffer.copy()
+            first = _end_of_object(text)
+            found = _BETWEEN.match(text, first - 1) if first else None
+            if found is None and len(text) <= _LEARNT_BYTES and buffer.fill():
+                continue
+            seen = [found[0]] if found else [text for text, _ in Counter(_BETWEEN.findall(text)).most_common(1)]
+            self.separator = seen[0] if seen else _LIKELY_SEPARATOR
+            self._fresh = len(buffer)
+            return
 
 
-def _end_of_object(text: bytearray) -> int:
+def _end_of_object(text: bytes) -> int:
     """Return where the first object of the text ends, 0 when it does not end."""
     depth = 0
     for token in _TOKEN.finditer(text):

@@ -27,12 +27,14 @@ class Document:
     Attributes:
         fields: its keys, without the events.
         is_whole: False when it could only be read in parts.
-        followed: whether something else follows it in the file.
+        following: what follows it in the text, without white space and zero bytes around it.
+        padded: whether zero bytes follow it.
     """
 
     fields: Mapping[str, object]
     is_whole: bool = True
-    followed: bool = False
+    following: str = ""
+    padded: bool = False
 
 
 def parse_document(head: bytes, tail: bytes) -> Document | None:
@@ -47,8 +49,9 @@ def parse_document(head: bytes, tail: bytes) -> Document | None:
         value, end = _JSON.raw_decode(text)
     except (ValueError, RecursionError):
         return None
-    followed = bool(text[end:].strip(" \t\r\n\0"))
-    return Document(value if isinstance(value, dict) else {}, followed=followed)
+    after = text[end:]
+    fields = value if isinstance(value, dict) else {}
+    return Document(fields, following=after.strip(" \t\r\n\0"), padded="\0" in after)
 
 
 def parse_fields(text: bytes) -> Document:

@@ -1,9 +1,14 @@
 """The events of a Kineto trace as typed records, with only the fields the columns need."""
 
 from decimal import Decimal
+from enum import IntEnum
+from functools import cache
+from typing import Any
 
 import msgspec
 from msgspec import Raw, field
+
+from profilerkit.trace.columns import Wanted
 
 NAN = float("nan")
 Id = int | str | None
@@ -12,22 +17,22 @@ NO_TEXT = Raw(b"")
 
 
 class SpanArgs(msgspec.Struct, gc=False, frozen=True):
-    """``args`` of a complete event."""
+    """``args`` of a complete event that most events have; the order of the fields is that of the columns."""
 
     correlation: Id = -1
     external_id: Id = field(default=-1, name="External id")
-    external_id_2021: Id = field(default=-1, name="external id")
     stream: Id = -1
     device: Id = -1
     bytes: int | float | str | None = -1
-    input_dims: Raw = field(default=NO_TEXT, name="Input Dims")
-    input_types: Raw = field(default=NO_TEXT, name="Input type")
     collective: str | None = field(default=None, name="Collective name")
 
 
-class CollectiveSpanArgs(SpanArgs, frozen=True, gc=False):
-    """``args`` of a complete event with the collective's metadata."""
+class WideArgs(SpanArgs, frozen=True, gc=False):
+    """``args`` of a complete event with all that any release writes and the columns hold."""
 
+    external_id_2021: Id = field(default=-1, name="external id")
+    input_dims: Raw = field(default=NO_TEXT, name="Input Dims")
+    input_types: Raw = field(default=NO_TEXT, name="Input type")
     in_elements: Id = field(default=-1, name="In msg nelems")
     out_elements: Id = field(default=-1, name="Out msg nelems")
     dtype: str | None = None
@@ -59,7 +64,10 @@ class _Event(msgspec.Struct, gc=False, tag_field="ph"):
 
 
 class Span(_Event, tag="X"):
-    """A complete event; without a start it has NaN for one, without a duration it lasts 0."""
+    """A complete event; without a start it has NaN for one, without a duration it lasts 0.
+
+    The order of the fields is that in which the columns take them.
+    """
 
     cat: str = ""
     ts: Time = NAN
@@ -92,11 +100,16 @@ class Metadata(_Event, tag="M"):
     args: MetadataArgs = MetadataArgs()
 
 
-class ExactSpan(Span, tag="X"):
+class WideSpan(Span, tag="X"):
+    """A complete event with all its args."""
+
+    args: WideArgs = WideArgs()
+
+
+class ExactSpan(WideSpan, tag="X"):
     """A complete event with all its args, whose start keeps every digit of the text."""
 
     ts: Decimal = Decimal("NaN")  # type: ignore[assignment]
-    args: CollectiveSpanArgs = CollectiveSpanArgs()
 
 
 class ExactFlowStart(FlowStart, tag="s"):
@@ -115,12 +128,6 @@ class ExactInstant(Instant, tag="i"):
     """An instant whose time keeps every digit of the text."""
 
     ts: Decimal = Decimal("NaN")  # type: ignore[assignment]
-
-
-class CollectiveSpan(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
-    """A complete event of which only the args matter."""
-
-    args: CollectiveSpanArgs = CollectiveSpanArgs()
 
 
 class Begin(msgspec.Struct, gc=False, tag_field="ph", tag="B"):
@@ -155,31 +162,44 @@ class AsyncInstant(msgspec.Struct, gc=False, tag_field="ph", tag="n"):
     """An instant of an asynchronous span."""
 
 
-class Ends(msgspec.Struct, gc=False, tag_field="ph", tag="f"):
-    """A flow's end of which nothing matters."""
+class SkippedFlowEnd(msgspec.Struct, gc=False, tag_field="ph", tag="f"):
+    """A flow's end where flows are not wanted."""
 
 
-class Starts(msgspec.Struct, gc=False, tag_field="ph", tag="s"):
-    """A flow's start of which nothing matters."""
+class SkippedFlowStart(msgspec.Struct, gc=False, tag_field="ph", tag="s"):
+    """A flow's start where flows are not wanted."""
 
 
-class Instants(msgspec.Struct, gc=False, tag_field="ph", tag="i"):
-    """An instant of which nothing matters."""
+class SkippedInstant(msgspec.Struct, gc=False, tag_field="ph", tag="i"):
+    """An instant where memory is not wanted."""
 
 
-class Names(msgspec.Struct, gc=False, tag_field="ph", tag="M"):
-    """A metadata event of which nothing matters."""
+class Detail(IntEnum):
+    """How much of an event is decoded."""
+
+    LEAN = 0
+    WIDE = 1  # all args: collectives, shapes, the ids of 2021
+    EXACT = 2  # and starts with every digit: stamps that count from the epoch with decimals
 
 
 UNUSED_PHASES = frozenset("BEtCIben")
 Unused = Begin | End | FlowStep | Counter | OldInstant | AsyncBegin | AsyncEnd | AsyncInstant
-Event = Span | FlowStart | FlowEnd | Instant | Metadata | Unused
-_ExactEvent = ExactSpan | ExactFlowStart | ExactFlowEnd | ExactInstant | Metadata | Unused
+Skipped = SkippedFlowStart | SkippedFlowEnd | SkippedInstant
+Event = Span | FlowStart | FlowEnd | Instant | Metadata | Unused | Skipped
+Events = list[Event]
 
-EVENTS: msgspec.json.Decoder[list[Event]] = msgspec.json.Decoder(list[Event])
-# For traces whose stamps count from the epoch with decimals, and for single events.
-EXACT_EVENTS: msgspec.json.Decoder[list[Event]] = msgspec.json.Decoder(list[_ExactEvent])
-# Beside ``EVENTS``, for the few chunks that hold a collective; element i describes the same event.
-COLLECTIVE_ARGS: msgspec.json.Decoder[list[CollectiveSpan]] = msgspec.json.Decoder(
-    list[CollectiveSpan | Starts | Ends | Instants | Names | Unused]
-)
+_SPANS = {Detail.LEAN: Span, Detail.WIDE: WideSpan, Detail.EXACT: ExactSpan}
+
+
+@cache
+def decoder(detail: Detail, wanted: Wanted) -> msgspec.json.Decoder[Events]:
+    """Return the decoder of a list of events; what is not wanted is checked and skipped."""
+    exact = detail is Detail.EXACT
+    flows: Any = ExactFlowStart | ExactFlowEnd if exact else FlowStart | FlowEnd
+    memory: Any = ExactInstant if exact else Instant
+    if Wanted.FLOWS not in wanted:
+        flows = SkippedFlowStart | SkippedFlowEnd
+    if Wanted.MEMORY not in wanted:
+        memory = SkippedInstant
+    event: Any = _SPANS[detail] | flows | memory | Metadata | Unused
+    return msgspec.json.Decoder(list[event])

@@ -9,130 +9,162 @@ from typing import Any
 
 import msgspec
 
+from profilerkit.trace.columns import Wanted
 from profilerkit.trace.kineto import records
 from profilerkit.trace.kineto.numbers import whole_number
-from profilerkit.trace.kineto.records import CollectiveSpanArgs, InstantArgs, MetadataArgs
+from profilerkit.trace.kineto.records import InstantArgs, MetadataArgs, WideArgs
+from profilerkit.trace.limits import REPAIRED_BYTES
 
-_SAMPLES = 5
-_SAMPLE_BYTES = 120
-# Longer than any event with its stack; the repairs search a text several times over.
-_REPAIRED_BYTES = 256 * 1024
-_ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
 UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
+ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
 
 _BAD_ESCAPE = re.compile(r'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
-_NOT_A_NUMBER = re.compile(r"(?<=[\[,:\s])[-+]?(?:nan|inf|infinity|n/a)(?=\s*[,}\]])", re.IGNORECASE)
-_BAD_FRACTION = re.compile(r"(?<=\d)\.-(?=\d)")
-_TRAILING_COMMA = re.compile(r",\s*(?=[}\]])")
-_EMPTY_VALUE = re.compile(r":\s*(?=[,}])")
+# A whole string, or one of the known slips between strings.
+_SLIP = re.compile(
+    r"""(?P<string>"[^"\\]*+(?:\\.[^"\\]*+)*+")
+    |(?P<no_number>(?<=[\[,:\s])[-+]?(?:nan|inf|infinity|n/a)(?=\s*[,}\]]))
+    |(?P<fraction>(?<=\d)\.-(?=\d))
+    |(?P<comma>,\s*(?=[}\]]))
+    |(?P<no_value>:\s*(?=[,}]))""",
+    re.IGNORECASE | re.DOTALL | re.VERBOSE,
+)
+_MENDED = {"no_number": "null", "fraction": ".", "comma": "", "no_value": ": null"}
+_TEXT_KEY = re.compile(r'"(?:name|Call stack|Module Hierarchy)"\s*:')
+# An event has a few texts that may hold anything; where there are more the pattern below would search too long.
+_TEXTS_SEARCHED = 8
 # A text runs up to the quote that a known next key, or the end of the object, follows.
 _QUOTED_TEXT = re.compile(
     r'("(?:name|Call stack|Module Hierarchy)"\s*:\s*")(.*?)(?="\s*(?:,\s*"[\w ]+"\s*:|\}))', re.DOTALL
 )
 _BARE_QUOTE = re.compile(r'(\\.)|"', re.DOTALL)
+_NEXT_KEY = r',\s*"(?:ph|cat|pid|tid|ts|dur|id|args)"\s*:'
+_NO_OPENING_QUOTE = re.compile(
+    rf'("name"\s*:\s*)(?!["\[{{\s\d-]|(?:null|true|false|NaN|Infinity)\b)([^"]*"\s*{_NEXT_KEY})'
+)
+_NO_CLOSING_QUOTE = re.compile(rf'("name"\s*:\s*"[^"\\]*?)({_NEXT_KEY})')
 
 
 @dataclass(slots=True)
-class RepairLog:
-    """What was repaired and dropped, with the first few pieces as samples."""
+class Found:
+    """The events of a piece of text, and how many of them had to be repaired or given up.
 
+    Attributes:
+        events: in order.
+        repaired: how many of the events had to be repaired.
+        dropped: how many elements of the piece are no events.
+        first_damaged: the first repaired or dropped element, where the piece has several, and its index.
+    """
+
+    events: list[records.Event] = field(default_factory=list)
     repaired: int = 0
     dropped: int = 0
-    samples: list[str] = field(default_factory=list)
-
-    def note_repaired(self, piece: bytes) -> None:
-        """Count one repaired event."""
-        self.repaired += 1
-        self._sample(piece)
-
-    def note_dropped(self, piece: bytes) -> None:
-        """Count one event that could not be read."""
-        self.dropped += 1
-        self._sample(piece)
-
-    def add(self, other: "RepairLog") -> None:
-        """Count what another log counted."""
-        self.repaired += other.repaired
-        self.dropped += other.dropped
-        self.samples += other.samples[: _SAMPLES - len(self.samples)]
-
-    def _sample(self, piece: bytes) -> None:
-        if len(self.samples) < _SAMPLES:
-            self.samples.append(piece[:_SAMPLE_BYTES].decode("utf-8", "replace"))
+    first_damaged: tuple[int, bytes] = (0, b"")
 
 
-def read_exactly(piece: bytes) -> list[records.Event] | None:
-    """Return the events of a piece whose every event is well formed; None otherwise."""
-    try:
-        return records.EXACT_EVENTS.decode(b"[%b]" % piece)
-    except UNDECODABLE:
-        return None
+class Repairer:
+    """Reads damaged pieces into the same events as the decoder of whole chunks.
 
-
-def read_piece(piece: bytes, log: RepairLog) -> list[records.Event] | None:
-    """Return the events of a piece, repairing what can be; None when the piece as a whole makes no sense.
-
-    A piece is one event as a rule, and more where something that is no event stands between two of them.
+    Args:
+        wanted: what is read beside complete events.
     """
-    events = read_exactly(piece)
-    if events is not None:
-        return events
-    try:
-        elements = _ELEMENTS.decode(b"[%b]" % piece)
-    except UNDECODABLE:
-        return _read_damaged(piece, log)
-    events = []
-    for element in map(bytes, elements):
-        found = read_exactly(element)
-        if found is None:
-            found = _read_damaged(element, log)
-        if found is None:
-            log.note_dropped(element)
-        events += found or []
-    return events
 
+    def __init__(self, wanted: Wanted) -> None:
+        self._exact = records.decoder(records.Detail.EXACT, wanted)
+        self._wanted = wanted
 
-def _read_damaged(piece: bytes, log: RepairLog) -> list[records.Event] | None:
-    """Return the events of a piece after the mildest repair that lets JSON read it, or None."""
-    if len(piece) > _REPAIRED_BYTES:
-        return None
-    for text in _repairs(piece.decode("utf-8", "replace")):
+    def read_exactly(self, piece: bytes) -> list[records.Event] | None:
+        """Return the events of a piece whose every event is well formed; None otherwise."""
         try:
-            values = json.loads(f"[{text}]", strict=False, parse_float=Decimal)
-        except (ValueError, RecursionError, InvalidOperation):
-            continue
-        events = []
-        for value in values:
-            event = event_from(value)
-            if event is None:
-                log.note_dropped(piece)
+            return self._exact.decode(b"[%b]" % piece)
+        except UNDECODABLE:
+            return None
+
+    def read_piece(self, piece: bytes) -> Found | None:
+        """Return the events of a piece, repairing what can be; None when the piece as a whole makes no sense.
+
+        A piece is one event as a rule, and more where something that is no event stands between two of them.
+        """
+        if len(piece) > REPAIRED_BYTES:
+            return None
+        try:
+            elements = ELEMENTS.decode(b"[%b]" % piece)
+        except UNDECODABLE:
+            return self._read_damaged(piece)
+        found = Found()
+        for index, element in enumerate(map(bytes, elements)):
+            events = self.read_exactly(element)
+            if events is not None:
+                found.events += events
+                continue
+            if not found.first_damaged[1]:
+                found.first_damaged = (index, element)
+            damaged = self._read_damaged(element, is_json=True)
+            if damaged is None:
+                found.dropped += 1
             else:
-                log.note_repaired(piece)
-                events.append(event)
-        return events
-    return None
+                found.events += damaged.events
+                found.repaired += damaged.repaired
+                found.dropped += damaged.dropped
+        return found
+
+    def _read_damaged(self, piece: bytes, *, is_json: bool = False) -> Found | None:
+        """Return the events of a piece after the mildest repair that lets JSON read it, or None."""
+        plain = piece.decode("utf-8", "replace")
+        for text in (plain, *_repairs(plain)) if is_json else _repairs(plain):
+            events = self.read_exactly(text.encode("utf-8", "replace"))
+            if events is not None:
+                return Found(events, repaired=len(events))
+            try:
+                values = json.loads(f"[{text}]", strict=False, parse_float=Decimal)
+            except (ValueError, RecursionError, InvalidOperation):
+                continue
+            found = Found()
+            for value in values:
+                event = event_from(value, self._wanted)
+                if event is None:
+                    found.dropped += 1
+                else:
+                    found.repaired += 1
+                    found.events.append(event)
+            return found
+        return None
 
 
 def _repairs(text: str) -> Iterator[str]:
-    yield text
-    text = _BAD_ESCAPE.sub(lambda found: found[0] if found[1] else r"\\", text)
-    text = _NOT_A_NUMBER.sub("null", text)
-    text = _BAD_FRACTION.sub(".", text)
-    text = _TRAILING_COMMA.sub("", text)
-    text = _EMPTY_VALUE.sub(": null", text)
-    yield text
-    yield _QUOTED_TEXT.sub(lambda found: found[1] + _BARE_QUOTE.sub(_escaped_quote, found[2]), text)
+    """Yield the text after ever bolder repairs."""
+    yield _mended(text)
+    if len(_TEXT_KEY.findall(text)) <= _TEXTS_SEARCHED:
+        yield _mended(_NO_OPENING_QUOTE.sub(r'\1"\2', _NO_CLOSING_QUOTE.sub(r'\1"\2', text)))
+        yield _mended(_QUOTED_TEXT.sub(lambda found: found[1] + _BARE_QUOTE.sub(_escaped_quote, found[2]), text))
+
+
+def _mended(text: str) -> str:
+    """Return the text with bad escapes and known slips between its strings mended."""
+    return _SLIP.sub(_mended_slip, text)
+
+
+def _mended_slip(found: re.Match[str]) -> str:
+    kind = found.lastgroup or ""
+    if kind != "string":
+        return _MENDED[kind]
+    return _BAD_ESCAPE.sub(_mended_escape, found[0]) if "\\" in found[0] else found[0]
+
+
+def _mended_escape(found: re.Match[str]) -> str:
+    return found[0] if found[1] else r"\\"
 
 
 def _escaped_quote(found: re.Match[str]) -> str:
     return found[1] or r"\""
 
 
-def event_from(value: object) -> records.Event | None:
+def event_from(value: object, wanted: Wanted) -> records.Event | None:
     """Return the event a parsed JSON value describes, with fields of the wrong type converted; None if it is none."""
     if not isinstance(value, dict):
         return None
     phase = value.get("ph")
+    if not isinstance(phase, str):
+        return None
     if phase in records.UNUSED_PHASES:
         return records.Counter()
     name, pid, tid = _text(value.get("name")), _identity(value.get("pid")), _identity(value.get("tid"))
@@ -143,9 +175,13 @@ def event_from(value: object) -> records.Event | None:
         dur = _time(value.get("dur"), Decimal(0))
         return records.ExactSpan(name, pid, tid, kind, ts, float(dur), _span_args(args))
     if phase in ("s", "f"):
+        if Wanted.FLOWS not in wanted:
+            return records.SkippedFlowStart()
         flow = records.ExactFlowStart if phase == "s" else records.ExactFlowEnd
         return flow(name, pid, tid, kind, ts, whole_number(value.get("id")))
     if phase == "i":
+        if Wanted.MEMORY not in wanted:
+            return records.SkippedInstant()
         return records.ExactInstant(name, pid, tid, ts, _instant_args(args))
     if phase == "M":
         return records.Metadata(name, pid, tid, MetadataArgs(_text(args.get("name"))))
@@ -172,9 +208,9 @@ def _number(value: object) -> int:
     return whole_number(float(value) if isinstance(value, Decimal) else value)
 
 
-def _span_args(args: dict[str, Any]) -> CollectiveSpanArgs:
+def _span_args(args: dict[str, Any]) -> WideArgs:
     found: dict[str, Any] = {}
-    for info in msgspec.structs.fields(CollectiveSpanArgs):
+    for info in msgspec.structs.fields(WideArgs):
         value = args.get(info.encode_name)
         if value is None:
             continue
@@ -184,7 +220,7 @@ def _span_args(args: dict[str, Any]) -> CollectiveSpanArgs:
             found[info.name] = str(value)
         else:
             found[info.name] = _number(value)
-    return CollectiveSpanArgs(**found)
+    return WideArgs(**found)
 
 
 def _instant_args(args: dict[str, Any]) -> InstantArgs:

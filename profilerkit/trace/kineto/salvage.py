@@ -1,152 +1,291 @@
 """A chunk that cannot be decoded in one go: its events one by one, and whether the events end in it."""
 
+import json
 import re
-from dataclasses import dataclass
+from collections import deque
+from itertools import islice
 
-from profilerkit.trace.kineto import records
+from profilerkit.trace import limits
+from profilerkit.trace.kineto.buffer import BLANK
+from profilerkit.trace.kineto.builder import ColumnBuilder
 from profilerkit.trace.kineto.cutting import EventText
+from profilerkit.trace.kineto.ledger import Ledger
 from profilerkit.trace.kineto.metadata import Document, parse_document, parse_fields
-from profilerkit.trace.kineto.repair import RepairLog, read_exactly, read_piece
+from profilerkit.trace.kineto.records import Events
+from profilerkit.trace.kineto.repair import ELEMENTS, UNDECODABLE, Found, Repairer
+from profilerkit.trace.limits import REPAIRED_BYTES
 
 # An event whose text holds the separator itself was cut by mistake; so many pieces are tried as one.
 _JOINED_PIECES = 8
+_JOINED_BYTES = 1024 * 1024
 # The end of all events is looked for at so many closing brackets from either side of a piece.
-_CLOSINGS_TRIED = 32
-_PUSHED_BACK_BYTES = 1024 * 1024
-_NEAR_TAIL_BYTES = 1024 * 1024
-_TAIL_BYTES = 32 * 1024 * 1024
-_CLOSING = re.compile(rb"\}\s*,?\s*(\])")
-_BLANK = b" \t\r\n\0"
+_CLOSINGS_TRIED = 16
+# What follows the bracket that ends the events: another key, the end of the document, or nothing.
+_CLOSING = re.compile(rb'\](?=[\s\0]*(?:,\s*"|\}|\Z))')
+# What a second document in the file begins with: a list of events, or a key that no event begins with.
+_DOCUMENT = re.compile(r'\[\s*\{|\{\s*"(?!(?:ph|name|cat|pid|tid|ts|dur|id|args|bp|s)")\w+"\s*:')
+_TAILS_BYTES = (64 * 1024, 1024 * 1024, limits.TAIL_BYTES)
+# Decodes as a decimal number, but counts as a repair.
+_STAMP_AS_TEXT = re.compile(rb'"ts"\s*:\s*"')
+_JUNK = re.compile(rb"[\s,\]\0]*")
+_OBJECT = json.JSONDecoder(strict=False)
 
 
-@dataclass(slots=True)
 class Salvage:
     """The slow path over one file.
 
     Attributes:
-        text: where the chunks come from and where unread text is put back.
-        log: what was repaired and dropped.
         document: what the file says beside its events, once the end of the events was found.
     """
 
-    text: EventText
-    log: RepairLog
-    document: Document | None = None
+    def __init__(self, text: EventText, builder: ColumnBuilder, ledger: Ledger) -> None:
+        self.document: Document | None = None
+        self._text = text
+        self._builder = builder
+        self._ledger = ledger
+        self._repairer = Repairer(builder.wanted)
+        self._events: Events = []
+        self._places: list[tuple[int, int, int, bytes]] = []
 
     def note_empty_list(self) -> None:
         """Set ``document`` when the events end right after their opening bracket."""
-        while not self.text.pending.strip() and self.text.fill():
-            pass
-        start = bytes(self.text.pending[:_NEAR_TAIL_BYTES]).lstrip()
-        if start.startswith(b"]"):
-            rest = self.text.take_rest().lstrip()
-            self.document = self._document_with(rest[1:])
+        buffer = self._text.buffer
+        buffer.skip_blank()
+        if buffer.startswith(b"]"):
+            self.document = self._document_with(buffer.take_all()[1:], is_sure=True)
 
-    def read(self, chunk: bytes, *, last: bool) -> list[records.Event]:
-        """Return the events of a chunk; sets ``document`` when the events end in it.
+    def read(self, chunk: bytes, offset: int, *, last: bool) -> None:
+        """Add the events of a chunk to the builder; sets ``document`` when the events end in it.
 
         Args:
             chunk: whole pieces with separators between them.
+            offset: where in the plain text the chunk begins.
             last: whether nothing but the end of the file follows.
         """
-        pieces = self._split(chunk)
-        after = b"" if last else self._between
-        events: list[records.Event] = []
-        index = 0
-        while index < len(pieces) and self.document is None:
-            found, used = self._read_at(pieces, index, last=last)
-            if used == 0:
-                self.text.push_back(self._join(pieces[index:]) + after)
-                break
-            events += found
-            index += used
-        return events
+        pieces = _Pieces(chunk, self._text.separator)
+        index, step = 0, len(pieces)
+        while index < len(pieces) and self.document is None and not self._ledger.is_hopeless:
+            count = min(step, len(pieces) - index)
+            start, run = pieces.text(index, count)
+            if last and index + count == len(pieces):
+                run = run.rstrip(BLANK + b",")
+            events = self._repairer.read_exactly(run)
+            is_odd = events is not None and _STAMP_AS_TEXT.search(run) is not None
+            if events is not None and (count == 1 or not is_odd):
+                self._take(Found(events, repaired=int(is_odd)), run, offset + start)
+                index += count
+                step *= 2
+            elif count > 1:
+                step = count // 2
+            else:
+                taken = self._read_damaged(pieces, index, offset, last=last)
+                if taken == 0:
+                    self._text.buffer.put_back(chunk[start:] + self._text.after_chunk)
+                    break
+                index += taken
+        self._flush()
 
-    @property
-    def _between(self) -> bytes:
-        return self.text.separator[1:-1]
+    def _take(self, found: Found, text: bytes, offset: int) -> None:
+        """Keep the events found in a text, and count what was repaired and dropped in it."""
+        self._places.append((len(self._events), self._ledger.events, offset, text))
+        self._events += found.events
+        before, damaged = found.first_damaged
+        if damaged:
+            offset += text.index(damaged)
+            text = damaged
+        if found.repaired:
+            self._ledger.repair(text, offset, found.repaired, before=before)
+        if found.dropped:
+            self._ledger.drop(text, offset, found.dropped, before=before)
+        self._ledger.passed(len(found.events))
 
-    def _split(self, chunk: bytes) -> list[bytes]:
-        parts = chunk.split(self.text.separator)
-        tops = [b"", *[b"{"] * (len(parts) - 1)]
-        tails = [*[b"}"] * (len(parts) - 1), b""]
-        return [top + part + tail for top, part, tail in zip(tops, parts, tails, strict=True)]
+    def _flush(self) -> None:
+        """Hand the events to the builder, and name the impossible ones among them."""
+        events, self._events = self._events, []
+        places, self._places = self._places, []
+        if not events:
+            return
+        before = self._builder.dropped.total()
+        self._builder.add(events)
+        self._ledger.rejected += self._builder.dropped.total() - before
+        for index in self._builder.rejected:
+            first, event, offset, text = next(place for place in reversed(places) if place[0] <= index)
+            start, element = element_at(text, index - first)
+            self._ledger.reject(element, offset + start, event + index - first)
 
-    def _join(self, pieces: list[bytes]) -> bytes:
-        return self._between.join(pieces)
-
-    def _read_at(self, pieces: list[bytes], index: int, *, last: bool) -> tuple[list[records.Event], int]:
-        """Return the events that begin at a piece and how many pieces they took; 0 pieces to read on first."""
+    def _read_damaged(self, pieces: "_Pieces", index: int, offset: int, *, last: bool) -> int:
+        """Take the events that begin at a broken piece; return how many pieces they took, 0 to read on first."""
+        start, piece = pieces.text(index)
         final = last and index == len(pieces) - 1
-        piece = pieces[index]
         if final:
-            piece = piece.strip(_BLANK + b",")
-            if not piece:
-                return [], 1
-        events = read_exactly(piece)
-        if events is not None:
-            return events, 1
-        events = self._read_last(piece, pieces, index, last=last)
-        if events is not None:
-            return events, len(pieces) - index if self.document else 1
-        events = read_piece(piece, self.log)
-        if events is not None:
-            return events, 1
+            piece = piece.rstrip(BLANK + b",")
+        if not self._ledger.may_repair:
+            if self._events_end_in(pieces, index, offset, last=last):
+                return len(pieces) - index
+            self._ledger.drop(piece, offset + start)
+            return 1
+        found = self._repairer.read_piece(piece)
+        if found is not None:
+            self._take(found, piece, offset + start)
+            return 1
+        if self._events_end_in(pieces, index, offset, last=last):
+            return len(pieces) - index
+        if (joined := self._joined(pieces, index, offset, last=last)) is not None:
+            return joined
+        self._recover(piece, offset + start)
+        return 1
+
+    def _joined(self, pieces: "_Pieces", index: int, offset: int, *, last: bool) -> int | None:
+        """Take an event that was cut by mistake, as its text holds the separator; None when that is not it."""
         for count in range(2, _JOINED_PIECES + 1):
             if index + count > len(pieces):
-                if not last and len(self._join(pieces[index:])) < _PUSHED_BACK_BYTES:
-                    return [], 0
-                break
-            events = read_exactly(self._join(pieces[index : index + count]))
+                short = len(pieces.text(index, len(pieces) - index)[1]) < _JOINED_BYTES
+                return 0 if short and not last else None
+            start, text = pieces.text(index, count)
+            events = self._repairer.read_exactly(text)
             if events is not None:
-                return events, count
-        self.log.note_dropped(piece)
-        return [], 1
-
-    def _read_last(self, piece: bytes, pieces: list[bytes], index: int, *, last: bool) -> list[records.Event] | None:
-        """Return the events up to the bracket that ends all events, or None when it is not in this piece."""
-        closings = list(_CLOSING.finditer(piece))
-        if len(closings) > 2 * _CLOSINGS_TRIED:
-            closings[_CLOSINGS_TRIED:-_CLOSINGS_TRIED] = []
-        for closing in closings:
-            body = piece[: closing.start() + 1]
-            events = read_exactly(body)
-            if events is None:
-                events = self._repaired(body)
-            if events is None:
-                continue
-            following = pieces[index + 1 :] if last else [*pieces[index + 1 :], b""]
-            tail = self._join([piece[closing.end() :], *following])
-            self.document = self._document_with(tail)
-            if self.document is not None:
-                return events
-            # A stray bracket: what follows it is read as if it were not there.
-            self.log.note_repaired(piece)
-            rest = piece[closing.end() :].strip(_BLANK + b",")
-            following_events = read_piece(rest, self.log)
-            if following_events is None:
-                self.log.note_dropped(rest)
-            return events + (following_events or [])
+                self._take(Found(events), text, offset + start)
+                return count
         return None
 
-    def _repaired(self, body: bytes) -> list[records.Event] | None:
-        """Return the events of a text after repair, or None and count nothing when it holds none."""
-        trial = RepairLog()
-        events = read_piece(body, trial)
-        if not events:
-            return None
-        self.log.add(trial)
-        return events
+    def _events_end_in(self, pieces: "_Pieces", index: int, offset: int, *, last: bool) -> bool:
+        """Take the events up to the bracket that ends all events and set ``document``, when it is in this piece."""
+        start, piece = pieces.text(index)
+        if b"]" not in piece:
+            return False
+        following = b"" if last else self._text.after_chunk
+        for closing in _closings(piece):
+            body = piece[:closing].rstrip(BLANK + b",")
+            events: Events | None = self._repairer.read_exactly(body)
+            tail = pieces.chunk[start + closing + 1 :] + following
+            self.document = self._document_with(tail, is_sure=events is not None)
+            if self.document is None:
+                continue
+            if events is not None:
+                self._take(Found(events), body, offset + start)
+            elif (found := self._repairer.read_piece(body)) is not None:
+                self._take(found, body, offset + start)
+            else:
+                self._recover(body, offset + start)
+            return True
+        return False
 
-    def _document_with(self, tail: bytes) -> Document | None:
-        """Return the document that ends with ``tail`` and what is still unread, or None when events follow."""
-        for limit in (_NEAR_TAIL_BYTES, _TAIL_BYTES):
-            while len(self.text.pending) < limit and self.text.fill():
-                pass
-            whole = tail + bytes(self.text.pending)
-            document = parse_document(self.text.head, whole)
+    def _recover(self, piece: bytes, offset: int) -> None:
+        """Take what is whole or can be repaired in a piece of several events, damaged, with damage between them."""
+        text = piece.decode("latin-1")  # one character for each byte; only the structure is looked at
+        at = 0
+        while True:
+            junk = _JUNK.match(piece, at)
+            assert junk is not None
+            at = junk.end()
+            if at >= len(piece) or not self._ledger.may_repair:
+                break
+            end = _end_of_value(text, at)
+            if end is not None:
+                found = self._repairer.read_piece(piece[at:end]) or Found(dropped=1)
+                is_misplaced = b"]" in junk[0] or (at > 0 and b"," not in junk[0])
+                found.repaired += is_misplaced and len(found.events) > found.repaired
+            else:
+                opening = self._text.opening.search(piece, at + 1)
+                end = opening.start() if opening else len(piece)
+                found = self._completed(piece[at:end].rstrip(BLANK + b",]")) or Found(dropped=1)
+            self._take(found, piece[at:end], offset + at)
+            at = end
+        if at < len(piece):
+            self._take(Found(dropped=1), piece[at:], offset + at)
+        elif b"]" in junk[0]:
+            self._ledger.repair(piece, offset)
+
+    def _completed(self, text: bytes) -> Found | None:
+        """Return the events of a text that lost a brace at its beginning or end, or is damaged otherwise."""
+        for completed in (
+            text,
+            b"{" + text if text.startswith(b'"') else b"",
+            text + b"}" if text[-1:] == b"}" else b"",
+        ):
+            found = self._repairer.read_piece(completed) if completed else None
+            if found is not None and found.events:
+                return Found(found.events, max(1, found.repaired), found.dropped)
+        return None
+
+    def _document_with(self, tail: bytes, *, is_sure: bool) -> Document | None:
+        """Return the document that ends with ``tail`` and what is still unread, or None when events follow.
+
+        Args:
+            tail: what follows a closing bracket.
+            is_sure: whether what stands before the bracket is whole, so that another document may follow; a stray
+                bracket and brace make a document too.
+        """
+        buffer = self._text.buffer
+        for size in _TAILS_BYTES:
+            buffer.fill_to(size)
+            whole = tail[: limits.TAIL_BYTES] + buffer.copy(size)
+            document = parse_document(self._text.head, whole)
             if document is not None:
-                return document
+                following = document.following
+                if following and not (is_sure and (_DOCUMENT.match(following) or '"ph"' not in following)):
+                    return None
+                break
             if b'"ph"' in whole:
                 return None
-        return parse_fields(self.text.head + b"null" + whole)
+        buffer.start += min(size, len(buffer))
+        return document or parse_fields(self._text.head + b"null" + whole)
+
+
+def _closings(piece: bytes) -> list[int]:
+    """Return where brackets stand that may end all events: some from either side of the piece."""
+    ends = [found.start() for found in islice(_CLOSING.finditer(piece, 0, REPAIRED_BYTES), _CLOSINGS_TRIED)]
+    start = max(ends[-1] + 1 if ends else 0, len(piece) - REPAIRED_BYTES)
+    return ends + [found.start() for found in deque(_CLOSING.finditer(piece, start), _CLOSINGS_TRIED)]
+
+
+class _Pieces:
+    """A chunk cut at its separators.
+
+    Attributes:
+        chunk: the whole text.
+    """
+
+    def __init__(self, chunk: bytes, separator: bytes) -> None:
+        self.chunk = chunk
+        self._between = separator[1:-1]
+        self._starts = [0]
+        at = chunk.find(separator)
+        while at >= 0:
+            self._starts.append(at + len(separator) - 1)
+            at = chunk.find(separator, at + 1)
+        self._starts.append(len(chunk) + len(self._between))
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def text(self, index: int, count: int = 1) -> tuple[int, bytes]:
+        """Return where some pieces begin in the chunk, and their text with what is between them."""
+        start = self._starts[index]
+        return start, self.chunk[start : self._starts[index + count] - len(self._between)]
+
+
+def _end_of_value(text: str, at: int) -> int | None:
+    """Return where the JSON object that begins here ends; None when there is none or it is broken."""
+    if text[at] != "{":
+        return None
+    try:
+        return at + int(_OBJECT.raw_decode(text[at : at + REPAIRED_BYTES])[1])
+    except (ValueError, RecursionError):
+        return None
+
+
+def element_at(text: bytes, index: int) -> tuple[int, bytes]:
+    """Return where an element of a JSON list without its brackets begins, and its text.
+
+    >>> element_at(b'{"a": 1}, {"a": 1}', 1)
+    (10, b'{"a": 1}')
+    """
+    try:
+        elements = list(map(bytes, ELEMENTS.decode(b"[%b]" % text)))
+    except UNDECODABLE:
+        return 0, text
+    start = 0
+    for element in elements[:index]:
+        start = text.index(element, start) + len(element)
+    return text.index(elements[index], start), elements[index]

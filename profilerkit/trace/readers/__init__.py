@@ -6,7 +6,7 @@ from typing import Protocol, cast
 
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.trace.blocks import first_plain_bytes
-from profilerkit.trace.columns import TraceColumns
+from profilerkit.trace.columns import ANALYZED, TraceColumns, Wanted
 from profilerkit.trace.readers import kineto
 
 ENTRY_POINTS = "profilerkit.readers"
@@ -22,20 +22,33 @@ class Reader(Protocol):
     def sniff(self, head: bytes, /) -> bool:
         """Return whether a file whose plain text begins with ``head`` is of this format; must not raise."""
 
-    def read(self, path: Path, /) -> TraceColumns:
-        """Return the columns of the file, or raise ``UnreadableInputError`` when it holds no events."""
+    def read(self, path: Path, /, *, wanted: Wanted, strict: bool) -> TraceColumns:
+        """Return the columns of the file, or raise ``UnreadableInputError`` when it holds no events.
+
+        Args:
+            path: the file.
+            wanted: what is read beside the complete events; more may be read, and ``TraceColumns.read`` says it.
+            strict: whether the first damage is an ``UnreadableInputError`` rather than repaired or dropped.
+        """
 
 
 # Asked in this order; the first that claims a file reads it.
 READERS: tuple[Reader, ...] = (cast(Reader, kineto),)
 
 
-def read_trace(path: str | Path) -> TraceColumns:
+def read_trace(path: str | Path, *, wanted: Wanted = ANALYZED, strict: bool = False) -> TraceColumns:
     """Return the columns of a trace file of any known format, chosen by its content and never by its name.
+
+    Args:
+        path: the file.
+        wanted: what is read beside the complete events of host and device.
+        strict: whether the first damage is an error that names its place; otherwise what is whole or can be repaired
+            is read, and ``TraceColumns.damage`` counts the rest.
 
     Raises:
         UsageError: there is no such file.
-        UnreadableInputError: the file cannot be read, is of no known format, or holds no events.
+        UnreadableInputError: the file cannot be read, is of no known format, or holds no events; or it is damaged
+            and ``strict`` is set.
     """
     path = Path(path)
     if not path.exists():
@@ -46,7 +59,7 @@ def read_trace(path: str | Path) -> TraceColumns:
         head = first_plain_bytes(path)
         reader = _reader_of(head)
         if reader is not None:
-            return reader.read(path)
+            return reader.read(path, wanted=wanted, strict=strict)
     except OSError as error:
         raise UnreadableInputError(f"{path} cannot be read", cause=error.strerror or str(error)) from error
     raise UnreadableInputError(

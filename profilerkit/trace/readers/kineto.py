@@ -4,13 +4,15 @@ from pathlib import Path
 
 from profilerkit.errors import UnreadableInputError
 from profilerkit.trace.blocks import BlockSource
-from profilerkit.trace.columns import Damage, TraceColumns
+from profilerkit.trace.columns import ANALYZED, Damage, TraceColumns, Wanted
 from profilerkit.trace.kineto import records
+from profilerkit.trace.kineto.buffer import BLANK
 from profilerkit.trace.kineto.builder import ColumnBuilder
 from profilerkit.trace.kineto.cutting import EventText
+from profilerkit.trace.kineto.ledger import Ledger
 from profilerkit.trace.kineto.metadata import Document, parse_document, parse_fields, trace_meta
-from profilerkit.trace.kineto.repair import UNDECODABLE, RepairLog
-from profilerkit.trace.kineto.salvage import Salvage
+from profilerkit.trace.kineto.repair import UNDECODABLE
+from profilerkit.trace.kineto.salvage import Salvage, element_at
 
 name = "kineto"
 
@@ -32,73 +34,128 @@ def sniff(head: bytes) -> bool:
     return text.startswith(b"{") and any(key in text for key in _OWN_KEYS)
 
 
-def read(path: Path) -> TraceColumns:
+def read(path: Path, *, wanted: Wanted = ANALYZED, strict: bool = False) -> TraceColumns:
     """Return the columns of a trace; what could not be read is counted in ``damage``.
 
+    Args:
+        path: the file.
+        wanted: what is read beside the complete events of host and device. Flow links are read in a second pass where
+            device work has nothing else to be joined by, Python frames where there are no other events.
+        strict: whether the first damage is an error.
+
     Raises:
-        UnreadableInputError: the file holds no events at all.
+        UnreadableInputError: the file holds no events at all, or is damaged and ``strict`` is set.
         OSError: the file cannot be opened or read.
     """
-    source = BlockSource(path)
-    blocks = source.blocks()
-    text = EventText(blocks)
-    if not text.find_events():
-        raise UnreadableInputError(
-            f"{path} holds no trace events",
-            cause="its JSON has no 'traceEvents' list" if text.pending.strip() else "the file is empty",
-            hint=_NOT_A_TRACE_HINT,
-        )
-    builder, log = ColumnBuilder(), RepairLog()
-    document = _read_events(text, builder, log)
-    for _ in blocks:  # the checksum of compressed data is only known at its end
-        pass
-    notes = [*source.notes, *builder.notes()]
-    truncated = source.truncated or document is None
-    if document is None:
-        document = parse_document(text.head, b"}") or parse_fields(text.head)
-    elif not document.is_whole:
-        notes.append("the metadata around the events is damaged and was read key by key")
-    if document.followed:
-        notes.append("another document follows the first; only the first was read")
-    if not builder.n_spans:
-        raise UnreadableInputError(
-            f"{path} holds no events",
-            cause=_why_empty(builder, log, truncated=truncated),
-            hint="record at least one step between the profiler's start and stop",
-        )
-    damage = Damage(
-        repaired=log.repaired,
-        dropped=log.dropped + builder.dropped.total(),
-        truncated=truncated,
-        samples=tuple(log.samples),
-        notes=tuple(notes),
-    )
-    return builder.finish(trace_meta(str(path), document.fields), damage)
+    first = _Pass(path, wanted, strict=strict)
+    first.run()
+    missing = first.missing()
+    if not missing:
+        return first.columns()
+    second = _Pass(path, wanted | missing, strict=strict)
+    second.run()
+    return second.columns()
 
 
-def _read_events(text: EventText, builder: ColumnBuilder, log: RepairLog) -> Document | None:
-    """Add all events to the builder; return the document around them, None when it breaks off."""
-    salvage = Salvage(text, log)
-    decoder = records.EVENTS
-    salvage.note_empty_list()
-    while salvage.document is None:
-        chunk = text.next_chunk()
-        if not chunk:
-            builder.add(salvage.read(text.take_rest(), last=True))
-            return salvage.document
-        array = b"[%b]" % chunk
+class _Pass:
+    """One reading of a file."""
+
+    def __init__(self, path: Path, wanted: Wanted, *, strict: bool) -> None:
+        self._path = path
+        self._source = BlockSource(path)
+        self._text = EventText(self._source.blocks())
+        self._builder = ColumnBuilder(wanted)
+        self._ledger = Ledger(str(path), strict=strict)
+        self._salvage = Salvage(self._text, self._builder, self._ledger)
+        self._notes: list[str] = []
+
+    def run(self) -> None:
+        """Read the file into the builder."""
+        cause = self._text.find_events()
+        if cause:
+            raise UnreadableInputError(f"{self._path} holds no trace events", cause=cause, hint=_NOT_A_TRACE_HINT)
+        self._salvage.note_empty_list()
+        while self._salvage.document is None and self._read_chunk():
+            pass
+
+    def _read_chunk(self) -> bool:
+        """Read the next events; False when there are no more, or reading on makes no sense."""
+        array = self._text.next_array()
+        if not array:
+            offset, rest = self._text.buffer.offset, self._text.buffer.take_all()
+            if b"\0" in rest[-1:]:
+                self._notes.append("the text ends in zero bytes")
+            self._salvage.read(rest, offset, last=True)
+            return False
         try:
-            if builder.add(decoder.decode(array), array):
-                continue
-            decoder = records.EXACT_EVENTS
-            builder.add(decoder.decode(array), array)
+            decoded = records.decoder(self._builder.detail, self._builder.wanted).decode(array)
+            while not self._builder.add(decoded, array, self._text.separator):
+                decoded = records.decoder(self._builder.detail, self._builder.wanted).decode(array)
         except UNDECODABLE:
-            builder.add(salvage.read(chunk, last=False))
-    return salvage.document
+            self._salvage.read(bytes(array[1:-1]), self._text.chunk_offset, last=False)
+            if self._ledger.is_hopeless:
+                self._notes.append("most of the file is damaged, so it was read no further")
+            return not self._ledger.is_hopeless
+        for index in self._builder.rejected:
+            start, element = element_at(bytes(array[1:-1]), index)
+            self._ledger.reject(element, self._text.chunk_offset + start, self._ledger.events + index)
+        self._ledger.passed(len(decoded))
+        return True
 
+    def missing(self) -> Wanted:
+        """Return what was not wanted but cannot be done without."""
+        if not self._builder.n_spans:
+            return Wanted.PYTHON if self._builder.skipped_frames else Wanted.NOTHING
+        return Wanted.FLOWS if self._builder.skipped_flows and self._builder.has_loose_work() else Wanted.NOTHING
 
-def _why_empty(builder: ColumnBuilder, log: RepairLog, *, truncated: bool) -> str:
-    dropped = log.dropped + builder.dropped.total()
-    if dropped:
-        return f"all of its {dropped} events are damaged"
-    return "the file breaks off before the first event" if truncated else "its list of events is empty"
+    def columns(self) -> TraceColumns:
+        """Return what was read, with what is said beside it."""
+        document, notes = self._document()
+        builder, ledger = self._builder, self._ledger
+        truncated = self._source.truncated or self._salvage.document is None
+        if not builder.n_spans:
+            raise UnreadableInputError(
+                f"{self._path} holds no events",
+                cause=self._why_empty(truncated=truncated),
+                hint="record at least one step between the profiler's start and stop",
+            )
+        if truncated:
+            ledger.refuse("the file ends early")
+        for note in notes:
+            ledger.refuse(note)
+        damage = Damage(
+            repaired=ledger.repaired,
+            dropped=ledger.dropped + builder.dropped.total(),
+            truncated=truncated,
+            samples=tuple(ledger.samples),
+            notes=(*notes, *builder.notes()),
+        )
+        return builder.finish(trace_meta(str(self._path), document.fields), damage)
+
+    def _document(self) -> tuple[Document, list[str]]:
+        """Return what the file says beside its events, and what is wrong with it as a whole."""
+        document, buffer = self._salvage.document, self._text.buffer
+        after = buffer.take_all()
+        following, padded = after.strip(BLANK)[:1], b"\0" in after
+        while buffer.fill():  # the checksum of compressed data is only known at its end
+            after = buffer.take_all()
+            following, padded = following or after.strip(BLANK)[:1], padded or b"\0" in after
+        notes = [*self._source.notes, *self._notes]
+        if document is None:
+            return parse_document(self._text.head, b"}") or parse_fields(self._text.head), notes
+        if not document.is_whole:
+            notes.append("the metadata around the events is damaged and was read key by key")
+        following = document.following[:1].encode() or following
+        if following in (b"{", b"["):
+            notes.append("another document follows the first; only the first was read")
+        elif following:
+            notes.append("text that is no part of the trace follows it and was ignored")
+        elif document.padded or padded:
+            notes.append("zero bytes follow the text and were ignored")
+        return document, notes
+
+    def _why_empty(self, *, truncated: bool) -> str:
+        dropped = self._ledger.dropped + self._builder.dropped.total()
+        if dropped:
+            return f"all of its {dropped} events are damaged"
+        return "the file breaks off before the first event" if truncated else "its list of events is empty"

@@ -1,0 +1,29 @@
+"""Which Python frames are read although frames are not wanted."""
+
+import re
+
+# Frames that explain why the host paused; the analysis looks for them by name.
+_PAUSING = re.compile(
+    r"gc\.collect|^Python GC|dynamo_timed|entire_(?:frame|backward)_compile|backend_compile|compile_inner"
+    r"|^dynamo$|^inductor_codecache"
+)
+FRAME = "python_function"
+
+
+class PausingFrames(dict[str, bool]):
+    """Frame name to whether it is garbage collection or compilation.
+
+    >>> frames = PausingFrames()
+    >>> frames["gc.py(12): gc.collect"], frames["train.py(3): step"]
+    (True, False)
+    """
+
+    def __missing__(self, name: str) -> bool:
+        pausing = _PAUSING.search(name) is not None
+        if len(self) < _REMEMBERED:
+            self[name] = pausing
+        return pausing
+
+
+# More than the distinct frames of any real trace; one that has more is searched again.
+_REMEMBERED = 2**16

@@ -1,0 +1,24 @@
+"""How much of a file is believed: what bounds the time and memory that a hostile or broken one can take."""
+
+# The longest text of one event that is read. Real ones, stacks and shapes included, stay below 100 KB.
+EVENT_BYTES = 16 * 1024 * 1024
+# What may stand before and after the events: device properties and the profiler's log, real ones below 1 MB. Parsed
+# as a whole it can take 30 times its size.
+HEAD_BYTES = 4 * 1024 * 1024
+TAIL_BYTES = 4 * 1024 * 1024
+
+# Traces compress 11:1 to 19:1 and repetitive ones 40:1; deflate itself ends at 1032:1. Below the free size nothing
+# is refused: inflating that much takes under a second.
+INFLATION_RATIO = 200
+FREE_INFLATED_BYTES = 512 * 1024 * 1024
+
+# Real traces hold 75 to 2,100 distinct names. Names past either limit share one entry.
+DISTINCT_TEXTS = 2**17
+TEXT_BYTES = 64 * 1024 * 1024
+
+# A repair searches a text several times over, and no event is longer than this.
+REPAIRED_BYTES = 256 * 1024
+# So many pieces may fail to be repaired, and one more for each that succeeds; later ones are dropped untried.
+FAILED_REPAIRS = 5_000
+# A file that had so many pieces dropped, and more than ten for each event read, is read no further.
+DROPPED_PIECES = 250_000

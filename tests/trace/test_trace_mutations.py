@@ -1,0 +1,51 @@
+"""A thousand damaged texts: no crash, no hang, no event invented, every loss counted."""
+
+import random
+
+import pytest
+import trace_mutations
+from trace_mutations import TRACES, Mutation, Original, check, mutated, originals, run_seed
+
+from profilerkit.trace import blocks
+
+# Each broke a promise of the reader once.
+FUZZED_SEEDS = [290, 105990, 203328, 205439, 209248, 1004930]
+
+
+@pytest.fixture(scope="module", params=TRACES)
+def original(request, tmp_path_factory):
+    return Original(TRACES[request.param], tmp_path_factory.mktemp("original") / "trace.json")
+
+
+@pytest.mark.parametrize("block", range(20))
+def test_mutated_trace_is_read_but_for_the_damage(original, tmp_path, monkeypatch, block):
+    for seed in range(block * 17, block * 17 + 17):
+        rng = random.Random(seed)
+        monkeypatch.setattr(blocks, "BLOCK_BYTES", rng.choice([512, 4 * 1024, 256 * 1024]))
+        mutation = mutated(original.text, rng, rng.choice([1, 1, 1, 3]))
+        try:
+            check(original, mutation, tmp_path / "trace.json")
+        except Exception as error:
+            raise AssertionError(f"seed {seed}, {mutation.kinds} at {mutation.touched}") from error
+
+
+@pytest.mark.parametrize("seed", FUZZED_SEEDS)
+def test_seeds_that_once_failed_hold(tmp_path, seed):
+    path = tmp_path / "trace.json"
+    run_seed(originals(path), seed, path)
+
+
+def test_check_notices_lost_and_invented_events(original, tmp_path, monkeypatch):
+    """The check itself can fail: it is shown columns of other texts than the damaged one."""
+    cut = len(original.text) // 2
+    half = original.text[:cut]
+    whole = Mutation(original.text, ["flip"], [(cut, cut + 1)])
+    real = trace_mutations.read_trace
+    for text, complaint in (
+        (half, "events lost"),
+        (original.text.replace(b"41.017", b"41.018"), "invented"),
+    ):
+        (tmp_path / "other.json").write_bytes(text)
+        monkeypatch.setattr(trace_mutations, "read_trace", lambda *_, **__: real(tmp_path / "other.json"))
+        with pytest.raises(AssertionError, match=complaint):
+            check(original, whole, tmp_path / "trace.json")
