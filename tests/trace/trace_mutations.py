@@ -22,14 +22,15 @@ SIZES = (1, 1, 2, 7, 40, 300, 3000)
 NOISE = b'"{}[],:\\x0\xff\n-.e]}'
 
 
-def _steps(rng):
+def gpu_events(n_steps, seed=1):
     """Host operators with their launches, kernels, flow links and memory instants, as a GPU training writes them."""
+    rng = random.Random(seed)
     events = [
         {"name": "process_name", "ph": "M", "ts": 0, "pid": 7, "tid": 0, "args": {"name": "python"}},
         {"name": "thread_name", "ph": "M", "ts": 0, "pid": 7, "tid": 9, "args": {"name": "thread 9 (python)"}},
     ]
     at = 4458676524648.5
-    for step in range(N_STEPS):
+    for step in range(n_steps):
         began = at
         for op in ("aten::conv2d", "void at::native::(anonymous namespace)::k<float, 4>(int)", "aten::mm"):
             number = len(events)
@@ -60,7 +61,7 @@ def _steps(rng):
     return events
 
 
-def _native(events, head, tail):
+def native(events, head, tail):
     """The old layout of Kineto: several keys to a line."""
     texts = []
     for event in events:
@@ -73,7 +74,7 @@ def _native(events, head, tail):
 
 def traces():
     """Name to bytes: native, one key to a line with Python frames, and compact with the keys after the events."""
-    events = _steps(random.Random(1))
+    events = gpu_events(N_STEPS)
     frames = [
         {
             **event,
@@ -92,7 +93,7 @@ def traces():
     stacked = {**fields, "traceEvents": [*events, *frames], "traceName": "t.json"}
     compact = {"traceEvents": events, **fields}
     return {
-        "native": _native(events, recipes.HEAD, recipes.TAIL).encode(),
+        "native": native(events, recipes.HEAD, recipes.TAIL).encode(),
         "stacked": json.dumps(stacked, indent=2).encode(),
         "compact": json.dumps(compact, separators=(",", ":")).encode(),
     }

@@ -28,10 +28,11 @@ from profilerkit.trace.columns import (
 from profilerkit.trace.kineto import records
 from profilerkit.trace.kineto.collectives import collective, collective_args
 from profilerkit.trace.kineto.frames import FRAME, PausingFrames
+from profilerkit.trace.kineto.naming import ThreadNames
 from profilerkit.trace.kineto.numbers import as_int32, small_numbers, whole_numbers
 from profilerkit.trace.kineto.records import Detail, FlowEnd, FlowStart, Instant, Metadata, Span, WideArgs
 from profilerkit.trace.kineto.table import Table
-from profilerkit.trace.strings import RawTextIds, StringIds, ThreadIds, id_text, printable_text
+from profilerkit.trace.strings import RawTextIds, StringIds, ThreadIds, printable_text
 
 # ns and float µs of a group of events
 Stamps = tuple[I64, F64]
@@ -40,7 +41,6 @@ Dtypes = dict[str, npt.DTypeLike]
 
 _FAMILIES: tuple[type, ...] = (Span, FlowStart, Instant)
 _COUNTED = frozenset((records.Begin, records.End, records.SkippedFlowStart, records.SkippedFlowEnd))
-_NAMING = frozenset(("process_name", "thread_name"))
 _DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 _SPANS: Dtypes = {
     **dict.fromkeys(("name", "kind", "thread", "device"), np.int32),
@@ -104,7 +104,7 @@ class ColumnBuilder:
         self._flows = Table(_FLOWS)
         self._memory = Table(_MEMORY)
         self._collectives: list[CollectiveArgs] = []
-        self._names: list[Metadata] = []
+        self._names = ThreadNames()
 
     @property
     def n_spans(self) -> int:
@@ -140,7 +140,7 @@ class ColumnBuilder:
             elif not self._add_spans(type(group[0]), group, stamps, _Chunk(events, text, separator)):
                 return False
         if Metadata in found:
-            self._names += [event for event in events if isinstance(event, Metadata) and event.name in _NAMING]
+            self._names.add(events)
         if found & _COUNTED:
             counts = Counter(map(type, events))
             self.unpaired += counts[records.Begin] + counts[records.End]
@@ -304,7 +304,7 @@ class ColumnBuilder:
             thread=thread,
             strings=strings,
             threads=threads,
-            thread_names=self._thread_names(),
+            thread_names=self._names.of(self.threads),
             collectives=tuple(self._collectives),
             flows=Flows(**{column: flows.take(column) for column in _FLOWS}),
             memory=MemoryInstants(**{column: memory.take(column) for column in _MEMORY}),
@@ -313,16 +313,3 @@ class ColumnBuilder:
             **{column: spans.take(column) for column in _SPANS if column not in ("name", "kind", "thread")},
             **shapes,
         )
-
-    def _thread_names(self) -> dict[int, str]:
-        """Return thread id to name; a thread without one of its own takes its process's."""
-        processes: dict[str, str] = {}
-        names: dict[tuple[str, str], str] = {}
-        for event in self._names:
-            pid, name = id_text(event.pid), printable_text((event.args.name or "").strip())
-            if name and event.name == "process_name":
-                processes[pid] = name
-            elif name:
-                names[pid, id_text(event.tid)] = name
-        found = {thread: names.get(pair) or processes.get(pair[0]) for pair, thread in self.threads.texts.items()}
-        return {thread: name for thread, name in found.items() if name}

@@ -1,0 +1,62 @@
+"""The reader against json.load on the same file in the same run: CPU time and memory, as ratios."""
+
+import gzip
+import json
+import subprocess
+import sys
+
+import pytest
+import trace_recipes as recipes
+from trace_mutations import gpu_events, native
+
+N_STEPS = 9000
+CHILD = """
+import json, re, sys, time
+from pathlib import Path
+
+def peak_kib():
+    return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+
+if sys.argv[1] == "json":
+    def read(path):
+        with open(path) as file:
+            return len(json.load(file)["traceEvents"])
+else:
+    from profilerkit.trace.readers import read_trace
+    def read(path):
+        return len(read_trace(path))
+before, start_s = peak_kib(), time.process_time()
+events = read(sys.argv[2])
+cpu_s = time.process_time() - start_s
+print(json.dumps({"events": events, "cpu_s": cpu_s, "grown_bytes": 1024 * (peak_kib() - before)}))
+"""
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """A trace of real shape: a training of many steps in Kineto's native layout."""
+    path = tmp_path_factory.mktemp("speed") / "trace.json"
+    path.write_text(native(gpu_events(N_STEPS), recipes.HEAD, recipes.TAIL))
+    assert path.stat().st_size > 30_000_000
+    return path
+
+
+def measured(how, path):
+    done = subprocess.run([sys.executable, "-c", CHILD, how, str(path)], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def test_reader_takes_a_third_of_the_cpu_and_a_quarter_of_the_memory_of_json_load(path):
+    """Far from the ratios a quiet machine shows (4.4 and 6.4 or better), so that only a real loss fails."""
+    rounds = [(measured("reader", path), measured("json", path)) for _ in range(2)]
+    assert min(ours["cpu_s"] for ours, _ in rounds) * 3 < min(theirs["cpu_s"] for _, theirs in rounds)
+    ours, theirs = rounds[0]
+    assert ours["grown_bytes"] * 4 < theirs["grown_bytes"]
+    assert ours["grown_bytes"] < 0.5 * path.stat().st_size
+
+
+def test_gzip_costs_less_than_a_third_more(path, tmp_path):
+    (tmp_path / "trace.json.gz").write_bytes(gzip.compress(path.read_bytes(), 1))
+    rounds = [(measured("reader", path), measured("reader", tmp_path / "trace.json.gz")) for _ in range(2)]
+    plain_s, packed_s = (min(found[index]["cpu_s"] for found in rounds) for index in (0, 1))
+    assert packed_s < 1.3 * plain_s
