@@ -107,7 +107,7 @@ class _Pass:
         """Return what was not wanted but cannot be done without."""
         if not self._builder.n_spans:
             return Wanted.PYTHON if self._builder.skipped_frames else Wanted.NOTHING
-        return Wanted.FLOWS if self._builder.skipped_flows and self._builder.has_loose_work() else Wanted.NOTHING
+        return Wanted.FLOWS if self._builder.has_skipped_flows and self._builder.has_loose_work() else Wanted.NOTHING
 
     def columns(self) -> TraceColumns:
         """Return what was read, with what is said beside it."""
