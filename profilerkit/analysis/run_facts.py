@@ -152,8 +152,9 @@ def _trust(ranks: Sequence[RankFacts], chosen: RankFacts, of_the_run: Sequence[s
     step_ns = chosen.steps.time_ns.median if chosen.steps.time_ns else None
     own = meta.self_ns_per_step if meta else None
     notes = [*of_the_run, *(note for entry in damage for note in entry.notes)]
+    notes += [f"Damaged: {place}" for entry in damage for place in entry.samples]
     notes += [note for rank in ranks if rank.record for note in rank.record.notes]
-    if trace and trace.device_events_missing:
+    if trace and trace.device_events_missing and not trace.columns.damage.truncated:
         notes.insert(0, "The run used a device, but the trace holds none of its events.")
     notes += _doubts(chosen)
     if chosen.steps.inferred and chosen.steps.time_ns:
@@ -171,6 +172,8 @@ def _trust(ranks: Sequence[RankFacts], chosen: RankFacts, of_the_run: Sequence[s
     )
 
 
+#: Share of a trace's events that may be lost before that is a reason to doubt.
+MANY_DROPPED = 0.01
 #: Profiled over unprofiled step time outside of this says that the traced steps are not like the others (R52).
 ALIKE = (0.8, 1.5)
 #: Mean over median step from which a few slow steps carry the mean (R56), and how much of the step must be
@@ -184,6 +187,9 @@ HIGH_PRESSURE = 0.4
 def _doubts(chosen: RankFacts) -> list[str]:
     """What makes the numbers less sure than they look."""
     out = []
+    damage = chosen.trace.columns.damage if chosen.trace else None
+    if chosen.trace and damage and damage.dropped and damage.dropped >= MANY_DROPPED * len(chosen.trace.columns):
+        out.append(f"{damage.dropped:,} damaged events could not be read: shares may be off by as much.")
     ratio, times = chosen.inflation_ratio, chosen.steps.time_ns
     if ratio is not None and not ALIKE[0] <= ratio <= ALIKE[1]:
         out.append(f"Traced steps took {ratio:.2f} × the time of the others: how the step splits is uncertain.")
