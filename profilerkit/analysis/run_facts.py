@@ -8,7 +8,7 @@ from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.hardware.lookup import lookup
 from profilerkit.model.change import revise
 from profilerkit.model.report import Memory
-from profilerkit.model.run import Loader, Signal, Trust
+from profilerkit.model.run import Signal, Trust
 from profilerkit.model.step import Rank
 from profilerkit.rundir.layout import RankMeta
 
@@ -54,7 +54,7 @@ def run_facts(
         missing_ranks=max(world - (recorded or len(ranks)), 0) if world is not None else None,
         waiting_share=waiting,
         input=chosen.input,
-        loader=_loader(meta),
+        loader=meta.loader if meta else None,
         usable_cores=_cores(ranks, meta),
         device=trace.device if trace else None,
         copies=trace.copies if trace else None,
@@ -72,22 +72,6 @@ def run_facts(
         samples=chosen.samples,
         trace_read=trace is not None,
         doubts=tuple(_doubts(chosen)),
-    )
-
-
-def _loader(meta: RankMeta | None) -> Loader | None:
-    """The loader's settings in the report's own record."""
-    if meta is None or meta.loader is None:
-        return None
-    known = meta.loader
-    return Loader(
-        kind=known.kind,
-        num_workers=known.num_workers,
-        batch_size=known.batch_size,
-        pin_memory=known.pin_memory,
-        prefetch_factor=known.prefetch_factor,
-        persistent_workers=known.persistent_workers,
-        dataset_len=known.dataset_len,
     )
 
 
