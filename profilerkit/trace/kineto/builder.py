@@ -40,7 +40,8 @@ Values = dict[str, npt.NDArray[Any]]
 Dtypes = dict[str, npt.DTypeLike]
 
 _FAMILIES: tuple[type, ...] = (Span, FlowStart, Instant)
-_COUNTED = frozenset((records.Begin, records.End, records.SkippedFlowStart, records.SkippedFlowEnd))
+_UNPAIRED = frozenset((records.Begin, records.End))
+_SKIPPED_FLOWS = frozenset((records.SkippedFlowStart, records.SkippedFlowEnd))
 _DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 _SPANS: Dtypes = {
     **dict.fromkeys(("name", "kind", "thread", "device"), np.int32),
@@ -80,7 +81,7 @@ class ColumnBuilder:
         threads: (pid, tid) to ids.
         dropped: why complete events were dropped, and how many.
         rejected: of the events added last, the indices of the first few that were dropped.
-        skipped_flows: flow links that were not wanted.
+        has_skipped_flows: whether there were flow links, which were not wanted.
         skipped_frames: Python frames that were not wanted.
         unpaired: begin and end events that were left out.
     """
@@ -92,7 +93,7 @@ class ColumnBuilder:
         self.threads = ThreadIds()
         self.dropped: Counter[str] = Counter()
         self.rejected: list[int] = []
-        self.skipped_flows = 0
+        self.has_skipped_flows = False
         self.skipped_frames = 0
         self.unpaired = 0
         self._least = Detail.WIDE if Wanted.SHAPES in wanted else Detail.LEAN
@@ -126,7 +127,10 @@ class ColumnBuilder:
             kinds = [kind for kind in found if issubclass(kind, family)]
             if not kinds:
                 continue
-            group: list[Any] = events if kinds == list(found) else [event for event in events if type(event) in kinds]
+            first, last = kinds[0], kinds[-1]  # two of flow links, one of the others
+            group: list[Any] = events
+            if kinds != list(found):
+                group = [event for event in events if type(event) is first or type(event) is last]
             stamps = clocks.stamps_to_ns([event.ts for event in group])
             if stamps is None:
                 self.detail = self._least = Detail.EXACT
@@ -141,10 +145,9 @@ class ColumnBuilder:
                 return False
         if Metadata in found:
             self._names.add(events)
-        if found & _COUNTED:
-            counts = Counter(map(type, events))
-            self.unpaired += counts[records.Begin] + counts[records.End]
-            self.skipped_flows += counts[records.SkippedFlowStart] + counts[records.SkippedFlowEnd]
+        self.has_skipped_flows = self.has_skipped_flows or bool(found & _SKIPPED_FLOWS)
+        if found & _UNPAIRED:
+            self.unpaired += sum(type(event) in _UNPAIRED for event in events)
         return True
 
     def _add_spans(self, kind: type[Span], spans: list[Span], stamps: Stamps, chunk: "_Chunk") -> bool:

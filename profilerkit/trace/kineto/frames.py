@@ -8,6 +8,8 @@ _PAUSING = re.compile(
     r"|^dynamo$|^inductor_codecache"
 )
 FRAME = "python_function"
+# More than the distinct frames of any real trace; further ones are searched each time.
+_REMEMBERED = 2**16
 
 
 class PausingFrames(dict[str, bool]):
@@ -23,7 +25,3 @@ class PausingFrames(dict[str, bool]):
         if len(self) < _REMEMBERED:
             self[name] = pausing
         return pausing
-
-
-# More than the distinct frames of any real trace; one that has more is searched again.
-_REMEMBERED = 2**16

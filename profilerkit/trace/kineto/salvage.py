@@ -52,7 +52,10 @@ class Salvage:
         buffer = self._text.buffer
         buffer.skip_blank()
         if buffer.startswith(b"]"):
-            self.document = self._document_with(buffer.take_all()[1:], is_sure=True)
+            text = buffer.take_all()
+            self.document = self._document_with(text[1:], is_sure=True)
+            if self.document is None:
+                buffer.put_back(text)
 
     def read(self, chunk: bytes, offset: int, *, last: bool) -> None:
         """Add the events of a chunk to the builder; sets ``document`` when the events end in it.
@@ -173,7 +176,7 @@ class Salvage:
     def _recover(self, piece: bytes, offset: int) -> None:
         """Take what is whole or can be repaired in a piece of several events, damaged, with damage between them."""
         text = piece.decode("latin-1")  # one character for each byte; only the structure is looked at
-        at = 0
+        at, is_separated = 0, True
         while True:
             junk = _JUNK.match(piece, at)
             assert junk is not None
@@ -183,13 +186,14 @@ class Salvage:
             end = _end_of_value(text, at)
             if end is not None:
                 found = self._repairer.read_piece(piece[at:end]) or Found(dropped=1)
-                is_misplaced = b"]" in junk[0] or (at > 0 and b"," not in junk[0])
+                is_misplaced = b"]" in junk[0] or not (is_separated or b"," in junk[0])
                 found.repaired += is_misplaced and len(found.events) > found.repaired
             else:
                 opening = self._text.opening.search(piece, at + 1)
                 end = opening.start() if opening else len(piece)
                 found = self._completed(piece[at:end].rstrip(BLANK + b",]")) or Found(dropped=1)
             self._take(found, piece[at:end], offset + at)
+            is_separated = piece[at:end].rstrip(BLANK).endswith(b",")
             at = end
         if at < len(piece):
             self._take(Found(dropped=1), piece[at:], offset + at)

@@ -52,6 +52,7 @@ def read(path: Path, *, wanted: Wanted = ANALYZED, strict: bool = False) -> Trac
     missing = first.missing()
     if not missing:
         return first.columns()
+    del first  # its columns would be there twice
     second = _Pass(path, wanted | missing, strict=strict)
     second.run()
     return second.columns()
@@ -83,9 +84,9 @@ class _Pass:
         array = self._text.next_array()
         if not array:
             offset, rest = self._text.buffer.offset, self._text.buffer.take_all()
-            if b"\0" in rest[-1:]:
-                self._notes.append("the text ends in zero bytes")
             self._salvage.read(rest, offset, last=True)
+            if self._salvage.document is None and rest.endswith(b"\0"):
+                self._notes.append("the text ends in zero bytes")
             return False
         try:
             decoded = records.decoder(self._builder.detail, self._builder.wanted).decode(array)
@@ -106,7 +107,7 @@ class _Pass:
         """Return what was not wanted but cannot be done without."""
         if not self._builder.n_spans:
             return Wanted.PYTHON if self._builder.skipped_frames else Wanted.NOTHING
-        return Wanted.FLOWS if self._builder.skipped_flows and self._builder.has_loose_work() else Wanted.NOTHING
+        return Wanted.FLOWS if self._builder.has_skipped_flows and self._builder.has_loose_work() else Wanted.NOTHING
 
     def columns(self) -> TraceColumns:
         """Return what was read, with what is said beside it."""
