@@ -25,6 +25,7 @@ def analyze(
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
     device: str | None = None,
+    strict: bool = False,
 ) -> Report:
     """Analyse a trace, a run directory, a directory of traces, or several traces of one job.
 
@@ -35,11 +36,13 @@ def analyze(
         select: rule codes or their beginnings to run, in any case; empty means all.
         ignore: rule codes or their beginnings to leave out; wins over ``select``.
         device: device name for the peaks, where the trace does not name it.
+        strict: the first damage of a trace is an error, instead of being read around and counted.
 
     Raises:
         UsageError: no path, the same file twice, a run directory together with another path, a rank that was not
             recorded, or a rule that does not exist.
-        UnreadableInputError: a path is missing, or nothing readable was found.
+        UnreadableInputError: a path is missing, nothing readable was found, or a trace is damaged and ``strict`` is
+            set.
     """
     from profilerkit import __version__
 
@@ -48,7 +51,7 @@ def analyze(
     codes = [rule.code for rule in rules]
     select, ignore = rule_prefixes(select, codes), rule_prefixes(ignore, codes)
     places = [Path(path) for path in paths]
-    recording = read_inputs(places)
+    recording = read_inputs(places, strict=strict)
     record = recording.run
     ranks = recording.ranks if rank is None else _only(recording.ranks, rank)
     facts = run_facts(

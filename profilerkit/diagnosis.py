@@ -87,11 +87,13 @@ def _refusal(facts: Facts, *, unexplained: bool) -> Verdict | None:
     if facts.steps.time_ns is None or not facts.mean_step_ns:
         return _inconclusive("No training step was recorded", "Call prof.step(), or wrap the loader.")
     if facts.device_events_missing:
+        if facts.trust.truncated:
+            return _inconclusive(
+                "The file is cut off before any device event", "Record fewer steps, or save the trace again."
+            )
         return _inconclusive(
             "The run used a device, but none of its events is in the trace",
-            "The file is cut off: record fewer steps, or save it again."
-            if facts.trust.truncated
-            else "Record with ProfilerActivity.CUDA beside ProfilerActivity.CPU.",
+            "Record with ProfilerActivity.CUDA beside ProfilerActivity.CPU.",
         )
     if facts.cold:
         return _inconclusive(

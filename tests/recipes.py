@@ -16,14 +16,13 @@ import msgspec
 from profilerkit.analysis.facts import AllocatorFacts, DeviceFacts, Facts, InputFacts, SyncFacts
 from profilerkit.analysis.leaves import LEAVES
 from profilerkit.analysis.trace_facts import trace_facts
-from profilerkit.model.run import Trust
+from profilerkit.model.run import Loader, Trust
 from profilerkit.model.step import PARTS, Part, Rank, StepRow, Steps, StepTimes
 from profilerkit.rundir.layout import (
     EVENT,
     FORMAT_VERSION,
     EventKind,
     Feature,
-    LoaderSettings,
     RankEnd,
     RankMeta,
     RunManifest,
@@ -306,7 +305,7 @@ class Log:
         return b"".join(EVENT.pack(*record) for record in self.records)
 
 
-LOADER = LoaderSettings(kind="DataLoader", num_workers=0, batch_size=32)
+LOADER = Loader(kind="DataLoader", num_workers=0, batch_size=32)
 
 
 def rank_meta(rank=0, **changes):

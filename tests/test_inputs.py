@@ -137,3 +137,14 @@ def test_files_of_one_rank_are_one_rank_of_the_job_and_that_is_said(tmp_path):
 def test_files_that_do_not_name_their_rank_are_not_suspected(tmp_path):
     paths = [trace_at(Path(tmp_path) / name) for name in ("a.json", "b.json")]
     assert not [note for note in analyze(*paths).trust.notes if "rank" in note]
+
+
+def test_a_damaged_trace_is_read_around_unless_strict(tmp_path):
+    whole = training(12).write(tmp_path / "trace.json").read_text("utf-8")
+    cut = tmp_path / "cut.json"
+    cut.write_text(whole[: int(len(whole) * 0.9)], "utf-8")
+    report = analyze(cut)
+    assert report.trust.truncated
+    assert any(note.startswith("Damaged: event ") for note in report.trust.notes)
+    with pytest.raises(UnreadableInputError, match="damaged"):
+        analyze(cut, strict=True)

@@ -8,7 +8,7 @@ from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.hardware.lookup import lookup
 from profilerkit.model.change import revise
 from profilerkit.model.report import Memory
-from profilerkit.model.run import Loader, Signal, Trust
+from profilerkit.model.run import Signal, Trust
 from profilerkit.model.step import Rank
 from profilerkit.rundir.layout import RankMeta
 
@@ -54,7 +54,7 @@ def run_facts(
         missing_ranks=max(world - (recorded or len(ranks)), 0) if world is not None else None,
         waiting_share=waiting,
         input=chosen.input,
-        loader=_loader(meta),
+        loader=meta.loader if meta else None,
         usable_cores=_cores(ranks, meta),
         device=trace.device if trace else None,
         copies=trace.copies if trace else None,
@@ -72,22 +72,6 @@ def run_facts(
         samples=chosen.samples,
         trace_read=trace is not None,
         doubts=tuple(_doubts(chosen)),
-    )
-
-
-def _loader(meta: RankMeta | None) -> Loader | None:
-    """The loader's settings in the report's own record."""
-    if meta is None or meta.loader is None:
-        return None
-    known = meta.loader
-    return Loader(
-        kind=known.kind,
-        num_workers=known.num_workers,
-        batch_size=known.batch_size,
-        pin_memory=known.pin_memory,
-        prefetch_factor=known.prefetch_factor,
-        persistent_workers=known.persistent_workers,
-        dataset_len=known.dataset_len,
     )
 
 
@@ -152,8 +136,9 @@ def _trust(ranks: Sequence[RankFacts], chosen: RankFacts, of_the_run: Sequence[s
     step_ns = chosen.steps.time_ns.median if chosen.steps.time_ns else None
     own = meta.self_ns_per_step if meta else None
     notes = [*of_the_run, *(note for entry in damage for note in entry.notes)]
+    notes += [f"Damaged: {place}" for entry in damage for place in entry.samples]
     notes += [note for rank in ranks if rank.record for note in rank.record.notes]
-    if trace and trace.device_events_missing:
+    if trace and trace.device_events_missing and not trace.columns.damage.truncated:
         notes.insert(0, "The run used a device, but the trace holds none of its events.")
     notes += _doubts(chosen)
     if chosen.steps.inferred and chosen.steps.time_ns:
@@ -171,6 +156,8 @@ def _trust(ranks: Sequence[RankFacts], chosen: RankFacts, of_the_run: Sequence[s
     )
 
 
+#: Share of a trace's events that may be lost before that is a reason to doubt.
+MANY_DROPPED = 0.01
 #: Profiled over unprofiled step time outside of this says that the traced steps are not like the others (R52).
 ALIKE = (0.8, 1.5)
 #: Mean over median step from which a few slow steps carry the mean (R56), and how much of the step must be
@@ -184,6 +171,9 @@ HIGH_PRESSURE = 0.4
 def _doubts(chosen: RankFacts) -> list[str]:
     """What makes the numbers less sure than they look."""
     out = []
+    damage = chosen.trace.columns.damage if chosen.trace else None
+    if chosen.trace and damage and damage.dropped and damage.dropped >= MANY_DROPPED * len(chosen.trace.columns):
+        out.append(f"{damage.dropped:,} damaged events could not be read: shares may be off by as much.")
     ratio, times = chosen.inflation_ratio, chosen.steps.time_ns
     if ratio is not None and not ALIKE[0] <= ratio <= ALIKE[1]:
         out.append(f"Traced steps took {ratio:.2f} × the time of the others: how the step splits is uncertain.")

@@ -116,10 +116,13 @@ def _properties(columns: TraceColumns, window: Spans) -> DeviceProperties | None
 
 
 def _used_a_device(columns: TraceColumns) -> bool:
-    """Whether a trace without device events comes from a run that used a device."""
+    """Whether a trace without device events comes from a run that used a device.
+
+    Kineto writes the host's events first: of a file that is cut off, the device's may be what is missing.
+    """
     launch = np.array([_LAUNCH.match(text) is not None for text in columns.strings], dtype=bool)
     launched = (columns.category == Category.RUNTIME) & launch[columns.name]
-    return bool(launched.any()) or bool(columns.meta.devices) or columns.meta.backend == "nccl"
+    return bool(launched.any()) or columns.meta.backend == "nccl" or columns.damage.truncated
 
 
 def _input(columns: TraceColumns, names: HostNames, steps: TraceSteps) -> InputFacts | None:

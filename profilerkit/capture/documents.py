@@ -10,7 +10,8 @@ from profilerkit import __version__
 from profilerkit.capture import environment
 from profilerkit.capture.secrets import masked, masked_arguments
 from profilerkit.capture.settings import Settings
-from profilerkit.rundir.layout import FORMAT_VERSION, Feature, LoaderSettings, RankEnd, RankMeta, RunManifest
+from profilerkit.model.run import Loader
+from profilerkit.rundir.layout import FORMAT_VERSION, Feature, RankEnd, RankMeta, RunManifest
 
 _LONGEST_EXCEPTION = 2000
 
@@ -34,7 +35,7 @@ def meta(
     anchor: tuple[int, int],
     *,
     features: dict[str, Feature],
-    loader: LoaderSettings | None,
+    loader: Loader | None,
     self_ns_per_step: float | None,
     steps_found_by: str | None,
 ) -> RankMeta:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from profilerkit.capture.guard import asked
-from profilerkit.rundir.layout import LoaderSettings
+from profilerkit.model.run import Loader
 
 #: The only variables that are ever recorded: none of them holds a secret.
 ALLOWED_VARIABLES = (
@@ -133,12 +133,12 @@ def _nvml_uuid(uuid: str) -> str:
     return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
 
 
-def loader_settings(loader: Any) -> LoaderSettings | None:
+def loader_settings(loader: Any) -> Loader | None:
     """Settings of the loader that feeds the steps; ``None`` when there is none."""
     if loader is None:
         return None
     dataset: Any = asked(getattr, loader, "dataset")
-    return LoaderSettings(
+    return Loader(
         kind=type(loader).__name__,
         num_workers=_whole(asked(getattr, loader, "num_workers")),
         batch_size=_whole(asked(getattr, loader, "batch_size")),

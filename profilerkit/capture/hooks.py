@@ -11,6 +11,7 @@ from typing import Any
 
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.loader import FetchTimer, patched_iter, patched_next
+from profilerkit.capture.meter import Meter
 from profilerkit.capture.steps import StepTracker
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.writer import Record
@@ -44,6 +45,7 @@ class Hooks:
     Attributes:
         torch_hooked: torch was loaded and is patched.
         armed: false once removed, and in forked children.
+        meters: what is spent beside the engine in a backward pass, and in both hooks of an optimizer step.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Hooks:
         self._handles: list[Any] = []
         self._gc_start_ns = 0
         self._optimizer_start_ns = 0
+        self.meters = (Meter(), Meter())
         self._lock = threading.Lock()
 
     def install(self) -> None:
@@ -84,10 +87,10 @@ class Hooks:
         self.torch_hooked = True
         data, optim, autograd = (sys.modules[name] for name in _NEEDED)
         self._patch_loader(data)
-        self._patch(autograd, "_engine_run_backward", self._timed_backward)
+        self._patch(autograd, "_engine_run_backward", self.timed_backward)
         self._handles += [
-            optim.register_optimizer_step_pre_hook(self._optimizer_starts),
-            optim.register_optimizer_step_post_hook(self._optimizer_ends),
+            optim.register_optimizer_step_pre_hook(self.optimizer_starts),
+            optim.register_optimizer_step_post_hook(self.optimizer_ends),
         ]
 
     def remove(self) -> None:
@@ -117,31 +120,42 @@ class Hooks:
         setattr(owner, name, ours)
         self._patches.append(_Patch(owner, name, original, ours))
 
-    def _timed_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def timed_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A replacement for torch's way into the autograd engine."""
+        record, tracker, call, meter = self._record, self._tracker, self._guard.call, self.meters[0]
+
         def timed_backward(*args: Any, **kwargs: Any) -> Any:
-            if not self.armed or not self._tracker.adopt(threading.get_ident()):
+            now_ns = perf_counter_ns()
+            if not self.armed or not tracker.adopt(threading.get_ident()):
                 return original(*args, **kwargs)
-            self._guard.call(self._tracker.backward_started)
+            call(tracker.backward_started)
             start_ns = perf_counter_ns()
             try:
                 return original(*args, **kwargs)
             finally:
                 end_ns = perf_counter_ns()
-                self._record((_BACKWARD, _INFERRED, 0, start_ns, end_ns - start_ns, 0))
-                self._guard.call(self._tracker.backward_ended, end_ns)
+                record((_BACKWARD, _INFERRED, 0, start_ns, end_ns - start_ns, 0))
+                call(tracker.backward_ended, end_ns)
+                if meter.is_open:
+                    meter.add(start_ns - now_ns + perf_counter_ns() - end_ns)
 
         return timed_backward
 
-    def _optimizer_starts(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    def optimizer_starts(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        """Before an optimizer step."""
         self._optimizer_start_ns = perf_counter_ns()
 
-    def _optimizer_ends(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    def optimizer_ends(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        """After an optimizer step."""
         if not self.armed or not self._tracker.adopt(threading.get_ident()):
             return
         now_ns = perf_counter_ns()
         start_ns = self._optimizer_start_ns
         self._record((_OPTIMIZER, _INFERRED, 0, start_ns, now_ns - start_ns, 0))
         self._guard.call(self._tracker.optimizer_stepped, id(optimizer), now_ns)
+        meter = self.meters[1]
+        if meter.is_open:
+            meter.add(perf_counter_ns() - now_ns)
 
     def _collected(self, phase: str, info: dict[str, int]) -> None:
         now_ns = perf_counter_ns()

@@ -7,6 +7,7 @@ from time import perf_counter_ns, thread_time_ns
 from typing import Any, TypeVar
 
 from profilerkit.capture.guard import Guard, asked
+from profilerkit.capture.meter import Meter
 from profilerkit.capture.steps import StepTracker
 from profilerkit.rundir.layout import INPUT_SPAN, EventFlag, EventKind
 from profilerkit.rundir.writer import Record
@@ -22,10 +23,16 @@ _NOT_FOR_THE_STEP = _OTHER_THREAD | _OTHER_LOADER | _IN_PHASE
 _START_GAP_NS = 1_000_000
 #: A pause of the deep window at the start of a fetch that lasts longer than this is taken out of the wait.
 _PAUSE_NS = 1_000_000
+#: Reading the CPU time of a thread twice is a third of what a fetch costs (two system calls, 4 µs beside real work).
+#: It tells computing from blocking where waits are long, so it is read for 64 fetches after a wait of 1 ms …
+_LONG_WAIT_NS = 1_000_000
+_AFTER_LONG_WAIT = 64
+#: … and else for one fetch in 16.
+_READ_EVERY = 16
 #: ``torch.utils.data._DatasetKind.Iterable``
 _ITERABLE_KIND = 1
 
-#: A fetch under way: start, CPU time at its start, flags, span in the trace.
+#: A fetch under way: start, CPU time at its start (-1 when not read), flags, span in the trace.
 _Fetch = tuple[int, int, int, AbstractContextManager[object] | None]
 
 
@@ -37,6 +44,7 @@ class PerThread(threading.local):
         began_ns: when the making of the newest iterator began; ``began_cpu_ns`` is the thread's CPU time then.
         ready_ns: when that iterator was made.
         phases: named phases of the user that are open.
+        cpu_reads: fetches before the CPU time is no longer read every time; negative after that.
     """
 
     fetching = False
@@ -44,6 +52,7 @@ class PerThread(threading.local):
     began_cpu_ns = 0
     ready_ns = 0
     phases = 0
+    cpu_reads = _AFTER_LONG_WAIT
 
 
 class FetchTimer:
@@ -56,6 +65,7 @@ class FetchTimer:
         fetches: fetches seen on the training thread.
         here: what the calling thread is doing.
         source: the loader that feeds the steps: the last one iterated before the first step was recorded.
+        meter: what fetches on the training thread cost beside the wait.
     """
 
     def __init__(
@@ -74,8 +84,9 @@ class FetchTimer:
         self._guard = guard
         self.here = PerThread()
         self.source: object | None = None
+        self.meter = Meter()
         self._backwards = 0  # backward passes before the last fetch
-        self._latest = 0  # the loader fetched last, by the id of what stands for it
+        self._latest = 0  # the loader fetched last since, by the id of what stands for it
         self._trainer = 0  # the loader fetched last before a backward pass
 
     def iterate(self, make: Callable[..., _R], source: object, *args: object) -> _R:
@@ -98,8 +109,10 @@ class FetchTimer:
         local = self.here
         if local.fetching:
             return pull()
-        fetch = self._guard.call(self._begin, iterator, loader, owner, more, flags)
+        now_ns = perf_counter_ns()
+        fetch = self._guard.call(self._begin, now_ns, iterator, loader, owner, more, flags)
         ended: int | None = None
+        own_ns = perf_counter_ns() - now_ns
         try:
             local.fetching = True
             batch = pull()
@@ -110,23 +123,32 @@ class FetchTimer:
         finally:
             local.fetching = False
             if fetch is not None:
-                self._guard.call(self._end, fetch, ended, iterator, owner, more)
+                self._guard.call(self._end, fetch, ended, own_ns, iterator, owner, more)
         return batch
 
-    def _begin(self, iterator: int, loader: int, owner: bool, more: bool, flags: int) -> _Fetch:
+    def _begin(self, now_ns: int, iterator: int, loader: int, owner: bool, more: bool, flags: int) -> _Fetch:
         local, tracker = self.here, self.tracker
-        now_ns = start_ns = perf_counter_ns()
-        cpu_ns = thread_time_ns()
+        start_ns, cpu_ns = now_ns, -1
+        local.cpu_reads = left = local.cpu_reads - 1
+        if left >= 0 or left % _READ_EVERY == 0:
+            cpu_ns = thread_time_ns()
         if flags & _FIRST:
             if start_ns - local.ready_ns < _START_GAP_NS:
                 start_ns, cpu_ns = local.began_ns, local.began_cpu_ns
             local.ready_ns = 0
         if threading.get_ident() == tracker.thread:
             self.fetches += 1
-            flags |= self._aside(loader, owner, flags)
+            if tracker.backwards != self._backwards:
+                self._backwards = tracker.backwards
+                self._trainer, self._latest = self._latest, 0
+            if owner:
+                self._latest = loader
+            else:
+                flags |= self._aside(loader, flags)
             tracker.fetch_started(start_ns, iterator, owner, more)
             if perf_counter_ns() - now_ns > _PAUSE_NS:
-                start_ns, cpu_ns = perf_counter_ns(), thread_time_ns()
+                start_ns = perf_counter_ns()
+                cpu_ns = thread_time_ns() if cpu_ns >= 0 else -1
         else:
             flags |= _OTHER_THREAD | (_IN_PHASE if local.phases else 0)
         span = None if flags & _NOT_FOR_THE_STEP else self._span(INPUT_SPAN)
@@ -134,26 +156,26 @@ class FetchTimer:
             span.__enter__()
         return start_ns, cpu_ns, flags, span
 
-    def _aside(self, loader: int, owner: bool, flags: int) -> int:
+    def _aside(self, loader: int, flags: int) -> int:
         """The flags of a fetch on the training thread that does not feed the training; 0 when it does, or may."""
         phases = self.here.phases
-        trained = self.tracker.backwards != self._backwards
-        if trained:
-            self._backwards = self.tracker.backwards
-            self._trainer = self._latest
-        if trained or not phases or not self._latest:
+        if not phases or not self._latest:
             self._latest = loader
-        if owner or loader == self._trainer:
+        if loader == self._trainer:
             return 0
         other = _OTHER_LOADER if flags & _INFERRED and self.tracker.wrapped else 0
         return other | _IN_PHASE if phases else other
 
-    def _end(self, fetch: _Fetch, ended: int | None, iterator: int, owner: bool, more: bool) -> None:
+    def _end(self, fetch: _Fetch, ended: int | None, own_ns: int, iterator: int, owner: bool, more: bool) -> None:
         """Record a fetch that gave a batch (``ended`` 0) or found the loader exhausted, not one that raised (None)."""
         start_ns, cpu_ns, flags, span = fetch
+        now_ns = perf_counter_ns()
         if ended is not None:
-            wait_ns = perf_counter_ns() - start_ns
-            self._record((_WAIT, flags | ended, 0, start_ns, wait_ns, thread_time_ns() - cpu_ns))
+            wait_ns = now_ns - start_ns
+            if wait_ns >= _LONG_WAIT_NS:
+                self.here.cpu_reads = _AFTER_LONG_WAIT
+            value = thread_time_ns() - cpu_ns if cpu_ns >= 0 else -1
+            self._record((_WAIT, flags | ended, 0, start_ns, wait_ns, value))
         if span is not None:
             span.__exit__(None, None, None)
         if ended is None or flags & _OTHER_THREAD:
@@ -162,6 +184,8 @@ class FetchTimer:
             self.tracker.exhausted(iterator, owner)
         elif not more:
             self.tracker.fetch_started(start_ns, iterator, owner, True)
+        if self.meter.is_open:
+            self.meter.add(own_ns + perf_counter_ns() - now_ns)
 
     def own(self, iterator: object, source: object) -> bool:
         """Whether a wrapped iterator marks the steps.

@@ -214,7 +214,7 @@ class Session:
 
     def _measure_self(self) -> None:
         if self._settings.light and self._tracker.count:
-            self._self_ns = self_ns_per_step()
+            self._self_ns = self_ns_per_step(self._timer, self._hooks)
 
     def _hand_over(self, wait: bool, deadline: float) -> Report | None:
         if not self._settings.analyze or self._place.rank:

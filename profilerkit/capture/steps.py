@@ -128,7 +128,9 @@ class StepTracker:
         elif self.wrapped:
             if not owner:
                 return
-            if self._start_ns is not None:
+            if self._held is None:
+                self._end(now_ns, 0)
+            elif self._start_ns is not None:
                 self._iteration_ended(self._start_ns, now_ns)
             if more:
                 self._open(now_ns)

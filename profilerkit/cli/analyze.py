@@ -58,7 +58,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ignore", metavar="RULES", action="append", help="do not run these")
     parser.add_argument("--rank", metavar="N", type=int, help="judge this rank")
     parser.add_argument("--device", metavar="NAME", help="compare with this device's peaks, for example h100-sxm")
-    parser.add_argument("--strict", action="store_true", help="exit with 3 when the verdict is inconclusive")
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="refuse damaged traces, and exit with 3 when the verdict is inconclusive",
+    )
     parser.add_argument("--brief", action="store_true", help="one line on standard error instead of the verdict")
     parser.add_argument("--open", action="store_true", help="open the HTML report in the browser")
 
@@ -76,7 +80,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         raise UsageError("--open has nothing to open", cause="no HTML file is written", hint="add -f html")
     _check_device(settings.device)
 
-    report = _read(paths, rerender, arguments.rank, settings)
+    report = _read(paths, rerender, arguments, settings)
     written = _write_all(report, outputs, console)
     if arguments.brief:
         console.note(_brief(report, outputs))
@@ -116,12 +120,19 @@ def _check_device(name: str | None) -> None:
         raise unknown_word(name, known_names(), what="device", hint=hint)
 
 
-def _read(paths: Sequence[Path], rerender: bool, rank: int | None, settings: Settings) -> "Report":
+def _read(paths: Sequence[Path], rerender: bool, arguments: argparse.Namespace, settings: Settings) -> "Report":
     from profilerkit import api
 
     if rerender:
         return api.load(paths[0])
-    return api.analyze(*paths, rank=rank, select=settings.select, ignore=settings.ignore, device=settings.device)
+    return api.analyze(
+        *paths,
+        rank=arguments.rank,
+        select=settings.select,
+        ignore=settings.ignore,
+        device=settings.device,
+        strict=arguments.strict,
+    )
 
 
 def _write_all(report: "Report", outputs: Iterable[Output], console: Console) -> list[str]:

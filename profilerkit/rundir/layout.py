@@ -20,6 +20,8 @@ from pathlib import Path
 
 import msgspec
 
+from profilerkit.model.run import Loader
+
 FORMAT_VERSION = 1
 LAUNCH = "launch.json"
 MANIFEST = "run.json"
@@ -102,18 +104,6 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class LoaderSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the loader that feeds the steps; ``None`` means not known."""
-
-    kind: str
-    num_workers: int | None = None
-    batch_size: int | None = None
-    pin_memory: bool | None = None
-    prefetch_factor: int | None = None
-    persistent_workers: bool | None = None
-    dataset_len: int | None = None
-
-
 class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     """``meta.json``: one rank of the run.
 
@@ -137,7 +127,7 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     device_name: str | None = None
     device_uuid: str | None = None
     features: dict[str, Feature] = {}
-    loader: LoaderSettings | None = None
+    loader: Loader | None = None
     self_ns_per_step: float | None = None
     steps_found_by: str | None = None
 

@@ -193,4 +193,6 @@ class TraceColumns:
 
     def is_a(self, *categories: Category) -> Bools:
         """``(n_events,)`` mask of the events in any of the categories."""
-        return np.isin(self.category, np.array(categories, dtype=np.int8))
+        chosen = np.zeros(len(Category), dtype=np.bool_)
+        chosen[list(categories)] = True
+        return chosen[self.category]

@@ -97,11 +97,11 @@ def launching():
     [
         (host_training(6, rank=0, world_size=2, backend="nccl"), True),
         (launching(), True),
-        (host_training(6, devices=({"id": 0, "name": "Tesla V100-SXM2-32GB"},)), True),
+        (host_training(6, devices=({"id": 0, "name": "Tesla V100-SXM2-32GB"},)), False),
         (host_training(6, rank=0, world_size=2, backend="gloo"), False),
         (training(6, rank=0, world_size=2, backend="nccl"), False),
     ],
-    ids=["nccl", "launches", "named device", "gloo", "recorded"],
+    ids=["nccl", "launches", "a machine that has a device", "gloo", "recorded"],
 )
 def test_a_run_on_a_device_whose_events_are_not_there_is_told_from_one_on_the_host(trace, missing):
     facts = run_facts([rank_of(trace)])

@@ -2,7 +2,8 @@ import pytest
 
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.step_log import read_log
-from profilerkit.rundir.layout import EVENT, EventFlag, EventKind, LoaderSettings
+from profilerkit.model.run import Loader
+from profilerkit.rundir.layout import EVENT, EventFlag, EventKind
 from profilerkit.rundir.reader import read_run
 from tests.recipes import LOADER, MS, US, Log, host_training, training, write_run
 
@@ -132,7 +133,7 @@ def test_cpu_time_tells_preparing_from_reading(tmp_path, cpu, part):
 
 
 def test_with_workers_the_waiting_threads_cpu_time_says_nothing(tmp_path):
-    loader = LoaderSettings(kind="DataLoader", num_workers=4)
+    loader = Loader(kind="DataLoader", num_workers=4)
     found = facts_of(tmp_path, Log().steps(10, 100, wait=50, wait_cpu=45), loader=loader)
     assert shares(found)["input.wait"] == 0.5
 

@@ -282,12 +282,37 @@ with profilerkit.profile({str(tmp_path / "run")!r}, deep=False, nvml=False, host
     assert len(recorded(tmp_path / "run").steps) == 10
 
 
-def test_own_cost_is_measured(toy, light, recorded):
+def test_own_cost_is_measured_in_the_run_and_beside_it(toy, light, recorded):
     with light() as prof:
         for batch in prof.wrap(toy.loader()):
             toy.train(batch)
-    cost_ns = recorded(prof.directory).rank.meta.self_ns_per_step
-    assert 100 < cost_ns < 1_000_000
+        timer, hooks = prof._session._timer, prof._session._hooks
+    seen_ns = [meter.median_ns for meter in (timer.meter, *hooks.meters)]
+    assert all(200 < own_ns < 1_000_000 for own_ns in seen_ns)
+    assert sum(seen_ns) < recorded(prof.directory).rank.meta.self_ns_per_step < 2_000_000
+
+
+def test_own_cost_of_what_did_not_occur_is_what_it_would_be(light, recorded):
+    with light() as prof:
+        list(prof.wrap(range(20)))
+        timer, hooks = prof._session._timer, prof._session._hooks
+    assert [meter.median_ns for meter in hooks.meters] == [None, None]
+    assert recorded(prof.directory).rank.meta.self_ns_per_step > timer.meter.median_ns
+
+
+def test_cpu_time_of_short_waits_is_read_for_some_and_of_long_ones_for_all(light, recorded):
+    def slow():
+        for number in range(10):
+            time.sleep(0.002)
+            yield number
+
+    with light() as prof:
+        list(prof.wrap(range(400)))
+        list(prof.wrap(slow()))
+    values = [wait.value for wait in recorded(prof.directory).waits]
+    assert all(value >= 0 for value in values[:64])
+    assert sum(value >= 0 for value in values[64:400]) == 336 // 16
+    assert all(value >= 0 for value in values[402:])
 
 
 def flagged(run, *flags):

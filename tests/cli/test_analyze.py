@@ -51,7 +51,7 @@ def test_the_verdict_is_printed_and_the_report_lies_beside_the_trace(trace, anal
     assert files_beside(trace) == ["trace.report.html"]
     assert shown.err.splitlines()[-1].startswith("wrote trace.report.html (")
     assert "next: profilerkit rules IN" in shown.err.splitlines()[-1]
-    assert calls == [((trace,), {"rank": None, "select": (), "ignore": (), "device": None})]
+    assert calls == [((trace,), {"rank": None, "select": (), "ignore": (), "device": None, "strict": False})]
 
 
 def test_brief_is_one_line_on_standard_error(trace, analysis, capsys):
@@ -277,7 +277,7 @@ def test_settings_come_from_pyproject_and_flags_win(trace, analysis):
     Path("pyproject.toml").write_text('[tool.profilerkit]\nignore = ["IN"]\ndevice = "l4"\n', encoding="utf-8")
     calls = analysis(samples.balanced())
     assert main(["analyze", "trace.json", "--device", "t4", "--rank", "3"]) == 0
-    assert calls[0][1] == {"rank": 3, "select": (), "ignore": ("IN",), "device": "t4"}
+    assert calls[0][1] == {"rank": 3, "select": (), "ignore": ("IN",), "device": "t4", "strict": False}
 
 
 def test_open_starts_a_browser_or_says_that_there_is_none(trace, analysis, capsys, monkeypatch):
