@@ -185,15 +185,6 @@ def paint(window: Spans, layers: Sequence[Segments]) -> Segments:
     return _merge_same(left, right, label, inside)
 
 
-def time_by_label(segments: Segments, n_labels: int) -> I64:
-    """Total length per label, ``(n_labels,)`` int64 ns; ``NO_LABEL`` is left out."""
-    known = segments.label != NO_LABEL
-    lengths = (segments.end - segments.start)[known]
-    totals = np.zeros(n_labels, dtype=np.int64)
-    np.add.at(totals, segments.label[known], lengths)
-    return totals
-
-
 def _distinct(instants: I64) -> I64:
     """The values once each, sorted. The input is runs in order, which a stable sort merges.
 

@@ -10,6 +10,7 @@ from profilerkit.analysis.samples import summarise
 from profilerkit.analysis.stats import median, median_error, quantile
 from profilerkit.analysis.step_log import StepLog, read_log, unnamed_stalls
 from profilerkit.analysis.trace_facts import TraceFacts, leaf_times
+from profilerkit.analysis.whatif import BLOCKED_RATIO
 from profilerkit.model.finding import Source
 from profilerkit.model.run import Series
 from profilerkit.model.step import PARTS, Part, StepRow, Steps, StepTimes
@@ -17,9 +18,8 @@ from profilerkit.rundir.reader import RankRecord
 
 #: Rows kept for the per-step figure.
 MOST_ROWS = 2_000
-#: Above this share of CPU time the loading thread computes; below the second it is blocked (R06, R07).
+#: Above this share of CPU time the loading thread computes (R07).
 COMPUTING_RATIO = 0.7
-BLOCKED_RATIO = 0.5
 
 #: Leaves the timers measure themselves: of these a trace's composition is not used where there are timers.
 _LOGGED = ("other.ckpt", "other.eval", "other.log", "other.phase", "over.gc")

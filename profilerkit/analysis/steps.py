@@ -47,11 +47,6 @@ class TraceSteps:
         keep = np.array([state == "steady" for state in self.state], dtype=bool)
         return Spans(self.start[keep], self.end[keep])
 
-    @property
-    def steady_index(self) -> I64:
-        """Numbers of the judged steps."""
-        return self.index[[state == "steady" for state in self.state]]
-
 
 def find_steps(
     columns: TraceColumns, names: HostNames, whole: tuple[int, int] | None = None, launches: I64 | None = None

@@ -26,7 +26,6 @@ STATE_WORDS = {
     "compile": "compile",
     "cut": "cut off",
     "disturbed": "disturbed",
-    "idle": "idle",
 }
 
 DETAIL_WORDS = {

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import relative_error
-from profilerkit.model.finding import Bound, Confidence, Evidence, Finding, Fix, Saving, Source
+from profilerkit.model.finding import SOURCES_BY_STRENGTH, Bound, Confidence, Evidence, Finding, Fix, Saving
 
 #: Headings every rule's docstring has, in this order; it is the rule's documentation page.
 HEADINGS = ("Claim", "Evidence", "Threshold", "Fix", "Saving", "Traps", "Confidence")
@@ -100,13 +100,12 @@ def weakest(*values: Confidence) -> Confidence:
 
 def share_evidence(facts: Facts, label: str, *parts: str, origin: str = "partition of the steady window") -> Evidence:
     """Evidence that a group of parts owns this share of the step; it is as good as its weakest part."""
-    order: tuple[Source, ...] = ("measured", "derived", "estimated")
     sources = [part.source for part in facts.parts if facts.share(part.part) and _belongs(part.part, parts)]
     return Evidence(
         label=label,
         value=facts.share(*parts),
         unit="ratio",
-        source=max(sources, key=order.index, default="derived"),
+        source=max(sources, key=SOURCES_BY_STRENGTH.index, default="derived"),
         origin=origin,
         n=facts.steps.steady,
         rank=facts.rank.rank,

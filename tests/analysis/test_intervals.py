@@ -18,7 +18,6 @@ from profilerkit.analysis.intervals import (
     latest_end_owner,
     paint,
     subtract,
-    time_by_label,
     union,
     with_label,
 )
@@ -182,8 +181,3 @@ def test_nanoseconds_are_exact_at_either_end_of_the_clock(offset):
     left = subtract(spans, Spans(np.array([offset + 2]), np.array([offset + 3])))
     assert (left.start - offset).tolist() == [1, 3, 5]
     assert left.total_ns == 3
-
-
-def test_time_by_label_leaves_out_what_has_none():
-    segments = Segments(np.array([0, 3, 5]), np.array([3, 5, 9]), np.array([1, NO_LABEL, 1]))
-    assert time_by_label(segments, 3).tolist() == [0, 7, 0]
