@@ -9,7 +9,10 @@ from trace_mutations import TRACES, Mutation, Original, check, mutated, original
 from profilerkit.trace import blocks
 
 # Each broke a promise of the reader once.
-FUZZED_SEEDS = [290, 105990, 203328, 205439, 209248, 1004930]
+FUZZED_SEEDS = [
+    *(290, 105990, 203328, 205439, 209248, 1004930),
+    *(2056192, 2057612, 2094011, 5059946, 5066907, 5081849, 5113615),
+]
 
 
 @pytest.fixture(scope="module", params=TRACES)

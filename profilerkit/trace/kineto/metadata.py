@@ -29,12 +29,14 @@ class Document:
         is_whole: False when it could only be read in parts.
         following: what follows it in the text, without white space and zero bytes around it.
         padded: whether zero bytes follow it.
+        holds_events: whether there seem to be events in it beside the event list.
     """
 
     fields: Mapping[str, object]
     is_whole: bool = True
     following: str = ""
     padded: bool = False
+    holds_events: bool = False
 
 
 def parse_document(head: bytes, tail: bytes) -> Document | None:
@@ -51,7 +53,7 @@ def parse_document(head: bytes, tail: bytes) -> Document | None:
         return None
     after = text[end:]
     fields = value if isinstance(value, dict) else {}
-    return Document(fields, following=after.strip(" \t\r\n\0"), padded="\0" in after)
+    return Document(fields, following=after.strip(" \t\r\n\0"), padded="\0" in after, holds_events='"ph"' in text[:end])
 
 
 def parse_fields(text: bytes) -> Document:

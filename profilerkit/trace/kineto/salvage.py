@@ -23,7 +23,7 @@ _CLOSINGS_TRIED = 16
 # What follows the bracket that ends the events: another key, the end of the document, or nothing.
 _CLOSING = re.compile(rb'\](?=[\s\0]*(?:,\s*"|\}|\Z))')
 # What a second document in the file begins with: a list of events, or a key that no event begins with.
-_DOCUMENT = re.compile(r'\[\s*\{|\{\s*"(?!(?:ph|name|cat|pid|tid|ts|dur|id|args|bp|s)")\w+"\s*:')
+_DOCUMENT = re.compile(r'\[\s*\{\s*"|\{\s*"(?!(?:ph|name|cat|pid|tid|ts|dur|id|args|bp|s)")\w+"\s*:')
 _TAILS_BYTES = (64 * 1024, 1024 * 1024, limits.TAIL_BYTES)
 # Decodes as a decimal number, but counts as a repair.
 _STAMP_AS_TEXT = re.compile(rb'"ts"\s*:\s*"')
@@ -226,6 +226,8 @@ class Salvage:
             whole = tail[: limits.TAIL_BYTES] + buffer.copy(size)
             document = parse_document(self._text.head, whole)
             if document is not None:
+                if document.holds_events and not is_sure:
+                    return None  # an event that lost its end reads as one more key of the document
                 following = document.following
                 if following and not (is_sure and (_DOCUMENT.match(following) or '"ph"' not in following)):
                     return None
