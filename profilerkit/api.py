@@ -108,7 +108,7 @@ def _describe(
 ) -> Run:
     manifest = record.manifest if record else None
     ends = [entry.end for entry in record.ranks] if record else []
-    traced = [entry.trace.columns.meta for entry in ranks if entry.trace]
+    traced = [entry.trace.meta for entry in ranks if entry.trace]
     return Run(
         name=_name(places),
         kind="run" if record else "trace",

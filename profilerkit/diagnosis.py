@@ -29,11 +29,11 @@ _STALL_ORIGINS = ("named phase", "length of the steps")
 
 #: The parts outside the kernels that the fix of each rule with a bound makes shorter.
 _PARTS_OF_RULE: dict[str, tuple[str, ...]] = {
-    "IN001": ("input.fetch", "input.prep", "input.wait"),
-    "IN002": ("input.fetch", "input.prep", "input.wait"),
+    "IN001": ("input.fetch", "input.prep", "input.ipc", "input.wait"),
+    "IN002": ("input.fetch", "input.prep", "input.ipc", "input.wait"),
     "IN009": ("input.h2d",),
     "ME001": ("mem.alloc",),
-    "CO001": ("comm.other",),
+    "CO001": ("comm.bw", "comm.lat", "comm.skew", "comm.other"),
     "CP001": (),
     "CP004": (),
     "OV001": ("over.dispatch", "over.launch", "over.python"),

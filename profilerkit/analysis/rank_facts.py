@@ -66,7 +66,7 @@ def rank_facts(origin: str, trace: TraceFacts | None, record: RankRecord | None)
     else:
         parts = ()
     steps, error = _log_steps(log, record, parts) if log is not None else _trace_steps(trace)
-    rank = record.rank if record else trace.columns.meta.rank if trace else None
+    rank = record.rank if record else trace.meta.rank if trace else None
     return RankFacts(
         rank=rank,
         origin=origin,

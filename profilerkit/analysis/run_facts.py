@@ -112,7 +112,7 @@ def _cores(ranks: Sequence[RankFacts], meta: RankMeta | None) -> float | None:
 
 
 def _world_size(ranks: Sequence[RankFacts]) -> int | None:
-    sizes = [rank.trace.columns.meta.world_size for rank in ranks if rank.trace and rank.trace.columns.meta.world_size]
+    sizes = [rank.trace.meta.world_size for rank in ranks if rank.trace and rank.trace.meta.world_size]
     return max(sizes) if sizes else None
 
 
@@ -130,7 +130,7 @@ def _rank(rank: RankFacts) -> Rank:
 
 
 def _trust(ranks: Sequence[RankFacts], chosen: RankFacts, of_the_run: Sequence[str]) -> Trust:
-    damage = [rank.trace.columns.damage for rank in ranks if rank.trace]
+    damage = [rank.trace.damage for rank in ranks if rank.trace]
     trace = chosen.trace
     meta = chosen.record.meta if chosen.record else None
     step_ns = chosen.steps.time_ns.median if chosen.steps.time_ns else None
@@ -138,14 +138,14 @@ def _trust(ranks: Sequence[RankFacts], chosen: RankFacts, of_the_run: Sequence[s
     notes = [*of_the_run, *(note for entry in damage for note in entry.notes)]
     notes += [f"Damaged: {place}" for entry in damage for place in entry.samples]
     notes += [note for rank in ranks if rank.record for note in rank.record.notes]
-    if trace and trace.device_events_missing and not trace.columns.damage.truncated:
+    if trace and trace.device_events_missing and not trace.damage.truncated:
         notes.insert(0, "The run used a device, but the trace holds none of its events.")
     notes += _doubts(chosen)
     if chosen.steps.inferred and chosen.steps.time_ns:
         notes.append(f"Steps were inferred from {chosen.steps.found_by}.")
     return Trust(
         mode="gpu" if chosen.mode == "gpu" else "cpu" if chosen.mode == "cpu" else "steps",
-        events=sum(len(rank.trace.columns) for rank in ranks if rank.trace),
+        events=sum(rank.trace.n_events for rank in ranks if rank.trace),
         repaired=sum(entry.repaired for entry in damage),
         dropped=sum(entry.dropped for entry in damage),
         truncated=any(entry.truncated for entry in damage),
@@ -171,8 +171,8 @@ HIGH_PRESSURE = 0.4
 def _doubts(chosen: RankFacts) -> list[str]:
     """What makes the numbers less sure than they look."""
     out = []
-    damage = chosen.trace.columns.damage if chosen.trace else None
-    if chosen.trace and damage and damage.dropped and damage.dropped >= MANY_DROPPED * len(chosen.trace.columns):
+    damage = chosen.trace.damage if chosen.trace else None
+    if chosen.trace and damage and damage.dropped and damage.dropped >= MANY_DROPPED * chosen.trace.n_events:
         out.append(f"{damage.dropped:,} damaged events could not be read: shares may be off by as much.")
     ratio, times = chosen.inflation_ratio, chosen.steps.time_ns
     if ratio is not None and not ALIKE[0] <= ratio <= ALIKE[1]:
@@ -191,7 +191,7 @@ def _signals(chosen: RankFacts) -> tuple[Signal, ...]:
     trace, record = chosen.trace, chosen.record
     features = record.meta.features if record and record.meta else {}
     off = {name: feature.reason for name, feature in features.items() if not feature.on}
-    recorded = trace.columns.meta.recorded if trace else frozenset()
+    recorded = trace.meta.recorded if trace else frozenset()
     capture = "run the loop under profilerkit.profile(...)"
 
     def signal(name: str, present: bool, reason: str, hint: str) -> Signal:
@@ -214,7 +214,7 @@ def _signals(chosen: RankFacts) -> tuple[Signal, ...]:
             "device events",
             trace is not None and trace.partition.mode == "gpu",
             "the trace holds none; the main thread stands for the device",
-            "the end of the file is missing" if trace and trace.columns.damage.truncated else "ProfilerActivity.CUDA",
+            "the end of the file is missing" if trace and trace.damage.truncated else "ProfilerActivity.CUDA",
         ),
         signal("operator shapes", "record_shapes" in recorded, "not recorded", "torch.profiler: record_shapes=True"),
         signal("Python stacks", "with_stack" in recorded, "not recorded", "torch.profiler: with_stack=True"),

@@ -29,7 +29,7 @@ from profilerkit.analysis.runtime_calls import allocator_facts, cold_facts, sync
 from profilerkit.analysis.steps import TraceSteps, find_steps
 from profilerkit.model.report import Kernel, Memory
 from profilerkit.model.step import DeviceWindow
-from profilerkit.trace.columns import Category, DeviceProperties, TraceColumns
+from profilerkit.trace.columns import Category, Damage, DeviceProperties, TraceColumns, TraceMeta
 from profilerkit.trace.links import launch_of
 
 _LAUNCH = re.compile(r"^(?:cuda|hip|cu)(?:LaunchKernel|LaunchCooperative|GraphLaunch|ModuleLaunch|ExtLaunch)")
@@ -37,9 +37,14 @@ _LAUNCH = re.compile(r"^(?:cuda|hip|cu)(?:LaunchKernel|LaunchCooperative|GraphLa
 
 @dataclass(frozen=True, slots=True)
 class TraceFacts:
-    """What one trace says about its steady window; every ``None`` means the trace cannot say."""
+    """What one trace says about its steady window; every ``None`` means the trace cannot say.
 
-    columns: TraceColumns
+    It holds none of the events, so that many ranks fit into memory and between processes.
+    """
+
+    meta: TraceMeta
+    damage: Damage
+    n_events: int
     steps: TraceSteps
     partition: Partition
     window: Spans
@@ -86,7 +91,9 @@ def trace_facts(columns: TraceColumns, whole: tuple[int, int] | None = None) -> 
     ran = judged_device_rows(columns, all_steps) if on_gpu else columns.category == Category.CPU_OP
     run_rows = np.flatnonzero(judged & ran)
     return TraceFacts(
-        columns=columns,
+        meta=columns.meta,
+        damage=columns.damage,
+        n_events=len(columns),
         steps=steps,
         partition=parts,
         window=window,

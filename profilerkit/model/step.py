@@ -10,17 +10,23 @@ Family = Literal["input", "memory", "communication", "compute", "overhead", "oth
 StepState = Literal["steady", "warmup", "compile", "cut", "disturbed"]
 
 #: Every part a step is partitioned into, its family, and the words a report uses for it.
-#: The leaf table is the one of the design's diagnosis method; parts that nothing produces yet are not listed.
+#: The leaf table is the one of the design's diagnosis method.
 PARTS: dict[str, tuple[Family, str]] = {
     "input.fetch": ("input", "Waiting for data: reading"),
     "input.prep": ("input", "Waiting for data: preparing samples"),
     "input.wait": ("input", "Waiting for data"),
+    "input.ipc": ("input", "Waiting for data: hand-over"),
     "input.h2d": ("input", "Copying the batch to the device"),
     "compute.math": ("compute", "Matrix and convolution math"),
     "compute.small": ("compute", "Small kernels, below 10 µs"),
     "compute.other": ("compute", "Other computation"),
     "compute.membw": ("memory", "Bandwidth-limited kernels"),
     "mem.alloc": ("memory", "Allocator calls"),
+    "mem.recompute": ("memory", "Recomputing activations"),
+    "mem.offload": ("memory", "Offload copies"),
+    "comm.bw": ("communication", "Transfer at bandwidth"),
+    "comm.lat": ("communication", "Transfer at the latency floor"),
+    "comm.skew": ("communication", "Waiting for another rank"),
     "comm.other": ("communication", "Exposed communication"),
     "over.dispatch": ("overhead", "Host dispatching operators"),
     "over.python": ("overhead", "Host running Python"),

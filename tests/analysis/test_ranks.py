@@ -186,12 +186,12 @@ def test_damage_of_all_ranks_is_added_up():
     ranks = [rank_of(training(6, rank=rank)) for rank in range(2)]
     broken = []
     for rank in ranks:
-        damage = replace(rank.trace.columns.damage, dropped=3, truncated=True)
-        trace = replace(rank.trace, columns=replace(rank.trace.columns, damage=damage))
+        damage = replace(rank.trace.damage, dropped=3, truncated=True)
+        trace = replace(rank.trace, damage=damage)
         broken.append(replace(rank, trace=trace))
     trust = run_facts(broken).trust
     assert (trust.dropped, trust.truncated) == (6, True)
-    assert trust.events == sum(len(rank.trace.columns) for rank in ranks)
+    assert trust.events == sum(rank.trace.n_events for rank in ranks)
 
 
 def test_a_trace_without_any_step_time_has_no_step():
