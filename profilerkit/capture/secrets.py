@@ -4,9 +4,11 @@ import re
 from collections.abc import Iterable, Iterator
 
 MASK = "***"
-_NAMES = ("key", "token", "secret", "password", "passwd", "credential", "auth")
-#: Names that contain one of these and hold none, for example ``--tokenizer gpt2``.
-_HARMLESS = re.compile(r"tokeni[sz]", re.IGNORECASE)
+#: How a word ends that names a secret: ``--wandb-key``, ``apiKey``, ``OAUTH``; not ``--tokenizer``, ``--author``.
+_ENDINGS = ("key", "token", "secret", "password", "passwd", "credential", "auth", "authorization")
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+#: The value of a plural that is a count, not a secret: ``--max-tokens 512``, ``--tokens=1e9``.
+_COUNT = re.compile(r"[\d_.]{1,12}(?:[eE]\d{1,2})?")
 #: ``--name=value``, ``name=value`` (Hydra), ``+group.name=value``.
 _ASSIGNED = re.compile(r"(?P<name>[-+~]*[\w.@/-]+)=(?P<value>.*)", re.DOTALL)
 #: Hugging Face, OpenAI and its like, GitHub, AWS, Slack; 40 hex digits (Weights & Biases); a password in a URL.
@@ -36,18 +38,21 @@ def masked_arguments(arguments: Iterable[str]) -> Iterator[str]:
     >>> list(masked_arguments(["train.py", "--wandb-key=x", "--token", "y", "--use-auth", "--tokenizer=t"]))
     ['train.py', '--wandb-key=***', '--token', '***', '--use-auth', '--tokenizer=t']
     """
-    secret_follows = False
+    before = None
     for argument in arguments:
         assigned = _ASSIGNED.fullmatch(argument)
-        if assigned is not None and _is_secret(assigned["name"]):
+        if assigned is not None and _is_secret(assigned["name"], assigned["value"]):
             yield f"{assigned['name']}={MASK}"
-        elif secret_follows and not argument.startswith("-"):
+        elif before is not None and not argument.startswith("-") and _is_secret(before, argument):
             yield MASK
         else:
             yield masked(argument)
-        secret_follows = argument.startswith("-") and assigned is None and _is_secret(argument)
+        before = argument if argument.startswith("-") and assigned is None else None
 
 
-def _is_secret(name: str) -> bool:
-    name = _HARMLESS.sub("", name.lower())
-    return any(word in name for word in _NAMES)
+def _is_secret(name: str, value: str) -> bool:
+    words = [word.lower() for word in _WORD.findall(name)]
+    if any(word.endswith(_ENDINGS) for word in words):
+        return True
+    plural = any(word.endswith("s") and word[:-1].endswith(_ENDINGS) for word in words)
+    return plural and not _COUNT.fullmatch(value)

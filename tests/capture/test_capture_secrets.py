@@ -23,6 +23,13 @@ HEX = "0123456789abcdef0123456789abcdef01234567"
         (["--use-auth", "--lr", "0.1"], ["--use-auth", "--lr", "0.1"]),
         (["--token", "--token=SECRET"], ["--token", "--token=***"]),
         (["--tokenizer", "gpt2", "--tokenizer_name=gpt2"], ["--tokenizer", "gpt2", "--tokenizer_name=gpt2"]),
+        (["--max-tokens", "512", "--tokens=1e9", "--num_keys=8"], None),
+        (["--author", "me", "--keyframes", "3", "--authors=us"], None),
+        (["--tokens", "SECRET", "--apiKeys=SECRET"], ["--tokens", "***", "--apiKeys=***"]),
+        (
+            ["--apiKey", "123456", "--HFToken=12", "--password", "1234"],
+            ["--apiKey", "***", "--HFToken=***", "--password", "***"],
+        ),
         (["--login", "hf_SECRETSECRET"], ["--login", "***"]),
         (["--x=sk-proj-SECRET_SECRET"], ["--x=***"]),
         (["ghp_SECRETSECRET"], ["***"]),
