@@ -51,7 +51,7 @@ def analyze(
     codes = [rule.code for rule in rules]
     select, ignore = rule_prefixes(select, codes), rule_prefixes(ignore, codes)
     places = [Path(path) for path in paths]
-    recording = read_inputs(places, strict=strict)
+    recording = read_inputs(places, strict=strict, device=device)
     record = recording.run
     ranks = recording.ranks if rank is None else _only(recording.ranks, rank)
     facts = run_facts(
@@ -69,6 +69,8 @@ def analyze(
         ranks=facts.ranks,
         outcomes=outcomes,
         kernels=facts.kernels,
+        compute=facts.compute,
+        copies=facts.host_copies,
         collectives=facts.comm.table if facts.comm else (),
         memory=facts.memory,
         trust=facts.trust,

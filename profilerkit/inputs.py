@@ -41,8 +41,10 @@ class Recording:
         return len(known) + sum(entry.rank is None for entry in self.ranks)
 
 
-def read_inputs(paths: Sequence[Path], *, strict: bool = False) -> Recording:
+def read_inputs(paths: Sequence[Path], *, strict: bool = False, device: str | None = None) -> Recording:
     """Everything that can be read of the paths; with ``strict`` the first damage of a trace is an error.
+
+    ``device`` is a device name that overrides those in the traces.
 
     Raises:
         UsageError: no path, the same file twice, or a run directory together with anything else.
@@ -53,7 +55,7 @@ def read_inputs(paths: Sequence[Path], *, strict: bool = False) -> Recording:
     require_existing(paths)
     runs = [path for path in paths if is_run_directory(path)]
     if not runs:
-        return _read_traces(paths, strict)
+        return _read_traces(paths, strict, device)
     if len(paths) > 1:
         other = next(path for path in paths if path is not runs[0])
         raise UsageError(
@@ -61,7 +63,7 @@ def read_inputs(paths: Sequence[Path], *, strict: bool = False) -> Recording:
             cause=f"{runs[0]} is a run directory, and {other} was named too",
             hint="analyze each of them by itself",
         )
-    return _read_run(runs[0], strict)
+    return _read_run(runs[0], strict, device)
 
 
 def require_existing(paths: Iterable[Path]) -> None:
@@ -75,7 +77,7 @@ def require_existing(paths: Iterable[Path]) -> None:
             )
 
 
-def _read_run(path: Path, strict: bool) -> Recording:
+def _read_run(path: Path, strict: bool, device: str | None) -> Recording:
     run = read_run(path)
     if not run.ranks:
         raise UnreadableInputError(
@@ -83,12 +85,12 @@ def _read_run(path: Path, strict: bool) -> Recording:
             cause=f"it has {MANIFEST} but the files of no rank",
             hint="record again; if the files were copied, copy the rank_* directories too",
         )
-    ranks = [_rank_of_run(entry, strict) for entry in run.ranks]
+    ranks = [_rank_of_run(entry, strict, device) for entry in run.ranks]
     usable = [entry for entry in ranks if entry.log is not None or entry.trace is not None]
     return Recording(usable or ranks[:1], run, run.notes)
 
 
-def _rank_of_run(entry: RankRecord, strict: bool) -> RankFacts:
+def _rank_of_run(entry: RankRecord, strict: bool, device: str | None) -> RankFacts:
     """The rank with its first readable trace; a damaged one costs itself, not the timers, and is said in the notes.
 
     With ``strict`` it is an error.
@@ -104,21 +106,21 @@ def _rank_of_run(entry: RankRecord, strict: bool) -> RankFacts:
                 raise
             notes.append(f"{path.parent.name}/{path.name} cannot be read: {error.cause or error.what}")
             continue
-        trace = trace_facts(columns, (status.first_step, status.last_step))
+        trace = trace_facts(columns, (status.first_step, status.last_step), device)
         return rank_facts(entry.path.name, trace, revise(entry, notes=(*entry.notes, *notes)))
     return rank_facts(entry.path.name, None, revise(entry, notes=(*entry.notes, *notes)))
 
 
-def _read_traces(paths: Sequence[Path], strict: bool) -> Recording:
+def _read_traces(paths: Sequence[Path], strict: bool, device: str | None) -> Recording:
     """Files that were named must be traces; of a directory the others are left out, and that is said."""
     named = [path for path in paths if not path.is_dir()]
     found = [file for path in paths if path.is_dir() for file in _traces_in(path)]
     _check_distinct([*named, *found])
-    ranks = [_rank_of_trace(path, strict) for path in named]
+    ranks = [_rank_of_trace(path, strict, device) for path in named]
     left_out: list[tuple[Path, UnreadableInputError]] = []
     for path in found:
         try:
-            ranks.append(_rank_of_trace(path, strict))
+            ranks.append(_rank_of_trace(path, strict, device))
         except UnreadableInputError as error:
             if strict:
                 raise
@@ -135,8 +137,8 @@ def _read_traces(paths: Sequence[Path], strict: bool) -> Recording:
     return Recording(ranks, None, (*_left_out_notes(left_out), *_same_rank_notes(ranks)))
 
 
-def _rank_of_trace(path: Path, strict: bool) -> RankFacts:
-    return rank_facts(path.name, trace_facts(read_trace(path, strict=strict)), None)
+def _rank_of_trace(path: Path, strict: bool, device: str | None) -> RankFacts:
+    return rank_facts(path.name, trace_facts(read_trace(path, strict=strict), device=device), None)
 
 
 def _traces_in(directory: Path) -> list[Path]:

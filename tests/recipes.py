@@ -13,8 +13,12 @@ from pathlib import Path
 
 import msgspec
 
+from profilerkit.analysis.compute_leaves import compute_leaves
 from profilerkit.analysis.facts import AllocatorFacts, DeviceFacts, Facts, InputFacts, SyncFacts
+from profilerkit.analysis.host import HostNames
+from profilerkit.analysis.kernels import KernelNames
 from profilerkit.analysis.leaves import LEAVES
+from profilerkit.analysis.partition import judged_device_rows, partition, ran_on_a_device
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.model.run import Loader, Trust
 from profilerkit.model.step import PARTS, Part, Rank, StepRow, Steps, StepTimes
@@ -29,6 +33,8 @@ from profilerkit.rundir.layout import (
     WindowStatus,
 )
 from profilerkit.rundir.writer import RankWriter, write_manifest
+from profilerkit.trace.columns import Category
+from profilerkit.trace.links import launch_of
 from profilerkit.trace.readers import read_trace
 
 US = 1_000
@@ -182,6 +188,14 @@ class Trace:
     def parts(self):
         """Part to ns over the steady window."""
         return named(self.facts().totals)
+
+
+def cut(columns, window):
+    """The partition of any window, of a trace whose device is not known."""
+    names, kinds, launches = HostNames.of(columns), KernelNames.of(columns), launch_of(columns)
+    ran = judged_device_rows(columns, window) if ran_on_a_device(columns) else columns.category == Category.CPU_OP
+    _, work = compute_leaves(columns, kinds, launches, ran, None)
+    return partition(columns, names, kinds, launches, window, work)
 
 
 def named(totals):

@@ -5,7 +5,7 @@ from typing import Literal
 
 from profilerkit.hardware.lookup import DeviceSpec
 from profilerkit.model.finding import Source
-from profilerkit.model.report import Collective, Kernel, Memory
+from profilerkit.model.report import Collective, Compute, HostCopy, Kernel, Memory
 from profilerkit.model.run import Loader, Series, Trust
 from profilerkit.model.step import Family, Part, Rank, Steps
 
@@ -205,6 +205,8 @@ class Facts:
     cold: ColdFacts | None = None
     spec: DeviceSpec | None = None
     kernels: tuple[Kernel, ...] = ()
+    compute: Compute | None = None
+    host_copies: tuple[HostCopy, ...] = ()
     memory: Memory = field(default_factory=Memory)
     samples: tuple[Series, ...] = ()
     trace_read: bool = True

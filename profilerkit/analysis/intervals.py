@@ -85,6 +85,18 @@ def subtract(a: Spans, b: Spans) -> Spans:
     return Spans(painted.start[keep], painted.end[keep])
 
 
+def covers(spans: Spans, instants: I64) -> npt.NDArray[np.bool_]:
+    """``(n,)`` mask of the instants that lie in any of the intervals.
+
+    >>> covers(Spans(np.array([0, 8]), np.array([4, 9])), np.array([0, 4, 8])).tolist()
+    [True, False, True]
+    """
+    if not len(spans):
+        return np.zeros(len(instants), dtype=np.bool_)
+    found: npt.NDArray[np.bool_] = _index_at(spans.start, spans.end, instants) >= 0
+    return found
+
+
 def clip(spans: Spans, low_ns: int, high_ns: int) -> Spans:
     """The part of ``spans`` inside [low, high)."""
     start, end = np.maximum(spans.start, low_ns), np.minimum(spans.end, high_ns)

@@ -1,4 +1,4 @@
-"""What a device kernel or a CPU operator is, read from its name, and the tables of the largest ones."""
+"""What a device kernel or a CPU operator is, read from its name."""
 
 import re
 from dataclasses import dataclass
@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.intervals import I64, Spans, innermost_owner
-from profilerkit.model.report import Kernel
+from profilerkit.analysis.intervals import I64, Spans, covers, innermost_owner
 from profilerkit.trace.columns import Category, TraceColumns
 
 Names = npt.NDArray[np.bool_]
@@ -44,6 +43,8 @@ _MATH_OPERATOR = re.compile(
 _POINTWISE = re.compile(
     r"^(?!triton).*(?:elementwise|vectorized|unrolled|dropout|norm|softmax|relu|gelu|silu)", re.IGNORECASE | re.DOTALL
 )
+#: PyTorch's kernels over tensors of one common shape; those that gather by an index or count are none.
+_ELEMENTWISE = re.compile(r"(?<!index_)elementwise_kernel(?!_with_index)")
 _TENSOR_CORE = re.compile(
     r"tensorop|s\d{3,5}gemm|_s1688|_s16816|_h1688|_h16816|_i8816|1688|16816|884|hmma|imma|wgmma|gmma|nvjet|tf32"
     r"|bf16|fp16|f16f16|flash|fmha",
@@ -77,6 +78,7 @@ class KernelNames:
         math: kernels and operators whose cost is arithmetic.
         bandwidth: kernels whose cost is memory traffic; math wins where both match.
         pointwise: kernels that a compiler can fuse with their neighbours and has not fused yet.
+        elementwise: those of them that read and write tensors of one common shape, each element once.
         tensor_core: math kernels that run on tensor or matrix cores, as far as names tell.
         fp32_math: math kernels that compute in FP32 on vector units, as far as names tell.
     """
@@ -85,6 +87,7 @@ class KernelNames:
     math: Names
     bandwidth: Names
     pointwise: Names
+    elementwise: Names
     tensor_core: Names
     fp32_math: Names
 
@@ -99,6 +102,7 @@ class KernelNames:
             math=kernel_math | matching(columns, used, _MATH_OPERATOR),
             bandwidth=matching(columns, used, _BANDWIDTH) & ~kernel_math,
             pointwise=matching(columns, used, _POINTWISE) & ~kernel_math,
+            elementwise=matching(columns, used, _ELEMENTWISE),
             tensor_core=tensor_core,
             fp32_math=matching(columns, used, _FP32_MATH) & ~tensor_core,
         )
@@ -106,11 +110,7 @@ class KernelNames:
 
 def in_window(columns: TraceColumns, window: Spans) -> npt.NDArray[np.bool_]:
     """``(n_events,)`` mask of events that start inside ``window``."""
-    if not len(window):
-        return np.zeros(len(columns), dtype=np.bool_)
-    index = np.searchsorted(window.start, columns.ts_ns, side="right") - 1
-    mask: npt.NDArray[np.bool_] = (index >= 0) & (columns.ts_ns < window.end[np.maximum(index, 0)])
-    return mask
+    return covers(window, columns.ts_ns)
 
 
 def self_times(columns: TraceColumns, rows: I64) -> I64:
@@ -123,44 +123,6 @@ def self_times(columns: TraceColumns, rows: I64) -> I64:
         owned = innermost_owner(columns.ts_ns[chosen], columns.end_ns[chosen], members)
         np.add.at(own, owned.label, owned.end - owned.start)
     return own
-
-
-def largest(
-    columns: TraceColumns, kinds: KernelNames, rows: I64, time_ns: I64, steady_ns: int, limit: int = 20
-) -> tuple[Kernel, ...]:
-    """The names with the largest total time, at most ``limit``.
-
-    Args:
-        columns: the trace.
-        kinds: its classified names.
-        rows: kernels, or the operators of a CPU-only run.
-        time_ns: ``(n_rows,)`` int64, the time each row counts with.
-        steady_ns: length of the steady window.
-        limit: how many names.
-    """
-    if not len(rows) or steady_ns <= 0:
-        return ()
-    names = columns.name[rows]
-    total = np.bincount(names, weights=time_ns, minlength=len(columns.strings))
-    count = np.bincount(names, minlength=len(columns.strings))
-    top = [int(name) for name in np.argsort(-total, kind="stable")[:limit] if count[name]]
-    return tuple(
-        Kernel(
-            name=columns.strings[name],
-            kind=_kind(kinds, name),
-            count=int(count[name]),
-            total_ns=int(total[name]),
-            median_ns=int(np.median(time_ns[names == name])),
-            share=float(total[name]) / steady_ns,
-        )
-        for name in top
-    )
-
-
-def _kind(kinds: KernelNames, name: int) -> str:
-    if kinds.communication[name]:
-        return COMMUNICATION
-    return MATH if kinds.math[name] else BANDWIDTH if kinds.bandwidth[name] else OTHER
 
 
 def device_rows(columns: TraceColumns) -> npt.NDArray[np.bool_]:

@@ -18,11 +18,7 @@ from profilerkit.analysis.intervals import (
     union,
     with_label,
 )
-from profilerkit.analysis.kernels import (
-    SMALL_KERNEL_NS,
-    KernelNames,
-    device_rows,
-)
+from profilerkit.analysis.kernels import KernelNames, device_rows
 from profilerkit.analysis.leaves import LEAVES, leaf
 from profilerkit.errors import InvariantError
 from profilerkit.trace.columns import Category, TraceColumns
@@ -75,16 +71,6 @@ def copy_leaves(columns: TraceColumns) -> I64:
     return out
 
 
-def kernel_leaves(columns: TraceColumns, kinds: KernelNames, rows: I64) -> I64:
-    """Leaf of each kernel in ``rows``: small first, then math, bandwidth, other."""
-    name = columns.name[rows]
-    leaves = np.full(len(columns.strings), leaf("compute.other"), dtype=np.int64)
-    leaves[kinds.bandwidth] = leaf("compute.membw")
-    leaves[kinds.math] = leaf("compute.math")
-    small = columns.dur_ns[rows] < SMALL_KERNEL_NS
-    return np.where(small, leaf("compute.small"), leaves[name])
-
-
 def busiest_device(columns: TraceColumns, window: Spans) -> int:
     """The device with most event time from the first to the last step, -1 where no event names a device.
 
@@ -105,7 +91,14 @@ def judged_device_rows(columns: TraceColumns, window: Spans) -> npt.NDArray[np.b
     return device_rows(columns) & judged
 
 
-def partition(columns: TraceColumns, names: HostNames, kinds: KernelNames, launches: I64, window: Spans) -> Partition:
+def ran_on_a_device(columns: TraceColumns) -> bool:
+    """Whether the trace holds device work, so that the device's time is what is cut into parts."""
+    return bool((device_rows(columns) & (columns.dur_ns > 0)).any())
+
+
+def partition(
+    columns: TraceColumns, names: HostNames, kinds: KernelNames, launches: I64, window: Spans, work: I64
+) -> Partition:
     """Cut ``window`` into parts: device mode if the trace holds device events, else the main thread is the device.
 
     Args:
@@ -114,13 +107,16 @@ def partition(columns: TraceColumns, names: HostNames, kinds: KernelNames, launc
         kinds: its names, classified for kernels and operators.
         launches: ``(n_events,)`` int64, row of the launching runtime call, -1 for none.
         window: one span per judged step.
+        work: ``(n_events,)`` int64, leaf of each compute kernel, or without a device of each operator.
 
     Raises:
         InvariantError: the parts do not sum to the window.
     """
-    on_gpu = bool((device_rows(columns) & (columns.dur_ns > 0)).any())
+    on_gpu = ran_on_a_device(columns)
     segments = (
-        _on_device(columns, names, kinds, launches, window) if on_gpu else _on_host(columns, names, kinds, window)
+        _on_device(columns, names, kinds, launches, window, work)
+        if on_gpu
+        else _on_host(columns, names, kinds, window, work)
     )
     step = np.searchsorted(window.start, segments.start, side="right") - 1
     per_step = np.zeros((len(window), len(LEAVES)), dtype=np.int64)
@@ -139,7 +135,9 @@ def _check_sum(per_step: I64, window: Spans) -> None:
         )
 
 
-def _on_device(columns: TraceColumns, names: HostNames, kinds: KernelNames, launches: I64, window: Spans) -> Segments:
+def _on_device(
+    columns: TraceColumns, names: HostNames, kinds: KernelNames, launches: I64, window: Spans, work: I64
+) -> Segments:
     mine = judged_device_rows(columns, window)
     communicates = kinds.communication[columns.name]
     kernels = np.flatnonzero(mine & (columns.category == Category.KERNEL) & ~communicates)
@@ -148,7 +146,7 @@ def _on_device(columns: TraceColumns, names: HostNames, kinds: KernelNames, laun
     copy_rows = np.flatnonzero(mine & (copies >= 0))
     start, end = columns.ts_ns, columns.end_ns
     layers = [
-        latest_end_owner(start[kernels], end[kernels], kernel_leaves(columns, kinds, kernels)),
+        latest_end_owner(start[kernels], end[kernels], work[kernels]),
         with_label(union(start[collectives], end[collectives]), leaf("comm.other")),
         latest_end_owner(start[copy_rows], end[copy_rows], copies[copy_rows]),
     ]
@@ -170,7 +168,7 @@ def _in_order(columns: TraceColumns, rows: I64, launches: I64) -> I64:
     return rows[np.lexsort((-began, -issued, columns.ts_ns[rows]))]
 
 
-def _on_host(columns: TraceColumns, names: HostNames, kinds: KernelNames, window: Spans) -> Segments:
+def _on_host(columns: TraceColumns, names: HostNames, kinds: KernelNames, window: Spans, work: I64) -> Segments:
     """CPU-only mode: operators of the main and the backward thread are the compute."""
     main = main_thread(columns)
     if main < 0:
@@ -181,7 +179,7 @@ def _on_host(columns: TraceColumns, names: HostNames, kinds: KernelNames, window
     workers = np.unique(columns.thread[backward & (columns.category == Category.CPU_OP)])
     own = np.isin(columns.thread, np.r_[workers, main]) & (columns.category == Category.CPU_OP)
     operators = np.flatnonzero(own & ~communicates)
-    kind = operator_leaves(columns, kinds, operators)
+    kind = work[operators]
     compute = [
         innermost_owner(*(part[columns.thread[operators] == thread] for part in _edges(columns, operators, kind)))
         for thread in (main, *(worker for worker in workers if worker != main))
@@ -193,12 +191,6 @@ def _on_host(columns: TraceColumns, names: HostNames, kinds: KernelNames, window
 
 def _edges(columns: TraceColumns, rows: I64, label: I64) -> tuple[I64, I64, I64]:
     return columns.ts_ns[rows], columns.end_ns[rows], label
-
-
-def operator_leaves(columns: TraceColumns, kinds: KernelNames, rows: I64) -> I64:
-    """Leaf of each CPU operator: arithmetic by name, the rest other compute. Names cannot tell bandwidth on a CPU."""
-    math = kinds.math[columns.name[rows]]
-    return np.where(math, leaf("compute.math"), leaf("compute.other")).astype(np.int64)
 
 
 def _complete(painted: Segments, otherwise: str = "idle.unknown") -> Segments:

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.rank_facts import RankFacts
-from profilerkit.analysis.trace_facts import TraceFacts
-from profilerkit.hardware.lookup import lookup
+from profilerkit.analysis.trace_facts import TraceFacts, device_spec
 from profilerkit.model.change import revise
 from profilerkit.model.report import Memory
 from profilerkit.model.run import Signal, Trust
@@ -37,8 +36,6 @@ def run_facts(
     chosen = ranks[judged]
     trace = chosen.trace
     world = world_size or _world_size(ranks)
-    properties = trace.properties if trace else None
-    name = device or (properties.name if properties else None)
     meta = chosen.record.meta if chosen.record else None
     mode = chosen.mode
     return Facts(
@@ -66,8 +63,10 @@ def run_facts(
         stalls=chosen.stalls,
         cold=trace.cold if trace else None,
         device_events_missing=trace.device_events_missing if trace else False,
-        spec=lookup(name, properties.memory_bytes if properties else None) if name else None,
+        spec=device_spec(trace.properties if trace else None, device),
         kernels=trace.kernels if trace else (),
+        compute=trace.compute if trace else None,
+        host_copies=trace.host_copies if trace else (),
         memory=_memory(trace),
         samples=chosen.samples,
         trace_read=trace is not None,

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from profilerkit.analysis.collectives import comm_facts
+from profilerkit.analysis.compute_facts import compute_facts
+from profilerkit.analysis.compute_leaves import compute_leaves
 from profilerkit.analysis.device import device_window
 from profilerkit.analysis.facts import (
     AllocatorFacts,
@@ -19,15 +21,24 @@ from profilerkit.analysis.facts import (
     SyncFacts,
 )
 from profilerkit.analysis.host import HostNames
+from profilerkit.analysis.host_copies import host_copies
 from profilerkit.analysis.intervals import I64, Spans, union
 from profilerkit.analysis.kernel_facts import chain_facts, device_facts, math_facts, pageable_copies
-from profilerkit.analysis.kernels import KernelNames, in_window, largest, self_times
+from profilerkit.analysis.kernel_table import largest
+from profilerkit.analysis.kernels import KernelNames, in_window, self_times
 from profilerkit.analysis.leaves import LEAVES
 from profilerkit.analysis.memory import memory_of
-from profilerkit.analysis.partition import Partition, busiest_device, judged_device_rows, partition
+from profilerkit.analysis.partition import (
+    Partition,
+    busiest_device,
+    judged_device_rows,
+    partition,
+    ran_on_a_device,
+)
 from profilerkit.analysis.runtime_calls import allocator_facts, cold_facts, sync_facts
 from profilerkit.analysis.steps import TraceSteps, find_steps
-from profilerkit.model.report import Kernel, Memory
+from profilerkit.hardware.lookup import DeviceSpec, lookup
+from profilerkit.model.report import Compute, HostCopy, Kernel, Memory
 from profilerkit.model.step import DeviceWindow
 from profilerkit.trace.columns import Category, Damage, DeviceProperties, TraceColumns, TraceMeta
 from profilerkit.trace.links import launch_of
@@ -62,6 +73,8 @@ class TraceFacts:
     cold: ColdFacts | None
     device_events_missing: bool
     kernels: tuple[Kernel, ...]
+    compute: Compute
+    host_copies: tuple[HostCopy, ...]
     memory: Memory
 
     @property
@@ -72,24 +85,28 @@ class TraceFacts:
         return totals
 
 
-def trace_facts(columns: TraceColumns, whole: tuple[int, int] | None = None) -> TraceFacts:
+def trace_facts(columns: TraceColumns, whole: tuple[int, int] | None = None, device: str | None = None) -> TraceFacts:
     """Analyse one trace. Steps outside the steady window are partitioned too, for the step table.
 
-    ``whole``: first and last step number that capture knows to be whole.
+    ``whole``: first and last step number that capture knows to be whole. ``device``: a device name that overrides the
+    one in the trace.
     """
     names, kinds = HostNames.of(columns), KernelNames.of(columns)
     launches = launch_of(columns)
     steps = find_steps(columns, names, whole, launches)
     all_steps = Spans(steps.start, steps.end)
-    parts = partition(columns, names, kinds, launches, all_steps)
+    properties = _properties(columns, all_steps)
+    spec = device_spec(properties, device)
+    on_gpu = ran_on_a_device(columns)
+    ran = judged_device_rows(columns, all_steps) if on_gpu else columns.category == Category.CPU_OP
+    roof, work = compute_leaves(columns, kinds, launches, ran, spec)
+    parts = partition(columns, names, kinds, launches, all_steps, work)
     window = steps.steady
     judged = in_window(columns, window)
-    on_gpu = parts.mode == "gpu"
-    properties = _properties(columns, all_steps)
     steady_ns = max(window.total_ns, 1)
     count = max(len(window), 1)
-    ran = judged_device_rows(columns, all_steps) if on_gpu else columns.category == Category.CPU_OP
     run_rows = np.flatnonzero(judged & ran)
+    time_ns = columns.dur_ns[run_rows] if on_gpu else self_times(columns, run_rows)
     return TraceFacts(
         meta=columns.meta,
         damage=columns.damage,
@@ -110,11 +127,17 @@ def trace_facts(columns: TraceColumns, whole: tuple[int, int] | None = None) -> 
         comm=comm_facts(columns, kinds, window, judged, device=ran if on_gpu else None),
         cold=cold_facts(columns, names, steps, union(columns.ts_ns[ran], columns.end_ns[ran])) if on_gpu else None,
         device_events_missing=not on_gpu and _used_a_device(columns),
-        kernels=largest(
-            columns, kinds, run_rows, columns.dur_ns[run_rows] if on_gpu else self_times(columns, run_rows), steady_ns
-        ),
+        kernels=largest(columns, kinds, roof, launches, run_rows, time_ns, steady_ns),
+        compute=compute_facts(columns, kinds, roof, work, judged, window, spec),
+        host_copies=host_copies(columns, run_rows, count, spec) if on_gpu else (),
         memory=memory_of(columns, window, properties),
     )
+
+
+def device_spec(properties: DeviceProperties | None, device: str | None) -> DeviceSpec | None:
+    """Peaks of a device by the name in the trace, or by one that overrides it; ``None`` if it is not in the table."""
+    name = device or (properties.name if properties else None)
+    return lookup(name, properties.memory_bytes if properties else None) if name else None
 
 
 def _properties(columns: TraceColumns, window: Spans) -> DeviceProperties | None:

@@ -1,11 +1,11 @@
 """The Report: everything a renderer may know, and its JSON schema."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from profilerkit.model.finding import Finding, Outcome
+from profilerkit.model.finding import Finding, Outcome, Source
 from profilerkit.model.run import Run, Trust
 from profilerkit.model.step import Part, Rank, Steps
 from profilerkit.model.verdict import Verdict
@@ -16,8 +16,25 @@ SCHEMA_VERSION = 1
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     """A kernel (or, on a CPU-only run, an operator) summed over the steady window.
 
-    Operators count with their own time, without what is nested in them. ``share`` is total time / steady time and may
-    overlap with other streams; ``kind`` is math, membw, comm or other.
+    Operators count with their own time, without what is nested in them. ``None`` means not known.
+
+    Attributes:
+        name: as the trace has it.
+        kind: math, membw, comm or other: what most of its time is bound by.
+        count: calls.
+        total_ns: time of all calls.
+        median_ns: time of the median call.
+        share: total time / steady time; may overlap with other streams.
+        kind_source: derived from shapes and the device's peaks, or estimated from the name.
+        priced_ns: time of the calls whose arithmetic and traffic follow from recorded shapes.
+        flops: of those calls; a multiply and an add count two. ``None`` for what does not compute in this sense.
+        bytes: of those calls: every input read once, every output written once.
+        efficiency: the time those calls would take at the rates real kernels reach / ``priced_ns``, 0 to 1.
+        precision: short name of the type most of the time is computed in; tf32 for FP32 on matrix units.
+        tensor_core: runs on matrix units, as its name says; ``None`` for what computes nothing.
+        operator: the operator that launched most of its time.
+        module: the innermost ``nn.Module`` around the longest call that has one.
+        line: the innermost line of Python outside torch around that call.
     """
 
     name: str
@@ -26,6 +43,71 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     total_ns: int
     median_ns: int
     share: float
+    kind_source: Source | None = None
+    priced_ns: int | None = None
+    flops: int | None = None
+    bytes: int | None = None
+    efficiency: float | None = None
+    precision: str | None = None
+    tensor_core: bool | None = None
+    operator: str | None = None
+    module: str | None = None
+    line: str | None = None
+
+
+class Compute(msgspec.Struct, frozen=True, kw_only=True):
+    """What the compute kernels of the steady window do, derived. ``None`` means not known.
+
+    Attributes:
+        spec: row of the hardware table that the kernels are judged by; ``None`` for a device that is not in it.
+        by_shape_ratio: share of the kernel time whose bound follows from shapes and peaks; names tell the rest.
+        priced_ratio: share of the time of math kernels whose FLOPs follow from shapes.
+        beyond_ratio: share of the kernel time that ran faster than the peaks allow: from a cache, by an algorithm
+            that saves arithmetic, or priced wrongly. It counts as fully efficient.
+        small_ratio: share of the kernel time in kernels below 10 µs.
+        tensor_core_ratio: share of the math kernels' time on matrix units, as names tell.
+        flops_per_step: of the kernels that are priced.
+        recomputed_flops_per_step: of those, run a second time in backward.
+        precision: type in which most FLOPs are computed.
+        peak_flops_per_s: dense peak of the device for it.
+        mfu: FLOPs without recomputation / (step time × peak); only where nearly all math kernels are priced.
+        hfu: the same with recomputation.
+    """
+
+    spec: str | None = None
+    by_shape_ratio: float | None = None
+    priced_ratio: float | None = None
+    beyond_ratio: float | None = None
+    small_ratio: float | None = None
+    tensor_core_ratio: float | None = None
+    flops_per_step: float | None = None
+    recomputed_flops_per_step: float | None = None
+    precision: str | None = None
+    peak_flops_per_s: float | None = None
+    mfu: float | None = None
+    hfu: float | None = None
+
+
+class HostCopy(msgspec.Struct, frozen=True, kw_only=True):
+    """Copies between host and device of one kind in the steady window, against the host link and never device memory.
+
+    Attributes:
+        direction: to the device, or to the host.
+        memory: pageable or pinned host memory; ``None`` when the trace does not say.
+        per_step: copies.
+        bytes_per_step: their size; ``None`` when not recorded.
+        time_ns: of one step's copies.
+        bytes_per_s: rate of the copies of at least 64 KiB; smaller ones are bound by latency. ``None`` without any.
+        link_ratio: that rate / the peak of the link; ``None`` for an unknown device.
+    """
+
+    direction: Literal["to device", "to host"]
+    memory: Literal["pageable", "pinned"] | None
+    per_step: float
+    bytes_per_step: float | None
+    time_ns: float
+    bytes_per_s: float | None = None
+    link_ratio: float | None = None
 
 
 class Collective(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +145,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     memory: Memory
     trust: Trust
     run: Run
+    compute: Compute | None = None
+    copies: tuple[HostCopy, ...] = ()
 
     def findings(self) -> list[tuple[Outcome, Finding]]:
         """All findings with the outcome they belong to, largest expected saving first."""

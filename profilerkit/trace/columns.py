@@ -36,7 +36,7 @@ class Wanted(Flag):
             frames of garbage collection and compilation are read.
         FLOWS: flow links. They are read without being asked for when device work has no correlation to be joined by.
         MEMORY: ``[memory]`` instants.
-        SHAPES: ``Input Dims`` and ``Input type`` of operators.
+        SHAPES: ``Input Dims`` and ``Input type`` of operators, ``Concrete Inputs`` of convolutions and attention.
     """
 
     NOTHING = 0
@@ -48,7 +48,7 @@ class Wanted(Flag):
 
 
 # What the analysis uses.
-ANALYZED = Wanted.PYTHON | Wanted.MEMORY
+ANALYZED = Wanted.PYTHON | Wanted.MEMORY | Wanted.SHAPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +154,8 @@ class TraceColumns:
         bytes: int64, -1 where absent.
         input_types: int32 ids into ``strings`` of the raw JSON of ``Input type``, -1 where absent.
         input_dims: int32 ids into ``strings`` of the raw JSON of ``Input Dims``, -1 where absent.
+        concrete_inputs: int32 ids into ``strings`` of the raw JSON of ``Concrete Inputs``, -1 where absent and for
+            every operator that is no convolution or attention.
         strings: id to text. Hostile: escape before showing.
         threads: id to (pid, tid) as text.
         read: what was read; what was not is empty, or -1.
@@ -174,6 +176,7 @@ class TraceColumns:
     bytes: I64
     input_types: I32
     input_dims: I32
+    concrete_inputs: I32
     strings: tuple[str, ...]
     threads: tuple[tuple[str, str], ...]
     thread_names: dict[int, str]

@@ -7,11 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profilerkit.analysis.host import HostNames
 from profilerkit.analysis.intervals import Spans
-from profilerkit.analysis.kernels import KernelNames
-from profilerkit.analysis.partition import partition
-from profilerkit.trace.links import launch_of
 from profilerkit.trace.readers import read_trace
 from tests.recipes import (
     ALL_REDUCE,
@@ -24,6 +20,7 @@ from tests.recipes import (
     US,
     WORKERS,
     Trace,
+    cut,
     named,
     training,
 )
@@ -83,7 +80,7 @@ def parts_in_window(trace):
 
 
 def parts_of(columns):
-    return partition(columns, HostNames.of(columns), KernelNames.of(columns), launch_of(columns), WINDOW)
+    return cut(columns, WINDOW)
 
 
 @quick

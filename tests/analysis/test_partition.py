@@ -3,13 +3,9 @@
 import numpy as np
 import pytest
 
-from profilerkit.analysis.host import HostNames
 from profilerkit.analysis.intervals import Spans
-from profilerkit.analysis.kernels import KernelNames
 from profilerkit.analysis.leaves import leaf
-from profilerkit.analysis.partition import partition
 from profilerkit.errors import InvariantError
-from profilerkit.trace.links import launch_of
 from tests.recipes import (
     AUTOGRAD,
     ELEMENTWISE,
@@ -19,6 +15,7 @@ from tests.recipes import (
     US,
     WORKERS,
     Trace,
+    cut,
     named,
 )
 
@@ -535,12 +532,12 @@ def test_parts_that_do_not_sum_to_the_window_are_refused():
     columns = trace.read()
     overlapping = Spans(np.array([1_000, 1_500]) * US, np.array([1_800, 2_000]) * US)
     with pytest.raises(InvariantError, match="do not sum"):
-        partition(columns, HostNames.of(columns), KernelNames.of(columns), launch_of(columns), overlapping)
+        cut(columns, overlapping)
 
 
 def test_the_parts_are_those_of_the_window_given():
     columns = after_a_gap().read()
     window = Spans(np.array([1_450 * US]), np.array([1_550 * US]))
-    found = partition(columns, HostNames.of(columns), KernelNames.of(columns), launch_of(columns), window)
+    found = cut(columns, window)
     assert named(found.totals) == {"compute.math": 50 * US, "over.python": 50 * US}
     assert found.segments.label.tolist() == [leaf("compute.math"), leaf("over.python")]

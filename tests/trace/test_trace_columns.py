@@ -119,7 +119,8 @@ def test_bytes_may_be_text(read, written, value):
 
 def test_absent_args_are_minus_one(read):
     columns = read([span("a"), {"ph": "X", "name": "b", "ts": 1, "dur": 1}])
-    for column in ("correlation", "external_id", "stream", "device", "bytes", "input_types", "input_dims"):
+    shapes = ("input_types", "input_dims", "concrete_inputs")
+    for column in ("correlation", "external_id", "stream", "device", "bytes", *shapes):
         assert getattr(columns, column).tolist() == [-1, -1], column
     assert columns.threads == (("1", "1"), ("", ""))
 
@@ -179,6 +180,33 @@ def test_shapes_and_types_are_interned_as_their_text(tmp_path):
     ]
     assert columns.input_dims[0] == columns.input_dims[1]
     assert [columns.strings[i] if i >= 0 else None for i in columns.input_types] == ['["float", "Scalar"]', None, None]
+
+
+@pytest.mark.parametrize("spoilt", [False, True], ids=["whole chunk", "event by event"])
+@pytest.mark.parametrize("category", ["cpu_op", "Operator"])
+def test_arguments_of_convolutions_and_attention_are_read_and_of_no_other_operator(tmp_path, category, spoilt):
+    passed = {
+        "aten::cudnn_convolution": '["", "", "[1, 1]"]',
+        "aten::slice": '["", "7"]',
+        "aten::_flash_attention_forward": '["", "True"]',
+    }
+    call = '{{"ph": "X", "cat": "Runtime", "name": "{}", "ts": 1, "dur": 1, "args": {{"external id": 3}}}}'
+    event = '{{"ph": "X", "cat": "{}", "name": "{}", "ts": 1, "dur": 1, "args": {{"Concrete Inputs": {}}}}}'
+    events = [event.format(category, name, values) for name, values in passed.items()]
+    events += [call.format("launch")] if category == "Operator" else []
+    events += ['{"ph": "X", "name": "b\\q"}'] if spoilt else []
+    columns = read_trace(write(tmp_path, f'{{"traceEvents": [{", ".join(events)}]}}'), wanted=Wanted.SHAPES)
+    found = {
+        columns.strings[name]: json.loads(columns.strings[values]) if values >= 0 else None
+        for name, values in zip(columns.name[:3], columns.concrete_inputs[:3], strict=True)
+    }
+    assert found == {
+        "aten::cudnn_convolution": ["", "", "[1, 1]"],
+        "aten::slice": None,
+        "aten::_flash_attention_forward": ["", "True"],
+    }
+    if category == "Operator":
+        assert columns.external_id.tolist()[3] == 3
 
 
 @pytest.mark.parametrize("spoilt", [False, True], ids=["whole chunk", "event by event"])
@@ -334,7 +362,7 @@ def test_every_column_has_the_contract_types(read):
     columns = read([span(), {"ph": "s", "id": 4, "cat": "ac2g", "pid": 1, "tid": 1, "ts": 5}])
     dtypes = {
         "int8": ["category"],
-        "int32": ["name", "thread", "device", "input_types", "input_dims"],
+        "int32": ["name", "thread", "device", "input_types", "input_dims", "concrete_inputs"],
         "int64": ["ts_ns", "dur_ns", "correlation", "external_id", "stream", "bytes"],
     }
     for dtype, names in dtypes.items():

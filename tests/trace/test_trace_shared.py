@@ -99,7 +99,8 @@ def spelt(ids, texts, known):
 
 def contents(columns, known):
     """Every array that was read, and the rest but the path; shapes are compared as what they say."""
-    used = set(columns.input_dims.tolist()) | set(columns.input_types.tolist())
+    passed = (columns.input_dims, columns.input_types, columns.concrete_inputs)
+    used = {text for ids in passed for text in ids.tolist()}
     shapes = [repr(json.loads(t)) if i in used else "" for i, t in enumerate(columns.strings)]
     arrays = [
         getattr(columns, name)
@@ -108,7 +109,7 @@ def contents(columns, known):
     flows, memory = columns.flows, columns.memory
     arrays += [flows.id, flows.starts, flows.ts_ns, *(getattr(memory, field) for field in memory.__slots__)]
     arrays += [spelt(ids, columns.strings, known) for ids in (columns.name, flows.kind)]
-    arrays += [spelt(ids, shapes, known) for ids in (columns.input_dims, columns.input_types)]
+    arrays += [spelt(ids, shapes, known) for ids in passed]
     arrays += [spelt(ids, columns.threads, known) for ids in (columns.thread, flows.thread)]
     names = {columns.threads[thread]: name for thread, name in columns.thread_names.items()}
     return arrays, (names, columns.collectives, dataclasses.replace(columns.meta, path=""))

@@ -47,7 +47,7 @@ def test_what_is_not_wanted_is_empty_and_the_rest_is_the_same(read, part):
 
 
 def test_default_is_what_the_analysis_uses(read, tmp_path):
-    assert ANALYZED == Wanted.PYTHON | Wanted.MEMORY
+    assert ANALYZED == Wanted.PYTHON | Wanted.MEMORY | Wanted.SHAPES
     assert read_trace(tmp_path / "trace.json").read == ANALYZED
 
 

@@ -26,11 +26,22 @@ from profilerkit.trace.columns import (
     Wanted,
 )
 from profilerkit.trace.kineto import records
+from profilerkit.trace.kineto.arguments import ArgumentsWanted
 from profilerkit.trace.kineto.collectives import collective, collective_args
 from profilerkit.trace.kineto.frames import FRAME, PausingFrames
 from profilerkit.trace.kineto.naming import ThreadNames
 from profilerkit.trace.kineto.numbers import as_int32, small_numbers, whole_numbers
-from profilerkit.trace.kineto.records import Detail, FlowEnd, FlowStart, Instant, Metadata, Span, WideArgs
+from profilerkit.trace.kineto.records import (
+    Detail,
+    FlowEnd,
+    FlowStart,
+    Instant,
+    Metadata,
+    ShapedArgs,
+    Span,
+    WideArgs,
+    WideSpan,
+)
 from profilerkit.trace.kineto.table import Table
 from profilerkit.trace.strings import RawTextIds, StringIds, ThreadIds, printable_text
 
@@ -47,7 +58,7 @@ _SPANS: Dtypes = {
     **dict.fromkeys(("name", "kind", "thread", "device"), np.int32),
     **dict.fromkeys(("ts_ns", "dur_ns", "correlation", "external_id", "stream", "bytes"), np.int64),
 }
-_SHAPES = ("input_dims", "input_types")
+_SHAPES = ("input_dims", "input_types", "concrete_inputs")
 _FLOWS: Dtypes = {"id": np.int64, "kind": np.int32, "starts": np.bool_, "ts_ns": np.int64, "thread": np.int32}
 _MEMORY: Dtypes = {
     **dict.fromkeys(("ts_ns", "bytes", "allocated", "reserved"), np.int64),
@@ -96,9 +107,10 @@ class ColumnBuilder:
         self.has_skipped_flows = False
         self.skipped_frames = 0
         self.unpaired = 0
-        self._least = Detail.WIDE if Wanted.SHAPES in wanted else Detail.LEAN
+        self._least = Detail.SHAPED if Wanted.SHAPES in wanted else Detail.LEAN
         self.detail = self._least
         self._raw_ids = RawTextIds(self.strings)
+        self._arguments = ArgumentsWanted()
         self._pausing = PausingFrames()
         shapes: Dtypes = dict.fromkeys(_SHAPES, np.int32) if Wanted.SHAPES in wanted else {}
         self._spans = Table(_SPANS | shapes)
@@ -161,7 +173,7 @@ class ColumnBuilder:
         args: list[Any] = [span.args for span in spans]
         kinds = small_numbers(list(map(self.kinds.__getitem__, [span.cat for span in spans])))
         names = [found.collective for found in args]
-        if kind is Span:
+        if not issubclass(kind, WideSpan):
             wide = chunk.wide_args(names) if any(names) else []
             if wide is None or "Runtime" in self.kinds:
                 self.detail = Detail.WIDE
@@ -183,8 +195,10 @@ class ColumnBuilder:
             "device": as_int32(whole_numbers([found.device for found in args])),
             "bytes": whole_numbers([found.bytes for found in args]),
         }
-        if kind is not Span:
+        if issubclass(kind, WideSpan):
             self._widen(values, args)
+        if Wanted.SHAPES in self.wanted:
+            self._add_shapes(values, args)
         possible = self._possible(stamps[1], dur_us)
         if wide:
             self._add_collectives(names, wide, possible)
@@ -213,11 +227,16 @@ class ColumnBuilder:
         external = whole_numbers([found.external_id_2021 for found in args])
         if external.max() >= 0:
             values["external_id"] = np.where(external >= 0, external, values["external_id"])
-        if Wanted.SHAPES in self.wanted:
-            for column in _SHAPES:
-                texts = map(bytes, map(attrgetter(column), args))
-                values[column] = small_numbers(list(map(self._raw_ids.__getitem__, texts)))
         self.detail = self._least
+
+    def _add_shapes(self, values: Values, args: list[ShapedArgs]) -> None:
+        """Take what was passed to operators."""
+        ids = self._raw_ids.__getitem__
+        values["input_dims"] = small_numbers(list(map(ids, map(bytes, [found.input_dims for found in args]))))
+        values["input_types"] = small_numbers(list(map(ids, map(bytes, [found.input_types for found in args]))))
+        values["concrete_inputs"] = np.full(len(args), -1, np.int32)
+        for row in self._arguments.rows(self.strings, values["name"]).tolist():
+            values["concrete_inputs"][row] = ids(bytes(args[row].concrete_inputs))
 
     def _add_collectives(self, names: Sequence[str | None], args: list[WideArgs], possible: Bools | None) -> None:
         """Take the collectives among the events that are appended next."""

@@ -27,12 +27,18 @@ class SpanArgs(msgspec.Struct, gc=False, frozen=True):
     collective: str | None = field(default=None, name="Collective name")
 
 
-class WideArgs(SpanArgs, frozen=True, gc=False):
+class ShapedArgs(SpanArgs, frozen=True, gc=False):
+    """``args`` of a complete event with what was passed to an operator."""
+
+    input_dims: Raw = field(default=NO_TEXT, name="Input Dims")
+    input_types: Raw = field(default=NO_TEXT, name="Input type")
+    concrete_inputs: Raw = field(default=NO_TEXT, name="Concrete Inputs")
+
+
+class WideArgs(ShapedArgs, frozen=True, gc=False):
     """``args`` of a complete event with all that any release writes and the columns hold."""
 
     external_id_2021: Id = field(default=-1, name="external id")
-    input_dims: Raw = field(default=NO_TEXT, name="Input Dims")
-    input_types: Raw = field(default=NO_TEXT, name="Input type")
     in_elements: Id = field(default=-1, name="In msg nelems")
     out_elements: Id = field(default=-1, name="Out msg nelems")
     dtype: str | None = None
@@ -98,6 +104,12 @@ class Metadata(_Event, tag="M"):
     """The name of a process or thread."""
 
     args: MetadataArgs = MetadataArgs()
+
+
+class ShapedSpan(Span, tag="X"):
+    """A complete event with the args of operators."""
+
+    args: ShapedArgs = ShapedArgs()
 
 
 class WideSpan(Span, tag="X"):
@@ -178,8 +190,9 @@ class Detail(IntEnum):
     """How much of an event is decoded."""
 
     LEAN = 0
-    WIDE = 1  # all args: collectives, shapes, the ids of 2021
-    EXACT = 2  # and starts with every digit: stamps that count from the epoch with decimals
+    SHAPED = 1  # and what was passed to operators
+    WIDE = 2  # all args: collectives, the ids of 2021
+    EXACT = 3  # and starts with every digit: stamps that count from the epoch with decimals
 
 
 UNUSED_PHASES = frozenset("BEtCIben")
@@ -188,7 +201,7 @@ Skipped = SkippedFlowStart | SkippedFlowEnd | SkippedInstant
 Event = Span | FlowStart | FlowEnd | Instant | Metadata | Unused | Skipped
 Events = list[Event]
 
-_SPANS = {Detail.LEAN: Span, Detail.WIDE: WideSpan, Detail.EXACT: ExactSpan}
+_SPANS = {Detail.LEAN: Span, Detail.SHAPED: ShapedSpan, Detail.WIDE: WideSpan, Detail.EXACT: ExactSpan}
 
 
 @cache

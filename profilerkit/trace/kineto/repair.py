@@ -214,7 +214,7 @@ def _span_args(args: dict[str, Any]) -> WideArgs:
         value = args.get(info.encode_name)
         if value is None:
             continue
-        if info.name in ("input_dims", "input_types"):
+        if info.name in ("input_dims", "input_types", "concrete_inputs"):
             found[info.name] = msgspec.Raw(json.dumps(value, default=float).encode())
         elif info.name in ("collective", "dtype", "group_name"):
             found[info.name] = str(value)

@@ -1,0 +1,25 @@
+"""Which operator has which cost."""
+
+from profilerkit.analysis.costs.arguments import Arguments
+from profilerkit.analysis.costs.attention import ATTENTION
+from profilerkit.analysis.costs.convolution import Seen, convolutions
+from profilerkit.analysis.costs.cost import Cost, Model
+from profilerkit.analysis.costs.matmul import MATMUL
+from profilerkit.analysis.costs.traffic import TRAFFIC, foreach, pointwise
+
+
+class CostTable:
+    """The cost of a call by the operator's name; only operators that launch kernels themselves have one.
+
+    An operator that calls others (``aten::linear``, ``aten::conv2d``) is left out, so that nothing is counted twice.
+    """
+
+    def __init__(self, seen: Seen) -> None:
+        self._models: dict[str, Model] = {**MATMUL, **ATTENTION, **TRAFFIC, **convolutions(seen)}
+
+    def cost(self, name: str, passed: Arguments) -> Cost | None:
+        """The cost of one call, ``None`` where its arguments do not tell."""
+        model = self._models.get(name)
+        if model is not None:
+            return model(passed)
+        return foreach(passed) if name.startswith("aten::_foreach_") else pointwise(passed, name)

@@ -1,0 +1,108 @@
+"""What the operators of a trace cost, computed once for each distinct call."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from profilerkit.analysis.costs.arguments import Arguments, arguments
+from profilerkit.analysis.costs.convolution import COMPLETE, seen_in
+from profilerkit.analysis.costs.cost import FAMILIES
+from profilerkit.analysis.costs.table import CostTable
+from profilerkit.analysis.intervals import I64
+from profilerkit.trace.columns import TraceColumns
+
+Bools = npt.NDArray[np.bool_]
+F64 = npt.NDArray[np.float64]
+
+#: Distinct calls that are priced, the most frequent first. Real traces hold up to a few thousand.
+_MOST_CALLS = 20_000
+
+#: Types that are computed in, by id; the first stands for every other one.
+DTYPES = ("other", "fp64", "fp32", "fp16", "bf16", "fp8", "int8")
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorCosts:
+    """The cost of the call each row belongs to; arrays are ``(n,)``, in the order of the rows asked for.
+
+    Attributes:
+        known: whether it could be priced.
+        family: int8 ids into ``FAMILIES``.
+        flops: float64.
+        bytes: float64.
+        untyped: float64, elements moved besides ``bytes``, of a size that is not recorded.
+        dtype: int8 ids into ``DTYPES``.
+        pointwise_only: the cost belongs to pointwise kernels alone.
+    """
+
+    known: Bools
+    family: npt.NDArray[np.int8]
+    flops: F64
+    bytes: F64
+    untyped: F64
+    dtype: npt.NDArray[np.int8]
+    pointwise_only: Bools
+
+
+def operator_costs(columns: TraceColumns, rows: I64) -> OperatorCosts:
+    """Price the calls of the operators in ``rows``; -1 stands for none, which cannot be priced."""
+    calls, member = _distinct_calls(columns, rows)
+    known = np.zeros(len(calls), dtype=np.bool_)
+    values = np.zeros((3, len(calls)), dtype=np.float64)
+    family, dtype = np.zeros((2, len(calls)), dtype=np.int8)
+    pointwise_only = np.zeros(len(calls), dtype=np.bool_)
+    parsed = cache(arguments)
+    table = CostTable(seen_in(_complete_calls(columns)))
+    for index in _most_frequent(member, len(calls)):
+        name, *texts = (columns.strings[text] if text >= 0 else "" for text in calls[index].tolist())
+        passed = parsed(*texts) if texts[0] else None
+        cost = table.cost(name, passed) if passed else None
+        if cost is None:
+            continue
+        known[index] = True
+        values[:, index] = cost.flops, cost.bytes, cost.untyped
+        family[index] = FAMILIES.index(cost.family)
+        dtype[index] = DTYPES.index(cost.dtype) if cost.dtype in DTYPES else 0
+        pointwise_only[index] = cost.pointwise_only
+    flops, moved, untyped = values[:, member]
+    return OperatorCosts(known[member], family[member], flops, moved, untyped, dtype[member], pointwise_only[member])
+
+
+def _distinct_calls(columns: TraceColumns, rows: I64) -> tuple[I64, I64]:
+    """``(n_calls, 4)`` string ids of name, shapes, types and values, and ``(n,)`` the call of each row."""
+    size = len(columns.strings) + 1
+    passed = (columns.name, columns.input_dims, columns.input_types, columns.concrete_inputs)
+    picked = [np.where(rows >= 0, column[rows], -1).astype(np.int64) for column in passed]
+    if size**4 < np.iinfo(np.int64).max:
+        key = picked[0] + 1
+        for column in picked[1:]:
+            key = key * size + column + 1
+        _, first, member = np.unique(key, return_index=True, return_inverse=True)
+    else:
+        member = np.zeros(len(rows), dtype=np.int64)
+        first = member[:0]
+        for column in picked:
+            _, first, member = np.unique(member * size + column + 1, return_index=True, return_inverse=True)
+    return np.stack(picked, axis=1)[first], member
+
+
+def _most_frequent(member: I64, count: int) -> list[int]:
+    if count <= _MOST_CALLS:
+        return list(range(count))
+    often = np.argsort(-np.bincount(member, minlength=count), kind="stable")
+    return [int(index) for index in often[:_MOST_CALLS]]
+
+
+def _complete_calls(columns: TraceColumns) -> Iterator[tuple[str, Arguments]]:
+    """The distinct calls from which the others' missing shapes follow."""
+    ids = [index for index, text in enumerate(columns.strings) if text in COMPLETE]
+    rows = np.flatnonzero(np.isin(columns.name, np.array(ids, dtype=np.int32))) if ids else np.empty(0, np.int64)
+    calls, member = _distinct_calls(columns, rows)
+    for index in _most_frequent(member, len(calls)):
+        name, dims, types, _ = (columns.strings[text] if text >= 0 else "" for text in calls[index].tolist())
+        passed = arguments(dims, types, "")
+        if passed is not None:
+            yield name, passed
