@@ -85,6 +85,17 @@ def subtract(a: Spans, b: Spans) -> Spans:
     return Spans(painted.start[keep], painted.end[keep])
 
 
+def positive(start: I64, end: I64) -> Spans:
+    """The intervals that have a length; they must be disjoint and sorted."""
+    keep = end > start
+    return Spans(start[keep], end[keep])
+
+
+def covered(spans: Spans, instants: I64) -> npt.NDArray[np.bool_]:
+    """``(n,)`` mask of the instants inside ``spans``."""
+    return _index_at(spans.start, spans.end, instants) >= 0 if len(spans) else np.zeros(len(instants), dtype=np.bool_)
+
+
 def clip(spans: Spans, low_ns: int, high_ns: int) -> Spans:
     """The part of ``spans`` inside [low, high)."""
     start, end = np.maximum(spans.start, low_ns), np.minimum(spans.end, high_ns)

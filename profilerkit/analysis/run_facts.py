@@ -71,6 +71,9 @@ def run_facts(
         memory=_memory(trace),
         samples=chosen.samples,
         trace_read=trace is not None,
+        launches=trace.launches if trace else None,
+        alone=trace.shares(trace.partition.alone) if trace else {},
+        hidden=trace.shares(trace.partition.hidden) if trace else {},
         doubts=tuple(_doubts(chosen)),
     )
 

@@ -105,6 +105,7 @@ class ColumnBuilder:
         self._flows = Table(_FLOWS)
         self._memory = Table(_MEMORY)
         self._collectives: list[CollectiveArgs] = []
+        self._waits: set[tuple[int, int]] = set()
         self._names = ThreadNames()
 
     @property
@@ -183,6 +184,8 @@ class ColumnBuilder:
             "device": as_int32(whole_numbers([found.device for found in args])),
             "bytes": whole_numbers([found.bytes for found in args]),
         }
+        if "cuda_sync" in self.kinds:
+            self._add_waits(values["stream"], args)
         if kind is not Span:
             self._widen(values, args)
         possible = self._possible(stamps[1], dur_us)
@@ -225,6 +228,12 @@ class ColumnBuilder:
         for index, found in zip([index for index, name in enumerate(names) if name], args, strict=True):
             if possible is None or possible[index]:
                 self._collectives.append(collective(self.n_spans + int(rows[index]), found))
+
+    def _add_waits(self, streams: I64, args: list[Any]) -> None:
+        """Take which streams were made to wait for which."""
+        awaited = whole_numbers([found.awaited_stream for found in args])
+        rows = np.flatnonzero(awaited >= 0)
+        self._waits.update(zip(streams[rows].tolist(), awaited[rows].tolist(), strict=True))
 
     def _possible(self, ts_us: F64, dur_us: F64) -> Bools | None:
         """Return ``(n,)`` which events have a time that can be true, None for all; the others are counted by reason."""
@@ -313,6 +322,7 @@ class ColumnBuilder:
             memory=MemoryInstants(**{column: memory.take(column) for column in _MEMORY}),
             read=self.wanted,
             frames_left_out=self.skipped_frames,
+            stream_waits=frozenset(self._waits),
             **{column: spans.take(column) for column in _SPANS if column not in ("name", "kind", "thread")},
             **shapes,
         )
