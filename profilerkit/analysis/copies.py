@@ -63,7 +63,9 @@ def copy_leaves(columns: TraceColumns, names: HostNames, launches: I64, kernels:
     out[(direction == TO_DEVICE) & large] = leaf("input.h2d")
     out[direction == TO_HOST] = leaf("sync.d2h")
     moved = np.flatnonzero((direction >= TO_DEVICE) & large & (launches >= 0))
-    out[moved[_offloaded(columns, names, launches, kernels, leads, main, moved, direction[moved])]] = leaf("mem.offload")
+    out[moved[_offloaded(columns, names, launches, kernels, leads, main, moved, direction[moved])]] = leaf(
+        "mem.offload"
+    )
     return out
 
 

@@ -10,6 +10,9 @@ from profilerkit.model.report import Collective, Kernel, Memory
 from profilerkit.model.run import Loader, Series, Trust
 from profilerkit.model.step import Family, Part, Rank, Steps
 
+#: What a wait for a batch is read from when no event marks it.
+BEFORE_THE_COPY = "the lead-in of the step, up to its batch copy"
+
 
 @dataclass(frozen=True, slots=True)
 class InputFacts:
@@ -176,7 +179,10 @@ class Stall:
 
 @dataclass(frozen=True, slots=True)
 class ColdFacts:
-    """A window that first-use work dominates. ``share`` of it under slow calls; ``calls`` the longest of them."""
+    """A window that first-use work dominates.
+
+    ``share`` of it is under slow calls; ``calls`` are the names with most of that, and their time, ns.
+    """
 
     share: float
     calls: tuple[tuple[str, int], ...]

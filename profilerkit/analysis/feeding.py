@@ -104,7 +104,9 @@ def _split(columns: TraceColumns, names: HostNames, rows: I64, spans: Spans, tol
     return paint(spans, layers)
 
 
-def dominant_frames(columns: TraceColumns, names: HostNames, fed: Feeding, window: Spans) -> tuple[tuple[str, ...], float]:
+def dominant_frames(
+    columns: TraceColumns, names: HostNames, fed: Feeding, window: Spans
+) -> tuple[tuple[str, ...], float]:
     """The innermost frames of the chain of calls that holds most of the fetches inside ``window``, and their share.
 
     Frames come outer first, at most ``SHOWN_FRAMES``; none, with 0.0, where no frame holds ``DOMINANT_RATIO``. Fetches
@@ -119,17 +121,17 @@ def dominant_frames(columns: TraceColumns, names: HostNames, fed: Feeding, windo
     frames = frames[covered(spans, columns.ts_ns[frames])]
     least = DOMINANT_RATIO * spans.total_ns
     name, count = columns.name[frames], len(columns.strings)
-    candidates = np.flatnonzero(np.bincount(name, weights=columns.dur_ns[frames], minlength=count) >= least)
+    start, end = _edges(columns, frames)
     chain = []
-    for candidate in candidates.tolist():
-        own = frames[name == candidate]
-        held = intersect(spans, union(*_edges(columns, own))).total_ns
+    for candidate in np.flatnonzero(np.bincount(name, weights=end - start, minlength=count) >= least).tolist():
+        own = np.flatnonzero(name == candidate)
+        held = intersect(spans, union(start[own], end[own])).total_ns
         if held >= least:
-            first = own[columns.ts_ns[own].argmin()]
-            chain.append((-held, int(columns.ts_ns[first]), -int(columns.dur_ns[first]), columns.strings[candidate]))
+            longest = own[(end - start)[own].argmax()]
+            depth = int(((start <= start[longest]) & (end >= end[longest])).sum())
+            chain.append((depth, columns.strings[candidate], held / spans.total_ns))
     chain.sort()
-    shown = tuple(entry[3] for entry in chain[-SHOWN_FRAMES:])
-    return shown, -chain[-1][0] / spans.total_ns if chain else 0.0
+    return tuple(text for _, text, _ in chain[-SHOWN_FRAMES:]), chain[-1][2] if chain else 0.0
 
 
 def _edges(columns: TraceColumns, rows: I64 | npt.NDArray[np.intp]) -> tuple[I64, I64]:

@@ -1,4 +1,4 @@
-"""What a Python frame does, read from its name as the profiler writes it: ``file.py(12): function`` or ``<built-in …>``.
+"""What a Python frame does, read from its name: ``file.py(12): function`` or ``<built-in …>``, as the profiler writes it.
 
 The words are those of the libraries that training loops use; a frame they do not name says nothing.
 """
@@ -16,8 +16,8 @@ _FEEDING: tuple[tuple[str, re.Pattern[str]], ...] = (
         "input.ipc",
         re.compile(
             r"^aten::(?:_?stack|_?cat|_?pin_memory|concat(?:enate)?)$"
-            r"|collat(?:e|or)\w*\.py\(|\): \w*collat(?:e|or)\w*$|pin_memory|multiprocessing/reductions?\.py|\): _?rebuild_\w+$"
-            r"|pickle|<built-in function loads>",
+            r"|collat(?:e|or)\w*\.py\(|\): \w*collat(?:e|or)\w*$|pin_memory"
+            r"|multiprocessing/reductions?\.py|\): _?rebuild_\w+$|pickle|<built-in function loads>",
         ),
     ),
     (
@@ -41,8 +41,8 @@ _FEEDING: tuple[tuple[str, re.Pattern[str]], ...] = (
             r"|monai|nibabel|torchio|turbojpeg|simplejpeg|imageio|torchdata|nltk|spacy)/"
             r"|^<(?:built-in )?(?:method|function) .*(?:numpy|PIL|_imaging|ImagingCore|ImagingDecoder|tokenizers"
             r"|sentencepiece|tiktoken|cv2|pandas|scipy)"
-            r"|^<built-in function (?:im(?:read|decode)|resize|cvtColor|warpAffine|warpPerspective|remap|flip|rotate|blur"
-            r"|GaussianBlur|copyMakeBorder|zoom_shift|geometric_transform|encode|decode\w*|decompress\w*)>",
+            r"|^<built-in function (?:im(?:read|decode)|resize|cvtColor|warpAffine|warpPerspective|remap|flip|rotate"
+            r"|blur|GaussianBlur|copyMakeBorder|zoom_shift|geometric_transform|encode|decode\w*|decompress\w*)>",
         ),
     ),
 )
@@ -74,7 +74,8 @@ _PHASES: tuple[tuple[str, re.Pattern[str]], ...] = (
 )
 
 _FEEDS = re.compile(
-    r"\): _?(?:get|next|load|fetch|sample|make|prepare|build)_(?:\w+_)?(?:batch(?:es)?|minibatch)$|\): \w*collat(?:e|or)\w*$"
+    r"\): _?(?:get|next|load|fetch|sample|make|prepare|build)_(?:(?:train(?:ing)?|data|host|mini|micro|random)_?)?"
+    r"batch(?:es)?$|\): \w*collat(?:e|or)\w*$"
     r"|(?:load|data|batch|stream)[^/]*\.py\(\d+\): __next__$|(?:^|/)(?:nvidia/dali|webdataset|ffcv)/.*\): __next__$"
 )
 _OFFLOADS = re.compile(
@@ -104,8 +105,8 @@ def without_object(text: str) -> str:
 def feeding_part(text: str) -> str | None:
     """The input leaf a frame or operator inside a fetch is about, ``None`` if its name does not say.
 
-    >>> feeding_part("PIL/ImageFile.py(189): load"), feeding_part("<built-in function open>"), feeding_part("aten::stack")
-    ('input.prep', 'input.fetch', 'input.ipc')
+    >>> [feeding_part(name) for name in ("PIL/ImageFile.py(189): load", "<built-in function open>", "aten::stack")]
+    ['input.prep', 'input.fetch', 'input.ipc']
     """
     return next((part for part, pattern in _FEEDING if pattern.search(text)), None)
 

@@ -35,12 +35,12 @@ _SINGLE_PROCESS = re.compile(r"^enumerate\(DataLoader\)#_SingleProcess")
 _MULTI_PROCESS = re.compile(r"^enumerate\(DataLoader\)#_MultiProcess")
 #: A phase named with these words alone feeds the batch, if one of the first line is among them: ``load checkpoint`` or
 #: ``batch norm`` does not.
-_FED_WORDS = frozenset(("data", "dataset", "dataloader", "dataloading", "input", "inputs", "batch", "batches", "loader"))
+_FED_WORDS = frozenset("data dataset dataloader dataloading input inputs batch batches loader".split())
 _FEEDING_WORDS = _FED_WORDS | frozenset(
-    ("load", "loading", "get", "next", "wait", "for", "fetch", "fetching", "prefetch", "read", "reading", "prepare")
-    + ("preparation", "pipeline", "copy", "to", "gpu", "cuda", "device", "the", "a", "new", "training", "train")
+    "load loading get next wait for fetch fetching prefetch read reading prepare preparation pipeline copy to gpu cuda "
+    "device the a new training train".split()
 )
-_FEEDING_ALONE = frozenset(("load", "loading", "fetch", "fetching", "prefetch"))
+_FEEDING_ALONE = frozenset("load loading fetch fetching prefetch".split())
 _WORD = re.compile(r"[a-z]+")
 #: Longer names are no frames of Python; searching them would only take time.
 _LONGEST_FRAME = 300
@@ -228,7 +228,6 @@ def main_thread(columns: TraceColumns) -> int:
             return int(np.bincount(marked).argmax())
     host = columns.thread[columns.is_a(Category.CPU_OP, Category.RUNTIME)]
     return int(np.bincount(host).argmax()) if len(host) else -1
-
 
 
 def backward_threads(columns: TraceColumns, names: HostNames, main: int) -> I64:

@@ -1,16 +1,14 @@
 """How the training thread was fed in the steady window, as far as its trace shows."""
 
 import numpy as np
+import numpy.typing as npt
 
-from profilerkit.analysis.facts import InputFacts
+from profilerkit.analysis.facts import BEFORE_THE_COPY, InputFacts
 from profilerkit.analysis.feeding import dominant_frames
 from profilerkit.analysis.host import HostNames
 from profilerkit.analysis.intervals import I64, Spans, covered
 from profilerkit.analysis.partition import Partition
-from profilerkit.trace.columns import Category, TraceColumns
-
-#: What a wait is read from when no event marks it.
-BEFORE_THE_COPY = "the lead-in of the step, up to its batch copy"
+from profilerkit.trace.columns import TraceColumns
 
 
 def input_facts(columns: TraceColumns, names: HostNames, parts: Partition, window: Spans) -> InputFacts | None:
@@ -36,10 +34,11 @@ def input_facts(columns: TraceColumns, names: HostNames, parts: Partition, windo
     )
 
 
-def _nested(columns: TraceColumns, rows: I64) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _nested(columns: TraceColumns, rows: I64) -> npt.NDArray[np.bool_]:
     """``(n,)`` which of ``rows``, sorted by start, begin inside an earlier one."""
     end = np.maximum.accumulate(columns.ts_ns[rows] + columns.dur_ns[rows])
-    return np.r_[False, columns.ts_ns[rows][1:] < end[:-1]]
+    nested: npt.NDArray[np.bool_] = np.r_[False, columns.ts_ns[rows][1:] < end[:-1]]
+    return nested
 
 
 def _inferred(parts: Partition, window: Spans) -> InputFacts | None:

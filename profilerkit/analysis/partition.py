@@ -11,13 +11,13 @@ from profilerkit.analysis.gaps import Issued, attribute, in_order
 from profilerkit.analysis.host import HostNames, backward_threads, main_thread
 from profilerkit.analysis.host_activity import HostActivity
 from profilerkit.analysis.intervals import (
+    EMPTY,
     I64,
     Segments,
     Spans,
     innermost_owner,
     latest_end_owner,
     paint,
-    subtract,
     union,
     with_label,
 )
@@ -99,7 +99,15 @@ def judged_device_rows(columns: TraceColumns, window: Spans) -> npt.NDArray[np.b
     return device_rows(columns) & judged
 
 
-def partition(columns: TraceColumns, names: HostNames, kinds: KernelNames, launches: I64, window: Spans) -> Partition:
+def partition(
+    columns: TraceColumns,
+    names: HostNames,
+    kinds: KernelNames,
+    launches: I64,
+    window: Spans,
+    *,
+    is_marked: bool = False,
+) -> Partition:
     """Cut ``window`` into parts: device mode if the trace holds device events, else the main thread is the device.
 
     Args:
@@ -108,6 +116,7 @@ def partition(columns: TraceColumns, names: HostNames, kinds: KernelNames, launc
         kinds: its names, classified for kernels and operators.
         launches: ``(n_events,)`` int64, row of the launching runtime call, -1 for none.
         window: one span per judged step.
+        is_marked: the run itself said where its steps begin, so that what leads up to a batch copy feeds the step.
 
     Raises:
         InvariantError: the parts do not sum to the window.
@@ -115,7 +124,7 @@ def partition(columns: TraceColumns, names: HostNames, kinds: KernelNames, launc
     on_gpu = bool((device_rows(columns) & (columns.dur_ns > 0)).any())
     main = main_thread(columns)
     if on_gpu:
-        host, segments, held = _on_device(columns, names, kinds, launches, window, main)
+        host, segments, held = _on_device(columns, names, kinds, launches, window, main, is_marked)
     else:
         host, segments, held = *_on_host(columns, names, kinds, window, main), None
     per_step = _per_step(segments, window)
@@ -150,7 +159,13 @@ def _check_sum(per_step: I64, window: Spans) -> None:
 
 
 def _on_device(
-    columns: TraceColumns, names: HostNames, kinds: KernelNames, launches: I64, window: Spans, main: int
+    columns: TraceColumns,
+    names: HostNames,
+    kinds: KernelNames,
+    launches: I64,
+    window: Spans,
+    main: int,
+    is_marked: bool,
 ) -> tuple[HostActivity, Segments, Held]:
     mine = judged_device_rows(columns, window)
     communicates = kinds.communication[columns.name]
@@ -169,7 +184,7 @@ def _on_device(
     busy = base.label >= 0
     quiet = Spans(base.start[~busy], base.end[~busy])
     issued = Issued(columns, np.flatnonzero(mine & (columns.dur_ns > 0)), launches, main)
-    host = _host(columns, names, launches, kernels, copies, leads, main)
+    host = _host(columns, names, launches, kernels, copies, leads if is_marked else EMPTY, main)
     # Not cut between adjacent steps: why a gap exists does not depend on where a step ends inside it.
     idle = _complete(paint(quiet, [attribute(union(quiet.start, quiet.end), issued, host)]))
     exposed = busy & np.isin(base.label, _TRANSFERS)

@@ -1,7 +1,7 @@
-"""What alone kept the device from computing, and what the host did meanwhile that nobody had to wait for yet.
+"""What alone kept the device from computing, and what the host was late with behind that.
 
 The breakdown gives an instant to what the device did. What one fix recovers follows from what was ready when: work
-starts when the last of its launch, its inputs' transfers and its stream's earlier work is there (the last-arriver rule).
+starts when the last of its launch, its transfers and its stream's earlier work is there (the last-arriver rule).
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from profilerkit.analysis.gaps import Issued, in_order
 from profilerkit.analysis.host_activity import HostActivity
-from profilerkit.analysis.intervals import NO_SEGMENTS, I64, Segments
+from profilerkit.analysis.intervals import I64, NO_SEGMENTS, Segments
 from profilerkit.analysis.leaves import LEAVES
 from profilerkit.trace.columns import TraceColumns
 
@@ -19,7 +19,8 @@ from profilerkit.trace.columns import TraceColumns
 #: waited for it where the trace does not record which stream waits for which (HTA calls gaps below 30 µs kernel waits).
 RELEASE_NS = 30_000
 
-_WAITS_FOR_DEVICE = np.array([name.startswith("sync.") for name in LEAVES])
+#: What the host does when it waits for the device itself: for its queue, or for the copy it is in.
+_WAITS_FOR_DEVICE = np.array([name.startswith("sync.") or name in ("input.h2d", "mem.offload") for name in LEAVES])
 
 
 @dataclass(frozen=True, slots=True)

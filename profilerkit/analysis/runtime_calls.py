@@ -23,7 +23,7 @@ COLD_STEPS = 3
 def sync_facts(
     columns: TraceColumns, names: HostNames, launches: I64, judged: npt.NDArray[np.bool_], count: int
 ) -> SyncFacts:
-    """Blocking calls in the judged events, per step of ``count``: those that wait, and copies that wait for a result."""
+    """Blocking calls in the judged events, per step of ``count``: waits, and copies that return with their result."""
     blocking = names.sync_call[columns.name] & (columns.category == Category.RUNTIME)
     blocking[waiting_calls(columns, launches)] = True
     rows = np.flatnonzero(judged & blocking & (columns.dur_ns >= BLOCKING_CALL_NS))
@@ -62,6 +62,6 @@ def cold_facts(columns: TraceColumns, names: HostNames, steps: TraceSteps, busy:
     share = float(per_step[worst]) / max(steps.steady.total_ns, 1)
     if share < COLD_SHARE or per_step[worst] < COLD_CONCENTRATION * per_step.sum() or steps.state[worst] != "steady":
         return None
-    order = rows[np.argsort(-columns.dur_ns[rows])][:3]
-    calls = tuple((columns.strings[columns.name[row]], int(columns.dur_ns[row])) for row in order)
-    return ColdFacts(share=share, calls=calls)
+    time = np.bincount(columns.name[rows], weights=columns.dur_ns[rows])
+    longest = [int(name) for name in np.argsort(-time, kind="stable")[:3] if time[name]]
+    return ColdFacts(share=share, calls=tuple((columns.strings[name], int(time[name])) for name in longest))

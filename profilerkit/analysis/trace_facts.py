@@ -21,7 +21,7 @@ from profilerkit.analysis.facts import (
 )
 from profilerkit.analysis.host import HostNames
 from profilerkit.analysis.input import input_facts
-from profilerkit.analysis.intervals import I64, Spans, union
+from profilerkit.analysis.intervals import EMPTY, I64, Spans, union
 from profilerkit.analysis.kernel_facts import chain_facts, device_facts, math_facts, pageable_copies
 from profilerkit.analysis.kernels import KernelNames, in_window, largest, self_times
 from profilerkit.analysis.launches import launch_facts
@@ -30,8 +30,9 @@ from profilerkit.analysis.memory import memory_of
 from profilerkit.analysis.partition import Partition, busiest_device, judged_device_rows, partition
 from profilerkit.analysis.runtime_calls import allocator_facts, cold_facts, sync_facts
 from profilerkit.analysis.steps import TraceSteps, find_steps
+from profilerkit.analysis.warmup_cause import causes, loading_per_step, warmup_cost
 from profilerkit.model.report import Kernel, Memory
-from profilerkit.model.step import DeviceWindow
+from profilerkit.model.step import DeviceWindow, Warmup
 from profilerkit.trace.columns import Category, Damage, DeviceProperties, TraceColumns, TraceMeta
 from profilerkit.trace.links import launch_of
 
@@ -64,6 +65,7 @@ class TraceFacts:
     comm: CommFacts | None
     cold: ColdFacts | None
     launches: LaunchFacts | None
+    warmup: Warmup | None
     device_events_missing: bool
     kernels: tuple[Kernel, ...]
     memory: Memory
@@ -94,7 +96,7 @@ def trace_facts(columns: TraceColumns, whole: tuple[int, int] | None = None) -> 
     launches = launch_of(columns)
     steps = find_steps(columns, names, whole, launches)
     all_steps = Spans(steps.start, steps.end)
-    parts = partition(columns, names, kinds, launches, all_steps)
+    parts = partition(columns, names, kinds, launches, all_steps, is_marked=not steps.inferred)
     window = steps.steady
     judged = in_window(columns, window)
     on_gpu = parts.mode == "gpu"
@@ -103,6 +105,7 @@ def trace_facts(columns: TraceColumns, whole: tuple[int, int] | None = None) -> 
     count = max(len(window), 1)
     ran = judged_device_rows(columns, all_steps) if on_gpu else columns.category == Category.CPU_OP
     run_rows = np.flatnonzero(judged & ran)
+    busy = union(columns.ts_ns[ran], columns.end_ns[ran]) if on_gpu else EMPTY
     return TraceFacts(
         meta=columns.meta,
         damage=columns.damage,
@@ -121,8 +124,13 @@ def trace_facts(columns: TraceColumns, whole: tuple[int, int] | None = None) -> 
         math=math_facts(columns, kinds, run_rows, steady_ns, properties) if on_gpu else None,
         chains=chain_facts(columns, kinds, run_rows, window) if on_gpu else None,
         comm=comm_facts(columns, kinds, window, judged, device=ran if on_gpu else None),
-        cold=cold_facts(columns, names, steps, union(columns.ts_ns[ran], columns.end_ns[ran])) if on_gpu else None,
+        cold=cold_facts(columns, names, steps, busy) if on_gpu else None,
         launches=launch_facts(columns, launches) if on_gpu else None,
+        warmup=warmup_cost(
+            steps.state,
+            steps.end - steps.start,
+            causes(parts.per_step, loading_per_step(columns, names, all_steps, busy)),
+        ),
         device_events_missing=not on_gpu and _used_a_device(columns),
         kernels=largest(
             columns, kinds, run_rows, columns.dur_ns[run_rows] if on_gpu else self_times(columns, run_rows), steady_ns

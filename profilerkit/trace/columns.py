@@ -157,7 +157,8 @@ class TraceColumns:
         strings: id to text. Hostile: escape before showing.
         threads: id to (pid, tid) as text.
         read: what was read; what was not is empty, or -1.
-        stream_waits: which stream was made to wait for which other, (waiting, awaited); empty without ``cuda_sync`` rows.
+        stream_waits: which stream was made to wait for which other: (waiting, awaited). Empty without ``cuda_sync``
+            rows.
         frames_left_out: Python frames in the file that are not among the events because they were not wanted.
     """
 
