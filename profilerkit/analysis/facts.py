@@ -1,5 +1,6 @@
 """Facts: the pure numbers rules read. ``None`` means not measured; nothing here decides anything."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -8,6 +9,9 @@ from profilerkit.model.finding import Source
 from profilerkit.model.report import Collective, Compute, HostCopy, Kernel, Memory
 from profilerkit.model.run import Loader, Series, Trust
 from profilerkit.model.step import Family, Part, Rank, Steps
+
+#: What a wait for a batch is read from when no event marks it.
+BEFORE_THE_COPY = "the lead-in of the step, up to its batch copy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,9 @@ class InputFacts:
         source: measured by the wrapper's timer, or derived from the trace.
         origin: event name or timer the wait was read from.
         longest_ns: start and end of the longest wait, on the recording's clock.
+        frames: of the calls that hold most of the wait the innermost frames, outer first, as the profiler names them;
+            empty without Python stacks. Hostile text.
+        frames_ratio: share of the wait in the innermost of them; ``None`` without.
     """
 
     cpu_ratio: float | None
@@ -29,6 +36,25 @@ class InputFacts:
     source: Source
     origin: str
     longest_ns: tuple[int, int] | None = None
+    frames: tuple[str, ...] = ()
+    frames_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFacts:
+    """How the device's events are joined to the calls that launched them, over the whole trace.
+
+    Attributes:
+        events: kernels, copies and memsets.
+        unlinked: of these, without a launch call in the trace; they count in full, what they waited for is less sure.
+        in_graphs: of these, launched by a graph.
+        graph_launches: calls that launched a graph.
+    """
+
+    events: int
+    unlinked: int
+    in_graphs: int
+    graph_launches: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +179,10 @@ class Stall:
 
 @dataclass(frozen=True, slots=True)
 class ColdFacts:
-    """A window that first-use work dominates. ``share`` of it under slow calls; ``calls`` the longest of them."""
+    """A window that first-use work dominates.
+
+    ``share`` of it is under slow calls; ``calls`` are the names with most of that, and their time, ns.
+    """
 
     share: float
     calls: tuple[tuple[str, int], ...]
@@ -176,6 +205,10 @@ class Facts:
         doubts: what makes the split of the step less sure, in plain sentences.
         usable_cores: of the host, divided among its ranks; ``None`` when unknown.
         spec: device peaks; ``None`` for an unknown device.
+        alone: part to the share of the traced step that it alone kept the device from computing; derived, empty
+            without device events.
+        hidden: part to the share in which the host was held up by it while the device communicated or copied; a fix of
+            it shows only once that transfer is gone as well.
     """
 
     mode: Literal["gpu", "cpu", "steps"]
@@ -210,14 +243,21 @@ class Facts:
     memory: Memory = field(default_factory=Memory)
     samples: tuple[Series, ...] = ()
     trace_read: bool = True
+    launches: LaunchFacts | None = None
+    alone: Mapping[str, float] = field(default_factory=dict)
+    hidden: Mapping[str, float] = field(default_factory=dict)
 
     def share(self, *names: str) -> float:
         """Share of the steady step that belongs to these parts; a name ending in ``.`` takes its whole group."""
-        return sum(
-            part.share
-            for part in self.parts
-            if part.part in names or any(name.endswith(".") and part.part.startswith(name) for name in names)
-        )
+        return sum(part.share for part in self.parts if belongs(part.part, names))
+
+    def alone_share(self, *names: str) -> float:
+        """Share of the traced step that these parts alone kept the device from computing; names as in ``share``."""
+        return sum(value for part, value in self.alone.items() if belongs(part, names))
+
+    def hidden_share(self, *names: str) -> float:
+        """Share in which these parts held the host behind a transfer; names as in ``share``."""
+        return sum(value for part, value in self.hidden.items() if belongs(part, names))
 
     def family(self, family: Family) -> float:
         """Share of the steady step that belongs to a family."""
@@ -241,3 +281,8 @@ class Facts:
     def rank(self) -> Rank:
         """The judged rank."""
         return self.ranks[self.judged_rank]
+
+
+def belongs(part: str, names: tuple[str, ...]) -> bool:
+    """Whether a part is one of ``names``, or in a group named with its dot."""
+    return part in names or any(name.endswith(".") and part.startswith(name) for name in names)

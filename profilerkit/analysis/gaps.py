@@ -1,9 +1,10 @@
 """Why the device was idle: every gap goes to what the thread that launched the next kernel was doing."""
 
 import numpy as np
+import numpy.typing as npt
 
-from profilerkit.analysis.host import HostNames, HostThread, drained, host_thread
-from profilerkit.analysis.intervals import I64, NO_SEGMENTS, Segments, Spans, paint, with_label
+from profilerkit.analysis.host_activity import HostActivity
+from profilerkit.analysis.intervals import I64, NO_SEGMENTS, Segments, Spans, positive, with_label
 from profilerkit.analysis.leaves import leaf
 from profilerkit.trace.columns import TraceColumns
 
@@ -11,72 +12,86 @@ from profilerkit.trace.columns import TraceColumns
 #: (another stream's event, a peer, a sampled-away kernel): real launch latencies stay below a few milliseconds.
 LONGEST_LAUNCH_NS = 10_000_000
 
+_BEFORE_ALL, _AFTER_ALL = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
-def attribute(
-    columns: TraceColumns, names: HostNames, gaps: Spans, device: I64, launches: I64, copied: I64, main: int
-) -> Segments:
+
+class Issued:
+    """When the host had issued each of the device's events, and from which thread."""
+
+    def __init__(self, columns: TraceColumns, device: I64, launches: I64, main: int) -> None:
+        """Put the events in order.
+
+        Of events that start together the one issued last comes first: the others were ready before it.
+
+        Args:
+            columns: the trace.
+            device: rows of the device's events.
+            launches: ``(n_events,)`` int64, row of the runtime call that launched an event, -1 for none.
+            main: the main thread, -1 if there is none; events without a launch are taken to be its.
+        """
+        call = launches[device]
+        known = np.maximum(call, 0)
+        issued = np.where(call >= 0, columns.end_ns[known], _BEFORE_ALL)
+        began = np.where(call >= 0, columns.ts_ns[known], 0)
+        order = np.lexsort((-began, -issued, columns.ts_ns[device]))
+        self.rows: I64 = device[order]
+        self.start: I64 = columns.ts_ns[self.rows]
+        self._call = call[order]
+        # What a graph launch runs after its first kernel the host has no part in any more.
+        self._at = np.where(_is_first(self._call, self.start), issued[order], _BEFORE_ALL)
+        self._thread = np.where(self._call >= 0, columns.thread[np.maximum(self._call, 0)], main)
+        self._main = main
+
+    def next(self, instants: I64) -> tuple[I64, I64, I64]:
+        """The first event that starts at or after each instant: its place in ``rows``, when it was issued, by whom.
+
+        Where there is none, its place is ``len(rows)``. Without one, or without its launch, it counts as issued after
+        all else by the main thread, so that the time before it is the host's.
+        """
+        place = np.searchsorted(self.start, instants, side="left")
+        linked = place < len(self.rows)
+        linked[linked] = self._call[place[linked]] >= 0
+        at, thread = np.full(len(place), _AFTER_ALL), np.full(len(place), self._main)
+        at[linked], thread[linked] = self._at[place[linked]], self._thread[place[linked]]
+        return place, at, thread
+
+
+def _is_first(call: I64, start: I64) -> npt.NDArray[np.bool_]:
+    """``(n,)`` whether an event is the first of what its call launched; ``start`` is sorted."""
+    _, first, which = np.unique(call, return_index=True, return_inverse=True)
+    is_first: npt.NDArray[np.bool_] = (start == start[first][which.ravel()]) | (call < 0)
+    return is_first
+
+
+def attribute(gaps: Spans, issued: Issued, host: HostActivity) -> Segments:
     """Label idle time.
 
-    A gap ends when a device event starts. Until that event's launch call returned, the gap belongs to the host
-    (instant by instant, the launching thread first, then the main thread: a backward thread is idle while the main
-    thread prepares its work); after that it is launch latency.
+    A gap ends when a device event starts. Until that event's launch call returned, the gap belongs to the host; after
+    that it is launch latency. The device does nothing else meanwhile, so no other stream can be what the event waited
+    for. A gap that no event ends is the main thread's.
 
     Args:
-        columns: the trace.
-        names: its classified names.
         gaps: idle intervals of the device, whole where adjacent steps share one.
-        device: rows of the device's events, sorted by start.
-        launches: ``(n_events,)`` int64, row of the runtime call that launched an event, -1 for none.
-        copied: ``(n_events,)`` int64, leaf of the copy a runtime row launched, -1 for none.
-        main: the main thread, -1 if there is none.
+        issued: the device's events.
+        host: what its threads did.
     """
     if not len(gaps):
         return NO_SEGMENTS
-    following = np.searchsorted(columns.ts_ns[device], gaps.end, side="left")
-    has_next = following < len(device)
-    next_row = np.where(has_next, device[np.minimum(following, len(device) - 1)], -1)
-    call = np.where(has_next, launches[np.maximum(next_row, 0)], -1)
-    call = np.where(next_row >= 0, call, -1)
-    thread = np.where(call >= 0, columns.thread[np.maximum(call, 0)], main)
-    issued = np.where(call >= 0, columns.end_ns[np.maximum(call, 0)], gaps.end)
-    host_end = np.clip(issued, gaps.start, gaps.end)
+    _, at, thread = issued.next(gaps.end)
+    host_end = np.clip(at, gaps.start, gaps.end)
     believable = gaps.end - host_end <= LONGEST_LAUNCH_NS
     pieces = [
-        with_label(_positive(host_end[rows], gaps.end[rows]), leaf(part))
+        with_label(positive(host_end[rows], gaps.end[rows]), leaf(part))
         for rows, part in ((believable, "over.launch"), (~believable, "idle.unknown"))
     ]
-    activity: dict[int, HostThread] = {}
-
-    def layers_of(key: int) -> HostThread:
-        if key not in activity:
-            activity[key] = host_thread(columns, names, key, copied)
-        return activity[key]
-
-    for key in np.unique(thread):
+    for key in np.unique(thread).tolist():
         own = thread == key
-        start, end = gaps.start[own], host_end[own]
-        if key < 0:
-            pieces.append(with_label(_positive(start, end), leaf("idle.unknown")))
-            continue
-        pieces.append(_host_part(start, end, layers_of(int(key)), layers_of(main) if main not in (-1, key) else None))
-    return _sorted(pieces)
+        pieces.append(host.label(gaps.start[own], host_end[own], key))
+    return in_order(pieces)
 
 
-def _host_part(start: I64, end: I64, thread: HostThread, main: HostThread | None) -> Segments:
-    """Layers of the launching thread over those of the main thread over plain Python."""
-    *upper, dispatch = thread.layers
-    layers = [*upper, drained(thread, start, end), dispatch, *(main.layers if main else ())]
-    painted = paint(_positive(start, end), layers)
-    label = np.where(painted.label < 0, leaf("over.python"), painted.label)
-    return Segments(painted.start, painted.end, label)
-
-
-def _positive(start: I64, end: I64) -> Spans:
-    keep = end > start
-    return Spans(start[keep], end[keep])
-
-
-def _sorted(pieces: list[Segments]) -> Segments:
+def in_order(pieces: list[Segments]) -> Segments:
+    """Disjoint segments of several lists, sorted."""
     start = np.concatenate([piece.start for piece in pieces])
     order = np.argsort(start, kind="stable")
     return Segments(

@@ -1,4 +1,4 @@
-"""What a host thread was doing, instant by instant, as layers of priority."""
+"""What the names of a trace's host events stand for, and which thread runs the training loop."""
 
 import re
 from dataclasses import dataclass
@@ -6,7 +6,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.intervals import I64, NO_SEGMENTS, Segments, Spans, intersect, subtract, union, with_label
+from profilerkit.analysis.frames import (
+    feeding_part,
+    frame_feeds,
+    is_frame,
+    offloads,
+    phase_of_frame,
+    runs_python,
+    without_object,
+)
+from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.kernels import in_use, matching
 from profilerkit.analysis.leaves import leaf
 from profilerkit.rundir.layout import INPUT_SPAN, PHASE_SPAN_PREFIX
@@ -23,6 +32,18 @@ QUIET_NS = 1_000_000
 
 _DATALOADER = re.compile(r"^enumerate\(DataLoader\)#.*__next__|^" + re.escape(INPUT_SPAN))
 _SINGLE_PROCESS = re.compile(r"^enumerate\(DataLoader\)#_SingleProcess")
+_MULTI_PROCESS = re.compile(r"^enumerate\(DataLoader\)#_MultiProcess")
+#: A phase named with these words alone feeds the batch, if one of the first line is among them: ``load checkpoint`` or
+#: ``batch norm`` does not.
+_FED_WORDS = frozenset("data dataset dataloader dataloading input inputs batch batches loader".split())
+_FEEDING_WORDS = _FED_WORDS | frozenset(
+    "load loading get next wait for fetch fetching prefetch read reading prepare preparation pipeline copy to gpu cuda "
+    "device the a new training train".split()
+)
+_FEEDING_ALONE = frozenset("load loading fetch fetching prefetch".split())
+_WORD = re.compile(r"[a-z]+")
+#: Longer names are no frames of Python; searching them would only take time.
+_LONGEST_FRAME = 300
 _ALLOCATOR = re.compile(
     r"^(?:cuda|hip)(?:Malloc|Free|HostAlloc|HostFree|MallocHost|FreeHost|HostRegister|HostUnregister)"
     r"|^cuMem(?:Create|Map|Unmap|Release|AddressReserve|AddressFree|SetAccess|Alloc|Free)"
@@ -34,6 +55,8 @@ _COPY_CALL = re.compile(r"^(?:cuda|hip|cu)Memcpy")
 _COMPILE = re.compile(
     r"dynamo_timed|entire_(?:frame|backward)_compile|backend_compile|compile_inner|^dynamo$|^inductor_codecache"
 )
+_OPTIMIZER = re.compile(r"^Optimizer\.step#")
+_BACKWARD = re.compile(r"^autograd::engine")
 _NAMED = re.compile("^" + re.escape(PHASE_SPAN_PREFIX))
 _GC = re.compile(r"gc\.collect|^Python GC")
 _ANNOTATIONS = (
@@ -45,39 +68,128 @@ _ANNOTATIONS = (
 
 @dataclass(frozen=True, slots=True)
 class HostNames:
-    """What the names of a trace's events stand for on the host: masks over ``columns.strings``, computed once."""
+    """What the names of a trace's events stand for on the host: arrays over ``columns.strings``, computed once.
+
+    Attributes:
+        loader: the loop gets its next batch: the loader's own events, and phases that the user named so.
+        multi_process: of these, the ones whose batches come from worker processes.
+        single_process: of these, the ones that prepare the batch on the spot.
+        feeds: annotations and frames named for getting a batch, to be believed where they issue no other work.
+        feeding: input leaf a frame or operator inside a fetch is about, -1 for none.
+        runs_python: frames of Python code; the others of builtins.
+        annotation: leaf of a phase, -1 for none.
+        frame_phase: leaf of a frame that saves, evaluates or logs, -1 for none.
+        named: phases that the user named for what is no training: checkpoint, evaluation, logging.
+    """
 
     loader: Mask
+    multi_process: Mask
     single_process: Mask
+    feeds: Mask
+    feeding: I64
+    runs_python: Mask
+    offloads: Mask
+    optimizer: Mask
+    backward: Mask
     allocator: Mask
     sync_call: Mask
     copy_call: Mask
     compiles: Mask
     collects: Mask
-    annotation: I64  # leaf of a phase, -1 for none
-    named: Mask  # phases that the user named for what is no training: checkpoint, evaluation, logging
+    annotation: I64
+    frame_phase: I64
+    named: Mask
 
     @classmethod
     def of(cls, columns: TraceColumns) -> "HostNames":
         """Classify every name in use once."""
         used = in_use(columns)
+        texts = [columns.strings[index] for index in used.tolist()]
         annotation = np.full(len(columns.strings), -1, dtype=np.int64)
-        annotation[used] = [_annotation_leaf(columns.strings[index]) for index in used.tolist()]
+        annotation[used] = [_annotation_leaf(text) for text in texts]
+        frames = _Frames()
+        frame = [frames[without_object(text[:_LONGEST_FRAME])] for text in texts]
+        feeding, frame_phase = np.full_like(annotation, -1), np.full_like(annotation, -1)
+        feeding[used] = [entry.feeding for entry in frame]
+        frame_phase[used] = [entry.phase for entry in frame]
 
         def mask(pattern: re.Pattern[str]) -> Mask:
             return matching(columns, used, pattern)
 
+        def chosen(values: list[bool]) -> Mask:
+            out = np.zeros(len(columns.strings), dtype=np.bool_)
+            out[used] = values
+            return out
+
         return cls(
-            loader=mask(_DATALOADER),
+            loader=mask(_DATALOADER) | chosen([_is_feeding_phase(text) for text in texts]),
+            multi_process=mask(_MULTI_PROCESS),
             single_process=mask(_SINGLE_PROCESS),
+            feeds=chosen([entry.feeds or _names_feeding(text) for text, entry in zip(texts, frame, strict=True)]),
+            feeding=feeding,
+            runs_python=chosen([entry.runs_python for entry in frame]),
+            offloads=chosen([entry.offloads for entry in frame]),
+            optimizer=mask(_OPTIMIZER),
+            backward=mask(_BACKWARD),
             allocator=mask(_ALLOCATOR),
             sync_call=mask(_SYNC_CALL),
             copy_call=mask(_COPY_CALL),
             compiles=mask(_COMPILE),
             collects=mask(_GC),
             annotation=annotation,
+            frame_phase=frame_phase,
             named=mask(_NAMED) & np.isin(annotation, [leaf(part) for part, _ in _ANNOTATIONS]),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """What one name is, read as a frame's; leaves are indices, -1 for none."""
+
+    feeding: int
+    phase: int
+    feeds: bool
+    runs_python: bool
+    offloads: bool
+
+
+class _Frames(dict[str, _Frame]):
+    """Name, without the object of a builtin, to what it is: the addresses in a trace are many, the functions few."""
+
+    def __missing__(self, text: str) -> _Frame:
+        frame = is_frame(text)
+        part, phase = feeding_part(text), phase_of_frame(text) if frame else None
+        self[text] = _Frame(
+            feeding=leaf(part) if part else -1,
+            phase=leaf(phase) if phase else -1,
+            feeds=frame and frame_feeds(text),
+            runs_python=frame and runs_python(text),
+            offloads=offloads(text),
+        )
+        return self[text]
+
+
+def _names_feeding(text: str) -> bool:
+    """Whether a name, all its words considered, says that data is got ready for the step.
+
+    >>> [_names_feeding(text) for text in ("get_batch", "Data loading", "load checkpoint", "batch norm", "load")]
+    [True, True, False, False, False]
+    """
+    words = set(_WORD.findall(text[:_LONGEST_FRAME].lower()))
+    return words <= _FEEDING_WORDS and not words.isdisjoint(_FED_WORDS)
+
+
+def is_feeding_phase(name: str) -> bool:
+    """Whether a phase that the user named is about getting the next batch: ``data``, ``load``, ``fetch`` and the like.
+
+    >>> is_feeding_phase("load"), is_feeding_phase("load checkpoint")
+    (True, False)
+    """
+    return name.strip().lower() in _FEEDING_ALONE or _names_feeding(name)
+
+
+def _is_feeding_phase(text: str) -> bool:
+    return text.startswith(PHASE_SPAN_PREFIX) and is_feeding_phase(text.removeprefix(PHASE_SPAN_PREFIX))
 
 
 def phase_leaf(name: str) -> int:
@@ -91,7 +203,8 @@ def phase_leaf(name: str) -> int:
 def _annotation_leaf(text: str) -> int:
     """The leaf of an annotation, -1 if it names no phase."""
     if text.startswith(PHASE_SPAN_PREFIX):
-        return phase_leaf(text.removeprefix(PHASE_SPAN_PREFIX))
+        name = text.removeprefix(PHASE_SPAN_PREFIX)
+        return -1 if is_feeding_phase(name) else phase_leaf(name)
     if text.startswith(("enumerate(DataLoader)", "ProfilerStep#", "Optimizer.", INPUT_SPAN)):
         return -1
     found = phase_leaf(text)
@@ -117,84 +230,8 @@ def main_thread(columns: TraceColumns) -> int:
     return int(np.bincount(host).argmax()) if len(host) else -1
 
 
-@dataclass(frozen=True, slots=True)
-class HostThread:
-    """One thread's activity: ``layers`` in falling priority, and the calls that blocked on the device."""
-
-    layers: tuple[Segments, ...]
-    sync_start: I64
-    sync_end: I64
-    events: Spans
-
-
-def host_thread(columns: TraceColumns, names: HostNames, thread: int, copied: I64) -> HostThread:
-    """Layers of one thread.
-
-    Args:
-        columns: the trace.
-        names: its classified names.
-        thread: id into ``columns.threads``.
-        copied: ``(n_events,)`` int64: for a runtime row the leaf of the copy it launched, -1 for none.
-    """
-    own = columns.thread == thread
-    start, end, name = columns.ts_ns, columns.end_ns, columns.name
-    category = columns.category
-
-    def spans(rows: Mask) -> Spans:
-        return union(start[rows], end[rows])
-
-    operators = spans(own & columns.is_a(Category.CPU_OP, Category.RUNTIME))
-    annotated = own & columns.is_a(Category.ANNOTATION, Category.CPU_OP)
-    loading = spans(annotated & names.loader[name])
-    preparing = intersect(spans(annotated & names.single_process[name]), operators)
-    runtime = own & (category == Category.RUNTIME)
-    blocking = runtime & names.sync_call[name] & (columns.dur_ns >= BLOCKING_CALL_NS)
-    layers = [
-        *_phases(columns, names.annotation, own & names.named[name]),
-        with_label(preparing, leaf("input.prep")),
-        with_label(loading, leaf("input.wait")),
-        with_label(spans(runtime & names.allocator[name]), leaf("mem.alloc")),
-        *_phases(columns, names.annotation, own & ~names.named[name]),
-        with_label(spans(own & (category == Category.OVERHEAD)), leaf("other.prof")),
-        with_label(spans(own & names.collects[name]), leaf("over.gc")),
-        with_label(spans(own & names.compiles[name]), leaf("warm.compile")),
-        *(with_label(spans(runtime & (copied == leaf(part))), leaf(part)) for part in ("input.h2d", "sync.d2h")),
-        with_label(spans(blocking), leaf("sync.drain")),
-        with_label(operators, leaf("over.dispatch")),
-    ]
-    order = np.argsort(start[blocking], kind="stable")
-    return HostThread(tuple(layers), start[blocking][order], end[blocking][order], operators)
-
-
-def _phases(columns: TraceColumns, leaf_of: I64, own: Mask) -> list[Segments]:
-    """Phases of a thread: checkpoint, evaluation, logging, the user's own. Those the user named own what is in them."""
-    leaves = np.where(own & (columns.category == Category.ANNOTATION), leaf_of[columns.name], -1)
-    present = [int(value) for value in np.unique(leaves) if value >= 0]
-    out = []
-    for value in present:
-        rows = leaves == value
-        out.append(with_label(union(columns.ts_ns[rows], columns.end_ns[rows]), value))
-    return out
-
-
-def drained(thread: HostThread, gap_start: I64, host_end: I64) -> Segments:
-    """The part of each gap that a blocking call left behind: from its return until work is issued again.
-
-    The device was busy when the call began and idle when it returned, so the queue ran dry because of it. Long quiet
-    stretches are left out: the user's own Python after the call would have kept the device waiting anyway.
-
-    Args:
-        thread: the launching thread.
-        gap_start: ``(n,)`` int64, starts of gaps.
-        host_end: ``(n,)`` int64, when the launch call that ends the gap returned.
-    """
-    if not len(thread.sync_start) or not len(gap_start):
-        return NO_SEGMENTS
-    last = np.searchsorted(thread.sync_start, gap_start, side="left") - 1
-    caused = (last >= 0) & (thread.sync_end[np.maximum(last, 0)] >= gap_start)
-    span = union(gap_start[caused], host_end[caused])
-    if not len(span):
-        return NO_SEGMENTS
-    quiet = subtract(span, thread.events)
-    long = (quiet.end - quiet.start) > QUIET_NS
-    return with_label(subtract(span, Spans(quiet.start[long], quiet.end[long])), leaf("sync.drain"))
+def backward_threads(columns: TraceColumns, names: HostNames, main: int) -> I64:
+    """Ids of the threads beside ``main`` that run the backward pass, sorted."""
+    rows = names.backward[columns.name] & (columns.category == Category.CPU_OP) & (columns.thread != main)
+    found: I64 = np.unique(columns.thread[rows]).astype(np.int64)
+    return found

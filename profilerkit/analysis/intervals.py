@@ -85,16 +85,22 @@ def subtract(a: Spans, b: Spans) -> Spans:
     return Spans(painted.start[keep], painted.end[keep])
 
 
-def covers(spans: Spans, instants: I64) -> npt.NDArray[np.bool_]:
+def covered(spans: Spans, instants: I64) -> npt.NDArray[np.bool_]:
     """``(n,)`` mask of the instants that lie in any of the intervals.
 
-    >>> covers(Spans(np.array([0, 8]), np.array([4, 9])), np.array([0, 4, 8])).tolist()
+    >>> covered(Spans(np.array([0, 8]), np.array([4, 9])), np.array([0, 4, 8])).tolist()
     [True, False, True]
     """
     if not len(spans):
         return np.zeros(len(instants), dtype=np.bool_)
     found: npt.NDArray[np.bool_] = _index_at(spans.start, spans.end, instants) >= 0
     return found
+
+
+def positive(start: I64, end: I64) -> Spans:
+    """The intervals that have a length; they must be disjoint and sorted."""
+    keep = end > start
+    return Spans(start[keep], end[keep])
 
 
 def clip(spans: Spans, low_ns: int, high_ns: int) -> Spans:
@@ -170,7 +176,7 @@ def innermost_owner(start: I64, end: I64, label: I64) -> Segments:
 def paint(window: Spans, layers: Sequence[Segments]) -> Segments:
     """Give every instant of ``window`` the label of the first layer that has one there, else ``NO_LABEL``.
 
-    The result covers ``window`` exactly, is cut at the window's own boundaries (adjacent spans stay apart), and costs
+    The result covered ``window`` exactly, is cut at the window's own boundaries (adjacent spans stay apart), and costs
     O(n log n) in all boundaries.
 
     >>> window = Spans(np.array([0]), np.array([10]))
@@ -207,7 +213,7 @@ def _distinct(instants: I64) -> I64:
 
 
 def _index_at(start: I64, end: I64, instants: I64) -> I64:
-    """Index of the interval that covers each instant, -1 where none does."""
+    """Index of the interval that covered each instant, -1 where none does."""
     index = np.searchsorted(start, instants, side="right") - 1
     covered = (index >= 0) & (instants < end[np.maximum(index, 0)])
     return np.where(covered, index, -1)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.intervals import I64, Spans, covers, innermost_owner
+from profilerkit.analysis.intervals import I64, Spans, covered, innermost_owner
 from profilerkit.trace.columns import Category, TraceColumns
 
 Names = npt.NDArray[np.bool_]
@@ -110,7 +110,7 @@ class KernelNames:
 
 def in_window(columns: TraceColumns, window: Spans) -> npt.NDArray[np.bool_]:
     """``(n_events,)`` mask of events that start inside ``window``."""
-    return covers(window, columns.ts_ns)
+    return covered(window, columns.ts_ns)
 
 
 def self_times(columns: TraceColumns, rows: I64) -> I64:

@@ -3,6 +3,8 @@
 from profilerkit.model.step import PARTS
 
 LEAVES: tuple[str, ...] = tuple(PARTS)
+#: The parts in which the training thread waits for its batch; copying it to the device is another matter.
+WAITS = ("input.fetch", "input.prep", "input.ipc", "input.wait")
 _INDEX = {leaf: index for index, leaf in enumerate(LEAVES)}
 
 

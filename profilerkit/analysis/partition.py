@@ -5,26 +5,35 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.gaps import attribute
-from profilerkit.analysis.host import BATCH_COPY_BYTES, HostNames, host_thread, main_thread
+from profilerkit.analysis.copies import copy_leaves, leads_of, leads_to_copies, waiting_calls
+from profilerkit.analysis.feeding import NOT_FED, Feeding
+from profilerkit.analysis.gaps import Issued, attribute, in_order
+from profilerkit.analysis.host import HostNames, backward_threads, main_thread
+from profilerkit.analysis.host_activity import HostActivity
 from profilerkit.analysis.intervals import (
+    EMPTY,
     I64,
     Segments,
     Spans,
     innermost_owner,
     latest_end_owner,
     paint,
-    subtract,
     union,
     with_label,
 )
 from profilerkit.analysis.kernels import KernelNames, device_rows
 from profilerkit.analysis.leaves import LEAVES, leaf
+from profilerkit.analysis.releases import Held, releases
 from profilerkit.errors import InvariantError
 from profilerkit.trace.columns import Category, TraceColumns
 
 #: Largest allowed difference between the sum of the parts and the window, relative to the window.
 SUM_TOLERANCE = 1e-6
+
+#: Copies whose host side is part of the copy.
+_HOST_SIDE = tuple(leaf(part) for part in ("input.h2d", "sync.d2h", "mem.offload"))
+#: Parts in which the device is busy and does not compute.
+_TRANSFERS = (*_HOST_SIDE, *(leaf(part) for part in LEAVES if part.startswith("comm.")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,40 +44,25 @@ class Partition:
         mode: ``gpu``, or ``cpu`` when the main thread stands for the device.
         segments: labels are indices into ``LEAVES``.
         per_step: ``(n_steps, n_leaves)`` int64 ns; rows follow the window's spans.
+        alone: the same shape, time that only this part kept the device from computing; ``None`` without a device.
+        hidden: the same shape, time in which the host was held up as well while the device communicated or copied.
+        fed: how the main thread gets its batches.
+        lead_in: what leads up to the batch copies, where the main thread's input is only inferred from that.
     """
 
     mode: str
     segments: Segments
     per_step: I64
+    alone: I64 | None
+    hidden: I64 | None
+    fed: Feeding
+    lead_in: Spans
 
     @property
     def totals(self) -> I64:
         """``(n_leaves,)`` int64 ns over the window."""
         totals: I64 = self.per_step.sum(axis=0)
         return totals
-
-
-def copy_leaves(columns: TraceColumns) -> I64:
-    """``(n_events,)`` leaf of each device copy or memset, -1 for other events.
-
-    Host-to-device copies of at least ``BATCH_COPY_BYTES`` (or of unknown size) carry batches; smaller ones are
-    counted as bandwidth like copies within the device.
-    """
-    kinds = np.full(len(columns.strings), leaf("compute.membw"), dtype=np.int64)
-    copies = columns.is_a(Category.MEMCPY, Category.MEMSET)
-    for index in np.flatnonzero(np.bincount(columns.name[copies])).tolist():
-        upper = (
-            columns.strings[index].upper().replace("HOST", "H").replace("DEVICE", "D").replace("_", "").replace(" ", "")
-        )
-        if "HTOD" in upper or "H2D" in upper:
-            kinds[index] = leaf("input.h2d")
-        elif "DTOH" in upper or "D2H" in upper:
-            kinds[index] = leaf("sync.d2h")
-    out = np.full(len(columns), -1, dtype=np.int64)
-    out[copies] = kinds[columns.name[copies]]
-    tiny = copies & (out == leaf("input.h2d")) & (columns.bytes >= 0) & (columns.bytes < BATCH_COPY_BYTES)
-    out[tiny] = leaf("compute.membw")
-    return out
 
 
 def busiest_device(columns: TraceColumns, window: Spans) -> int:
@@ -97,7 +91,14 @@ def ran_on_a_device(columns: TraceColumns) -> bool:
 
 
 def partition(
-    columns: TraceColumns, names: HostNames, kinds: KernelNames, launches: I64, window: Spans, work: I64
+    columns: TraceColumns,
+    names: HostNames,
+    kinds: KernelNames,
+    launches: I64,
+    window: Spans,
+    work: I64,
+    *,
+    is_marked: bool = False,
 ) -> Partition:
     """Cut ``window`` into parts: device mode if the trace holds device events, else the main thread is the device.
 
@@ -108,21 +109,36 @@ def partition(
         launches: ``(n_events,)`` int64, row of the launching runtime call, -1 for none.
         window: one span per judged step.
         work: ``(n_events,)`` int64, leaf of each compute kernel, or without a device of each operator.
+        is_marked: the run itself said where its steps begin, so that what leads up to a batch copy feeds the step.
 
     Raises:
         InvariantError: the parts do not sum to the window.
     """
     on_gpu = ran_on_a_device(columns)
-    segments = (
-        _on_device(columns, names, kinds, launches, window, work)
-        if on_gpu
-        else _on_host(columns, names, kinds, window, work)
+    main = main_thread(columns)
+    if on_gpu:
+        host, segments, held = _on_device(columns, names, kinds, launches, window, work, main, is_marked)
+    else:
+        host, segments, held = *_on_host(columns, names, kinds, window, work, main), None
+    per_step = _per_step(segments, window)
+    _check_sum(per_step, window)
+    return Partition(
+        mode="gpu" if on_gpu else "cpu",
+        segments=segments,
+        per_step=per_step,
+        alone=_per_step(held.alone, window) if held else None,
+        hidden=_per_step(held.hidden, window) if held else None,
+        fed=host.thread(main).fed if main >= 0 else NOT_FED,
+        lead_in=host.lead_in,
     )
+
+
+def _per_step(segments: Segments, window: Spans) -> I64:
+    """``(n_steps, n_leaves)`` ns of the segments in each step."""
     step = np.searchsorted(window.start, segments.start, side="right") - 1
     per_step = np.zeros((len(window), len(LEAVES)), dtype=np.int64)
     np.add.at(per_step, (step, segments.label), segments.end - segments.start)
-    _check_sum(per_step, window)
-    return Partition("gpu" if on_gpu else "cpu", segments, per_step)
+    return per_step
 
 
 def _check_sum(per_step: I64, window: Spans) -> None:
@@ -136,13 +152,21 @@ def _check_sum(per_step: I64, window: Spans) -> None:
 
 
 def _on_device(
-    columns: TraceColumns, names: HostNames, kinds: KernelNames, launches: I64, window: Spans, work: I64
-) -> Segments:
+    columns: TraceColumns,
+    names: HostNames,
+    kinds: KernelNames,
+    launches: I64,
+    window: Spans,
+    work: I64,
+    main: int,
+    is_marked: bool,
+) -> tuple[HostActivity, Segments, Held]:
     mine = judged_device_rows(columns, window)
     communicates = kinds.communication[columns.name]
     kernels = np.flatnonzero(mine & (columns.category == Category.KERNEL) & ~communicates)
-    collectives = mine & (columns.category == Category.KERNEL) & communicates
-    copies = copy_leaves(columns)
+    collectives = np.flatnonzero(mine & (columns.category == Category.KERNEL) & communicates)
+    leads = leads_of(columns, launches, kernels, window)
+    copies = copy_leaves(columns, names, launches, kernels, leads, main)
     copy_rows = np.flatnonzero(mine & (copies >= 0))
     start, end = columns.ts_ns, columns.end_ns
     layers = [
@@ -150,43 +174,63 @@ def _on_device(
         with_label(union(start[collectives], end[collectives]), leaf("comm.other")),
         latest_end_owner(start[copy_rows], end[copy_rows], copies[copy_rows]),
     ]
+    base = paint(window, layers)
+    busy = base.label >= 0
+    quiet = Spans(base.start[~busy], base.end[~busy])
+    issued = Issued(columns, np.flatnonzero(mine & (columns.dur_ns > 0)), launches, main)
+    host = _host(columns, names, launches, kernels, copies, leads if is_marked else EMPTY, main)
     # Not cut between adjacent steps: why a gap exists does not depend on where a step ends inside it.
-    gaps = subtract(union(window.start, window.end), union(start[mine], end[mine]))
-    rows = _in_order(columns, np.flatnonzero(mine & (columns.dur_ns > 0)), launches)
+    idle = _complete(paint(quiet, [attribute(union(quiet.start, quiet.end), issued, host)]))
+    exposed = busy & np.isin(base.label, _TRANSFERS)
+    held = releases(columns, idle, _only(base, exposed), np.r_[collectives, copy_rows], issued, host)
+    return host, in_order([_only(base, busy), idle]), held
+
+
+def _only(segments: Segments, rows: npt.NDArray[np.bool_]) -> Segments:
+    return Segments(segments.start[rows], segments.end[rows], segments.label[rows])
+
+
+def _host(
+    columns: TraceColumns, names: HostNames, launches: I64, kernels: I64, copies: I64, leads: Spans, main: int
+) -> HostActivity:
+    """The threads of a run with a device."""
+    moved = np.flatnonzero(np.isin(copies, _HOST_SIDE) & (launches >= 0))
     copied = np.full(len(columns), -1, dtype=np.int64)
-    launched = copy_rows[launches[copy_rows] >= 0]
-    copied[launches[launched]] = copies[launched]
-    idle = attribute(columns, names, gaps, rows, launches, copied, main_thread(columns))
-    return _complete(paint(window, [*layers, idle]))
+    copied[launches[moved]] = copies[moved]
+    calls = launches[kernels]
+    blocks = waiting_calls(columns, launches)
+    waits = np.r_[blocks, np.flatnonzero((columns.category == Category.RUNTIME) & names.sync_call[columns.name])]
+    return HostActivity(
+        columns,
+        names,
+        main,
+        copied=copied,
+        issues=np.unique(calls[calls >= 0]),
+        blocks=blocks,
+        lead_in=leads_to_copies(columns, launches, copies, leads, main, waits),
+    )
 
 
-def _in_order(columns: TraceColumns, rows: I64, launches: I64) -> I64:
-    """``rows`` by start; of those that start together first the one issued last: the others were ready before it."""
-    call = launches[rows]
-    issued = np.where(call >= 0, columns.end_ns[call], np.iinfo(np.int64).min)
-    began = np.where(call >= 0, columns.ts_ns[call], 0)
-    return rows[np.lexsort((-began, -issued, columns.ts_ns[rows]))]
-
-
-def _on_host(columns: TraceColumns, names: HostNames, kinds: KernelNames, window: Spans, work: I64) -> Segments:
+def _on_host(
+    columns: TraceColumns, names: HostNames, kinds: KernelNames, window: Spans, work: I64, main: int
+) -> tuple[HostActivity, Segments]:
     """CPU-only mode: operators of the main and the backward thread are the compute."""
-    main = main_thread(columns)
+    operator = columns.category == Category.CPU_OP
+    host = HostActivity(columns, names, main, issues=np.flatnonzero(operator & kinds.math[columns.name]))
     if main < 0:
-        return _complete(paint(window, []))
-    *upper, _dispatch = host_thread(columns, names, main, np.full(len(columns), -1, dtype=np.int64)).layers
+        return host, _complete(paint(window, []))
+    *upper, _dispatch = host.thread(main).layers
     communicates = kinds.communication[columns.name]
-    backward = np.array([text.startswith("autograd::engine") for text in columns.strings])[columns.name]
-    workers = np.unique(columns.thread[backward & (columns.category == Category.CPU_OP)])
-    own = np.isin(columns.thread, np.r_[workers, main]) & (columns.category == Category.CPU_OP)
-    operators = np.flatnonzero(own & ~communicates)
+    workers = backward_threads(columns, names, main)
+    operators = np.flatnonzero(np.isin(columns.thread, np.r_[workers, main]) & operator & ~communicates)
     kind = work[operators]
     compute = [
         innermost_owner(*(part[columns.thread[operators] == thread] for part in _edges(columns, operators, kind)))
-        for thread in (main, *(worker for worker in workers if worker != main))
+        for thread in (main, *workers.tolist())
     ]
     transfers = communicates & columns.is_a(Category.CPU_OP, Category.ANNOTATION)
     communication = with_label(union(columns.ts_ns[transfers], columns.end_ns[transfers]), leaf("comm.other"))
-    return _complete(paint(window, [*upper, *compute, communication]), otherwise="over.python")
+    return host, _complete(paint(window, [*upper, *compute, communication]), otherwise="over.python")
 
 
 def _edges(columns: TraceColumns, rows: I64, label: I64) -> tuple[I64, I64, I64]:

@@ -6,10 +6,12 @@ import numpy as np
 
 from profilerkit.analysis.composition import Measured, compose
 from profilerkit.analysis.facts import InputFacts, Stall
+from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.samples import summarise
 from profilerkit.analysis.stats import median, median_error, quantile
 from profilerkit.analysis.step_log import StepLog, read_log, unnamed_stalls
 from profilerkit.analysis.trace_facts import TraceFacts, leaf_times
+from profilerkit.analysis.warmup_cause import warmup_cost
 from profilerkit.analysis.whatif import BLOCKED_RATIO
 from profilerkit.model.finding import Source
 from profilerkit.model.run import Series
@@ -23,9 +25,8 @@ COMPUTING_RATIO = 0.7
 
 #: Leaves the timers measure themselves: of these a trace's composition is not used where there are timers.
 _LOGGED = ("other.ckpt", "other.eval", "other.log", "other.phase", "over.gc")
-_WAITS = ("input.wait", "input.prep", "input.fetch")
 #: Parts of a trace that rest on which thread launched what, not on an event of their own.
-_DERIVED = ("over.", "sync.drain", "idle.", "compute.other", "warm.compile")
+_DERIVED = ("over.", "sync.drain", "idle.", "compute.other", "warm.compile", "mem.offload")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +114,11 @@ def _parts_by_trace(trace: TraceFacts) -> tuple[Part, ...]:
     count = max(trace.n_steady, 1)
     times = leaf_times(trace.totals)
     step_ns = sum(times.values()) / count
+    # Without an event of a fetch, what leads up to the batch copies stands for it.
+    derived = (*_DERIVED, *(WAITS if len(trace.partition.lead_in) else ()))
     return _ordered(
         [
-            _part(name, value / count, step_ns, "derived" if name.startswith(_DERIVED) else "measured")
+            _part(name, value / count, step_ns, "derived" if name.startswith(derived) else "measured")
             for name, value in times.items()
         ]
     )
@@ -128,7 +131,7 @@ def _parts_by_log(log: StepLog, trace: TraceFacts | None, record: RankRecord | N
     spent = {**waits, **{name: values[steady] for name, values in log.phases.items()}, "over.gc": log.collect[steady]}
     traced: dict[str, float] = {}
     if trace is not None:
-        leave_out = (*_LOGGED, *(_WAITS if log.waits_seen else ()))
+        leave_out = (*_LOGGED, *(WAITS if log.waits_seen else ()))
         count = max(trace.n_steady, 1)
         traced = {name: value / count for name, value in leaf_times(trace.totals).items() if name not in leave_out}
     step_ns = float(log.time[steady].mean())
@@ -230,6 +233,7 @@ def _log_steps(log: StepLog, record: RankRecord | None, parts: tuple[Part, ...])
             found_by=(record.meta.steps_found_by if record and record.meta else None) or "the training loop",
             inferred=log.inferred,
             time_ns=_times(times),
+            warmup=warmup_cost(log.state, log.time, {"the first batches": log.wait}),
             rows=tuple(rows),
             thinned=len(rows) < len(log.index),
         ),
@@ -264,6 +268,7 @@ def _trace_steps(trace: TraceFacts | None) -> tuple[Steps, float | None]:
             found_by=found.found_by,
             inferred=found.inferred,
             time_ns=_times(times),
+            warmup=trace.warmup,
             rows=rows,
             thinned=len(rows) < len(found.index),
         ),

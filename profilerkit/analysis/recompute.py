@@ -5,7 +5,7 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.intervals import EMPTY, I64, Spans, covers, union
+from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, union
 from profilerkit.analysis.kernels import in_use, matching
 from profilerkit.analysis.thread_line import ThreadLine
 from profilerkit.trace.columns import Category, TraceColumns
@@ -34,7 +34,7 @@ def recomputed(columns: TraceColumns, rows: I64) -> npt.NDArray[np.bool_]:
         return np.zeros(len(rows), dtype=np.bool_)
     again = _again(columns, line)
     at = line.place(columns.thread[rows], columns.ts_ns[rows])
-    return covers(again, at) & (rows >= 0)
+    return covered(again, at) & (rows >= 0)
 
 
 def _again(columns: TraceColumns, line: ThreadLine) -> Spans:
@@ -53,7 +53,7 @@ def _by_operators(columns: TraceColumns, line: ThreadLine, used: I64) -> Spans:
     if not len(nodes) or not len(calls):
         return EMPTY
     start, end = line.extents(columns, calls)
-    backward = covers(line.spans(columns, nodes), start)
+    backward = covered(line.spans(columns, nodes), start)
     what = columns.name[calls].astype(np.int64) * (len(columns.strings) + 1) + columns.input_dims[calls]
     again = backward & np.isin(what, what[~backward])
     if not again.any():

@@ -1,8 +1,9 @@
 """Everything that was read of a run to one Facts: which rank to judge, what is missing, how far to trust it."""
 
 from collections.abc import Sequence
+from typing import Literal
 
-from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.facts import Facts, LaunchFacts
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.trace_facts import TraceFacts, device_spec
 from profilerkit.model.change import revise
@@ -10,6 +11,7 @@ from profilerkit.model.report import Memory
 from profilerkit.model.run import Signal, Trust
 from profilerkit.model.step import Rank
 from profilerkit.rundir.layout import RankMeta
+from profilerkit.units import format_count
 
 #: The least communicating rank is taken as the one the others wait for when the spread exceeds this share (R36).
 WAITING_SPREAD = 0.05
@@ -70,6 +72,9 @@ def run_facts(
         memory=_memory(trace),
         samples=chosen.samples,
         trace_read=trace is not None,
+        launches=trace.launches if trace else None,
+        alone=trace.shares(trace.partition.alone) if trace else {},
+        hidden=trace.shares(trace.partition.hidden) if trace else {},
         doubts=tuple(_doubts(chosen)),
     )
 
@@ -185,6 +190,25 @@ def _doubts(chosen: RankFacts) -> list[str]:
     return out
 
 
+def _launch_signal(launches: LaunchFacts | None) -> tuple[Signal, ...]:
+    """How much of the device's work is joined to the call that launched it; none without device events."""
+    if launches is None:
+        return ()
+    said = []
+    if launches.unlinked:
+        said.append(
+            f"{format_count(launches.unlinked)} of {format_count(launches.events)} device events have no launch call "
+            "in the trace; they count in full"
+        )
+    if launches.in_graphs:
+        said.append(
+            f"{format_count(launches.in_graphs)} of {format_count(launches.events)} device events were launched by "
+            f"{format_count(launches.graph_launches)} graph launches"
+        )
+    state: Literal["measured", "partial"] = "partial" if launches.unlinked else "measured"
+    return (Signal(name="launch calls of device work", state=state, reason="; ".join(said)),)
+
+
 def _signals(chosen: RankFacts) -> tuple[Signal, ...]:
     """What was recorded of the judged rank and how to record the rest."""
     trace, record = chosen.trace, chosen.record
@@ -215,6 +239,7 @@ def _signals(chosen: RankFacts) -> tuple[Signal, ...]:
             "the trace holds none; the main thread stands for the device",
             "the end of the file is missing" if trace and trace.damage.truncated else "ProfilerActivity.CUDA",
         ),
+        *_launch_signal(trace.launches if trace else None),
         signal("operator shapes", "record_shapes" in recorded, "not recorded", "torch.profiler: record_shapes=True"),
         signal("Python stacks", "with_stack" in recorded, "not recorded", "torch.profiler: with_stack=True"),
         signal(

@@ -3,11 +3,10 @@
 import numpy as np
 import numpy.typing as npt
 
+from profilerkit.analysis.copies import waiting_calls
 from profilerkit.analysis.facts import AllocatorFacts, ColdFacts, SyncFacts
 from profilerkit.analysis.host import BLOCKING_CALL_NS, HostNames
-from profilerkit.analysis.intervals import Spans, clip, subtract, union
-from profilerkit.analysis.leaves import leaf
-from profilerkit.analysis.partition import copy_leaves
+from profilerkit.analysis.intervals import I64, Spans, clip, subtract, union
 from profilerkit.analysis.steps import TraceSteps
 from profilerkit.trace.columns import Category, TraceColumns
 
@@ -21,11 +20,13 @@ COLD_SHARE = 0.25
 COLD_STEPS = 3
 
 
-def sync_facts(columns: TraceColumns, names: HostNames, judged: npt.NDArray[np.bool_], count: int) -> SyncFacts:
-    """Blocking calls in the judged events, per step of ``count``."""
-    runtime = judged & (columns.category == Category.RUNTIME)
-    blocking = names.sync_call[columns.name] | (names.copy_call[columns.name] & _waits_for_result(columns))
-    rows = np.flatnonzero(runtime & blocking & (columns.dur_ns >= BLOCKING_CALL_NS))
+def sync_facts(
+    columns: TraceColumns, names: HostNames, launches: I64, judged: npt.NDArray[np.bool_], count: int
+) -> SyncFacts:
+    """Blocking calls in the judged events, per step of ``count``: waits, and copies that return with their result."""
+    blocking = names.sync_call[columns.name] & (columns.category == Category.RUNTIME)
+    blocking[waiting_calls(columns, launches)] = True
+    rows = np.flatnonzero(judged & blocking & (columns.dur_ns >= BLOCKING_CALL_NS))
     labels, times = np.unique(columns.name[rows], return_counts=True)
     order = np.argsort(-times)[:3]
     return SyncFacts(
@@ -33,12 +34,6 @@ def sync_facts(columns: TraceColumns, names: HostNames, judged: npt.NDArray[np.b
         blocked_ns=float(columns.dur_ns[rows].sum()) / count,
         culprits=tuple((columns.strings[labels[i]], int(times[i])) for i in order),
     )
-
-
-def _waits_for_result(columns: TraceColumns) -> npt.NDArray[np.bool_]:
-    """Runtime rows that copied device memory to the host: the call returns when the data is there."""
-    copies = copy_leaves(columns) == leaf("sync.d2h")
-    return np.isin(columns.correlation, columns.correlation[copies]) & (columns.correlation >= 0)
 
 
 def allocator_facts(
@@ -67,6 +62,6 @@ def cold_facts(columns: TraceColumns, names: HostNames, steps: TraceSteps, busy:
     share = float(per_step[worst]) / max(steps.steady.total_ns, 1)
     if share < COLD_SHARE or per_step[worst] < COLD_CONCENTRATION * per_step.sum() or steps.state[worst] != "steady":
         return None
-    order = rows[np.argsort(-columns.dur_ns[rows])][:3]
-    calls = tuple((columns.strings[columns.name[row]], int(columns.dur_ns[row])) for row in order)
-    return ColdFacts(share=share, calls=calls)
+    time = np.bincount(columns.name[rows], weights=columns.dur_ns[rows])
+    longest = [int(name) for name in np.argsort(-time, kind="stable")[:3] if time[name]]
+    return ColdFacts(share=share, calls=tuple((columns.strings[name], int(time[name])) for name in longest))

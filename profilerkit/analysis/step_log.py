@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.facts import Stall
-from profilerkit.analysis.host import phase_leaf
-from profilerkit.analysis.intervals import I64, Spans, innermost_owner, subtract, union
+from profilerkit.analysis.host import is_feeding_phase, phase_leaf
+from profilerkit.analysis.intervals import I64, Spans, covered, innermost_owner, subtract, union
 from profilerkit.analysis.leaves import LEAVES
 from profilerkit.analysis.stats import spread
 from profilerkit.analysis.steps import FEWEST_STEPS, warmup_length
@@ -82,10 +82,11 @@ def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
     time = (np.r_[start[1:], end[-1]] - start).astype(np.int64)
     stop = start + time
     waits = events[(events["kind"] == EventKind.WAIT) & ((events["flags"] & _NOT_A_WAIT) == 0)]
+    named, feeding = _split_phases(events[events["kind"] == EventKind.PHASE], names)
+    waits = np.concatenate([waits[~covered(_spans(feeding), waits["start"].astype(np.int64))], feeding])
     wait, wait_cpu = _per_step(waits, start, stop), _cpu_per_step(waits, start, stop)
     # What happens inside something else is counted once: a fetch beats the phase around it, both beat a collection.
     waited = _spans(waits)
-    named = events[events["kind"] == EventKind.PHASE]
     phases = _phases(named, names, waited, start, stop)
     collections = subtract(_spans(events[events["kind"] == EventKind.GC]), waited)
     collect = _spent(subtract(collections, _spans(named)), start, stop)
@@ -115,6 +116,15 @@ def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
 _NOT_A_WAIT = EventFlag.LAST | EventFlag.OTHER_THREAD | EventFlag.OTHER_LOADER | EventFlag.IN_PHASE
 
 Records = npt.NDArray[np.void]
+
+
+def _split_phases(phases: Records, names: Mapping[int, str]) -> tuple[Records, Records]:
+    """Phases, and apart those named for getting a batch, as waits whose CPU time is not known."""
+    feeds = [name_id for name_id, name in names.items() if is_feeding_phase(name)]
+    feeding = np.isin(phases["name"], np.array(feeds, dtype=np.int64))
+    waits = phases[feeding].copy()
+    waits["value"] = -1
+    return phases[~feeding], waits
 
 
 def _step_of(instants: npt.NDArray[np.int64], start: I64, stop: I64) -> I64:

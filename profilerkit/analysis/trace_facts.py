@@ -17,15 +17,18 @@ from profilerkit.analysis.facts import (
     CopyFacts,
     DeviceFacts,
     InputFacts,
+    LaunchFacts,
     MathFacts,
     SyncFacts,
 )
 from profilerkit.analysis.host import HostNames
 from profilerkit.analysis.host_copies import host_copies
-from profilerkit.analysis.intervals import I64, Spans, union
+from profilerkit.analysis.input import input_facts
+from profilerkit.analysis.intervals import EMPTY, I64, Spans, union
 from profilerkit.analysis.kernel_facts import chain_facts, device_facts, math_facts, pageable_copies
 from profilerkit.analysis.kernel_table import largest
 from profilerkit.analysis.kernels import KernelNames, in_window, self_times
+from profilerkit.analysis.launches import launch_facts
 from profilerkit.analysis.leaves import LEAVES
 from profilerkit.analysis.memory import memory_of
 from profilerkit.analysis.partition import (
@@ -37,9 +40,10 @@ from profilerkit.analysis.partition import (
 )
 from profilerkit.analysis.runtime_calls import allocator_facts, cold_facts, sync_facts
 from profilerkit.analysis.steps import TraceSteps, find_steps
+from profilerkit.analysis.warmup_cause import causes, loading_per_step, warmup_cost
 from profilerkit.hardware.lookup import DeviceSpec, lookup
 from profilerkit.model.report import Compute, HostCopy, Kernel, Memory
-from profilerkit.model.step import DeviceWindow
+from profilerkit.model.step import DeviceWindow, Warmup
 from profilerkit.trace.columns import Category, Damage, DeviceProperties, TraceColumns, TraceMeta
 from profilerkit.trace.links import launch_of
 
@@ -71,6 +75,8 @@ class TraceFacts:
     chains: ChainFacts | None
     comm: CommFacts | None
     cold: ColdFacts | None
+    launches: LaunchFacts | None
+    warmup: Warmup | None
     device_events_missing: bool
     kernels: tuple[Kernel, ...]
     compute: Compute
@@ -80,8 +86,17 @@ class TraceFacts:
     @property
     def totals(self) -> I64:
         """``(n_leaves,)`` ns in the steady window."""
+        return self._steady(self.partition.per_step)
+
+    def shares(self, per_step: I64 | None) -> dict[str, float]:
+        """Leaf to its share of the steady window, of an array of the partition; empty for ``None``."""
+        if per_step is None or not self.window.total_ns:
+            return {}
+        return {name: value / self.window.total_ns for name, value in leaf_times(self._steady(per_step)).items()}
+
+    def _steady(self, per_step: I64) -> I64:
         keep = np.array([state == "steady" for state in self.steps.state], dtype=bool)
-        totals: I64 = self.partition.per_step[keep].sum(axis=0)
+        totals: I64 = per_step[keep].sum(axis=0)
         return totals
 
 
@@ -100,13 +115,14 @@ def trace_facts(columns: TraceColumns, whole: tuple[int, int] | None = None, dev
     on_gpu = ran_on_a_device(columns)
     ran = judged_device_rows(columns, all_steps) if on_gpu else columns.category == Category.CPU_OP
     roof, work = compute_leaves(columns, kinds, launches, ran, spec)
-    parts = partition(columns, names, kinds, launches, all_steps, work)
+    parts = partition(columns, names, kinds, launches, all_steps, work, is_marked=not steps.inferred)
     window = steps.steady
     judged = in_window(columns, window)
     steady_ns = max(window.total_ns, 1)
     count = max(len(window), 1)
     run_rows = np.flatnonzero(judged & ran)
     time_ns = columns.dur_ns[run_rows] if on_gpu else self_times(columns, run_rows)
+    busy = union(columns.ts_ns[ran], columns.end_ns[ran]) if on_gpu else EMPTY
     return TraceFacts(
         meta=columns.meta,
         damage=columns.damage,
@@ -118,14 +134,20 @@ def trace_facts(columns: TraceColumns, whole: tuple[int, int] | None = None, dev
         device=device_facts(columns, launches, ran, run_rows, window, parts, properties) if on_gpu else None,
         properties=properties,
         device_window=device_window(columns, kinds),
-        input=_input(columns, names, steps),
+        input=input_facts(columns, names, parts, window),
         copies=pageable_copies(columns, launches, parts, run_rows, count) if on_gpu else None,
-        syncs=sync_facts(columns, names, judged, count) if on_gpu else None,
+        syncs=sync_facts(columns, names, launches, judged, count) if on_gpu else None,
         allocator=allocator_facts(columns, names, judged, count) if on_gpu else None,
         math=math_facts(columns, kinds, run_rows, steady_ns, properties) if on_gpu else None,
         chains=chain_facts(columns, kinds, run_rows, window) if on_gpu else None,
         comm=comm_facts(columns, kinds, window, judged, device=ran if on_gpu else None),
-        cold=cold_facts(columns, names, steps, union(columns.ts_ns[ran], columns.end_ns[ran])) if on_gpu else None,
+        cold=cold_facts(columns, names, steps, busy) if on_gpu else None,
+        launches=launch_facts(columns, launches) if on_gpu else None,
+        warmup=warmup_cost(
+            steps.state,
+            steps.end - steps.start,
+            causes(parts.per_step, loading_per_step(columns, names, all_steps, busy)),
+        ),
         device_events_missing=not on_gpu and _used_a_device(columns),
         kernels=largest(columns, kinds, roof, launches, run_rows, time_ns, steady_ns),
         compute=compute_facts(columns, kinds, roof, work, judged, window, spec),
@@ -153,25 +175,6 @@ def _used_a_device(columns: TraceColumns) -> bool:
     launch = np.array([_LAUNCH.match(text) is not None for text in columns.strings], dtype=bool)
     launched = (columns.category == Category.RUNTIME) & launch[columns.name]
     return bool(launched.any()) or columns.meta.backend == "nccl" or columns.damage.truncated
-
-
-def _input(columns: TraceColumns, names: HostNames, steps: TraceSteps) -> InputFacts | None:
-    fetch = columns.is_a(Category.ANNOTATION, Category.CPU_OP) & names.loader[columns.name]
-    fetch &= in_window(columns, steps.steady)
-    if not fetch.any():
-        return None
-    rows = np.flatnonzero(fetch)
-    longest = rows[columns.dur_ns[rows].argmax()]
-    torch_rows = rows[[columns.strings[name].startswith("enumerate") for name in columns.name[rows]]]
-    single = bool(names.single_process[columns.name[torch_rows]].any()) if len(torch_rows) else None
-    return InputFacts(
-        cpu_ratio=None,
-        fetches=len(rows),
-        single_process=single,
-        source="derived",
-        origin=columns.strings[columns.name[longest]],
-        longest_ns=(int(columns.ts_ns[longest]), int(columns.end_ns[longest])),
-    )
 
 
 def leaf_times(totals: I64) -> dict[str, int]:

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.leaves import WAITS
 from profilerkit.model.finding import Method, Saving
 
 #: Relative error assumed for an analytic prediction until applied fixes calibrate it (a guess, said in the report).
@@ -69,7 +70,7 @@ def loader_fix(facts: Facts) -> LoaderFix | None:
     current = workers_now(facts)
     if facts.input is None or not step or current is None or (current and host_is_full(facts)):
         return None
-    wait = min(facts.time_ns("input.fetch", "input.prep", "input.wait"), step)
+    wait = min(facts.time_ns(*WAITS), step)
     consumer = max(step - wait, 1.0)
     producer = wait if not current else current * step
     ratio = facts.input.cpu_ratio if not current else None
@@ -108,7 +109,7 @@ def _most_workers(facts: Facts, cpu_ratio: float | None) -> int:
 
 def cheaper_input(facts: Facts) -> float:
     """Saving if preparing a batch cost half as much and nothing else changed."""
-    return CHEAPER_TRANSFORM * facts.share("input.fetch", "input.prep", "input.wait")
+    return CHEAPER_TRANSFORM * facts.share(*WAITS)
 
 
 def faster_kernels(share: float, speed_up: float) -> float:

@@ -90,6 +90,22 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True):
     parts: dict[str, int] = {}
 
 
+class Warmup(msgspec.Struct, frozen=True, kw_only=True):
+    """What the first steps cost, which are not judged.
+
+    Attributes:
+        steps: how many lead up to the first steady one.
+        time_ns: how long they took together.
+        excess_ns: how much longer than as many steady ones.
+        cause: what most of that was, in words; ``None`` when they were no longer, or it is not known.
+    """
+
+    steps: int
+    time_ns: int
+    excess_ns: int
+    cause: str | None = None
+
+
 class Steps(msgspec.Struct, frozen=True, kw_only=True):
     """The steps that were found and the ones that are judged.
 
@@ -100,6 +116,7 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True):
         found_by: what marks a step, for example ``ProfilerStep`` or ``wrapped loader``.
         inferred: the marker was not given by the user.
         time_ns: ``None`` when no step could be found.
+        warmup: what the first steps cost; ``None`` when none were left out.
         rows: at most 2,000 steps, evenly thinned when there are more; ``thinned`` says so.
     """
 
@@ -109,6 +126,7 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True):
     found_by: str
     inferred: bool
     time_ns: StepTimes | None
+    warmup: Warmup | None = None
     rows: tuple[StepRow, ...] = ()
     thinned: bool = False
 

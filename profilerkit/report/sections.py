@@ -142,6 +142,7 @@ def trust_facts(report: Report) -> tuple[Fact, ...]:
     facts = [
         Fact("Recording", _MODES[trust.mode]),
         Fact("Steps judged", f"{format_count(steps.steady)} of {format_count(steps.count)}", _dropped_note(dropped)),
+        *_warmup(report),
         Fact("Steps marked by", inert(steps.found_by) or "nothing", "inferred" if steps.inferred else "given"),
     ]
     if trust.inflation_ratio is None:
@@ -161,6 +162,18 @@ def trust_facts(report: Report) -> tuple[Fact, ...]:
     if calibrations:
         facts.append(Fact("Saving ranges", "; ".join(calibrations)))
     return tuple(facts)
+
+
+def _warmup(report: Report) -> tuple[Fact, ...]:
+    """What the first steps cost, beside the window that is judged."""
+    warmup = report.steps.warmup
+    if warmup is None:
+        return ()
+    longer = (
+        f"{format_ns(warmup.excess_ns)} longer than steady ones" if warmup.excess_ns else "no longer than the others"
+    )
+    note = f"{longer}: {inert(warmup.cause)}" if warmup.cause else longer
+    return (Fact("Warm-up", f"{plural(warmup.steps, 'step')}, {format_ns(warmup.time_ns)}", note),)
 
 
 def _dropped_note(dropped: list[str]) -> str:

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.facts import Facts, belongs
 from profilerkit.analysis.whatif import relative_error
 from profilerkit.model.finding import SOURCES_BY_STRENGTH, Bound, Confidence, Evidence, Finding, Fix, Saving
 
@@ -100,7 +100,7 @@ def weakest(*values: Confidence) -> Confidence:
 
 def share_evidence(facts: Facts, label: str, *parts: str, origin: str = "partition of the steady window") -> Evidence:
     """Evidence that a group of parts owns this share of the step; it is as good as its weakest part."""
-    sources = [part.source for part in facts.parts if facts.share(part.part) and _belongs(part.part, parts)]
+    sources = [part.source for part in facts.parts if facts.share(part.part) and belongs(part.part, parts)]
     return Evidence(
         label=label,
         value=facts.share(*parts),
@@ -111,10 +111,6 @@ def share_evidence(facts: Facts, label: str, *parts: str, origin: str = "partiti
         rank=facts.rank.rank,
         steps=judged_steps(facts),
     )
-
-
-def _belongs(part: str, names: tuple[str, ...]) -> bool:
-    return part in names or any(name.endswith(".") and part.startswith(name) for name in names)
 
 
 def judged_steps(facts: Facts) -> tuple[int, int] | None:

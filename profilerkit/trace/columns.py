@@ -159,6 +159,8 @@ class TraceColumns:
         strings: id to text. Hostile: escape before showing.
         threads: id to (pid, tid) as text.
         read: what was read; what was not is empty, or -1.
+        stream_waits: which stream was made to wait for which other: (waiting, awaited). Empty without ``cuda_sync``
+            rows.
         frames_left_out: Python frames in the file that are not among the events because they were not wanted.
     """
 
@@ -185,6 +187,7 @@ class TraceColumns:
     memory: MemoryInstants
     read: Wanted = Wanted.EVERYTHING
     frames_left_out: int = 0
+    stream_waits: frozenset[tuple[int, int]] = frozenset()
 
     def __len__(self) -> int:
         return len(self.ts_ns)

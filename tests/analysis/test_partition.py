@@ -55,13 +55,15 @@ def test_a_fetch_that_runs_beside_a_kernel_costs_nothing():
     assert trace.parts() == {"compute.math": 1_000 * US}
 
 
-def test_without_workers_the_operators_inside_the_fetch_are_preparation():
+def test_without_workers_the_operators_inside_the_fetch_are_preparation_and_those_that_join_samples_hand_over():
     trace = after_a_gap()
     trace.loader(1_500, 1_560, name=SINGLE)
-    trace.op(1_510, 1_540, name="aten::stack")
+    trace.op(1_510, 1_540, name="aten::mul")
+    trace.op(1_540, 1_550, name="aten::stack")
     found = trace.parts()
     assert found["input.prep"] == 30 * US
-    assert found["input.wait"] == 30 * US
+    assert found["input.ipc"] == 10 * US
+    assert found["input.wait"] == 20 * US
 
 
 def test_with_workers_the_operators_inside_the_fetch_say_nothing_about_its_cause():
@@ -494,7 +496,7 @@ def test_without_device_events_the_operators_of_the_main_thread_are_the_compute(
 def test_on_the_host_a_fetch_beats_the_operators_inside_it():
     trace = one_step()
     trace.loader(1_000, 1_400, name=SINGLE)
-    trace.op(1_100, 1_200, name="aten::stack")
+    trace.op(1_100, 1_200, name="aten::mul")
     trace.op(1_400, 2_000, name="aten::mm")
     assert trace.parts() == {"input.prep": 100 * US, "input.wait": 300 * US, "compute.math": 600 * US}
 

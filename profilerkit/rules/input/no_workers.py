@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.whatif import loader_fix, saving, workers_now
 from profilerkit.model.finding import Evidence
-from profilerkit.rules.input.starved_device import WAITS, worker_fix
+from profilerkit.rules.input.starved_device import frames_evidence, worker_fix
 from profilerkit.rules.rule import (
     Fired,
     MissingData,
@@ -80,6 +81,7 @@ class NoWorkers(Rule):
                     origin="DataLoader settings" if known else facts.input.origin,
                 ),
                 share_evidence(facts, "Input wait, share of the step", *WAITS),
+                *frames_evidence(facts),
                 *_cores(facts),
             ),
             at_most="high" if known else "medium",

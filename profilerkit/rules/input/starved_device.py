@@ -1,9 +1,11 @@
 """IN001 (R01): the step waits for the data loader."""
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar
 
-from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.facts import BEFORE_THE_COPY, Facts
+from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.whatif import LoaderFix, cheaper_input, loader_fix, saving, workers_now
 from profilerkit.model.finding import Evidence, Fix
 from profilerkit.rules.rule import (
@@ -19,8 +21,11 @@ from profilerkit.rules.rule import (
 )
 from profilerkit.units import format_ns, format_ratio
 
-WAITS = ("input.fetch", "input.prep", "input.wait")
-_DETAIL = {"input.fetch": "fetch", "input.prep": "prep", "input.wait": "wait"}
+#: A hidden wait below this share of the step is not worth a line (the share below which no finding is named).
+SMALLEST_HIDDEN = 0.01
+#: Where a frame's file and line stand in its name.
+_PLACE = re.compile(r"^(?P<file>.*\.py)\((?P<line>\d+)\): (?P<function>.*)$", re.DOTALL)
+_BUILTIN = re.compile(r"^<(?:built-in )?(?:function|method) (?P<function>[^ >]*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,9 @@ class StarvedDevice(Rule):
 
     Claim: The run loses time waiting for the data loader.
     Evidence: Share of the steady step in which the device is idle, or on a CPU-only run the main thread is held, while
-        the loop fetches a batch. From the wrapper's timer, or from the loader's own event in a trace.
+        the loop fetches a batch. From the wrapper's timer; in a trace from the loader's own event, a phase or function
+        named for it, or the quiet lead-in of a step that ends with its batch copy. With Python stacks, the function
+        that holds most of it.
     Threshold: 5 % of the step (XProf calls 5 % moderate and 20 % high; torch-tb-profiler uses 5 %).
     Fix: More workers where the host has cores for them; else a cheaper transform. Without workers, see IN002.
     Saving: Bound: the share. Expected: that of the printed fix: the fluid model of the loader, T' = max(compute,
@@ -73,7 +80,7 @@ class StarvedDevice(Rule):
             why=_why(facts),
             evidence=_evidence(facts, wait),
             at_most="high" if facts.input.source == "measured" and not workers_now(facts) else "medium",
-            detail=_DETAIL[leading],
+            detail=leading.removeprefix("input."),
             saving=saving(facts, expected, share),
             fix=proposal,
             confirm="Record again after the change: the input share must fall and the step with it. "
@@ -91,22 +98,92 @@ def worker_fix(facts: Facts, fix: LoaderFix) -> Fix:
 
 
 def _cheaper_fix(facts: Facts) -> Fix:
-    if facts.share("input.fetch") > facts.share("input.prep", "input.wait"):
+    most = _most(facts)
+    if most == "input.fetch":
         return Fix(text="Halve the time blocked on reading: larger files read in sequence, a local copy, or a cache.")
-    if facts.share("input.prep") > facts.share("input.fetch", "input.wait"):
+    if most == "input.prep":
         return Fix(text="Halve the cost of preparing a batch: decode and resize ahead, or transform on the device.")
+    if most == "input.ipc":
+        return Fix(text="Halve the cost of the hand-over: collate into one tensor, send uint8, cast on the device.")
     return Fix(text="Halve the time a batch takes: prepare it in parallel, ahead of the step, or more cheaply.")
 
 
 def _why(facts: Facts) -> str:
     assert facts.input is not None
-    if facts.share("input.prep") > facts.share("input.fetch", "input.wait"):
+    most = _most(facts)
+    if facts.input.frames:
+        held = format_ratio(facts.input.frames_ratio or 0.0)
+        return f"{held} of the wait is spent in {_holder(facts.input.frames)}."
+    if most == "input.prep":
         return "The thread that loads the batch computes all the while: samples are prepared during the step."
-    if facts.share("input.fetch") > facts.share("input.prep", "input.wait"):
+    if most == "input.fetch":
         return "The thread that loads the batch is blocked, not computing: it reads from storage, network or a lock."
+    if most == "input.ipc":
+        return "Most of the wait joins samples to a batch or takes it over from another process."
+    if facts.input.origin == BEFORE_THE_COPY:
+        return "The device waits from the start of the step for its first work, the copy of a batch to it."
     if facts.mode == "gpu":
         return "The device has nothing to run while the loop is inside the loader."
     return "The training thread is inside the loader and does nothing else."
+
+
+def _hidden(facts: Facts) -> tuple[Evidence, ...]:
+    """What a faster input shows only once transfers are hidden as well, where that is worth a word."""
+    hidden = facts.hidden_share(*WAITS)
+    if hidden < SMALLEST_HIDDEN:
+        return ()
+    return (
+        Evidence(
+            label="Further wait hidden behind communication and copies, share of the step",
+            value=hidden,
+            unit="ratio",
+            source="derived",
+            origin="launch, transfer and kernel times",
+            n=facts.steps.steady,
+            rank=facts.rank.rank,
+        ),
+    )
+
+
+def _most(facts: Facts) -> str | None:
+    """The part with more than half of the wait, ``None`` without one."""
+    total = facts.share(*WAITS)
+    return next((part for part in WAITS if facts.share(part) > total / 2), None)
+
+
+def frame_text(frame: str) -> str:
+    """A frame for a reader: the function and where it is.
+
+    >>> frame_text("/opt/app/data/owl.py(301): resize"), frame_text("<built-in method read of _io.FileIO object>")
+    ('resize (data/owl.py:301)', 'read')
+    """
+    if place := _PLACE.match(frame):
+        file = "/".join(place["file"].split("/")[-2:])
+        return f"{place['function']} ({file}:{place['line']})"
+    builtin = _BUILTIN.match(frame)
+    return builtin["function"].strip("'") if builtin else frame
+
+
+def _holder(frames: tuple[str, ...]) -> str:
+    """The innermost frame that has a place in a file, else the innermost."""
+    return frame_text(next((frame for frame in reversed(frames) if _PLACE.match(frame)), frames[-1]))
+
+
+def frames_evidence(facts: Facts) -> tuple[Evidence, ...]:
+    """The function that holds most of the wait, where Python stacks were recorded."""
+    if facts.input is None or not facts.input.frames:
+        return ()
+    return (
+        Evidence(
+            label=f"Of the wait in {_holder(facts.input.frames)}",
+            value=facts.input.frames_ratio,
+            unit="ratio",
+            source="measured",
+            origin=" → ".join(frame_text(frame) for frame in facts.input.frames),
+            n=facts.input.fetches,
+            rank=facts.rank.rank,
+        ),
+    )
 
 
 def _evidence(facts: Facts, wait: float) -> tuple[Evidence, ...]:
@@ -124,6 +201,8 @@ def _evidence(facts: Facts, wait: float) -> tuple[Evidence, ...]:
             range_ns=facts.input.longest_ns,
         ),
         share_evidence(facts, "Input wait, share of the step", *WAITS),
+        *frames_evidence(facts),
+        *_hidden(facts),
     ]
     if facts.input.cpu_ratio is not None:
         entries.append(

@@ -51,7 +51,13 @@ class UnsteadyWindow(Rule):
                 title=f"First-use work takes {format_ratio(facts.cold.share)} of the window",
                 why="Modules are loaded and memory is set up once; the window says little about later steps.",
                 evidence=tuple(
-                    Evidence(label=name, value=duration, unit="ns", source="measured", origin="runtime call")
+                    Evidence(
+                        label=name,
+                        value=duration,
+                        unit="ns",
+                        source="measured",
+                        origin="slow launches, which load modules lazily" if "Launch" in name else "slow runtime calls",
+                    )
                     for name, duration in facts.cold.calls
                 ),
                 at_most="high",

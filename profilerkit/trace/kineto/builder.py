@@ -117,6 +117,7 @@ class ColumnBuilder:
         self._flows = Table(_FLOWS)
         self._memory = Table(_MEMORY)
         self._collectives: list[CollectiveArgs] = []
+        self._waits: set[tuple[int, int]] = set()
         self._names = ThreadNames()
 
     @property
@@ -195,6 +196,8 @@ class ColumnBuilder:
             "device": as_int32(whole_numbers([found.device for found in args])),
             "bytes": whole_numbers([found.bytes for found in args]),
         }
+        if "cuda_sync" in self.kinds:
+            self._add_waits(values["stream"], args)
         if issubclass(kind, WideSpan):
             self._widen(values, args)
         if Wanted.SHAPES in self.wanted:
@@ -244,6 +247,12 @@ class ColumnBuilder:
         for index, found in zip([index for index, name in enumerate(names) if name], args, strict=True):
             if possible is None or possible[index]:
                 self._collectives.append(collective(self.n_spans + int(rows[index]), found))
+
+    def _add_waits(self, streams: I64, args: list[Any]) -> None:
+        """Take which streams were made to wait for which."""
+        awaited = whole_numbers([found.awaited_stream for found in args])
+        rows = np.flatnonzero(awaited >= 0)
+        self._waits.update(zip(streams[rows].tolist(), awaited[rows].tolist(), strict=True))
 
     def _possible(self, ts_us: F64, dur_us: F64) -> Bools | None:
         """Return ``(n,)`` which events have a time that can be true, None for all; the others are counted by reason."""
@@ -332,6 +341,7 @@ class ColumnBuilder:
             memory=MemoryInstants(**{column: memory.take(column) for column in _MEMORY}),
             read=self.wanted,
             frames_left_out=self.skipped_frames,
+            stream_waits=frozenset(self._waits),
             **{column: spans.take(column) for column in _SPANS if column not in ("name", "kind", "thread")},
             **shapes,
         )

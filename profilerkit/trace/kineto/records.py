@@ -25,6 +25,7 @@ class SpanArgs(msgspec.Struct, gc=False, frozen=True):
     device: Id = -1
     bytes: int | float | str | None = -1
     collective: str | None = field(default=None, name="Collective name")
+    awaited_stream: Id = field(default=-1, name="wait_on_stream")
 
 
 class ShapedArgs(SpanArgs, frozen=True, gc=False):
