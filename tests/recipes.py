@@ -147,10 +147,12 @@ class Trace:
     def gloo(self, start, end, *, name="gloo:all_reduce", tid=GLOO):
         self.annotation(name, start, end, tid=tid)
 
-    def memory(self, at, size, *, allocated, reserved, device_type=1):
+    def memory(self, at, size, *, allocated, reserved, device_type=1, device=0, address=None, tid=MAIN):
         totals = {"Bytes": size, "Total Allocated": allocated, "Total Reserved": reserved}
-        args = {**totals, "Device Type": device_type, "Device Id": 0}
-        where = {"pid": HOST, "tid": MAIN}
+        args = {**totals, "Device Type": device_type, "Device Id": device}
+        if address is not None:
+            args["Addr"] = address
+        where = {"pid": HOST, "tid": tid}
         instant = {"ph": "i", "name": "[memory]", "cat": "cpu_instant_event", "ts": Decimal(str(at)), **where}
         self.events.append({**instant, "args": args})
 

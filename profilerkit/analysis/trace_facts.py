@@ -27,7 +27,8 @@ from profilerkit.analysis.memory import memory_of
 from profilerkit.analysis.partition import Partition, busiest_device, judged_device_rows, partition
 from profilerkit.analysis.runtime_calls import allocator_facts, cold_facts, sync_facts
 from profilerkit.analysis.steps import TraceSteps, find_steps
-from profilerkit.model.report import Kernel, Memory
+from profilerkit.model.memory import Memory
+from profilerkit.model.report import Kernel
 from profilerkit.model.step import DeviceWindow
 from profilerkit.trace.columns import Category, Damage, DeviceProperties, TraceColumns, TraceMeta
 from profilerkit.trace.links import launch_of
@@ -113,7 +114,7 @@ def trace_facts(columns: TraceColumns, whole: tuple[int, int] | None = None) -> 
         kernels=largest(
             columns, kinds, run_rows, columns.dur_ns[run_rows] if on_gpu else self_times(columns, run_rows), steady_ns
         ),
-        memory=memory_of(columns, window, properties),
+        memory=memory_of(columns, names, steps, properties),
     )
 
 
