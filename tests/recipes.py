@@ -374,7 +374,7 @@ def parts(shares, *, step_ns=STEP_NS, source="measured"):
 def steps(steady=20, *, count=None, step_ns=STEP_NS, mean_ns=None, **fields):
     """Steady steps of ``step_ns`` after one of warm-up."""
     count = steady + 1 if count is None else count
-    time = StepTimes(median=step_ns, mean=mean_ns or step_ns) if steady else None
+    time = StepTimes(median=step_ns, mean=mean_ns or step_ns, cv_ratio=0.0) if steady else None
     rows = tuple(
         StepRow(index=i, start_ns=i * step_ns, time_ns=step_ns, state="steady" if i >= count - steady else "warmup")
         for i in range(count)
