@@ -779,7 +779,7 @@ def test_sampled_use_of_a_device_is_an_observation_because_cache_counts():
     found = finding("ME003", facts(memory=Memory(peak_device_used_bytes=95 * GB, capacity_bytes=100 * GB)))
     assert (found.confidence, found.fix) == ("low", None)
     assert "cached" in found.why
-    assert found.title == "The device's memory is 95 % full: 4.66 GiB are left"
+    assert found.title == "Device memory is 95 % full: 4.66 GiB are left"
 
 
 def test_memory_of_the_host_does_not_fill_the_device():

@@ -57,7 +57,7 @@ class NearCapacity(Rule):
         finding = finding_for(
             facts,
             bound=None,
-            title=f"The device's memory is {format_ratio(used / capacity)} full: {format_bytes(capacity - used)} are left",
+            title=f"Device memory is {format_ratio(used / capacity)} full: {format_bytes(capacity - used)} are left",
             why=why,
             evidence=(
                 Evidence(
