@@ -153,10 +153,12 @@ class Trace:
     def gloo(self, start, end, *, name="gloo:all_reduce", tid=GLOO):
         self.annotation(name, start, end, tid=tid)
 
-    def memory(self, at, size, *, allocated, reserved, device_type=1):
+    def memory(self, at, size, *, allocated, reserved, device_type=1, device=0, address=None, tid=MAIN):
         totals = {"Bytes": size, "Total Allocated": allocated, "Total Reserved": reserved}
-        args = {**totals, "Device Type": device_type, "Device Id": 0}
-        where = {"pid": HOST, "tid": MAIN}
+        args = {**totals, "Device Type": device_type, "Device Id": device}
+        if address is not None:
+            args["Addr"] = address
+        where = {"pid": HOST, "tid": tid}
         instant = {"ph": "i", "name": "[memory]", "cat": "cpu_instant_event", "ts": Decimal(str(at)), **where}
         self.events.append({**instant, "args": args})
 
@@ -386,7 +388,7 @@ def parts(shares, *, step_ns=STEP_NS, source="measured"):
 def steps(steady=20, *, count=None, step_ns=STEP_NS, mean_ns=None, **fields):
     """Steady steps of ``step_ns`` after one of warm-up."""
     count = steady + 1 if count is None else count
-    time = StepTimes(median=step_ns, mean=mean_ns or step_ns) if steady else None
+    time = StepTimes(median=step_ns, mean=mean_ns or step_ns, cv_ratio=0.0) if steady else None
     rows = tuple(
         StepRow(index=i, start_ns=i * step_ns, time_ns=step_ns, state="steady" if i >= count - steady else "warmup")
         for i in range(count)

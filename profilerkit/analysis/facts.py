@@ -6,7 +6,8 @@ from typing import Literal
 
 from profilerkit.hardware.lookup import DeviceSpec
 from profilerkit.model.finding import Source
-from profilerkit.model.report import Collective, Compute, HostCopy, Kernel, Memory
+from profilerkit.model.memory import Memory
+from profilerkit.model.report import Collective, Compute, HostCopy, Kernel
 from profilerkit.model.run import Loader, Series, Trust
 from profilerkit.model.step import Family, Part, Rank, Steps
 
@@ -161,10 +162,12 @@ class Stall:
         part: the leaf its time is booked on, ``None`` when it is only known as longer steps.
         count: occurrences in the steady window.
         period: steps between occurrences; ``None`` when irregular.
-        excess_ns: mean extra time per occurrence.
+        excess_ns: extra time per occurrence: the mean of a named phase, the median of longer steps.
         share: excess summed / steady time.
         source: measured for named phases, derived for longer steps.
         steps: first and last affected step.
+        grew: the leaf that holds most of the extra time of longer steps; ``None`` when none does.
+        coverage: its share of that time.
     """
 
     kind: str
@@ -175,6 +178,8 @@ class Stall:
     share: float
     source: Source
     steps: tuple[int, int]
+    grew: str | None = None
+    coverage: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """One rank: join what its timers and its trace say into one breakdown of the steady step."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -8,18 +8,18 @@ from profilerkit.analysis.composition import Measured, compose
 from profilerkit.analysis.facts import InputFacts, Stall
 from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.samples import summarise
-from profilerkit.analysis.stats import median, median_error, quantile
-from profilerkit.analysis.step_log import StepLog, read_log, unnamed_stalls
+from profilerkit.analysis.stalls import STALL_KINDS, unnamed_stalls
+from profilerkit.analysis.stats import median, median_error
+from profilerkit.analysis.step_log import StepLog, read_log
+from profilerkit.analysis.step_series import StepSeries
+from profilerkit.analysis.step_table import NO_STEPS, log_steps, trace_series, trace_steps
 from profilerkit.analysis.trace_facts import TraceFacts, leaf_times
-from profilerkit.analysis.warmup_cause import warmup_cost
 from profilerkit.analysis.whatif import BLOCKED_RATIO
 from profilerkit.model.finding import Source
 from profilerkit.model.run import Series
-from profilerkit.model.step import PARTS, Part, StepRow, Steps, StepTimes
+from profilerkit.model.step import PARTS, Part, Steps
 from profilerkit.rundir.reader import RankRecord
 
-#: Rows kept for the per-step figure.
-MOST_ROWS = 2_000
 #: Above this share of CPU time the loading thread computes (R07).
 COMPUTING_RATIO = 0.7
 
@@ -31,7 +31,10 @@ _DERIVED = ("over.", "sync.drain", "idle.", "compute.other", "warm.compile", "me
 
 @dataclass(frozen=True, slots=True)
 class RankFacts:
-    """One rank's story: what was read of it, its breakdown and its steps."""
+    """One rank's story: what was read of it, its breakdown and its steps.
+
+    ``steps`` is what the report shows of them, ``series`` all of them; ``None`` where there is none.
+    """
 
     rank: int | None
     origin: str
@@ -40,6 +43,7 @@ class RankFacts:
     record: RankRecord | None
     parts: tuple[Part, ...]
     steps: Steps
+    series: StepSeries | None
     step_error_ns: float | None
     input: InputFacts | None
     stalls: tuple[Stall, ...]
@@ -66,7 +70,7 @@ def rank_facts(origin: str, trace: TraceFacts | None, record: RankRecord | None)
         parts = _parts_by_trace(trace)
     else:
         parts = ()
-    steps, error = _log_steps(log, record, parts) if log is not None else _trace_steps(trace)
+    steps, series = _steps(trace, log, record)
     rank = record.rank if record else trace.meta.rank if trace else None
     return RankFacts(
         rank=rank,
@@ -76,12 +80,25 @@ def rank_facts(origin: str, trace: TraceFacts | None, record: RankRecord | None)
         record=record,
         parts=parts,
         steps=steps,
-        step_error_ns=error,
+        series=series,
+        step_error_ns=median_error(series.time[series.steady]) if series else None,
         input=_input(trace, log, record),
-        stalls=log.stalls if log else _trace_stalls(trace),
+        stalls=log.stalls if log else _trace_stalls(series) if series else (),
         samples=summarise(record.samples, record.rank) if record else (),
         inflation_ratio=inflation,
     )
+
+
+def _steps(trace: TraceFacts | None, log: StepLog | None, record: RankRecord | None) -> tuple[Steps, StepSeries | None]:
+    """The steps for the report, and as arrays: of the timers where there are any."""
+    if log is not None:
+        series = log.series(input_part(log, record))
+        found_by = record.meta.steps_found_by if record and record.meta else None
+        return log_steps(log, series, found_by or "the training loop"), series
+    if trace is not None:
+        series = trace_series(trace)
+        return trace_steps(trace, series), series
+    return NO_STEPS, None
 
 
 def _inflation(trace: TraceFacts | None, log: StepLog | None) -> float | None:
@@ -188,97 +205,10 @@ def _input(trace: TraceFacts | None, log: StepLog | None, record: RankRecord | N
     )
 
 
-def _times(values: np.ndarray[tuple[int], np.dtype[np.int64]]) -> StepTimes | None:
-    if not len(values):
-        return None
-    several = len(values) > 1
-    return StepTimes(
-        median=round(median(values)),
-        mean=round(float(values.mean())),
-        p10=round(quantile(values, 0.1)) if several else None,
-        p90=round(quantile(values, 0.9)) if several else None,
+def _trace_stalls(series: StepSeries) -> tuple[Stall, ...]:
+    """Longer steps that recur; one that grows by a named part bears its name, and waits for data are told as such."""
+    return tuple(
+        replace(stall, kind=STALL_KINDS[stall.grew], part=stall.grew) if stall.grew in STALL_KINDS else stall
+        for stall in unnamed_stalls(series, series.time)
+        if stall.grew is None or not stall.grew.startswith("input.")
     )
-
-
-def _kept(count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Rows shown: all, or ``MOST_ROWS`` of them at an even distance."""
-    return np.unique(np.linspace(0, count - 1, min(count, MOST_ROWS)).round().astype(np.int64))
-
-
-def _log_steps(log: StepLog, record: RankRecord | None, parts: tuple[Part, ...]) -> tuple[Steps, float | None]:
-    """Steps as the timers saw them; waits and phases are shown per step, the rest as one remainder."""
-    steady = log.steady
-    wait_part = next((part.part for part in parts if part.part.startswith("input.")), "input.wait")
-    rows = []
-    for row in _kept(len(log.index)):
-        split = {wait_part: int(log.wait[row])}
-        for name, values in log.phases.items():
-            split[name] = split.get(name, 0) + int(values[row])
-        split["over.gc"] = int(log.collect[row])
-        rows.append(
-            StepRow(
-                index=int(log.index[row]),
-                start_ns=int(log.start[row]),
-                time_ns=int(log.time[row]),
-                state=log.state[row],
-                parts={name: value for name, value in split.items() if value},
-            )
-        )
-    times = log.time[steady]
-    return (
-        Steps(
-            count=len(log.index),
-            steady=int(steady.sum()),
-            dropped=_dropped(log.state),
-            found_by=(record.meta.steps_found_by if record and record.meta else None) or "the training loop",
-            inferred=log.inferred,
-            time_ns=_times(times),
-            warmup=warmup_cost(log.state, log.time, {"the first batches": log.wait}),
-            rows=tuple(rows),
-            thinned=len(rows) < len(log.index),
-        ),
-        median_error(times),
-    )
-
-
-def _dropped(states: tuple[str, ...]) -> dict[str, int]:
-    return {state: states.count(state) for state in dict.fromkeys(states) if state != "steady"}
-
-
-def _trace_steps(trace: TraceFacts | None) -> tuple[Steps, float | None]:
-    if trace is None:
-        return Steps(count=0, steady=0, dropped={}, found_by="nothing", inferred=True, time_ns=None), None
-    found = trace.steps
-    rows = tuple(
-        StepRow(
-            index=int(found.index[row]),
-            start_ns=int(found.start[row]),
-            time_ns=int(found.end[row] - found.start[row]),
-            state=found.state[row],
-            parts=leaf_times(trace.partition.per_step[row]),
-        )
-        for row in _kept(len(found.index))
-    )
-    times = trace.window.end - trace.window.start
-    return (
-        Steps(
-            count=len(found.index),
-            steady=trace.n_steady,
-            dropped=_dropped(found.state),
-            found_by=found.found_by,
-            inferred=found.inferred,
-            time_ns=_times(times),
-            warmup=trace.warmup,
-            rows=rows,
-            thinned=len(rows) < len(found.index),
-        ),
-        median_error(times),
-    )
-
-
-def _trace_stalls(trace: TraceFacts | None) -> tuple[Stall, ...]:
-    if trace is None:
-        return ()
-    time = trace.steps.end - trace.steps.start
-    steady = np.array([state == "steady" for state in trace.steps.state], dtype=bool)
-    return tuple(unnamed_stalls(trace.steps.index, time, time, steady))

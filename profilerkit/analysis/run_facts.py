@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from typing import Literal
 
 from profilerkit.analysis.facts import Facts, LaunchFacts
+from profilerkit.analysis.memory_samples import with_samples
 from profilerkit.analysis.rank_facts import RankFacts
+from profilerkit.analysis.steadiness import weaknesses
 from profilerkit.analysis.trace_facts import TraceFacts, device_spec
 from profilerkit.model.change import revise
-from profilerkit.model.report import Memory
+from profilerkit.model.memory import Memory
 from profilerkit.model.run import Signal, Trust
 from profilerkit.model.step import Rank
 from profilerkit.rundir.layout import RankMeta
@@ -69,7 +71,7 @@ def run_facts(
         kernels=trace.kernels if trace else (),
         compute=trace.compute if trace else None,
         host_copies=trace.host_copies if trace else (),
-        memory=_memory(trace),
+        memory=_memory(chosen),
         samples=chosen.samples,
         trace_read=trace is not None,
         launches=trace.launches if trace else None,
@@ -79,12 +81,13 @@ def run_facts(
     )
 
 
-def _memory(trace: TraceFacts | None) -> Memory:
-    """Peaks and capacity, with the allocator calls where the trace shows runtime calls."""
-    if trace is None:
-        return Memory()
-    calls = trace.allocator.calls_per_step if trace.allocator else None
-    return revise(trace.memory, allocator_calls_per_step=calls)
+def _memory(chosen: RankFacts) -> Memory:
+    """What the trace and the samplers tell, with the allocator calls where the trace shows runtime calls."""
+    trace, record = chosen.trace, chosen.record
+    memory = trace.memory if trace else Memory()
+    if trace and trace.allocator:
+        memory = revise(memory, allocator_calls_per_step=trace.allocator.calls_per_step)
+    return with_samples(memory, record.samples, chosen.log) if record and chosen.log else memory
 
 
 def _judge(ranks: Sequence[RankFacts]) -> tuple[int, float | None]:
@@ -184,6 +187,8 @@ def _doubts(chosen: RankFacts) -> list[str]:
     unexplained = chosen.share("idle.unknown") >= NOTED_UNKNOWN
     if times is not None and times.mean > OUTLIER_MEAN * times.median and unexplained:
         out.append(f"A few slow steps raise the mean to {times.mean / times.median:.1f} × the median.")
+    if chosen.series is not None:
+        out += weaknesses(chosen.series, chosen.step_error_ns)
     pressure = next((series.mean for series in chosen.samples if series.name == "host.cpu_pressure"), None)
     if pressure is not None and pressure >= HIGH_PRESSURE:
         out.append(f"Processes waited for a core {pressure:.0%} of the time: host times vary.".replace("%", " %"))

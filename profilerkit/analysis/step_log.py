@@ -11,8 +11,10 @@ from profilerkit.analysis.facts import Stall
 from profilerkit.analysis.host import is_feeding_phase, phase_leaf
 from profilerkit.analysis.intervals import I64, Spans, covered, innermost_owner, subtract, union
 from profilerkit.analysis.leaves import LEAVES
-from profilerkit.analysis.stats import spread
-from profilerkit.analysis.steps import FEWEST_STEPS, warmup_length
+from profilerkit.analysis.stalls import STALL_KINDS, regular_distance, unnamed_stalls
+from profilerkit.analysis.step_series import StepSeries
+from profilerkit.analysis.steps import FEWEST_STEPS, in_step
+from profilerkit.analysis.warmup import warmup_length
 from profilerkit.model.step import StepState
 from profilerkit.rundir.layout import EventFlag, EventKind
 
@@ -20,13 +22,6 @@ from profilerkit.rundir.layout import EventFlag, EventKind
 EVENT_DTYPE = np.dtype(
     [("kind", "<u2"), ("flags", "<u2"), ("name", "<u4"), ("start", "<i8"), ("dur", "<i8"), ("value", "<i8")]
 )
-#: A step is an outlier above this multiple of the median and above ``OUTLIER_SIGMAS`` robust deviations (R57).
-OUTLIER_RATIO = 1.5
-OUTLIER_SIGMAS = 5.0
-#: Fewer occurrences than this are an accident, not a period.
-FEWEST_STALLS = 3
-
-_KINDS = {"other.ckpt": "checkpoint", "other.eval": "evaluation", "other.log": "logging"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +39,7 @@ class StepLog:
         wait_cpu: CPU time of that thread during the wait.
         phases: leaf name to ns per step.
         collect: time in garbage collections.
+        optimizes: steps in which an optimizer step was recorded.
         inferred: steps were seen by hooks, not given.
         waits_seen: at least one fetch was recorded.
         fetches: fetches in the steady window.
@@ -58,6 +54,7 @@ class StepLog:
     wait_cpu: I64
     phases: Mapping[str, I64]
     collect: I64
+    optimizes: npt.NDArray[np.bool_]
     inferred: bool
     waits_seen: bool
     fetches: int
@@ -67,6 +64,11 @@ class StepLog:
     def steady(self) -> npt.NDArray[np.bool_]:
         """``(n_steps,)`` mask of the judged steps."""
         return np.array([state == "steady" for state in self.state], dtype=bool)
+
+    def series(self, wait_part: str) -> StepSeries:
+        """The steps and what the timers split them into; ``wait_part`` is the leaf of the wait."""
+        parts = {wait_part: self.wait, **self.phases, "over.gc": self.collect}
+        return StepSeries(self.index, self.time, self.steady, self.optimizes, parts)
 
 
 def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
@@ -93,7 +95,11 @@ def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
     state = _states(events, start, stop, time)
     steady = np.array([value == "steady" for value in state], dtype=bool)
     explained = wait + sum(phases.values(), np.zeros_like(wait))
-    in_steady = waits[np.isin(_step_of(waits["start"], start, stop), np.flatnonzero(steady))]
+    optimizes = np.zeros(len(index), dtype=bool)
+    stepped = in_step(events["start"][events["kind"] == EventKind.OPTIMIZER], start, stop)
+    optimizes[stepped[stepped >= 0]] = True
+    unnamed = unnamed_stalls(StepSeries(index, time, steady, optimizes, {"over.gc": collect}), time - explained)
+    in_steady = waits[np.isin(in_step(waits["start"], start, stop), np.flatnonzero(steady))]
     return StepLog(
         index=index,
         start=start,
@@ -103,13 +109,11 @@ def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
         wait_cpu=wait_cpu,
         phases=phases,
         collect=collect,
+        optimizes=optimizes,
         inferred=bool((steps["flags"] & EventFlag.INFERRED).any()),
         waits_seen=bool(len(waits)),
         fetches=len(in_steady),
-        stalls=(
-            *_named_stalls(named, names, index, start, stop, steady, time),
-            *unnamed_stalls(index, time - explained, time, steady),
-        ),
+        stalls=(*_named_stalls(named, names, index, start, stop, steady, time), *unnamed),
     )
 
 
@@ -127,18 +131,10 @@ def _split_phases(phases: Records, names: Mapping[int, str]) -> tuple[Records, R
     return phases[~feeding], waits
 
 
-def _step_of(instants: npt.NDArray[np.int64], start: I64, stop: I64) -> I64:
-    """Step index each instant falls into, -1 for none."""
-    index = np.searchsorted(start, instants, side="right") - 1
-    inside: npt.NDArray[np.bool_] = (index >= 0) & (instants < stop[np.maximum(index, 0)])
-    step: I64 = np.where(inside, index, -1)
-    return step
-
-
 def _per_step(events: Records, start: I64, stop: I64) -> I64:
     """Time of the events that begin in each step, at most the step's own length."""
     out = np.zeros(len(start), dtype=np.int64)
-    step = _step_of(events["start"], start, stop)
+    step = in_step(events["start"], start, stop)
     np.add.at(out, step[step >= 0], np.maximum(events["dur"], 0)[step >= 0])
     capped: I64 = np.minimum(out, stop - start)
     return capped
@@ -147,7 +143,7 @@ def _per_step(events: Records, start: I64, stop: I64) -> I64:
 def _cpu_per_step(waits: Records, start: I64, stop: I64) -> I64:
     """CPU time of the waits of each step; -1 where a wait's CPU time was not measured."""
     out = np.zeros(len(start), dtype=np.int64)
-    step = _step_of(waits["start"], start, stop)
+    step = in_step(waits["start"], start, stop)
     np.add.at(out, step[step >= 0], np.maximum(waits["value"], 0)[step >= 0])
     unknown = step[(step >= 0) & (waits["value"] < 0)]
     out[unknown] = -1
@@ -162,7 +158,7 @@ def _spans(events: Records) -> Spans:
 def _spent(spans: Spans, start: I64, stop: I64) -> I64:
     """Time of the spans that begin in each step, at most the step."""
     out = np.zeros(len(start), dtype=np.int64)
-    step = _step_of(spans.start, start, stop)
+    step = in_step(spans.start, start, stop)
     np.add.at(out, step[step >= 0], (spans.end - spans.start)[step >= 0])
     capped: I64 = np.minimum(out, stop - start)
     return capped
@@ -198,15 +194,6 @@ def _states(events: Records, start: I64, stop: I64, time: I64) -> tuple[StepStat
     return tuple(state)
 
 
-def _period(steps: I64) -> int | None:
-    """The common distance between occurrences, where all distances agree to one step; ``None`` if irregular."""
-    if len(steps) < FEWEST_STALLS:
-        return None
-    distances = np.diff(steps)
-    typical = int(np.median(distances))
-    return typical if typical > 0 and bool((np.abs(distances - typical) <= 1).all()) else None
-
-
 def _named_stalls(
     phases: Records,
     names: Mapping[int, str],
@@ -221,7 +208,7 @@ def _named_stalls(
     total = max(int(time[steady].sum()), 1)
     for name_id in np.unique(phases["name"]):
         chosen = phases[phases["name"] == name_id]
-        step = _step_of(chosen["start"], start, stop)
+        step = in_step(chosen["start"], start, stop)
         keep = (step >= 0) & steady[np.maximum(step, 0)]
         where = np.unique(step[keep])
         if not len(where):
@@ -231,10 +218,10 @@ def _named_stalls(
         spent = chosen["dur"][keep]
         out.append(
             Stall(
-                kind=_KINDS.get(part, re.sub(r"\s+", " ", name)),
+                kind=STALL_KINDS.get(part, re.sub(r"\s+", " ", name)),
                 part=part,
                 count=len(where),
-                period=_period(index[where]),
+                period=regular_distance(index[where]),
                 excess_ns=float(spent.sum()) / len(where),
                 share=float(spent.sum()) / total,
                 source="measured",
@@ -242,35 +229,3 @@ def _named_stalls(
             )
         )
     return out
-
-
-def unnamed_stalls(index: I64, unexplained: I64, time: I64, steady: npt.NDArray[np.bool_]) -> list[Stall]:
-    """Steps that are longer at a regular distance, by time that no wait and no named phase explains.
-
-    Args:
-        index: step numbers.
-        unexplained: step time without waits and named phases, ns.
-        time: step time, ns.
-        steady: the judged steps.
-    """
-    if steady.sum() < 2 * FEWEST_STALLS:
-        return []
-    typical = float(np.median(unexplained[steady]))
-    limit = max(OUTLIER_RATIO * typical, typical + OUTLIER_SIGMAS * spread(unexplained[steady]))
-    slow = steady & (unexplained > limit)
-    period = _period(index[slow])
-    if period is None or period < 2:
-        return []
-    excess = float((unexplained[slow] - typical).sum())
-    return [
-        Stall(
-            kind="unnamed",
-            part=None,
-            count=int(slow.sum()),
-            period=period,
-            excess_ns=excess / int(slow.sum()),
-            share=excess / max(int(time[steady].sum()), 1),
-            source="derived",
-            steps=(int(index[slow][0]), int(index[slow][-1])),
-        )
-    ]

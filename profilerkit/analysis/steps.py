@@ -4,10 +4,13 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from profilerkit.analysis.host import HostNames, main_thread
 from profilerkit.analysis.intervals import I64, Spans
 from profilerkit.analysis.kernels import device_rows
+from profilerkit.analysis.optimizer_marks import optimizer_rows, step_marks
+from profilerkit.analysis.warmup import warmup_length
 from profilerkit.model.step import StepState
 from profilerkit.trace.columns import Category, TraceColumns
 
@@ -15,8 +18,8 @@ from profilerkit.trace.columns import Category, TraceColumns
 FEWEST_STEPS = 3
 #: A step with fewer kernels than this ratio of its predecessor's is cut off (torch-tb's rule).
 CUT_KERNEL_RATIO = 0.8
-#: The first steps longer than this multiple of the median of the last half are warm-up (R56).
-WARMUP_RATIO = 1.5
+#: Steps of which a row is kept.
+MOST_ROWS = 2_000
 
 _MARKER = re.compile(r"^ProfilerStep#(\d+)")
 
@@ -30,6 +33,7 @@ class TraceSteps:
         start: starts, ns on the trace's clock.
         end: start of the next step, or the step's own end.
         state: why each step is in or out.
+        optimizes: ``(n_steps,)`` bool, steps in which an optimizer step ends.
         found_by: what marks a step.
         inferred: no explicit marker was found.
     """
@@ -38,14 +42,19 @@ class TraceSteps:
     start: I64
     end: I64
     state: tuple[StepState, ...]
+    optimizes: npt.NDArray[np.bool_]
     found_by: str
     inferred: bool
 
     @property
     def steady(self) -> Spans:
         """The judged steps, one span each."""
-        keep = np.array([state == "steady" for state in self.state], dtype=bool)
-        return Spans(self.start[keep], self.end[keep])
+        return Spans(self.start[self.judged], self.end[self.judged])
+
+    @property
+    def judged(self) -> npt.NDArray[np.bool_]:
+        """``(n_steps,)`` mask of the steady steps."""
+        return np.array([state == "steady" for state in self.state], dtype=bool)
 
 
 def find_steps(
@@ -116,9 +125,7 @@ def _step_number(text: str) -> int:
 
 
 def _by_optimizer(columns: TraceColumns, names: HostNames) -> TraceSteps | None:
-    marks = np.array([text.startswith("Optimizer.step#") for text in columns.strings])
-    rows = np.flatnonzero((columns.category == Category.ANNOTATION) & marks[columns.name])
-    ends = np.unique(columns.end_ns[_last_of_cycle(columns, rows)])
+    ends = step_marks(columns, _fetches(columns, names))
     if len(ends) < 2:
         return None
     low = _extent(columns)[0]
@@ -129,20 +136,14 @@ def _by_optimizer(columns: TraceColumns, names: HostNames) -> TraceSteps | None:
     )
 
 
-def _last_of_cycle(columns: TraceColumns, rows: I64) -> I64:
-    """Of several optimizers that step equally often, the marks of the one that steps last in each round."""
-    names, counts = np.unique(columns.name[rows], return_counts=True)
-    if len(names) < 2 or (counts != counts[0]).any():
-        return rows
-    latest = columns.name[rows[columns.ts_ns[rows].argmax()]]
-    chosen: I64 = rows[columns.name[rows] == latest]
-    return chosen
+def _fetches(columns: TraceColumns, names: HostNames) -> I64:
+    """Sorted starts of the loader's fetches on the main thread, each once."""
+    fetches = columns.is_a(Category.ANNOTATION, Category.CPU_OP) & names.loader[columns.name]
+    return np.unique(columns.ts_ns[fetches & (columns.thread == main_thread(columns))])
 
 
 def _by_loader(columns: TraceColumns, names: HostNames) -> TraceSteps | None:
-    fetches = columns.is_a(Category.ANNOTATION, Category.CPU_OP) & names.loader[columns.name]
-    rows = np.flatnonzero(fetches & (columns.thread == main_thread(columns)))
-    start = np.unique(columns.ts_ns[rows])
+    start = _fetches(columns, names)
     if len(start) < 2:
         return None
     end = np.r_[start[1:], _extent(columns)[1]]
@@ -164,7 +165,13 @@ def _whole(columns: TraceColumns) -> TraceSteps:
     edge = np.array([low], dtype=np.int64)
     state: StepState = "steady" if high > low else "cut"
     return TraceSteps(
-        np.zeros(1, dtype=np.int64), edge, edge + (high - low), (state,), "the whole trace", inferred=True
+        index=np.zeros(1, dtype=np.int64),
+        start=edge,
+        end=edge + (high - low),
+        state=(state,),
+        optimizes=np.zeros(1, dtype=bool),
+        found_by="the whole trace",
+        inferred=True,
     )
 
 
@@ -198,22 +205,26 @@ def _judged(
     drop([row for row in range(len(start)) if compiling[row]], "compile")
     drop([0], "warmup")
     drop(list(range(warmup_length(end - start))), "warmup")
-    return TraceSteps(index.astype(np.int64), start, end, tuple(state), found_by, inferred)
+    # An optimizer step that marks the end of a step ends with it.
+    optimizes = _count_in(columns.end_ns[optimizer_rows(columns)] - 1, start, end) > 0
+    return TraceSteps(index.astype(np.int64), start, end, tuple(state), optimizes, found_by, inferred)
 
 
-def warmup_length(step_ns: I64) -> int:
-    """How many leading steps are warm-up: longer than ``WARMUP_RATIO`` times the median of the last half.
+def in_step(instants: I64, start: I64, stop: I64) -> I64:
+    """Position of the step each instant falls into, -1 for none."""
+    position = np.searchsorted(start, instants, side="right") - 1
+    inside = (position >= 0) & (instants < stop[np.maximum(position, 0)])
+    step: I64 = np.where(inside, position, -1)
+    return step
 
-    >>> warmup_length(np.array([900, 400, 101, 99, 100, 102]))
-    2
-    """
-    if len(step_ns) < 2 * FEWEST_STEPS:
-        return 0
-    settled = float(np.median(step_ns[len(step_ns) // 2 :]))
-    slow = step_ns > WARMUP_RATIO * settled
-    return int(np.argmin(slow)) if not slow.all() else 0
+
+def shown_rows(count: int) -> I64:
+    """Positions of the steps of which a row is kept: all, or ``MOST_ROWS`` of them at an even distance."""
+    return np.unique(np.linspace(0, count - 1, min(count, MOST_ROWS)).round().astype(np.int64))
 
 
 def _count_in(instants: I64, start: I64, end: I64) -> I64:
+    """How many distinct instants lie in each step: an event that was written twice counts once."""
     ordered = np.sort(instants)
+    ordered = ordered[np.r_[True, ordered[1:] != ordered[:-1]]] if len(ordered) else ordered
     return np.searchsorted(ordered, end, side="left") - np.searchsorted(ordered, start, side="left")

@@ -42,7 +42,8 @@ from profilerkit.analysis.runtime_calls import allocator_facts, cold_facts, sync
 from profilerkit.analysis.steps import TraceSteps, find_steps
 from profilerkit.analysis.warmup_cause import causes, loading_per_step, warmup_cost
 from profilerkit.hardware.lookup import DeviceSpec, lookup
-from profilerkit.model.report import Compute, HostCopy, Kernel, Memory
+from profilerkit.model.memory import Memory
+from profilerkit.model.report import Compute, HostCopy, Kernel
 from profilerkit.model.step import DeviceWindow, Warmup
 from profilerkit.trace.columns import Category, Damage, DeviceProperties, TraceColumns, TraceMeta
 from profilerkit.trace.links import launch_of
@@ -152,7 +153,7 @@ def trace_facts(columns: TraceColumns, whole: tuple[int, int] | None = None, dev
         kernels=largest(columns, kinds, roof, launches, run_rows, time_ns, steady_ns),
         compute=compute_facts(columns, kinds, roof, work, judged, window, spec),
         host_copies=host_copies(columns, run_rows, count, spec) if on_gpu else (),
-        memory=memory_of(columns, window, properties),
+        memory=memory_of(columns, names, steps, properties),
     )
 
 

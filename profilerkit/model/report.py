@@ -6,6 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from profilerkit.model.finding import Finding, Outcome, Source
+from profilerkit.model.memory import Memory
 from profilerkit.model.run import Run, Trust
 from profilerkit.model.step import Part, Rank, Steps
 from profilerkit.model.verdict import Verdict
@@ -120,15 +121,6 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int | None = None
     dtype: str | None = None
     group_size: int | None = None
-
-
-class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """Device memory; ``None`` means not measured."""
-
-    peak_allocated_bytes: int | None = None
-    peak_reserved_bytes: int | None = None
-    capacity_bytes: int | None = None
-    allocator_calls_per_step: float | None = None
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

@@ -64,12 +64,44 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """Steady step time, ns. ``p10``/``p90`` are ``None`` for a single step."""
+    """Steady step time, ns. ``p10``, ``p90`` and ``cv_ratio`` are ``None`` for a single step.
+
+    ``p99`` is ``None`` below 100 steps, where it is no more than the largest value; ``cv_ratio`` is the standard
+    deviation over the mean.
+    """
 
     median: int
     mean: int
     p10: int | None = None
     p90: int | None = None
+    p99: int | None = None
+    cv_ratio: float | None = None
+
+
+class SlowSteps(msgspec.Struct, frozen=True, kw_only=True):
+    """The steady steps longer than 1.3 times the median, and what grew in them.
+
+    Attributes:
+        count: how many.
+        excess_ns: how much longer they are than the others, mean.
+        share: the excess of all of them / steady time.
+        part: the part that grew most; ``None`` when none holds most of the excess, or the time was not split.
+        part_excess_ns: how much that part grew, mean.
+        coverage: that growth / excess.
+        period: the steps from one to the next, where long steps recur; ``None`` if they do not.
+        first: the first of them.
+        last: the last of them.
+    """
+
+    count: int
+    excess_ns: int
+    share: float
+    part: str | None = None
+    part_excess_ns: int | None = None
+    coverage: float | None = None
+    period: int | None = None
+    first: int
+    last: int
 
 
 class StepRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +150,7 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True):
         time_ns: ``None`` when no step could be found.
         warmup: what the first steps cost; ``None`` when none were left out.
         rows: at most 2,000 steps, evenly thinned when there are more; ``thinned`` says so.
+        slow: ``None`` when no steady step is slow, or too few are there to compare.
     """
 
     count: int
@@ -129,6 +162,7 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True):
     warmup: Warmup | None = None
     rows: tuple[StepRow, ...] = ()
     thinned: bool = False
+    slow: SlowSteps | None = None
 
 
 class DeviceWindow(msgspec.Struct, frozen=True, kw_only=True):

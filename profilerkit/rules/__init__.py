@@ -8,10 +8,13 @@ from profilerkit.rules.input.no_workers import NoWorkers
 from profilerkit.rules.input.pageable_copy import PageableCopy
 from profilerkit.rules.input.starved_device import StarvedDevice
 from profilerkit.rules.memory.allocator_churn import AllocatorChurn
+from profilerkit.rules.memory.growing_memory import GrowingMemory
+from profilerkit.rules.memory.near_capacity import NearCapacity
 from profilerkit.rules.overhead.frequent_sync import FrequentSync
 from profilerkit.rules.overhead.launch_bound import LaunchBound
 from profilerkit.rules.rule import Rule
 from profilerkit.rules.run.periodic_stall import PeriodicStall
+from profilerkit.rules.run.uneven_steps import UnevenSteps
 from profilerkit.rules.run.unsteady_window import UnsteadyWindow
 
 #: Every built-in rule, sorted by code.
@@ -24,8 +27,11 @@ RULES: tuple[Rule, ...] = (
     NoWorkers(),
     PageableCopy(),
     AllocatorChurn(),
+    NearCapacity(),
+    GrowingMemory(),
     LaunchBound(),
     FrequentSync(),
     PeriodicStall(),
     UnsteadyWindow(),
+    UnevenSteps(),
 )

@@ -16,6 +16,8 @@ SMALLEST_SAVING = 0.02
 #: Steady steps needed for high and for medium confidence (R56).
 STEPS_FOR_HIGH = 8
 STEPS_FOR_MEDIUM = 2
+#: So many reasons for doubt leave low confidence (a choice: two weaknesses are common, three a bad recording).
+DOUBTS_FOR_LOW = 3
 
 _ORDER: tuple[Confidence, ...] = ("low", "medium", "high")
 
@@ -86,11 +88,17 @@ def worth_saying(facts: Facts, expected: float) -> bool:
 
 
 def confidence(facts: Facts, at_most: Confidence) -> Confidence:
-    """``at_most``, lowered when few steps are steady or the recording gives reasons to doubt its split."""
+    """``at_most``, lowered by what makes the steady steps a weak sample of the run.
+
+    Fewer than ``STEPS_FOR_HIGH`` steps and each doubt (noise, drift, steps from one end, traced steps unlike the
+    others, contention, damage) weigh alike: any of them leaves medium, ``DOUBTS_FOR_LOW`` of them low. A single step
+    leaves low by itself.
+    """
     steady = facts.steps.steady
-    cap: Confidence = "high" if steady >= STEPS_FOR_HIGH else "medium" if steady >= STEPS_FOR_MEDIUM else "low"
-    doubt: Confidence = "medium" if facts.doubts else "high"
-    return weakest(at_most, cap, doubt)
+    doubts = len(facts.doubts) + (steady < STEPS_FOR_HIGH)
+    if steady < STEPS_FOR_MEDIUM or doubts >= DOUBTS_FOR_LOW:
+        return "low"
+    return weakest(at_most, "medium" if doubts else "high")
 
 
 def weakest(*values: Confidence) -> Confidence:

@@ -135,6 +135,8 @@ class MemoryInstants:
     reserved: I64
     device_type: I32  # 0 CPU, 1 CUDA
     device: I32
+    address: I64  # of the block
+    thread: I32  # ids into ``threads``
 
 
 @dataclass(frozen=True, slots=True)

@@ -274,11 +274,19 @@ def test_longer_steps_that_the_wait_explains_are_no_unnamed_stall():
     assert read(log).stalls == ()
 
 
-@pytest.mark.parametrize(("length", "found"), [(151, 1), (150, 0)])
-def test_a_step_is_an_outlier_above_one_and_a_half_typical_ones(length, found):
+@pytest.mark.parametrize(("length", "found"), [(105, 1), (104, 0)])
+def test_a_stall_is_told_from_a_twentieth_of_the_usual_step(length, found):
     log = Log()
     for number in range(41):
         log.step(length if number % 10 == 5 else 100)
+    assert len(read(log).stalls) == found
+
+
+@pytest.mark.parametrize(("length", "found"), [(151, 1), (150, 0)])
+def test_of_few_long_steps_at_nearly_regular_distances_only_those_above_one_and_a_half_usual_ones_recur(length, found):
+    log = Log()
+    for number in range(36):
+        log.step(length if number in (9, 18, 28) else 100)
     assert len(read(log).stalls) == found
 
 

@@ -5,9 +5,10 @@ import pytest
 
 from profilerkit.analysis import steps as module
 from profilerkit.analysis.host import HostNames
-from profilerkit.analysis.steps import find_steps, warmup_length
+from profilerkit.analysis.steps import find_steps
+from profilerkit.analysis.warmup import warmup_length
 from profilerkit.trace.links import launch_of
-from tests.recipes import MAIN, US, WORKERS, Trace, training
+from tests.recipes import AUTOGRAD, MAIN, US, WORKERS, Trace, training
 
 
 def steps_of(trace, whole=None, *, linked=False):
@@ -142,6 +143,77 @@ def test_of_optimizers_that_take_turns_the_last_of_the_round_marks_the_step():
 def test_optimizers_that_step_unequally_often_each_mark_a_step():
     found = steps_of(optimizers("SGD", "Adam", last=3))
     assert found.end.tolist() == [100 * US * number for number in range(1, 8)]
+
+
+def iterations(trace, *kinds, rounds=4):
+    """Rounds of 100 µs per kind: a fetch (f), a backward pass (b), an optimizer step (o), or both of these (g)."""
+    trace.op(0, 20)
+    at = 100
+    for _ in range(rounds):
+        for kind in kinds:
+            if kind == "f":
+                trace.loader(at, at + 10)
+            if kind in "bg":
+                trace.op(at + 20, at + 40, name="autograd::engine::evaluate_function: MmBackward0", tid=AUTOGRAD)
+            if kind in "og":
+                trace.annotation("Optimizer.step#Adam.step", at + 80, at + 100)
+            at += 100
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("kinds", "length"),
+    [
+        ("boo", 300),  # two optimizers of one class share a backward pass
+        ("fgg", 300),  # each with its own backward pass, for one batch
+        ("bbbbo", 500),  # gradients of four backward passes
+        ("fbfbfbfbo", 900),
+        ("fg", 200),
+        ("g", 100),  # without a loader every backward pass with its optimizer step is a step
+    ],
+)
+def test_optimizer_steps_for_one_batch_or_backward_pass_end_one_step(kinds, length):
+    found = steps_of(iterations(Trace(), *kinds))
+    assert set(np.diff(found.start).tolist()[1:]) == {length * US}
+    assert len(found.index) == 4
+
+
+def test_optimizer_steps_that_follow_fetches_unevenly_each_end_a_step():
+    trace = iterations(Trace(), *"fgg", rounds=2)
+    later = iterations(Trace(), *"fggg", rounds=2)
+    trace.events += [{**event, "ts": event["ts"] + 600} for event in later.events]
+    assert len(steps_of(trace).index) == 10
+
+
+def test_the_mark_around_an_optimizer_step_of_the_same_class_is_no_step_of_its_own():
+    trace = Trace()
+    for at in (100, 200, 300, 400):
+        trace.op(at, at + 40, name="autograd::engine::evaluate_function: MmBackward0", tid=AUTOGRAD)
+        trace.annotation("Optimizer.step#SGD.step", at + 50, at + 90)
+        trace.annotation("Optimizer.step#SGD.step", at + 52, at + 88)
+    assert steps_of(trace).end.tolist() == [190 * US, 290 * US, 390 * US, 490 * US]
+
+
+@pytest.mark.parametrize("kinds", ["boo", "fgg", "fg"])
+def test_some_events_written_twice_do_not_change_the_steps(kinds):
+    trace = iterations(steps_with_kernels(*[10] * 8), *kinds, rounds=8)
+    odd = iter(range(10**6))
+    doubled = trace.changed(lambda event: [event, event] if next(odd) % 3 else event)
+    plain, other = steps_of(trace), steps_of(doubled)
+    assert (other.start.tolist(), other.end.tolist(), other.state) == (
+        plain.start.tolist(),
+        plain.end.tolist(),
+        plain.state,
+    )
+
+
+def test_steps_that_hold_an_optimizer_step_are_told_from_those_that_only_accumulate():
+    trace = steps_with_kernels(*[5] * 8)
+    for number in (1, 3, 5, 7):
+        trace.optimizer(1_900 + 1_000 * number, 1_950 + 1_000 * number)
+    assert steps_of(trace).optimizes.tolist() == [False, True] * 4
+    inferred = steps_of(iterations(Trace(), *"bg"))
+    assert inferred.optimizes.all()
 
 
 def working_behind(count):

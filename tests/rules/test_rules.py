@@ -15,9 +15,11 @@ from profilerkit.analysis.facts import (
     SyncFacts,
 )
 from profilerkit.hardware.lookup import lookup
+from profilerkit.model.change import revise
+from profilerkit.model.memory import Memory, MemoryGrowth
 from profilerkit.model.report import Collective
 from profilerkit.model.run import Loader, Series, Trust
-from profilerkit.model.step import Steps
+from profilerkit.model.step import SlowSteps, Steps, StepTimes
 from profilerkit.rules import RULES
 from profilerkit.rules.rule import SMALLEST_SAVING, Fired, MissingData, NotApplicable, Passed
 from profilerkit.rules.runner import run_rules
@@ -141,6 +143,52 @@ def cold(share, steady=20):
     return facts(cold=ColdFacts(share=share, calls=(("cudaFree", 4_000 * MS),)), steady=steady)
 
 
+GB = 10**9
+
+
+def full(ratio, *, in_use=0.9, **memory):
+    """A device of 100 GB of which ``ratio`` is reserved, and ``in_use`` of that allocated at the peak."""
+    known = Memory(
+        peak_reserved_bytes=round(ratio * 100 * GB), capacity_bytes=100 * GB, fragmentation_ratio=1.0 - in_use
+    )
+    return facts(memory=revise(known, **memory))
+
+
+def growing(total, *, of="allocated", grows=True, **memory):
+    """Memory that grew by ``total`` bytes over 100 steps, with room for 50 GB."""
+    slope = total / 100
+    row = MemoryGrowth(
+        of=of,
+        bytes_per_step=slope,
+        low_bytes_per_step=0.9 * slope,
+        high_bytes_per_step=1.1 * slope,
+        n=101,
+        first_step=1,
+        last_step=101,
+        grows=grows,
+        headroom_bytes=50 * GB,
+        steps_to_full=50 * GB / slope,
+        ns_to_full=round(50 * GB / slope * STEP_NS),
+    )
+    return facts(memory=Memory(growth=(row,), **memory))
+
+
+def uneven(cv=0.3, *, p99=None, mean=1.1, part="input.wait", share=0.09, **changes):
+    """Steady steps of which one is ``share`` of the time too long; ``part`` holds nine tenths of that."""
+    slow = SlowSteps(
+        count=1,
+        excess_ns=1_900 * MS,
+        share=share,
+        part=part,
+        part_excess_ns=1_710 * MS if part else None,
+        coverage=0.9 if part else None,
+        first=57,
+        last=57,
+    )
+    times = StepTimes(median=STEP_NS, mean=round(mean * STEP_NS), p99=p99, cv_ratio=cv)
+    return facts(steps=steps(time_ns=times, slow=slow), **changes)
+
+
 FIRES = {
     "CO001": communicating(0.2),
     "CP001": fp32(0.5),
@@ -150,10 +198,13 @@ FIRES = {
     "IN002": alone(0.4),
     "IN009": copying(0.3),
     "ME001": allocating(0.1),
+    "ME003": full(0.95),
+    "ME004": growing(GB),
     "OV001": issuing(0.3),
     "OV002": syncing(8.0),
     "RU001": stalling(0.1),
     "RU003": facts(steady=4),
+    "RU004": uneven(),
 }
 PASSES = {
     "CO001": communicating(0.01),
@@ -164,10 +215,13 @@ PASSES = {
     "IN002": alone(0.01),
     "IN009": facts(copies=CopyFacts(per_step=0.0, bytes_per_step=0.0, time_ns=0.0, exposed_ns=0.0)),
     "ME001": facts(),
+    "ME003": full(0.5),
+    "ME004": growing(GB, grows=False),
     "OV001": facts(),
     "OV002": syncing(1.0, 0.05),
     "RU001": facts(),
     "RU003": facts(),
+    "RU004": facts(),
 }
 MISSING = {
     "CO001": timers_only(world_size=4),
@@ -180,8 +234,11 @@ MISSING = {
     "CP004": timers_only(),
     "IN009": timers_only(),
     "ME001": timers_only(),
+    "ME003": facts(),
+    "ME004": facts(),
     "RU001": facts(steady=5),
     "RU003": facts(steps=NO_STEPS, step_ns=None),
+    "RU004": facts(steps=steps(1, time_ns=StepTimes(median=STEP_NS, mean=STEP_NS))),
 }
 NOT_APPLICABLE = {
     "CO001": facts(),
@@ -191,6 +248,7 @@ NOT_APPLICABLE = {
     "IN002": waiting(0.4),
     "IN009": on_host(),
     "ME001": on_host(),
+    "ME003": on_host(),
     "OV001": replace(issuing(0.5), cold=ColdFacts(share=0.5, calls=())),
     "OV002": on_host(),
 }
@@ -212,10 +270,11 @@ THRESHOLDS = {
     ("RU001", "smallest_share"): (stalling(0.04, kind="logging"), stalling(0.02 - JUST)),
     ("RU003", "fewest_steps"): (facts(steady=7), facts(steady=8)),
     ("RU003", "cold_share"): (cold(0.25), cold(0.25 - JUST)),
-    ("RU003", "mean_ratio"): (
-        facts(steps=steps(mean_ns=round(1.2 * STEP_NS) + 1)),
-        facts(steps=steps(mean_ns=round(1.2 * STEP_NS))),
-    ),
+    ("ME003", "full_ratio"): (full(0.90), full(0.90 - JUST)),
+    ("ME003", "in_use_ratio"): (full(0.95, in_use=0.80 + JUST), full(0.95, in_use=0.80 - JUST)),
+    ("ME004", "smallest_growth_bytes"): (growing(100_000_000), growing(99_999_999)),
+    ("RU004", "largest_cv_ratio"): (uneven(0.15 + JUST), uneven(0.15)),
+    ("RU004", "tail_ratio"): (uneven(0.0, p99=round(1.5 * STEP_NS) + 1), uneven(0.0, p99=round(1.5 * STEP_NS))),
 }
 
 
@@ -260,8 +319,8 @@ def test_a_threshold_lies_where_it_says(code, option):
 
 @pytest.mark.parametrize("code", FIRES)
 def test_no_rule_speaks_within_the_noise_of_the_step_time(code):
-    if code in ("CP008", "RU003"):
-        return  # observations without a saving
+    if code in ("CP008", "ME003", "ME004", "RU003"):
+        return  # observations without a saving, and risks
     noisy = replace(FIRES[code], step_error_ns=0.5 * STEP_NS)
     assert ended(code, noisy) is Passed
 
@@ -700,18 +759,117 @@ def test_the_reason_for_passing_names_the_threshold_that_was_applied():
     assert "5.0 %" in check("RU001", stalling(0.03), smallest_share=0.05).reason
 
 
+def test_where_the_time_of_an_unnamed_stall_goes_is_told():
+    known = stalling(0.1, kind="unnamed", part=None, source="derived")
+    grown = replace(known, stalls=(replace(known.stalls[0], grew="over.python", coverage=0.8),))
+    assert "80 % of it is in one part: host running python" in finding("RU001", grown).why
+    assert "part" not in finding("RU001", known).why
+
+
+# ME003
+
+
+def test_a_risk_states_no_saving_and_no_bound():
+    for found in (finding("ME003", FIRES["ME003"]), finding("ME004", FIRES["ME004"])):
+        assert (found.bound, found.saving) == (None, None)
+        assert found.fix is not None
+
+
+def test_sampled_use_of_a_device_is_an_observation_because_cache_counts():
+    found = finding("ME003", facts(memory=Memory(peak_device_used_bytes=95 * GB, capacity_bytes=100 * GB)))
+    assert (found.confidence, found.fix) == ("low", None)
+    assert "cached" in found.why
+    assert found.title == "Device memory is 95 % full: 4.66 GiB are left"
+
+
+def test_memory_of_the_host_does_not_fill_the_device():
+    known = full(0.95, place="host")
+    assert ended("ME003", known) is MissingData
+
+
+# ME004
+
+
+def test_a_leak_is_told_with_its_rate_and_the_time_to_a_full_memory():
+    found = finding("ME004", growing(GB))
+    assert found.title == (
+        "Allocated memory grows by 9.54 MiB in every step: the device is full in about 5,000 steps, 500 s"
+    )
+    (slope, room) = found.evidence
+    assert (slope.low, slope.high, slope.n, slope.steps) == (0.9 * GB / 100, 1.1 * GB / 100, 101, (1, 101))
+    assert room.value == 50 * GB
+
+
+@pytest.mark.parametrize(
+    ("of", "place", "text"),
+    [
+        ("process", "device", "The process grows by 9.54 MiB in every step: the host is full"),
+        ("device", "device", "The device's memory grows"),
+        ("allocated", "host", "in every step: the host is full"),
+    ],
+)
+def test_it_is_told_which_memory_grows(of, place, text):
+    assert text in finding("ME004", growing(GB, of=of, place=place)).title
+
+
+def test_where_the_allocators_growth_is_known_that_of_the_device_is_not_told_again():
+    rows = [growing(GB, of=of).memory.growth[0] for of in ("allocated", "device", "process")]
+    found = check("ME004", facts(memory=Memory(growth=tuple(rows)))).findings
+    assert [finding.evidence[0].origin for finding in found] == ["[memory] instants", "/proc/self/statm"]
+
+
 # RU003
 
 
-def test_a_short_cold_window_with_outliers_is_told_three_times():
-    known = facts(steps=steps(3, mean_ns=2 * STEP_NS), cold=ColdFacts(share=0.5, calls=(("cudaFree", 4),)))
-    assert len(check("RU003", known).findings) == 3
+def test_a_short_cold_window_is_told_twice():
+    known = facts(steady=3, cold=ColdFacts(share=0.5, calls=(("cudaFree", 4),)))
+    assert len(check("RU003", known).findings) == 2
 
 
 def test_a_guard_states_no_saving_and_no_bound():
     for found in check("RU003", facts(steady=1)).findings:
         assert (found.bound, found.saving, found.fix) == (None, None, None)
         assert "1 steady step was" in found.title
+
+
+# RU004
+
+
+def test_the_part_that_grew_is_told_and_prices_the_slow_steps():
+    found = finding("RU004", uneven())
+    assert found.title == "Step 57 is 1.90 s longer than the others"
+    assert "90 % of that is in one part: waiting for data." in found.why
+    bound = 1 - 1 / 1.1
+    assert (found.saving.expected, found.saving.high) == (pytest.approx(0.9 * bound), pytest.approx(bound))
+    assert found.bound is None
+
+
+def test_slow_steps_whose_part_is_not_known_have_no_saving():
+    found = finding("RU004", uneven(part=None))
+    assert found.saving is None
+    assert "No part of the step holds most of that." in found.why
+
+
+def test_slow_steps_that_are_stalls_with_a_finding_of_their_own_are_not_told_twice():
+    known = uneven(share=0.1, stalls=stalling(0.09).stalls)
+    assert ended("RU004", known) is Passed
+    assert ended("RU004", uneven(share=0.2, stalls=stalling(0.09).stalls)) is Fired
+
+
+def test_slow_steps_that_recur_are_told_with_their_period():
+    known = uneven()
+    slow = revise(known.steps.slow, count=20, period=10, last=199)
+    every = replace(known, steps=revise(known.steps, slow=slow))
+    assert finding("RU004", every).title == "20 steps are 1.90 s longer than the others, every 10 steps"
+
+
+def test_each_doubt_lowers_the_confidence():
+    def sure(steady, *doubts):
+        known = facts({"input.wait": 0.4}, steady=steady, doubts=doubts, loader=Loader(kind="x", num_workers=0))
+        return finding("IN001", known).confidence
+
+    assert [sure(20), sure(20, "a"), sure(20, "a", "b"), sure(20, "a", "b", "c")] == ["high", "medium", "medium", "low"]
+    assert [sure(7), sure(7, "a"), sure(7, "a", "b")] == ["medium", "medium", "low"]
 
 
 def test_all_rules_pass_or_abstain_on_a_run_that_only_computes():

@@ -264,7 +264,7 @@ def test_flow_kinds_are_string_ids(read):
 @pytest.mark.parametrize("cat", [{}, {"cat": "cpu_instant_event"}], ids=["2021", "today"])
 def test_memory_instants_are_kept_and_other_instants_are_not(read, cat):
     instant = {"ph": "i", "s": "t", "pid": 1, "tid": 1, **cat}
-    memory = read(
+    columns = read(
         [
             span(),
             instant | {"name": "[memory]", "ts": 1.5, "args": {"Device Type": 1, "Device Id": 0, "Bytes": 512}},
@@ -272,15 +272,26 @@ def test_memory_instants_are_kept_and_other_instants_are_not(read, cat):
             | {
                 "name": "[memory]",
                 "ts": 2.5,
-                "args": {"Device Type": 0, "Device Id": -1, "Bytes": -512, "Total Allocated": 7, "Total Reserved": 8},
+                "tid": 9,
+                "args": {
+                    "Device Type": 0,
+                    "Device Id": -1,
+                    "Bytes": -512,
+                    "Total Allocated": 7,
+                    "Total Reserved": 8,
+                    "Addr": 139926520725504,
+                },
             },
             instant | {"name": "Iteration Start: PyTorch Profiler", "ts": 3, "s": "g"},
         ]
-    ).memory
+    )
+    memory = columns.memory
     assert memory.ts_ns.tolist() == [1500, 2500]
     assert memory.bytes.tolist() == [512, -512]
     assert (memory.allocated.tolist(), memory.reserved.tolist()) == ([-1, 7], [-1, 8])
     assert (memory.device_type.tolist(), memory.device.tolist()) == ([1, 0], [0, -1])
+    assert memory.address.tolist() == [-1, 139926520725504]
+    assert [columns.threads[thread] for thread in memory.thread] == [("1", "1"), ("1", "9")]
 
 
 def test_metadata_is_read(read):

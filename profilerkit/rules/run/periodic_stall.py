@@ -6,6 +6,7 @@ from typing import ClassVar
 from profilerkit.analysis.facts import Facts, Stall
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.finding import Confidence, Evidence, Finding, Fix
+from profilerkit.model.step import PARTS
 from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, worth_saying
 from profilerkit.units import format_ns, format_ratio
 
@@ -25,12 +26,13 @@ class PeriodicStall(Rule):
 
     Claim: Training stops at intervals: for checkpoints, evaluation, logging, or something that has no name.
     Evidence: Named phases inside the loop, amortised over the steady steps; without names, steps that are longer at a
-        regular distance.
+        regular distance, and the part that grew in them.
     Threshold: 2 % of the steady time.
     Fix: Checkpoints from a background thread; evaluation and logging less often; unnamed stalls: name them first.
     Saving: Bound: the amortised share. Expected: nine tenths of it for checkpoints (a staging copy stays), half of it
         where the work can only be made rarer.
-    Traps: A window of ten traced steps seldom holds one: this needs the step timers of the whole run.
+    Traps: A window of ten traced steps seldom holds one: this needs the step timers of the whole run. Steps that are
+        longer because gradients are accumulated in the others are no stall.
     Confidence: High for named phases, medium for unnamed ones.
     """
 
@@ -75,7 +77,7 @@ class PeriodicStall(Rule):
             facts,
             bound="overhead-bound",
             title=f"{label} stops training for {format_ns(stall.excess_ns)} {every}",
-            why=f"Spread over all steady steps that is {format_ratio(stall.share)} of the time.",
+            why=f"Spread over all steady steps that is {format_ratio(stall.share)} of the time.{_grown(stall)}",
             evidence=(
                 Evidence(
                     label=f"{label}, time per occurrence",
@@ -103,6 +105,13 @@ class PeriodicStall(Rule):
             fix=_FIX.get(stall.kind, unnamed),
             confirm="The long steps must be gone from the per-step figure.",
         )
+
+
+def _grown(stall: Stall) -> str:
+    """Where the extra time of longer steps goes, as a sentence; empty where it is not known or in the stall's name."""
+    if stall.grew is None or stall.coverage is None or stall.part is not None:
+        return ""
+    return f" {format_ratio(stall.coverage)} of it is in one part: {PARTS[stall.grew][1].lower()}."
 
 
 def _how_often(stall: Stall) -> str:

@@ -6,20 +6,20 @@ from typing import ClassVar
 from profilerkit.analysis.facts import Facts
 from profilerkit.model.finding import Evidence, Finding
 from profilerkit.rules.rule import STEPS_FOR_HIGH, Fired, MissingData, Passed, Result, Rule, finding_for
-from profilerkit.units import format_ns, format_ratio
+from profilerkit.units import format_ratio
 
 
 @dataclass(frozen=True)
 class UnsteadyWindow(Rule):
     """Steady-window guard (R56).
 
-    Claim: Some steps are warm-up, too few are steady, or a few outliers carry the mean.
-    Evidence: Steady steps left after the drops; first-use calls in the window; mean against median step.
-    Threshold: Fewer than 8 steady steps; first-use work above a quarter of the window; mean above 1.2 medians.
+    Claim: Some steps are warm-up, or too few are steady.
+    Evidence: Steady steps left after the drops; first-use calls in the window.
+    Threshold: Fewer than 8 steady steps; first-use work above a quarter of the window.
     Fix: Record more steps after the warm-up.
     Saving: None: this is a guard, not an optimisation.
     Traps: A sequence-length curriculum changes the step on purpose. Most traces people send hold one to six steps and
-        still deserve a verdict, with less confidence.
+        still deserve a verdict, with less confidence. Outliers among the steady steps are RU004's.
     Confidence: High for the observation.
     """
 
@@ -30,13 +30,12 @@ class UnsteadyWindow(Rule):
 
     fewest_steps: int = STEPS_FOR_HIGH
     cold_share: float = 0.25
-    mean_ratio: float = 1.2
 
     def check(self, facts: Facts) -> Result:
-        """Fires for a short, cold or outlier-ridden window."""
+        """Fires for a short or cold window."""
         if facts.steps.time_ns is None:
             return MissingData("no step was found", "call prof.step(), or profiler.step() when tracing by hand")
-        findings = [*self._cold(facts), *self._short(facts), *self._outliers(facts)]
+        findings = [*self._cold(facts), *self._short(facts)]
         if findings:
             return Fired(tuple(findings))
         return Passed(f"{facts.steps.steady} of {facts.steps.count} steps are steady")
@@ -78,31 +77,6 @@ class UnsteadyWindow(Rule):
                 evidence=(
                     Evidence(
                         label="Steady steps", value=steady, unit="count", source="measured", origin=facts.steps.found_by
-                    ),
-                ),
-                at_most="high",
-            )
-        ]
-
-    def _outliers(self, facts: Facts) -> list[Finding]:
-        times = facts.steps.time_ns
-        if times is None or times.mean <= self.mean_ratio * times.median:
-            return []
-        return [
-            finding_for(
-                facts,
-                bound=None,
-                title=f"A few slow steps raise the mean to {format_ns(times.mean)} over a median of "
-                f"{format_ns(times.median)}",
-                why="Shares are of the mean; the typical step is shorter.",
-                evidence=(
-                    Evidence(
-                        label="Mean / median step",
-                        value=times.mean / times.median,
-                        unit="×",
-                        source="measured",
-                        origin="step times",
-                        n=facts.steps.steady,
                     ),
                 ),
                 at_most="high",

@@ -61,8 +61,8 @@ _SPANS: Dtypes = {
 _SHAPES = ("input_dims", "input_types", "concrete_inputs")
 _FLOWS: Dtypes = {"id": np.int64, "kind": np.int32, "starts": np.bool_, "ts_ns": np.int64, "thread": np.int32}
 _MEMORY: Dtypes = {
-    **dict.fromkeys(("ts_ns", "bytes", "allocated", "reserved"), np.int64),
-    **dict.fromkeys(("device_type", "device"), np.int32),
+    **dict.fromkeys(("ts_ns", "bytes", "allocated", "reserved", "address"), np.int64),
+    **dict.fromkeys(("device_type", "device", "thread"), np.int32),
 }
 # Events are only named when they were rejected; a report shows no more of them.
 _REJECTED_NAMED = 5
@@ -292,10 +292,12 @@ class ColumnBuilder:
     def _add_memory(self, instants: list[Instant], stamps: Stamps) -> None:
         sized = [event.name == "[memory]" and event.args.bytes is not None for event in instants]
         args = [event.args for event in instants]
+        pairs = zip([event.pid for event in instants], [event.tid for event in instants], strict=True)
         values: Values = {
             name: whole_numbers(list(map(attrgetter(name), args)))
-            for name in ("bytes", "allocated", "reserved", "device_type", "device")
+            for name in ("bytes", "allocated", "reserved", "device_type", "device", "address")
         }
+        values["thread"] = small_numbers(list(map(self.threads.__getitem__, pairs)))
         values |= {name: as_int32(values[name]) for name in ("device_type", "device")}
         values["ts_ns"] = stamps[0]
         self._memory.append(values, keep=clocks.is_time(stamps[1]) & np.array(sized))

@@ -56,6 +56,7 @@ class InstantArgs(msgspec.Struct, gc=False, frozen=True):
     reserved: Id = field(default=-1, name="Total Reserved")
     device_type: Id = field(default=-1, name="Device Type")
     device: Id = field(default=-1, name="Device Id")
+    address: Id = field(default=-1, name="Addr")
 
 
 class MetadataArgs(msgspec.Struct, gc=False, frozen=True):

@@ -1,0 +1,81 @@
+"""The steps of one rank as arrays, and what is longer in some of them than in the others."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.stats import median
+
+Mask = npt.NDArray[np.bool_]
+
+#: A part did it when it holds at least this share of what some steps take more (the coverage that a late rank's cause
+#: needs as well).
+LEAST_COVERAGE = 0.6
+#: Fewer steps of a kind say nothing about how long that kind is.
+FEWEST_TO_LEVEL = 3
+
+
+@dataclass(frozen=True, slots=True)
+class StepSeries:
+    """Every step of a rank; arrays are ``(n_steps,)``, times int64 ns.
+
+    Attributes:
+        index: step numbers.
+        time: start to next start.
+        steady: the judged steps.
+        optimizes: steps that hold an optimizer step; where gradients are accumulated they are longer by nature.
+        parts: part to its time, as far as steps are split.
+    """
+
+    index: I64
+    time: I64
+    steady: Mask
+    optimizes: Mask
+    parts: Mapping[str, I64]
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """The part that is most longer in some steps, by how much, and its share of all that they take more."""
+
+    part: str
+    excess_ns: float
+    coverage: float
+
+
+def what_grew(series: StepSeries, slow: Mask, usual: Mask) -> Grown | None:
+    """The part with the largest difference between the means of the ``slow`` and the ``usual`` steps.
+
+    ``None`` without usual steps or parts, or when no part holds ``LEAST_COVERAGE`` of the difference.
+
+    >>> slow = np.array([False, False, True])
+    >>> parts = {"input.wait": np.array([1, 1, 19]), "over.gc": np.array([0, 0, 2])}
+    >>> what_grew(StepSeries(np.arange(3), np.array([10, 10, 30]), slow, slow, parts), slow, ~slow)
+    Grown(part='input.wait', excess_ns=18.0, coverage=0.9)
+    """
+    if not usual.any() or not series.parts:
+        return None
+    total = float(series.time[slow].mean() - series.time[usual].mean())
+    grown = {part: float(spent[slow].mean() - spent[usual].mean()) for part, spent in series.parts.items()}
+    part = max(grown, key=lambda name: grown[name])
+    if total <= 0 or grown[part] < LEAST_COVERAGE * total:
+        return None
+    return Grown(part, grown[part], min(grown[part] / total, 1.0))
+
+
+def levelled(values: I64, optimizes: Mask) -> I64:
+    """``values`` with the fewer of steps with and without an optimizer step brought to the median of the others.
+
+    A copy; unchanged where fewer than ``FEWEST_TO_LEVEL`` steps are of one kind.
+
+    >>> levelled(np.array([10, 10, 16, 10, 10, 16, 10, 10, 19]), np.array([False, False, True] * 3)).tolist()
+    [10, 10, 10, 10, 10, 10, 10, 10, 13]
+    """
+    out = values.copy()
+    fewer = optimizes if 2 * np.count_nonzero(optimizes) <= len(optimizes) else ~optimizes
+    if np.count_nonzero(fewer) >= FEWEST_TO_LEVEL:
+        out[fewer] -= round(median(values[fewer]) - median(values[~fewer]))
+    return out

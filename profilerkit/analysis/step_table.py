@@ -1,0 +1,88 @@
+"""The steps of a rank as the report tells them: their times, a row for each, and the slow ones."""
+
+import numpy as np
+
+from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.leaves import LEAVES
+from profilerkit.analysis.slow_steps import slow_steps
+from profilerkit.analysis.stats import median, quantile
+from profilerkit.analysis.step_log import StepLog
+from profilerkit.analysis.step_series import StepSeries
+from profilerkit.analysis.steps import shown_rows
+from profilerkit.analysis.trace_facts import TraceFacts
+from profilerkit.analysis.warmup_cause import warmup_cost
+from profilerkit.model.step import StepRow, Steps, StepState, StepTimes, Warmup
+
+#: With fewer values their 99th percentile is hardly more than the largest.
+FEWEST_FOR_P99 = 100
+#: What is told where nothing was recorded.
+NO_STEPS = Steps(count=0, steady=0, dropped={}, found_by="nothing", inferred=True, time_ns=None)
+
+
+def trace_series(trace: TraceFacts) -> StepSeries:
+    """The trace's steps and the parts that any of them has."""
+    found, per_step = trace.steps, trace.partition.per_step
+    parts = {LEAVES[leaf]: per_step[:, leaf] for leaf in np.flatnonzero(per_step.any(axis=0))}
+    return StepSeries(found.index, found.end - found.start, found.judged, found.optimizes, parts)
+
+
+def log_steps(log: StepLog, series: StepSeries, found_by: str) -> Steps:
+    """Steps as the timers saw them: waits, phases and collections are split off, the rest is one remainder."""
+    warmup = warmup_cost(log.state, log.time, {"the first batches": log.wait})
+    return _told(series, log.start, log.state, found_by, warmup, inferred=log.inferred)
+
+
+def trace_steps(trace: TraceFacts, series: StepSeries) -> Steps:
+    """Steps as the trace holds them, split into leaves."""
+    found = trace.steps
+    return _told(series, found.start, found.state, found.found_by, trace.warmup, inferred=found.inferred)
+
+
+def _told(
+    series: StepSeries,
+    start: I64,
+    state: tuple[StepState, ...],
+    found_by: str,
+    warmup: Warmup | None,
+    *,
+    inferred: bool,
+) -> Steps:
+    count = len(series.index)
+    shown = shown_rows(count)
+    rows = tuple(
+        StepRow(
+            index=int(series.index[row]),
+            start_ns=int(start[row]),
+            time_ns=int(series.time[row]),
+            state=state[row],
+            parts={part: int(spent[row]) for part, spent in series.parts.items() if spent[row]},
+        )
+        for row in shown
+    )
+    dropped = [reason for reason in dict.fromkeys(state) if reason != "steady"]
+    return Steps(
+        count=count,
+        steady=state.count("steady"),
+        dropped={reason: state.count(reason) for reason in dropped},
+        found_by=found_by,
+        inferred=inferred,
+        time_ns=_times(series.time[series.steady]),
+        warmup=warmup,
+        rows=rows,
+        thinned=len(rows) < count,
+        slow=slow_steps(series),
+    )
+
+
+def _times(values: I64) -> StepTimes | None:
+    if not len(values):
+        return None
+    several, mean = len(values) > 1, float(values.mean())
+    return StepTimes(
+        median=round(median(values)),
+        mean=round(mean),
+        p10=round(quantile(values, 0.1)) if several else None,
+        p90=round(quantile(values, 0.9)) if several else None,
+        p99=round(quantile(values, 0.99)) if len(values) >= FEWEST_FOR_P99 else None,
+        cv_ratio=float(values.std(ddof=1)) / mean if several and mean else None,
+    )

@@ -1,0 +1,105 @@
+"""ME004 (R28): memory in use grows from step to step."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.model.finding import Evidence, Finding, Fix
+from profilerkit.model.memory import MemoryGrowth, Tracked
+from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for
+from profilerkit.units import format_bytes, format_count, format_ns
+
+_WORDS: dict[Tracked, tuple[str, str, str]] = {
+    "allocated": ("Allocated memory", "the device", "[memory] instants"),
+    "device": ("The device's memory", "the device", "NVML, all processes"),
+    "process": ("The process", "the host", "/proc/self/statm"),
+}
+
+
+@dataclass(frozen=True)
+class GrowingMemory(Rule):
+    """Creep or leak (R28).
+
+    Claim: Memory in use grows from step to step, and does not stop.
+    Evidence: Theil-Sen slope with its 99 % interval: of the least allocated memory of each traced step, or of the
+        sampled memory of the device and of the process.
+    Threshold: The interval lies above zero, the last third of the steps gains at least half of what the third before it
+        gained, and the growth over the judged steps is at least 100 MB.
+    Fix: Keep numbers instead of tensors with their graph, and clear what collects them.
+    Saving: None: this is a risk, not lost time. Steps to a full memory are headroom / slope.
+    Traps: Sequences that get longer from step to step; a cache of data that the run fills on purpose.
+    Confidence: Medium.
+    """
+
+    code: ClassVar[str] = "ME004"
+    name: ClassVar[str] = "growing_memory"
+    family: ClassVar[str] = "memory"
+    summary: ClassVar[str] = "Memory in use grows from step to step"
+
+    smallest_growth_bytes: int = 100_000_000
+
+    def check(self, facts: Facts) -> Result:
+        """Fires once per memory that grows; what the device holds is not told where the allocator's growth is."""
+        growth = facts.memory.growth
+        if not growth:
+            return MissingData(
+                "memory was not recorded over enough steps", "record the whole run: profilerkit.profile(...)"
+            )
+        large = {row.of: row for row in growth if row.grows and row.total_bytes >= self.smallest_growth_bytes}
+        if "allocated" in large:
+            large.pop("device", None)
+        if large:
+            return Fired(tuple(self._finding(facts, row) for row in large.values()))
+        most = max(growth, key=lambda row: row.total_bytes if row.grows else 0.0)
+        grown = f"it grew by {format_bytes(most.total_bytes)}" if most.grows else "it does not grow for good"
+        return Passed(f"{grown} over {format_count(most.last_step - most.first_step)} steps")
+
+    def _finding(self, facts: Facts, row: MemoryGrowth) -> Finding:
+        what, whole, origin = _WORDS[row.of]
+        if row.of == "allocated" and facts.memory.place == "host":
+            whole = "the host"
+        full = ""
+        if row.steps_to_full is not None and row.ns_to_full is not None:
+            full = f": {whole} is full in about {format_count(round(row.steps_to_full))} steps"
+            full += f", {format_ns(row.ns_to_full)}"
+        return finding_for(
+            facts,
+            bound=None,
+            title=f"{what} grows by {format_bytes(row.bytes_per_step)} in every step{full}",
+            why="The growth goes on through all judged steps: it is neither a jump nor a cache that fills up.",
+            evidence=(
+                Evidence(
+                    label=f"{what}, growth per step",
+                    value=row.bytes_per_step,
+                    unit="bytes",
+                    source="derived",
+                    origin=origin,
+                    n=row.n,
+                    low=row.low_bytes_per_step,
+                    high=row.high_bytes_per_step,
+                    rank=facts.rank.rank,
+                    steps=(row.first_step, row.last_step),
+                ),
+                *(
+                    (
+                        Evidence(
+                            label=f"Room left in the memory of {whole}",
+                            value=row.headroom_bytes,
+                            unit="bytes",
+                            source="derived",
+                            origin=origin,
+                            rank=facts.rank.rank,
+                        ),
+                    )
+                    if row.headroom_bytes is not None
+                    else ()
+                ),
+            ),
+            at_most="medium",
+            fix=Fix(
+                text="Keep `loss.item()` or `loss.detach()` instead of `loss`, and clear lists and hooks that collect "
+                "tensors.",
+                code="total += loss.detach()",
+            ),
+            confirm="The memory of the last steps must be that of the first.",
+        )

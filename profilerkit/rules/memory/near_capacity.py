@@ -1,0 +1,77 @@
+"""ME003 (R27): the device's memory is almost full."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.model.finding import Evidence, Fix
+from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for
+from profilerkit.units import format_bytes, format_ratio
+
+
+@dataclass(frozen=True)
+class NearCapacity(Rule):
+    """Near capacity (R27).
+
+    Claim: The run is close to running out of device memory.
+    Evidence: Peak of the reserved memory against the capacity, and how much of it is in use at the peak; without
+        memory instants the sampled use of the device.
+    Threshold: 90 % of the capacity reserved, and at least 80 % of what is reserved in use.
+    Fix: Recompute activations, accumulate smaller batches, 16-bit activations, or shard the state.
+    Saving: None: this is a risk, not lost time.
+    Traps: Reserved memory that is not in use is a cache and harmless. Samples cannot tell cache from need, and hold
+        what other processes use: they are an observation without a fix.
+    Confidence: High from memory instants, low from samples.
+    """
+
+    code: ClassVar[str] = "ME003"
+    name: ClassVar[str] = "near_capacity"
+    family: ClassVar[str] = "memory"
+    summary: ClassVar[str] = "The device's memory is almost full"
+
+    full_ratio: float = 0.90
+    in_use_ratio: float = 0.80
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when most of the device's memory is reserved and in use."""
+        memory = facts.memory
+        if facts.mode == "cpu" and memory.capacity_bytes is None:
+            return NotApplicable("no device")
+        on_device = memory.peak_reserved_bytes if memory.place == "device" else None
+        used = on_device if on_device is not None else memory.peak_device_used_bytes
+        if used is None or not memory.capacity_bytes:
+            return MissingData("the device's memory was not recorded", "torch.profiler: profile_memory=True")
+        ratio = used / memory.capacity_bytes
+        if ratio < self.full_ratio:
+            return Passed(f"at most {format_ratio(ratio)} of the device's memory is taken")
+        idle = memory.fragmentation_ratio or 0.0
+        if on_device is not None and 1.0 - idle < self.in_use_ratio:
+            return Passed(f"{format_ratio(idle)} of the reserved memory is not in use at the peak")
+        return self._fired(facts, used, memory.capacity_bytes, by_allocator=on_device is not None)
+
+    def _fired(self, facts: Facts, used: int, capacity: int, *, by_allocator: bool) -> Result:
+        fix = Fix(text="Recompute activations, or accumulate smaller batches; then 16-bit activations or sharding.")
+        why = "A longer sequence or a larger batch than any in these steps would not fit."
+        if not by_allocator:
+            why = "How much of it is only cached was not recorded; `profile_memory=True` tells."
+        finding = finding_for(
+            facts,
+            bound=None,
+            title=f"Device memory is {format_ratio(used / capacity)} full: {format_bytes(capacity - used)} are left",
+            why=why,
+            evidence=(
+                Evidence(
+                    label="Peak reserved memory" if by_allocator else "Peak use of the device",
+                    value=used,
+                    unit="bytes",
+                    source="measured",
+                    origin="[memory] instants" if by_allocator else "NVML, all processes",
+                    rank=facts.rank.rank,
+                ),
+                Evidence(label="Capacity", value=capacity, unit="bytes", source="measured", origin="device properties"),
+            ),
+            at_most="high" if by_allocator else "low",
+            fix=fix if by_allocator else None,
+            confirm=f"The peak must fall below {format_ratio(self.full_ratio)} of the capacity.",
+        )
+        return Fired((finding,))

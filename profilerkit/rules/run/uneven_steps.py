@@ -1,0 +1,105 @@
+"""RU004 (R57): some steps are much longer than the others."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.whatif import saving
+from profilerkit.model.finding import Evidence, Saving
+from profilerkit.model.step import PARTS, SlowSteps, StepTimes
+from profilerkit.rules.rule import (
+    SMALLEST_SAVING,
+    Fired,
+    MissingData,
+    Passed,
+    Result,
+    Rule,
+    finding_for,
+    worth_saying,
+)
+from profilerkit.units import format_count, format_ns, format_ratio
+
+
+@dataclass(frozen=True)
+class UnevenSteps(Rule):
+    """Step-time jitter (R57).
+
+    Claim: Some steps are much longer than the median one and raise the mean.
+    Evidence: Coefficient of variation and 99th percentile of the steady steps; the part that grew in steps longer than
+        1.3 times the median.
+    Threshold: Coefficient of variation above 0.15, or 99th percentile above 1.5 times the median.
+    Fix: None of its own: the part that grew has its rule.
+    Saving: Bound: 1 - median / mean. Expected: that times the share of the excess which the part that grew holds; none
+        where no part holds most of it.
+    Traps: Stalls that recur and have a finding of their own are left out. Batches of different sizes differ on purpose.
+        Shares are of the mean; the typical step is shorter.
+    Confidence: Medium.
+    """
+
+    code: ClassVar[str] = "RU004"
+    name: ClassVar[str] = "uneven_steps"
+    family: ClassVar[str] = "run"
+    summary: ClassVar[str] = "Some steps are much longer than the others"
+
+    largest_cv_ratio: float = 0.15
+    tail_ratio: float = 1.5
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when the steps spread and slow ones that nothing else explains raise the mean."""
+        times, slow = facts.steps.time_ns, facts.steps.slow
+        if times is None or times.cv_ratio is None:
+            return MissingData("one step has no spread", "record at least 10 steps")
+        if not self._spread(times):
+            return Passed(f"steps vary by {format_ratio(times.cv_ratio)}")
+        bound = 1.0 - times.median / times.mean if times.mean else 0.0
+        if slow is None or not worth_saying(facts, bound):
+            return Passed(f"slow steps raise the mean by {format_ratio(max(bound, 0.0))} of it")
+        if slow.share - sum(stall.share for stall in facts.stalls) < SMALLEST_SAVING:
+            return Passed("the slow steps are stalls that recur, which have a rule of their own")
+        return self._fired(facts, times, slow, bound)
+
+    def _spread(self, times: StepTimes) -> bool:
+        tail = times.p99 is not None and times.p99 > self.tail_ratio * times.median
+        return tail or (times.cv_ratio is not None and times.cv_ratio > self.largest_cv_ratio)
+
+    def _fired(self, facts: Facts, times: StepTimes, slow: SlowSteps, bound: float) -> Result:
+        which = f"Step {slow.first} is" if slow.count == 1 else f"{format_count(slow.count)} steps are"
+        every = f", every {slow.period} steps" if slow.period else ""
+        cause = "No part of the step holds most of that."
+        if slow.part is not None and slow.coverage is not None:
+            cause = f"{format_ratio(slow.coverage)} of that is in one part: {PARTS[slow.part][1].lower()}."
+        finding = finding_for(
+            facts,
+            bound=None,
+            title=f"{which} {format_ns(slow.excess_ns)} longer than the others{every}",
+            why=f"{cause} The mean step is {format_ns(times.mean)}, the median {format_ns(times.median)}.",
+            evidence=(
+                Evidence(
+                    label="Time of a slow step beyond the others, mean",
+                    value=slow.excess_ns,
+                    unit="ns",
+                    source="derived",
+                    origin="length of the steps",
+                    n=slow.count,
+                    rank=facts.rank.rank,
+                    steps=(slow.first, slow.last),
+                ),
+                Evidence(
+                    label="Coefficient of variation of the steps",
+                    value=times.cv_ratio,
+                    unit="ratio",
+                    source="derived",
+                    origin="length of the steps",
+                    n=facts.steps.steady,
+                    rank=facts.rank.rank,
+                ),
+            ),
+            at_most="medium",
+            saving=self._saving(facts, slow, bound),
+            confirm="The slow steps must be gone from the per-step figure.",
+        )
+        return Fired((finding,))
+
+    def _saving(self, facts: Facts, slow: SlowSteps, bound: float) -> Saving | None:
+        expected = bound * (slow.coverage or 0.0)
+        return saving(facts, expected, bound) if expected >= SMALLEST_SAVING else None
