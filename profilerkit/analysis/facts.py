@@ -110,7 +110,8 @@ class ChainFacts:
 class CommFacts:
     """Collectives per steady step: total, exposed, and what compute there is to hide behind.
 
-    ``small_ratio`` is the share of their time in collectives below 1 MB, ``None`` without sizes.
+    ``small_ratio`` is the share of their time in collectives below 1 MB, ``None`` without sizes;
+    ``unclassified_ratio`` the share of it in events of which the collective is not known.
     """
 
     per_step: float
@@ -119,6 +120,7 @@ class CommFacts:
     alone_compute_ns: float
     small_ratio: float | None
     table: tuple[Collective, ...]
+    unclassified_ratio: float = 0.0
 
     @property
     def overlap_ratio(self) -> float:
