@@ -40,7 +40,7 @@ class Registry:
     def kind(self, name: str) -> str:
         """The collective that a kernel's name, an annotation or ``Collective name`` stands for.
 
-        >>> [built_in().kind(name) for name in ("ncclDevKernel_AllReduce_Sum_f32", "nccl:_all_gather_base", "rccl_main")]
+        >>> [built_in().kind(name) for name in ("ncclDevKernel_AllReduce_Sum", "nccl:_all_gather_base", "rccl_main")]
         ['all_reduce', 'all_gather', 'unknown']
         """
         own = self._custom_kind(name)

@@ -68,16 +68,14 @@ def _shape(dims: str, types: str) -> Shape | None:
         return None
     for size, name in zip(sizes, names, strict=False):
         dtype = _C_TYPES.get(name) if isinstance(name, str) else None
-        if (
-            dtype
-            and isinstance(size, list)
-            and size
-            and all(isinstance(n, int) and 0 <= n <= _MOST_BYTES for n in size)
-        ):
-            count = _ELEMENT_BYTES[dtype]
-            for length in size:
-                count = min(count * length, _MOST_BYTES)
-            return Shape(dtype, count) if count else None
+        if not dtype or not isinstance(size, list) or not size:
+            continue
+        count = _ELEMENT_BYTES[dtype]
+        for length in size:
+            if not isinstance(length, int) or not 0 <= length <= _MOST_BYTES:
+                return None
+            count = min(count * length, _MOST_BYTES)
+        return Shape(dtype, count) if count else None
     return None
 
 
