@@ -77,6 +77,7 @@ def analyze(
         memory=facts.memory,
         trust=facts.trust,
         run=_describe(places, record, facts, ranks, __version__),
+        communication=facts.communication,
     )
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from profilerkit.model.communication import Communication
 from profilerkit.model.finding import Finding, Outcome, Source
 from profilerkit.model.run import Run, Trust
 from profilerkit.model.step import Part, Rank, Steps
@@ -91,6 +92,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     memory: Memory
     trust: Trust
     run: Run
+    communication: Communication | None = None
 
     def findings(self) -> list[tuple[Outcome, Finding]]:
         """All findings with the outcome they belong to, largest expected saving first."""
