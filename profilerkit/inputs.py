@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from profilerkit.analysis.communication.registry import Registry
 from profilerkit.analysis.rank_facts import RankFacts, rank_facts
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.errors import UnreadableInputError, UsageError
@@ -41,10 +42,23 @@ class Recording:
         return len(known) + sum(entry.rank is None for entry in self.ranks)
 
 
-def read_inputs(paths: Sequence[Path], *, strict: bool = False, device: str | None = None) -> Recording:
-    """Everything that can be read of the paths; with ``strict`` the first damage of a trace is an error.
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How traces are read.
 
-    ``device`` is a device name that overrides those in the traces.
+    Attributes:
+        strict: the first damage of a trace is an error.
+        device: a device name that overrides those in the traces.
+        registry: which kernels are communication; ``None`` means the built-in table.
+    """
+
+    strict: bool = False
+    device: str | None = None
+    registry: Registry | None = None
+
+
+def read_inputs(paths: Sequence[Path], reading: Reading) -> Recording:
+    """Everything that can be read of the paths.
 
     Raises:
         UsageError: no path, the same file twice, or a run directory together with anything else.
@@ -55,7 +69,7 @@ def read_inputs(paths: Sequence[Path], *, strict: bool = False, device: str | No
     require_existing(paths)
     runs = [path for path in paths if is_run_directory(path)]
     if not runs:
-        return _read_traces(paths, strict, device)
+        return _read_traces(paths, reading)
     if len(paths) > 1:
         other = next(path for path in paths if path is not runs[0])
         raise UsageError(
@@ -63,7 +77,7 @@ def read_inputs(paths: Sequence[Path], *, strict: bool = False, device: str | No
             cause=f"{runs[0]} is a run directory, and {other} was named too",
             hint="analyze each of them by itself",
         )
-    return _read_run(runs[0], strict, device)
+    return _read_run(runs[0], reading)
 
 
 def require_existing(paths: Iterable[Path]) -> None:
@@ -77,7 +91,7 @@ def require_existing(paths: Iterable[Path]) -> None:
             )
 
 
-def _read_run(path: Path, strict: bool, device: str | None) -> Recording:
+def _read_run(path: Path, reading: Reading) -> Recording:
     run = read_run(path)
     if not run.ranks:
         raise UnreadableInputError(
@@ -85,44 +99,46 @@ def _read_run(path: Path, strict: bool, device: str | None) -> Recording:
             cause=f"it has {MANIFEST} but the files of no rank",
             hint="record again; if the files were copied, copy the rank_* directories too",
         )
-    ranks = [_rank_of_run(entry, strict, device) for entry in run.ranks]
+    ranks = [_rank_of_run(entry, reading) for entry in run.ranks]
     usable = [entry for entry in ranks if entry.log is not None or entry.trace is not None]
     return Recording(usable or ranks[:1], run, run.notes)
 
 
-def _rank_of_run(entry: RankRecord, strict: bool, device: str | None) -> RankFacts:
+def _rank_of_run(entry: RankRecord, reading: Reading) -> RankFacts:
     """The rank with its first readable trace; a damaged one costs itself, not the timers, and is said in the notes.
 
-    With ``strict`` it is an error.
+    With ``reading.strict`` it is an error.
     """
     notes: list[str] = []
     for status, path in entry.windows:
         if not status.ok or path is None:
             continue
         try:
-            columns = read_trace(path, strict=strict)
+            columns = read_trace(path, strict=reading.strict)
         except UnreadableInputError as error:
-            if strict:
+            if reading.strict:
                 raise
             notes.append(f"{path.parent.name}/{path.name} cannot be read: {error.cause or error.what}")
             continue
-        trace = trace_facts(columns, (status.first_step, status.last_step), device)
+        trace = trace_facts(
+            columns, (status.first_step, status.last_step), device=reading.device, registry=reading.registry
+        )
         return rank_facts(entry.path.name, trace, revise(entry, notes=(*entry.notes, *notes)))
     return rank_facts(entry.path.name, None, revise(entry, notes=(*entry.notes, *notes)))
 
 
-def _read_traces(paths: Sequence[Path], strict: bool, device: str | None) -> Recording:
+def _read_traces(paths: Sequence[Path], reading: Reading) -> Recording:
     """Files that were named must be traces; of a directory the others are left out, and that is said."""
     named = [path for path in paths if not path.is_dir()]
     found = [file for path in paths if path.is_dir() for file in _traces_in(path)]
     _check_distinct([*named, *found])
-    ranks = [_rank_of_trace(path, strict, device) for path in named]
+    ranks = [_rank_of_trace(path, reading) for path in named]
     left_out: list[tuple[Path, UnreadableInputError]] = []
     for path in found:
         try:
-            ranks.append(_rank_of_trace(path, strict, device))
+            ranks.append(_rank_of_trace(path, reading))
         except UnreadableInputError as error:
-            if strict:
+            if reading.strict:
                 raise
             left_out.append((path, error))
     if not ranks:
@@ -137,8 +153,12 @@ def _read_traces(paths: Sequence[Path], strict: bool, device: str | None) -> Rec
     return Recording(ranks, None, (*_left_out_notes(left_out), *_same_rank_notes(ranks)))
 
 
-def _rank_of_trace(path: Path, strict: bool, device: str | None) -> RankFacts:
-    return rank_facts(path.name, trace_facts(read_trace(path, strict=strict), device=device), None)
+def _rank_of_trace(path: Path, reading: Reading) -> RankFacts:
+    return rank_facts(
+        path.name,
+        trace_facts(read_trace(path, strict=reading.strict), device=reading.device, registry=reading.registry),
+        None,
+    )
 
 
 def _traces_in(directory: Path) -> list[Path]:

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profilerkit.analysis.collectives import comm_facts
+from profilerkit.analysis.communication.comm_facts import comm_facts
+from profilerkit.analysis.communication.log import CollectiveLog, collective_log
+from profilerkit.analysis.communication.registry import Registry, built_in
 from profilerkit.analysis.compute_facts import compute_facts
 from profilerkit.analysis.compute_leaves import compute_leaves
 from profilerkit.analysis.device import device_window
@@ -75,6 +77,7 @@ class TraceFacts:
     math: MathFacts | None
     chains: ChainFacts | None
     comm: CommFacts | None
+    collectives: CollectiveLog | None
     cold: ColdFacts | None
     launches: LaunchFacts | None
     warmup: Warmup | None
@@ -101,13 +104,23 @@ class TraceFacts:
         return totals
 
 
-def trace_facts(columns: TraceColumns, whole: tuple[int, int] | None = None, device: str | None = None) -> TraceFacts:
+def trace_facts(
+    columns: TraceColumns,
+    whole: tuple[int, int] | None = None,
+    *,
+    device: str | None = None,
+    registry: Registry | None = None,
+) -> TraceFacts:
     """Analyse one trace. Steps outside the steady window are partitioned too, for the step table.
 
-    ``whole``: first and last step number that capture knows to be whole. ``device``: a device name that overrides the
-    one in the trace.
+    Args:
+        columns: the trace.
+        whole: first and last step number that capture knows to be whole.
+        device: a device name that overrides the one in the trace.
+        registry: which names are communication; the built-in one unless given.
     """
-    names, kinds = HostNames.of(columns), KernelNames.of(columns)
+    registry = registry or built_in()
+    names, kinds = HostNames.of(columns), KernelNames.of(columns, registry)
     launches = launch_of(columns)
     steps = find_steps(columns, names, whole, launches)
     all_steps = Spans(steps.start, steps.end)
@@ -124,6 +137,8 @@ def trace_facts(columns: TraceColumns, whole: tuple[int, int] | None = None, dev
     run_rows = np.flatnonzero(judged & ran)
     time_ns = columns.dur_ns[run_rows] if on_gpu else self_times(columns, run_rows)
     busy = union(columns.ts_ns[ran], columns.end_ns[ran]) if on_gpu else EMPTY
+    on_device = ran if on_gpu else None
+    collectives = collective_log(columns, kinds.communication, launches, registry, device=on_device)
     return TraceFacts(
         meta=columns.meta,
         damage=columns.damage,
@@ -141,7 +156,8 @@ def trace_facts(columns: TraceColumns, whole: tuple[int, int] | None = None, dev
         allocator=allocator_facts(columns, names, judged, count) if on_gpu else None,
         math=math_facts(columns, kinds, run_rows, steady_ns, properties) if on_gpu else None,
         chains=chain_facts(columns, kinds, run_rows, window) if on_gpu else None,
-        comm=comm_facts(columns, kinds, window, judged, device=ran if on_gpu else None),
+        comm=comm_facts(columns, kinds.communication, window, collectives, parts, device=on_device),
+        collectives=collectives,
         cold=cold_facts(columns, names, steps, busy) if on_gpu else None,
         launches=launch_facts(columns, launches) if on_gpu else None,
         warmup=warmup_cost(
