@@ -93,6 +93,10 @@ class Trace:
     def phase(self, name, start, end, *, tid=MAIN):
         self.annotation(f"profilerkit.phase.{name}", start, end, tid=tid)
 
+    def frame(self, name, start, end, *, tid=MAIN):
+        """A frame of a Python stack."""
+        self.event(name, "python_function", start, end, tid=tid)
+
     def optimizer(self, start, end):
         self.annotation("Optimizer.step#AdamW.step", start, end)
 

@@ -128,9 +128,9 @@ def waiting_calls(columns: TraceColumns, launches: I64) -> I64:
     """
     rows = np.flatnonzero((directions(columns) == TO_HOST) & (launches >= 0))
     call = launches[rows]
-    pageable = np.array(["pageable" in text.lower() for text in columns.strings], dtype=np.bool_)
+    pageable = [name for name in np.unique(columns.name[rows]).tolist() if "pageable" in columns.strings[name].lower()]
     late = columns.ts_ns[call] + columns.dur_ns[call] >= columns.ts_ns[rows] + columns.dur_ns[rows]
-    return np.unique(call[late | pageable[columns.name[rows]]])
+    return np.unique(call[late | np.isin(columns.name[rows], pageable)])
 
 
 def leads_to_copies(columns: TraceColumns, launches: I64, copies: I64, leads: Spans, main: int, waits: I64) -> Spans:

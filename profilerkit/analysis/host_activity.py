@@ -69,7 +69,7 @@ class HostActivity:
             main: the main thread, -1 if there is none.
             copied: ``(n_events,)`` int64, leaf of the copy a runtime row launched, -1 for none; ``None`` without a
                 device.
-            issues: rows of the calls or operators that issued work other than copies.
+            issues: rows of the calls or operators that issued work other than copies, any number of times.
             blocks: rows of the copy calls that returned only when their copy was done.
             lead_in: when the main thread leads up to the batch copy of a step; input, unless it is seen to be fed.
         """

@@ -211,7 +211,7 @@ def _host(
         names,
         main,
         copied=copied,
-        issues=np.unique(calls[calls >= 0]),
+        issues=calls[calls >= 0],
         blocks=blocks,
         lead_in=leads_to_copies(columns, launches, copies, leads, main, waits),
     )
