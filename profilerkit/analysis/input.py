@@ -6,7 +6,7 @@ import numpy.typing as npt
 from profilerkit.analysis.facts import BEFORE_THE_COPY, InputFacts
 from profilerkit.analysis.feeding import dominant_frames
 from profilerkit.analysis.host import HostNames
-from profilerkit.analysis.intervals import I64, Spans, covered
+from profilerkit.analysis.intervals import I64, Spans, covered, intersect
 from profilerkit.analysis.partition import Partition
 from profilerkit.trace.columns import TraceColumns
 
@@ -21,7 +21,9 @@ def input_facts(columns: TraceColumns, names: HostNames, parts: Partition, windo
     counted = rows[marked] if marked.any() else rows[~_nested(columns, rows)]
     longest = counted[columns.dur_ns[counted].argmax()]
     own = names.multi_process[columns.name[rows]], names.single_process[columns.name[rows]]
-    frames, held = dominant_frames(columns, names, parts.fed, window)
+    frames, frames_ratio = dominant_frames(columns, names, parts.fed, window)
+    segments = parts.fed.segments
+    held = intersect(window, Spans(segments.start, segments.end)).total_ns
     return InputFacts(
         cpu_ratio=None,
         fetches=len(counted),
@@ -29,8 +31,9 @@ def input_facts(columns: TraceColumns, names: HostNames, parts: Partition, windo
         source="derived",
         origin=columns.strings[columns.name[longest]],
         longest_ns=(int(columns.ts_ns[longest]), int(columns.ts_ns[longest] + columns.dur_ns[longest])),
+        held_ratio=held / window.total_ns,
         frames=frames,
-        frames_ratio=held if frames else None,
+        frames_ratio=frames_ratio if frames else None,
     )
 
 

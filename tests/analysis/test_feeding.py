@@ -3,6 +3,7 @@
 import pytest
 
 from profilerkit.analysis.facts import BEFORE_THE_COPY
+from profilerkit.api import analyze
 from tests.recipes import (
     AUTOGRAD,
     ELEMENTWISE,
@@ -15,7 +16,6 @@ from tests.recipes import (
     training,
     write_run,
 )
-from profilerkit.api import analyze
 
 DATASET = "train.py(12): __getitem__"
 RESIZE = "transformers/models/owlv2/image_processing_owlv2.py(301): resize"

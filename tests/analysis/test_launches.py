@@ -32,6 +32,6 @@ def test_the_report_says_how_much_has_no_launch(tmp_path):
     assert signal.state == "partial"
     assert signal.reason == (
         "2 of 6 device events have no launch call in the trace; they count in full; "
-        "3 of 6 device events were launched by 1 graph launches"
+        "3 of 6 device events were launched by 1 graph launch"
     )
     assert signal.reason.split(";")[0] in report.to_html()
