@@ -59,10 +59,9 @@ MOVES = {
     ("cpu_op", "idle.unknown"): "launched more than 10 ms before it ran: no launch takes that long",
     ("cpu_op", "over.python"): "only a range such as Optimizer.step is open: no operator runs on the launching thread",
     ("cpu_op", "sync.drain"): "work is issued again after a call that had emptied the queue",
-    ("runtime_other", "sync.drain"): "work is issued again after a call that had emptied the queue",
     ("python", "sync.drain"): "Python up to 1 ms between a call that emptied the queue and the next launch",
     ("cpu_op", "input.wait"): "a range that is named for loading the batch, in a trace without a DataLoader",
-    ("memcpy_api", "over.dispatch"): "issuing a copy within the device is issuing work",
+    ("memcpy_api", "over.dispatch"): "issuing a copy that does not hold the host is issuing work",
     ("sync", "over.dispatch"): "a call below 10 µs did not wait",
 }
 
@@ -208,7 +207,7 @@ def test_the_host_syncs_of_a_mixture_of_experts_are_seen_and_their_absence_as_we
     with_syncs, without = report_of("moe_with_syncs"), report_of("moe_without_syncs")
     assert "OV002" in fired(with_syncs)
     assert evidence_of(with_syncs)["Blocking calls per step"].value > 10
-    assert share(with_syncs, "sync.drain", "sync.d2h") > 0.04
+    assert share(with_syncs, "sync.drain", "sync.d2h") > 0.03
     assert share(without, "sync.drain", "sync.d2h") < 0.01
     assert "OV002" not in fired(without)
 

@@ -492,6 +492,18 @@ def test_a_read_of_a_result_drains_the_queue_like_a_sync():
     }
 
 
+def test_a_sync_that_found_nothing_in_the_queue_but_the_result_drained_nothing():
+    trace = one_step()
+    trace.kernel(1_000, 1_480, launch=(900, 908))
+    trace.copy(1_496, 1_500, kind="DtoH", memory="Device -> Pinned", size=4, launch=(1_482, 1_486))
+    trace.sync(1_488, 1_502)
+    trace.op(1_502, 1_549)
+    trace.kernel(1_550, 2_000, launch=(1_540, 1_548))
+    found = trace.parts()
+    assert found["sync.drain"] == 2 * US  # the call's own end
+    assert found["over.dispatch"] == (4 + 46) * US
+
+
 def test_a_copy_to_the_host_that_nobody_waits_for_drains_nothing():
     trace = one_step()
     trace.kernel(1_000, 1_480, launch=(900, 908))
