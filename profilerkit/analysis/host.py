@@ -58,7 +58,8 @@ _COMPILE = re.compile(
 _OPTIMIZER = re.compile(r"^Optimizer\.step#")
 _BACKWARD = re.compile(r"^autograd::engine")
 _NAMED = re.compile("^" + re.escape(PHASE_SPAN_PREFIX))
-_GC = re.compile(r"gc\.collect|^Python GC")
+#: ``gc.collect`` called by the user is a builtin, which a stack names without its module.
+_GC = re.compile(r"gc\.collect|^Python GC|^<built-in function collect>$")
 _ANNOTATIONS = (
     ("other.ckpt", re.compile(r"checkpoint|torch\.save|save_(?:model|state)|^save\b", re.IGNORECASE)),
     ("other.eval", re.compile(r"\b(?:eval|evaluate|evaluation|validate|validation)\b", re.IGNORECASE)),

@@ -540,7 +540,7 @@ def test_work_of_the_profiler_on_another_thread_holds_that_one():
         ("json/__init__.py(183): dumps", "other.log"),
         ("<built-in function print>", "other.log"),
         ("gc.py(12): gc.collect", "over.gc"),
-        ("<built-in function collect>", "over.python"),
+        ("<built-in function collect>", "over.gc"),
         ("torch/utils/checkpoint.py(500): checkpoint", "over.python"),  # activation checkpointing
         ("torch/nn/modules/module.py(1773): _call_impl", "over.python"),
     ],
