@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.feeding import Feeding, feeding
+from profilerkit.analysis.feeding import Feeding, feeding, led_in
 from profilerkit.analysis.host import BLOCKING_CALL_NS, QUIET_NS, HostNames
 from profilerkit.analysis.intervals import (
     EMPTY,
@@ -13,7 +13,6 @@ from profilerkit.analysis.intervals import (
     NO_SEGMENTS,
     Segments,
     Spans,
-    intersect,
     paint,
     positive,
     subtract,
@@ -143,9 +142,8 @@ class HostActivity:
             *(_by_leaf(start, end, self._copied[own]) if self._copied is not None else ()),
             with_label(spans(waits), leaf("sync.drain")),
         ]
-        if key == self.main and not len(fed.rows):
-            layers.append(with_label(intersect(self._lead_in, spans(category == Category.CPU_OP)), leaf("input.prep")))
-            layers.append(with_label(self._lead_in, leaf("input.wait")))
+        if key == self.main and len(self._lead_in) and not len(fed.rows):
+            layers.append(led_in(columns, names, own, self._lead_in))
         layers.append(with_label(events, leaf("over.dispatch")))
         order = np.argsort(start[blocking], kind="stable")
         return HostThread(tuple(layers), start[blocking][order], end[blocking][order], events, fed)

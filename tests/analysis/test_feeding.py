@@ -211,8 +211,9 @@ def test_input_that_is_only_inferred_says_so(tmp_path):
 
 def test_operators_in_the_lead_in_prepare_the_batch():
     trace = leading_up(1)
-    trace.op(1_100, 1_250, name="aten::stack")
-    assert input_parts(trace) == {"input.prep": 150, "input.wait": 150, "input.h2d": 28}
+    trace.op(1_100, 1_200, name="aten::mul")
+    trace.op(1_200, 1_250, name="aten::stack")
+    assert input_parts(trace) == {"input.prep": 100, "input.ipc": 50, "input.wait": 150, "input.h2d": 28}
 
 
 @pytest.mark.parametrize(
@@ -269,6 +270,25 @@ def test_a_generator_that_is_entered_twice_counts_its_time_once():
     trace.frame("gen.py(2): inner", 1_200, 1_240)
     found = trace.facts().input
     assert (found.frames, found.frames_ratio) == (("gen.py(1): outer",), 1.0)
+
+
+def test_in_the_lead_in_of_a_step_the_frames_say_what_it_is_spent_on():
+    trace = leading_up(1)
+    trace.frame("train.py(5): sample_ids", 1_010, 1_260)
+    trace.frame(READ, 1_050, 1_250)
+    trace.frame("train.py(1): main", 0, 3_000)  # the loop itself
+    assert input_parts(trace) == {"input.wait": 50, "input.prep": 50, "input.fetch": 200, "input.h2d": 28}
+    found = trace.facts().input
+    assert (found.origin, found.frames[-1], found.frames_ratio) == (BEFORE_THE_COPY, READ, pytest.approx(2 / 3))
+
+
+def test_timers_take_the_functions_from_the_trace(tmp_path):
+    log = Log().steps(40, 10_000, wait=4_000)
+    trace = fetching()
+    trace.frame(RESIZE, 1_010, 1_490)
+    report = analyze(write_run(tmp_path / "run", [log], traces={0: trace}))
+    labels = [entry.label for _, finding in report.findings() for entry in finding.evidence]
+    assert "Of the wait in resize (owlv2/image_processing_owlv2.py:301)" in labels
 
 
 def test_without_stacks_and_with_workers_no_function_is_named():

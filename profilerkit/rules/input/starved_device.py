@@ -129,7 +129,7 @@ def _why(facts: Facts) -> str:
 
 def _held(facts: Facts) -> tuple[Evidence, ...]:
     """How long the thread gets batches, whether the device works meanwhile or not."""
-    if facts.input is None or facts.input.held_ratio is None:
+    if facts.mode != "gpu" or facts.input is None or facts.input.held_ratio is None:
         return ()
     return (
         Evidence(
