@@ -99,6 +99,10 @@ class Trace:
     def phase(self, name, start, end, *, tid=MAIN):
         self.annotation(f"profilerkit.phase.{name}", start, end, tid=tid)
 
+    def frame(self, name, start, end, *, tid=MAIN):
+        """A frame of a Python stack."""
+        self.event(name, "python_function", start, end, tid=tid)
+
     def optimizer(self, start, end):
         self.annotation("Optimizer.step#AdamW.step", start, end)
 
@@ -192,12 +196,12 @@ class Trace:
         return named(self.facts().totals)
 
 
-def cut(columns, window):
+def cut(columns, window, *, is_marked=True):
     """The partition of any window, of a trace whose device is not known."""
     names, kinds, launches = HostNames.of(columns), KernelNames.of(columns), launch_of(columns)
     ran = judged_device_rows(columns, window) if ran_on_a_device(columns) else columns.category == Category.CPU_OP
     _, work = compute_leaves(columns, kinds, launches, ran, None)
-    return partition(columns, names, kinds, launches, window, work)
+    return partition(columns, names, kinds, launches, window, work, is_marked=is_marked)
 
 
 def named(totals):

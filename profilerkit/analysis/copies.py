@@ -127,10 +127,15 @@ def waiting_calls(columns: TraceColumns, launches: I64) -> I64:
     The runtime does so for pageable memory by its own rule; of others it shows in the times.
     """
     rows = np.flatnonzero((directions(columns) == TO_HOST) & (launches >= 0))
+    return np.unique(launches[rows[hold_the_host(columns, launches, rows)]])
+
+
+def hold_the_host(columns: TraceColumns, launches: I64, rows: I64) -> Mask:
+    """``(n,)`` which of the launched copies ``rows`` the host spends in their call, and not only in issuing them."""
     call = launches[rows]
-    pageable = np.array(["pageable" in text.lower() for text in columns.strings], dtype=np.bool_)
-    late = columns.ts_ns[call] + columns.dur_ns[call] >= columns.ts_ns[rows] + columns.dur_ns[rows]
-    return np.unique(call[late | pageable[columns.name[rows]]])
+    pageable = [name for name in np.unique(columns.name[rows]).tolist() if "pageable" in columns.strings[name].lower()]
+    late: Mask = columns.ts_ns[call] + columns.dur_ns[call] >= columns.ts_ns[rows] + columns.dur_ns[rows]
+    return late | np.isin(columns.name[rows], pageable)
 
 
 def leads_to_copies(columns: TraceColumns, launches: I64, copies: I64, leads: Spans, main: int, waits: I64) -> Spans:

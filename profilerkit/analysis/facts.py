@@ -27,6 +27,8 @@ class InputFacts:
         source: measured by the wrapper's timer, or derived from the trace.
         origin: event name or timer the wait was read from.
         longest_ns: start and end of the longest wait, on the recording's clock.
+        held_ratio: share of the steady time in which the thread was getting a batch, hidden by the device or not;
+            ``None`` when that was not seen.
         frames: of the calls that hold most of the wait the innermost frames, outer first, as the profiler names them;
             empty without Python stacks. Hostile text.
         frames_ratio: share of the wait in the innermost of them; ``None`` without.
@@ -38,6 +40,7 @@ class InputFacts:
     source: Source
     origin: str
     longest_ns: tuple[int, int] | None = None
+    held_ratio: float | None = None
     frames: tuple[str, ...] = ()
     frames_ratio: float | None = None
 

@@ -67,11 +67,15 @@ def feeding(columns: TraceColumns, names: HostNames, own: I64, issues: I64) -> F
         return NOT_FED
     rows = rows[np.argsort(columns.ts_ns[rows], kind="stable")]
     spans = union(*_edges(columns, rows))
-    told = own[np.isin(category, (Category.PYTHON, Category.CPU_OP)) & covered(spans, columns.ts_ns[own])]
-    return Feeding(rows, _split(columns, names, rows, spans, told))
+    return Feeding(rows, _split(columns, names, rows, spans, own))
 
 
-def _split(columns: TraceColumns, names: HostNames, rows: I64, spans: Spans, told: I64) -> Segments:
+def led_in(columns: TraceColumns, names: HostNames, own: I64, spans: Spans) -> Segments:
+    """The input leaves of ``spans``, in which the thread of the rows ``own`` gets its batch without an event."""
+    return _split(columns, names, own[:0], spans, own)
+
+
+def _split(columns: TraceColumns, names: HostNames, rows: I64, spans: Spans, own: I64) -> Segments:
     """Input leaves of ``spans``: those of the innermost named frame or operator; what else computes is preparation.
 
     With worker processes the thread's own operators and frames say nothing of what it waits for, except for frames of
@@ -82,11 +86,15 @@ def _split(columns: TraceColumns, names: HostNames, rows: I64, spans: Spans, tol
         names: its classified names.
         rows: the events in which a batch is fetched.
         spans: when that is.
-        told: rows of the operators and frames of the thread that start in ``spans``.
+        own: rows of the thread.
     """
     remote = union(*_edges(columns, rows[names.multi_process[columns.name[rows]]]))
     local = subtract(spans, remote)
-    told = told[(columns.category[told] == Category.PYTHON) | ~covered(remote, columns.ts_ns[told])]
+    start = columns.ts_ns[own]
+    told = own[
+        ((columns.category[own] == Category.PYTHON) & covered(spans, start))
+        | ((columns.category[own] == Category.CPU_OP) & covered(local, start))
+    ]
     name, category = columns.name[told], columns.category[told]
     kind = names.feeding[name]
     named = innermost_owner(*_edges(columns, told[kind >= 0]), kind[kind >= 0])
@@ -104,19 +112,13 @@ def _split(columns: TraceColumns, names: HostNames, rows: I64, spans: Spans, tol
     return paint(spans, layers)
 
 
-def dominant_frames(
-    columns: TraceColumns, names: HostNames, fed: Feeding, window: Spans
-) -> tuple[tuple[str, ...], float]:
-    """The innermost frames of the chain of calls that holds most of the fetches inside ``window``, and their share.
+def dominant_frames(columns: TraceColumns, thread: int, spans: Spans) -> tuple[tuple[str, ...], float]:
+    """The innermost frames of the chain of calls that holds most of ``spans``, and their share.
 
-    Frames come outer first, at most ``SHOWN_FRAMES``; none, with 0.0, where no frame holds ``DOMINANT_RATIO``. Fetches
-    from worker processes are left out: what this thread does in them is waiting.
+    Frames come outer first, at most ``SHOWN_FRAMES``; none, with 0.0, where no frame holds ``DOMINANT_RATIO``.
     """
-    rows = fed.rows[~names.multi_process[columns.name[fed.rows]]]
-    spans = intersect(window, union(*_edges(columns, rows)))
     if not len(spans):
         return (), 0.0
-    thread = columns.thread[rows[0]]
     frames = np.flatnonzero((columns.category == Category.PYTHON) & (columns.thread == thread))
     frames = frames[covered(spans, columns.ts_ns[frames])]
     least = DOMINANT_RATIO * spans.total_ns
@@ -132,6 +134,11 @@ def dominant_frames(
             chain.append((depth, columns.strings[candidate], held / spans.total_ns))
     chain.sort()
     return tuple(text for _, text, _ in chain[-SHOWN_FRAMES:]), chain[-1][2] if chain else 0.0
+
+
+def local_fetches(columns: TraceColumns, names: HostNames, fed: Feeding) -> Spans:
+    """When the thread gets a batch on its own: in a fetch from worker processes it only waits."""
+    return union(*_edges(columns, fed.rows[~names.multi_process[columns.name[fed.rows]]]))
 
 
 def _edges(columns: TraceColumns, rows: I64 | npt.NDArray[np.intp]) -> tuple[I64, I64]:

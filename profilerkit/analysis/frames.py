@@ -1,4 +1,4 @@
-"""What a Python frame does, read from its name: ``file.py(12): function`` or ``<built-in …>``, as the profiler writes it.
+"""What a Python frame does, read from its name as the profiler writes it: ``file.py(12): name`` or ``<built-in …>``.
 
 The words are those of the libraries that training loops use; a frame they do not name says nothing.
 """

@@ -33,14 +33,14 @@ QUIET_NS = 1_000_000
 _DATALOADER = re.compile(r"^enumerate\(DataLoader\)#.*__next__|^" + re.escape(INPUT_SPAN))
 _SINGLE_PROCESS = re.compile(r"^enumerate\(DataLoader\)#_SingleProcess")
 _MULTI_PROCESS = re.compile(r"^enumerate\(DataLoader\)#_MultiProcess")
-#: A phase named with these words alone feeds the batch, if one of the first line is among them: ``load checkpoint`` or
-#: ``batch norm`` does not.
-_FED_WORDS = frozenset("data dataset dataloader dataloading input inputs batch batches loader".split())
-_FEEDING_WORDS = _FED_WORDS | frozenset(
-    "load loading get next wait for fetch fetching prefetch read reading prepare preparation pipeline copy to gpu cuda "
-    "device the a new training train".split()
+#: A name made of these words alone, with one of the first kind, is about the next batch; ``load checkpoint`` is not.
+_FED_WORD = re.compile(r"data(?:set|loader|loading)?|inputs?|batch(?:es)?|loader")
+_FEEDING_WORD = re.compile(
+    r"load(?:ing)?|get|next|wait|for|(?:pre)?fetch(?:ing)?|read(?:ing)?|prepar(?:e|ing|ation)|pipeline|copy|to|gpu|cuda"
+    r"|device|the|a|new|train(?:ing)?"
 )
-_FEEDING_ALONE = frozenset("load loading fetch fetching prefetch".split())
+#: A phase may be named with one of these alone.
+_FEEDING_PHASE = re.compile(r"load(?:ing)?|(?:pre)?fetch(?:ing)?", re.IGNORECASE)
 _WORD = re.compile(r"[a-z]+")
 #: Longer names are no frames of Python; searching them would only take time.
 _LONGEST_FRAME = 300
@@ -58,7 +58,8 @@ _COMPILE = re.compile(
 _OPTIMIZER = re.compile(r"^Optimizer\.step#")
 _BACKWARD = re.compile(r"^autograd::engine")
 _NAMED = re.compile("^" + re.escape(PHASE_SPAN_PREFIX))
-_GC = re.compile(r"gc\.collect|^Python GC")
+#: ``gc.collect`` called by the user is a builtin, which a stack names without its module.
+_GC = re.compile(r"gc\.collect|^Python GC|^<built-in function collect>$")
 _ANNOTATIONS = (
     ("other.ckpt", re.compile(r"checkpoint|torch\.save|save_(?:model|state)|^save\b", re.IGNORECASE)),
     ("other.eval", re.compile(r"\b(?:eval|evaluate|evaluation|validate|validation)\b", re.IGNORECASE)),
@@ -176,7 +177,8 @@ def _names_feeding(text: str) -> bool:
     [True, True, False, False, False]
     """
     words = set(_WORD.findall(text[:_LONGEST_FRAME].lower()))
-    return words <= _FEEDING_WORDS and not words.isdisjoint(_FED_WORDS)
+    fed = {word for word in words if _FED_WORD.fullmatch(word)}
+    return bool(fed) and all(_FEEDING_WORD.fullmatch(word) for word in words - fed)
 
 
 def is_feeding_phase(name: str) -> bool:
@@ -185,7 +187,7 @@ def is_feeding_phase(name: str) -> bool:
     >>> is_feeding_phase("load"), is_feeding_phase("load checkpoint")
     (True, False)
     """
-    return name.strip().lower() in _FEEDING_ALONE or _names_feeding(name)
+    return _FEEDING_PHASE.fullmatch(name.strip()) is not None or _names_feeding(name)
 
 
 def _is_feeding_phase(text: str) -> bool:

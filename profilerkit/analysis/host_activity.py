@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.feeding import Feeding, feeding
+from profilerkit.analysis.feeding import Feeding, feeding, led_in
 from profilerkit.analysis.host import BLOCKING_CALL_NS, QUIET_NS, HostNames
 from profilerkit.analysis.intervals import (
     EMPTY,
@@ -13,7 +13,6 @@ from profilerkit.analysis.intervals import (
     NO_SEGMENTS,
     Segments,
     Spans,
-    intersect,
     paint,
     positive,
     subtract,
@@ -21,6 +20,7 @@ from profilerkit.analysis.intervals import (
     with_label,
 )
 from profilerkit.analysis.leaves import leaf
+from profilerkit.analysis.queue import Queue
 from profilerkit.trace.columns import Category, TraceColumns
 
 Mask = npt.NDArray[np.bool_]
@@ -34,7 +34,7 @@ class HostThread:
 
     Attributes:
         layers: in falling priority; the last is the dispatching of operators.
-        sync_start: ``(n,)`` int64 ns, sorted: starts of the calls that blocked on the device.
+        sync_start: ``(n,)`` int64 ns, sorted: starts of the calls that blocked on a device with work in its queue.
         sync_end: their ends.
         events: when any operator or runtime call ran.
         fed: how the thread gets its batches.
@@ -59,6 +59,7 @@ class HostActivity:
         copied: I64 | None = None,
         issues: I64,
         blocks: I64 = NO_ROWS,
+        queue: Queue | None = None,
         lead_in: Spans = EMPTY,
     ) -> None:
         """Take what is known of the trace's runtime calls.
@@ -69,8 +70,9 @@ class HostActivity:
             main: the main thread, -1 if there is none.
             copied: ``(n_events,)`` int64, leaf of the copy a runtime row launched, -1 for none; ``None`` without a
                 device.
-            issues: rows of the calls or operators that issued work other than copies.
+            issues: rows of the calls or operators that issued work other than copies, any number of times.
             blocks: rows of the copy calls that returned only when their copy was done.
+            queue: the device's work without the reads of results; ``None`` without a device.
             lead_in: when the main thread leads up to the batch copy of a step; input, unless it is seen to be fed.
         """
         self.main = main
@@ -79,6 +81,7 @@ class HostActivity:
         self._copied = copied
         self._issues = issues
         self._blocks = blocks
+        self._queue = queue
         self._lead_in = lead_in
         self._overhead = _nobodys_overhead(columns)
         self._threads: dict[int, HostThread] = {}
@@ -121,6 +124,8 @@ class HostActivity:
 
         waits = runtime & names.sync_call[name] & (end - start >= BLOCKING_CALL_NS)
         blocking = waits | (np.isin(own, self._blocks) & (end - start >= BLOCKING_CALL_NS))
+        if self._queue is not None:
+            blocking &= self._queue.had_work(start)
         events = spans(runtime | (category == Category.CPU_OP))
         fed = feeding(columns, names, own, np.sort(columns.ts_ns[self._issues[columns.thread[self._issues] == key]]))
         phase = np.where(category == Category.ANNOTATION, names.annotation[name], -1)
@@ -137,9 +142,8 @@ class HostActivity:
             *(_by_leaf(start, end, self._copied[own]) if self._copied is not None else ()),
             with_label(spans(waits), leaf("sync.drain")),
         ]
-        if key == self.main and not len(fed.rows):
-            layers.append(with_label(intersect(self._lead_in, spans(category == Category.CPU_OP)), leaf("input.prep")))
-            layers.append(with_label(self._lead_in, leaf("input.wait")))
+        if key == self.main and len(self._lead_in) and not len(fed.rows):
+            layers.append(led_in(columns, names, own, self._lead_in))
         layers.append(with_label(events, leaf("over.dispatch")))
         order = np.argsort(start[blocking], kind="stable")
         return HostThread(tuple(layers), start[blocking][order], end[blocking][order], events, fed)

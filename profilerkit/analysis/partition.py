@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.copies import copy_leaves, leads_of, leads_to_copies, waiting_calls
+from profilerkit.analysis.copies import copy_leaves, hold_the_host, leads_of, leads_to_copies, waiting_calls
 from profilerkit.analysis.feeding import NOT_FED, Feeding
 from profilerkit.analysis.gaps import Issued, attribute, in_order
 from profilerkit.analysis.host import HostNames, backward_threads, main_thread
@@ -23,6 +23,7 @@ from profilerkit.analysis.intervals import (
 )
 from profilerkit.analysis.kernels import KernelNames, device_rows
 from profilerkit.analysis.leaves import LEAVES, leaf
+from profilerkit.analysis.queue import Queue
 from profilerkit.analysis.releases import Held, releases
 from profilerkit.errors import InvariantError
 from profilerkit.trace.columns import Category, TraceColumns
@@ -177,8 +178,9 @@ def _on_device(
     base = paint(window, layers)
     busy = base.label >= 0
     quiet = Spans(base.start[~busy], base.end[~busy])
-    issued = Issued(columns, np.flatnonzero(mine & (columns.dur_ns > 0)), launches, main)
-    host = _host(columns, names, launches, kernels, copies, leads if is_marked else EMPTY, main)
+    device = np.flatnonzero(mine & (columns.dur_ns > 0))
+    issued = Issued(columns, device, launches, main)
+    host = _host(columns, names, launches, device, kernels, copies, leads if is_marked else EMPTY, main)
     # Not cut between adjacent steps: why a gap exists does not depend on where a step ends inside it.
     idle = _complete(paint(quiet, [attribute(union(quiet.start, quiet.end), issued, host)]))
     exposed = busy & np.isin(base.label, _TRANSFERS)
@@ -191,10 +193,18 @@ def _only(segments: Segments, rows: npt.NDArray[np.bool_]) -> Segments:
 
 
 def _host(
-    columns: TraceColumns, names: HostNames, launches: I64, kernels: I64, copies: I64, leads: Spans, main: int
+    columns: TraceColumns,
+    names: HostNames,
+    launches: I64,
+    device: I64,
+    kernels: I64,
+    copies: I64,
+    leads: Spans,
+    main: int,
 ) -> HostActivity:
-    """The threads of a run with a device."""
+    """The threads of a run with a device, whose events are ``device``."""
     moved = np.flatnonzero(np.isin(copies, _HOST_SIDE) & (launches >= 0))
+    moved = moved[hold_the_host(columns, launches, moved)]
     copied = np.full(len(columns), -1, dtype=np.int64)
     copied[launches[moved]] = copies[moved]
     calls = launches[kernels]
@@ -205,8 +215,9 @@ def _host(
         names,
         main,
         copied=copied,
-        issues=np.unique(calls[calls >= 0]),
+        issues=calls[calls >= 0],
         blocks=blocks,
+        queue=Queue(columns, device[copies[device] != leaf("sync.d2h")], launches),
         lead_in=leads_to_copies(columns, launches, copies, leads, main, waits),
     )
 

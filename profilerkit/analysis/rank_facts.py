@@ -218,6 +218,8 @@ def _input(trace: TraceFacts | None, log: StepLog | None, record: RankRecord | N
         single_process=single,
         source="derived" if on_gpu else "measured",
         origin="step timers",
+        frames=trace.input.frames if trace and trace.input else (),
+        frames_ratio=trace.input.frames_ratio if trace and trace.input else None,
     )
 
 

@@ -57,7 +57,7 @@ def releases(
     if not len(exposed):
         return Held(idle, NO_SEGMENTS)
     place, at, thread = issued.next(exposed.end)
-    late = np.clip(at, exposed.start, exposed.end)
+    late = np.where(place < len(issued.rows), np.clip(at, exposed.start, exposed.end), exposed.start)
     ends, awaited = _ended(columns, exposed, transfers, issued, place)
     alone, hidden = [idle, _pick(late, exposed.end, exposed.label, awaited)], []
     for key in np.unique(thread).tolist():

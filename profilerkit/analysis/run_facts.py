@@ -227,7 +227,7 @@ def _launch_signal(launches: LaunchFacts | None) -> tuple[Signal, ...]:
     if launches.in_graphs:
         said.append(
             f"{format_count(launches.in_graphs)} of {format_count(launches.events)} device events were launched by "
-            f"{format_count(launches.graph_launches)} graph launches"
+            f"{format_count(launches.graph_launches)} graph launch{'' if launches.graph_launches == 1 else 'es'}"
         )
     state: Literal["measured", "partial"] = "partial" if launches.unlinked else "measured"
     return (Signal(name="launch calls of device work", state=state, reason="; ".join(said)),)

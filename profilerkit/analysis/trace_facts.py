@@ -23,7 +23,7 @@ from profilerkit.analysis.facts import (
     MathFacts,
     SyncFacts,
 )
-from profilerkit.analysis.host import HostNames
+from profilerkit.analysis.host import HostNames, main_thread
 from profilerkit.analysis.host_copies import host_copies
 from profilerkit.analysis.input import input_facts
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, union
@@ -150,7 +150,7 @@ def trace_facts(
         device=device_facts(columns, launches, ran, run_rows, window, parts, properties) if on_gpu else None,
         properties=properties,
         device_window=device_window(columns, kinds),
-        input=input_facts(columns, names, parts, window),
+        input=input_facts(columns, names, parts, window, main_thread(columns)),
         copies=pageable_copies(columns, launches, parts, run_rows, count) if on_gpu else None,
         syncs=sync_facts(columns, names, launches, judged, count) if on_gpu else None,
         allocator=allocator_facts(columns, names, judged, count) if on_gpu else None,

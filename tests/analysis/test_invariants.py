@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profilerkit.analysis.intervals import Spans
+from profilerkit.analysis.leaves import LEAVES
 from profilerkit.trace.readers import read_trace
 from tests.recipes import (
     ALL_REDUCE,
@@ -48,6 +49,14 @@ def device_event(method, streams=(7, 8), **choices):
 
 
 only_main = st.just(MAIN)
+FRAMES = (
+    "train.py(1): get_batch",
+    "PIL/Image.py(2100): resize",
+    "torch/utils/data/_utils/collate.py(340): default_collate",
+    "<built-in function open>",
+    "<built-in function print>",
+    "torch/autograd/graph.py(300): unpack_from_cpu",
+)
 events = st.one_of(
     device_event("kernel", name=[GEMM, ELEMENTWISE, OTHER_KERNEL], tid=[MAIN, AUTOGRAD]),
     device_event("copy", kind=["HtoD", "DtoH", "DtoD"], size=[4, 1 << 20, None]),
@@ -57,7 +66,8 @@ events = st.one_of(
     host_event("sync"),
     host_event("malloc"),
     host_event("loader", SINGLE, WORKERS, tids=only_main),
-    st.tuples(st.just("annotation"), times, st.just({})).map(lambda e: (e[0], e[1], {"name": "torch.save"})),
+    host_event("frame", *FRAMES),
+    host_event("annotation", "Optimizer.step#SGD.step", "torch.save", "get_batch"),
 )
 
 
@@ -67,9 +77,11 @@ def messy(draw, host_only=False):
     trace = Trace()
     trace.steps(*EDGES)
     for method, (start, end), fields in draw(st.lists(events, min_size=1, max_size=25)):
-        if method == "annotation":
-            trace.annotation(fields["name"], start, end)
-        elif not (host_only and "stream" in fields):
+        if host_only and "stream" in fields:
+            continue
+        if method in ("annotation", "frame"):
+            getattr(trace, method)(fields["name"], start, end, tid=fields["tid"])
+        else:
             getattr(trace, method)(start, end, **fields)
     return trace
 
@@ -79,8 +91,14 @@ def parts_in_window(trace):
     return [named(row) for row in parts_of(trace.read()).per_step]
 
 
+def told_of(trace):
+    """Parts per step of a fixed window, and which of them held the device alone or hidden."""
+    found = parts_of(trace.read())
+    return [table.tolist() for table in (found.per_step, found.alone, found.hidden) if table is not None]
+
+
 def parts_of(columns):
-    return cut(columns, WINDOW)
+    return cut(columns, WINDOW, is_marked=True)
 
 
 @quick
@@ -92,6 +110,23 @@ def test_parts_are_never_negative_and_sum_to_the_window_exactly(trace):
 
 
 @quick
+@given(messy())
+def test_what_held_the_device_is_within_what_it_did_not_compute(trace):
+    found = parts_of(trace.read())
+    if found.alone is None:
+        return
+    lost = [label for label, name in enumerate(LEAVES) if not name.startswith("compute.")]
+    held, hidden = found.alone.sum(axis=1), found.hidden.sum(axis=1)
+    assert (found.alone >= 0).all()
+    assert (found.hidden >= 0).all()
+    assert (held + hidden <= found.per_step[:, lost].sum(axis=1)).all()
+    moving = [
+        label for label, name in enumerate(LEAVES) if name.startswith(("comm.", "input.h2d", "sync.d2h", "mem.off"))
+    ]
+    assert (hidden <= found.per_step[:, moving].sum(axis=1)).all()
+
+
+@quick
 @given(messy(host_only=True))
 def test_parts_of_a_host_without_a_device_sum_to_the_window_exactly(trace):
     assert all(sum(row.values()) == 300 * US for row in parts_in_window(trace))
@@ -100,9 +135,9 @@ def test_parts_of_a_host_without_a_device_sum_to_the_window_exactly(trace):
 @quick
 @given(messy(), st.randoms(use_true_random=False))
 def test_the_order_of_the_events_in_the_file_does_not_matter(trace, random):
-    before = parts_in_window(trace)
+    before = told_of(trace)
     random.shuffle(trace.events)
-    assert parts_in_window(trace) == before
+    assert told_of(trace) == before
 
 
 @pytest.mark.parametrize("order", [(1_400, 1_560), (1_560, 1_400)])
@@ -129,7 +164,7 @@ def test_a_kernel_without_length_does_not_explain_the_gap_it_stands_behind():
 @quick
 @given(messy())
 def test_events_written_twice_count_once(trace):
-    assert parts_in_window(trace.changed(lambda event: [event, event])) == parts_in_window(trace)
+    assert told_of(trace.changed(lambda event: [event, event])) == told_of(trace)
 
 
 @quick
@@ -153,7 +188,7 @@ def test_the_numbers_of_processes_threads_streams_and_correlations_mean_nothing(
             args["correlation"] = 999_999 - args["correlation"]
         return {**event, "pid": f"job {event['pid']}", "tid": 5_000 - event["tid"], "args": args}
 
-    assert parts_in_window(trace.changed(renumber)) == parts_in_window(trace)
+    assert told_of(trace.changed(renumber)) == told_of(trace)
 
 
 @quick

@@ -467,6 +467,95 @@ def test_all_kernels_of_a_graph_belong_to_its_launch():
     }
 
 
+def test_between_the_kernels_of_a_graph_the_host_has_no_part():
+    trace = one_step()
+    trace.call("cudaGraphLaunch", 990, 1_800, correlation=77)
+    trace.kernel(1_050, 1_400, correlation=77)
+    trace.kernel(1_500, 2_000, correlation=77)
+    assert trace.parts() == {"over.dispatch": 50 * US, "over.launch": 100 * US, "compute.math": 850 * US}
+
+
+def test_a_read_of_a_result_drains_the_queue_like_a_sync():
+    trace = one_step()
+    trace.kernel(1_000, 1_480, launch=(900, 908))
+    trace.copy(1_480, 1_500, kind="DtoH", memory="Device -> Pageable", size=4, launch=(1_200, 1_502))
+    trace.op(1_510, 1_549)
+    trace.kernel(1_550, 2_000, launch=(1_540, 1_548))
+    assert trace.parts() == {
+        "compute.math": 930 * US,
+        "sync.d2h": 22 * US,
+        "sync.drain": 46 * US,
+        "over.launch": 2 * US,
+    }
+
+
+def test_a_sync_that_found_nothing_in_the_queue_but_the_result_drained_nothing():
+    trace = one_step()
+    trace.kernel(1_000, 1_480, launch=(900, 908))
+    trace.copy(1_496, 1_500, kind="DtoH", memory="Device -> Pinned", size=4, launch=(1_482, 1_486))
+    trace.sync(1_488, 1_502)
+    trace.op(1_502, 1_549)
+    trace.kernel(1_550, 2_000, launch=(1_540, 1_548))
+    found = trace.parts()
+    assert found["sync.drain"] == 2 * US  # the call's own end
+    assert found["over.dispatch"] == (4 + 46) * US
+
+
+def test_a_copy_to_the_host_that_nobody_waits_for_drains_nothing():
+    trace = one_step()
+    trace.kernel(1_000, 1_480, launch=(900, 908))
+    trace.copy(1_480, 1_500, kind="DtoH", memory="Device -> Pinned", size=4, launch=(1_200, 1_220))
+    trace.kernel(1_550, 2_000, launch=(1_540, 1_548))
+    assert "sync.drain" not in trace.parts()
+
+
+@pytest.mark.parametrize("tid", [100, 0])
+def test_work_of_the_profiler_on_no_thread_of_its_own_may_hold_any(tid):
+    trace = after_a_gap()
+    trace.event("Activity Buffer Request", "overhead", 1_500, 1_560, pid=-1 if tid == 0 else 100, tid=tid)
+    assert trace.parts()["other.prof"] == 60 * US
+
+
+def test_work_of_the_profiler_on_another_thread_holds_that_one():
+    trace = after_a_gap()
+    trace.op(1_000, 1_010, tid=AUTOGRAD)
+    trace.event("Buffer Flush", "overhead", 1_500, 1_560, tid=AUTOGRAD)
+    assert "other.prof" not in trace.parts()
+
+
+@pytest.mark.parametrize(
+    ("frame", "part"),
+    [
+        ("torch/serialization.py(944): save", "other.ckpt"),
+        ("trainer.py(3): save_checkpoint", "other.ckpt"),
+        ("safetensors/torch.py(280): save_file", "other.ckpt"),
+        ("train.py(80): evaluate", "other.eval"),
+        ("train.py(80): estimate_loss", "other.eval"),
+        ("logging/__init__.py(1491): warning", "other.log"),
+        ("logging/__init__.py(435): validate", "other.log"),
+        ("tqdm/std.py(1200): update", "other.log"),
+        ("json/__init__.py(183): dumps", "other.log"),
+        ("<built-in function print>", "other.log"),
+        ("gc.py(12): gc.collect", "over.gc"),
+        ("<built-in function collect>", "over.gc"),
+        ("torch/utils/checkpoint.py(500): checkpoint", "over.python"),  # activation checkpointing
+        ("torch/nn/modules/module.py(1773): _call_impl", "over.python"),
+    ],
+)
+def test_a_gap_under_a_frame_that_is_no_training_belongs_to_what_it_does(frame, part):
+    trace = after_a_gap()
+    trace.frame(frame, 1_500, 1_590)
+    assert trace.parts()[part] == 90 * US
+
+
+def test_a_fetch_inside_an_evaluation_that_only_a_frame_tells_is_input():
+    trace = after_a_gap()
+    trace.frame("train.py(80): evaluate", 1_500, 1_590)
+    trace.loader(1_510, 1_530)
+    found = trace.parts()
+    assert (found["other.eval"], found["input.wait"]) == (70 * US, 20 * US)
+
+
 def test_a_step_full_of_kernels_is_all_compute():
     trace = one_step()
     trace.kernel(900, 2_100)

@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 import pytest
 
 from profilerkit.analysis.facts import (
+    BEFORE_THE_COPY,
     AllocatorFacts,
     ChainFacts,
     ColdFacts,
@@ -650,10 +651,63 @@ def test_where_workers_cannot_help_the_batch_must_get_cheaper(known):
 
 
 @pytest.mark.parametrize(
-    ("part", "text"), [("prep", "preparing a batch"), ("fetch", "blocked on reading"), ("wait", "a batch takes")]
+    ("part", "text"),
+    [
+        ("prep", "preparing a batch"),
+        ("fetch", "blocked on reading"),
+        ("ipc", "the hand-over"),
+        ("wait", "a batch takes"),
+    ],
 )
 def test_a_cheaper_batch_is_asked_for_where_its_time_goes(part, text):
-    assert text in finding("IN001", facts({f"input.{part}": 0.4}, loader=None)).fix.text
+    found = finding("IN001", facts({f"input.{part}": 0.4}, loader=None))
+    assert text in found.fix.text
+    assert found.detail == part
+
+
+FRAMES = (
+    "owlv2/image_processing_owlv2.py(301): resize",
+    "scipy/ndimage/_interpolation.py(739): zoom",
+    "<built-in function zoom_shift>",
+)
+
+
+@pytest.mark.parametrize("rule", ["IN001", "IN002"])
+def test_the_function_that_holds_the_wait_is_evidence(rule):
+    found = finding(rule, alone(0.4, input=replace(INPUT, frames=FRAMES, frames_ratio=0.8)))
+    entry = next(entry for entry in found.evidence if entry.label.startswith("Of the wait in"))
+    assert entry.label == "Of the wait in zoom (ndimage/_interpolation.py:739)"
+    assert (
+        entry.origin
+        == "resize (owlv2/image_processing_owlv2.py:301) → zoom (ndimage/_interpolation.py:739) → zoom_shift"
+    )
+    assert (entry.value, entry.source) == (0.8, "measured")
+
+
+def test_the_function_that_holds_the_wait_is_why():
+    known = alone(0.4, input=replace(INPUT, frames=FRAMES[-1:], frames_ratio=0.8))
+    assert finding("IN001", known).why == "80 % of the wait is spent in zoom_shift."
+
+
+def test_a_wait_that_only_its_place_tells_says_so():
+    known = facts({"input.wait": 0.4}, source="derived", input=replace(INPUT, source="derived", origin=BEFORE_THE_COPY))
+    found = finding("IN001", known)
+    assert "copy of a batch" in found.why
+    assert found.evidence[0].origin == BEFORE_THE_COPY
+
+
+@pytest.mark.parametrize(("hidden", "said"), [(0.01, True), (0.0099, False)])
+def test_a_wait_hidden_behind_transfers_is_told_apart(hidden, said):
+    found = finding("IN001", waiting(0.4, hidden={"input.wait": hidden, "over.python": 0.3}))
+    labels = [entry.label for entry in found.evidence if entry.value == pytest.approx(hidden)]
+    assert bool(labels) is said
+
+
+def test_parts_held_alone_and_hidden_are_asked_for_like_shares():
+    known = facts(alone={"input.wait": 0.2, "input.h2d": 0.1}, hidden={"over.python": 0.05})
+    assert known.alone_share("input.") == pytest.approx(0.3)
+    assert known.alone_share("input.wait") == pytest.approx(0.2)
+    assert (known.hidden_share("over."), known.hidden_share("comm.")) == (pytest.approx(0.05), 0.0)
 
 
 def test_the_saving_is_that_of_the_fix_that_is_printed():

@@ -127,6 +127,23 @@ def _why(facts: Facts) -> str:
     return "The training thread is inside the loader and does nothing else."
 
 
+def _held(facts: Facts) -> tuple[Evidence, ...]:
+    """How long the thread gets batches, whether the device works meanwhile or not."""
+    if facts.mode != "gpu" or facts.input is None or facts.input.held_ratio is None:
+        return ()
+    return (
+        Evidence(
+            label="Time in the loader, hidden or not, share of the step",
+            value=facts.input.held_ratio,
+            unit="ratio",
+            source="measured",
+            origin=facts.input.origin,
+            n=facts.input.fetches,
+            rank=facts.rank.rank,
+        ),
+    )
+
+
 def _hidden(facts: Facts) -> tuple[Evidence, ...]:
     """What a faster input shows only once transfers are hidden as well, where that is worth a word."""
     hidden = facts.hidden_share(*WAITS)
@@ -201,6 +218,7 @@ def _evidence(facts: Facts, wait: float) -> tuple[Evidence, ...]:
             range_ns=facts.input.longest_ns,
         ),
         share_evidence(facts, "Input wait, share of the step", *WAITS),
+        *_held(facts),
         *frames_evidence(facts),
         *_hidden(facts),
     ]

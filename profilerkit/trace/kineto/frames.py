@@ -4,8 +4,8 @@ import re
 
 # Frames that explain why the host paused; the analysis looks for them by name.
 _PAUSING = re.compile(
-    r"gc\.collect|^Python GC|dynamo_timed|entire_(?:frame|backward)_compile|backend_compile|compile_inner"
-    r"|^dynamo$|^inductor_codecache"
+    r"gc\.collect|^Python GC|^<built-in function collect>$|dynamo_timed|entire_(?:frame|backward)_compile"
+    r"|backend_compile|compile_inner|^dynamo$|^inductor_codecache"
 )
 FRAME = "python_function"
 # More than the distinct frames of any real trace; further ones are searched each time.
