@@ -7,7 +7,7 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.model.finding import Evidence, Finding, Fix
 from profilerkit.model.memory import MemoryGrowth, Tracked
 from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for
-from profilerkit.units import format_bytes, format_count, format_ns
+from profilerkit.units import format_about, format_bytes, format_count, format_long_ns
 
 _WORDS: dict[Tracked, tuple[str, str, str]] = {
     "allocated": ("Allocated memory", "the device", "[memory] instants"),
@@ -60,8 +60,8 @@ class GrowingMemory(Rule):
             whole = "the host"
         full = ""
         if row.steps_to_full is not None and row.ns_to_full is not None:
-            full = f": {whole} is full in about {format_count(round(row.steps_to_full))} steps"
-            full += f", {format_ns(row.ns_to_full)}"
+            full = f": {whole} is full in about {format_about(row.steps_to_full)} steps"
+            full += f", {format_long_ns(row.ns_to_full)}"
         return finding_for(
             facts,
             bound=None,
