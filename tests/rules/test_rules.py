@@ -16,7 +16,7 @@ from profilerkit.analysis.facts import (
 )
 from profilerkit.hardware.lookup import lookup
 from profilerkit.model.change import revise
-from profilerkit.model.memory import Memory, MemoryGrowth
+from profilerkit.model.memory import AliveAtPeak, Memory, MemoryGrowth
 from profilerkit.model.report import Collective
 from profilerkit.model.run import Loader, Series, Trust
 from profilerkit.model.step import SlowSteps, Steps, StepTimes
@@ -802,6 +802,15 @@ def test_a_leak_is_told_with_its_rate_and_the_time_to_a_full_memory():
     (slope, room) = found.evidence
     assert (slope.low, slope.high, slope.n, slope.steps) == (0.9 * GB / 100, 1.1 * GB / 100, 101, (1, 101))
     assert room.value == 50 * GB
+
+
+def test_the_operator_that_asked_for_most_of_what_is_alive_is_named():
+    alive = (
+        AliveAtPeak(op=None, module=None, count=9, bytes=8 * MS),
+        AliveAtPeak(op="aten::zeros", module=None, count=1, bytes=4 << 20),
+    )
+    assert "asked for by aten::zeros: 4.00 MiB in 1 block." in finding("ME004", growing(GB, alive=alive)).why
+    assert "asked for" not in finding("ME004", growing(GB, of="process", alive=alive)).why
 
 
 @pytest.mark.parametrize(

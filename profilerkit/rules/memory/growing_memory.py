@@ -66,7 +66,8 @@ class GrowingMemory(Rule):
             facts,
             bound=None,
             title=f"{what} grows by {format_bytes(row.bytes_per_step)} in every step{full}",
-            why="The growth goes on through all judged steps: it is neither a jump nor a cache that fills up.",
+            why="The growth goes on through all judged steps: it is neither a jump nor a cache that fills up."
+            + (_largest(facts) if row.of == "allocated" else ""),
             evidence=(
                 Evidence(
                     label=f"{what}, growth per step",
@@ -103,3 +104,12 @@ class GrowingMemory(Rule):
             ),
             confirm="The memory of the last steps must be that of the first.",
         )
+
+
+def _largest(facts: Facts) -> str:
+    """The operator that asked for most of what was alive at the peak, as a sentence; empty when none is known."""
+    known = next((entry for entry in facts.memory.alive if entry.op is not None), None)
+    if known is None:
+        return ""
+    blocks = f"{format_count(known.count)} block{'' if known.count == 1 else 's'}"
+    return f" Most of what was alive at the peak was asked for by {known.op}: {format_bytes(known.bytes)} in {blocks}."
