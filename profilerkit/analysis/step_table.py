@@ -27,16 +27,25 @@ def trace_series(trace: TraceFacts) -> StepSeries:
 
 def log_steps(log: StepLog, series: StepSeries, found_by: str) -> Steps:
     """Steps as the timers saw them: waits, phases and collections are split off, the rest is one remainder."""
-    return _told(series, log.start, log.state, found_by, inferred=log.inferred)
+    return told_steps(series, log.start, log.state, found_by, inferred=log.inferred)
 
 
 def trace_steps(trace: TraceFacts, series: StepSeries) -> Steps:
     """Steps as the trace holds them, split into leaves."""
     found = trace.steps
-    return _told(series, found.start, found.state, found.found_by, inferred=found.inferred)
+    return told_steps(series, found.start, found.state, found.found_by, inferred=found.inferred)
 
 
-def _told(series: StepSeries, start: I64, state: tuple[StepState, ...], found_by: str, *, inferred: bool) -> Steps:
+def told_steps(series: StepSeries, start: I64, state: tuple[StepState, ...], found_by: str, *, inferred: bool) -> Steps:
+    """Steps with their times, at most so many rows as ``shown_rows`` keeps, and what the others cost.
+
+    Args:
+        series: the steps.
+        start: ``(n_steps,)`` starts on the recording's clock, ns.
+        state: why each step is in or out.
+        found_by: what marks a step.
+        inferred: the marker was not given by the user.
+    """
     count = len(series.index)
     shown = shown_rows(count)
     rows = tuple(
