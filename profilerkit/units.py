@@ -26,6 +26,30 @@ def format_ns(value_ns: float) -> str:
     return f"{value_ns:.0f} ns"
 
 
+_LONG_STEPS = ((86_400, "days"), (3_600, "h"), (60, "min"))
+
+
+def format_long_ns(value_ns: float) -> str:
+    """An estimated duration with two significant digits, from two minutes on in minutes, hours or days.
+
+    >>> format_long_ns(3.419e12), format_long_ns(42.4e9), format_long_ns(2e15)
+    ('57 min', '42 s', '23 days')
+    """
+    seconds = value_ns / 1e9
+    size, unit = next(((size, unit) for size, unit in _LONG_STEPS if seconds >= 2 * size), (1, "s"))
+    return f"{format_about(seconds / size)} {unit}"
+
+
+def format_about(value: float) -> str:
+    """An estimate with two significant digits.
+
+    >>> format_about(96_409), format_about(7.26), format_about(0)
+    ('96,000', '7.3', '0')
+    """
+    short = float(f"{value:.2g}")
+    return f"{short:,.0f}" if short.is_integer() else f"{short:g}"
+
+
 def format_ns_range(low_ns: float, high_ns: float) -> str:
     """A range of durations; the unit is printed once where both ends share it.
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from profilerkit.analysis.stalls import recurring
 from profilerkit.analysis.stats import median
-from profilerkit.analysis.step_series import StepSeries, levelled, what_grew
+from profilerkit.analysis.step_series import LEAST_COVERAGE, StepSeries, levelled, what_grew
 from profilerkit.model.step import SlowSteps
 
 #: A steady step is slow above this multiple of the median steady step, as in the per-step figure.
@@ -26,7 +26,8 @@ def slow_steps(series: StepSeries) -> SlowSteps | None:
     slow[rows[above]], usual[rows[above]] = True, False
     excess = float(time[above].mean() - time[~above].mean())
     grown = what_grew(series, slow, usual)
-    period = recurring(series.index[rows], time)
+    recurs = recurring(series.index[rows], time)
+    among = np.isin(np.flatnonzero(above), recurs.where).mean() if recurs else 0.0
     return SlowSteps(
         count=len(rows[above]),
         excess_ns=round(excess),
@@ -34,7 +35,7 @@ def slow_steps(series: StepSeries) -> SlowSteps | None:
         part=grown.part if grown else None,
         part_excess_ns=round(grown.excess_ns) if grown else None,
         coverage=grown.coverage if grown else None,
-        period=period.period if period else None,
+        period=recurs.period if recurs and among >= LEAST_COVERAGE else None,
         first=int(series.index[slow][0]),
         last=int(series.index[slow][-1]),
     )

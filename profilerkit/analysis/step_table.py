@@ -29,24 +29,34 @@ def trace_series(trace: TraceFacts) -> StepSeries:
 def log_steps(log: StepLog, series: StepSeries, found_by: str) -> Steps:
     """Steps as the timers saw them: waits, phases and collections are split off, the rest is one remainder."""
     warmup = warmup_cost(log.state, log.time, {"the first batches": log.wait})
-    return _told(series, log.start, log.state, found_by, warmup, inferred=log.inferred)
+    return told_steps(series, log.start, log.state, found_by, inferred=log.inferred, warmup=warmup)
 
 
 def trace_steps(trace: TraceFacts, series: StepSeries) -> Steps:
     """Steps as the trace holds them, split into leaves."""
     found = trace.steps
-    return _told(series, found.start, found.state, found.found_by, trace.warmup, inferred=found.inferred)
+    return told_steps(series, found.start, found.state, found.found_by, inferred=found.inferred, warmup=trace.warmup)
 
 
-def _told(
+def told_steps(
     series: StepSeries,
     start: I64,
     state: tuple[StepState, ...],
     found_by: str,
-    warmup: Warmup | None,
     *,
     inferred: bool,
+    warmup: Warmup | None = None,
 ) -> Steps:
+    """Steps with their times, at most so many rows as ``shown_rows`` keeps, and what the first ones cost.
+
+    Args:
+        series: the steps.
+        start: ``(n_steps,)`` starts on the recording's clock, ns.
+        state: why each step is in or out.
+        found_by: what marks a step.
+        inferred: the marker was not given by the user.
+        warmup: what the steps before the judged ones cost.
+    """
     count = len(series.index)
     shown = shown_rows(count)
     rows = tuple(

@@ -88,7 +88,7 @@ class SlowSteps(msgspec.Struct, frozen=True, kw_only=True):
         part: the part that grew most; ``None`` when none holds most of the excess, or the time was not split.
         part_excess_ns: how much that part grew, mean.
         coverage: that growth / excess.
-        period: the steps from one to the next, where long steps recur; ``None`` if they do not.
+        period: the steps from one to the next, where long steps recur and most slow ones are among them.
         first: the first of them.
         last: the last of them.
     """

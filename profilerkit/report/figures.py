@@ -1,4 +1,4 @@
-"""The per-step figure: as an SVG strip that needs no script, and as data for plotly."""
+"""The per-step figures: as SVG strips that need no script, and the one of time also as data for plotly."""
 
 from collections.abc import Sequence
 from html import escape
@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from profilerkit.model.step import Family
+from profilerkit.report.memory import Columns
 from profilerkit.report.palette import FILLS, INKS
 from profilerkit.report.timeline import REST, Column, Timeline, slowest_of_groups
 from profilerkit.report.wording import FAMILY_LABELS
@@ -53,6 +54,21 @@ def strip_paths(timeline: Timeline) -> tuple[dict[str, str], int, int]:
     return {key: "".join(pieces) for key, pieces in paths.items()}, 5 * len(columns), group
 
 
+def memory_paths(columns: Columns) -> tuple[dict[str, str], int]:
+    """SVG path data by class in a box ``width`` × 100, and the width.
+
+    A column is the peak of a step; what is reserved beyond it is pale.
+    """
+    paths: dict[str, list[str]] = {}
+    for number, row in enumerate(columns.rows):
+        top = _STRIP_HEIGHT * (1 - row.peak_bytes / columns.top_bytes)
+        paths.setdefault("memory", []).append(f"M{5 * number} {_STRIP_HEIGHT:g}h4V{top:.3g}h-4z")
+        if row.reserved_bytes is not None and row.reserved_bytes > row.peak_bytes:
+            above = _STRIP_HEIGHT * (1 - row.reserved_bytes / columns.top_bytes)
+            paths.setdefault("memory pale", []).append(f"M{5 * number} {top:.3g}h4V{above:.3g}h-4z")
+    return {key: "".join(pieces) for key, pieces in paths.items()}, 5 * len(columns.rows)
+
+
 def _number(value: float) -> float:
     """Three significant digits: what a screen can show."""
     short = float(f"{value:.3g}")
@@ -69,8 +85,8 @@ def _layers(timeline: Timeline, size: float) -> list[dict[str, Any]]:
     return layers
 
 
-def _notes(timeline: Timeline) -> tuple[list[str], list[int]]:
-    """Hover texts, each once, and the number of the text of every step.
+def _notes(timeline: Timeline) -> tuple[list[str], dict[int, int]]:
+    """Hover texts, each once, and the number of the text of every step that has another one than the step before.
 
     Plotly reads a subset of HTML in text, so what came from a trace is escaped.
     """
@@ -79,7 +95,8 @@ def _notes(timeline: Timeline) -> tuple[list[str], list[int]]:
     for column in timeline.columns:
         note = column.state + (f" · largest part: {column.largest}" if column.largest else "")
         numbers.append(texts.setdefault(escape(note, quote=False), len(texts)))
-    return list(texts), numbers
+    changes = {0, *(later for later in range(1, len(numbers)) if numbers[later] != numbers[later - 1])}
+    return list(texts), {step: numbers[step] for step in sorted(changes)}
 
 
 def _gaps(columns: Sequence[Column]) -> list[int]:
@@ -90,9 +107,10 @@ def _gaps(columns: Sequence[Column]) -> list[int]:
 def step_figure(timeline: Timeline) -> dict[str, Any]:
     """Data for the report's own script: layers, the shared x, hover texts, the scale, and both colour schemes."""
     size, unit = next((pair for pair in _UNITS if timeline.median_ns >= pair[0]), _UNITS[-1])
-    notes, note_of_step = _notes(timeline)
+    notes, changes = _notes(timeline)
     columns = timeline.columns
     return {
+        "count": len(columns),
         "first": columns[0].index,
         # How far each step's number is from the one before: mostly 1, so runs of 1 are left to the script.
         "skips": {number: gap for number, gap in enumerate(_gaps(columns)) if gap != 1},
@@ -100,7 +118,7 @@ def step_figure(timeline: Timeline) -> dict[str, Any]:
         "marks": [number for number, c in enumerate(columns) if c.slow or c.time_ns > timeline.cut_ns],
         "pale": [number for number, c in enumerate(columns) if not c.steady],
         "notes": notes,
-        "note": note_of_step,
+        "note": changes,
         "cut": _number(timeline.cut_ns / size),
         "top": _number(1.08 * timeline.cut_ns / size),
         "median": _number(timeline.median_ns / size),

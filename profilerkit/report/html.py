@@ -12,8 +12,9 @@ import msgspec
 
 from profilerkit.model.report import Report
 from profilerkit.report import json as report_json
-from profilerkit.report.figures import colour_names, step_figure, strip_paths
+from profilerkit.report.figures import colour_names, memory_paths, step_figure, strip_paths
 from profilerkit.report.inert import code_spans
+from profilerkit.report.memory import columns_of
 from profilerkit.report.palette import FILLS, css_variables, label_on
 from profilerkit.report.records import View
 from profilerkit.report.timeline import timeline_of
@@ -57,6 +58,18 @@ class _Strip(msgspec.Struct, frozen=True):
     first: str
     last: str
     group: int
+
+
+class _MemoryStrip(msgspec.Struct, frozen=True):
+    """The memory of every step: paths by class, its box, its labels, and where the capacity lies (may be empty)."""
+
+    paths: list[tuple[str, str]]
+    width: int
+    max_width: int
+    top: str
+    capacity: str
+    first: str
+    last: str
 
 
 @lru_cache(maxsize=1)
@@ -171,6 +184,24 @@ def _strip(report: Report) -> _Strip | None:
     )
 
 
+def _memory_strip(report: Report) -> _MemoryStrip | None:
+    """The static figure of memory; ``None`` below two steps."""
+    columns = columns_of(report.memory)
+    if columns is None:
+        return None
+    paths, width = memory_paths(columns)
+    height = 100 - 100 * (columns.capacity_bytes or 0) / columns.top_bytes
+    return _MemoryStrip(
+        paths=sorted(paths.items()),
+        width=width,
+        max_width=width // 5 * _STEP_WIDTH_PX,
+        top=format_bytes(columns.top_bytes),
+        capacity=f"{height:.4g}" if columns.capacity_drawn else "",
+        first=str(columns.rows[0].index),
+        last=str(columns.rows[-1].index),
+    )
+
+
 def _sections(view: View) -> list[tuple[str, str]]:
     """Anchors and names of the sections that the page has."""
     present = [
@@ -178,7 +209,7 @@ def _sections(view: View) -> list[tuple[str, str]]:
         ("changes", "What was found", bool(view.cards)),
         ("others", "Why not the others", bool(view.others or view.refuted_by)),
         ("ranks", "Ranks", bool(view.ranks)),
-        ("memory", "Memory", bool(view.memory)),
+        ("memory", "Memory", bool(view.memory.facts)),
         ("kernels", "Kernels and communication", bool(view.kernels or view.collectives or view.windows)),
         ("trust", "Trust", True),
         ("rules", "Other rules", bool(view.outcomes)),
@@ -235,6 +266,7 @@ def _page(report: Report, explorer: bool, download: _Download) -> str:
         .render(
             view=view,
             strip=strip,
+            memory_strip=_memory_strip(report),
             sections=_sections(view),
             download=download,
             csp=_policy(hashes),

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from profilerkit.model.report import Report
 from profilerkit.report.inert import clip, code_spans
-from profilerkit.report.records import Card, View
+from profilerkit.report.records import Card, Fact, View
 from profilerkit.report.view import build
 
 LIMIT_BYTES = 6_000
@@ -113,6 +113,13 @@ def _parts_table(view: View) -> list[str]:
     return _table(("Family", "", "Time", "Share", "Source", "Largest part"), rows, ("Time", "Share"))
 
 
+def _fact_lines(facts: Sequence[Fact]) -> list[str]:
+    return [
+        f"- {_plain(fact.label)}: {_plain(fact.value)}{f' ({_plain(fact.note)})' if fact.note else ''}"
+        for fact in facts
+    ]
+
+
 def _details(view: View) -> Iterator[tuple[str, list[str], int]]:
     """Sections in order of use: summary, lines, and how many lines at least make sense (a table's head and a row)."""
     yield "Where the step goes", _parts_table(view), 3
@@ -140,12 +147,9 @@ def _details(view: View) -> Iterator[tuple[str, list[str], int]]:
             f"- {_plain(row.rule)} {_prose(row.summary, 120)} {_prose(row.hint or row.reason, 160)}" for row in blind
         ]
         yield f"Could not run ({len(blind)})", lines, 1
-    trust = [f"- {_prose(note, 240)}" for note in view.notes]
-    trust += [
-        f"- {_plain(fact.label)}: {_plain(fact.value)}{f' ({_plain(fact.note)})' if fact.note else ''}"
-        for fact in view.trust
-    ]
-    yield "Trust", trust, 1
+    if view.memory.facts:
+        yield "Memory", _fact_lines(view.memory.facts), 1
+    yield "Trust", [*(f"- {_prose(note, 240)}" for note in view.notes), *_fact_lines(view.trust)], 1
 
 
 def _size(lines: Sequence[str]) -> int:

@@ -154,6 +154,20 @@ class StepView(msgspec.Struct, frozen=True):
     missing: str = ""
 
 
+class MemoryView(msgspec.Struct, frozen=True):
+    """Memory: what is known, the peak of every step in words and as a table, and what was alive at the peak.
+
+    ``used`` is the peak / capacity of the device, 0 to 1. Without a figure the title is empty.
+    """
+
+    facts: tuple[Fact, ...]
+    used: float | None
+    title: str
+    caption: str
+    table: Table | None
+    alive: Table | None
+
+
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """A report in words, shared by html, markdown and terminal. Empty text or an empty tuple is left out."""
 
@@ -177,8 +191,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[RankRow, ...]
     ranks_caption: str
     ranks_more: str
-    memory: tuple[Fact, ...]
-    memory_used: float | None
+    memory: MemoryView
     kernels: Table | None
     collectives: Table | None
     windows: Table | None

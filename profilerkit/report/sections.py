@@ -1,4 +1,4 @@
-"""The deeper sections: memory, kernels, communication, trust, run details."""
+"""The deeper sections: kernels, communication, trust, run details."""
 
 from profilerkit.model.report import Collective, Report
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
@@ -18,33 +18,6 @@ _MODES = {
 
 def _rest(total: int, shown: int, noun: str) -> str:
     return f"{plural(total - shown, noun)} more in the JSON." if total > shown else ""
-
-
-def memory_facts(report: Report) -> tuple[Fact, ...]:
-    """What is known about device memory; empty when nothing is."""
-    memory = report.memory
-    facts = []
-    if memory.peak_allocated_bytes is not None:
-        facts.append(Fact("Peak allocated", format_bytes(memory.peak_allocated_bytes), "measured"))
-    if memory.peak_reserved_bytes is not None:
-        facts.append(Fact("Peak reserved", format_bytes(memory.peak_reserved_bytes), "measured"))
-    if memory.capacity_bytes is not None:
-        facts.append(Fact("Capacity", format_bytes(memory.capacity_bytes), "measured"))
-    peak = memory.peak_reserved_bytes or memory.peak_allocated_bytes
-    if peak is not None and memory.capacity_bytes:
-        facts.append(Fact("Headroom", format_bytes(memory.capacity_bytes - peak), "derived"))
-    if memory.allocator_calls_per_step is not None:
-        calls = format_count(round(memory.allocator_calls_per_step, 1))
-        facts.append(Fact("Device allocator calls", f"{calls} per step", "measured"))
-    return tuple(facts)
-
-
-def memory_used(report: Report) -> float | None:
-    """Peak memory / capacity, 0 to 1; ``None`` when either is unknown."""
-    peak = report.memory.peak_reserved_bytes or report.memory.peak_allocated_bytes
-    if peak is None or not report.memory.capacity_bytes:
-        return None
-    return min(1.0, peak / report.memory.capacity_bytes)
 
 
 def kernel_table(report: Report) -> Table | None:
@@ -143,6 +116,7 @@ def trust_facts(report: Report) -> tuple[Fact, ...]:
         Fact("Recording", _MODES[trust.mode]),
         Fact("Steps judged", f"{format_count(steps.steady)} of {format_count(steps.count)}", _dropped_note(dropped)),
         *_warmup(report),
+        *_spread(report),
         Fact("Steps marked by", inert(steps.found_by) or "nothing", "inferred" if steps.inferred else "given"),
     ]
     if trust.inflation_ratio is None:
@@ -174,6 +148,15 @@ def _warmup(report: Report) -> tuple[Fact, ...]:
     )
     note = f"{longer}: {inert(warmup.cause)}" if warmup.cause else longer
     return (Fact("Warm-up", f"{plural(warmup.steps, 'step')}, {format_ns(warmup.time_ns)}", note),)
+
+
+def _spread(report: Report) -> tuple[Fact, ...]:
+    """How much the steady steps differ; empty for a single one."""
+    times = report.steps.time_ns
+    if times is None or times.cv_ratio is None:
+        return ()
+    tail = f"99th percentile {format_ns(times.p99)}" if times.p99 is not None else "standard deviation / mean"
+    return (Fact("Steps vary by", format_ratio(times.cv_ratio), tail),)
 
 
 def _dropped_note(dropped: list[str]) -> str:

@@ -159,6 +159,16 @@ def _parts(page: _Page, view: View) -> None:
     page.table((("Part", False), ("Time", True), ("Share", True), ("Source", False)), rows)
 
 
+def _measured(page: _Page, view: View) -> None:
+    """What the figures of the HTML report say, in a sentence each."""
+    titles = [("Steps", view.steps.title), ("Memory", view.memory.title)]
+    known = [(name, title) for name, title in titles if title]
+    if known:
+        page.blank()
+    for name, title in known:
+        page.line((f"{name}: ", "bold"), (title, ""))
+
+
 def _change(page: _Page, number: int, card: Card) -> None:
     page.line(
         (f"{number}. {card.shape} ", _STYLES[card.tone]),
@@ -222,6 +232,7 @@ def render(report: Report, *, width: int = 80, colour: bool = False, ascii_only:
     page = _Page(width, colour, ascii_only)
     _verdict(page, view)
     _parts(page, view)
+    _measured(page, view)
     _changes(page, view)
     _others(page, view)
     _scope(page, view)

@@ -57,13 +57,20 @@ def _after_fix(report: Report) -> Fact | None:
 
 
 def _peak_memory(report: Report) -> Fact | None:
+    """The allocator's peak on the device, else what was sampled of the device, else of the process."""
     memory = report.memory
-    peak = memory.peak_reserved_bytes if memory.peak_reserved_bytes is not None else memory.peak_allocated_bytes
+    on_device = memory.place == "device"
+    known = (
+        (memory.peak_reserved_bytes, memory.capacity_bytes, "reserved"),
+        (memory.peak_allocated_bytes if on_device else None, memory.capacity_bytes, "allocated"),
+        (memory.peak_device_used_bytes, memory.capacity_bytes, "all processes"),
+        (memory.peak_process_bytes, memory.host_capacity_bytes, "of the process"),
+        (memory.peak_allocated_bytes, None, "allocated on the host while recording"),
+    )
+    peak, capacity, word = next((entry for entry in known if entry[0] is not None), (None, None, ""))
     if peak is None:
         return None
-    word = "reserved" if memory.peak_reserved_bytes is not None else "allocated"
-    note = f"of {format_bytes(memory.capacity_bytes)}, {word}" if memory.capacity_bytes else word
-    return Fact("Peak memory", format_bytes(peak), note)
+    return Fact("Peak memory", format_bytes(peak), f"of {format_bytes(capacity)}, {word}" if capacity else word)
 
 
 def _largest_family(report: Report) -> Fact | None:

@@ -1,15 +1,16 @@
 """Every step as a column of families: the data of the figure, its words and its table."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
 
 import msgspec
 
 from profilerkit.model.report import Report
-from profilerkit.model.step import PARTS, Family, StepRow
+from profilerkit.model.step import PARTS, Family, SlowSteps, StepRow
+from profilerkit.report.inert import inert
 from profilerkit.report.records import StepView, Table
 from profilerkit.report.wording import FAMILY_LABELS, STATE_WORDS, part_label, plural
-from profilerkit.units import format_count, format_ns
+from profilerkit.units import format_count, format_ns, format_ratio
 
 #: A steady step is called slow above this multiple of the median steady step.
 SLOW_FACTOR = 1.3
@@ -123,7 +124,29 @@ def _caption(report: Report, timeline: Timeline) -> str:
             f"{plural(len(cut), 'column')} higher than {format_ns(timeline.cut_ns)} "
             f"{'is' if len(cut) == 1 else 'are'} cut off and marked ▲."
         )
-    return " ".join(pieces)
+    return " ".join([*pieces, *_slow(report.steps.slow), *_warmup(report)])
+
+
+def _slow(slow: SlowSteps | None) -> Iterator[str]:
+    """What slow steps take more, and the part that grew in them."""
+    if slow is None:
+        return
+    which = f"Slow step {slow.first} is" if slow.count == 1 else f"{format_count(slow.count)} slow steps are"
+    every = f", every {slow.period} steps" if slow.period else ""
+    grown = "no recorded part holds most of that"
+    if slow.part is not None and slow.coverage is not None:
+        grown = f"{format_ratio(slow.coverage)} of that is {part_label(slow.part).lower()}"
+    yield f"{which} {format_ns(slow.excess_ns)} longer than the others{every}: {grown}."
+
+
+def _warmup(report: Report) -> Iterator[str]:
+    """What the steps before the window cost beyond usual ones, where that is more than one of those."""
+    times, warmup = report.steps.time_ns, report.steps.warmup
+    if times is None or warmup is None or warmup.excess_ns <= times.median:
+        return
+    cause = f": {inert(warmup.cause)}" if warmup.cause else ""
+    spent, more = format_ns(warmup.time_ns), format_ns(warmup.excess_ns)
+    yield f"{plural(warmup.steps, 'step')} of warm-up took {spent}, {more} more than steady ones{cause}."
 
 
 def _table(timeline: Timeline) -> Table:

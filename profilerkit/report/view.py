@@ -4,6 +4,7 @@ from profilerkit.model.report import Report
 from profilerkit.report import breakdown, sections, wording
 from profilerkit.report.findings import cards_of, others_of, outcome_groups
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
+from profilerkit.report.memory import memory_view
 from profilerkit.report.records import View
 from profilerkit.report.tiles import tiles_of
 from profilerkit.report.timeline import step_view
@@ -37,8 +38,7 @@ def build(report: Report) -> View:
         ranks=breakdown.rank_rows(report),
         ranks_caption=breakdown.ranks_caption(report),
         ranks_more=breakdown.ranks_more(report),
-        memory=sections.memory_facts(report),
-        memory_used=sections.memory_used(report),
+        memory=memory_view(report),
         kernels=sections.kernel_table(report),
         collectives=sections.collective_table(report),
         windows=sections.window_table(report),

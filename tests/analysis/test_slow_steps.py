@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from profilerkit.analysis.slow_steps import slow_steps
 from profilerkit.analysis.stats import median_error
 from profilerkit.analysis.steadiness import weaknesses
-from profilerkit.analysis.step_table import trace_series
+from profilerkit.analysis.step_table import told_steps, trace_series
 from tests.analysis.test_stalls import series
 from tests.analysis.test_step_log import facts_of
 from tests.recipes import MS, US, Log, training
@@ -114,6 +116,31 @@ def test_healthy_jitter_seldom_reads_as_drift():
         time = (1e8 * np.exp(0.2 * np.random.default_rng(seed).standard_normal(60))).astype(np.int64)
         alarms += any("all along" in sentence for sentence in told(time))
     assert alarms <= 0.03 * 300
+
+
+@given(
+    times=st.lists(st.integers(1_000, 9_000), min_size=5, max_size=40),
+    scale=st.sampled_from([2, 8, 1_000]),
+    shift=st.integers(0, 10**9),
+)
+def test_statistics_of_steps_scale_with_the_unit_and_do_not_depend_on_step_numbers(times, scale, shift):
+    time, count = np.array(times), len(times)
+    plain = log_of(time)
+    other = log_of(time * scale, index=np.arange(count) + shift)
+    for name in ("median", "mean", "p10", "p90"):
+        assert getattr(other.time_ns, name) == pytest.approx(scale * getattr(plain.time_ns, name), abs=scale)
+    assert other.time_ns.cv_ratio == pytest.approx(plain.time_ns.cv_ratio)
+    assert (plain.slow is None) == (other.slow is None)
+    if plain.slow:
+        assert (other.slow.count, other.slow.part) == (plain.slow.count, plain.slow.part)
+        assert other.slow.first - shift == plain.slow.first
+        assert other.slow.share == pytest.approx(plain.slow.share)
+
+
+def log_of(time, **fields):
+    """The step table of steady steps, half of each Python."""
+    found = series(time, over_python=time // 2, **fields)
+    return told_steps(found, np.cumsum(time) - time, ("steady",) * len(time), "step()", inferred=False)
 
 
 def test_nothing_judged_has_no_weakness():

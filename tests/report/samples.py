@@ -3,12 +3,14 @@
 import random
 
 from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Saving
-from profilerkit.model.report import Collective, Kernel, Memory, Report
+from profilerkit.model.memory import AliveAtPeak, Memory, MemoryGrowth, MemoryRow
+from profilerkit.model.report import Collective, Kernel, Report
 from profilerkit.model.run import Loader, Run, Series, Signal, Trust
-from profilerkit.model.step import PARTS, DeviceWindow, Part, Rank, StepRow, Steps, StepTimes
+from profilerkit.model.step import PARTS, DeviceWindow, Part, Rank, SlowSteps, StepRow, Steps, StepTimes, Warmup
 from profilerkit.model.verdict import RuledOut, Verdict
 
 MS = 1_000_000
+MIB = 1 << 20
 
 SCRIPT = "</script><script>alert(1);document.title='owned'</script>"
 HOSTILE = (
@@ -68,6 +70,27 @@ def steps_of(rows, count=None, **fields):
     dropped = {"warmup": sum(row.state == "warmup" for row in rows)}
     defaults = {"found_by": "wrapped loader", "inferred": False, "dropped": dropped}
     return Steps(count=count or len(rows), steady=len(steady), time_ns=times, rows=rows, **{**defaults, **fields})
+
+
+def grown(of, *, grows=True):
+    """Memory that grows by 20 MiB per step, with room for 14 GiB; or one that does not."""
+    known = {"headroom_bytes": 14 << 30, "steps_to_full": 716.8, "ns_to_full": 126_000 * MS} if grows else {}
+    return MemoryGrowth(
+        of=of,
+        bytes_per_step=20.0 * MIB,
+        low_bytes_per_step=18.0 * MIB,
+        high_bytes_per_step=23.0 * MIB,
+        n=48,
+        first_step=12,
+        last_step=59,
+        grows=grows,
+        **known,
+    )
+
+
+def memory_rows(count, *, first=10):
+    rows = range(count)
+    return tuple(MemoryRow(index=first + n, peak_bytes=(50 << 30) + (n << 26), reserved_bytes=66 << 30) for n in rows)
 
 
 def window(scale=1.0):
@@ -350,6 +373,21 @@ def input_bound():
             peak_reserved_bytes=66 << 30,
             capacity_bytes=80 << 30,
             allocator_calls_per_step=0.2,
+            fragmentation_ratio=0.121,
+            allocator_frees_per_step=0.1,
+            allocator_retries=2,
+            peak_device_used_bytes=70 << 30,
+            peak_process_bytes=6 << 30,
+            host_capacity_bytes=512 << 30,
+            alive=(
+                AliveAtPeak(op="aten::convolution", module="nn.Module: Conv2d_3", count=53, bytes=21 << 30),
+                AliveAtPeak(op="aten::native_batch_norm", module=None, count=53, bytes=11 << 30),
+                AliveAtPeak(op=None, module=None, count=1, bytes=1 << 20),
+            ),
+            alive_before_bytes=25 << 30,
+            growth=(grown("allocated"), grown("process", grows=False)),
+            rows=memory_rows(50),
+            rows_of="allocated",
         ),
         trust=Trust(
             mode="gpu",
@@ -562,7 +600,7 @@ def many_steps(count=2_000):
         outcomes=base.outcomes,
         kernels=base.kernels,
         collectives=base.collectives,
-        memory=base.memory,
+        memory=Memory(peak_reserved_bytes=66 << 30, capacity_bytes=80 << 30),
         trust=base.trust,
         run=base.run,
     )
@@ -635,13 +673,29 @@ def hostile(name=HOSTILE):
             ruled_out=(RuledOut(bound="input-bound", share=0.1, saving=None, reason=name),),
             contenders=("comm-bound",),
         ),
-        steps=steps_of(rows, found_by=name, dropped={name: 3}),
+        steps=steps_of(
+            rows,
+            found_by=name,
+            dropped={name: 3},
+            warmup=Warmup(steps=3, time_ns=5, excess_ns=4, cause=name),
+            slow=SlowSteps(count=1, excess_ns=5, share=0.1, part=name, part_excess_ns=4, coverage=0.8, first=9, last=9),
+        ),
         breakdown=breakdown,
         ranks=ranks,
         outcomes=(Outcome(rule=name, name=name, summary=name, status="fired", findings=(finding,) * 4), *rest),
         kernels=(Kernel(name=name, kind=name, count=1, total_ns=5, median_ns=5, share=0.1),),
         collectives=(Collective(name=name, count=1, total_ns=5, exposed_ns=1, dtype=name),),
-        memory=Memory(allocator_calls_per_step=1.5),
+        memory=Memory(
+            peak_allocated_bytes=100,
+            allocator_calls_per_step=1.5,
+            place="host",
+            alive=(
+                AliveAtPeak(op=name, module=name, count=1, bytes=60),
+                AliveAtPeak(op=None, module=None, count=1, bytes=2),
+            ),
+            rows=(MemoryRow(index=0, peak_bytes=0), MemoryRow(index=1, peak_bytes=100)),
+            rows_of="allocated",
+        ),
         trust=Trust(mode="cpu", signals=(Signal(name=name, state="missing", reason=name, hint=name),), notes=(name,)),
         run=run(
             name=name,

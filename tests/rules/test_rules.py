@@ -18,7 +18,7 @@ from profilerkit.analysis.facts import (
 from profilerkit.hardware.lookup import lookup
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Communication, LateRank
-from profilerkit.model.memory import Memory, MemoryGrowth
+from profilerkit.model.memory import AliveAtPeak, Memory, MemoryGrowth
 from profilerkit.model.report import Collective
 from profilerkit.model.run import Loader, Series, Trust
 from profilerkit.model.step import PARTS, Rank, SlowSteps, Steps, StepTimes
@@ -930,6 +930,10 @@ def test_the_reason_for_passing_names_the_threshold_that_was_applied():
     assert "5.0 %" in check("RU001", stalling(0.03), smallest_share=0.05).reason
 
 
+def test_a_stall_too_small_to_fix_is_not_denied():
+    assert "the largest stall costs 3.0 %" in check("RU001", stalling(0.03, kind="logging")).reason
+
+
 def test_where_the_time_of_an_unnamed_stall_goes_is_told():
     known = stalling(0.1, kind="unnamed", part=None, source="derived")
     grown = replace(known, stalls=(replace(known.stalls[0], grew="over.python", coverage=0.8),))
@@ -964,11 +968,20 @@ def test_memory_of_the_host_does_not_fill_the_device():
 def test_a_leak_is_told_with_its_rate_and_the_time_to_a_full_memory():
     found = finding("ME004", growing(GB))
     assert found.title == (
-        "Allocated memory grows by 9.54 MiB in every step: the device is full in about 5,000 steps, 500 s"
+        "Allocated memory grows by 9.54 MiB in every step: the device is full in about 5,000 steps, 8.3 min"
     )
     (slope, room) = found.evidence
     assert (slope.low, slope.high, slope.n, slope.steps) == (0.9 * GB / 100, 1.1 * GB / 100, 101, (1, 101))
     assert room.value == 50 * GB
+
+
+def test_the_operator_that_asked_for_most_of_what_is_alive_is_named():
+    alive = (
+        AliveAtPeak(op=None, module=None, count=9, bytes=8 * MS),
+        AliveAtPeak(op="aten::zeros", module=None, count=1, bytes=4 << 20),
+    )
+    assert "asked for by aten::zeros: 4.00 MiB in 1 block." in finding("ME004", growing(GB, alive=alive)).why
+    assert "asked for" not in finding("ME004", growing(GB, of="process", alive=alive)).why
 
 
 @pytest.mark.parametrize(
@@ -1018,7 +1031,7 @@ def test_the_part_that_grew_is_told_and_prices_the_slow_steps():
 def test_slow_steps_whose_part_is_not_known_have_no_saving():
     found = finding("RU004", uneven(part=None))
     assert found.saving is None
-    assert "No part of the step holds most of that." in found.why
+    assert "No recorded part of the step holds most of that." in found.why
 
 
 def test_slow_steps_that_are_stalls_with_a_finding_of_their_own_are_not_told_twice():

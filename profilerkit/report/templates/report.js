@@ -10,12 +10,14 @@
 
   const spec = JSON.parse(data.textContent);
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const count = spec.note.length;
+  const count = spec.count;
   const xs = [];
   for (let i = 0, x = spec.first; i < count; i++) {
     if (i) x += spec.skips[i] ?? 1;
     xs.push(x);
   }
+  let last = 0;
+  const note = xs.map((_, i) => (last = spec.note[i] ?? last));
   // A handful of steps keeps the column width of a dozen.
   const few = 12;
   const pale = new Set(spec.pale);
@@ -51,7 +53,7 @@
     const totals = {
       type: "scatter", mode: "markers", name: "Step", x: xs, cliponaxis: false,
       y: total.map((value) => Math.min(value, spec.cut)),
-      customdata: total.map((value, i) => [value.toPrecision(4) + " " + spec.unit, spec.notes[spec.note[i]]]),
+      customdata: total.map((value, i) => [value.toPrecision(4) + " " + spec.unit, spec.notes[note[i]]]),
       marker: { symbol: "triangle-up", color: ink.high, size: total.map((_, i) => (marked.has(i) ? 9 : 0)), line: { width: 0 } },
       hovertemplate: "%{customdata[0]} · %{customdata[1]}<extra>Step</extra>",
     };

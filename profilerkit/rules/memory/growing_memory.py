@@ -7,7 +7,7 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.model.finding import Evidence, Finding, Fix
 from profilerkit.model.memory import MemoryGrowth, Tracked
 from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for
-from profilerkit.units import format_bytes, format_count, format_ns
+from profilerkit.units import format_about, format_bytes, format_count, format_long_ns
 
 _WORDS: dict[Tracked, tuple[str, str, str]] = {
     "allocated": ("Allocated memory", "the device", "[memory] instants"),
@@ -60,13 +60,14 @@ class GrowingMemory(Rule):
             whole = "the host"
         full = ""
         if row.steps_to_full is not None and row.ns_to_full is not None:
-            full = f": {whole} is full in about {format_count(round(row.steps_to_full))} steps"
-            full += f", {format_ns(row.ns_to_full)}"
+            full = f": {whole} is full in about {format_about(row.steps_to_full)} steps"
+            full += f", {format_long_ns(row.ns_to_full)}"
         return finding_for(
             facts,
             bound=None,
             title=f"{what} grows by {format_bytes(row.bytes_per_step)} in every step{full}",
-            why="The growth goes on through all judged steps: it is neither a jump nor a cache that fills up.",
+            why="The growth goes on through all judged steps: it is neither a jump nor a cache that fills up."
+            + (_largest(facts) if row.of == "allocated" else ""),
             evidence=(
                 Evidence(
                     label=f"{what}, growth per step",
@@ -103,3 +104,12 @@ class GrowingMemory(Rule):
             ),
             confirm="The memory of the last steps must be that of the first.",
         )
+
+
+def _largest(facts: Facts) -> str:
+    """The operator that asked for most of what was alive at the peak, as a sentence; empty when none is known."""
+    known = next((entry for entry in facts.memory.alive if entry.op is not None), None)
+    if known is None:
+        return ""
+    blocks = f"{format_count(known.count)} block{'' if known.count == 1 else 's'}"
+    return f" Most of what was alive at the peak was asked for by {known.op}: {format_bytes(known.bytes)} in {blocks}."

@@ -65,7 +65,7 @@ class UnevenSteps(Rule):
     def _fired(self, facts: Facts, times: StepTimes, slow: SlowSteps, bound: float) -> Result:
         which = f"Step {slow.first} is" if slow.count == 1 else f"{format_count(slow.count)} steps are"
         every = f", every {slow.period} steps" if slow.period else ""
-        cause = "No part of the step holds most of that."
+        cause = "No recorded part of the step holds most of that."
         if slow.part is not None and slow.coverage is not None:
             cause = f"{format_ratio(slow.coverage)} of that is in one part: {PARTS[slow.part][1].lower()}."
         finding = finding_for(
