@@ -46,11 +46,9 @@ def run_facts(
     ranks, judged = job.ranks, job.late[0] if job.late else _slowest(job.ranks)
     chosen = ranks[judged]
     trace = chosen.trace
-    properties = trace.properties if trace else None
-    name = device or (properties.name if properties else None)
     meta = chosen.record.meta if chosen.record else None
     mode = chosen.mode
-    spec = lookup(name, properties.memory_bytes if properties else None) if name else None
+    spec = _spec(trace, device)
     return Facts(
         mode="gpu" if mode == "gpu" else "cpu" if mode == "cpu" else "steps",
         steps=chosen.steps,
@@ -85,6 +83,13 @@ def run_facts(
         trace_read=trace is not None,
         doubts=tuple(_doubts(chosen)),
     )
+
+
+def _spec(trace: TraceFacts | None, device: str | None) -> DeviceSpec | None:
+    """Peaks of the device the user named, else of the trace's; ``None`` where it is not in the table."""
+    properties = trace.properties if trace else None
+    name = device or (properties.name if properties else None)
+    return lookup(name, properties.memory_bytes if properties else None) if name else None
 
 
 def _memory(trace: TraceFacts | None) -> Memory:

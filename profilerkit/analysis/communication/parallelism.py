@@ -101,7 +101,7 @@ def _names(columns: TraceColumns) -> list[str]:
 def _dimension(
     sign: _Sign, groups: list[ProcessGroup], names: list[str], log: CollectiveLog | None
 ) -> Parallelism | None:
-    group = next((group for group in groups if sign.group.search(group.description)), None)
+    group = next((group for group in groups if _told_by(group) is sign), None)
     if group is not None:
         return Parallelism(name=sign.name, size=group.size, evidence=f"process group {group.description}")
     name = min((name for name in names if sign.event.search(name)), key=len, default=None)
@@ -110,6 +110,11 @@ def _dimension(
     if sign.name == "pipeline" and log is not None and log.is_a("send_recv").any():
         return Parallelism(name=sign.name, size=None, evidence="point-to-point transfers")
     return None
+
+
+def _told_by(group: ProcessGroup) -> _Sign | None:
+    """The one dimension that a group's description names: ``dp_shard`` is shards, not copies."""
+    return next((sign for sign in _SIGNS if sign.group.search(group.description)), None)
 
 
 def _size(log: CollectiveLog, rows: Mask) -> int | None:
