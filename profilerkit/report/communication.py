@@ -51,16 +51,17 @@ def _late_line(late: LateRank, report: Report) -> str:
     """What a late rank costs and why it is late."""
     caused = next((rank.caused_ns for rank in report.ranks if _same(rank, late)), None)
     amount = f"{format_ns(caused)}, " if caused is not None else ""
-    name = f"Rank {late.rank}" if late.rank is not None else inert(late.origin, 60)
+    name = f"rank {late.rank}" if late.rank is not None else inert(late.origin, 60) or "one rank"
     text = (
-        f"The others wait for {name[0].lower()}{name[1:]}: it is last in {format_count(late.last)} of "
+        f"The others wait for {name}: it is last in {format_count(late.last)} of "
         f"{plural(late.of, 'collective')} and causes {amount}{format_ratio(late.share)} of all waiting."
     )
     if late.cause is None or late.cause_ns is None or late.coverage is None:
         part = f" ({format_ratio(late.coverage)} explained)" if late.coverage is not None else ""
         return f"{text} Cause: unattributed{part}."
+    label = part_label(late.cause)
     return (
-        f"{text} Cause: {part_label(late.cause)[0].lower()}{part_label(late.cause)[1:]}, {format_ns(late.cause_ns)} a "
+        f"{text} Cause: {label[:1].lower()}{label[1:]}, {format_ns(late.cause_ns)} a "
         f"step longer than on the others; that is {format_ratio(late.coverage)} of the exposed waiting, "
         f"{format_ratio(1.0 - late.coverage)} is unattributed."
     )
