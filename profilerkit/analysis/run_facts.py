@@ -1,14 +1,16 @@
 """Everything that was read of a run to one Facts: which rank to judge, what is missing, how far to trust it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
-from profilerkit.analysis.facts import Facts, LaunchFacts
+from profilerkit.analysis.facts import CommFacts, Facts, LaunchFacts
 from profilerkit.analysis.memory_samples import with_samples
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks import Job, comparable, compare, notes_of
 from profilerkit.analysis.steadiness import weaknesses
 from profilerkit.analysis.trace_facts import TraceFacts, device_spec
+from profilerkit.hardware.lookup import DeviceSpec
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Communication
 from profilerkit.model.memory import Memory
@@ -17,6 +19,8 @@ from profilerkit.model.step import Rank
 from profilerkit.rundir.layout import RankMeta
 from profilerkit.units import format_count
 
+#: Devices that the link of a device's specification joins in one host; larger groups also use the network.
+ONE_SWITCH = 8
 #: What the timers measure of a step.
 _TIMED = ("input.", "other.", "over.gc")
 #: Timers alone show no waiting: a rank whose measured input, phases and collections exceed those of the median rank by
@@ -48,6 +52,7 @@ def run_facts(
     trace = chosen.trace
     meta = chosen.record.meta if chosen.record else None
     mode = chosen.mode
+    spec = device_spec(trace.properties if trace else None, device)
     return Facts(
         mode="gpu" if mode == "gpu" else "cpu" if mode == "cpu" else "steps",
         steps=chosen.steps,
@@ -71,11 +76,11 @@ def run_facts(
         allocator=trace.allocator if trace else None,
         math=trace.math if trace else None,
         chains=trace.chains if trace else None,
-        comm=trace.comm if trace else None,
+        comm=_with_links(trace.comm, spec) if trace and trace.comm else None,
         stalls=chosen.stalls,
         cold=trace.cold if trace else None,
         device_events_missing=trace.device_events_missing if trace else False,
-        spec=device_spec(trace.properties if trace else None, device),
+        spec=spec,
         kernels=trace.kernels if trace else (),
         compute=trace.compute if trace else None,
         host_copies=trace.host_copies if trace else (),
@@ -116,10 +121,25 @@ def _slowest(ranks: Sequence[RankFacts]) -> int:
 
 def _communication(job: Job, trace: TraceFacts | None) -> Communication | None:
     """What all ranks' collectives say, with what the judged rank's say by themselves."""
+    parallelism = trace.parallelism if trace else ()
     if job.communication is None:
-        return None
+        return Communication(parallelism=parallelism) if parallelism else None
     ratio = trace.comm.unclassified_ratio if trace and trace.comm else None
-    return revise(job.communication, unclassified_ratio=ratio)
+    return revise(job.communication, unclassified_ratio=ratio, parallelism=parallelism)
+
+
+def _with_links(comm: CommFacts, spec: DeviceSpec | None) -> CommFacts:
+    """The table of collectives with the share of the link's peak they reach, where a group fits beside one switch."""
+    peak = spec.link_gb_per_s if spec else None
+    if not peak:
+        return comm
+    table = tuple(
+        revise(row, link_ratio=row.bus_bytes_per_s / (peak * 1e9))
+        if row.bus_bytes_per_s is not None and row.group_size is not None and row.group_size <= ONE_SWITCH
+        else row
+        for row in comm.table
+    )
+    return replace(comm, table=table)
 
 
 def _cores(ranks: Sequence[RankFacts], meta: RankMeta | None) -> float | None:

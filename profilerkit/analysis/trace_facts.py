@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profilerkit.analysis.communication.comm_facts import comm_facts
+from profilerkit.analysis.communication.comm_facts import EXPOSED, comm_facts
 from profilerkit.analysis.communication.log import CollectiveLog, collective_log
+from profilerkit.analysis.communication.parallelism import parallelism_of
 from profilerkit.analysis.communication.registry import Registry, built_in
 from profilerkit.analysis.compute_facts import compute_facts
 from profilerkit.analysis.compute_leaves import compute_leaves
@@ -44,6 +45,7 @@ from profilerkit.analysis.runtime_calls import allocator_facts, cold_facts, sync
 from profilerkit.analysis.steps import TraceSteps, find_steps
 from profilerkit.analysis.warmup_cause import causes, loading_per_step, warmup_cost
 from profilerkit.hardware.lookup import DeviceSpec, lookup
+from profilerkit.model.communication import Parallelism
 from profilerkit.model.memory import Memory
 from profilerkit.model.report import Compute, HostCopy, Kernel
 from profilerkit.model.step import DeviceWindow, Warmup
@@ -78,6 +80,7 @@ class TraceFacts:
     chains: ChainFacts | None
     comm: CommFacts | None
     collectives: CollectiveLog | None
+    parallelism: tuple[Parallelism, ...]
     cold: ColdFacts | None
     launches: LaunchFacts | None
     warmup: Warmup | None
@@ -158,6 +161,7 @@ def trace_facts(
         chains=chain_facts(columns, kinds, run_rows, window) if on_gpu else None,
         comm=comm_facts(columns, kinds.communication, window, collectives, parts, device=on_device),
         collectives=collectives,
+        parallelism=parallelism_of(columns, collectives, parts.segments.only(*EXPOSED), window),
         cold=cold_facts(columns, names, steps, busy) if on_gpu else None,
         launches=launch_facts(columns, launches) if on_gpu else None,
         warmup=warmup_cost(

@@ -191,6 +191,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[RankRow, ...]
     ranks_caption: str
     ranks_more: str
+    waiting: tuple[str, ...]
+    ledger: Table | None
     memory: MemoryView
     kernels: Table | None
     collectives: Table | None
