@@ -28,6 +28,8 @@ _MATH = re.compile(
     r"|flash|fmha|attention|mha_|_mha|cudnn.*(?:fwd|bwd)|gcnAsm|MIOpen.*Conv|splitK|dot_kernel",
     re.IGNORECASE,
 )
+#: They add up what the kernels of a product that was split along its depth left: memory traffic.
+_PARTIAL_SUMS = re.compile(r"split_?K_?reduce|reduce_?split_?K", re.IGNORECASE)
 _BANDWIDTH = re.compile(
     r"elementwise|vectorized|unrolled|reduce|softmax|norm|bn_|batch_?norm|multi_tensor_apply|copy|cat|fill|index"
     r"|gather|scatter|embedding|dropout|pool|transpose|permute|nchwToNhwc|nhwcToNchw|sort|scan|triton_(?:poi|red|per)"
@@ -95,7 +97,7 @@ class KernelNames:
     def of(cls, columns: TraceColumns) -> "KernelNames":
         """Classify every name in use once."""
         used = in_use(columns)
-        kernel_math = matching(columns, used, _MATH)
+        kernel_math = matching(columns, used, _MATH) & ~matching(columns, used, _PARTIAL_SUMS)
         tensor_core = matching(columns, used, _TENSOR_CORE) & ~matching(columns, used, _VECTOR_UNITS)
         return cls(
             communication=matching(columns, used, _COMMUNICATION),

@@ -179,7 +179,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     ranks_more: str
     memory: tuple[Fact, ...]
     memory_used: float | None
+    compute: tuple[Fact, ...]
     kernels: Table | None
+    top_kernels: Table | None
     collectives: Table | None
     windows: Table | None
     trust: tuple[Fact, ...]

@@ -1,7 +1,7 @@
 """Report to view: the one place that decides what is said, in which order, with which numbers."""
 
 from profilerkit.model.report import Report
-from profilerkit.report import breakdown, sections, wording
+from profilerkit.report import breakdown, kernels, sections, wording
 from profilerkit.report.findings import cards_of, others_of, outcome_groups
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.records import View
@@ -39,7 +39,9 @@ def build(report: Report) -> View:
         ranks_more=breakdown.ranks_more(report),
         memory=sections.memory_facts(report),
         memory_used=sections.memory_used(report),
-        kernels=sections.kernel_table(report),
+        compute=kernels.compute_facts(report),
+        kernels=kernels.kernel_table(report),
+        top_kernels=kernels.short_kernel_table(report),
         collectives=sections.collective_table(report),
         windows=sections.window_table(report),
         trust=sections.trust_facts(report),
