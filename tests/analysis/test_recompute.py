@@ -93,6 +93,7 @@ def test_recomputed_operators_of_a_cpu_run_have_it_too():
     assert trace.parts()["mem.recompute"] == 20 * US  # linear and gelu, with what is nested in them
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_checkpointing_of_torch_is_seen_and_costs_one_forward_pass(tmp_path, reentrant):
     torch = pytest.importorskip("torch")
