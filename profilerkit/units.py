@@ -1,6 +1,7 @@
 """Numbers with units, to and from the text a person reads."""
 
 _NS_STEPS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
+_DECIMAL_STEPS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _BYTE_STEPS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
@@ -75,6 +76,18 @@ def format_bytes(value_bytes: float) -> str:
         if abs(value_bytes) >= size:
             return f"{_three_digits(value_bytes / size)} {unit}"
     return f"{value_bytes:.0f} B"
+
+
+def format_decimal(value: float, unit: str) -> str:
+    """A quantity with a decimal prefix, as rates and counts of operations are given.
+
+    >>> format_decimal(6.32e14, "FLOP/s"), format_decimal(1.35e12, "B/s"), format_decimal(12, "FLOP")
+    ('632 TFLOP/s', '1.35 TB/s', '12.0 FLOP')
+    """
+    for size, prefix in _DECIMAL_STEPS:
+        if abs(value) >= size:
+            return f"{_three_digits(value / size)} {prefix}{unit}"
+    return f"{_three_digits(value)} {unit}"
 
 
 def format_ratio(value_ratio: float) -> str:

@@ -106,8 +106,15 @@ class Trace:
     def optimizer(self, start, end):
         self.annotation("Optimizer.step#AdamW.step", start, end)
 
-    def op(self, start, end, *, name="aten::add", tid=MAIN):
-        self.event(name, "cpu_op", start, end, tid=tid)
+    def op(self, start, end, *, name="aten::add", tid=MAIN, dims=None, types=None, values=None):
+        """An operator; ``dims``, ``types`` and ``values`` are its recorded arguments, all FP32 without ``types``."""
+        passed = {}
+        if dims is not None:
+            types = types or ["float" if shape else "Scalar" for shape in dims]
+            passed = {"Input Dims": dims, "Input type": types}
+        if values is not None:
+            passed["Concrete Inputs"] = values
+        self.event(name, "cpu_op", start, end, tid=tid, **passed)
 
     def call(self, name, start, end, *, tid=MAIN, correlation=None):
         """A runtime call without device work of its own."""

@@ -9,8 +9,9 @@ from profilerkit.analysis.leaves import leaf
 from profilerkit.analysis.operator_costs import DTYPES
 from profilerkit.analysis.roofline import Roofline, dense_peak
 from profilerkit.hardware.lookup import DeviceSpec
+from profilerkit.model.change import revise
 from profilerkit.model.report import Compute
-from profilerkit.trace.columns import TraceColumns
+from profilerkit.trace.columns import Category, TraceColumns
 
 Bools = npt.NDArray[np.bool_]
 
@@ -25,9 +26,8 @@ def compute_facts(
     work: I64,
     judged: Bools,
     window: Spans,
-    spec: DeviceSpec | None,
 ) -> Compute:
-    """Sum up the kernels of the steady window.
+    """Sum up the kernels of the steady window; of a CPU-only run, whose operators are nested, only the arithmetic.
 
     Args:
         columns: the trace.
@@ -36,29 +36,33 @@ def compute_facts(
         work: ``(n_events,)`` int64, leaf of each of them.
         judged: ``(n_events,)`` what starts in the steady window.
         window: the steady steps.
-        spec: peaks of the device; ``None`` for an unknown one.
     """
-    name = columns.name[roof.rows]
-    time: I64 = np.where(judged[roof.rows], columns.dur_ns[roof.rows], 0)
-    math = kinds.math[name]
-    priced = np.isfinite(roof.flops) & (roof.flops > 0)
-    flops = np.where(priced & judged[roof.rows], roof.flops, 0.0)
-    precision, peak = _main_precision(flops, roof.dtype, kinds.tensor_core[name], spec)
-    covered = _ratio(time[priced & math], time[math])
-    whole = peak is not None and covered is not None and covered >= PRICED_FOR_MFU
-    capacity = peak * window.total_ns * 1e-9 if whole and peak else None
+    name, spec = columns.name[roof.rows], roof.spec
+    counts = judged[roof.rows]
+    flops = np.where(counts & (roof.flops > 0), roof.flops, 0.0)
     total, repeated = float(flops.sum()), float(flops[work[roof.rows] == leaf("mem.recompute")].sum())
+    precision, peak = _main_precision(flops, roof.dtype, kinds.tensor_core[name], spec)
     steps = max(len(window), 1)
-    return Compute(
-        spec=spec.name if spec else None,
-        by_shape_ratio=_ratio(time[roof.by_shape], time),
-        priced_ratio=covered,
-        beyond_ratio=_ratio(time[roof.beyond], time) if spec else None,
-        small_ratio=_ratio(time[columns.dur_ns[roof.rows] < SMALL_KERNEL_NS], time),
-        tensor_core_ratio=_ratio(time[math & kinds.tensor_core[name]], time[math]),
+    found = Compute(
         flops_per_step=total / steps if total else None,
         recomputed_flops_per_step=repeated / steps if total else None,
         precision=precision,
+    )
+    if (columns.category[roof.rows] == Category.CPU_OP).any():
+        return found
+    time: I64 = np.where(counts, columns.dur_ns[roof.rows], 0)
+    math = kinds.math[name]
+    priced = _ratio(time[math & (roof.flops > 0)], time[math])
+    known = peak is not None and priced is not None and priced >= PRICED_FOR_MFU
+    capacity = peak * window.total_ns * 1e-9 if known and peak else None
+    return revise(
+        found,
+        spec=spec.name if spec else None,
+        by_shape_ratio=_ratio(time[roof.by_shape], time),
+        priced_ratio=priced,
+        beyond_ratio=_ratio(time[roof.beyond], time) if spec else None,
+        small_ratio=_ratio(time[columns.dur_ns[roof.rows] < SMALL_KERNEL_NS], time),
+        tensor_core_ratio=_ratio(time[math & kinds.tensor_core[name]], time[math]) if roof.names_tell_units else None,
         peak_flops_per_s=peak,
         mfu=(total - repeated) / capacity if capacity else None,
         hfu=total / capacity if capacity else None,

@@ -8,7 +8,9 @@ from profilerkit.analysis.host import BATCH_COPY_BYTES, QUIET_NS
 from profilerkit.analysis.intervals import I64, Spans, intersect, union
 from profilerkit.analysis.kernels import SMALL_KERNEL_NS, KernelNames
 from profilerkit.analysis.leaves import leaf
+from profilerkit.analysis.operator_costs import DTYPES
 from profilerkit.analysis.partition import Partition
+from profilerkit.analysis.roofline import Roofline
 from profilerkit.trace.columns import Category, DeviceProperties, TraceColumns
 
 #: Shortest run of fusible kernels that a compiler would turn into one (R17).
@@ -77,23 +79,27 @@ def pageable_copies(columns: TraceColumns, launches: I64, parts: Partition, rows
 
 
 def math_facts(
-    columns: TraceColumns, kinds: KernelNames, rows: I64, steady_ns: int, properties: DeviceProperties | None
+    columns: TraceColumns,
+    kinds: KernelNames,
+    roof: Roofline,
+    judged: npt.NDArray[np.bool_],
+    steady_ns: int,
+    properties: DeviceProperties | None,
 ) -> MathFacts:
-    """On which units the math kernels among ``rows`` ran, as shares of ``steady_ns``."""
-    kernels = rows[columns.category[rows] == Category.KERNEL]
-    strings = columns.strings
-    math = kinds.math & ~kinds.communication
+    """On which units the math kernels that start in the steady window ran, as shares of ``steady_ns``.
 
-    def share(mask: npt.NDArray[np.bool_]) -> float:
-        return _covered_ns(columns, kernels[mask[columns.name[kernels]]]) / steady_ns
-
-    fp32 = math & kinds.fp32_math
-    per_name = np.bincount(columns.name[kernels], weights=columns.dur_ns[kernels], minlength=len(strings)) * fp32
+    FP32 on the vector units is what the name says so of, or what was passed FP32 and does not say anything else.
+    """
+    name = columns.name[roof.rows]
+    math = kinds.math[name] & judged[roof.rows]
+    computes_fp32 = (roof.flops > 0) & (roof.dtype == DTYPES.index("fp32")) & ~kinds.tensor_core[name]
+    fp32, tensor_core = math & (kinds.fp32_math[name] | computes_fp32), math & kinds.tensor_core[name]
+    per_name = np.bincount(name[fp32], weights=columns.dur_ns[roof.rows[fp32]], minlength=1)
     return MathFacts(
-        fp32_share=share(fp32),
-        tensor_core_share=share(math & kinds.tensor_core),
+        fp32_share=_covered_ns(columns, roof.rows[fp32]) / steady_ns,
+        tensor_core_share=_covered_ns(columns, roof.rows[tensor_core]) / steady_ns,
         compute_major=properties.compute_major if properties else None,
-        example=strings[int(per_name.argmax())] if per_name.any() else None,
+        example=columns.strings[int(per_name.argmax())] if per_name.any() else None,
     )
 
 

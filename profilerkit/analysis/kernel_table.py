@@ -89,17 +89,16 @@ def _against_the_roof(
     flops, moved, least = (float(values[at][priced].sum()) for values in (roof.flops, roof.bytes, roof.least_ns))
     priced_ns = int(time_ns[priced].sum())
     operator = roof.operator[at]
-    math = bool(kinds.math[name])
     return revise(
         kernel,
-        kind=_KINDS[int(by_roof.argmax())],
+        kind=_KINDS[int(by_roof.argmax())] if by_roof.any() else kernel.kind,
         kind_source=source,
         priced_ns=priced_ns or None,
         flops=round(flops) or None,
         bytes=round(moved) or None,
-        efficiency=min(least / priced_ns, 1.0) if priced_ns and np.isfinite(least) else None,
+        efficiency=least / priced_ns if priced_ns and np.isfinite(least) else None,
         precision=_precision(roof.dtype[at][priced], time_ns[priced], bool(kinds.tensor_core[name])),
-        tensor_core=bool(kinds.tensor_core[name]) if math else None,
+        tensor_core=bool(kinds.tensor_core[name]) if kinds.math[name] and roof.names_tell_units else None,
         operator=_most_time(columns, operator[operator >= 0], time_ns[operator >= 0]),
     )
 

@@ -22,6 +22,8 @@ _MATH = re.compile(
     r"|flash|fmha|attention|mha_|_mha|cudnn.*(?:fwd|bwd)|gcnAsm|MIOpen.*Conv|splitK|dot_kernel",
     re.IGNORECASE,
 )
+#: They add up what the kernels of a product that was split along its depth left: memory traffic.
+_PARTIAL_SUMS = re.compile(r"split_?K_?reduce|reduce_?split_?K", re.IGNORECASE)
 _BANDWIDTH = re.compile(
     r"elementwise|vectorized|unrolled|reduce|softmax|norm|bn_|batch_?norm|multi_tensor_apply|copy|cat|fill|index"
     r"|gather|scatter|embedding|dropout|pool|transpose|permute|nchwToNhwc|nhwcToNchw|sort|scan|triton_(?:poi|red|per)"
@@ -92,7 +94,7 @@ class KernelNames:
         registry = registry or built_in()
         communication = np.zeros(len(columns.strings), dtype=np.bool_)
         communication[used] = [registry.communicates(columns.strings[index]) for index in used.tolist()]
-        kernel_math = matching(columns, used, _MATH)
+        kernel_math = matching(columns, used, _MATH) & ~matching(columns, used, _PARTIAL_SUMS)
         tensor_core = matching(columns, used, _TENSOR_CORE) & ~matching(columns, used, _VECTOR_UNITS)
         return cls(
             communication=communication,

@@ -33,8 +33,9 @@ def recomputed(columns: TraceColumns, rows: I64) -> npt.NDArray[np.bool_]:
     if line is None:
         return np.zeros(len(rows), dtype=np.bool_)
     again = _again(columns, line)
-    at = line.place(columns.thread[rows], columns.ts_ns[rows])
-    return covered(again, at) & (rows >= 0)
+    start, end = line.extents(columns, rows)
+    # The node around it goes on to its own derivative: only what lies wholly inside is recomputation.
+    return covered(again, start) & covered(again, np.maximum(end - 1, start)) & (rows >= 0)
 
 
 def _again(columns: TraceColumns, line: ThreadLine) -> Spans:

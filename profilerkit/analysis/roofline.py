@@ -39,11 +39,13 @@ class Roofline:
         operator: int64 row of the operator that launched each, -1 for none.
         flops: float64, its part of the operator's.
         bytes: float64, its part of the operator's compulsory traffic.
-        least_ns: float64, the fastest it could run with what real kernels reach of the device's peaks.
+        least_ns: float64, the fastest it could run with what real kernels reach of the device's peaks, at most what
+            it took.
         roof: int8 ``MATH``, ``BANDWIDTH`` or ``UNKNOWN``.
         by_shape: whether shapes and peaks decided the roof, else the name did.
         beyond: whether it ran faster than the peaks allow. A product of matrices that did is not priced.
         dtype: int8 ids into ``DTYPES``.
+        spec: the device's peaks; ``None`` for an unknown one.
     """
 
     rows: I64
@@ -55,6 +57,12 @@ class Roofline:
     by_shape: Bools
     beyond: Bools
     dtype: I8
+    spec: DeviceSpec | None
+
+    @property
+    def names_tell_units(self) -> bool:
+        """Whether kernel names say which units compute: those of NVIDIA's libraries do, those of AMD's do not."""
+        return self.spec is None or self.spec.compute_capability is not None
 
 
 def roofline(columns: TraceColumns, kinds: KernelNames, rows: I64, operator: I64, spec: DeviceSpec | None) -> Roofline:
@@ -85,19 +93,20 @@ def roofline(columns: TraceColumns, kinds: KernelNames, rows: I64, operator: I64
         values[wrong] = np.nan
     reached = spec.achievable_ratio if spec else np.nan
     least = np.maximum(math_ns / reached, memory_ns / MEMORY_RATIO)
+    computed = np.where(math_ns / reached >= memory_ns / MEMORY_RATIO, MATH, BANDWIDTH)
     by_shape = np.isfinite(least)
     named = np.where(kinds.math[name], MATH, np.where(kinds.bandwidth[name], BANDWIDTH, UNKNOWN))
-    computed = np.where(math_ns / reached >= memory_ns / MEMORY_RATIO, MATH, BANDWIDTH)
     return Roofline(
         rows=rows,
         operator=operator,
         flops=flops,
         bytes=moved,
-        least_ns=least,
+        least_ns=np.minimum(least, np.maximum(columns.dur_ns[rows], 1)),
         roof=np.where(by_shape, computed, named).astype(np.int8),
         by_shape=by_shape,
         beyond=beyond,
         dtype=costs.dtype,
+        spec=spec,
     )
 
 
@@ -113,7 +122,7 @@ def _shared_out(
     computes = costs.known & (costs.flops > 0)
     able = np.where(computes, kinds.math[name], ~costs.pointwise_only | kinds.elementwise[name])
     at = np.maximum(operator, 0)
-    some = np.bincount(at, weights=able, minlength=len(columns))[at] > 0
+    some = np.bincount(at, weights=able & (operator >= 0), minlength=len(columns))[at] > 0
     works = costs.known & (operator >= 0) & (able | (computes & ~some))
     duration = np.where(works, np.maximum(columns.dur_ns[rows], 1), 0).astype(np.float64)
     share = np.where(works, duration / np.maximum(np.bincount(at, weights=duration, minlength=len(columns))[at], 1), 0)

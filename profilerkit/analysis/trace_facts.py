@@ -157,7 +157,7 @@ def trace_facts(
         copies=pageable_copies(columns, launches, parts, run_rows, count) if on_gpu else None,
         syncs=sync_facts(columns, names, launches, judged, count) if on_gpu else None,
         allocator=allocator_facts(columns, names, judged, count) if on_gpu else None,
-        math=math_facts(columns, kinds, run_rows, steady_ns, properties) if on_gpu else None,
+        math=math_facts(columns, kinds, roof, judged, steady_ns, properties) if on_gpu else None,
         chains=chain_facts(columns, kinds, run_rows, window) if on_gpu else None,
         comm=comm_facts(columns, kinds.communication, window, collectives, parts, device=on_device),
         collectives=collectives,
@@ -171,7 +171,7 @@ def trace_facts(
         ),
         device_events_missing=not on_gpu and _used_a_device(columns),
         kernels=largest(columns, kinds, roof, launches, run_rows, time_ns, steady_ns),
-        compute=compute_facts(columns, kinds, roof, work, judged, window, spec),
+        compute=compute_facts(columns, kinds, roof, work, judged, window),
         host_copies=host_copies(columns, run_rows, count, spec) if on_gpu else (),
         memory=memory_of(columns, names, steps, properties),
     )

@@ -210,7 +210,11 @@ def _sections(view: View) -> list[tuple[str, str]]:
         ("others", "Why not the others", bool(view.others or view.refuted_by)),
         ("ranks", "Ranks", bool(view.ranks)),
         ("memory", "Memory", bool(view.memory.facts)),
-        ("kernels", "Kernels and communication", bool(view.kernels or view.collectives or view.windows)),
+        (
+            "kernels",
+            "Kernels and communication",
+            bool(view.compute or view.kernels or view.collectives or view.windows),
+        ),
         ("trust", "Trust", True),
         ("rules", "Other rules", bool(view.outcomes)),
         ("run", "Run", True),

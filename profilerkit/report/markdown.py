@@ -157,6 +157,10 @@ def _details(view: View) -> Iterator[tuple[str, list[str], int]]:
     if view.memory.facts:
         yield "Memory", _fact_lines(view.memory.facts), 1
     yield "Trust", [*(f"- {_prose(note, 240)}" for note in view.notes), *_fact_lines(view.trust)], 1
+    if view.top_kernels:
+        kernels = [[_prose(cell, 80) for cell in row] for row in view.top_kernels.rows]
+        numbers = view.top_kernels.columns[view.top_kernels.text_columns :]
+        yield "Largest kernels", _table(view.top_kernels.columns, kernels, numbers), 3
 
 
 def _size(lines: Sequence[str]) -> int:

@@ -194,7 +194,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     waiting: tuple[str, ...]
     ledger: Table | None
     memory: MemoryView
+    compute: tuple[Fact, ...]
     kernels: Table | None
+    top_kernels: Table | None
     collectives: Table | None
     windows: Table | None
     trust: tuple[Fact, ...]

@@ -1,14 +1,13 @@
-"""The deeper sections: kernels, trust, run details."""
+"""The deeper sections: device windows, trust, run details."""
 
 from profilerkit.model.report import Report
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.records import Fact, SignalRow, Table
-from profilerkit.report.wording import STATE_WORDS, listed, plural, share_text
+from profilerkit.report.wording import STATE_WORDS, listed, plural
 from profilerkit.units import format_count, format_ns, format_ratio, format_value
 
 _TOP_ROWS = 20
 _FACT_LIMIT = 60
-_KERNEL_KINDS = {"membw": "bandwidth", "comm": "communication"}
 _MODES = {
     "gpu": "Device events were read.",
     "cpu": "No device events: the main thread stands for the device.",
@@ -18,31 +17,6 @@ _MODES = {
 
 def _rest(total: int, shown: int, noun: str) -> str:
     return f"{plural(total - shown, noun)} more in the JSON." if total > shown else ""
-
-
-def kernel_table(report: Report) -> Table | None:
-    """The kernels that took most time; ``None`` without any."""
-    if not report.kernels:
-        return None
-    top = sorted(report.kernels, key=lambda kernel: -kernel.total_ns)[:_TOP_ROWS]
-    rows = tuple(
-        (
-            inert(kernel.name),
-            _KERNEL_KINDS.get(kernel.kind, inert(kernel.kind, 20)),
-            format_count(kernel.count),
-            format_ns(kernel.total_ns),
-            format_ns(kernel.median_ns),
-            share_text(kernel.share),
-        )
-        for kernel in top
-    )
-    caption = (
-        "On a CPU-only run these are operators."
-        if report.trust.mode == "cpu"
-        else "Streams overlap: shares need not sum to 100 %."
-    )
-    columns = ("Kernel", "Kind", "Calls", "Total", "Median", "Share")
-    return Table(caption, columns, rows, 2, _rest(len(report.kernels), len(rows), "kernel"))
 
 
 def window_table(report: Report) -> Table | None:

@@ -227,6 +227,16 @@ def _others(page: _Page, view: View) -> None:
     page.table((("Bound", False), ("Share", True), ("Saving", True), ("Reason", False)), rows)
 
 
+def _kernels(page: _Page, view: View) -> None:
+    if view.top_kernels is None or page.width < _NARROW:
+        return
+    page.blank()
+    page.line(("Largest kernels", "bold"))
+    table = view.top_kernels
+    columns = [(name, index >= table.text_columns) for index, name in enumerate(table.columns)]
+    page.table(columns, [[(cell, "") for cell in row] for row in table.rows])
+
+
 def _scope(page: _Page, view: View) -> None:
     page.blank()
     page.line((view.rule_count, ""), (f" {view.other_outcomes}", "dim"))
@@ -247,6 +257,7 @@ def render(report: Report, *, width: int = 80, colour: bool = False, ascii_only:
     page = _Page(width, colour, ascii_only)
     _verdict(page, view)
     _parts(page, view)
+    _kernels(page, view)
     _measured(page, view)
     _ranks(page, view)
     _changes(page, view)

@@ -1,4 +1,6 @@
 import doctest
+import json
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +16,7 @@ SPARSE = {
     "a100-pcie-80gb": {"bf16_tflops": 624, "fp16_tflops": 624, "tf32_tflops": 312},
     "l4": {"bf16_tflops": 242, "fp16_tflops": 242, "tf32_tflops": 120, "fp8_tflops": 485},
     "l40s": {"bf16_tflops": 733, "tf32_tflops": 366, "fp8_tflops": 1466},
+    "rtx-a4000": {"bf16_tflops": 153.4, "fp16_tflops": 153.4, "tf32_tflops": 76.7},
     "rtx-3090": {"fp16_tflops": 285},
     "rtx-4090": {"fp16_tflops": 660.6, "fp8_tflops": 1321},
     "rtx-5090": {"fp16_tflops": 838.4, "fp8_tflops": 1676},
@@ -39,6 +42,8 @@ NAMES = [
     ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"),
     ("NVIDIA A100-PCIE-40GB", "a100-pcie-40gb"),
     ("NVIDIA A100-PG509-200", "a100-sxm-40gb"),
+    ("NVIDIA PG509-210", "a100-sxm-80gb"),
+    ("NVIDIA RTX A4000", "rtx-a4000"),
     ("Tesla V100-SXM2-32GB", "v100-sxm2-32gb"),
     ("Tesla V100-SXM2-16GB", "v100-sxm2-16gb"),
     ("Tesla V100-DGXS-32GB", "v100-sxm2-32gb"),
@@ -67,8 +72,8 @@ def test_names_that_torch_reports_are_found(device_name, row):
         "NVIDIA",
         "NVIDIA A10G",
         "NVIDIA L40",
-        "NVIDIA RTX A4000",
-        "NVIDIA PG509-210",
+        "NVIDIA RTX A4000 Laptop GPU",
+        "NVIDIA PG509-232",
         "NVIDIA H100",
         "NVIDIA H20",
         "NVIDIA GH200 480GB",
@@ -89,6 +94,8 @@ def test_other_parts_are_unknown_rather_than_guessed(device_name):
     ("device_name", "memory_bytes"),
     [
         ("NVIDIA A100-PG509-200", 42_505_273_344),
+        ("NVIDIA PG509-210", 84_990_623_744),
+        ("NVIDIA RTX A4000", 16_900_227_072),
         ("Tesla V100-DGXS-32GB", 34_084_028_416),
         ("Tesla V100-SXM2-16GB", 16_945_512_448),
         ("NVIDIA B200", 191_503_007_744),
@@ -140,6 +147,7 @@ def test_ampere_and_later_have_bf16_and_older_parts_do_not():
     [
         ("h100-sxm", 1830, 512, 528),
         ("a100-sxm-80gb", 1410, 256, 432),
+        ("rtx-a4000", 1560, 128, 192),
         ("mi300x", 2100, 256, 1216),
         ("mi250x-gcd", 1700, 128, 440),
     ],
@@ -152,6 +160,20 @@ def test_matrix_peak_is_clock_times_units(name, mhz, fma_per_clock, units):
 def test_no_sparse_figure_is_sold_as_dense(name):
     for field, sparse_tflops in SPARSE[name].items():
         assert getattr(SPECS[name], field) < 0.75 * sparse_tflops
+
+
+#: Names that real traces carry and no datasheet: any Radeon without a marketing name, and an inference chip.
+NAMELESS = {"AMD Radeon Graphics", "ARTEMIS"}
+
+
+def test_every_device_of_the_shared_traces_is_in_the_table_or_known_to_be_in_none():
+    manifest = Path(__file__).parents[3] / "shared" / "traces" / "MANIFEST.json"
+    if not manifest.exists():
+        pytest.skip("the real traces are not beside the repository")
+    sets = json.loads(manifest.read_text("utf-8"))["sets"].values()
+    devices = {file["device"] for entry in sets for file in entry["files"]} - {None}
+    assert len(devices) > 8
+    assert {device for device in devices if lookup(device) is None} == NAMELESS
 
 
 def test_achievable_ratio_says_whether_it_was_measured():

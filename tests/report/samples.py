@@ -5,7 +5,7 @@ import random
 from profilerkit.model.communication import Communication, LateRank, Parallelism
 from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Saving
 from profilerkit.model.memory import AliveAtPeak, Memory, MemoryGrowth, MemoryRow
-from profilerkit.model.report import Collective, Kernel, Report
+from profilerkit.model.report import Collective, Compute, HostCopy, Kernel, Report
 from profilerkit.model.run import Loader, Run, Series, Signal, Trust
 from profilerkit.model.step import PARTS, DeviceWindow, Part, Rank, SlowSteps, StepRow, Steps, StepTimes, Warmup
 from profilerkit.model.verdict import RuledOut, Verdict
@@ -271,9 +271,59 @@ def kernels(count=24):
             total_ns=int(2_400 * MS / (n + 1)),
             median_ns=int(1_040_000 / (n + 1)),
             share=0.29 / (n + 1),
+            **reached(n, int(2_400 * MS / (n + 1))),
         )
         for n in range(count)
     )
+
+
+def reached(n, total_ns):
+    """What is known of a kernel against the roof: all, the name alone, or nothing."""
+    if n % 4 == 3:
+        return {"kind_source": "estimated"}
+    if n % 4 == 1:
+        return {"kind_source": "estimated", "tensor_core": False, "operator": "aten::bmm"}
+    return {
+        "kind_source": "derived",
+        "priced_ns": total_ns,
+        "flops": round(0.61 * 989e3 * total_ns) if n % 4 == 0 else None,
+        "bytes": round(1.2e3 * total_ns),
+        "efficiency": 0.76,
+        "precision": "bf16",
+        "tensor_core": n % 4 == 0,
+        "operator": "aten::addmm",
+        "module": "Linear_131",
+        "line": "model.py(410): forward",
+    }
+
+
+COMPUTE = Compute(
+    spec="h100-sxm",
+    by_shape_ratio=0.93,
+    priced_ratio=0.97,
+    beyond_ratio=0.02,
+    small_ratio=0.016,
+    tensor_core_ratio=0.88,
+    flops_per_step=29.2e12,
+    recomputed_flops_per_step=7.3e12,
+    precision="bf16",
+    peak_flops_per_s=989e12,
+    mfu=0.31,
+    hfu=0.41,
+)
+
+COPIES = (
+    HostCopy(
+        direction="to device",
+        memory="pageable",
+        per_step=2.0,
+        bytes_per_step=38_535_168.0,
+        time_ns=3_400_000.0,
+        bytes_per_s=11.4e9,
+        link_ratio=0.18,
+    ),
+    HostCopy(direction="to host", memory=None, per_step=5.5, bytes_per_step=None, time_ns=30_000.0),
+)
 
 
 def run(**fields):
@@ -357,6 +407,8 @@ def input_bound():
         ),
         outcomes=outcomes(tf32(), starved(), late_rank()),
         kernels=kernels(),
+        compute=COMPUTE,
+        copies=COPIES,
         collectives=(
             Collective(
                 name="all_reduce",
@@ -525,6 +577,7 @@ def compute_bound():
         ranks=base.ranks,
         outcomes=outcomes(tf32("")),
         kernels=kernels(4),
+        compute=COMPUTE,
         collectives=(),
         memory=base.memory,
         trust=base.trust,
@@ -638,7 +691,7 @@ def many_steps(count=2_000):
         breakdown=base.breakdown,
         ranks=base.ranks,
         outcomes=base.outcomes,
-        kernels=base.kernels,
+        kernels=base.kernels[:4],
         collectives=base.collectives,
         memory=Memory(peak_reserved_bytes=66 << 30, capacity_bytes=80 << 30),
         trust=base.trust,
@@ -727,7 +780,21 @@ def hostile(name=HOSTILE):
         breakdown=breakdown,
         ranks=ranks,
         outcomes=(Outcome(rule=name, name=name, summary=name, status="fired", findings=(finding,) * 4), *rest),
-        kernels=(Kernel(name=name, kind=name, count=1, total_ns=5, median_ns=5, share=0.1),),
+        kernels=(
+            Kernel(
+                name=name,
+                kind=name,
+                count=1,
+                total_ns=5,
+                median_ns=5,
+                share=0.1,
+                operator=name,
+                module=name,
+                line=name,
+                precision=name,
+            ),
+        ),
+        compute=Compute(spec=name, precision=name, mfu=0.5, peak_flops_per_s=1e12, flops_per_step=1e12),
         collectives=(Collective(name=name, count=1, total_ns=5, exposed_ns=1, dtype=name, kind=name),),
         communication=Communication(
             matched=1,

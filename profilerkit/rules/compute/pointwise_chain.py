@@ -76,7 +76,7 @@ class PointwiseChain(Rule):
                     origin=" → ".join(name[:60] for name in chains.example[:3]),
                 ),
             ),
-            at_most="low",
+            at_most="medium" if _shapes_known(facts) else "low",
             detail="bandwidth",
             saving=saving(facts, expected, bound),
             fix=Fix(
@@ -86,3 +86,8 @@ class PointwiseChain(Rule):
             confirm="The chain must appear as one triton kernel; compare step time after the first ten steps.",
         )
         return Fired((finding,))
+
+
+def _shapes_known(facts: Facts) -> bool:
+    """Whether shapes and peaks, not names, tell that most of the kernels are bound by memory."""
+    return facts.compute is not None and (facts.compute.by_shape_ratio or 0.0) > 0.5

@@ -32,6 +32,7 @@ from profilerkit.trace.kineto.frames import FRAME, PausingFrames
 from profilerkit.trace.kineto.naming import ThreadNames
 from profilerkit.trace.kineto.numbers import as_int32, small_numbers, whole_numbers
 from profilerkit.trace.kineto.records import (
+    NO_TEXT,
     Detail,
     FlowEnd,
     FlowStart,
@@ -233,13 +234,17 @@ class ColumnBuilder:
         self.detail = self._least
 
     def _add_shapes(self, values: Values, args: list[ShapedArgs]) -> None:
-        """Take what was passed to operators."""
-        ids = self._raw_ids.__getitem__
-        values["input_dims"] = small_numbers(list(map(ids, map(bytes, [found.input_dims for found in args]))))
-        values["input_types"] = small_numbers(list(map(ids, map(bytes, [found.input_types for found in args]))))
+        """Take what was passed to operators; most events are none, so that they are told apart first."""
+        ids = self._raw_ids
+        values["input_dims"] = small_numbers(
+            [-1 if (text := found.input_dims) is NO_TEXT else ids[bytes(text)] for found in args]
+        )
+        values["input_types"] = small_numbers(
+            [-1 if (text := found.input_types) is NO_TEXT else ids[bytes(text)] for found in args]
+        )
         values["concrete_inputs"] = np.full(len(args), -1, np.int32)
         for row in self._arguments.rows(self.strings, values["name"]).tolist():
-            values["concrete_inputs"][row] = ids(bytes(args[row].concrete_inputs))
+            values["concrete_inputs"][row] = ids[bytes(args[row].concrete_inputs)]
 
     def _add_collectives(self, names: Sequence[str | None], args: list[WideArgs], possible: Bools | None) -> None:
         """Take the collectives among the events that are appended next."""
