@@ -10,15 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profilerkit.analysis.host import HostNames
 from profilerkit.analysis.intervals import Segments, Spans, paint, subtract, union, with_label
-from profilerkit.analysis.kernels import KernelNames, device_rows
+from profilerkit.analysis.kernels import device_rows
 from profilerkit.analysis.leaves import LEAVES, WAITS
-from profilerkit.analysis.partition import partition
 from profilerkit.api import analyze
 from profilerkit.trace.columns import ANALYZED, Category
-from profilerkit.trace.links import launch_of
 from profilerkit.trace.readers import read_trace
+from tests.recipes import cut
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 EXPECTED = TRACES / "expected_idle_attribution.json"
@@ -72,7 +70,7 @@ def told(request):
     columns = read_trace(TRACES / request.param, wanted=ANALYZED)
     window = step_spans(columns)
     theirs = by_class(columns, window)
-    parts = partition(columns, HostNames.of(columns), KernelNames.of(columns), launch_of(columns), window)
+    parts = cut(columns, window, is_marked=False)
     return KNOWN[request.param], theirs, crossed(theirs, parts.segments, window.total_ns)
 
 
@@ -152,7 +150,7 @@ def test_every_reason_is_needed():
     for path in KNOWN:
         columns = read_trace(TRACES / path, wanted=ANALYZED)
         window = step_spans(columns)
-        parts = partition(columns, HostNames.of(columns), KernelNames.of(columns), launch_of(columns), window)
+        parts = cut(columns, window, is_marked=False)
         cells = crossed(by_class(columns, window), parts.segments, window.total_ns)
         used |= {cell for cell, value in cells.items() if value >= 0.05}
     assert set(MOVES) <= used

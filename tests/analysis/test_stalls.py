@@ -158,7 +158,7 @@ def test_nothing_grew_where_the_steps_are_not_longer():
 
 
 @given(
-    jitter=st.lists(st.integers(0, 5), min_size=30, max_size=60),
+    jitter=st.lists(st.integers(0, 5), min_size=60, max_size=90),
     period=st.integers(2, 6),
     shift=st.integers(0, 10**6),
     scale=st.sampled_from([1, 3, 1_000]),
