@@ -12,6 +12,7 @@ from profilerkit.config import rule_prefixes
 from profilerkit.diagnosis import diagnose
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.inputs import Reading, read_inputs
+from profilerkit.model.finding import Outcome
 from profilerkit.model.report import Report
 from profilerkit.model.run import Run
 from profilerkit.plugins import installed_rules
@@ -67,6 +68,10 @@ def analyze(
         notes=(*recording.notes, *plugin_notes),
     )
     outcomes = run_rules(facts, rules, select=select, ignore=ignore)
+    return _report(facts, outcomes, _describe(places, record, facts, ranks, __version__))
+
+
+def _report(facts: Facts, outcomes: tuple[Outcome, ...], run: Run) -> Report:
     return Report(
         verdict=diagnose(facts, outcomes),
         steps=facts.steps,
@@ -79,7 +84,7 @@ def analyze(
         collectives=facts.comm.table if facts.comm else (),
         memory=facts.memory,
         trust=facts.trust,
-        run=_describe(places, record, facts, ranks, __version__),
+        run=run,
         communication=facts.communication,
     )
 

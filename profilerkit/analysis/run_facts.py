@@ -52,8 +52,7 @@ def run_facts(
     trace = chosen.trace
     meta = chosen.record.meta if chosen.record else None
     mode = chosen.mode
-    spec = device_spec(trace.properties if trace else None, device)
-    return Facts(
+    facts = Facts(
         mode="gpu" if mode == "gpu" else "cpu" if mode == "cpu" else "steps",
         steps=chosen.steps,
         step_ns=float(chosen.steps.time_ns.median) if chosen.steps.time_ns else None,
@@ -70,27 +69,35 @@ def run_facts(
         input=chosen.input,
         loader=meta.loader if meta else None,
         usable_cores=_cores(ranks, meta),
-        device=trace.device if trace else None,
-        copies=trace.copies if trace else None,
-        syncs=trace.syncs if trace else None,
-        allocator=trace.allocator if trace else None,
-        math=trace.math if trace else None,
-        chains=trace.chains if trace else None,
-        comm=_with_links(trace.comm, spec) if trace and trace.comm else None,
         stalls=chosen.stalls,
-        cold=trace.cold if trace else None,
-        device_events_missing=trace.device_events_missing if trace else False,
-        spec=spec,
-        kernels=trace.kernels if trace else (),
-        compute=trace.compute if trace else None,
-        host_copies=trace.host_copies if trace else (),
+        spec=device_spec(trace.properties if trace else None, device),
         memory=_memory(chosen),
         samples=chosen.samples,
         trace_read=trace is not None,
-        launches=trace.launches if trace else None,
-        alone=trace.shares(trace.partition.alone) if trace else {},
-        hidden=trace.shares(trace.partition.hidden) if trace else {},
         doubts=tuple(_doubts(chosen)),
+    )
+    return _with_trace(facts, trace) if trace else facts
+
+
+def _with_trace(facts: Facts, trace: TraceFacts) -> Facts:
+    """The facts with what only a trace tells."""
+    return replace(
+        facts,
+        device=trace.device,
+        copies=trace.copies,
+        syncs=trace.syncs,
+        allocator=trace.allocator,
+        math=trace.math,
+        chains=trace.chains,
+        comm=_with_links(trace.comm, facts.spec) if trace.comm else None,
+        cold=trace.cold,
+        device_events_missing=trace.device_events_missing,
+        kernels=trace.kernels,
+        compute=trace.compute,
+        host_copies=trace.host_copies,
+        launches=trace.launches,
+        alone=trace.shares(trace.partition.alone),
+        hidden=trace.shares(trace.partition.hidden),
     )
 
 
