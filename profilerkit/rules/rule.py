@@ -16,6 +16,8 @@ SMALLEST_SAVING = 0.02
 #: Steady steps needed for high and for medium confidence (R56).
 STEPS_FOR_HIGH = 8
 STEPS_FOR_MEDIUM = 2
+#: Share of the events read that, when as many were lost, leaves no more than a first impression.
+LOST_EVENTS = 0.1
 
 _ORDER: tuple[Confidence, ...] = ("low", "medium", "high")
 
@@ -86,11 +88,12 @@ def worth_saying(facts: Facts, expected: float) -> bool:
 
 
 def confidence(facts: Facts, at_most: Confidence) -> Confidence:
-    """``at_most``, lowered when few steps are steady or the recording gives reasons to doubt its split."""
+    """``at_most``, lowered when few steps are steady, parts of the recording are lost, or its split is in doubt."""
     steady = facts.steps.steady
     cap: Confidence = "high" if steady >= STEPS_FOR_HIGH else "medium" if steady >= STEPS_FOR_MEDIUM else "low"
     doubt: Confidence = "medium" if facts.doubts else "high"
-    return weakest(at_most, cap, doubt)
+    is_in_parts = facts.trust.truncated or facts.trust.dropped >= LOST_EVENTS * max(facts.trust.events, 1)
+    return weakest(at_most, cap, "low" if is_in_parts else doubt)
 
 
 def weakest(*values: Confidence) -> Confidence:

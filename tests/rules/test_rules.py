@@ -15,6 +15,7 @@ from profilerkit.analysis.facts import (
     SyncFacts,
 )
 from profilerkit.hardware.lookup import lookup
+from profilerkit.model.change import revise
 from profilerkit.model.report import Collective
 from profilerkit.model.run import Loader, Series, Trust
 from profilerkit.model.step import Steps
@@ -312,6 +313,16 @@ def test_few_steady_steps_cap_the_confidence():
         known = facts({"input.wait": 0.4}, steady=steady, loader=Loader(kind="DataLoader", num_workers=0))
         by_steps[steady] = finding("IN001", known).confidence
     assert by_steps == {1: "low", 2: "medium", 7: "medium", 8: "high"}
+
+
+@pytest.mark.parametrize(
+    ("trust", "confidence"),
+    [({"truncated": True}, "low"), ({"dropped": 99}, "high"), ({"dropped": 100}, "low"), ({"repaired": 999}, "high")],
+)
+def test_what_a_trace_lost_caps_the_confidence(trust, confidence):
+    known = facts({"input.wait": 0.4}, loader=Loader(kind="DataLoader", num_workers=0))
+    known = replace(known, trust=revise(known.trust, events=1_000, **trust))
+    assert finding("IN001", known).confidence == confidence
 
 
 def test_every_threshold_is_tried_on_both_sides():

@@ -105,7 +105,8 @@ def _what_it_looks_like(head: bytes, source: BlockSource) -> str:
     if b"\0" in start[:4]:
         return "its text is UTF-16; traces are UTF-8"
     if start.startswith(b"{"):
-        return f"it is JSON, but without a 'traceEvents' list in its first {SNIFFED_BYTES // 1024} KiB"
+        seen = f" in its first {SNIFFED_BYTES // 1024} KiB" if len(head) >= SNIFFED_BYTES else ""
+        return f"it is JSON, but without a 'traceEvents' list{seen}"
     if start.startswith(b"["):
         return "it is a JSON list, but not one of events"
     return "its first bytes are neither JSON nor gzip"
