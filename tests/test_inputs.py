@@ -145,6 +145,9 @@ def test_a_damaged_trace_is_read_around_unless_strict(tmp_path):
     cut.write_text(whole[: int(len(whole) * 0.9)], "utf-8")
     report = analyze(cut)
     assert report.trust.truncated
+    assert report.verdict.confidence == "low"
+    doubt = "The end of the file is missing, and device events with it: the device did more than is shown."
+    assert doubt in report.trust.notes
     assert any(note.startswith("Damaged: event ") for note in report.trust.notes)
     with pytest.raises(UnreadableInputError, match="damaged"):
         analyze(cut, strict=True)

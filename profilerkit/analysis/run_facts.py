@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
+from profilerkit.analysis.damage import damage_notes
 from profilerkit.analysis.facts import CommFacts, Facts, LaunchFacts
 from profilerkit.analysis.memory_samples import with_samples
 from profilerkit.analysis.rank_facts import RankFacts
@@ -188,8 +189,7 @@ def _trust(ranks: Sequence[RankFacts], chosen: RankFacts, of_the_run: Sequence[s
     meta = chosen.record.meta if chosen.record else None
     step_ns = chosen.steps.time_ns.median if chosen.steps.time_ns else None
     own = meta.self_ns_per_step if meta else None
-    notes = [*of_the_run, *(note for entry in damage for note in entry.notes)]
-    notes += [f"Damaged: {place}" for entry in damage for place in entry.samples]
+    notes = [*of_the_run, *damage_notes([(rank.origin, rank.trace.damage) for rank in ranks if rank.trace])]
     notes += [note for rank in ranks if rank.record for note in rank.record.notes]
     if trace and trace.device_events_missing and not trace.damage.truncated:
         notes.insert(0, "The run used a device, but the trace holds none of its events.")
@@ -225,6 +225,8 @@ def _doubts(chosen: RankFacts) -> list[str]:
     """What makes the numbers less sure than they look."""
     out = []
     damage = chosen.trace.damage if chosen.trace else None
+    if damage and damage.truncated and chosen.mode == "gpu":
+        out.append("The end of the file is missing, and device events with it: the device did more than is shown.")
     if chosen.trace and damage and damage.dropped and damage.dropped >= MANY_DROPPED * chosen.trace.n_events:
         out.append(f"{damage.dropped:,} damaged events could not be read: shares may be off by as much.")
     ratio, times = chosen.inflation_ratio, chosen.steps.time_ns

@@ -162,6 +162,9 @@ def _extent(columns: TraceColumns) -> tuple[int, int]:
 
 def _whole(columns: TraceColumns) -> TraceSteps:
     low, high = _extent(columns)
+    work = device_rows(columns)
+    if columns.damage.truncated and work.any():
+        high = min(high, int(columns.end_ns[work].max()))  # what the device did later was written later
     edge = np.array([low], dtype=np.int64)
     state: StepState = "steady" if high > low else "cut"
     return TraceSteps(
@@ -186,8 +189,13 @@ def _judged(
     inferred: bool,
     whole_last: bool = False,
 ) -> TraceSteps:
-    """Drop cut, compiling and warm-up steps while enough remain."""
+    """Drop cut, compiling and warm-up steps while enough remain; always those that lost device work to a cut file."""
+    kernels = _count_in(columns.ts_ns[device_rows(columns)], start, end)
     state: list[StepState] = ["steady"] * len(start)
+    if columns.damage.truncated:
+        # Kineto writes the device's events after the host's, so these are what such a file lacks.
+        fewest = CUT_KERNEL_RATIO * kernels.max()
+        state = ["cut" if count < fewest else "steady" for count in kernels.tolist()]
 
     def drop(rows: list[int], reason: StepState) -> None:
         rows = [row for row in rows if state[row] == "steady"]
@@ -197,7 +205,6 @@ def _judged(
 
     if not whole_last:
         drop([len(start) - 1], "cut")
-    kernels = _count_in(columns.ts_ns[device_rows(columns)], start, end)
     last = max((row for row in range(len(start)) if state[row] == "steady"), default=0)
     if last > 0 and kernels[last] < CUT_KERNEL_RATIO * kernels[last - 1]:
         drop([last], "cut")

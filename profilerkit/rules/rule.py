@@ -18,6 +18,8 @@ STEPS_FOR_HIGH = 8
 STEPS_FOR_MEDIUM = 2
 #: So many reasons for doubt leave low confidence (a choice: two weaknesses are common, three a bad recording).
 DOUBTS_FOR_LOW = 3
+#: Share of the events read that, when as many were lost, leaves no more than a first impression.
+LOST_EVENTS = 0.1
 
 _ORDER: tuple[Confidence, ...] = ("low", "medium", "high")
 
@@ -91,12 +93,13 @@ def confidence(facts: Facts, at_most: Confidence) -> Confidence:
     """``at_most``, lowered by what makes the steady steps a weak sample of the run.
 
     Fewer than ``STEPS_FOR_HIGH`` steps and each doubt (noise, drift, steps from one end, traced steps unlike the
-    others, contention, damage) weigh alike: any of them leaves medium, ``DOUBTS_FOR_LOW`` of them low. A single step
-    leaves low by itself.
+    others, contention, damage) weigh alike: any of them leaves medium, ``DOUBTS_FOR_LOW`` of them low. A single step,
+    and a recording of which parts are lost, leave low by themselves.
     """
-    steady = facts.steps.steady
+    steady, trust = facts.steps.steady, facts.trust
     doubts = len(facts.doubts) + (steady < STEPS_FOR_HIGH)
-    if steady < STEPS_FOR_MEDIUM or doubts >= DOUBTS_FOR_LOW:
+    is_in_parts = trust.truncated or trust.dropped >= LOST_EVENTS * max(trust.events, 1)
+    if steady < STEPS_FOR_MEDIUM or doubts >= DOUBTS_FOR_LOW or is_in_parts:
         return "low"
     return weakest(at_most, "medium" if doubts else "high")
 

@@ -15,6 +15,9 @@ BLOCK_BYTES = 256 * 1024
 # One compressed feed; traces compress 11:1 to 19:1, so it inflates to about one block.
 FEED_BYTES = 16 * 1024
 
+# Members of a compressed file may hold a byte each, and every block has its price whatever its size.
+_SMALLEST_SHARE = 8
+
 # Enough to see the first keys of a document, device properties of many devices included.
 SNIFFED_BYTES = 256 * 1024
 
@@ -59,10 +62,23 @@ class BlockSource:
             magic = file.read(len(GZIP_MAGIC))
             file.seek(0)
             if magic == GZIP_MAGIC:
-                yield from self._inflated(file)
+                yield from _joined(self._inflated(file))
                 return
             while block := file.read(BLOCK_BYTES):
                 yield block
+
+    def beginning(self) -> bytes:
+        """Return the beginning of the plain bytes, in which the format shows; empty when there are none.
+
+        Raises:
+            OSError: the file cannot be opened or read.
+        """
+        head = b""
+        for block in self.blocks():
+            head += block
+            if len(head) >= SNIFFED_BYTES:
+                break
+        return head
 
     def _inflated(self, file: IO[bytes]) -> Iterator[bytes]:
         member_start = 0
@@ -135,15 +151,15 @@ class BlockSource:
         return bytes(plain)
 
 
-def first_plain_bytes(path: Path) -> bytes:
-    """Return the beginning of a file, inflated, in which its format shows; empty for an empty file.
-
-    Raises:
-        OSError: the file cannot be opened or read.
-    """
-    head = b""
-    for block in BlockSource(path).blocks():
-        head += block
-        if len(head) >= SNIFFED_BYTES:
-            break
-    return head
+def _joined(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the same bytes with small pieces put together."""
+    held: list[bytes] = []
+    held_bytes = 0
+    for piece in pieces:
+        held.append(piece)
+        held_bytes += len(piece)
+        if held_bytes * _SMALLEST_SHARE >= BLOCK_BYTES:
+            yield b"".join(held) if len(held) > 1 else piece
+            held, held_bytes = [], 0
+    if held_bytes:
+        yield b"".join(held)

@@ -15,10 +15,15 @@ FREE_INFLATED_BYTES = 512 * 1024 * 1024
 # Real traces hold 75 to 2,100 distinct names. Names past either limit share one entry.
 DISTINCT_TEXTS = 2**17
 TEXT_BYTES = 64 * 1024 * 1024
+# Events that keep what they say of their collective. Real traces hold 1 in 50, so this many only beyond 3 GB; each
+# takes 200 bytes where the shortest text of one takes 50.
+COLLECTIVES = 2**18
 
 # A repair searches a text several times over, and no event is longer than this.
 REPAIRED_BYTES = 256 * 1024
 # So many pieces may fail to be repaired, and one more for each that succeeds; later ones are dropped untried.
 FAILED_REPAIRS = 5_000
+# So much text may be searched in vain, at 0.3 to 2 s for each MiB; what is repaired does not count.
+SEARCHED_BYTES = 4 * 1024 * 1024
 # A file that had so many pieces dropped, and more than ten for each event read, is read no further.
 DROPPED_PIECES = 250_000

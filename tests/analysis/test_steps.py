@@ -1,4 +1,6 @@
 import doctest
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -7,7 +9,9 @@ from profilerkit.analysis import steps as module
 from profilerkit.analysis.host import HostNames
 from profilerkit.analysis.steps import find_steps
 from profilerkit.analysis.warmup import warmup_length
+from profilerkit.trace.columns import Category
 from profilerkit.trace.links import launch_of
+from profilerkit.trace.readers import read_trace
 from tests.recipes import AUTOGRAD, MAIN, US, WORKERS, Trace, training
 
 
@@ -337,3 +341,42 @@ def test_steps_that_capture_did_not_see_whole_are_not_in_the_trace():
 
 def test_a_window_without_a_whole_step_has_no_marked_step():
     assert steps_of(steps_with_kernels(*[5] * 4), whole=(90, 99)).found_by == "the whole trace"
+
+
+def cut_off(trace, share):
+    """The columns of a trace whose file, with the device's events after the host's as Kineto writes them, is cut."""
+    trace.events.sort(key=lambda event: event["cat"] == "kernel")
+    whole = trace.bytes()
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "trace.json"
+        path.write_bytes(whole[: int(len(whole) * share)])
+        return read_trace(path)
+
+
+def states_of(columns):
+    return find_steps(columns, HostNames.of(columns)).state
+
+
+def test_of_a_file_that_is_cut_off_the_steps_that_lost_their_kernels_are_cut():
+    columns = cut_off(steps_with_kernels(10, 10, 10, 10, 10, 10), 0.7)
+    assert columns.damage.truncated
+    state = states_of(columns)
+    assert "steady" in state[:4]
+    assert "cut" not in state[:4]
+    assert set(state[4:]) == {"cut"}
+
+
+def test_of_a_file_that_is_cut_off_one_whole_step_is_enough():
+    assert states_of(cut_off(steps_with_kernels(10, 10, 10), 0.6)) == ("steady", "cut", "cut")
+
+
+def test_a_file_that_is_cut_off_without_marked_steps_is_judged_while_the_device_was_seen():
+    trace = Trace()
+    for at in range(1_000, 5_000, 50):
+        trace.op(at, at + 40)
+        trace.kernel(at + 10, at + 50)
+    columns = cut_off(trace, 0.8)
+    found = find_steps(columns, HostNames.of(columns))
+    assert found.state == ("steady",)
+    assert found.end[0] == columns.end_ns[columns.is_a(Category.KERNEL)].max()
+    assert found.end[0] < columns.end_ns.max()

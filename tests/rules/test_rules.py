@@ -403,6 +403,16 @@ def test_few_steady_steps_cap_the_confidence():
     assert by_steps == {1: "low", 2: "medium", 7: "medium", 8: "high"}
 
 
+@pytest.mark.parametrize(
+    ("trust", "confidence"),
+    [({"truncated": True}, "low"), ({"dropped": 99}, "high"), ({"dropped": 100}, "low"), ({"repaired": 999}, "high")],
+)
+def test_what_a_trace_lost_caps_the_confidence(trust, confidence):
+    known = facts({"input.wait": 0.4}, loader=Loader(kind="DataLoader", num_workers=0))
+    known = replace(known, trust=revise(known.trust, events=1_000, **trust))
+    assert finding("IN001", known).confidence == confidence
+
+
 def test_every_threshold_is_tried_on_both_sides():
     tried = set(THRESHOLDS) | {
         ("CO001", "small_ratio"),

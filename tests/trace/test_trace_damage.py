@@ -1,7 +1,9 @@
 """What a damaged or odd text loses: never more than the events that are damaged."""
 
+import bz2
 import gzip
 import json
+import lzma
 
 import pytest
 import trace_recipes as recipes
@@ -296,9 +298,20 @@ REFUSED = {
     "cut before the first event": (b'{"schemaVersion": 1, "traceEvents": [', "breaks off"),
     "only damaged events": (b'{"traceEvents": [{"ph": "X"}, {"ph": "X"}]}', "all of its 2 events"),
     "other list": (b'[{"a": 1}]', "all of its 1 events"),
-    "numbers": (b"[1, 2]", "neither"),
+    "numbers": (b"[1, 2]", "a JSON list, but not one of events"),
     "SQLite": (b"SQLite format 3\0rest", "SQLite"),
     "UTF-16": (b"\xff\xfe{\0", "UTF-16"),
+    "UTF-16 without a mark": ('{"traceEvents": [{"ph": "X"'.encode("utf-16-le"), "UTF-16"),
+    "zeros": (b"\0" * 400_000, "begins with zero bytes"),
+    "damaged gzip": (gzip.compress(b"{}")[:10] + b"\xff" * 20, "the compressed data is damaged"),
+    "cut gzip": (gzip.compress(b"{}")[:5], "the compressed data ends early"),
+    "gzip twice": (gzip.compress(gzip.compress(b"{}")), "gzip within gzip"),
+    "bzip2": (bz2.compress(b"{}"), "bzip2"),
+    "xz": (lzma.compress(b"{}"), "xz"),
+    "zip": (b"PK\x03\x04\x14\0\0\0", "a zip archive"),
+    "Git LFS pointer": (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS pointer"),
+    "error page": (b"<!DOCTYPE html>", "HTML"),
+    "events of other things": (b'[{"ph": 7.2}, {"ph": 7.4}]', "all of its 2 events"),
     "pickle": (b"\x80\x04K\x01.", "neither"),
 }
 

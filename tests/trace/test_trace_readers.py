@@ -86,7 +86,7 @@ def test_file_that_cannot_be_opened_is_refused_with_the_system_s_reason(tmp_path
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("profilerkit.trace.readers.first_plain_bytes", refuse)
+    monkeypatch.setattr("profilerkit.trace.blocks.BlockSource.beginning", refuse)
     with pytest.raises(UnreadableInputError) as caught:
         read_trace(path)
     assert caught.value.cause == "Permission denied"

@@ -1,6 +1,10 @@
 """Damage between events and at the ends of the text: what is whole is kept, and every repair and loss is counted."""
 
+import json
+import re
+
 import pytest
+from trace_mutations import gpu_events, native
 from trace_recipes import FIRST_US, HEAD, MIDDLE, N_EVENTS, TAIL, document, event_text, events_with, plain, span, write
 
 from profilerkit.errors import UnreadableInputError
@@ -70,6 +74,19 @@ def test_zeros_after_the_end_are_told(tmp_path):
     assert columns.damage.notes == ("zero bytes follow the text and were ignored",)
 
 
+def test_second_list_of_events_is_told_and_not_read(tmp_path):
+    columns = read(tmp_path, document(EVENTS).rstrip().removesuffix("}") + ', "traceEvents": [' + EVENTS[0] + "]}")
+    assert columns.ts_ns.tolist() == STAMPS
+    assert columns.damage.notes == ("a second list of events follows the first; only the first was read",)
+    assert columns.meta.base_time_ns == 1711964646000000000
+
+
+def test_list_of_events_after_an_empty_one_is_read(tmp_path):
+    columns = read(tmp_path, '{"traceEvents": [], "x": 1, "traceEvents": [' + ",".join(EVENTS) + TAIL)
+    assert columns.ts_ns.tolist() == STAMPS
+    assert counts(columns) == (1, 1, False)
+
+
 def test_zeros_after_a_cut_are_told(tmp_path):
     columns = read(tmp_path, HEAD + ",".join(EVENTS) + ",\n" + "\0" * 300_000)
     assert columns.ts_ns.tolist() == STAMPS
@@ -102,6 +119,18 @@ def test_repairs_are_given_up_when_they_never_succeed(tmp_path, monkeypatch):
     columns = read(tmp_path, document([EVENTS[0], *[hopeless] * 40, mendable, EVENTS[7]]))
     assert columns.ts_ns.tolist() == [STAMPS[0], STAMPS[7]]
     assert counts(columns) == (0, 41, False)
+
+
+def test_what_is_given_up_untried_is_counted_by_event(tmp_path, monkeypatch):
+    monkeypatch.setattr("profilerkit.trace.kineto.ledger.SEARCHED_BYTES", 2000)
+    bad = EVENTS[0].replace('"ts"', '"ts')
+    several = " ".join([bad] * 7)
+    columns = read(tmp_path, document([*EVENTS[:3], *[bad] * 20, several, EVENTS[3]]))
+    assert columns.ts_ns.tolist() == STAMPS[:4]
+    assert counts(columns) == (0, 27, False)
+    untried = int(columns.damage.notes[0].split()[-6])
+    assert columns.damage.notes == (f"repairs failed too often, so {untried} damaged events were dropped untried",)
+    assert 10 < untried < 27
 
 
 def test_reading_stops_where_almost_everything_is_damaged(tmp_path, monkeypatch):
@@ -138,6 +167,75 @@ def test_head_without_end_is_refused(tmp_path, monkeypatch):
     with pytest.raises(UnreadableInputError, match="no trace events") as caught:
         read(tmp_path, '{"schemaVersion": 1, "x": "' + "a" * 2 * 1024 * 1024 + '", "traceEvents": [' + EVENTS[0] + "]}")
     assert "in its first 1 MiB" in caught.value.cause
+
+
+def without_beginning(text):
+    return text[text.index('"ts"', text.index(EVENTS[20])) :]
+
+
+LOST_BEGINNINGS = {
+    "first byte": (lambda text: "x" + text[1:], 0, "the metadata around the events is damaged"),
+    "first bytes zero": (lambda text: "\0" * 99 + text[99:], 0, "the metadata around the events is damaged"),
+    "first block zero": (lambda text: "\0" * 4096 + text[4096:], None, "at byte "),
+    "beginning missing": (without_beginning, 21, "the beginning is damaged: reading began with the first whole event"),
+    "key": (lambda text: text.replace("traceEvents", "traceEvemts"), 0, "the beginning is damaged"),
+    "colon": (lambda text: text.replace('"traceEvents":', '"traceEvents";'), 0, "the beginning is damaged"),
+    "bracket": (lambda text: text.replace('"traceEvents": [', '"traceEvents": {'), 0, "the beginning is damaged"),
+    "no bracket": (lambda text: text.replace('"traceEvents": [', '"traceEvents": '), 0, "the beginning is damaged"),
+    "escape": (lambda text: text.replace("traceEvents", "trace\\u0045vents"), 0, "the beginning is damaged"),
+}
+
+
+@pytest.mark.parametrize("what", LOST_BEGINNINGS)
+def test_damaged_beginning_costs_what_is_damaged(tmp_path, what):
+    damage, lost, note = LOST_BEGINNINGS[what]
+    text = damage(document(EVENTS))
+    columns = read(tmp_path, text)
+    if lost is None:
+        first = text.index("{", text.index('"ph"', 4096) - 20)
+        lost = next(index for index, event in enumerate(EVENTS) if event in text)
+        assert f"at byte {first}" in columns.damage.notes[0]
+    assert columns.ts_ns.tolist() == STAMPS[lost:]
+    assert counts(columns) == (0, 0, False)
+    assert [note in found for found in columns.damage.notes] == [True]
+    assert columns.meta.base_time_ns == 1711964646000000000
+    with pytest.raises(UnreadableInputError, match="is damaged"):
+        read(tmp_path, text, strict=True)
+
+
+def test_events_that_are_only_lines_are_read(tmp_path):
+    columns = read(tmp_path, "\n".join(" ".join(event.split()) for event in EVENTS))
+    assert columns.ts_ns.tolist() == STAMPS
+    assert counts(columns) == (N_EVENTS - 1, 0, True)
+
+
+LAYOUTS = {
+    "native": lambda events: native(events, HEAD, TAIL),
+    "indented": lambda events: json.dumps({"traceEvents": events, "schemaVersion": 1}, indent=2),
+    "compact": lambda events: json.dumps({"traceEvents": events, "schemaVersion": 1}, separators=(",", ":")),
+    "list": json.dumps,
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_wherever_a_file_breaks_off_that_is_told_and_the_events_before_are_kept(tmp_path, layout):
+    events = gpu_events(2)
+    text = LAYOUTS[layout](events)
+    ends = [index for event in events if event["ph"] == "X" for index in [end_of(event, text)]]
+    for cut in range(text.index(f"{events[4]['ts']}"), text.index(f"{events[10]['ts']}")):
+        columns = read(tmp_path, text[:cut])
+        whole = sum(end <= cut for end in ends)
+        assert columns.damage.truncated, text[cut - 40 : cut]
+        assert whole <= len(columns) <= whole + 1, text[cut - 40 : cut]
+        assert len(columns) - whole <= columns.damage.repaired <= 1
+        assert columns.damage.dropped <= 1
+
+
+def end_of(event, text):
+    """Where an event of ``gpu_events`` ends in a text: at the last brace before the next one's first key."""
+    start = text.index(f'"{event["name"]}"') if event["name"].startswith("Profiler") else text.index(str(event["ts"]))
+    following = re.compile(r'\}\s*,\s*\{\s*"(?:ph|name)"|\}\s*\]\s*(?:,\s*"|\}|\Z)').search(text, start)
+    return following.start() + 1
 
 
 ODD_BUT_WHOLE = {

@@ -66,6 +66,13 @@ def cut_gzip():
     raise AssertionError
 
 
+def flipped_gzip():
+    """A .gz, stored rather than squeezed so that it inflates to its end, with one flipped bit in the middle event."""
+    stored = bytearray(gzip.compress(WHOLE.encode(), 0, mtime=0))
+    stored[stored.index(b'"ts"', stored.index(b'"correlation": %d\n' % (MIDDLE - 1))) + 3] ^= 0x10
+    return bytes(stored)
+
+
 def keys_reversed():
     return json.dumps(dict(reversed(PARSED.items())), indent=2)
 
@@ -140,6 +147,7 @@ TRAPS = {
     51: Trap("gzip of two members", packed(WHOLE[:99_999]) + packed(WHOLE[99_999:]), name="trace.json.gz"),
     52: Trap("gzip named .json", packed()),
     53: Trap("plain named .json.gz", WHOLE, name="trace.json.gz"),
+    54: Trap("flipped byte in gzip", flipped_gzip(), kept=OTHERS, dropped=1, note="checksum", name="trace.json.gz"),
 }
 REFUSED = {
     37: (HEAD + TAIL, "its list of events is empty"),
@@ -176,7 +184,7 @@ def test_trap_without_events_is_refused_with_the_reason(tmp_path, number):
     assert caught.value.hint
 
 
-def test_trap_54_flipped_byte_in_gzip_keeps_all_it_leaves_readable(tmp_path):
+def test_flipped_byte_in_squeezed_gzip_keeps_all_it_leaves_readable(tmp_path):
     """Every event but those in the damaged bytes is there, or the file is flagged as ending at the damage."""
     stamps = {FIRST_US * 1000 + 1 + index * 1000 for index in range(N_EVENTS)}
     data = packed()
@@ -196,7 +204,7 @@ def test_trap_54_flipped_byte_in_gzip_keeps_all_it_leaves_readable(tmp_path):
 
 
 def test_all_54_traps_are_here():
-    assert sorted([*TRAPS, *REFUSED, 54]) == list(range(1, 55))
+    assert sorted([*TRAPS, *REFUSED]) == list(range(1, 55))
 
 
 @pytest.mark.parametrize("number", [number for number, trap in TRAPS.items() if trap.repaired or trap.dropped])

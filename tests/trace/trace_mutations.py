@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+import re
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import trace_recipes as recipes
 
 from profilerkit.errors import UnreadableInputError
 from profilerkit.trace import blocks
-from profilerkit.trace.columns import Wanted
+from profilerkit.trace.columns import ANALYZED, Damage, Wanted
 from profilerkit.trace.readers import read_trace
 
 N_STEPS = 12
@@ -182,32 +183,55 @@ def _places(text):
     return [(start, end) for start, end, phase in places if phase == "X"]
 
 
-def check(original, mutation, path, *, packed=False):
+def spans_by_json(text):
+    """How many complete events ``json`` sees in a text, None when it cannot read it.
+
+    What the reader takes without a word is no damage: bytes that are not UTF-8 in texts it does not keep, control
+    characters for white space, commas too many.
+    """
+    plain = _COMMAS.sub(",", text.decode("utf-8", "replace").translate(_CONTROL))
+    try:
+        document = json.loads(_LAST_COMMA.sub(r"\1", plain))
+    except ValueError:
+        return None
+    events = document.get("traceEvents") if isinstance(document, dict) else document
+    return sum(isinstance(event, dict) and event.get("ph") == "X" for event in events or ())
+
+
+_CONTROL = dict.fromkeys(range(32), " ")
+_COMMAS = re.compile(r",(?:\s*,)+")
+_LAST_COMMA = re.compile(r",(\s*\])")
+
+
+def check(original, mutation, path, *, packed=False, wanted=Wanted.EVERYTHING):
     """Raise AssertionError when reading the damaged text breaks a promise.
 
     No crash and no hang. No event is returned that is not in the original, but for repaired ones and those that the
     change itself made: JSON does not show that a digit is another or that the middle of two events is gone. No event
-    outside the change is lost but the two beside it. Whatever is lost is counted.
+    outside the change is lost but the two beside it. Whatever is lost is counted, and what is no JSON is told.
     """
     path.write_bytes(gzip.compress(mutation.text, 1) if packed else mutation.text)
     start = time.perf_counter()
-    low = min(start for start, _ in mutation.touched)
+    by_json = spans_by_json(mutation.text)
     try:
-        columns = read_trace(path, wanted=Wanted.EVERYTHING)
+        columns = read_trace(path, wanted=wanted)
     except UnreadableInputError:
-        assert low <= original.places[0][1], "refused although the first event is whole"
+        assert not by_json, "refused although json can read it"
+        assert original.touched(mutation) >= len(original.places) - 1, "refused although events are whole"
         return
     finally:
         assert time.perf_counter() - start < SLOWEST_S
     damage = columns.damage
+    if by_json is None:
+        assert damage != Damage(), "text that is no JSON is not told"
+    elif by_json:
+        assert len(columns) <= by_json <= len(columns) + damage.dropped, "other events than json sees"
     found, wanted_rows = Counter(rows(columns)), Counter(original.rows)
     changed = sum(2 for kind in mutation.kinds if kind != "cut")
     foreign = sum(count for row, count in found.items() if row not in wanted_rows)
     assert foreign <= damage.repaired + changed, f"{foreign} events invented"
     extra = original.touched(mutation) if "duplicate" in mutation.kinds else 0
     assert len(columns) <= len(original.rows) + changed + extra, "events returned twice"
-    if low < original.events_start:
-        return
     lost = sum((wanted_rows - found).values())
     allowed = original.touched(mutation) + changed
     assert lost <= allowed, f"{lost} events lost, {allowed} allowed"
@@ -227,4 +251,5 @@ def run_seed(traces, seed, path):
     mutation = mutated(original.text, rng, rng.choice([1, 1, 2, 3, 6]))
     block_bytes, feed_bytes = rng.choice([200, 512, 4096, 65536, 262144]), rng.choice([64, 1024, 16384])
     with patch.multiple(blocks, BLOCK_BYTES=block_bytes, FEED_BYTES=feed_bytes):
-        check(original, mutation, path, packed=rng.random() < 0.2)
+        packed, wanted = rng.random() < 0.2, rng.choice([Wanted.EVERYTHING, ANALYZED])
+        check(original, mutation, path, packed=packed, wanted=wanted)

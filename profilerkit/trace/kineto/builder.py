@@ -44,6 +44,7 @@ from profilerkit.trace.kineto.records import (
     WideSpan,
 )
 from profilerkit.trace.kineto.table import Table
+from profilerkit.trace.limits import COLLECTIVES
 from profilerkit.trace.strings import RawTextIds, StringIds, ThreadIds, printable_text
 
 # ns and float µs of a group of events
@@ -119,6 +120,7 @@ class ColumnBuilder:
         self._memory = Table(_MEMORY)
         self._collectives: list[CollectiveArgs] = []
         self._waits: set[tuple[int, int]] = set()
+        self._plain_collectives = 0
         self._names = ThreadNames()
 
     @property
@@ -250,8 +252,12 @@ class ColumnBuilder:
         """Take the collectives among the events that are appended next."""
         rows = range(len(names)) if possible is None else np.cumsum(possible) - 1
         for index, found in zip([index for index, name in enumerate(names) if name], args, strict=True):
-            if possible is None or possible[index]:
+            if possible is not None and not possible[index]:
+                continue
+            if len(self._collectives) < COLLECTIVES:
                 self._collectives.append(collective(self.n_spans + int(rows[index]), found))
+            else:
+                self._plain_collectives += 1
 
     def _add_waits(self, streams: I64, args: list[Any]) -> None:
         """Take which streams were made to wait for which."""
@@ -318,6 +324,8 @@ class ColumnBuilder:
         notes = [f"{count} events {reason} were dropped" for reason, count in self.dropped.items()]
         if self.unpaired:
             notes.append(f"{self.unpaired} begin and end events are not complete events and were left out")
+        if self._plain_collectives:
+            notes.append(f"{self._plain_collectives} collectives past the limit were read without their sizes")
         refused = self.strings.refused + self.kinds.refused + self.threads.refused
         if refused:
             notes.append(f"{refused} names past the limit on distinct names were put together as one")

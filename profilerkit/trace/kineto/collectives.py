@@ -10,6 +10,7 @@ from profilerkit.trace.kineto.records import Detail, WideArgs, WideSpan, decoder
 from profilerkit.trace.strings import printable_text
 
 _KEY = b'"Collective name"'
+_LONGEST_TEXT = 256
 _WIDE = decoder(Detail.WIDE, Wanted.NOTHING)
 
 
@@ -36,14 +37,19 @@ def collective(row: int, args: WideArgs) -> CollectiveArgs:
     """Return the metadata of the event in row ``row``, whose args name a collective."""
     return CollectiveArgs(
         row=row,
-        name=intern(printable_text(args.collective or "")),
+        name=_short(args.collective or ""),
         in_elements=_count(args.in_elements),
         out_elements=_count(args.out_elements),
-        dtype=None if args.dtype is None else intern(printable_text(args.dtype)),
+        dtype=None if args.dtype is None else _short(args.dtype),
         group_size=_count(args.group_size),
-        group_name=None if args.group_name is None else intern(printable_text(str(args.group_name))),
+        group_name=None if args.group_name is None else _short(str(args.group_name)),
         sequence=_count(args.sequence),
     )
+
+
+def _short(text: str) -> str:
+    """Return the text as one object however often it is met; its end is cut off where no real one is so long."""
+    return intern(printable_text(text[:_LONGEST_TEXT]))
 
 
 def _count(value: object) -> int | None:

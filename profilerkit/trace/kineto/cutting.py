@@ -1,19 +1,25 @@
 """The text of a trace into chunks of whole events, without looking at every byte."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 
 from profilerkit.trace import limits
 from profilerkit.trace.kineto.buffer import TextBuffer
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # A quote inside a string is escaped, so this is never inside one.
 _EVENTS_KEY = b'"traceEvents"'
-_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}]', re.DOTALL)
+# A string without end runs to the end of the text, so that none of its quotes begins another.
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[{}]', re.DOTALL)
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")
 _LIKELY_SEPARATOR = b"},\n  {"
 _OPENING = re.compile(rb'\{\s*"(ph|name|cat|pid|tid|ts|dur|id|args|bp)"\s*:')
+_JSON = json.JSONDecoder(strict=False)
+# The first event of a file that lost its beginning is looked for at so many places.
+_OPENINGS_TRIED = 100
 # Without a single separator in this much text the one learnt from the first two events was wrong.
 _RELEARN_BYTES = 4 * 1024 * 1024
 # The first two events and the keys that events begin with show in this much.
@@ -25,6 +31,8 @@ class EventText:
 
     Attributes:
         head: the text before the opening bracket of the events, once ``find_events`` found it.
+        is_list: whether the file begins with that bracket, so that the events are all of the document.
+        lost_bytes: None, or where the first whole event begins, when the beginning is too damaged to find their list.
         buffer: the text read and not yet handed out.
         separator: the bytes from one event's closing brace to the next one's opening brace.
         chunk_offset: where in the plain text the chunk handed out last begins, in bytes.
@@ -33,6 +41,8 @@ class EventText:
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self.head = b""
+        self.is_list = False
+        self.lost_bytes: int | None = None
         self.buffer = TextBuffer(blocks)
         self.separator = _LIKELY_SEPARATOR
         self.chunk_offset = 0
@@ -47,24 +57,27 @@ class EventText:
         """Move past the bracket that opens the events; return why there is none, or nothing when there is."""
         buffer = self.buffer
         buffer.skip_blank()
-        if buffer.startswith(_BYTE_ORDER_MARK):
-            buffer.start += len(_BYTE_ORDER_MARK)
+        if buffer.startswith(BYTE_ORDER_MARK):
+            buffer.start += len(BYTE_ORDER_MARK)
             buffer.skip_blank()
         if not len(buffer):
             return "the file is empty"
-        if not buffer.startswith(b"[") and not self._find_key():
+        self.is_list = buffer.startswith(b"[")
+        if not self.is_list and not self._find_list():
             return f"its JSON has no 'traceEvents' list in its first {limits.HEAD_BYTES // 1024**2} MiB"
-        if not buffer.startswith(b"["):
-            return "its 'traceEvents' is not a list"
-        buffer.start += 1
+        if self.lost_bytes is None:
+            buffer.start += 1
         self._learn_separator()
         return ""
 
-    def _find_key(self) -> bool:
-        """Move past the key of the events, its colon and white space; what stands before is the head."""
+    def _find_list(self) -> bool:
+        """Move to the bracket behind the key of the events, or to the first event when there is none.
+
+        What stands before is the head.
+        """
         buffer = self.buffer
         head = bytearray()
-        while True:
+        while len(head) <= limits.HEAD_BYTES:
             at = buffer.data.find(_EVENTS_KEY, buffer.start, buffer.end)
             passed = at + len(_EVENTS_KEY) if at >= 0 else max(buffer.start, buffer.end - len(_EVENTS_KEY))
             head += memoryview(buffer.data)[buffer.start : passed]
@@ -73,13 +86,21 @@ class EventText:
                 buffer.skip_blank()
                 if buffer.startswith(b":"):
                     buffer.start += 1
+                    head += b":"
                     buffer.skip_blank()
-                    self.head = bytes(head) + b":"
-                    return True
-            if len(head) > limits.HEAD_BYTES:
-                return False
-            if at < 0 and not buffer.fill():
-                return False
+                    if buffer.startswith(b"["):
+                        self.head = bytes(head)
+                        return True
+            elif not buffer.fill():
+                head += buffer.take_all()
+                break
+        first = first_event(bytes(head))
+        if first is None:
+            return False
+        self.head = bytes(head[:first])
+        buffer.put_back(bytes(head[first:]))
+        self.lost_bytes = buffer.offset
+        return True
 
     def next_array(self) -> memoryview | bytes:
         """Return the next whole events as a JSON array, valid until the next call; empty when no more can be cut off.
@@ -170,6 +191,25 @@ class EventText:
             self.separator = seen[0] if seen else _LIKELY_SEPARATOR
             self._fresh = len(buffer)
             return
+
+
+def first_event(text: bytes) -> int | None:
+    """Return where the first whole event in a text begins, None when there is none.
+
+    >>> first_event(b'{"x": [{"id": 1}, {"ph": "X", "ts": 1}')
+    18
+    """
+    for opening in islice(_OPENING.finditer(text), _OPENINGS_TRIED):
+        candidate = text[opening.start() : opening.start() + limits.REPAIRED_BYTES]
+        if b'"ph"' not in candidate:
+            continue
+        try:
+            value, _ = _JSON.raw_decode(candidate.decode("utf-8", "replace"))
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value.get("ph"), str):
+            return opening.start()
+    return None
 
 
 def _end_of_object(text: bytes) -> int:

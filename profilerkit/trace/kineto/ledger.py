@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from profilerkit.errors import UnreadableInputError
-from profilerkit.trace.limits import DROPPED_PIECES, FAILED_REPAIRS
+from profilerkit.trace.limits import DROPPED_PIECES, FAILED_REPAIRS, REPAIRED_BYTES, SEARCHED_BYTES
 
 _SAMPLES = 5
 _SAMPLE_BYTES = 120
@@ -20,6 +20,8 @@ class Ledger:
         repaired: events that were read after a repair.
         dropped: pieces that were given up.
         rejected: events that were read in damaged chunks and are impossible.
+        untried: events that were given up without a repair being tried.
+        searched_bytes: text that was searched in vain.
         samples: the first few places.
     """
 
@@ -29,6 +31,8 @@ class Ledger:
     repaired: int = 0
     dropped: int = 0
     rejected: int = 0
+    untried: int = 0
+    searched_bytes: int = 0
     samples: list[str] = field(default_factory=list)
 
     def passed(self, count: int) -> None:
@@ -46,12 +50,14 @@ class Ledger:
         """
         self._sample("repaired", text, offset, self.events + before)
         self.repaired += count
+        self.searched_bytes -= min(len(text), REPAIRED_BYTES)
 
     def drop(self, text: bytes, offset: int, count: int = 1, *, before: int = 0) -> None:
         """Count and pass pieces that could not be read; the arguments are those of ``repair``."""
         self._sample("dropped", text, offset, self.events + before)
         self.dropped += count
         self.events += count
+        self.searched_bytes += min(len(text), REPAIRED_BYTES)
 
     def reject(self, text: bytes, offset: int, event: int) -> None:
         """Show an event that is well formed but impossible; the columns count it."""
@@ -71,7 +77,8 @@ class Ledger:
     @property
     def may_repair(self) -> bool:
         """Whether repairs still succeed often enough to be tried."""
-        return self.dropped + 2 * self.rejected <= FAILED_REPAIRS + self.repaired
+        failed = self.dropped + 2 * self.rejected - self.repaired
+        return failed <= FAILED_REPAIRS and self.searched_bytes <= SEARCHED_BYTES
 
     @property
     def is_hopeless(self) -> bool:

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from profilerkit.trace.columns import DeviceProperties, ProcessGroup, TraceMeta
 from profilerkit.trace.kineto.numbers import whole_number
@@ -18,6 +19,9 @@ _KEYS = re.compile(
 )
 # Groups that are kept, and members that are kept of one: the order of the members tells stages of a pipeline apart.
 _MOST_GROUPS, _MOST_MEMBERS = 256, 64
+# Stands for the head, with a key that no trace has.
+_OPENED = '{"": []'
+_BLANK = " \t\r\n\0"
 # The record of a rank that could not say its backend.
 _UNKNOWN_BACKENDS = frozenset(("", "undefined"))
 
@@ -31,34 +35,69 @@ class Document:
         is_whole: False when it could only be read in parts.
         following: what follows it in the text, without white space and zero bytes around it.
         padded: whether zero bytes follow it.
-        holds_events: whether there seem to be events in it beside the event list.
+        lists_again: whether there is a second list of events in it.
     """
 
     fields: Mapping[str, object]
     is_whole: bool = True
     following: str = ""
     padded: bool = False
-    holds_events: bool = False
+    lists_again: bool = False
 
 
-def parse_document(head: bytes, tail: bytes) -> Document | None:
-    """Return the document made of the texts before and after the events, or None when they are not one.
+class DocumentFrame:
+    """The document around the events, whose beginning is known and parsed once, however often an end is tried.
 
     Args:
-        head: the text before the bracket that opens the events; blank for a bare array.
-        tail: the text after the bracket that closes them.
+        head: the text before the bracket that opens the events.
+        is_list: whether the events are all of the document, without an object around them.
     """
-    text = (head + b"[]" + tail).decode("utf-8-sig", "replace").lstrip()
-    try:
-        value, end = _JSON.raw_decode(text)
-    except (ValueError, RecursionError):
-        return None
-    after = text[end:]
-    fields = value if isinstance(value, dict) else {}
-    return Document(fields, following=after.strip(" \t\r\n\0"), padded="\0" in after, holds_events='"ph"' in text[:end])
+
+    def __init__(self, head: bytes, *, is_list: bool) -> None:
+        self.is_list = is_list
+        self._head = head
+
+    @cached_property
+    def _opened(self) -> Mapping[str, object] | None:
+        """What the head says, None when it is damaged."""
+        try:
+            value = _JSON.decode((self._head + b"[]}").decode("utf-8-sig", "replace").strip(_BLANK))
+        except (ValueError, RecursionError):
+            return None
+        return value if isinstance(value, dict) else None
+
+    def closed_by(self, tail: bytes) -> Document | None:
+        """Return the document that ends with a text, None when the text closes none.
+
+        Args:
+            tail: what follows the bracket that closes the events.
+        """
+        text = tail.decode("utf-8", "replace")
+        closing: Mapping[str, object] = {}
+        end = 0
+        if not self.is_list:
+            try:
+                closing, end = _JSON.raw_decode(_OPENED + text)
+            except (ValueError, RecursionError):
+                return None
+            end -= len(_OPENED)
+        after = text[end:]
+        known = self._opened if not self.is_list else {}
+        return Document(
+            {**(_single_fields(self._head) if known is None else known), **closing},
+            is_whole=known is not None,
+            following=after.strip(_BLANK),
+            padded="\0" in after,
+            lists_again="traceEvents" in closing,
+        )
+
+    def broken_off(self, tail: bytes = b"") -> Document:
+        """Return the document that does not end, or whose end is damaged: what single keys say in it."""
+        known = self._opened or _single_fields(self._head)
+        return Document({**known, **_single_fields(tail)}, is_whole=False)
 
 
-def parse_fields(text: bytes) -> Document:
+def _single_fields(text: bytes) -> Mapping[str, object]:
     """Return what single keys say in a text that is not one document."""
     decoded = text.decode("utf-8", "replace")
     fields: dict[str, object] = {}
@@ -67,7 +106,7 @@ def parse_fields(text: bytes) -> Document:
             fields.setdefault(found[1], _JSON.raw_decode(decoded, found.end())[0])
         except (ValueError, RecursionError):
             continue
-    return Document(fields, is_whole=False)
+    return fields
 
 
 def trace_meta(path: str, fields: Mapping[str, object]) -> TraceMeta:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from profilerkit.trace.kineto.records import Event, Metadata
-from profilerkit.trace.limits import DISTINCT_TEXTS
+from profilerkit.trace.limits import DISTINCT_TEXTS, TEXT_BYTES
 from profilerkit.trace.strings import ThreadIds, id_text, printable_text
 
 
@@ -13,6 +13,7 @@ class ThreadNames:
     def __init__(self) -> None:
         self._processes: dict[str, str] = {}
         self._threads: dict[tuple[str, str], str] = {}
+        self._room_bytes = TEXT_BYTES
 
     def add(self, events: Iterable[Event]) -> None:
         """Take the names among some events."""
@@ -20,10 +21,14 @@ class ThreadNames:
             if not isinstance(event, Metadata) or len(self._threads) + len(self._processes) > DISTINCT_TEXTS:
                 continue
             name = printable_text((event.args.name or "").strip())
+            pid, tid = id_text(event.pid), id_text(event.tid)
+            self._room_bytes -= len(name) + len(pid) + len(tid)
+            if self._room_bytes < 0:
+                return
             if name and event.name == "process_name":
-                self._processes[id_text(event.pid)] = name
+                self._processes[pid] = name
             elif name and event.name == "thread_name":
-                self._threads[id_text(event.pid), id_text(event.tid)] = name
+                self._threads[pid, tid] = name
 
     def of(self, threads: ThreadIds) -> dict[int, str]:
         """Return thread id to name; a thread without one of its own takes its process's."""

@@ -19,9 +19,10 @@ UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
 
 _BAD_ESCAPE = re.compile(r'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
-# A whole string, or one of the known slips between strings.
+# A string, or one of the known slips between strings. One without end runs to the end of the text, as to look for
+# another at each of its quotes would take time that grows with the square of its length.
 _SLIP = re.compile(
-    r"""(?P<string>"[^"\\]*+(?:\\.[^"\\]*+)*+")
+    r"""(?P<string>"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z))
     |(?P<no_number>(?<=[\[,:\s])[-+]?(?:nan|inf|infinity|n/a)(?=\s*[,}\]]))
     |(?P<fraction>(?<=\d)\.-(?=\d))
     |(?P<comma>,\s*(?=[}\]]))

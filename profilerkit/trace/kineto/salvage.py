@@ -3,6 +3,7 @@
 import json
 import re
 from collections import deque
+from functools import cached_property
 from itertools import islice
 
 from profilerkit.trace import limits
@@ -10,7 +11,7 @@ from profilerkit.trace.kineto.buffer import BLANK
 from profilerkit.trace.kineto.builder import ColumnBuilder
 from profilerkit.trace.kineto.cutting import EventText
 from profilerkit.trace.kineto.ledger import Ledger
-from profilerkit.trace.kineto.metadata import Document, parse_document, parse_fields
+from profilerkit.trace.kineto.metadata import Document, DocumentFrame
 from profilerkit.trace.kineto.records import Events
 from profilerkit.trace.kineto.repair import ELEMENTS, UNDECODABLE, Found, Repairer
 from profilerkit.trace.limits import REPAIRED_BYTES
@@ -47,13 +48,18 @@ class Salvage:
         self._events: Events = []
         self._places: list[tuple[int, int, int, bytes]] = []
 
+    @cached_property
+    def frame(self) -> DocumentFrame:
+        """The document around the events, to be asked for once they were found."""
+        return DocumentFrame(self._text.head, is_list=self._text.is_list)
+
     def note_empty_list(self) -> None:
-        """Set ``document`` when the events end right after their opening bracket."""
+        """Set ``document`` when the events end right after their opening bracket, and none follow."""
         buffer = self._text.buffer
         buffer.skip_blank()
         if buffer.startswith(b"]"):
             text = buffer.take_all()
-            self.document = self._document_with(text[1:], is_sure=True)
+            self.document = self._document_with(text[1:], is_sure=False)
             if self.document is None:
                 buffer.put_back(text)
 
@@ -125,7 +131,8 @@ class Salvage:
         if not self._ledger.may_repair:
             if self._events_end_in(pieces, index, offset, last=last):
                 return len(pieces) - index
-            self._ledger.drop(piece, offset + start)
+            self._ledger.drop(piece, offset + start, _count(piece))
+            self._ledger.untried += _count(piece)
             return 1
         found = self._repairer.read_piece(piece)
         if found is not None:
@@ -159,7 +166,12 @@ class Salvage:
         following = b"" if last else self._text.after_chunk
         for closing in _closings(piece):
             body = piece[:closing].rstrip(BLANK + b",")
+            is_followed = start + closing < pieces.last_phase
+            if is_followed and not body.endswith(b"}"):
+                continue
             events: Events | None = self._repairer.read_exactly(body)
+            if events is None and (is_followed or not _is_list(body)):
+                continue
             tail = pieces.chunk[start + closing + 1 :] + following
             self.document = self._document_with(tail, is_sure=events is not None)
             if self.document is None:
@@ -183,7 +195,8 @@ class Salvage:
             at = junk.end()
             if at >= len(piece) or not self._ledger.may_repair:
                 break
-            end = _end_of_value(text, at)
+            end, searched = _end_of_value(text, at)
+            self._ledger.searched_bytes += searched
             if end is not None:
                 found = self._repairer.read_piece(piece[at:end]) or Found(dropped=1)
                 is_misplaced = b"]" in junk[0] or not (is_separated or b"," in junk[0])
@@ -191,12 +204,13 @@ class Salvage:
             else:
                 opening = self._text.opening.search(piece, at + 1)
                 end = opening.start() if opening else len(piece)
-                found = self._completed(piece[at:end].rstrip(BLANK + b",]")) or Found(dropped=1)
+                found = self._completed(piece[at:end].rstrip(BLANK + b",]")) or Found(dropped=_count(piece[at:end]))
             self._take(found, piece[at:end], offset + at)
             is_separated = piece[at:end].rstrip(BLANK).endswith(b",")
             at = end
         if at < len(piece):
-            self._take(Found(dropped=1), piece[at:], offset + at)
+            self._take(Found(dropped=_count(piece[at:])), piece[at:], offset + at)
+            self._ledger.untried += _count(piece[at:])
         elif b"]" in junk[0]:
             self._ledger.repair(piece, offset)
 
@@ -217,25 +231,40 @@ class Salvage:
 
         Args:
             tail: what follows a closing bracket.
-            is_sure: whether what stands before the bracket is whole, so that another document may follow; a stray
-                bracket and brace make a document too.
+            is_sure: whether what stands before the bracket is whole, so that the file may break off or another
+                document follow; a stray bracket and brace make a document too, and so does an event that lost its end.
         """
         buffer = self._text.buffer
         for size in _TAILS_BYTES:
             buffer.fill_to(size)
             whole = tail[: limits.TAIL_BYTES] + buffer.copy(size)
-            document = parse_document(self._text.head, whole)
+            has_events = b'"ph"' in whole
+            if has_events and not is_sure:
+                return None
+            document = self.frame.closed_by(whole)
             if document is not None:
-                if document.holds_events and not is_sure:
-                    return None  # an event that lost its end reads as one more key of the document
                 following = document.following
                 if following and not (is_sure and (_DOCUMENT.match(following) or '"ph"' not in following)):
                     return None
                 break
-            if b'"ph"' in whole:
+            if has_events:
+                return None
+        else:
+            if not is_sure:
                 return None
         buffer.start += min(size, len(buffer))
-        return document or parse_fields(self._text.head + b"null" + whole)
+        return document or self.frame.broken_off(whole)
+
+
+def _is_list(text: bytes) -> bool:
+    """Return whether a text can be all of a list but its bracket: it ends like an event, or is whole."""
+    if not text or text.rstrip(BLANK + b",]").endswith(b"}"):
+        return True
+    try:
+        ELEMENTS.decode(b"[%b]" % text)
+    except UNDECODABLE:
+        return False
+    return True
 
 
 def _closings(piece: bytes) -> list[int]:
@@ -250,10 +279,12 @@ class _Pieces:
 
     Attributes:
         chunk: the whole text.
+        last_phase: where the last key ``ph`` stands, which every event has; -1 without one.
     """
 
     def __init__(self, chunk: bytes, separator: bytes) -> None:
         self.chunk = chunk
+        self.last_phase = chunk.rfind(b'"ph"')
         self._between = separator[1:-1]
         self._starts = [0]
         at = chunk.find(separator)
@@ -271,14 +302,24 @@ class _Pieces:
         return start, self.chunk[start : self._starts[index + count] - len(self._between)]
 
 
-def _end_of_value(text: str, at: int) -> int | None:
-    """Return where the JSON object that begins here ends; None when there is none or it is broken."""
+def _end_of_value(text: str, at: int) -> tuple[int | None, int]:
+    """Return where the JSON object that begins here ends, None when there is none or it is broken.
+
+    Also how much text was searched in vain.
+    """
     if text[at] != "{":
-        return None
+        return None, 0
     try:
-        return at + int(_OBJECT.raw_decode(text[at : at + REPAIRED_BYTES])[1])
+        return at + int(_OBJECT.raw_decode(text[at : at + REPAIRED_BYTES])[1]), 0
+    except json.JSONDecodeError as error:
+        return None, error.pos
     except (ValueError, RecursionError):
-        return None
+        return None, REPAIRED_BYTES
+
+
+def _count(text: bytes) -> int:
+    """Return how many events a text is that was given up."""
+    return max(1, text.count(b'"ph"'))
 
 
 def element_at(text: bytes, index: int) -> tuple[int, bytes]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from profilerkit.errors import UnreadableInputError, UsageError
-from profilerkit.trace.blocks import first_plain_bytes
+from profilerkit.trace.blocks import SNIFFED_BYTES, BlockSource
 from profilerkit.trace.columns import ANALYZED, TraceColumns, Wanted
 from profilerkit.trace.readers import kineto
 
@@ -32,6 +32,18 @@ class Reader(Protocol):
         """
 
 
+# What else lies where traces do.
+_KNOWN_STARTS = {
+    b"<": "it is HTML or XML",
+    b"\x1f\x8b": "it is gzip within gzip",
+    b"PK\x03\x04": "it is a zip archive",
+    b"BZh": "it is compressed with bzip2",
+    b"\xfd7zXZ": "it is compressed with xz",
+    b"\x28\xb5\x2f\xfd": "it is compressed with zstd",
+    b"SQLite format 3\0": "it is an SQLite database",
+    b"version https://git-lfs": "it is a Git LFS pointer, not the file it stands for",
+}
+
 # Asked in this order; the first that claims a file reads it.
 READERS: tuple[Reader, ...] = (cast(Reader, kineto),)
 
@@ -55,8 +67,9 @@ def read_trace(path: str | Path, *, wanted: Wanted = ANALYZED, strict: bool = Fa
         raise UsageError(f"{path} does not exist", hint="check the path")
     if path.is_dir():
         raise UnreadableInputError(f"{path} is a directory, not a trace file", hint="name a file inside it")
+    source = BlockSource(path)
     try:
-        head = first_plain_bytes(path)
+        head = source.beginning()
         reader = _reader_of(head)
         if reader is not None:
             return reader.read(path, wanted=wanted, strict=strict)
@@ -64,8 +77,8 @@ def read_trace(path: str | Path, *, wanted: Wanted = ANALYZED, strict: bool = Fa
         raise UnreadableInputError(f"{path} cannot be read", cause=error.strerror or str(error)) from error
     raise UnreadableInputError(
         f"{path} is not a trace of a known format",
-        cause=_what_it_looks_like(head),
-        hint="known formats: " + ", ".join(reader.name for reader in READERS),
+        cause=_what_it_looks_like(head, source),
+        hint="pass a trace of torch.profiler; known formats: " + ", ".join(reader.name for reader in READERS),
     )
 
 
@@ -80,14 +93,20 @@ def _reader_of(head: bytes) -> Reader | None:
     return None
 
 
-def _what_it_looks_like(head: bytes) -> str:
+def _what_it_looks_like(head: bytes, source: BlockSource) -> str:
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if not start:
-        return "the file is empty"
-    if start.startswith(b"{"):
-        return "it is JSON, but without a 'traceEvents' list"
-    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return source.notes[0] if source.notes else "the file is empty"
+    for magic, what in _KNOWN_STARTS.items():
+        if start.startswith(magic):
+            return what
+    if not start.strip(b"\0"):
+        return "it begins with zero bytes"
+    if b"\0" in start[:4]:
         return "its text is UTF-16; traces are UTF-8"
-    if start.startswith(b"SQLite format 3\0"):
-        return "it is an SQLite database"
+    if start.startswith(b"{"):
+        seen = f" in its first {SNIFFED_BYTES // 1024} KiB" if len(head) >= SNIFFED_BYTES else ""
+        return f"it is JSON, but without a 'traceEvents' list{seen}"
+    if start.startswith(b"["):
+        return "it is a JSON list, but not one of events"
     return "its first bytes are neither JSON nor gzip"

@@ -8,9 +8,9 @@ from profilerkit.trace.columns import ANALYZED, Damage, TraceColumns, Wanted
 from profilerkit.trace.kineto import records
 from profilerkit.trace.kineto.buffer import BLANK
 from profilerkit.trace.kineto.builder import ColumnBuilder
-from profilerkit.trace.kineto.cutting import EventText
+from profilerkit.trace.kineto.cutting import BYTE_ORDER_MARK, EventText, first_event
 from profilerkit.trace.kineto.ledger import Ledger
-from profilerkit.trace.kineto.metadata import Document, parse_document, parse_fields, trace_meta
+from profilerkit.trace.kineto.metadata import Document, trace_meta
 from profilerkit.trace.kineto.repair import UNDECODABLE
 from profilerkit.trace.kineto.salvage import Salvage, element_at
 
@@ -28,10 +28,10 @@ _NOT_A_TRACE_HINT = "pass a file written by torch.profiler's export_chrome_trace
 
 def sniff(head: bytes) -> bool:
     """Return whether a text that begins like this is a Kineto trace, or a bare list of its events."""
-    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if text.startswith(b"["):
-        return text[1:].lstrip()[:1] in (b"{", b"]", b"")
-    return text.startswith(b"{") and any(key in text for key in _OWN_KEYS)
+    text = head.removeprefix(BYTE_ORDER_MARK).lstrip(BLANK)
+    if text.startswith(b"[") and text[1:].lstrip()[:1] in (b"{", b"]", b""):
+        return True
+    return (text.startswith(b"{") and any(key in text for key in _OWN_KEYS)) or first_event(text) is not None
 
 
 def read(path: Path, *, wanted: Wanted = ANALYZED, strict: bool = False) -> TraceColumns:
@@ -142,10 +142,17 @@ class _Pass:
             after = buffer.take_all()
             following, padded = following or after.strip(BLANK)[:1], padded or b"\0" in after
         notes = [*self._source.notes, *self._notes]
+        if self._ledger.untried:
+            notes.append(f"repairs failed too often, so {self._ledger.untried} damaged events were dropped untried")
+        lost_bytes = self._text.lost_bytes
+        if lost_bytes is not None:
+            notes.append(f"the beginning is damaged: reading began with the first whole event, at byte {lost_bytes}")
         if document is None:
-            return parse_document(self._text.head, b"}") or parse_fields(self._text.head), notes
-        if not document.is_whole:
+            return self._salvage.frame.broken_off(), notes
+        if not document.is_whole and lost_bytes is None:
             notes.append("the metadata around the events is damaged and was read key by key")
+        if document.lists_again:
+            notes.append("a second list of events follows the first; only the first was read")
         following = document.following[:1].encode() or following
         if following in (b"{", b"["):
             notes.append("another document follows the first; only the first was read")

@@ -1,0 +1,36 @@
+"""Damage of traces in sentences: whole ones, named where there are several, and never a page of them."""
+
+import doctest
+
+from profilerkit.analysis import damage as module
+from profilerkit.analysis.damage import NAMED, damage_notes
+from profilerkit.trace.columns import Damage
+
+HALF = Damage(repaired=1, dropped=1_200, truncated=True, samples=("event 3 at byte 7",), notes=("it ends in zeros",))
+
+
+def test_the_example_in_the_docstring_holds():
+    assert doctest.testmod(module).failed == 0
+
+
+def test_of_one_trace_the_counts_stand_elsewhere():
+    assert damage_notes([("a.json", HALF)]) == ["It ends in zeros.", "Damaged: event 3 at byte 7"]
+
+
+def test_of_several_traces_each_sentence_names_its_own():
+    assert damage_notes([("a.json", HALF), ("b.json", Damage()), ("c.json", Damage(dropped=1))]) == [
+        "a.json: 1,200 events dropped, 1 event repaired, the end is missing.",
+        "a.json: It ends in zeros.",
+        "c.json: 1 event dropped.",
+        "Damaged: a.json: event 3 at byte 7",
+    ]
+
+
+def test_of_many_damaged_traces_the_first_are_named_and_the_rest_counted():
+    notes = damage_notes([(f"{rank}.json", HALF) for rank in range(64)])
+    assert len(notes) == NAMED + 1 + NAMED
+    assert notes[NAMED] == "123 more sentences about damaged traces are left out."
+
+
+def test_whole_traces_need_no_word():
+    assert damage_notes([("a.json", Damage()), ("b.json", Damage())]) == []
