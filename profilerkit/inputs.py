@@ -104,7 +104,8 @@ def _rank_of_run(entry: RankRecord, strict: bool) -> RankFacts:
                 raise
             notes.append(f"{path.parent.name}/{path.name} cannot be read: {error.cause or error.what}")
             continue
-        trace = trace_facts(columns, (status.first_step, status.last_step))
+        given = entry.meta is None or entry.meta.steps_found_by in (None, "step()", "wrapped loader")
+        trace = trace_facts(columns, (status.first_step, status.last_step), steps_are_given=given)
         return rank_facts(entry.path.name, trace, revise(entry, notes=(*entry.notes, *notes)))
     return rank_facts(entry.path.name, None, revise(entry, notes=(*entry.notes, *notes)))
 

@@ -87,16 +87,19 @@ class TraceFacts:
         return totals
 
 
-def trace_facts(columns: TraceColumns, whole: tuple[int, int] | None = None) -> TraceFacts:
+def trace_facts(
+    columns: TraceColumns, whole: tuple[int, int] | None = None, *, steps_are_given: bool = True
+) -> TraceFacts:
     """Analyse one trace. Steps outside the steady window are partitioned too, for the step table.
 
-    ``whole``: first and last step number that capture knows to be whole.
+    ``whole``: first and last step number that capture knows to be whole. ``steps_are_given``: the step markers stand
+    where the user put them, not where capture saw an optimizer step, after which a loop may do more than get a batch.
     """
     names, kinds = HostNames.of(columns), KernelNames.of(columns)
     launches = launch_of(columns)
     steps = find_steps(columns, names, whole, launches)
     all_steps = Spans(steps.start, steps.end)
-    parts = partition(columns, names, kinds, launches, all_steps, is_marked=not steps.inferred)
+    parts = partition(columns, names, kinds, launches, all_steps, is_marked=steps_are_given and not steps.inferred)
     window = steps.steady
     judged = in_window(columns, window)
     on_gpu = parts.mode == "gpu"
