@@ -53,6 +53,7 @@ _MEMORY: Dtypes = {
     **dict.fromkeys(("ts_ns", "bytes", "allocated", "reserved"), np.int64),
     **dict.fromkeys(("device_type", "device"), np.int32),
 }
+_STREAM_WAIT = "Stream Wait Event"
 # Events are only named when they were rejected; a report shows no more of them.
 _REJECTED_NAMED = 5
 
@@ -164,7 +165,7 @@ class ColumnBuilder:
         names = [found.collective for found in args]
         if kind is Span:
             wide = chunk.wide_args(names) if any(names) else []
-            if wide is None or "Runtime" in self.kinds:
+            if wide is None or "Runtime" in self.kinds or self._tells_waits(spans):
                 self.detail = Detail.WIDE
                 self._least = Detail.WIDE if "Runtime" in self.kinds else self._least
                 return False
@@ -184,8 +185,6 @@ class ColumnBuilder:
             "device": as_int32(whole_numbers([found.device for found in args])),
             "bytes": whole_numbers([found.bytes for found in args]),
         }
-        if "cuda_sync" in self.kinds:
-            self._add_waits(values["stream"], args)
         if kind is not Span:
             self._widen(values, args)
         possible = self._possible(stamps[1], dur_us)
@@ -216,6 +215,9 @@ class ColumnBuilder:
         external = whole_numbers([found.external_id_2021 for found in args])
         if external.max() >= 0:
             values["external_id"] = np.where(external >= 0, external, values["external_id"])
+        awaited = whole_numbers([found.awaited_stream for found in args])
+        waits = np.flatnonzero(awaited >= 0)
+        self._waits.update(zip(values["stream"][waits].tolist(), awaited[waits].tolist(), strict=True))
         if Wanted.SHAPES in self.wanted:
             for column in _SHAPES:
                 texts = map(bytes, map(attrgetter(column), args))
@@ -229,11 +231,9 @@ class ColumnBuilder:
             if possible is None or possible[index]:
                 self._collectives.append(collective(self.n_spans + int(rows[index]), found))
 
-    def _add_waits(self, streams: I64, args: list[Any]) -> None:
-        """Take which streams were made to wait for which."""
-        awaited = whole_numbers([found.awaited_stream for found in args])
-        rows = np.flatnonzero(awaited >= 0)
-        self._waits.update(zip(streams[rows].tolist(), awaited[rows].tolist(), strict=True))
+    def _tells_waits(self, spans: list[Span]) -> bool:
+        """Return whether some of the events tell which stream was made to wait for which."""
+        return "cuda_sync" in self.kinds and any(span.name == _STREAM_WAIT for span in spans)
 
     def _possible(self, ts_us: F64, dur_us: F64) -> Bools | None:
         """Return ``(n,)`` which events have a time that can be true, None for all; the others are counted by reason."""
