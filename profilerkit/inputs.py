@@ -121,7 +121,11 @@ def _rank_of_run(entry: RankRecord, reading: Reading) -> RankFacts:
             notes.append(f"{path.parent.name}/{path.name} cannot be read: {error.cause or error.what}")
             continue
         trace = trace_facts(
-            columns, (status.first_step, status.last_step), device=reading.device, registry=reading.registry
+            columns,
+            (status.first_step, status.last_step),
+            steps_are_given=entry.meta is None or entry.meta.steps_found_by in (None, "step()", "wrapped loader"),
+            device=reading.device,
+            registry=reading.registry,
         )
         return rank_facts(entry.path.name, trace, revise(entry, notes=(*entry.notes, *notes)))
     return rank_facts(entry.path.name, None, revise(entry, notes=(*entry.notes, *notes)))

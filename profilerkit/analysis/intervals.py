@@ -203,6 +203,11 @@ def paint(window: Spans, layers: Sequence[Segments]) -> Segments:
     return _merge_same(left, right, label, inside)
 
 
+def joined(segments: Segments) -> Segments:
+    """The same labels, with touching neighbours of one label as one."""
+    return _merge_same(segments.start, segments.end, segments.label)
+
+
 def _distinct(instants: I64) -> I64:
     """The values once each, sorted. The input is runs in order, which a stable sort merges.
 

@@ -16,6 +16,7 @@ from profilerkit.analysis.intervals import (
     Segments,
     Spans,
     innermost_owner,
+    joined,
     latest_end_owner,
     paint,
     union,
@@ -127,8 +128,8 @@ def partition(
         mode="gpu" if on_gpu else "cpu",
         segments=segments,
         per_step=per_step,
-        alone=_per_step(held.alone, window) if held else None,
-        hidden=_per_step(held.hidden, window) if held else None,
+        alone=_per_step(_cut(held.alone, window), window) if held else None,
+        hidden=_per_step(_cut(held.hidden, window), window) if held else None,
         fed=host.thread(main).fed if main >= 0 else NOT_FED,
         lead_in=host.lead_in,
     )
@@ -183,9 +184,15 @@ def _on_device(
     host = _host(columns, names, launches, device, kernels, copies, leads if is_marked else EMPTY, main)
     # Not cut between adjacent steps: why a gap exists does not depend on where a step ends inside it.
     idle = _complete(paint(quiet, [attribute(union(quiet.start, quiet.end), issued, host)]))
-    exposed = busy & np.isin(base.label, _TRANSFERS)
-    held = releases(columns, idle, _only(base, exposed), np.r_[collectives, copy_rows], issued, host)
+    exposed = joined(_only(base, busy & np.isin(base.label, _TRANSFERS)))
+    held = releases(columns, idle, exposed, np.r_[collectives, copy_rows], issued, host)
     return host, in_order([_only(base, busy), idle]), held
+
+
+def _cut(segments: Segments, window: Spans) -> Segments:
+    """The segments, cut where steps meet."""
+    cut = paint(window, [segments])
+    return _only(cut, cut.label >= 0)
 
 
 def _only(segments: Segments, rows: npt.NDArray[np.bool_]) -> Segments:

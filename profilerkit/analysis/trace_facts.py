@@ -111,6 +111,7 @@ def trace_facts(
     columns: TraceColumns,
     whole: tuple[int, int] | None = None,
     *,
+    steps_are_given: bool = True,
     device: str | None = None,
     registry: Registry | None = None,
 ) -> TraceFacts:
@@ -119,6 +120,8 @@ def trace_facts(
     Args:
         columns: the trace.
         whole: first and last step number that capture knows to be whole.
+        steps_are_given: the step markers stand where the user put them, not where capture saw an optimizer step, after
+            which a loop may do more than get a batch.
         device: a device name that overrides the one in the trace.
         registry: which names are communication; the built-in one unless given.
     """
@@ -132,7 +135,8 @@ def trace_facts(
     on_gpu = ran_on_a_device(columns)
     ran = judged_device_rows(columns, all_steps) if on_gpu else columns.category == Category.CPU_OP
     roof, work = compute_leaves(columns, kinds, launches, ran, spec)
-    parts = partition(columns, names, kinds, launches, all_steps, work, is_marked=not steps.inferred)
+    is_marked = steps_are_given and not steps.inferred
+    parts = partition(columns, names, kinds, launches, all_steps, work, is_marked=is_marked)
     window = steps.steady
     judged = in_window(columns, window)
     steady_ns = max(window.total_ns, 1)

@@ -237,6 +237,14 @@ def test_steps_that_nobody_marked_have_no_lead_in():
     assert "input.wait" not in trace.parts()
 
 
+@pytest.mark.parametrize(("marks", "input_seen"), [("step()", True), ("optimizer step", False)])
+def test_steps_that_capture_inferred_have_no_lead_in(tmp_path, marks, input_seen):
+    log = Log().steps(30, 960)
+    run = write_run(tmp_path / "run", [log], traces={0: leading_up(10)}, loader=None, steps_found_by=marks)
+    shares = {part.part: part.share for part in analyze(run).breakdown}
+    assert ("input.wait" in shares) is input_seen
+
+
 def test_what_comes_before_a_read_of_the_last_steps_result_does_not_feed_the_next():
     trace = leading_up(1)
     trace.sync(1_150, 1_200)

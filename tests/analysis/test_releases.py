@@ -95,6 +95,15 @@ def test_work_on_the_stream_of_the_collective_waits_for_it_without_being_told():
     assert held(trace)[0] == {"comm.other": 300}
 
 
+def test_where_a_step_ends_inside_a_collective_changes_nothing():
+    trace = before_a_collective(launch=(1_690, 1_700))
+    trace.loader(1_500, 1_600, name=WORKERS)
+    before = held(trace)
+    trace.events = [event for event in trace.events if event["name"] != "ProfilerStep#0"]
+    trace.steps(1_000, 1_550, 2_000)
+    assert held(trace) == before
+
+
 def test_a_collective_with_nothing_after_it_holds_the_device_alone():
     trace = Trace()
     trace.step(0, 1_000, 2_000)

@@ -415,3 +415,15 @@ def test_odd_collective_metadata_costs_its_value_and_nothing_else(read, odd):
     assert columns.collectives[0].in_elements is None
     assert len(columns.flows.id) == 1
     assert columns.damage.dropped == 0
+
+
+@pytest.mark.parametrize("wanted", [Wanted.NOTHING, Wanted.EVERYTHING])
+def test_which_stream_waits_for_which_is_read_from_sync_rows(tmp_path, wanted):
+    events = [
+        span("Stream Wait Event", "cuda_sync", 70 + stream, 1, stream=stream, wait_on_stream=awaited)
+        for stream, awaited in ((7, 20), (20, 7), (7, 20))
+    ]
+    events.append(span("Stream Sync", "cuda_sync", 70, 1, stream=7))
+    found = read_trace(write(tmp_path, plain(events)), wanted=wanted)
+    assert found.stream_waits == {(7, 20), (20, 7)}
+    assert len(found) == 4

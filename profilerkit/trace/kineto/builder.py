@@ -66,6 +66,7 @@ _MEMORY: Dtypes = {
     **dict.fromkeys(("ts_ns", "bytes", "allocated", "reserved", "address"), np.int64),
     **dict.fromkeys(("device_type", "device", "thread"), np.int32),
 }
+_STREAM_WAIT = "Stream Wait Event"
 # Events are only named when they were rejected; a report shows no more of them.
 _REJECTED_NAMED = 5
 
@@ -179,7 +180,7 @@ class ColumnBuilder:
         names = [found.collective for found in args]
         if not issubclass(kind, WideSpan):
             wide = chunk.wide_args(names) if any(names) else []
-            if wide is None or "Runtime" in self.kinds:
+            if wide is None or "Runtime" in self.kinds or self._tells_waits(spans):
                 self.detail = Detail.WIDE
                 self._least = Detail.WIDE if "Runtime" in self.kinds else self._least
                 return False
@@ -199,8 +200,6 @@ class ColumnBuilder:
             "device": as_int32(whole_numbers([found.device for found in args])),
             "bytes": whole_numbers([found.bytes for found in args]),
         }
-        if "cuda_sync" in self.kinds:
-            self._add_waits(values["stream"], args)
         if issubclass(kind, WideSpan):
             self._widen(values, args)
         if Wanted.SHAPES in self.wanted:
@@ -233,6 +232,9 @@ class ColumnBuilder:
         external = whole_numbers([found.external_id_2021 for found in args])
         if external.max() >= 0:
             values["external_id"] = np.where(external >= 0, external, values["external_id"])
+        awaited = whole_numbers([found.awaited_stream for found in args])
+        waits = np.flatnonzero(awaited >= 0)
+        self._waits.update(zip(values["stream"][waits].tolist(), awaited[waits].tolist(), strict=True))
         self.detail = self._least
 
     def _add_shapes(self, values: Values, args: list[ShapedArgs]) -> None:
@@ -259,11 +261,9 @@ class ColumnBuilder:
             else:
                 self._plain_collectives += 1
 
-    def _add_waits(self, streams: I64, args: list[Any]) -> None:
-        """Take which streams were made to wait for which."""
-        awaited = whole_numbers([found.awaited_stream for found in args])
-        rows = np.flatnonzero(awaited >= 0)
-        self._waits.update(zip(streams[rows].tolist(), awaited[rows].tolist(), strict=True))
+    def _tells_waits(self, spans: list[Span]) -> bool:
+        """Return whether some of the events tell which stream was made to wait for which."""
+        return "cuda_sync" in self.kinds and any(span.name == _STREAM_WAIT for span in spans)
 
     def _possible(self, ts_us: F64, dur_us: F64) -> Bools | None:
         """Return ``(n,)`` which events have a time that can be true, None for all; the others are counted by reason."""

@@ -25,7 +25,6 @@ class SpanArgs(msgspec.Struct, gc=False, frozen=True):
     device: Id = -1
     bytes: int | float | str | None = -1
     collective: str | None = field(default=None, name="Collective name")
-    awaited_stream: Id = field(default=-1, name="wait_on_stream")
 
 
 class ShapedArgs(SpanArgs, frozen=True, gc=False):
@@ -46,6 +45,7 @@ class WideArgs(ShapedArgs, frozen=True, gc=False):
     group_size: Id = field(default=-1, name="Group size")
     group_name: Id = field(default=None, name="Process Group Name")
     sequence: Id = field(default=-1, name="Seq")
+    awaited_stream: Id = field(default=-1, name="wait_on_stream")
 
 
 class InstantArgs(msgspec.Struct, gc=False, frozen=True):
