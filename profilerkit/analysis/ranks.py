@@ -206,7 +206,7 @@ def notes_of(job: Job, world_size: int | None) -> list[str]:
         return []
     together = "waiting for another rank and transfer cannot be told apart"
     if len(job.ranks) == 1:
-        return [f"One rank of {world_size} was read: {together}."] if (world_size or 1) > 1 else []
+        return [f"Of {world_size} ranks one was analyzed: {together}."] if (world_size or 1) > 1 else []
     if not found.matched:
         return [
             *found.problems,
