@@ -99,7 +99,8 @@ def test_the_trust_notes_say_how_ranks_were_matched():
 
 def test_one_rank_of_several_is_said_to_show_no_waiting():
     facts = run_facts([rank_of(late_rank()[0])])
-    assert "Of 4 ranks one was analyzed: waiting for another rank and transfer cannot be told apart." in facts.trust.notes
+    notes = facts.trust.notes
+    assert "Of 4 ranks one was analyzed: waiting for another rank and transfer cannot be told apart." in notes
     assert facts.communication.matched == 0
 
 
