@@ -14,6 +14,7 @@ from profilerkit.model.report import Compute
 from profilerkit.trace.columns import Category, TraceColumns
 
 Bools = npt.NDArray[np.bool_]
+F64 = npt.NDArray[np.float64]
 
 #: Share of the math kernels' time that must be priced before their FLOPs are those of the step.
 PRICED_FOR_MFU = 0.9
@@ -59,6 +60,7 @@ def compute_facts(
         found,
         spec=spec.name if spec else None,
         by_shape_ratio=_ratio(time[roof.by_shape], time),
+        efficiency=_ratio(roof.least_ns[roof.by_shape & counts], time[roof.by_shape]),
         priced_ratio=priced,
         beyond_ratio=_ratio(time[roof.beyond], time) if spec else None,
         small_ratio=_ratio(time[columns.dur_ns[roof.rows] < SMALL_KERNEL_NS], time),
@@ -69,14 +71,14 @@ def compute_facts(
     )
 
 
-def _ratio(part: I64, whole: I64) -> float | None:
+def _ratio(part: I64 | F64, whole: I64) -> float | None:
     """Sum over sum, ``None`` for nothing."""
     total = int(whole.sum())
-    return int(part.sum()) / total if total else None
+    return float(part.sum()) / total if total else None
 
 
 def _main_precision(
-    flops: npt.NDArray[np.float64], dtype: npt.NDArray[np.int8], tensor_core: Bools, spec: DeviceSpec | None
+    flops: F64, dtype: npt.NDArray[np.int8], tensor_core: Bools, spec: DeviceSpec | None
 ) -> tuple[str | None, float | None]:
     """The type most FLOPs are computed in, and its dense peak in FLOPs per second."""
     total = np.bincount(dtype, weights=flops, minlength=len(DTYPES))

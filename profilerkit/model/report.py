@@ -63,6 +63,7 @@ class Compute(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         spec: row of the hardware table that the kernels are judged by; ``None`` for a device that is not in it.
         by_shape_ratio: share of the kernel time whose bound follows from shapes and peaks; names tell the rest.
+        efficiency: the least time the shapes of those kernels allow on this device / the time they took, 0 to 1.
         priced_ratio: share of the time of math kernels whose FLOPs follow from shapes.
         beyond_ratio: share of the kernel time that ran faster than the peaks allow: from a cache, by an algorithm
             that saves arithmetic, or priced wrongly. It counts as fully efficient.
@@ -78,6 +79,7 @@ class Compute(msgspec.Struct, frozen=True, kw_only=True):
 
     spec: str | None = None
     by_shape_ratio: float | None = None
+    efficiency: float | None = None
     priced_ratio: float | None = None
     beyond_ratio: float | None = None
     small_ratio: float | None = None

@@ -10,6 +10,8 @@ _TOP_ROWS = 20
 _SHORT_ROWS, _SHORT_NAME = 5, 44
 _KINDS = {"membw": "bandwidth", "comm": "communication"}
 _UNKNOWN = "not known"
+_BY_NAME = "A kind with a question mark is told by the name alone."
+_ROOF = "the least time their shapes allow on this device / the time taken, derived"
 
 
 def compute_facts(report: Report) -> tuple[Fact, ...]:
@@ -28,6 +30,8 @@ def _against_peaks(compute: Compute, *, cpu: bool) -> list[Fact]:
             facts.append(
                 Fact("Kind follows from shapes", _of(compute.by_shape_ratio, "kernel time"), "names tell the rest")
             )
+    if compute.efficiency is not None:
+        facts.append(Fact("Those run at", f"{format_ratio(compute.efficiency)} of the roof", _ROOF))
     if compute.flops_per_step is not None:
         flops = format_decimal(compute.flops_per_step, "FLOP")
         priced = "" if compute.priced_ratio is None else f"from {_of(compute.priced_ratio, 'the math time')}"
@@ -97,7 +101,17 @@ def short_kernel_table(report: Report) -> Table | None:
         return None
     top = sorted(report.kernels, key=lambda kernel: -kernel.total_ns)[:_SHORT_ROWS]
     rows = tuple((_short_name(kernel), _kind(kernel), share_text(kernel.share), _efficiency(kernel)) for kernel in top)
-    return Table("", ("Kernel", "Kind", "Share", "Of the roof"), rows, 2)
+    guess = _BY_NAME if any(map(_by_name, top)) else ""
+    caption = " ".join(filter(None, (_together(report.compute), guess)))
+    return Table(caption, ("Kernel", "Kind", "Share", "Of the roof"), rows, 2)
+
+
+def _together(compute: Compute | None) -> str:
+    """How near to the device's limits all kernels run; empty where that is not known."""
+    if compute is None or compute.efficiency is None:
+        return ""
+    mfu = "" if compute.mfu is None else f"; model FLOP utilisation {format_ratio(compute.mfu)}"
+    return f"Together they run at {format_ratio(compute.efficiency)} of the roof{mfu}."
 
 
 def _short_name(kernel: Kernel) -> str:
@@ -113,9 +127,9 @@ def _caption(report: Report, top: list[Kernel]) -> str:
         return "On a CPU-only run these are operators."
     caption = "Streams overlap: shares need not sum to 100 %."
     if any(kernel.efficiency is not None for kernel in top):
-        caption += " Of the roof: the least time the recorded shapes allow on this device / the time taken, derived."
-    if any(_by_name(kernel) for kernel in top):
-        caption += " A kind with a question mark is told by the name alone."
+        caption += f" Of the roof: {_ROOF}."
+    if any(map(_by_name, top)):
+        caption += f" {_BY_NAME}"
     return caption
 
 

@@ -160,7 +160,8 @@ def _details(view: View) -> Iterator[tuple[str, list[str], int]]:
     if view.top_kernels:
         kernels = [[_prose(cell, 80) for cell in row] for row in view.top_kernels.rows]
         numbers = view.top_kernels.columns[view.top_kernels.text_columns :]
-        yield "Largest kernels", _table(view.top_kernels.columns, kernels, numbers), 3
+        caption = [_plain(view.top_kernels.caption), ""] if view.top_kernels.caption else []
+        yield "Largest kernels", [*caption, *_table(view.top_kernels.columns, kernels, numbers)], len(caption) + 3
 
 
 def _size(lines: Sequence[str]) -> int:

@@ -233,6 +233,8 @@ def _kernels(page: _Page, view: View) -> None:
     page.blank()
     page.line(("Largest kernels", "bold"))
     table = view.top_kernels
+    if table.caption:
+        page.line((table.caption, "dim"))
     columns = [(name, index >= table.text_columns) for index, name in enumerate(table.columns)]
     page.table(columns, [[(cell, "") for cell in row] for row in table.rows])
 

@@ -117,6 +117,7 @@ def test_utilisation_is_the_arithmetic_of_the_step_over_its_peak():
     assert (compute.spec, compute.precision, compute.peak_flops_per_s) == ("a100-sxm-80gb", "bf16", 312e12)
     assert (compute.priced_ratio, compute.by_shape_ratio, compute.tensor_core_ratio) == (1.0, 1.0, 1.0)
     assert (compute.small_ratio, compute.beyond_ratio) == (0.0, 0.0)
+    assert compute.efficiency == pytest.approx(2 * FLOPS / (312e3 * 0.869) / (1_600 * US))
 
 
 def test_utilisation_is_not_known_while_a_tenth_of_the_math_is_not_priced():

@@ -300,6 +300,7 @@ def reached(n, total_ns):
 COMPUTE = Compute(
     spec="h100-sxm",
     by_shape_ratio=0.93,
+    efficiency=0.62,
     priced_ratio=0.97,
     beyond_ratio=0.02,
     small_ratio=0.016,

@@ -25,6 +25,7 @@ def test_kernels_are_held_against_the_peaks_of_the_device():
     found = facts()
     assert found["Judged by the peaks of"] == ("h100-sxm", "")
     assert found["Kind follows from shapes"] == ("93 % of kernel time", "names tell the rest")
+    assert found["Those run at"][0] == "62 % of the roof"
     assert found["Arithmetic that follows from shapes"] == ("29.2 TFLOP per step", "from 97 % of the math time")
     assert found["Model FLOP utilisation"] == ("31 %", "derived, of 989 TFLOP/s in bf16")
     assert found["Of it recomputed"] == ("7.30 TFLOP per step", "utilisation with it 41 %")
@@ -101,6 +102,7 @@ def test_the_short_reports_list_kernels_where_kernels_are_the_bound(render):
     text = render(SAMPLES["compute_bound"]())
     assert "Largest kernels" in text
     assert "76 %" in text
+    assert "Together they run at 62 % of the roof; model FLOP utilisation 31 %." in " ".join(text.split())
     assert "Largest kernels" not in render(SAMPLES["input_bound"]())
     assert "Largest kernels" not in render(msgspec.structs.replace(SAMPLES["compute_bound"](), kernels=()))
 

@@ -5,7 +5,11 @@ from profilerkit.analysis.costs.attention import ATTENTION
 from profilerkit.analysis.costs.convolution import Seen, convolutions
 from profilerkit.analysis.costs.cost import Cost, Model
 from profilerkit.analysis.costs.matmul import MATMUL
-from profilerkit.analysis.costs.traffic import TRAFFIC, foreach, pointwise
+from profilerkit.analysis.costs.traffic import TRAFFIC, each_once, foreach, pointwise
+
+#: Kernels that torch.compile fuses: pointwise, and reductions with what stands around them. Templates of matrix
+#: products have other names.
+_FUSED = ("triton_poi_", "triton_red_", "triton_per_")
 
 
 class CostTable:
@@ -22,4 +26,8 @@ class CostTable:
         model = self._models.get(name)
         if model is not None:
             return model(passed)
+        if name.startswith(_FUSED):
+            return each_once(passed)
+        if not name.startswith("aten::"):
+            return None
         return foreach(passed) if name.startswith("aten::_foreach_") else pointwise(passed, name)

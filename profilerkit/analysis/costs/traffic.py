@@ -32,6 +32,14 @@ def pointwise(passed: Arguments, name: str = "") -> Cost | None:
     return Cost("pointwise", read + prod(out) * (inputs[0].item_bytes or 0), pointwise_only=True)
 
 
+def each_once(passed: Arguments) -> Cost | None:
+    """Every tensor that is passed is read or written once: a fused kernel takes its results as arguments too."""
+    tensors = [tensor for tensor in passed.tensors if tensor is not None]
+    if not tensors or passed.lists or any(tensor.item_bytes is None for tensor in tensors):
+        return None
+    return Cost("pointwise", sum(map(_bytes, tensors)))
+
+
 def _broadcast(shapes: Sequence[Shape]) -> Shape | None:
     """The common shape, ``None`` where there is none."""
     rank = max(map(len, shapes))

@@ -257,3 +257,13 @@ def test_a_pointwise_operator_reads_its_inputs_and_writes_the_common_shape():
 def test_a_result_that_is_passed_in_is_not_read():
     assert cost("aten::mul", [[32, 64], [], [32, 64]]).bytes == 4 * 2 * N
     assert cost("aten::clamp_min", [[32, 64], [], [32, 64]]).bytes == 4 * 2 * N
+
+
+def test_a_fused_kernel_moves_each_of_its_arguments_once():
+    found = cost("triton_poi_fused_add_mul_0", [[32, 64], [64], [32, 64], []])
+    assert (found.bytes, found.flops, found.pointwise_only) == (4 * (2 * N + 64), 0, False)
+    assert cost("triton_tem_fused_mm_1", [[32, 64], [64, 32], [32, 32]]) is None
+
+
+def test_ranges_that_are_no_operators_of_torch_have_no_cost_of_their_own():
+    assert cost("CompiledFunction", [[32, 64], [32, 64]]) is None
