@@ -25,6 +25,7 @@ class Model:
     hidden: int = 2048
     tokens: int = 8192
     fp32: bool = False
+    tf32: bool = False
     attention: bool = True
     lean: bool = False
     gathers: int = 0

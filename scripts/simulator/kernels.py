@@ -1,7 +1,7 @@
 """Kernels of a transformer layer on a chip: names, shapes, how long they take and which roof limits them.
 
 Lengths follow from FLOPs, bytes and the peaks of the chip (§5 of the diagnosis method), so the leaf of a kernel is
-known from its making. Shapes close to the ridge are refused: there the class depends on what one assumes.
+known from its making. Shapes close to the ridge are marked: there the class depends on what one assumes.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 SMALL_NS = 10_000
 #: Part of the vendor's peaks that the best real kernels reach; the roof a kernel is classified against (§1.7).
 _MATH_RATIO, _MEMORY_RATIO = 0.8, 0.9
-#: A kernel's two roofs must be at least this far apart.
+#: A kernel's class is beyond dispute where its two roofs are this far apart.
 _CLEAR_RATIO = 1.4
 
 Dims = tuple[object, ...]
@@ -48,6 +48,7 @@ class Kernel:
         operators: outermost first; the innermost issues it.
         dims: ``Input Dims`` of the innermost operator, ``types`` its ``Input type``.
         blocks: thread blocks of the grid.
+        is_clear: its two roofs are far apart.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Kernel:
     types: tuple[str, ...]
     blocks: int
     threads: int = 128
+    is_clear: bool = True
 
     @property
     def counted_leaf(self) -> str:
@@ -81,10 +83,12 @@ class Maker:
 
     Attributes:
         fp32: compute in FP32 on the vector units.
+        tf32: compute FP32 matrices on the tensor cores.
     """
 
     chip: Chip
     fp32: bool = False
+    tf32: bool = False
     reached: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -176,6 +180,8 @@ class Maker:
         return "float" if self.fp32 else self.chip.half
 
     def _gemm_name(self, *, aligned: bool) -> str:
+        if self.tf32:
+            return "void cutlass::Kernel2<cutlass_80_tensorop_s1688tf32gemm_128x128_32x3_tn_align4>(Params)"
         if self.fp32:
             return "volta_sgemm_128x64_tn" if self.chip.major < 8 else "ampere_sgemm_128x64_tn"
         align = "_align8" if aligned else "_align1"
@@ -190,13 +196,13 @@ class Maker:
         self, name: str, kind: str, flops: float, moved: float, operators: tuple[str, ...], dims: Dims,
         types: tuple[str, ...], blocks: int, threads: int = 128,
     ) -> Kernel:  # fmt: skip
-        vector = self.fp32 or kind not in ("gemm", "misaligned gemm", "attention")
-        peak = self.chip.fp32_tflops if vector else self.chip.tensor_tflops
+        tensor_cores = kind in ("gemm", "misaligned gemm", "attention") and not (self.fp32 and not self.tf32)
+        peak = self.chip.tensor_tflops / (2 if self.tf32 else 1) if tensor_cores else self.chip.fp32_tflops
         math_ns = flops / (peak * _MATH_RATIO) * 1e-3
         memory_ns = moved / (self.chip.hbm_gb_per_s * _MEMORY_RATIO)
-        if min(math_ns, memory_ns) * _CLEAR_RATIO > max(math_ns, memory_ns):
-            raise ValueError(f"{name} lies at the ridge: {math_ns:.0f} against {memory_ns:.0f} ns")
+        clear = min(math_ns, memory_ns) * _CLEAR_RATIO <= max(math_ns, memory_ns)
         best = max(math_ns, memory_ns)
         blocks = max(blocks, 2 * self.chip.sms)  # smaller ones are split along their inner dimension
         leaf = "compute.math" if math_ns > memory_ns else "compute.membw"
-        return Kernel(name, leaf, best / self.reached.get(kind, 0.85), best, operators, dims, types, blocks, threads)
+        length = best / self.reached.get(kind, 0.85)
+        return Kernel(name, leaf, length, best, operators, dims, types, blocks, threads, clear)

@@ -298,7 +298,7 @@ class Loop:
             yield from self.launch([copy], "cudaMemcpyAsync")
             yield from rank.sync([copy], "cudaStreamSynchronize", rank.vary(self.job.host.wake_us * US))
             rank.spend(rank.vary(3 * US), "over.dispatch")
-        until = rank.now + after_us * US
+        until = rank.now + round(after_us * US)
         while rank.now < until:
             rank.spend(min(rank.vary(80 * US, 0.3), until - rank.now), "over.python")
             with rank.event("aten::add"):

@@ -21,7 +21,7 @@ class Node:
 
 def maker_of(job: Job) -> Maker:
     """The kernels of the job's chip and precision."""
-    return Maker(job.chip, fp32=job.model.fp32, reached=job.reached)
+    return Maker(job.chip, fp32=job.model.fp32, tf32=job.model.tf32, reached=job.reached)
 
 
 def layers_of(job: Job) -> list[list[Node]]:

@@ -6,7 +6,7 @@ simulator did: kernels know their roof, host time its cause, collectives when th
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from simulator.job import Job
 from simulator.kernels import leaf_of_length
@@ -56,6 +56,30 @@ def shares(job: Job, rank: Rank) -> dict[str, float]:
     times = leaf_ns(job, rank)
     total = sum(times.values())
     return {leaf: value / total for leaf, value in sorted(times.items())}
+
+
+def misaligned_share(job: Job, rank: Rank) -> float:
+    """How much of the steady window runs math kernels with a dimension that is no multiple of 8."""
+    return _share_of_works(job, rank, lambda work: (work.end - work.start) * work.name.count("align1"))
+
+
+def contended_share(job: Job, rank: Rank) -> float:
+    """How much of the steady window kernels lose to collectives beside them."""
+    return _share_of_works(job, rank, lambda work: 0 if work.meeting else max(work.end - work.start - work.ns, 0))
+
+
+def compiling_share(job: Job, rank: Rank) -> float:
+    """How much of the recorded steps, the judged ones and the others, is compiling."""
+    recorded = [mark for mark in rank.marks if mark[0] >= 0]
+    low, high = recorded[0][1], recorded[-1][2]
+    return sum(min(e, high) - max(s, low) for s, e, cause in rank.did if cause == "warm.compile" and e > low) / (high - low)
+
+
+def _share_of_works(job: Job, rank: Rank, counted: Callable[[Work], int]) -> float:
+    spans = steady_spans(job, rank)
+    low, high = spans[0][0], spans[-1][1]
+    total = sum(end - start for start, end in spans)
+    return sum(counted(work) for work in rank.works if low <= work.start < high and work.device == 0) / total
 
 
 def step_ns(job: Job, rank: Rank) -> float:
