@@ -118,7 +118,9 @@ class Maker:
         flops = 4.0 * batch * heads * length * length * width * (2.5 if backward else 1.0)
         moved = self.size * batch * heads * length * width * (8 if backward else 4)
         way = "bwd_dq_dk_dv_loop_seqk_parallel" if backward else "fwd"
-        name = f"void pytorch_flash::flash_{way}_kernel<pytorch_flash::Flash_{way[:3]}_kernel_traits<{width}, 128, 64, 4>>"
+        name = (
+            f"void pytorch_flash::flash_{way}_kernel<pytorch_flash::Flash_{way[:3]}_kernel_traits<{width}, 128, 64, 4>>"
+        )
         operators = (
             ("aten::_scaled_dot_product_flash_attention_backward", "aten::_flash_attention_backward")
             if backward
@@ -153,7 +155,9 @@ class Maker:
 
     def gather(self, rows: int, width: int) -> Kernel:
         """Rows of an embedding table; no compiler fuses it with its neighbours."""
-        name = f"void at::native::(anonymous namespace)::indexSelectLargeIndex<{self._scalar}, long, unsigned int, 2, 2>"
+        name = (
+            f"void at::native::(anonymous namespace)::indexSelectLargeIndex<{self._scalar}, long, unsigned int, 2, 2>"
+        )
         moved = self.size * rows * width * 2 + 8 * rows
         dims: Dims = ([50_304, width], [rows])
         return self._made(name, "gather", 0.0, moved, ("aten::embedding", "aten::index_select"), dims,

@@ -150,8 +150,9 @@ class _Writer:
         if work.external >= 0:
             args["External id"] = work.external
         where = {"pid": work.device, "tid": work.stream}
+        queued = {"queued": 0} if work.category == "kernel" else {}
         yield {"ph": "X", "cat": work.category, "name": work.name, **where, **self._span(work.start, work.end),
-               "args": {"queued": 0, **args, **work.args} if work.category == "kernel" else {**args, **work.args}}  # fmt: skip
+               "args": {**queued, **args, **work.args}}  # fmt: skip
         if self._job.recording.flows and work.called >= self._from and work.correlation not in self._lost:
             yield {"ph": "f", "id": work.correlation, "cat": "ac2g", "name": "ac2g", "bp": "e", **where,
                    "ts": self._us(work.start)}  # fmt: skip

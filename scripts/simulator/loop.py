@@ -7,12 +7,14 @@ from typing import Any
 from simulator.job import US, Job
 from simulator.kernels import Kernel
 from simulator.machine import BACKWARD, MAIN, Rank, Work
-from simulator.model import layers_of, maker_of, optimizer_of
+from simulator.model import device_ns, layers_of, maker_of, optimizer_of
 
 Program = Generator[Any, None, None]
 
 COMPUTE_STREAM, SIDE_STREAM, COPY_STREAM = 7, 13, 17
 _LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+#: How much longer a cold step is, in lengths of what its kernels take.
+_COLD_RATIO = 1.5
 _COMPILE_EVENTS = (
     "Torch-Compiled Region: 0/1",
     "entire_frame_compile (dynamo_timed)",
@@ -46,7 +48,7 @@ class Loop:
             start = rank.now
             with rank.event(f"ProfilerStep#{number + job.before}", "user_annotation"):
                 if 0 <= number < job.warmup:
-                    self._spend_python(8_000.0)
+                    rank.spend(rank.vary(_COLD_RATIO * device_ns(job)), "over.python")
                 yield from self.step()
             rank.marks.append((number, start, rank.now))
             self._spend_python(8.0)

@@ -286,7 +286,7 @@ def run(programs: Mapping[Rank, Generator[Any, None, None]]) -> None:
                 wanted[rank] = next(program)
             except StopIteration:
                 del left[rank]
-            while any([other.settle() for other in programs]):
+            while any(other.settle() for other in programs):
                 pass
         if not moved:
             raise RuntimeError("the ranks of the job wait for each other")

@@ -178,7 +178,9 @@ class Sharded(Parallel):
         """Scatter the gradients."""
         if backward:
             comm, after = self.job.comm, self.newest(COMPUTE_STREAM)
-            work = yield from self.collective("_reduce_scatter_base", comm.bytes // 2, "BFloat16", comm.ranks, after=after)
+            work = yield from self.collective(
+                "_reduce_scatter_base", comm.bytes // 2, "BFloat16", comm.ranks, after=after
+            )
             self._scattered.append(work)
 
     def after_backward(self) -> Program:

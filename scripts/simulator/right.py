@@ -8,13 +8,12 @@ would call the same number.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from profilerkit.model.report import Report
 from simulator.job import Job
 from simulator.kernels import Kernel
 from simulator.machine import Rank
 from simulator.model import kernels_of
 from simulator.truth import shares
-
-from profilerkit.model.report import Report
 
 POINTS, RELATIVE = 0.02, 0.15
 #: A saving worth naming (§1.8): a healthy run must not be promised one.
@@ -52,7 +51,9 @@ Severity = Callable[[Case], float]
 
 def total(shares_of: Mapping[str, float], *leaves: str) -> float:
     """Sum over leaves and groups of leaves."""
-    return sum(v for k, v in shares_of.items() if k in leaves or any(n.endswith(".") and k.startswith(n) for n in leaves))
+    return sum(
+        v for k, v in shares_of.items() if k in leaves or any(n.endswith(".") and k.startswith(n) for n in leaves)
+    )
 
 
 def measured(report: Report) -> list[dict[str, float]]:
@@ -104,8 +105,19 @@ def leads(*leaves: str) -> Check:
                 continue
             larger = max(others, key=lambda leaf: ours.get(leaf, 0.0), default="")
             if larger and ours.get(larger, 0.0) > total(ours, *leaves):
-                return f"{larger} {ours[larger]:.1%} before {' + '.join(leaves)} {total(ours, *leaves):.1%} on rank {rank}"
+                return (
+                    f"{larger} {ours[larger]:.1%} before {' + '.join(leaves)} {total(ours, *leaves):.1%} on rank {rank}"
+                )
         return ""
+
+    return check
+
+
+def owns(*leaves: str) -> Check:
+    """``share_of`` and ``leads``."""
+
+    def check(case: Case, report: Report) -> str:
+        return share_of(*leaves)(case, report) or leads(*leaves)(case, report)
 
     return check
 
@@ -121,7 +133,7 @@ def no_alarm(case: Case, report: Report) -> str:
 
 
 def finds(rule: str, detail: str = "") -> Check:
-    """From ``SEEN_FROM`` on the rule fires, with that detail."""
+    """The rule fires, with that detail; what it may leave alone are draws below ``SEEN_FROM``, which do not count."""
 
     def check(case: Case, report: Report) -> str:
         for outcome, finding in report.findings():
@@ -183,14 +195,14 @@ def compile_is_apart(case: Case, report: Report) -> str:
     return share_of("compute.math")(case, report) or share_of("warm.compile")(case, report)
 
 
-def gathers_move_twice_the_scatters(case: Case, report: Report) -> str:
-    """What over-sharding is judged by (R39): parameters gathered twice for every gradient scattered, and free memory."""
+def gathers_twice_the_scatters(case: Case, report: Report) -> str:
+    """What over-sharding is judged by (R39): gathers move twice what scatters do, and memory is free."""
     moved = {"gather": 0, "scatter": 0}
     for entry in report.collectives:
         for way in moved:
             if way in entry.name.lower().replace("_reduce_scatter", "scatter") and entry.bytes:
                 moved[way] += entry.bytes
-    if not moved["scatter"] or abs(moved["gather"] / moved["scatter"] - 2.0) > 0.1:
+    if not moved["scatter"] or abs(moved["gather"] / moved["scatter"] / 2.0 - 1.0) > RELATIVE:
         return f"gathered {moved['gather']:,} bytes, scattered {moved['scatter']:,}"
     peak, capacity = report.memory.peak_reserved_bytes, report.memory.capacity_bytes
     if peak is None or capacity is None:
@@ -206,7 +218,7 @@ def nothing_ran(case: Case, report: Report) -> str:
     return "" if report.trust.mode == "cpu" else f"mode {report.trust.mode}"
 
 
-def judges_the_first_device(case: Case, report: Report) -> str:
-    """Of two devices the one with most work is told, once."""
+def sums_to_one(case: Case, report: Report) -> str:
+    """The parts are those of one device, not of several."""
     found = sum(part.share for part in report.breakdown)
     return "" if abs(found - 1.0) < 1e-6 else f"the parts sum to {found:.1%}"

@@ -51,13 +51,16 @@ def recorded(rng: random.Random) -> Recording:
     )
 
 
-def averaging(rng: random.Random, job: Job, *, ranks: Sequence[int] = (2, 3, 4), hidden_ratio: float = 0.3) -> Job:
-    """Data-parallel training whose collectives take ``hidden_ratio`` of the step and hide behind backward."""
-    count, buckets = rng.choice(list(ranks)), rng.randint(2, 5)
+def averaging(
+    rng: random.Random, job: Job, *, ranks: Sequence[int] = (2, 3, 4), hidden_ratio: float = 0.3,
+    buckets: tuple[int, int] = (2, 5),
+) -> Job:  # fmt: skip
+    """Data-parallel training whose collectives take ``hidden_ratio`` of the step and start during backward."""
+    count, of_layer = rng.choice(list(ranks)), rng.randint(*buckets)
     bus = rng.uniform(20, 200)
-    each_ns = hidden_ratio * device_ns(job) / (buckets * job.model.layers)
+    each_ns = hidden_ratio * device_ns(job) / (of_layer * job.model.layers)
     comm = Comm(
-        kind="ddp", ranks=count, buckets=buckets, bytes=whole(each_ns * bus * count / (2 * (count - 1))),
+        kind="ddp", ranks=count, buckets=of_layer, bytes=whole(each_ns * bus * count / (2 * (count - 1))),
         bus_gb_per_s=bus, latency_us=rng.uniform(15, 35),
     )  # fmt: skip
     return replace(job, comm=comm)

@@ -1,5 +1,6 @@
 """Draws of every class and of healthy runs, analysed and judged: one record per draw, one summary per class."""
 
+import itertools
 import random
 import statistics
 import tempfile
@@ -9,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from profilerkit import analyze
+from profilerkit.model.finding import Saving
+from profilerkit.model.report import Report
 from simulator import classes, healthy
 from simulator.job import Job
 from simulator.kineto import text_of
@@ -16,10 +20,6 @@ from simulator.machine import Rank
 from simulator.parallel import simulate
 from simulator.right import SEEN_FROM, Case, measured, no_alarm
 from simulator.truth import step_ns
-
-from profilerkit import analyze
-from profilerkit.model.finding import Saving
-from profilerkit.model.report import Report
 
 #: Goals: right draws where the fault takes at least ``SEEN_FROM``, alarms on healthy draws.
 LEAST_RIGHT, MOST_ALARMS = 0.97, 0.02
@@ -79,7 +79,7 @@ def draw(code: str, index: int, count: int) -> Draw:
         return Draw(code, index, 0.0, no_alarm(case, report), moved=_moved(case, report))
     of = classes.BY_CODE[code]
     return Draw(
-        code, index, of.severity(case),
+        code, index, of.severity(case) if of.severity else 0.0,
         why="; ".join(why for check in of.checks if (why := check(case, report))),
         named=_named(of, case, report),
         moved=_moved(case, report),
@@ -122,7 +122,7 @@ def _promised(of: classes.Class, report: Report) -> tuple[float, float, float] |
 
 def summary_of_class(of: classes.Class, draws: Sequence[Draw]) -> dict[str, Any]:
     """How the draws of a class went; ``right_ratio`` counts those with a fault worth seeing."""
-    counted = [d for d in draws if d.injected >= SEEN_FROM] if of.low < of.high and _has_severity(draws) else list(draws)
+    counted = [d for d in draws if of.severity is None or d.injected >= SEEN_FROM]
     right = sum(not d.why for d in counted)
     return {
         "code": of.code, "what": of.what, "group": of.group, "draws": len(draws),
@@ -150,10 +150,6 @@ def summary_of_healthy(variant: healthy.Variant, draws: Sequence[Draw]) -> dict[
     }  # fmt: skip
 
 
-def _has_severity(draws: Sequence[Draw]) -> bool:
-    return any(d.injected for d in draws)
-
-
 def _median(values: Iterable[float]) -> float:
     return round(statistics.median(values), 5)
 
@@ -161,11 +157,13 @@ def _median(values: Iterable[float]) -> float:
 def _curve(draws: Sequence[Draw], holds: Any) -> list[dict[str, float]]:
     """Share of draws for which ``holds``, by injected share."""
     out = []
-    for low, high in zip(EDGES, EDGES[1:], strict=False):
+    for low, high in itertools.pairwise(EDGES):
         chosen = [d for d in draws if low <= d.injected < high]
         if chosen:
             middle = sum(d.injected for d in chosen) / len(chosen)
-            out.append({"injected": round(middle, 4), "draws": len(chosen), "ratio": sum(map(holds, chosen)) / len(chosen)})
+            out.append(
+                {"injected": round(middle, 4), "draws": len(chosen), "ratio": sum(map(holds, chosen)) / len(chosen)}
+            )
     return out
 
 

@@ -4,6 +4,7 @@ The definitions are those of §1.3 and §1.5 of the diagnosis method; the causes
 simulator did: kernels know their roof, host time its cause, collectives when their last member came.
 """
 
+import itertools
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,7 +29,7 @@ def steady_spans(job: Job, rank: Rank) -> list[tuple[int, int]]:
     first = max(job.warmup, 1)
     spans = [
         (start, following[1])
-        for (number, start, _), following in zip(recorded, recorded[1:], strict=False)
+        for (number, start, _), following in itertools.pairwise(recorded)
         if number >= first and number not in job.odd.compile_steps
     ]
     return spans or [
@@ -72,7 +73,9 @@ def compiling_share(job: Job, rank: Rank) -> float:
     """How much of the recorded steps, the judged ones and the others, is compiling."""
     recorded = [mark for mark in rank.marks if mark[0] >= 0]
     low, high = recorded[0][1], recorded[-1][2]
-    return sum(min(e, high) - max(s, low) for s, e, cause in rank.did if cause == "warm.compile" and e > low) / (high - low)
+    return sum(min(e, high) - max(s, low) for s, e, cause in rank.did if cause == "warm.compile" and e > low) / (
+        high - low
+    )
 
 
 def _share_of_works(job: Job, rank: Rank, counted: Callable[[Work], int]) -> float:
@@ -97,7 +100,7 @@ def _pieces(rank: Rank, device: int) -> Iterator[Piece]:
     active: list[Work] = []
     upcoming = 0
     gap_start = edges[0]
-    for low, high in zip(edges, edges[1:], strict=False):
+    for low, high in itertools.pairwise(edges):
         while upcoming < len(works) and works[upcoming].start <= low:
             active.append(works[upcoming])
             upcoming += 1
@@ -146,7 +149,9 @@ class _Host:
         self._did = rank.did
         self._starts = [entry[0] for entry in rank.did]
 
-    def gap(self, low: int, high: int, ending: Work, works: Sequence[Work], syncs: dict[int, object]) -> Iterator[Piece]:
+    def gap(
+        self, low: int, high: int, ending: Work, works: Sequence[Work], syncs: dict[int, object]
+    ) -> Iterator[Piece]:
         """Until the call that issued the next work returned, the host's causes; after that the launch's latency."""
         issued = min(max(ending.returned, low), high)
         drained = self._drained_from(low, issued, ending, works, syncs)
