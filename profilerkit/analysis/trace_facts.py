@@ -30,6 +30,7 @@ from profilerkit.analysis.steps import TraceSteps, find_steps
 from profilerkit.model.report import Kernel, Memory
 from profilerkit.model.step import DeviceWindow
 from profilerkit.trace.columns import Category, Damage, DeviceProperties, TraceColumns, TraceMeta
+from profilerkit.trace.distinct import distinct
 from profilerkit.trace.links import launch_of
 
 _LAUNCH = re.compile(r"^(?:cuda|hip|cu)(?:LaunchKernel|LaunchCooperative|GraphLaunch|ModuleLaunch|ExtLaunch)")
@@ -77,6 +78,7 @@ def trace_facts(columns: TraceColumns, whole: tuple[int, int] | None = None) -> 
 
     ``whole``: first and last step number that capture knows to be whole.
     """
+    columns = distinct(columns)
     names, kinds = HostNames.of(columns), KernelNames.of(columns)
     launches = launch_of(columns)
     steps = find_steps(columns, names, whole, launches)
