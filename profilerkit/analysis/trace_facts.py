@@ -50,6 +50,7 @@ from profilerkit.model.memory import Memory
 from profilerkit.model.report import Compute, HostCopy, Kernel
 from profilerkit.model.step import DeviceWindow, Warmup
 from profilerkit.trace.columns import Category, Damage, DeviceProperties, TraceColumns, TraceMeta
+from profilerkit.trace.distinct import distinct
 from profilerkit.trace.links import launch_of
 
 _LAUNCH = re.compile(r"^(?:cuda|hip|cu)(?:LaunchKernel|LaunchCooperative|GraphLaunch|ModuleLaunch|ExtLaunch)")
@@ -125,7 +126,7 @@ def trace_facts(
         device: a device name that overrides the one in the trace.
         registry: which names are communication; the built-in one unless given.
     """
-    registry = registry or built_in()
+    columns, registry = distinct(columns), registry or built_in()
     names, kinds = HostNames.of(columns), KernelNames.of(columns, registry)
     launches = launch_of(columns)
     steps = find_steps(columns, names, whole, launches)

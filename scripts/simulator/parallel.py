@@ -1,0 +1,256 @@
+"""Several ranks: gradients that are averaged, layers that are sharded, stages that hand on micro-batches."""
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from simulator.job import US, Job
+from simulator.kernels import Kernel
+from simulator.loop import COMPUTE_STREAM, Loop, Program
+from simulator.machine import BACKWARD, MAIN, Meeting, Rank, Work, run
+
+COMM_STREAM, RECEIVE_STREAM = 20, 24
+#: What a collective moves over the busiest link, as a multiple of its bytes (nccl-tests PERFORMANCE.md).
+_LINK_FACTOR = {
+    "allreduce": lambda n: 2 * (n - 1) / n,
+    "_allgather_base": lambda n: (n - 1) / n,
+    "_reduce_scatter_base": lambda n: (n - 1) / n,
+    "send": lambda n: 1.0,
+    "recv": lambda n: 1.0,
+}
+_KERNELS = {
+    "allreduce": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+    "_allgather_base": "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+    "_reduce_scatter_base": "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+    "send": "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
+    "recv": "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
+}
+_OPERATORS = {
+    "allreduce": "c10d::allreduce_",
+    "_allgather_base": "c10d::_allgather_base_",
+    "_reduce_scatter_base": "c10d::_reduce_scatter_base_",
+    "send": "c10d::send",
+    "recv": "c10d::recv_",
+}
+
+
+class World:
+    """The collectives of a job, by group and number: the first rank to come makes one, the others join it."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self._meetings: dict[tuple[str, int], Meeting] = {}
+
+    def join(self, group: str, number: int, name: str, size: int, moved: int) -> Meeting:
+        """The meeting of one collective of ``size`` ranks that moves ``moved`` bytes."""
+        key = group, number
+        if key not in self._meetings:
+            comm = self.job.comm
+            source = np.random.Generator(np.random.PCG64([self.job.seed, zlib.crc32(repr(key).encode())]))
+            wire_ns = moved * _LINK_FACTOR[name](size) / comm.bus_gb_per_s
+            latency_ns = comm.latency_us * US * (1 + 0.05 * float(np.clip(source.standard_normal(), -2, 2)))
+            wire_ns *= 1 + 0.02 * float(np.clip(source.standard_normal(), -2, 2))
+            self._meetings[key] = Meeting(size, round(latency_ns), round(wire_ns))
+        return self._meetings[key]
+
+
+class Parallel(Loop):
+    """A rank that takes part in collectives."""
+
+    def __init__(self, job: Job, rank: Rank, world: World) -> None:
+        super().__init__(job, rank)
+        self.world = world
+        self._numbers: dict[str, int] = {}
+        self._waited: tuple[Work, ...] = ()
+
+    def gate(self) -> tuple[Work, ...]:
+        """The collectives that the host told the compute stream to wait for."""
+        waited, self._waited = self._waited, ()
+        return waited
+
+    def wait_for(self, works: Sequence[Work]) -> None:
+        """Make the compute stream wait."""
+        self._waited = (*self._waited, *works)
+        self.rank.call("cudaStreamWaitEvent", 1_000)
+
+    def collective(
+        self, name: str, elements: int, dtype: str, size: int, *, stream: int = COMM_STREAM, group: str = "0",
+        ranks: Sequence[int] = (), after: Sequence[Work] = (),
+    ) -> Program:  # fmt: skip
+        """One collective, issued after the newest work of the compute stream; gives its work."""
+        rank, number = self.rank, self._numbers.get(group, 0) + 1
+        self._numbers[group] = number
+        moved = elements * (2 if dtype == "BFloat16" else 4)
+        work = Work(_KERNELS[name], "kernel", "comm", 0, stream, after=tuple(after))
+        work.meeting = self.world.join(group, number, name, size, moved)
+        args = self._metadata(name, elements, dtype, size, group, number, ranks)
+        work.args = {
+            "registers per thread": 96, "shared memory": 87_568, "blocks per SM": 24 / self.job.chip.sms,
+            "warps per SM": 24 * 17 / self.job.chip.sms, "grid": [24, 1, 1], "block": [544, 1, 1],
+            "est. achieved occupancy %": 0, **(args if self.job.recording.metadata != "none" else {}),
+        }  # fmt: skip
+        with rank.event(_OPERATORS[name]):
+            rank.spend(rank.vary(8 * US), "over.dispatch")
+            with rank.event("record_param_comms", **args):
+                rank.spend(rank.vary(6 * US), "over.dispatch")
+                rank.call("cudaEventRecord", 900)
+                rank.call("cudaStreamWaitEvent", 900)
+                yield from self.launch([work], "cudaLaunchKernelExC")
+                rank.spend(rank.vary(5 * US), "over.dispatch")
+        return work
+
+    def _metadata(
+        self, name: str, elements: int, dtype: str, size: int, group: str, number: int, ranks: Sequence[int]
+    ) -> dict[str, Any]:
+        members = list(ranks) or list(range(size))
+        gathers, scatters = name == "_allgather_base", name == "_reduce_scatter_base"
+        args: dict[str, Any] = {
+            "Collective name": name,
+            "In msg nelems": elements // size if gathers else elements,
+            "Out msg nelems": elements // size if scatters else elements,
+            "Group size": size, "dtype": dtype, "In split size": "[]", "Out split size": "[]",
+            "Process Group Name": group, "Process Group Description": "default_pg",
+            "Process Group Ranks": str(members), "Rank": self.rank.index,
+        }  # fmt: skip
+        if self.job.recording.metadata == "full":
+            args["Seq"] = number
+        return args
+
+    def newest(self, stream: int) -> list[Work]:
+        """The newest work of one stream."""
+        return [work for work in self.rank.last_work() if work.stream == stream]
+
+
+class DataParallel(Parallel):
+    """Gradients averaged in buckets, as soon as they are there or all at the end."""
+
+    def __init__(self, job: Job, rank: Rank, world: World) -> None:
+        super().__init__(job, rank, world)
+        self._open: list[Work] = []
+
+    def _bucket(self) -> Program:
+        comm = self.job.comm
+        after = self.newest(COMPUTE_STREAM)
+        work = yield from self.collective("allreduce", comm.bytes // 4, "Float", comm.ranks, after=after)
+        self._open.append(work)
+
+    def after_node(self, layer: int, node: int) -> Program:
+        """A bucket is full after every so many nodes."""
+        comm, places = self.job.comm, len(self.layers[layer])
+        due = sum(at == node for at in (round((i + 1) * places / comm.buckets) - 1 for i in range(comm.buckets)))
+        for _ in range(due if comm.overlapped else 0):
+            yield from self._bucket()
+
+    def after_backward(self) -> Program:
+        """What was not sent yet; then the optimizer waits for all of it."""
+        comm = self.job.comm
+        for _ in range(0 if comm.overlapped else comm.buckets * len(self.layers)):
+            yield from self._bucket()
+        self.wait_for(self._open)
+        self._open = []
+
+
+class Sharded(Parallel):
+    """Parameters gathered before a layer runs, forward and backward; gradients scattered after it (FSDP, ZeRO-3)."""
+
+    def __init__(self, job: Job, rank: Rank, world: World) -> None:
+        super().__init__(job, rank, world)
+        self._gathered: dict[tuple[int, bool], Work] = {}
+        self._scattered: list[Work] = []
+
+    def _gather(self, layer: int, *, backward: bool) -> Program:
+        if 0 <= layer < len(self.layers) and (layer, backward) not in self._gathered:
+            comm = self.job.comm
+            # Not earlier than the layer before: the gathered parameters need memory.
+            after = self.newest(COMPUTE_STREAM)
+            work = yield from self.collective("_allgather_base", comm.bytes // 2, "BFloat16", comm.ranks, after=after)
+            self._gathered[layer, backward] = work
+
+    def before_layer(self, layer: int, *, backward: bool) -> Program:
+        """Gather this layer if nobody has, and the next one ahead of time."""
+        yield from self._gather(layer, backward=backward)
+        yield from self._gather(layer - 1 if backward else layer + 1, backward=backward)
+        self.wait_for([self._gathered[layer, backward]])
+
+    def after_layer(self, layer: int, *, backward: bool) -> Program:
+        """Scatter the gradients."""
+        if backward:
+            comm, after = self.job.comm, self.newest(COMPUTE_STREAM)
+            work = yield from self.collective(
+                "_reduce_scatter_base", comm.bytes // 2, "BFloat16", comm.ranks, after=after
+            )
+            self._scattered.append(work)
+
+    def after_backward(self) -> Program:
+        """The optimizer waits for the gradients."""
+        yield from ()
+        self.wait_for(self._scattered)
+        self._scattered, self._gathered = [], {}
+
+
+class Stage(Parallel):
+    """One stage of a pipeline: all micro-batches forward, then all backward (GPipe)."""
+
+    def forward(self) -> Program:
+        """Receive, compute, send, for every micro-batch; only the first batch of the step is copied to the device."""
+        yield from ()
+
+    def backward(self) -> Program:
+        """Both passes: the micro-batches of a stage follow each other, the stages wait for each other."""
+        rank, comm = self.rank, self.job.comm
+        first, last = rank.index == 0, rank.index == comm.ranks - 1
+        for _ in range(comm.microbatches):
+            if not first:
+                yield from self._transfer("recv", rank.index - 1, rank.index)
+            yield from self._compute(lambda node: node.forward)
+            if not last:
+                yield from self._transfer("send", rank.index, rank.index + 1)
+        rank.thread = BACKWARD
+        for _ in range(comm.microbatches):
+            if not last:
+                yield from self._transfer("recv", rank.index + 1, rank.index)
+            yield from self._compute(lambda node: node.backward, backward=True)
+            if not first:
+                yield from self._transfer("send", rank.index, rank.index - 1)
+        rank.thread = MAIN
+
+    def _compute(self, kernels: Any, *, backward: bool = False) -> Program:
+        for layer in self.layers:
+            for node in reversed(layer) if backward else layer:
+                chosen: tuple[Kernel, ...] = kernels(node)
+                if not backward:
+                    for kernel in chosen:
+                        yield from self.issue(kernel)
+                    continue
+                with self.rank.event(f"autograd::engine::evaluate_function: {node.name}"), self.rank.event(node.name):
+                    for kernel in chosen:
+                        yield from self.issue(kernel)
+
+    def _transfer(self, name: str, source: int, target: int) -> Program:
+        comm = self.job.comm
+        stream = RECEIVE_STREAM if name == "recv" else COMM_STREAM
+        after = self.newest(COMPUTE_STREAM) if name == "send" else ()
+        work = yield from self.collective(
+            name, comm.bytes // 2, "BFloat16", 2, stream=stream, group=f"{source}to{target}",
+            ranks=sorted((source, target)), after=after,
+        )  # fmt: skip
+        if name == "recv":
+            self.wait_for([work])
+
+
+_KINDS: dict[str, type[Parallel]] = {"ddp": DataParallel, "fsdp": Sharded, "pipeline": Stage}
+
+
+def simulate(job: Job) -> list[Rank]:
+    """Run the job; gives its ranks with all they did."""
+    world = World(job)
+    programs = {}
+    for index in range(job.comm.ranks):
+        rank = Rank(index, seed=job.seed, jitter_ratio=job.host.jitter_ratio, queue=job.host.queue)
+        kind = _KINDS.get(job.comm.kind)
+        loop = kind(job, rank, world) if kind else Loop(job, rank)
+        programs[rank] = loop.program()
+    run(programs)
+    return list(programs)
