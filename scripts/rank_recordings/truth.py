@@ -1,0 +1,131 @@
+"""What really happened in a recorded loop, by the timers of its ranks, and whether the injection is there."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean, median
+
+from rank_recordings.kinds import LATE_RANK, WORLD_SIZE, Kind
+
+#: Marks of one step on a clock that all processes of a host share, ns: start, fetched, computed, arrived, left, end.
+Marks = dict[str, int]
+
+#: A late rank is last in nearly every step, and the waiting it causes is most of a step's injected cost.
+_LATE_LAST_RATIO, _LATE_WAIT_RATIO = 0.9, 0.3
+#: What is injected is at least this much of the wait it shall explain.
+_CAUSE_RATIO = 0.8
+#: Under jitter each rank is the last one in so many of the steps at least, and they wait for each other so long.
+_JITTER_LAST_RATIO, _JITTER_WAIT_RATIO = 0.25, 0.08
+#: Transfers of a step that is bound by them, and how much of a transfer the waiting for a busy machine may be.
+_BOUND_TRANSFER_RATIO, _BOUND_WAIT_RATIO = 0.4, 1 / 3
+#: Waiting and transfers of a healthy step: below the 10 % from which a verdict names them.
+_HEALTHY_RATIO = 0.08
+
+
+@dataclass(frozen=True, slots=True)
+class RankTruth:
+    """The steps of one rank: the median step and the mean of its stretches.
+
+    Attributes:
+        step_ms: the step.
+        input_ms: until the batch was there.
+        compute_ms: the matrix products.
+        rest_ms: jitter and forward pass, and the backward pass where it reduces nothing.
+        wait_ms: from this rank's arrival at the reduction until the last rank's.
+        transfer_ms: from the last arrival until the first rank left.
+        last_ratio: share of the steps in which this rank arrived last.
+    """
+
+    step_ms: float
+    input_ms: float
+    compute_ms: float
+    rest_ms: float
+    wait_ms: float
+    transfer_ms: float
+    last_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """Both ranks of one loop; ``step_ms`` is their mean, ``wait_ms`` how far apart they arrived."""
+
+    ranks: tuple[RankTruth, ...]
+
+    @property
+    def step_ms(self) -> float:
+        return fmean(rank.step_ms for rank in self.ranks)
+
+    @property
+    def wait_ms(self) -> float:
+        return sum(rank.wait_ms for rank in self.ranks)
+
+    @property
+    def transfer_ms(self) -> float:
+        return self.ranks[0].transfer_ms
+
+
+def read_truth(directory: Path, name: str) -> Truth:
+    """The truth of the loop ``name`` of a recording."""
+    paths = [directory / "timers" / f"{name}.{rank}.json" for rank in range(WORLD_SIZE)]
+    return truth_of([json.loads(path.read_text("utf-8")) for path in paths])
+
+
+def truth_of(ranks: Sequence[Sequence[Marks]]) -> Truth:
+    """The truth of two ranks.
+
+    Rank 0 arrives at 10 and rank 1 at 30, both leave at 34: rank 0 waits 20, and both transfer for 4.
+    """
+    steps = list(zip(*ranks, strict=True))
+    last = [max(marks["arrived"] for marks in step) for step in steps]
+    left = [min(marks["left"] for marks in step) for step in steps]
+    transfer_ms = _mean_ms(end - start for start, end in zip(last, left, strict=True))
+    return Truth(
+        tuple(
+            RankTruth(
+                step_ms=round(median(marks["end"] - marks["start"] for marks in rank) / 1e6, 3),
+                input_ms=_mean_ms(marks["fetched"] - marks["start"] for marks in rank),
+                compute_ms=_mean_ms(marks["computed"] - marks["fetched"] for marks in rank),
+                rest_ms=_mean_ms(marks["arrived"] - marks["computed"] for marks in rank),
+                wait_ms=_mean_ms(at - marks["arrived"] for at, marks in zip(last, rank, strict=True)),
+                transfer_ms=transfer_ms,
+                last_ratio=round(fmean(at == marks["arrived"] for at, marks in zip(last, rank, strict=True)), 3),
+            )
+            for rank in ranks
+        )
+    )
+
+
+def _mean_ms(times_ns: Iterable[int]) -> float:
+    return round(fmean(times_ns) / 1e6, 3)
+
+
+def document(kind: Kind, loop: str, truths: dict[str, Truth]) -> dict[str, object]:
+    """What ``truth.json`` holds: per loop the ranks, and why it is not valid (empty when it is)."""
+    loops = {name: {"invalid": invalid(kind, truth), **asdict(truth)} for name, truth in truths.items()}
+    return {"loop": loop, "injected": asdict(kind), **loops}
+
+
+def invalid(kind: Kind, truth: Truth) -> str:
+    """Why the loop is not what ``kind`` says, as happens on a machine that is too busy; empty when it is."""
+    wait, transfer = truth.wait_ms / truth.step_ms, truth.transfer_ms / truth.step_ms
+    if kind.rank is not None:
+        return _invalid_late(kind, truth)
+    if kind.jitter_ms:
+        if (last := min(rank.last_ratio for rank in truth.ranks)) < _JITTER_LAST_RATIO:
+            return f"one rank was last in {last:.0%} of the steps only"
+        return "" if wait >= _JITTER_WAIT_RATIO else f"waiting is {wait:.0%} of the step only"
+    if "comm-bound" in kind.bounds:
+        there = transfer >= _BOUND_TRANSFER_RATIO and wait <= _BOUND_WAIT_RATIO * transfer
+        return "" if there else f"transfer is {transfer:.0%} and waiting {wait:.0%} of the step"
+    return "" if wait + transfer <= _HEALTHY_RATIO else f"waiting and transfer are {wait + transfer:.0%} of the step"
+
+
+def _invalid_late(kind: Kind, truth: Truth) -> str:
+    late, other = truth.ranks[LATE_RANK], truth.ranks[1 - LATE_RANK]
+    wait = other.wait_ms / truth.step_ms
+    if late.last_ratio < _LATE_LAST_RATIO or wait < _LATE_WAIT_RATIO:
+        return f"rank {LATE_RANK} was last in {late.last_ratio:.0%} of the steps, and waiting is {wait:.0%} of the step"
+    more_ms = late.input_ms - other.input_ms if kind.late_input_ms else late.compute_ms - other.compute_ms
+    explained = more_ms / other.wait_ms
+    return "" if explained >= _CAUSE_RATIO else f"the injected cost is {explained:.0%} of the waiting only"
