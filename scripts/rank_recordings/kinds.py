@@ -19,8 +19,7 @@ class Kind:
         late_input_ms: the loader of ``LATE_RANK`` sleeps longer.
         late_compute_ms: ``LATE_RANK`` computes longer.
         jitter_ms: upper end of a uniformly drawn sleep before the forward pass, drawn by each rank for itself.
-        layers: linear layers in the model.
-        width: inputs and outputs of each; its gradient has 4 · width² bytes.
+        gradient_bytes: what is reduced.
     """
 
     bounds: tuple[str, ...]
@@ -30,15 +29,14 @@ class Kind:
     late_input_ms: float = 0.0
     late_compute_ms: float = 0.0
     jitter_ms: float = 0.0
-    layers: int = 1
-    width: int = 64
+    gradient_bytes: int = 16_384
 
 
 #: A collective of two ranks on two busy cores takes 1-3 ms whatever its size: a healthy step has to be long.
 #: The late rank's cost nearly doubles the step (25 to 45 ms), as in the reference measurements of the diagnosis.
 KINDS = {
     "healthy": Kind(bounds=("compute-bound", "balanced"), compute_ms=40.0),
-    "comm": Kind(bounds=("comm-bound",), compute_ms=4.0, layers=16, width=512),
+    "comm": Kind(bounds=("comm-bound",), compute_ms=4.0, gradient_bytes=16_777_216),
     "late_input": Kind(bounds=("input-bound",), rank=LATE_RANK, late_input_ms=22.0),
     "late_compute": Kind(bounds=("compute-bound",), rank=LATE_RANK, late_compute_ms=22.0),
     "jitter": Kind(bounds=("compute-bound", "balanced", "overhead-bound"), jitter_ms=16.0),

@@ -28,6 +28,7 @@ TRACED_STEPS = 30
 #: The window that profilerkit opens by default, and as many steps beside it.
 RUN_STEPS = 30
 BATCH = 8
+WIDTH = 64
 #: A rank whose peer died does not wait for it half an hour, which is gloo's default.
 PATIENCE = timedelta(seconds=60)
 
@@ -39,20 +40,20 @@ def forward(batch: torch.Tensor, seconds: float) -> torch.Tensor:
     return batch.clone()
 
 
-class Samples(Dataset[torch.Tensor]):
-    """Random samples; the first one of each batch takes ``seconds`` to load."""
+class Samples(Dataset[int]):
+    """Rows of the table, from the first on; the first one of each batch takes ``seconds`` to load."""
 
-    def __init__(self, seconds: float, steps: int, width: int) -> None:
+    def __init__(self, seconds: float, steps: int) -> None:
         self.seconds = seconds
-        self.samples = torch.randn(steps * BATCH, width)
+        self.steps = steps
 
     def __len__(self) -> int:
-        return len(self.samples)
+        return self.steps * BATCH
 
-    def __getitem__(self, index: int) -> torch.Tensor:
+    def __getitem__(self, index: int) -> int:
         if index % BATCH == 0:
             time.sleep(self.seconds)
-        return self.samples[index]
+        return index % BATCH
 
 
 class Training:
@@ -64,14 +65,13 @@ class Training:
 
     def __init__(self, kind: Kind, loop: str, rank: int, seed: str) -> None:
         late = rank == LATE_RANK
-        self.width = kind.width
         self.input_s = (kind.input_ms + late * kind.late_input_ms) / 1e3
         self.compute_s = kind.compute_ms / 1e3
         self.late_compute_ns = int(1e6 * late * kind.late_compute_ms)
         self.jitter_s = kind.jitter_ms / 1e3
         self.draw = random.Random(f"{seed} {rank}")
-        layers = [torch.nn.Linear(kind.width, kind.width, bias=False) for _ in range(kind.layers)]
-        self.model: torch.nn.Module = torch.nn.Sequential(*layers)
+        # The gradient of a table has its size and costs next to nothing to compute.
+        self.model: torch.nn.Module = torch.nn.Embedding(kind.gradient_bytes // (4 * WIDTH), WIDTH)
         self.explicit = loop == "explicit"
         if not self.explicit:
             self.model = torch.nn.parallel.DistributedDataParallel(self.model)
@@ -81,19 +81,19 @@ class Training:
 
     def loader(self, steps: int) -> DataLoader[torch.Tensor]:
         """The data of so many steps."""
-        return DataLoader(Samples(self.input_s, steps, self.width), batch_size=BATCH)
+        return DataLoader(Samples(self.input_s, steps), batch_size=BATCH)
 
     def train(self, loader: Iterable[torch.Tensor], end_step: Callable[[], None]) -> None:
         """Train over ``loader``; the ranks leave each step's reduction of the gradients together."""
         start = perf_counter_ns()
         for batch in loader:
             marks = {"start": start, "fetched": perf_counter_ns()}
-            features = forward(batch, self.compute_s)
+            rows = forward(batch, self.compute_s)
             self.compute_more()
             marks["computed"] = perf_counter_ns()
             if self.jitter_s:
                 time.sleep(self.draw.uniform(0, self.jitter_s))
-            loss = self.model(features).square().mean()
+            loss = self.model(rows).square().mean()
             # DDP reduces inside the backward pass, which is short here.
             marks["arrived"] = perf_counter_ns()
             loss.backward()

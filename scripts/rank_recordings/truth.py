@@ -48,20 +48,23 @@ class RankTruth:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """Both ranks of one loop; ``step_ms`` is their mean, ``wait_ms`` how far apart they arrived."""
+    """The ranks of one loop."""
 
     ranks: tuple[RankTruth, ...]
 
     @property
     def step_ms(self) -> float:
+        """The mean of the ranks' median steps."""
         return fmean(rank.step_ms for rank in self.ranks)
 
     @property
     def wait_ms(self) -> float:
+        """How far apart the two ranks arrived, on average."""
         return sum(rank.wait_ms for rank in self.ranks)
 
     @property
     def transfer_ms(self) -> float:
+        """From the last arrival until the first rank left, on average."""
         return self.ranks[0].transfer_ms
 
 
