@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from profilerkit.analysis.communication.registry import with_patterns
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.run_facts import run_facts
@@ -26,6 +27,7 @@ def analyze(
     ignore: Sequence[str] = (),
     device: str | None = None,
     strict: bool = False,
+    communication_kernels: Sequence[str] = (),
 ) -> Report:
     """Analyse a trace, a run directory, a directory of traces, or several traces of one job.
 
@@ -37,10 +39,12 @@ def analyze(
         ignore: rule codes or their beginnings to leave out; wins over ``select``.
         device: device name for the peaks, where the trace does not name it.
         strict: the first damage of a trace is an error, instead of being read around and counted.
+        communication_kernels: regular expressions of kernel names that are communication beside the known ones;
+            ``all_reduce=expression`` also says which collective.
 
     Raises:
         UsageError: no path, the same file twice, a run directory together with another path, a rank that was not
-            recorded, or a rule that does not exist.
+            recorded, a rule that does not exist, or a pattern that is no regular expression.
         UnreadableInputError: a path is missing, nothing readable was found, or a trace is damaged and ``strict`` is
             set.
     """
@@ -51,7 +55,7 @@ def analyze(
     codes = [rule.code for rule in rules]
     select, ignore = rule_prefixes(select, codes), rule_prefixes(ignore, codes)
     places = [Path(path) for path in paths]
-    recording = read_inputs(places, strict=strict)
+    recording = read_inputs(places, strict=strict, registry=with_patterns(communication_kernels))
     record = recording.run
     ranks = recording.ranks if rank is None else _only(recording.ranks, rank)
     facts = run_facts(
@@ -73,6 +77,7 @@ def analyze(
         memory=facts.memory,
         trust=facts.trust,
         run=_describe(places, record, facts, ranks, __version__),
+        communication=facts.communication,
     )
 
 

@@ -20,16 +20,24 @@ class Settings:
         ignore: rule codes or their prefixes not to run.
         device: name of the device to compare with when the recording does not know it; ``None`` means as recorded.
         fail_on: exit with 1 when a finding has this severity or a higher one; ``None`` means never.
+        communication_kernels: patterns of kernel names that are communication beside the known ones, each a regular
+            expression or ``all_reduce=expression``; text stands for several when blanks separate them.
     """
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     device: str | None = None
     fail_on: str | None = None
+    communication_kernels: tuple[str, ...] = ()
 
 
 _NAMES = tuple(field.name for field in fields(Settings))
-_LISTS = ("select", "ignore")
+#: Settings that are lists: what separates items in text, what they hold, and how they are written.
+_LISTS: dict[str, tuple[str | None, str, str]] = {
+    "select": (",", "rule codes", '["IN", "CO003"]'),
+    "ignore": (",", "rule codes", '["IN", "CO003"]'),
+    "communication_kernels": (None, "patterns", '["all_reduce=^my_all_reduce"]'),
+}
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
@@ -125,17 +133,18 @@ def _checked_table(table: Any, path: Path) -> dict[str, Any]:
 
 
 def _checked(name: str, value: Any, where: str) -> Any:
-    """The value in the type of its setting. Lists may also be written as text with commas."""
+    """The value in the type of its setting. Lists may also be written as text."""
     option = name.replace("_", "-")
     if name in _LISTS:
+        separator, noun, example = _LISTS[name]
         items = [value] if isinstance(value, str) else value
         if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
             raise ConfigError(
-                f"{option} is not a list of rule codes",
+                f"{option} is not a list of {noun}",
                 cause=f"{where} says {value!r}",
-                hint=f'write {option} = ["IN", "CO003"]',
+                hint=f"write {option} = {example}",
             )
-        return tuple(code.strip() for item in items for code in item.split(",") if code.strip())
+        return tuple(piece.strip() for item in items for piece in item.split(separator) if piece.strip())
     if not isinstance(value, str):
         raise ConfigError(f"{option} is not text", cause=f"{where} says {value!r}", hint=f'write {option} = "…"')
     if name == "fail_on" and value not in SEVERITIES:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from profilerkit.analysis.communication.registry import Registry
 from profilerkit.analysis.rank_facts import RankFacts, rank_facts
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.errors import UnreadableInputError, UsageError
@@ -41,8 +42,10 @@ class Recording:
         return len(known) + sum(entry.rank is None for entry in self.ranks)
 
 
-def read_inputs(paths: Sequence[Path], *, strict: bool = False) -> Recording:
+def read_inputs(paths: Sequence[Path], *, strict: bool = False, registry: Registry | None = None) -> Recording:
     """Everything that can be read of the paths; with ``strict`` the first damage of a trace is an error.
+
+    ``registry`` says which kernels are communication; the built-in one unless given.
 
     Raises:
         UsageError: no path, the same file twice, or a run directory together with anything else.
@@ -53,7 +56,7 @@ def read_inputs(paths: Sequence[Path], *, strict: bool = False) -> Recording:
     require_existing(paths)
     runs = [path for path in paths if is_run_directory(path)]
     if not runs:
-        return _read_traces(paths, strict)
+        return _read_traces(paths, strict, registry)
     if len(paths) > 1:
         other = next(path for path in paths if path is not runs[0])
         raise UsageError(
@@ -61,7 +64,7 @@ def read_inputs(paths: Sequence[Path], *, strict: bool = False) -> Recording:
             cause=f"{runs[0]} is a run directory, and {other} was named too",
             hint="analyze each of them by itself",
         )
-    return _read_run(runs[0], strict)
+    return _read_run(runs[0], strict, registry)
 
 
 def require_existing(paths: Iterable[Path]) -> None:
@@ -75,7 +78,7 @@ def require_existing(paths: Iterable[Path]) -> None:
             )
 
 
-def _read_run(path: Path, strict: bool) -> Recording:
+def _read_run(path: Path, strict: bool, registry: Registry | None) -> Recording:
     run = read_run(path)
     if not run.ranks:
         raise UnreadableInputError(
@@ -83,12 +86,12 @@ def _read_run(path: Path, strict: bool) -> Recording:
             cause=f"it has {MANIFEST} but the files of no rank",
             hint="record again; if the files were copied, copy the rank_* directories too",
         )
-    ranks = [_rank_of_run(entry, strict) for entry in run.ranks]
+    ranks = [_rank_of_run(entry, strict, registry) for entry in run.ranks]
     usable = [entry for entry in ranks if entry.log is not None or entry.trace is not None]
     return Recording(usable or ranks[:1], run, run.notes)
 
 
-def _rank_of_run(entry: RankRecord, strict: bool) -> RankFacts:
+def _rank_of_run(entry: RankRecord, strict: bool, registry: Registry | None) -> RankFacts:
     """The rank with its first readable trace; a damaged one costs itself, not the timers, and is said in the notes.
 
     With ``strict`` it is an error.
@@ -104,21 +107,21 @@ def _rank_of_run(entry: RankRecord, strict: bool) -> RankFacts:
                 raise
             notes.append(f"{path.parent.name}/{path.name} cannot be read: {error.cause or error.what}")
             continue
-        trace = trace_facts(columns, (status.first_step, status.last_step))
+        trace = trace_facts(columns, (status.first_step, status.last_step), registry)
         return rank_facts(entry.path.name, trace, revise(entry, notes=(*entry.notes, *notes)))
     return rank_facts(entry.path.name, None, revise(entry, notes=(*entry.notes, *notes)))
 
 
-def _read_traces(paths: Sequence[Path], strict: bool) -> Recording:
+def _read_traces(paths: Sequence[Path], strict: bool, registry: Registry | None) -> Recording:
     """Files that were named must be traces; of a directory the others are left out, and that is said."""
     named = [path for path in paths if not path.is_dir()]
     found = [file for path in paths if path.is_dir() for file in _traces_in(path)]
     _check_distinct([*named, *found])
-    ranks = [_rank_of_trace(path, strict) for path in named]
+    ranks = [_rank_of_trace(path, strict, registry) for path in named]
     left_out: list[tuple[Path, UnreadableInputError]] = []
     for path in found:
         try:
-            ranks.append(_rank_of_trace(path, strict))
+            ranks.append(_rank_of_trace(path, strict, registry))
         except UnreadableInputError as error:
             if strict:
                 raise
@@ -135,8 +138,8 @@ def _read_traces(paths: Sequence[Path], strict: bool) -> Recording:
     return Recording(ranks, None, (*_left_out_notes(left_out), *_same_rank_notes(ranks)))
 
 
-def _rank_of_trace(path: Path, strict: bool) -> RankFacts:
-    return rank_facts(path.name, trace_facts(read_trace(path, strict=strict)), None)
+def _rank_of_trace(path: Path, strict: bool, registry: Registry | None) -> RankFacts:
+    return rank_facts(path.name, trace_facts(read_trace(path, strict=strict), registry=registry), None)
 
 
 def _traces_in(directory: Path) -> list[Path]:

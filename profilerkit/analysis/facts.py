@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from profilerkit.hardware.lookup import DeviceSpec
+from profilerkit.model.communication import Communication
 from profilerkit.model.finding import Source
 from profilerkit.model.report import Collective, Kernel, Memory
 from profilerkit.model.run import Loader, Series, Trust
@@ -110,7 +111,8 @@ class ChainFacts:
 class CommFacts:
     """Collectives per steady step: total, exposed, and what compute there is to hide behind.
 
-    ``small_ratio`` is the share of their time in collectives below 1 MB, ``None`` without sizes.
+    ``small_ratio`` is the share of their time in collectives below 1 MB, ``None`` without sizes;
+    ``unclassified_ratio`` the share of it in events of which the collective is not known.
     """
 
     per_step: float
@@ -119,6 +121,7 @@ class CommFacts:
     alone_compute_ns: float
     small_ratio: float | None
     table: tuple[Collective, ...]
+    unclassified_ratio: float = 0.0
 
     @property
     def overlap_ratio(self) -> float:
@@ -172,6 +175,8 @@ class Facts:
         judged_rank: position in ``ranks`` of the rank the parts describe.
         missing_ranks: ranks of the job that were not read; ``None`` when unknown.
         waiting_share: share of a step that the median other rank waits for the judged one; ``None`` if none is late.
+        jitter_share: what of it would be left if that rank came with the others; ``None`` likewise.
+        communication: what the collectives of all ranks say; ``None`` when none was seen.
         device_events_missing: the trace shows that a device was used, and holds none of its events.
         doubts: what makes the split of the step less sure, in plain sentences.
         usable_cores: of the host, divided among its ranks; ``None`` when unknown.
@@ -189,6 +194,8 @@ class Facts:
     world_size: int | None = None
     missing_ranks: int | None = None
     waiting_share: float | None = None
+    jitter_share: float | None = None
+    communication: Communication | None = None
     device_events_missing: bool = False
     doubts: tuple[str, ...] = ()
     input: InputFacts | None = None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from profilerkit.analysis.communication.registry import Registry, built_in
 from profilerkit.analysis.intervals import I64, Spans, innermost_owner
 from profilerkit.model.report import Kernel
 from profilerkit.trace.columns import Category, TraceColumns
@@ -17,13 +18,6 @@ MATH, BANDWIDTH, COMMUNICATION, OTHER = "math", "membw", "comm", "other"
 #: A kernel shorter than this is bound by latency, neither by math nor by bandwidth (TraceLens' short-kernel bound).
 SMALL_KERNEL_NS = 10_000
 
-#: Families of communication kernels seen in real traces: NCCL, RCCL, HCCL, expert-parallel libraries, NVSHMEM,
-#: symmetric-memory and custom all-reduce kernels.
-_COMMUNICATION = re.compile(
-    r"nccl|rccl|hccl|dpsk::ep|deep_?ep|nvshmem|multimem_|cross_device_reduce|(?:one|two)_?shot_?all_?reduce"
-    r"|^gloo:|^c10d::",
-    re.IGNORECASE,
-)
 _MATH = re.compile(
     r"gemm|gemv|cutlass|cublas|xmma|nvjet|mma_|_mma|Cijk_|conv(?!ert)|winograd|wgrad|dgrad|fprop|bprop"
     r"|flash|fmha|attention|mha_|_mha|cudnn.*(?:fwd|bwd)|gcnAsm|MIOpen.*Conv|splitK|dot_kernel",
@@ -89,13 +83,16 @@ class KernelNames:
     fp32_math: Names
 
     @classmethod
-    def of(cls, columns: TraceColumns) -> "KernelNames":
-        """Classify every name in use once."""
+    def of(cls, columns: TraceColumns, registry: Registry | None = None) -> "KernelNames":
+        """Classify every name in use once; ``registry`` says which are communication, the built-in one unless given."""
         used = in_use(columns)
+        registry = registry or built_in()
+        communication = np.zeros(len(columns.strings), dtype=np.bool_)
+        communication[used] = [registry.communicates(columns.strings[index]) for index in used.tolist()]
         kernel_math = matching(columns, used, _MATH)
         tensor_core = matching(columns, used, _TENSOR_CORE) & ~matching(columns, used, _VECTOR_UNITS)
         return cls(
-            communication=matching(columns, used, _COMMUNICATION),
+            communication=communication,
             math=kernel_math | matching(columns, used, _MATH_OPERATOR),
             bandwidth=matching(columns, used, _BANDWIDTH) & ~kernel_math,
             pointwise=matching(columns, used, _POINTWISE) & ~kernel_math,

@@ -25,7 +25,7 @@ COMPUTING_RATIO = 0.7
 _LOGGED = ("other.ckpt", "other.eval", "other.log", "other.phase", "over.gc")
 _WAITS = ("input.wait", "input.prep", "input.fetch")
 #: Parts of a trace that rest on which thread launched what, not on an event of their own.
-_DERIVED = ("over.", "sync.drain", "idle.", "compute.other", "warm.compile")
+_DERIVED = ("comm.skew", "comm.lat", "comm.bw", "over.", "sync.drain", "idle.", "compute.other", "warm.compile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,15 @@ class RankFacts:
 
 def rank_facts(origin: str, trace: TraceFacts | None, record: RankRecord | None) -> RankFacts:
     """Join a trace and a step log; either may be missing, not both."""
-    log = read_log(record.events, record.names) if record else None
+    return _joined(origin, trace, record, read_log(record.events, record.names) if record else None)
+
+
+def with_trace(rank: RankFacts, trace: TraceFacts) -> RankFacts:
+    """The rank with another reading of the same trace."""
+    return _joined(rank.origin, trace, rank.record, rank.log)
+
+
+def _joined(origin: str, trace: TraceFacts | None, record: RankRecord | None, log: StepLog | None) -> RankFacts:
     inflation = _inflation(trace, log)
     if log is not None:
         parts = _parts_by_log(log, trace, record)
@@ -143,10 +151,15 @@ def _parts_by_log(log: StepLog, trace: TraceFacts | None, record: RankRecord | N
     return _ordered(
         [
             # Without a trace nothing tells how much of a wait the device worked through.
-            _part(name, value, step_ns, "estimated" if hidden and name in waits else source)
+            _part(name, value, step_ns, "estimated" if hidden and name in waits else _source(name, source))
             for name, (value, source) in compose(measured, traced).items()
         ]
     )
+
+
+def _source(name: str, source: Source) -> Source:
+    """The source of a part's time: what rests on other ranks' clocks is derived however well it was timed."""
+    return "derived" if source == "measured" and name in ("comm.skew", "comm.lat", "comm.bw") else source
 
 
 def input_part(log: StepLog, record: RankRecord | None) -> str:

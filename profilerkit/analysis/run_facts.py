@@ -4,16 +4,21 @@ from collections.abc import Sequence
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.rank_facts import RankFacts
+from profilerkit.analysis.ranks import Job, comparable, compare, notes_of
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.hardware.lookup import lookup
 from profilerkit.model.change import revise
+from profilerkit.model.communication import Communication
 from profilerkit.model.report import Memory
 from profilerkit.model.run import Signal, Trust
 from profilerkit.model.step import Rank
 from profilerkit.rundir.layout import RankMeta
 
-#: The least communicating rank is taken as the one the others wait for when the spread exceeds this share (R36).
-WAITING_SPREAD = 0.05
+#: What the timers measure of a step.
+_TIMED = ("input.", "other.", "over.gc")
+#: Timers alone show no waiting: a rank whose measured input, phases and collections exceed those of the median rank by
+#: this share of the step is the one that is told (R36's threshold).
+TIMED_SPREAD = 0.05
 
 
 def run_facts(
@@ -33,10 +38,11 @@ def run_facts(
         recorded: ranks that could be read, where ``ranks`` are chosen among them.
         notes: what is said about the run as a whole, for the trust section.
     """
-    judged, waiting = _judge(ranks)
+    world = world_size or _world_size(ranks)
+    job = compare(ranks, world)
+    ranks, judged = job.ranks, job.late[0] if job.late else _slowest(job.ranks)
     chosen = ranks[judged]
     trace = chosen.trace
-    world = world_size or _world_size(ranks)
     properties = trace.properties if trace else None
     name = device or (properties.name if properties else None)
     meta = chosen.record.meta if chosen.record else None
@@ -47,12 +53,14 @@ def run_facts(
         step_ns=float(chosen.steps.time_ns.median) if chosen.steps.time_ns else None,
         step_error_ns=chosen.step_error_ns,
         parts=chosen.parts,
-        ranks=tuple(_rank(rank) for rank in ranks),
-        trust=_trust(ranks, chosen, notes),
+        ranks=tuple(_rank(rank, index, job) for index, rank in enumerate(ranks)),
+        trust=_trust(ranks, chosen, [*notes, *notes_of(job, world)]),
         judged_rank=judged,
         world_size=world,
         missing_ranks=max(world - (recorded or len(ranks)), 0) if world is not None else None,
-        waiting_share=waiting,
+        waiting_share=job.waiting_share,
+        jitter_share=job.jitter_share,
+        communication=_communication(job, trace),
         input=chosen.input,
         loader=meta.loader if meta else None,
         usable_cores=_cores(ranks, meta),
@@ -83,24 +91,28 @@ def _memory(trace: TraceFacts | None) -> Memory:
     return revise(trace.memory, allocator_calls_per_step=calls)
 
 
-def _judge(ranks: Sequence[RankFacts]) -> tuple[int, float | None]:
-    """The rank whose story is told, and the share of a step that the median other rank waits for it.
+def _slowest(ranks: Sequence[RankFacts]) -> int:
+    """The rank that is told when none is known to be late: the slowest of those that were recorded alike.
 
-    In a collective everybody leaves together, so the rank that spends least in collectives arrived last: what the
-    others book as communication beyond that is waiting for it. Without such a rank the slowest one is told. Only ranks
-    that were recorded alike can be compared: those with device events, else those with a trace, else all.
+    Ranks that only timers saw take equally long when they train together: of these the one that spends most in what the
+    timers measure is told, if it spends more than the median rank.
     """
-    modes = [rank.mode for rank in ranks]
-    alike = next(mode for mode in ("gpu", "cpu", "steps") if mode in modes)
-    told = [index for index, mode in enumerate(modes) if mode == alike]
-    exposed = [ranks[index].share("comm.other") for index in told]
-    least = exposed.index(min(exposed))
-    others = sorted(share - exposed[least] for index, share in enumerate(exposed) if index != least)
-    if others and others[-1] >= WAITING_SPREAD:
-        return told[least], others[len(others) // 2]
+    told = comparable(ranks)
+    if ranks[told[0]].mode == "steps":
+        spent = [sum(part.share for part in ranks[index].parts if part.part.startswith(_TIMED)) for index in told]
+        if max(spent) - sorted(spent)[(len(spent) - 1) // 2] >= TIMED_SPREAD:
+            return told[spent.index(max(spent))]
     times = [ranks[index].steps.time_ns for index in told]
     lengths = [time.median if time else 0 for time in times]
-    return told[lengths.index(max(lengths))], None
+    return told[lengths.index(max(lengths))]
+
+
+def _communication(job: Job, trace: TraceFacts | None) -> Communication | None:
+    """What all ranks' collectives say, with what the judged rank's say by themselves."""
+    if job.communication is None:
+        return None
+    ratio = trace.comm.unclassified_ratio if trace and trace.comm else None
+    return revise(job.communication, unclassified_ratio=ratio)
 
 
 def _cores(ranks: Sequence[RankFacts], meta: RankMeta | None) -> float | None:
@@ -116,8 +128,9 @@ def _world_size(ranks: Sequence[RankFacts]) -> int | None:
     return max(sizes) if sizes else None
 
 
-def _rank(rank: RankFacts) -> Rank:
-    trace = rank.trace
+def _rank(rank: RankFacts, position: int, job: Job) -> Rank:
+    trace, ledger, matching = rank.trace, job.ledger, job.matching
+    known = ledger if ledger is not None and ledger.of[position] else None
     return Rank(
         rank=rank.rank,
         origin=rank.origin,
@@ -126,6 +139,12 @@ def _rank(rank: RankFacts) -> Rank:
         step_ns=rank.steps.time_ns.median if rank.steps.time_ns else None,
         device=trace.properties.name if trace and trace.properties else None,
         device_window=trace.device_window if trace else None,
+        last=int(known.last[position]) if known else None,
+        matched=int(known.of[position]) if known else None,
+        caused_ns=int(known.caused[position]) if known else None,
+        waited_ns=int(known.waited[position]) if known else None,
+        clock_offset_ns=matching.offset_ns[position] if matching else None,
+        clock_residual_ns=matching.residual_ns[position] if matching else None,
     )
 
 

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profilerkit.analysis.collectives import comm_facts
+from profilerkit.analysis.communication.comm_facts import comm_facts
+from profilerkit.analysis.communication.log import CollectiveLog, collective_log
+from profilerkit.analysis.communication.registry import Registry, built_in
 from profilerkit.analysis.device import device_window
 from profilerkit.analysis.facts import (
     AllocatorFacts,
@@ -59,6 +61,7 @@ class TraceFacts:
     math: MathFacts | None
     chains: ChainFacts | None
     comm: CommFacts | None
+    collectives: CollectiveLog | None
     cold: ColdFacts | None
     device_events_missing: bool
     kernels: tuple[Kernel, ...]
@@ -72,12 +75,18 @@ class TraceFacts:
         return totals
 
 
-def trace_facts(columns: TraceColumns, whole: tuple[int, int] | None = None) -> TraceFacts:
+def trace_facts(
+    columns: TraceColumns, whole: tuple[int, int] | None = None, registry: Registry | None = None
+) -> TraceFacts:
     """Analyse one trace. Steps outside the steady window are partitioned too, for the step table.
 
-    ``whole``: first and last step number that capture knows to be whole.
+    Args:
+        columns: the trace.
+        whole: first and last step number that capture knows to be whole.
+        registry: which names are communication; the built-in one unless given.
     """
-    names, kinds = HostNames.of(columns), KernelNames.of(columns)
+    registry = registry or built_in()
+    names, kinds = HostNames.of(columns), KernelNames.of(columns, registry)
     launches = launch_of(columns)
     steps = find_steps(columns, names, whole, launches)
     all_steps = Spans(steps.start, steps.end)
@@ -90,6 +99,8 @@ def trace_facts(columns: TraceColumns, whole: tuple[int, int] | None = None) -> 
     count = max(len(window), 1)
     ran = judged_device_rows(columns, all_steps) if on_gpu else columns.category == Category.CPU_OP
     run_rows = np.flatnonzero(judged & ran)
+    device = ran if on_gpu else None
+    collectives = collective_log(columns, kinds.communication, launches, registry, device=device)
     return TraceFacts(
         meta=columns.meta,
         damage=columns.damage,
@@ -107,7 +118,8 @@ def trace_facts(columns: TraceColumns, whole: tuple[int, int] | None = None) -> 
         allocator=allocator_facts(columns, names, judged, count) if on_gpu else None,
         math=math_facts(columns, kinds, run_rows, steady_ns, properties) if on_gpu else None,
         chains=chain_facts(columns, kinds, run_rows, window) if on_gpu else None,
-        comm=comm_facts(columns, kinds, window, judged, device=ran if on_gpu else None),
+        comm=comm_facts(columns, kinds.communication, window, collectives, parts, device=device),
+        collectives=collectives,
         cold=cold_facts(columns, names, steps, union(columns.ts_ns[ran], columns.end_ns[ran])) if on_gpu else None,
         device_events_missing=not on_gpu and _used_a_device(columns),
         kernels=largest(

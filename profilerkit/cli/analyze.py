@@ -59,6 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rank", metavar="N", type=int, help="judge this rank")
     parser.add_argument("--device", metavar="NAME", help="compare with this device's peaks, for example h100-sxm")
     parser.add_argument(
+        "--communication-kernels",
+        metavar="PATTERN",
+        action="append",
+        help="names of communication kernels of your own, for example all_reduce=^my_sum",
+    )
+    parser.add_argument(
         "--strict",
         action="store_true",
         help="refuse damaged traces, and exit with 3 when the verdict is inconclusive",
@@ -132,6 +138,7 @@ def _read(paths: Sequence[Path], rerender: bool, arguments: argparse.Namespace, 
         ignore=settings.ignore,
         device=settings.device,
         strict=arguments.strict,
+        communication_kernels=settings.communication_kernels,
     )
 
 

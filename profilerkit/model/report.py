@@ -5,7 +5,8 @@ from typing import Any
 
 import msgspec
 
-from profilerkit.model.finding import Finding, Outcome
+from profilerkit.model.communication import Communication
+from profilerkit.model.finding import Finding, Outcome, Source
 from profilerkit.model.run import Run, Trust
 from profilerkit.model.step import Part, Rank, Steps
 from profilerkit.model.verdict import Verdict
@@ -29,7 +30,27 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Collective(msgspec.Struct, frozen=True, kw_only=True):
-    """Collectives of one name and group, summed over the steady window. ``None`` means not recorded."""
+    """Collectives of one name and group, summed over the steady window. ``None`` means not recorded.
+
+    Attributes:
+        name: as the metadata has it, else the name of the kernel or transfer.
+        count: how many.
+        total_ns: their durations, waiting for other ranks included.
+        exposed_ns: when no compute kernel ran beside them.
+        bytes: what they moved, by the convention of nccl-tests.
+        dtype: element type in torch's words.
+        group_size: members of the process group.
+        kind: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather, scatter, send_recv, barrier
+            or unknown.
+        bytes_source: measured where the metadata says the bytes, derived where the operator's shapes do.
+        matched: how many could be matched with the same collective of other ranks; ``None`` if none could.
+        wait_ns: of ``total_ns``, waiting for the last rank to arrive; ``None`` unless all were matched.
+        transfer_ns: the rest of ``total_ns``; ``None`` likewise.
+        algorithm_bytes_per_s: bytes / time, over the transfers where ranks were matched, else over ``total_ns``, which
+            makes it a lower bound.
+        bus_bytes_per_s: the same by what a link carries (nccl-tests' factors by kind and group size).
+        link_ratio: bus bandwidth / peak of the device's link; ``None`` where either is not known.
+    """
 
     name: str
     count: int
@@ -38,6 +59,14 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int | None = None
     dtype: str | None = None
     group_size: int | None = None
+    kind: str = "unknown"
+    bytes_source: Source | None = None
+    matched: int | None = None
+    wait_ns: int | None = None
+    transfer_ns: int | None = None
+    algorithm_bytes_per_s: float | None = None
+    bus_bytes_per_s: float | None = None
+    link_ratio: float | None = None
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +92,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     memory: Memory
     trust: Trust
     run: Run
+    communication: Communication | None = None
 
     def findings(self) -> list[tuple[Outcome, Finding]]:
         """All findings with the outcome they belong to, largest expected saving first."""

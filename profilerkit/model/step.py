@@ -141,6 +141,13 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
         step_ns: median steady step; ``None`` if no step was found.
         device: device name; ``None`` when unknown.
         device_window: ``None`` without device events.
+        last: in how many matched collectives of the judged steps it arrived last; this and the next five are ``None``
+            where its collectives could not be matched with those of other ranks.
+        matched: matched collectives it took part in.
+        caused_ns: what the others waited for it in the judged steps, all together.
+        waited_ns: what it waited itself.
+        clock_offset_ns: how far its clock is ahead of the first rank's.
+        clock_residual_ns: median distance of its collectives' ends from that offset; ``None`` for the reference.
     """
 
     rank: int | None
@@ -150,3 +157,9 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     step_ns: int | None
     device: str | None = None
     device_window: DeviceWindow | None = None
+    last: int | None = None
+    matched: int | None = None
+    caused_ns: int | None = None
+    waited_ns: int | None = None
+    clock_offset_ns: int | None = None
+    clock_residual_ns: int | None = None

@@ -40,8 +40,10 @@ def test_with_the_ranks_in_another_order_the_same_one_is_told():
 def spread_of(share):
     """Two ranks whose exposed communication differs by ``share`` of the step."""
     steps = 10_000  # µs
-    first = training(6, kernels=10, kernel=949, comm=500, rank=0, world_size=2)
-    second = training(6, kernels=10, kernel=949, comm=500 - round(share * steps), python=round(share * steps), rank=1)
+    first = training(10, kernels=10, kernel=899, comm=1_000, rank=0, world_size=2)
+    second = training(
+        10, kernels=10, kernel=899, comm=1_000 - round(share * steps), python=round(share * steps), rank=1
+    )
     return run_facts([rank_of(first), rank_of(second)])
 
 

@@ -51,7 +51,8 @@ def test_the_verdict_is_printed_and_the_report_lies_beside_the_trace(trace, anal
     assert files_beside(trace) == ["trace.report.html"]
     assert shown.err.splitlines()[-1].startswith("wrote trace.report.html (")
     assert "next: profilerkit rules IN" in shown.err.splitlines()[-1]
-    assert calls == [((trace,), {"rank": None, "select": (), "ignore": (), "device": None, "strict": False})]
+    asked = {"rank": None, "select": (), "ignore": (), "device": None, "strict": False, "communication_kernels": ()}
+    assert calls == [((trace,), asked)]
 
 
 def test_brief_is_one_line_on_standard_error(trace, analysis, capsys):
@@ -274,10 +275,12 @@ def test_quiet_prints_nothing(trace, analysis, capsys):
 
 
 def test_settings_come_from_pyproject_and_flags_win(trace, analysis):
-    Path("pyproject.toml").write_text('[tool.profilerkit]\nignore = ["IN"]\ndevice = "l4"\n', encoding="utf-8")
+    own = 'ignore = ["IN"]\ndevice = "l4"\ncommunication-kernels = ["^my_sum"]\n'
+    Path("pyproject.toml").write_text(f"[tool.profilerkit]\n{own}", encoding="utf-8")
     calls = analysis(samples.balanced())
     assert main(["analyze", "trace.json", "--device", "t4", "--rank", "3"]) == 0
-    assert calls[0][1] == {"rank": 3, "select": (), "ignore": ("IN",), "device": "t4", "strict": False}
+    asked = {"rank": 3, "select": (), "ignore": ("IN",), "device": "t4", "strict": False}
+    assert calls[0][1] == {**asked, "communication_kernels": ("^my_sum",)}
 
 
 def test_open_starts_a_browser_or_says_that_there_is_none(trace, analysis, capsys, monkeypatch):

@@ -1,0 +1,112 @@
+"""Two ranks' collectives of one channel: which belong together, and how far the clocks are apart."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from profilerkit.analysis.intervals import I64
+
+#: Captures of one job start apart by 1 to 4 collectives on real four-rank sets; more is looked for, to be sure.
+MOST_SHIFT = 32
+#: Fewer collectives in common than this cannot tell an alignment from a coincidence, unless the clocks are known.
+FEWEST_COMMON = 3
+#: Share of the collectives that must have the same name and size on both ranks.
+SAME_LABELS = 0.9
+#: Ends of one collective differ by 5 to 50 µs on a device when aligned, by 7 ms and more when not (real four-rank
+#: sets); over gloo on a busy host by up to 2 ms, a seventh of the transfer.
+MOST_RESIDUAL_NS = 1_000_000
+MOST_RESIDUAL_RATIO = 0.25
+#: Equal steps make a shift by a whole step fit nearly as well: within this factor, and this time, of the best residual
+#: the shift with the clocks closest together counts.
+TIE_RATIO, TIE_NS = 2.0, 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """One rank's collectives of one channel in order; arrays are ``(n,)`` int64.
+
+    Attributes:
+        rows: rows of the rank's log.
+        end: ns on a clock that is roughly common to the ranks.
+        duration: ns.
+        label: what must be the same on all members: id of name and size.
+        number: the process group's own number, ascending; ``None`` where the trace has none.
+    """
+
+    rows: I64
+    end: I64
+    duration: I64
+    label: I64
+    number: I64 | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How one rank's sequence lies over another's.
+
+    Attributes:
+        shift: the other's i-th collective is the (i + shift)-th of the first; 0 where numbers match them.
+        offset_ns: the other's clock minus the first's.
+        residual_ns: median distance of the ends from that offset.
+        common: how many collectives both have.
+        credible: whether ends and names agree well enough to be the same collectives.
+    """
+
+    shift: int
+    offset_ns: int
+    residual_ns: int
+    common: int
+    credible: bool
+
+
+def fit(first: Sequence, other: Sequence, offset_ns: int | None, *, comparable: bool) -> Fit | None:
+    """The best fit; ``None`` where too few collectives are in common or their names differ.
+
+    Args:
+        first: of the rank that is aligned already.
+        other: of the rank to align.
+        offset_ns: the clocks' offset, where it is known from another channel.
+        comparable: whether the clocks count from the same instant, so that a small offset is likelier than a large one.
+    """
+    if first.number is not None and other.number is not None:
+        _, a, b = np.intersect1d(first.number, other.number, assume_unique=True, return_indices=True)
+        return _fit(first, other, a, b, 0, offset_ns)
+    return _fit_by_order(first, other, offset_ns, comparable=comparable)
+
+
+def _fit_by_order(first: Sequence, other: Sequence, offset_ns: int | None, *, comparable: bool) -> Fit | None:
+    least = max(_fewest(offset_ns), min(len(first.end), len(other.end)) // 2)
+    fits = []
+    for shift in range(-MOST_SHIFT, MOST_SHIFT + 1):
+        low, high = max(shift, 0), min(len(first.end), len(other.end) + shift)
+        if high - low < least:
+            continue
+        a = np.arange(low, high)
+        found = _fit(first, other, a, a - shift, shift, offset_ns)
+        if found is not None:
+            fits.append(found)
+    if not fits:
+        return None
+    best = min(found.residual_ns for found in fits)
+    close = [found for found in fits if found.residual_ns <= TIE_RATIO * best + TIE_NS]
+    if offset_ns is None and comparable:
+        return min(close, key=lambda found: (abs(found.offset_ns), found.residual_ns))
+    return min(close, key=lambda found: (found.residual_ns, abs(found.shift)))
+
+
+def _fewest(offset_ns: int | None) -> int:
+    return FEWEST_COMMON if offset_ns is None else 1
+
+
+def _fit(first: Sequence, other: Sequence, a: I64, b: I64, shift: int, offset_ns: int | None) -> Fit | None:
+    """The fit when ``first[a]`` and ``other[b]`` are the same collectives."""
+    same = first.label[a] == other.label[b]
+    if len(a) < _fewest(offset_ns) or same.mean() < SAME_LABELS:
+        return None
+    a, b = a[same], b[same]
+    apart = other.end[b] - first.end[a]
+    offset = round(float(np.median(apart - apart[0]))) + int(apart[0]) if offset_ns is None else offset_ns
+    residual = round(float(np.median(np.abs(apart - offset))))
+    shorter = float(np.median(np.minimum(first.duration[a], other.duration[b])))
+    limit = max(MOST_RESIDUAL_NS, MOST_RESIDUAL_RATIO * shorter)
+    return Fit(shift, offset, residual, len(a), residual <= limit)

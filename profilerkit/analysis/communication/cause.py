@@ -1,0 +1,121 @@
+"""Why the late rank is late: what it did longer than the others before they had to wait for it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from profilerkit.analysis.communication.waiting import Arrivals
+from profilerkit.analysis.intervals import I64, Segments
+from profilerkit.analysis.leaves import LEAVES, leaf
+
+F64 = npt.NDArray[np.float64]
+
+#: Share of the waiting that a cause must explain; else the waiting is called unattributed (TraceML demands 80 %).
+FEWEST_EXPLAINED = 0.60
+#: Ranks that the late one is compared with: the median of more changes nothing.
+MOST_COMPARED = 16
+
+#: Parts that one cause makes longer together; each of the others is a cause of its own.
+_TOGETHER = ("input.", "compute.", "sync.")
+#: Parts that are no cause: other waiting, what nobody can name, and what the profiler did.
+_NO_CAUSE = ("comm.", "idle.", "other.prof")
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What made a rank late, summed over the judged steps.
+
+    Attributes:
+        part: the largest part of what it did longer; ``None`` when nothing explains enough of the waiting.
+        explained_ns: how much longer, where there is such a part.
+        waited_ns: exposed waiting of the median other rank, in the spans that ended with this rank's arrival.
+    """
+
+    part: str | None
+    explained_ns: float
+    waited_ns: float
+
+    @property
+    def coverage(self) -> float | None:
+        """Explained / waited, at most 1; ``None`` where nobody had to wait."""
+        return min(self.explained_ns / self.waited_ns, 1.0) if self.waited_ns > 0 else None
+
+
+def cause_of(
+    rank: int, arrivals: Sequence[Arrivals], segments: Sequence[Segments | None], to_common: Sequence[int | None]
+) -> Cause:
+    """Compare the late rank with the others in the spans that ended when it arrived last.
+
+    A span runs from the previous common arrival to this one, so that it is the same stretch of time for all, and the
+    spans lie end to end: what a rank did behind a transfer that hid it counts too. In it the others waited; what the
+    late rank did longer than their median is why.
+
+    Args:
+        rank: position of the late rank.
+        arrivals: matched collectives.
+        segments: per rank its partition, with waiting labelled, on its own clock.
+        to_common: per rank what to add to its clock.
+    """
+    own = [entry for entry in arrivals if rank in entry.members]
+    instants = np.unique(np.concatenate([entry.arrived for entry in own]))
+    excess = np.zeros(len(LEAVES))
+    for entry in own:
+        mine = int(np.flatnonzero(entry.members == rank)[0])
+        late = (entry.last == mine) & (entry.step >= 0)
+        before = np.searchsorted(instants, entry.arrived[late], side="left") - 1
+        others = _compared(entry.members[entry.members != rank])
+        # The span of the first collective begins when all of them were recorded.
+        begin = max(_begin(segments[member], to_common[member]) for member in (rank, *others))
+        end = np.maximum(entry.arrived[late], begin)
+        start = np.where(before >= 0, np.maximum(instants[np.maximum(before, 0)], begin), begin)
+        times = [_times(segments[other], to_common[other], start, end) for other in others]
+        if len(end) and times:
+            excess += (_times(segments[rank], to_common[rank], start, end) - np.median(times, axis=0)).sum(axis=0)
+    return _named(excess)
+
+
+def _begin(segments: Segments | None, to_common: int | None) -> int:
+    """When a rank's partition begins on the common clock; 0 where it has none."""
+    return int(segments.start[0]) + (to_common or 0) if segments is not None and len(segments) else 0
+
+
+def _compared(others: I64) -> list[int]:
+    """At most ``MOST_COMPARED`` of the ranks, evenly chosen."""
+    keep = np.unique(np.linspace(0, len(others) - 1, min(len(others), MOST_COMPARED)).round().astype(np.int64))
+    return [int(rank) for rank in others[keep]]
+
+
+def _times(segments: Segments | None, to_common: int | None, start: I64, end: I64) -> F64:
+    """``(n_spans, n_leaves)`` ns of each leaf within each span of the common clock."""
+    out = np.zeros((len(start), len(LEAVES)))
+    if segments is None or to_common is None or not len(segments):
+        return out
+    for label in np.unique(segments.label).tolist():
+        spans = segments.only(label)
+        before = np.r_[0, np.cumsum(spans.end - spans.start)]
+
+        def until(instants: I64, spans_start: I64 = spans.start, spans_end: I64 = spans.end, sums: I64 = before) -> I64:
+            """Time of this leaf before each instant."""
+            index = np.searchsorted(spans_start, instants, side="right")
+            over = np.where(index > 0, np.maximum(spans_end[np.maximum(index - 1, 0)] - instants, 0), 0)
+            return sums[index] - over
+
+        out[:, label] = until(end - to_common) - until(start - to_common)
+    return out
+
+
+def _named(excess: F64) -> Cause:
+    """The cause with the largest excess, if it explains enough of the waiting."""
+    waited = float(-excess[leaf("comm.skew")])
+    groups: dict[str, list[int]] = {}
+    for index, part in enumerate(LEAVES):
+        if not part.startswith(_NO_CAUSE):
+            group = next((prefix for prefix in _TOGETHER if part.startswith(prefix)), part)
+            groups.setdefault(group, []).append(index)
+    best = max(groups.values(), key=lambda members: float(excess[members].sum()))
+    explained = float(excess[best].sum())
+    if waited <= 0 or explained < FEWEST_EXPLAINED * waited:
+        return Cause(None, max(explained, 0.0), max(waited, 0.0))
+    return Cause(LEAVES[max(best, key=lambda index: excess[index])], explained, waited)

@@ -1,0 +1,70 @@
+"""Communication of one rank: how long, how much of it nothing hides, how large."""
+
+import numpy as np
+
+from profilerkit.analysis.communication.log import CollectiveLog, Mask
+from profilerkit.analysis.communication.registry import UNKNOWN
+from profilerkit.analysis.communication.table import collective_table
+from profilerkit.analysis.facts import CommFacts
+from profilerkit.analysis.intervals import Spans, intersect, subtract, union
+from profilerkit.analysis.leaves import leaf
+from profilerkit.analysis.partition import Partition
+from profilerkit.trace.columns import Category, TraceColumns
+
+#: Below this a collective runs at the latency floor of the link, not at its bandwidth (R38).
+SMALL_COLLECTIVE_BYTES = 1_000_000
+#: The leaves of exposed communication.
+EXPOSED = tuple(leaf(name) for name in ("comm.bw", "comm.lat", "comm.skew", "comm.other"))
+
+
+def comm_facts(
+    columns: TraceColumns,
+    communicates: Mask,
+    window: Spans,
+    log: CollectiveLog | None,
+    parts: Partition,
+    *,
+    device: Mask | None,
+) -> CommFacts | None:
+    """Communication inside ``window``; ``None`` when none was seen.
+
+    What hides it is compute kernels: a copy or a memset beside a collective does no work of the step's.
+    On a CPU-only trace the transfers are the ``gloo:*`` spans, and operators of the training's threads hide them.
+
+    Args:
+        columns: the trace.
+        communicates: ``(n_strings,)`` names of communication.
+        window: the judged steps.
+        log: the trace's collectives.
+        parts: the partition, which says when communication was exposed.
+        device: ``(n_events,)`` events of the judged device; ``None`` on a CPU-only trace.
+    """
+    judged = starts_within(log, window) if log is not None else np.zeros(0, dtype=np.bool_)
+    if log is None or not judged.any():
+        return None
+    count = max(len(window), 1)
+    working = columns.is_a(Category.CPU_OP) if device is None else device & (columns.category == Category.KERNEL)
+    work = working & ~communicates[columns.name]
+    transfers = intersect(window, union(log.start[judged], log.end[judged]))
+    compute = intersect(window, union(columns.ts_ns[work], columns.end_ns[work]))
+    exposed = intersect(transfers, parts.segments.only(*EXPOSED))
+    time = (log.end - log.start)[judged]
+    sized, small = log.bytes[judged] >= 0, log.bytes[judged] < SMALL_COLLECTIVE_BYTES
+    return CommFacts(
+        per_step=int(judged.sum()) / count,
+        total_ns=transfers.total_ns / count,
+        exposed_ns=exposed.total_ns / count,
+        alone_compute_ns=subtract(compute, transfers).total_ns / count,
+        small_ratio=float(time[sized & small].sum()) / float(time[sized].sum()) if sized.any() else None,
+        table=collective_table(log, judged, exposed),
+        unclassified_ratio=float(time[log.is_a(UNKNOWN)[judged]].sum()) / float(time.sum()),
+    )
+
+
+def starts_within(log: CollectiveLog, window: Spans) -> Mask:
+    """``(n,)`` mask of the collectives that start inside ``window``."""
+    if not len(window):
+        return np.zeros(len(log), dtype=np.bool_)
+    index = np.searchsorted(window.start, log.start, side="right") - 1
+    mask: Mask = (index >= 0) & (log.start < window.end[np.maximum(index, 0)])
+    return mask

@@ -1,0 +1,263 @@
+"""The collectives of one trace as a few arrays: what is left of them once the events are gone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from profilerkit.analysis.communication.registry import SEND_RECV, UNKNOWN, Registry, kinds
+from profilerkit.analysis.communication.volume import Shape, payload_bytes, shapes_of
+from profilerkit.analysis.intervals import I64
+from profilerkit.trace.columns import Category, CollectiveArgs, TraceColumns
+
+Mask = npt.NDArray[np.bool_]
+
+KINDS = kinds()
+_KIND = {kind: index for index, kind in enumerate(KINDS)}
+#: Annotations that back-ends put around the collectives they run: ``nccl:all_to_all``, ``gloo:all_reduce``.
+_ANNOTATED = ("nccl:", "rccl:", "gloo:", "hccl:", "xccl:", "ucc:", "mpi:")
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """What orders collectives: those of one process group run one after the other, on every member in the same order.
+
+    Attributes:
+        group: name of the process group; empty where the trace does not name it.
+        order: without a name, the position of the stream among those that communicate; else 0.
+    """
+
+    group: str
+    order: int
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveLog:
+    """Collectives and point-to-point transfers of one trace by start; arrays are ``(n,)``.
+
+    Attributes:
+        start: int64 ns on the trace's own clock.
+        end: int64 ns.
+        name: int32 ids into ``names``: the event's own name.
+        kind: int8 positions in ``KINDS``.
+        title: int32 ids into ``names``: the collective's name in the metadata, else the event's.
+        dtype: int32 ids into ``names``, -1 where unknown.
+        channel: int32 ids into ``channels``.
+        sequence: int64 number within the process group, -1 where the trace does not say.
+        bytes: int64, -1 where unknown.
+        measured: bool, whether the bytes come from the metadata rather than from an operator's shapes.
+        size: int32 members of the group, -1 where unknown.
+        names: id to text. Hostile.
+        channels: id to channel.
+    """
+
+    start: I64
+    end: I64
+    name: npt.NDArray[np.int32]
+    kind: npt.NDArray[np.int8]
+    title: npt.NDArray[np.int32]
+    dtype: npt.NDArray[np.int32]
+    channel: npt.NDArray[np.int32]
+    sequence: I64
+    bytes: I64
+    measured: Mask
+    size: npt.NDArray[np.int32]
+    names: tuple[str, ...]
+    channels: tuple[Channel, ...]
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def is_a(self, *wanted: str) -> Mask:
+        """``(n,)`` mask of the collectives of any of these kinds."""
+        mask: Mask = np.isin(self.kind, [_KIND[kind] for kind in wanted])
+        return mask
+
+    @property
+    def joint(self) -> Mask:
+        """``(n,)`` mask of what all members take part in: everything but point-to-point transfers."""
+        return ~self.is_a(SEND_RECV)
+
+
+def collective_log(
+    columns: TraceColumns, communicates: Mask, launches: I64, registry: Registry, *, device: Mask | None
+) -> CollectiveLog | None:
+    """The collectives of a trace; ``None`` when none was seen.
+
+    Args:
+        columns: the trace.
+        communicates: ``(n_strings,)`` names of communication.
+        launches: ``(n_events,)`` launching runtime row of each device event, -1 for none.
+        registry: what the names stand for.
+        device: ``(n_events,)`` events of the judged device; ``None`` on a CPU-only trace.
+    """
+    rows = _rows(columns, communicates, device)
+    if not len(rows):
+        return None
+    rows = rows[np.lexsort((columns.end_ns[rows], columns.ts_ns[rows]))]
+    metadata = {args.row: args for args in columns.collectives}
+    args = [metadata.get(row) for row in rows.tolist()]
+    kind = _kinds(columns, rows, args, launches, registry)
+    size = _numbers([None if found is None else found.group_size for found in args])
+    moved, dtypes, measured = _moved(columns, rows, args, launches, kind, size)
+    names: dict[str, int] = {}
+
+    def ids(texts: Sequence[str | None]) -> npt.NDArray[np.int32]:
+        return np.array([-1 if text is None else names.setdefault(text, len(names)) for text in texts], np.int32)
+
+    own = [columns.strings[index] for index in columns.name[rows].tolist()]
+    titles = [text if found is None else found.name for text, found in zip(own, args, strict=True)]
+    channel, channels = _channels(columns, rows, args)
+    return CollectiveLog(
+        start=columns.ts_ns[rows],
+        end=columns.end_ns[rows],
+        name=ids(own),
+        kind=kind,
+        title=ids(titles),
+        dtype=ids(dtypes),
+        channel=channel,
+        sequence=_numbers([None if found is None else found.sequence for found in args]),
+        bytes=moved,
+        measured=measured,
+        size=np.clip(size, -1, np.iinfo(np.int32).max).astype(np.int32),
+        names=tuple(names),
+        channels=channels,
+    )
+
+
+def _numbers(values: Sequence[int | None]) -> I64:
+    most = np.iinfo(np.int64).max
+    return np.array([-1 if value is None else min(value, most) for value in values], dtype=np.int64)
+
+
+def _rows(columns: TraceColumns, communicates: Mask, device: Mask | None) -> I64:
+    """Communication kernels; without a device the transfers, or where none is shown the operators that start them."""
+    named = communicates[columns.name] & (columns.dur_ns > 0)
+    if device is not None:
+        return np.flatnonzero(named & device & (columns.category == Category.KERNEL))
+    starts = np.array([text.startswith("c10d::") for text in columns.strings], dtype=np.bool_)[columns.name]
+    named &= columns.is_a(Category.ANNOTATION, Category.CPU_OP)
+    transfers = named & ~starts
+    return np.flatnonzero(transfers if transfers.any() else named)
+
+
+def _kinds(
+    columns: TraceColumns, rows: I64, args: Sequence[CollectiveArgs | None], launches: I64, registry: Registry
+) -> npt.NDArray[np.int8]:
+    """What each row is: by its metadata, else by the annotation around its launch, else by its name.
+
+    A kernel's name is the weakest witness: NCCL runs all-to-all as ``SendRecv`` and several kinds as ``Generic``. So a
+    kernel whose launch is not in the trace is what all the others of its name are.
+    """
+    unknown = _KIND[UNKNOWN]
+    by_name = np.full(len(columns.strings), unknown, dtype=np.int8)
+    used = np.unique(columns.name[rows]).tolist()
+    by_name[used] = [_KIND[registry.kind(columns.strings[index])] for index in used]
+    told = np.array([unknown if found is None else _KIND[registry.kind(found.name)] for found in args], dtype=np.int8)
+    annotated = _annotation_kinds(columns, launches[rows], registry)
+    told = np.where(told == unknown, annotated, told)
+    name = columns.name[rows]
+    for index in used:
+        own = name == index
+        said = np.unique(told[own & (told != unknown)])
+        if len(said):
+            told[own & (told == unknown)] = said[0] if len(said) == 1 else unknown
+        else:
+            told[own] = by_name[index]
+    return told.astype(np.int8)
+
+
+def _annotation_kinds(columns: TraceColumns, calls: I64, registry: Registry) -> npt.NDArray[np.int8]:
+    """The kind in the annotation that each launch call lies in, ``unknown`` where it lies in none."""
+    out = np.full(len(calls), _KIND[UNKNOWN], dtype=np.int8)
+    of_backend = np.array([text.startswith(_ANNOTATED) for text in columns.strings], dtype=np.bool_)
+    spans = np.flatnonzero((columns.category == Category.ANNOTATION) & of_backend[columns.name])
+    linked = np.flatnonzero(calls >= 0)
+    if not len(spans) or not len(linked):
+        return out
+    spans = spans[np.argsort(columns.ts_ns[spans], kind="stable")]
+    for thread in np.unique(columns.thread[calls[linked]]).tolist():
+        own = spans[columns.thread[spans] == thread]
+        mine = linked[columns.thread[calls[linked]] == thread]
+        if not len(own):
+            continue
+        at = columns.ts_ns[calls[mine]]
+        found = own[np.maximum(np.searchsorted(columns.ts_ns[own], at, side="right") - 1, 0)]
+        inside = (columns.ts_ns[found] <= at) & (at < columns.end_ns[found])
+        names = columns.name[found[inside]]
+        kind = {index: _KIND[registry.kind(columns.strings[index])] for index in np.unique(names).tolist()}
+        out[mine[inside]] = [kind[index] for index in names.tolist()]
+    return out
+
+
+def _moved(
+    columns: TraceColumns,
+    rows: I64,
+    args: Sequence[CollectiveArgs | None],
+    launches: I64,
+    kind: npt.NDArray[np.int8],
+    size: I64,
+) -> tuple[I64, list[str | None], Mask]:
+    """Bytes of each row (-1 unknown), its type, and whether the metadata said so; else its operator's shapes do."""
+    said = [None if found is None else payload_bytes(found) for found in args]
+    moved = _numbers(said)
+    dtypes = [None if found is None else found.dtype for found in args]
+    measured = moved >= 0
+    shapes = _operator_shapes(columns, rows[~measured], launches)
+    for index in np.flatnonzero(~measured).tolist():
+        shape = shapes.get(int(rows[index]))
+        if shape is None:
+            continue
+        dtypes[index] = dtypes[index] or shape.dtype
+        # The operator's first tensor is what this rank puts in; an all-gather counts what comes out.
+        gathers = KINDS[kind[index]] == "all_gather"
+        if not gathers or size[index] > 0:
+            moved[index] = shape.bytes * (int(size[index]) if gathers else 1)
+    return moved, dtypes, measured
+
+
+def _operator_shapes(columns: TraceColumns, rows: I64, launches: I64) -> dict[int, Shape]:
+    """Row to the shape of the operator behind it: its own, or that of the operator with the same external id."""
+    own = shapes_of(columns, rows)
+    rows = np.array([row for row in rows.tolist() if row not in own], dtype=np.int64)
+    calls = launches[rows]
+    external = np.where(columns.external_id[rows] >= 0, columns.external_id[rows], columns.external_id[calls])
+    external = np.where((columns.external_id[rows] < 0) & (calls < 0), -1, external)
+    starts = np.array(
+        [text == "record_param_comms" or text.startswith("c10d::") for text in columns.strings], dtype=np.bool_
+    )
+    operators = np.flatnonzero(
+        (columns.category == Category.CPU_OP) & starts[columns.name] & (columns.external_id >= 0)
+    )
+    if not len(operators) or not len(rows):
+        return own
+    operators = operators[np.argsort(columns.external_id[operators], kind="stable")]
+    at = np.minimum(np.searchsorted(columns.external_id[operators], external), len(operators) - 1)
+    found = np.where(columns.external_id[operators[at]] == external, operators[at], -1)
+    shapes = shapes_of(columns, found)
+    linked = zip(rows.tolist(), found.tolist(), strict=True)
+    return own | {row: shapes[operator] for row, operator in linked if operator in shapes}
+
+
+def _channels(
+    columns: TraceColumns, rows: I64, args: Sequence[CollectiveArgs | None]
+) -> tuple[npt.NDArray[np.int32], tuple[Channel, ...]]:
+    """The channel of each row: its process group, else its stream.
+
+    A kernel without metadata on a stream that serves one named group belongs to that group: its launch lies before the
+    beginning of the trace.
+    """
+    streams, stream = np.unique(columns.stream[rows], return_inverse=True)
+    groups = [None if found is None else found.group_name for found in args]
+    alone: list[str | None] = []
+    for order in range(len(streams)):
+        named = {group for group, own in zip(groups, (stream == order).tolist(), strict=True) if own and group}
+        alone.append(named.pop() if len(named) == 1 else None)
+    found: dict[Channel, int] = {}
+    ids = []
+    for group, order in zip(groups, stream.tolist(), strict=True):
+        name = group or alone[order]
+        channel = Channel(name, 0) if name else Channel("", order)
+        ids.append(found.setdefault(channel, len(found)))
+    return np.array(ids, dtype=np.int32), tuple(found)

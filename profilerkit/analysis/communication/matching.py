@@ -1,0 +1,312 @@
+"""The same collective on all ranks: matched by process group and number, else by order, on one clock."""
+
+from collections.abc import Sequence as Several
+from dataclasses import dataclass
+from functools import reduce
+from typing import Literal
+
+import numpy as np
+
+from profilerkit.analysis.communication.alignment import FEWEST_COMMON, Fit, Sequence, fit
+from profilerkit.analysis.communication.log import Channel, CollectiveLog
+from profilerkit.analysis.intervals import I64
+
+#: Kinds whose members all move the same bytes, so that a difference in size is a difference in the collective.
+_SAME_SIZE = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
+#: Collectives of one number that are told apart by their order (coalesced ones share a number).
+_PER_NUMBER = 64
+#: Ranks that a rank is compared with before it is taken for one of another group.
+_MOST_TRIED = 8
+#: Problems named one by one; the others are counted.
+_MOST_PROBLEMS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RankLog:
+    """What matching needs of one rank.
+
+    Attributes:
+        name: for sentences: ``rank 2``.
+        log: its collectives; ``None`` where none was seen.
+        base_ns: what its clock counts from, ns since the epoch; ``None`` where the trace does not say.
+    """
+
+    name: str
+    log: CollectiveLog | None
+    base_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MatchedGroup:
+    """The matched collectives of one channel.
+
+    Attributes:
+        channel: whose they are.
+        by: process-group numbers, or order.
+        members: ``(m,)`` int64 positions of the ranks.
+        rows: ``(m, n)`` int64 rows of their logs.
+        whole: whether these are all members of the group; else somebody who was not recorded may be the last.
+    """
+
+    channel: Channel
+    by: Literal["sequence", "order"]
+    members: I64
+    rows: I64
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """How the collectives of all ranks belong together.
+
+    Attributes:
+        groups: matched collectives, one entry per channel and set of members.
+        to_common_ns: per rank what to add to its trace's clock; ``None`` where it could not be aligned.
+        offset_ns: per rank how far its clock is ahead, its base taken off; ``None`` likewise.
+        residual_ns: per rank median distance of its ends from that offset; ``None`` for the reference.
+        shift: per rank how many collectives its capture lacks at the beginning, where order matched them.
+        matched: collectives that were matched.
+        of: collectives that could have been: of each channel those of the rank that has most.
+        problems: what could not be matched, in whole sentences.
+    """
+
+    groups: tuple[MatchedGroup, ...]
+    to_common_ns: tuple[int | None, ...]
+    offset_ns: tuple[int | None, ...]
+    residual_ns: tuple[int | None, ...]
+    shift: tuple[int, ...]
+    matched: int
+    of: int
+    problems: tuple[str, ...]
+
+
+def match_ranks(ranks: Several[RankLog], world_size: int | None = None) -> Matching:
+    """Match the collectives of several ranks of one job. Point-to-point transfers have no common end and stay out.
+
+    A rank joins those already placed through the channel that fits best; its other channels must then agree with the
+    clock offset found there. What does not fit is left unmatched and named.
+
+    Args:
+        ranks: of the job, in the report's order.
+        world_size: ranks of the whole job; ``None`` if unknown.
+    """
+    bases = [rank.base_ns for rank in ranks if rank.log is not None]
+    comparable = all(base is None for base in bases) or all(base is not None for base in bases)
+    first_base = min((base for base in bases if base is not None), default=0)
+    delta = [_small((rank.base_ns or first_base) - first_base) for rank in ranks]
+    sequences = _sequences(ranks, delta)
+    placing = _Placing(ranks, sequences, comparable=comparable)
+    for rank in range(len(ranks)):
+        placing.place(rank)
+    groups, shift = _groups(placing, sequences, ranks, world_size)
+    aligned = {int(member) for group in groups for member in group.members}
+    reference = placing.references
+    offsets = [placing.offset[rank] if rank in aligned else None for rank in range(len(ranks))]
+    per_channel = [max(len(own.rows) for own in members.values()) for members in sequences.values() if len(members) > 1]
+    return Matching(
+        groups=groups,
+        to_common_ns=tuple(
+            None if offset is None else base - offset for offset, base in zip(offsets, delta, strict=True)
+        ),
+        offset_ns=tuple(offsets),
+        residual_ns=tuple(
+            placing.residual.get(rank) if rank in aligned and rank not in reference else None
+            for rank in range(len(ranks))
+        ),
+        shift=tuple(shift.get(rank, 0) for rank in range(len(ranks))),
+        matched=sum(group.rows.shape[1] for group in groups),
+        of=sum(per_channel),
+        problems=_named(placing.problems),
+    )
+
+
+def _small(difference: int) -> int:
+    """A difference of bases that an int64 can take; of hostile ones any other will do, they match nothing."""
+    return difference if abs(difference) < 1 << 61 else 0
+
+
+def _named(problems: Several[str]) -> tuple[str, ...]:
+    more = len(problems) - _MOST_PROBLEMS
+    rest = (f"{more} more groups of collectives could not be matched.",) if more > 0 else ()
+    return (*problems[:_MOST_PROBLEMS], *rest)
+
+
+Members = dict[int, Sequence]
+
+
+def _sequences(ranks: Several[RankLog], delta: Several[int]) -> dict[Channel, Members]:
+    """Channel to rank to its collectives, with labels that are common to all ranks."""
+    labels: dict[tuple[str, int], int] = {}
+    out: dict[Channel, Members] = {}
+    for rank, entry in enumerate(ranks):
+        log = entry.log
+        if log is None:
+            continue
+        same_size = log.is_a(*_SAME_SIZE)
+        pairs, which = np.unique(
+            np.stack([log.name.astype(np.int64), np.where(same_size, log.bytes, -1)], axis=1),
+            axis=0,
+            return_inverse=True,
+        )
+        ids = [labels.setdefault((log.names[name], size), len(labels)) for name, size in pairs.tolist()]
+        label = np.array(ids, dtype=np.int64)[which.ravel()]
+        joint = log.joint
+        for index, channel in enumerate(log.channels):
+            rows = np.flatnonzero(joint & (log.channel == index))
+            if len(rows):
+                out.setdefault(channel, {})[rank] = _sequence(log, rows, label, delta[rank])
+    for members in out.values():
+        if any(own.number is None for own in members.values()):
+            members.update({rank: _unnumbered(own) for rank, own in members.items()})
+    return out
+
+
+def _sequence(log: CollectiveLog, rows: I64, label: I64, delta: int) -> Sequence:
+    """The rows in order; with the group's numbers where most of them have one, those without left out."""
+    known = (log.sequence[rows] >= 0) & (log.sequence[rows] < np.iinfo(np.int64).max // _PER_NUMBER)
+    number = None
+    if _is_named(log, rows) and known.mean() > 0.5:
+        rows = rows[known]
+        rows = rows[np.argsort(log.sequence[rows], kind="stable")]
+        own = log.sequence[rows]
+        first = np.searchsorted(own, own, side="left")
+        number = own * _PER_NUMBER + np.minimum(np.arange(len(own)) - first, _PER_NUMBER - 1)
+        rows, number = rows[np.r_[True, number[1:] > number[:-1]]], np.unique(number)
+    return Sequence(rows, log.end[rows] + delta, (log.end - log.start)[rows], label[rows], number)
+
+
+def _is_named(log: CollectiveLog, rows: I64) -> bool:
+    """Whether the process group is known: numbers count within one."""
+    return bool(log.channels[int(log.channel[rows[0]])].group)
+
+
+def _unnumbered(own: Sequence) -> Sequence:
+    """The same collectives by time alone."""
+    order = np.argsort(own.end - own.duration, kind="stable")
+    return Sequence(own.rows[order], own.end[order], own.duration[order], own.label[order], None)
+
+
+class _Placing:
+    """Ranks placed one after the other over those before them."""
+
+    def __init__(self, ranks: Several[RankLog], sequences: dict[Channel, Members], *, comparable: bool) -> None:
+        self.ranks, self.sequences, self.comparable = ranks, sequences, comparable
+        self.offset: dict[int, int] = {}
+        self.residual: dict[int, int] = {}
+        self.references: set[int] = set()
+        #: Per channel clusters of ranks that fit each other: rank to the position of its first collective.
+        self.clusters: dict[Channel, list[dict[int, int]]] = {channel: [] for channel in sequences}
+        self.problems: list[str] = []
+
+    def place(self, rank: int) -> None:
+        """Align a rank with those before it; one that shares no channel with any is a reference of its own."""
+        own = [channel for channel, members in self.sequences.items() if rank in members]
+        known: int | None = None
+        best = self._best_channel(rank, own)
+        if best is not None:
+            channel, index, found = best
+            known = self.offset[next(iter(self.clusters[channel][index]))] + found.offset_ns
+            self.residual[rank] = found.residual_ns
+        else:
+            self.references.add(rank)
+        self.offset[rank] = known or 0
+        for channel in own:
+            self._join(rank, channel, known)
+
+    def _best_channel(self, rank: int, own: Several[Channel]) -> tuple[Channel, int, Fit] | None:
+        """The credible fit with most collectives in common, and the cluster it is a fit to."""
+        fits = []
+        for channel in own:
+            for index, found in self._fits(rank, channel, None):
+                if found is not None and found.credible:
+                    fits.append((channel, index, found))
+                    break
+        return max(fits, key=lambda entry: (entry[2].common, -entry[2].residual_ns), default=None)
+
+    def _fits(self, rank: int, channel: Channel, known: int | None) -> list[tuple[int, Fit | None]]:
+        """The fit to the first rank of each cluster of the channel, most ranks first."""
+        members = self.sequences[channel]
+        order = sorted(range(len(self.clusters[channel])), key=lambda index: -len(self.clusters[channel][index]))
+        out = []
+        for index in order[:_MOST_TRIED]:
+            first = next(iter(self.clusters[channel][index]))
+            expected = None if known is None else known - self.offset[first]
+            out.append((index, fit(members[first], members[rank], expected, comparable=self.comparable)))
+        return out
+
+    def _join(self, rank: int, channel: Channel, known: int | None) -> None:
+        clusters = self.clusters[channel]
+        fits = self._fits(rank, channel, known) if known is not None else []
+        for index, found in fits:
+            if found is not None and found.credible:
+                first = next(iter(clusters[index]))
+                clusters[index][rank] = clusters[index][first] + found.shift
+                return
+        if clusters:
+            self._complain(rank, channel)
+        clusters.append({rank: 0})
+
+    def _complain(self, rank: int, channel: Channel) -> None:
+        """Say why a rank fits nobody in a channel."""
+        members = self.sequences[channel]
+        tried = [found for _, found in self._fits(rank, channel, None) if found is not None]
+        what = f"of process group {channel.group}" if channel.group else f"on communication stream {channel.order}"
+        if tried:
+            residual_ns = min(found.residual_ns for found in tried)
+            why = f"their ends lie {residual_ns / 1e6:.1f} ms apart (median) at the best alignment"
+        elif min(len(members[rank].rows), *(len(own.rows) for own in members.values())) < FEWEST_COMMON:
+            why = f"fewer than {FEWEST_COMMON} are in common"
+        else:
+            why = "their names or sizes differ"
+        self.problems.append(
+            f"The collectives {what} of {self.ranks[rank].name} could not be matched with those of other ranks: {why}."
+        )
+
+
+def _groups(
+    placing: _Placing, sequences: dict[Channel, Members], ranks: Several[RankLog], world_size: int | None
+) -> tuple[tuple[MatchedGroup, ...], dict[int, int]]:
+    """The matched collectives of every cluster, and per rank how many its capture lacks at the beginning."""
+    groups: list[MatchedGroup] = []
+    shift: dict[int, int] = {}
+    for channel, clusters in placing.clusters.items():
+        for cluster in clusters:
+            if len(cluster) < 2:
+                continue
+            own = {rank: sequences[channel][rank] for rank in cluster}
+            numbered = all(entry.number is not None for entry in own.values())
+            positions = {
+                rank: entry.number if entry.number is not None else np.arange(len(entry.rows)) + cluster[rank]
+                for rank, entry in own.items()
+            }
+            rows = _common_rows(own, positions)
+            if not rows.shape[1]:
+                continue
+            if not numbered:
+                lowest = min(cluster.values())
+                shift.update({rank: max(shift.get(rank, 0), base - lowest) for rank, base in cluster.items()})
+            expected = _group_size(channel, ranks, own) or world_size or len(ranks)
+            members = np.array(list(cluster), dtype=np.int64)
+            by: Literal["sequence", "order"] = "sequence" if numbered else "order"
+            groups.append(MatchedGroup(channel, by, members, rows, len(members) >= expected))
+    return tuple(groups), shift
+
+
+def _common_rows(own: Members, positions: dict[int, I64]) -> I64:
+    """``(m, n)`` rows of the collectives that all members have, under the same label."""
+    common = reduce(lambda a, b: np.intersect1d(a, b, assume_unique=True), positions.values())
+    at = {rank: np.searchsorted(positions[rank], common) for rank in own}
+    labels = np.stack([entry.label[at[rank]] for rank, entry in own.items()])
+    alike = (labels == labels[0]).all(axis=0)
+    return np.stack([entry.rows[at[rank][alike]] for rank, entry in own.items()])
+
+
+def _group_size(channel: Channel, ranks: Several[RankLog], own: Members) -> int | None:
+    """Members of the process group as its metadata says; ``None`` where it does not."""
+    sizes = []
+    for rank, entry in own.items():
+        log = ranks[rank].log
+        if channel.group and log is not None:
+            known = log.size[entry.rows]
+            sizes += np.unique(known[known > 0]).tolist()
+    return max(sizes, default=None)

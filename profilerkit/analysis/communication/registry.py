@@ -1,0 +1,131 @@
+"""Which names are communication and which collective each stands for: a table that the user can add to."""
+
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from profilerkit.errors import UsageError
+
+UNKNOWN = "unknown"
+SEND_RECV = "send_recv"
+#: Of a name, what the user's patterns are searched in: no kernel needs more to be recognised, and the time a pattern
+#: can take grows with it.
+SEARCHED_CHARACTERS = 200
+#: Repetitions without a bound in one pattern of the user's: each multiplies the time by the length of the name.
+MOST_REPETITIONS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """The names of communication.
+
+    Attributes:
+        communication: what is searched in a name.
+        kinds: collective and its pattern; the first that is found counts.
+        custom: the user's patterns with the collective each stands for, ``unknown`` where it was not said.
+    """
+
+    communication: re.Pattern[str]
+    kinds: tuple[tuple[str, re.Pattern[str]], ...]
+    custom: tuple[tuple[str, re.Pattern[str]], ...] = field(default=())
+
+    def communicates(self, name: str) -> bool:
+        """Whether an event of this name is communication."""
+        return self.communication.search(name) is not None or self._custom_kind(name) is not None
+
+    def kind(self, name: str) -> str:
+        """The collective that a kernel's name, an annotation or ``Collective name`` stands for.
+
+        >>> [built_in().kind(name) for name in ("ncclDevKernel_AllReduce_Sum", "nccl:_all_gather_base", "rccl_main")]
+        ['all_reduce', 'all_gather', 'unknown']
+        """
+        own = self._custom_kind(name)
+        if own is not None and own != UNKNOWN:
+            return own
+        return next((kind for kind, pattern in self.kinds if pattern.search(name)), UNKNOWN)
+
+    def _custom_kind(self, name: str) -> str | None:
+        text = name[:SEARCHED_CHARACTERS]
+        return next((kind for kind, pattern in self.custom if pattern.search(text)), None)
+
+
+@cache
+def built_in() -> Registry:
+    """The table that ships with the program."""
+    table: dict[str, list[dict[str, Any]]] = tomllib.loads(Path(__file__).with_name("kernels.toml").read_text("utf-8"))
+    return Registry(
+        communication=re.compile("|".join(f"(?:{row['match']})" for row in table["library"]), re.IGNORECASE),
+        kinds=tuple((row["name"], re.compile(row["match"], re.IGNORECASE)) for row in table["kind"]),
+    )
+
+
+def kinds() -> tuple[str, ...]:
+    """Every collective the table knows, and ``unknown`` at the end; arrays hold positions in it."""
+    return (*(kind for kind, _ in built_in().kinds), UNKNOWN)
+
+
+def with_patterns(texts: Sequence[str]) -> Registry:
+    """The table with the user's own: a regular expression, or ``all_reduce=expression`` to say which collective it is.
+
+    Raises:
+        UsageError: an expression cannot be compiled, or could take more than the time of a search.
+
+    >>> with_patterns(["all_reduce=^my_sum"]).kind("my_sum_kernel"), with_patterns(["^my_"]).communicates("my_kernel")
+    ('all_reduce', True)
+    """
+    return Registry(built_in().communication, built_in().kinds, tuple(_compiled(text) for text in texts))
+
+
+def _compiled(text: str) -> tuple[str, re.Pattern[str]]:
+    kind, equals, expression = text.partition("=")
+    if not equals or kind not in kinds():
+        kind, expression = UNKNOWN, text
+    shown = repr(text if len(text) <= SEARCHED_CHARACTERS else f"{text[:SEARCHED_CHARACTERS]}…")
+    try:
+        pattern = re.compile(expression, re.IGNORECASE)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise UsageError(
+            f"{shown} is no regular expression", cause=str(error), hint="see the syntax of Python's module re"
+        ) from error
+    if pattern.search(""):
+        raise UsageError(
+            f"{shown} would make every kernel communication",
+            cause="it matches an empty name",
+            hint='write what the name holds: communication-kernels = ["all_reduce=^my_all_reduce"]',
+        )
+    if why := _costly(expression):
+        raise UsageError(
+            f"{shown} could take very long on some names",
+            cause=why,
+            hint="write a simpler expression: the beginning of the kernel's name is usually enough",
+        )
+    return kind, pattern
+
+
+def _costly(expression: str) -> str:
+    """Why a search could take more than a moment; empty where it cannot.
+
+    A repeated group that itself repeats or chooses may be tried in exponentially many ways.
+    """
+    if len(expression) > SEARCHED_CHARACTERS:
+        return f"it is longer than {SEARCHED_CHARACTERS} characters"
+    bare = re.sub(r"\\.|\[\^?\]?[^\]]*\]", "x", expression)
+    bare = re.sub(r"\(\?(?:P?<\w+>|P=\w+|[a-zA-Z-]*:?)?[=!]?", "(", bare)
+    if len(re.findall(r"[*+{]", bare)) > MOST_REPETITIONS:
+        return f"it repeats more than {MOST_REPETITIONS} times"
+    inner = [False]
+    for index, char in enumerate(bare):
+        if char == "(":
+            inner.append(False)
+        elif char == ")" and len(inner) > 1:
+            varies = inner.pop()
+            if varies and bare[index + 1 : index + 2] in ("*", "+", "{"):
+                return "a repeated group repeats or chooses within itself"
+            inner[-1] = inner[-1] or varies
+        elif char in "*+{|?":
+            inner[-1] = True
+    return ""

@@ -1,0 +1,156 @@
+"""Who waits for whom: each matched collective split into waiting for the last rank and transfer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from profilerkit.analysis.communication.log import CollectiveLog
+from profilerkit.analysis.communication.matching import MatchedGroup, Matching
+from profilerkit.analysis.communication.table import Split
+from profilerkit.analysis.intervals import I64, Spans
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """The matched collectives of one group on the common clock; ``(m, n)`` members by collectives, int64 ns.
+
+    Attributes:
+        members: ``(m,)`` positions of the ranks.
+        rows: ``(m, n)`` rows of their logs.
+        wait: ``(m, n)`` how long each member waited for the last to arrive.
+        last: ``(n,)`` which member arrived last, an index into ``members``.
+        arrived: ``(n,)`` when it arrived.
+        transfer: ``(n,)`` from then until the first member left.
+        step: ``(n,)`` number of the judged step in which the last member arrived, -1 outside of all.
+        whole: whether these are all members of the group.
+    """
+
+    members: I64
+    rows: I64
+    wait: I64
+    last: I64
+    arrived: I64
+    transfer: I64
+    step: I64
+    whole: bool
+
+
+def arrivals_of(
+    matching: Matching, logs: Sequence[CollectiveLog | None], steady: Sequence[tuple[Spans, I64]]
+) -> tuple[Arrivals, ...]:
+    """Split every matched collective.
+
+    With s and e a member's start and end, the last arrival is S = max s; a member waits min(S, e) - s (who leaves
+    before the last one has come waited for nobody else), and the transfer lasts from S to min e.
+
+    Args:
+        matching: of the ranks.
+        logs: their collectives.
+        steady: per rank its judged steps on its own clock, and their numbers.
+    """
+    return tuple(_arrivals(group, matching, logs, steady) for group in matching.groups)
+
+
+def _arrivals(
+    group: MatchedGroup,
+    matching: Matching,
+    logs: Sequence[CollectiveLog | None],
+    steady: Sequence[tuple[Spans, I64]],
+) -> Arrivals:
+    start, end = np.empty_like(group.rows), np.empty_like(group.rows)
+    for index, (rank, rows) in enumerate(zip(group.members.tolist(), group.rows, strict=True)):
+        log, to_common = logs[rank], matching.to_common_ns[rank]
+        if log is not None and to_common is not None:
+            start[index], end[index] = log.start[rows] + to_common, log.end[rows] + to_common
+    last = start.argmax(axis=0)
+    arrived = start.max(axis=0)
+    step = np.full(len(last), -1, dtype=np.int64)
+    for index, rank in enumerate(group.members.tolist()):
+        window, numbers = steady[rank]
+        own = np.flatnonzero(last == index)
+        to_common = matching.to_common_ns[rank]
+        if len(window) and len(own) and to_common is not None:
+            at = arrived[own] - to_common
+            found = np.searchsorted(window.start, at, side="right") - 1
+            inside = (found >= 0) & (at < window.end[np.maximum(found, 0)])
+            step[own[inside]] = numbers[found[inside]]
+    return Arrivals(
+        members=group.members,
+        rows=group.rows,
+        wait=np.minimum(arrived, end) - start,
+        last=last,
+        arrived=arrived,
+        transfer=np.maximum(end.min(axis=0) - arrived, 0),
+        step=step,
+        whole=group.whole,
+    )
+
+
+def splits_of(arrivals: Sequence[Arrivals], logs: Sequence[CollectiveLog | None]) -> tuple[Split | None, ...]:
+    """Per rank how each of its collectives divides; ``None`` for a rank without any.
+
+    Where members of the group were not recorded, what is not waiting for the recorded ones may still be waiting.
+    """
+    splits = [None if log is None else Split.unknown(len(log)) for log in logs]
+    for entry in arrivals:
+        for index, rank in enumerate(entry.members.tolist()):
+            split = splits[rank]
+            if split is not None:
+                rows = entry.rows[index]
+                split.wait[rows] = entry.wait[index]
+                split.members[rows] = len(entry.members)
+                if entry.whole:
+                    split.transfer[rows] = entry.transfer
+    return tuple(splits)
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Who waited for whom in the judged steps.
+
+    Attributes:
+        last: ``(n_ranks,)`` int64, in how many collectives each rank arrived last.
+        of: ``(n_ranks,)`` int64, in how many it took part.
+        caused: ``(n_ranks,)`` int64 ns that the others waited for it.
+        waited: ``(n_ranks,)`` int64 ns that it waited itself.
+        owner: ``(n,)`` int64, the rank that arrived last in each collective.
+        amount: ``(n,)`` int64 ns that the others waited in it, all together.
+        step: ``(n,)`` int64, position of its step among those with a collective.
+    """
+
+    last: I64
+    of: I64
+    caused: I64
+    waited: I64
+    owner: I64
+    amount: I64
+    step: I64
+
+    @property
+    def total_ns(self) -> int:
+        """Waiting of all ranks."""
+        return int(self.waited.sum())
+
+
+def ledger_of(arrivals: Sequence[Arrivals], count: int) -> Ledger:
+    """Book the waiting in every judged collective on the rank that arrived last; ``count`` ranks."""
+    last, of, caused, waited = (np.zeros(count, dtype=np.int64) for _ in range(4))
+    none = np.empty(0, dtype=np.int64)
+    owners, amounts, steps = [none], [none], [none]
+    for entry in arrivals:
+        judged = entry.step >= 0
+        wait = entry.wait[:, judged]
+        owner, amount = entry.members[entry.last[judged]], wait.sum(axis=0)
+        np.add.at(last, owner, 1)
+        np.add.at(caused, owner, amount)
+        of[entry.members] += int(judged.sum())
+        waited[entry.members] += wait.sum(axis=1)
+        owners.append(owner)
+        amounts.append(amount)
+        steps.append(entry.step[judged])
+    step = np.unique(np.concatenate(steps), return_inverse=True)[1].astype(np.int64)
+    return Ledger(last, of, caused, waited, np.concatenate(owners), np.concatenate(amounts), step)

@@ -1,0 +1,222 @@
+"""Several ranks as one job: match their collectives, divide waiting from transfer, find whom the others wait for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from profilerkit.analysis.communication.cause import Cause, cause_of
+from profilerkit.analysis.communication.comm_facts import EXPOSED, starts_within
+from profilerkit.analysis.communication.late import Lateness, jitter_ratio, late_ranks
+from profilerkit.analysis.communication.log import CollectiveLog
+from profilerkit.analysis.communication.matching import Matching, RankLog, match_ranks
+from profilerkit.analysis.communication.relabel import latency_floor_ns, relabelled
+from profilerkit.analysis.communication.table import Split, collective_table
+from profilerkit.analysis.communication.waiting import Arrivals, Ledger, arrivals_of, ledger_of, splits_of
+from profilerkit.analysis.intervals import EMPTY, I64, Spans, intersect
+from profilerkit.analysis.rank_facts import RankFacts, with_trace
+from profilerkit.analysis.trace_facts import TraceFacts
+from profilerkit.model.communication import Communication, LateRank
+from profilerkit.units import format_ns
+
+#: Share of a step that the median other rank must wait, exposed, before a rank is called late (R36).
+LATE_SHARE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The ranks after they were compared.
+
+    Attributes:
+        ranks: with their communication divided where it was matched.
+        communication: what all collectives say; ``None`` when no rank shows any.
+        ledger: who waited for whom; ``None`` when nothing was matched.
+        matching: ``None`` likewise.
+        late: positions of the ranks the others wait for, most waiting first.
+        waiting_share: of a step, waited by the median other rank; ``None`` when nobody is late.
+        jitter_share: what of it would be left without the late rank; ``None`` likewise.
+    """
+
+    ranks: tuple[RankFacts, ...]
+    communication: Communication | None
+    ledger: Ledger | None = None
+    matching: Matching | None = None
+    late: tuple[int, ...] = ()
+    waiting_share: float | None = None
+    jitter_share: float | None = None
+
+
+def compare(ranks: Sequence[RankFacts], world_size: int | None) -> Job:
+    """Match the collectives of the ranks that were recorded alike, as far as they can be matched.
+
+    Args:
+        ranks: of one job.
+        world_size: ranks of the whole job; ``None`` if unknown.
+    """
+    told = comparable(ranks)
+    logs = [rank.trace.collectives if rank.trace and index in told else None for index, rank in enumerate(ranks)]
+    if all(log is None for log in logs):
+        return Job(tuple(ranks), None)
+    if sum(log is not None for log in logs) < 2:
+        return Job(tuple(ranks), Communication())
+    matching = match_ranks(
+        [
+            RankLog(_name(rank), log, rank.trace.meta.base_time_ns if rank.trace else None)
+            for rank, log in zip(ranks, logs, strict=True)
+        ],
+        world_size,
+    )
+    if not matching.groups:
+        return Job(tuple(ranks), Communication(of=matching.of, problems=matching.problems))
+    arrivals = arrivals_of(matching, logs, [_steady(rank.trace) for rank in ranks])
+    splits = splits_of(arrivals, logs)
+    floor_ns = latency_floor_ns(arrivals, logs)
+    divided = tuple(
+        with_trace(rank, _divided(rank.trace, split, floor_ns)) if rank.trace and split else rank
+        for rank, split in zip(ranks, splits, strict=True)
+    )
+    ledger = ledger_of(arrivals, len(ranks))
+    found = late_ranks(ledger)
+    waiting = _median_waiting(divided, found.ranks, matching)
+    late = found.ranks if waiting >= LATE_SHARE else ()
+    return Job(
+        ranks=divided,
+        communication=_communication(divided, matching, arrivals, ledger, replace(found, ranks=late)),
+        ledger=ledger,
+        matching=matching,
+        late=late,
+        waiting_share=waiting if late else None,
+        jitter_share=waiting * jitter_ratio(late[0], arrivals) if late else None,
+    )
+
+
+def comparable(ranks: Sequence[RankFacts]) -> list[int]:
+    """Positions of the ranks that were recorded alike: those with device events, else with a trace, else all."""
+    modes = [rank.mode for rank in ranks]
+    alike = next(mode for mode in ("gpu", "cpu", "steps") if mode in modes)
+    return [index for index, mode in enumerate(modes) if mode == alike]
+
+
+def _name(rank: RankFacts) -> str:
+    return rank.origin if rank.rank is None else f"rank {rank.rank}"
+
+
+def _steady(trace: TraceFacts | None) -> tuple[Spans, I64]:
+    """The judged steps and their numbers."""
+    if trace is None:
+        return EMPTY, np.empty(0, dtype=np.int64)
+    keep = np.array([state == "steady" for state in trace.steps.state], dtype=bool)
+    return trace.window, trace.steps.index[keep]
+
+
+def _divided(trace: TraceFacts, split: Split, floor_ns: int) -> TraceFacts:
+    """The trace's facts with waiting and transfer told apart."""
+    log = trace.collectives
+    if log is None:
+        return trace
+    parts = relabelled(trace.partition, Spans(trace.steps.start, trace.steps.end), log, split, floor_ns)
+    comm = trace.comm
+    if comm is not None:
+        exposed = intersect(trace.window, parts.segments.only(*EXPOSED))
+        comm = replace(comm, table=collective_table(log, starts_within(log, trace.window), exposed, split))
+    return replace(trace, partition=parts, comm=comm)
+
+
+def _median_waiting(ranks: Sequence[RankFacts], late: Sequence[int], matching: Matching) -> float:
+    """Share of its step that the median of the other matched ranks waits, exposed."""
+    others = [
+        rank.share("comm.skew")
+        for index, rank in enumerate(ranks)
+        if index not in late and matching.to_common_ns[index] is not None
+    ]
+    return float(np.median(others)) if others else 0.0
+
+
+def _communication(
+    ranks: Sequence[RankFacts],
+    matching: Matching,
+    arrivals: Sequence[Arrivals],
+    ledger: Ledger,
+    found: Lateness,
+) -> Communication:
+    steps = max((rank.trace.n_steady for rank in ranks if rank.trace), default=0)
+    used = {group.by for group in matching.groups}
+    return Communication(
+        matched=matching.matched,
+        of=matching.of,
+        by="both" if len(used) > 1 else "sequence" if "sequence" in used else "order",
+        residual_ns=max((value for value in matching.residual_ns if value is not None), default=None),
+        most_shift=max(matching.shift, default=0),
+        steps=steps,
+        waited_ns=ledger.total_ns,
+        time_ns=_matched_time(arrivals, [rank.trace.collectives if rank.trace else None for rank in ranks]),
+        late=tuple(
+            _late_rank(
+                ranks[rank],
+                rank,
+                ledger,
+                cause_of(
+                    rank,
+                    arrivals,
+                    [entry.trace.partition.segments if entry.trace else None for entry in ranks],
+                    matching.to_common_ns,
+                ),
+                max(steps, 1),
+            )
+            for rank in found.ranks
+        ),
+        problems=matching.problems,
+    )
+
+
+def _matched_time(arrivals: Sequence[Arrivals], logs: Sequence[CollectiveLog | None]) -> int:
+    """Ns in matched collectives of judged steps, all ranks."""
+    total = 0
+    for entry in arrivals:
+        judged = entry.step >= 0
+        for rank, rows in zip(entry.members.tolist(), entry.rows, strict=True):
+            log = logs[rank]
+            if log is not None:
+                total += int((log.end - log.start)[rows[judged]].sum())
+    return total
+
+
+def _late_rank(rank: RankFacts, position: int, ledger: Ledger, cause: Cause, steps: int) -> LateRank:
+    return LateRank(
+        rank=rank.rank,
+        origin=rank.origin,
+        share=float(ledger.caused[position]) / max(ledger.total_ns, 1),
+        last=int(ledger.last[position]),
+        of=int(ledger.of[position]),
+        cause=cause.part,
+        cause_ns=round(cause.explained_ns / steps) if cause.part else None,
+        waited_ns=round(cause.waited_ns / steps),
+        coverage=cause.coverage,
+    )
+
+
+def notes_of(job: Job, world_size: int | None) -> list[str]:
+    """What a reader has to know about the comparison of the ranks, in whole sentences."""
+    found = job.communication
+    if found is None:
+        return []
+    together = "waiting for another rank and transfer cannot be told apart"
+    if len(job.ranks) == 1:
+        return [f"One rank of {world_size} was read: {together}."] if (world_size or 1) > 1 else []
+    if not found.matched:
+        return [
+            *found.problems,
+            f"No collective could be matched across the ranks: {together}, and no rank is called late.",
+        ]
+    how = {"sequence": "process-group number", "order": "order", "both": "process-group number and order"}
+    shifted = f", one capture lacking the first {found.most_shift}" if found.most_shift else ""
+    within = f"; their ends agree within {format_ns(found.residual_ns)}" if found.residual_ns is not None else ""
+    matching = job.matching
+    partial = matching is not None and any(not group.whole for group in matching.groups)
+    missing = ["Members of some process groups were not read: whoever came last may be one of them."] if partial else []
+    return [
+        f"{found.matched:,} of {found.of:,} collectives were matched across ranks by "
+        f"{how[found.by or 'order']}{shifted}{within} (median).",
+        *missing,
+        *found.problems,
+    ]

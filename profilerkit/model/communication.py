@@ -1,0 +1,80 @@
+"""How the ranks of a job communicate: what was matched, who waits for whom, and how the work is divided."""
+
+from typing import Literal
+
+import msgspec
+
+ParallelName = Literal["data", "sharded data", "tensor", "pipeline", "expert"]
+
+
+class LateRank(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank the others wait for, beyond accident.
+
+    Attributes:
+        rank: global rank; ``None`` when its file does not say.
+        origin: file name or rank directory.
+        share: of all waiting in the judged steps, caused by it.
+        last: in how many of ``of`` matched collectives it arrived last.
+        of: matched collectives it took part in.
+        cause: the part of its step that is longer than on the others; ``None`` when nothing explains enough: the
+            waiting is unattributed.
+        cause_ns: how much longer, ns per judged step, in the spans the others waited for it; ``None`` without a cause.
+        waited_ns: exposed waiting of the median other rank in those spans, ns per judged step.
+        coverage: explained / waited, 0 to 1; ``None`` where nothing was exposed.
+    """
+
+    rank: int | None
+    origin: str
+    share: float
+    last: int
+    of: int
+    cause: str | None
+    cause_ns: int | None
+    waited_ns: int
+    coverage: float | None
+
+
+class Parallelism(msgspec.Struct, frozen=True, kw_only=True):
+    """One way in which the job is divided, read from groups and names.
+
+    Attributes:
+        name: the dimension.
+        size: ranks in it; ``None`` when unknown.
+        evidence: what in the trace says so.
+    """
+
+    name: ParallelName
+    size: int | None
+    evidence: str
+
+
+class Communication(msgspec.Struct, frozen=True, kw_only=True):
+    """What the collectives of all ranks say together.
+
+    Attributes:
+        matched: collectives that were matched across ranks; 0 with one rank.
+        of: collectives that could have been.
+        by: what matched them; ``None`` when nothing was matched.
+        residual_ns: of the rank that fits worst, the median distance of its ends after alignment.
+        most_shift: most collectives that one rank's capture lacks at its beginning.
+        steps: judged steps the waiting was counted in.
+        waited_ns: waiting of all ranks in them, hidden or not.
+        time_ns: time of all ranks in the matched collectives of the judged steps, waiting included.
+        late: ranks the others wait for; empty when nobody is late but by turns.
+        problems: what could not be matched, in whole sentences.
+        unclassified_ratio: share of the judged rank's communication whose collective is not known.
+        parallelism: how the work is divided, as far as it shows.
+    """
+
+    matched: int = 0
+    of: int = 0
+    by: Literal["sequence", "order", "both"] | None = None
+    residual_ns: int | None = None
+    most_shift: int = 0
+    steps: int = 0
+    waited_ns: int = 0
+    time_ns: int = 0
+    late: tuple[LateRank, ...] = ()
+    problems: tuple[str, ...] = ()
+    unclassified_ratio: float | None = None
+    parallelism: tuple[Parallelism, ...] = ()
