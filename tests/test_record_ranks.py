@@ -81,28 +81,42 @@ def test_loops_of_different_length_are_no_truth(parts):
         parts.truth.truth_of([steps(**TOGETHER[0]), steps(**TOGETHER[1], count=9)])
 
 
-def report(bound, rank):
-    return SimpleNamespace(verdict=SimpleNamespace(bound=bound, rank=rank, headline="…"))
+def report(bound, rank, *, late=None, cause="", waited_ms=22.0, matched=30):
+    ranks = [] if late is None else [SimpleNamespace(rank=late, cause=cause, waited_ns=waited_ms * 1e6)]
+    return SimpleNamespace(
+        verdict=SimpleNamespace(bound=bound, rank=rank, headline="…"),
+        communication=SimpleNamespace(matched=matched, late=ranks),
+    )
 
 
 @pytest.mark.parametrize(
-    ("kind", "bound", "rank", "missed"),
+    ("kind", "said", "missed"),
     [
-        ("late_input", "input-bound", 1, 0),
-        ("late_input", "input-bound", 0, 1),
-        ("late_input", "input-bound", None, 1),
-        ("late_input", "comm-bound", None, 2),
-        ("late_compute", "compute-bound", 1, 0),
-        ("late_compute", "input-bound", 1, 1),
-        ("comm", "comm-bound", None, 0),
-        ("comm", "comm-bound", 1, 1),
-        ("jitter", "overhead-bound", None, 0),
-        ("jitter", "comm-bound", None, 1),
-        ("healthy", "inconclusive", None, 1),
+        ("late_input", report("input-bound", 1, late=1, cause="input.wait"), 0),
+        ("late_input", report("input-bound", 0, late=0, cause="input.wait"), 2),
+        ("late_input", report("input-bound", None, late=1, cause="input.wait"), 1),
+        ("late_input", report("input-bound", 1, late=1, cause="compute.math"), 1),
+        ("late_input", report("input-bound", 1, late=1, cause=None), 1),
+        ("late_input", report("input-bound", 1, late=1, cause="input.wait", waited_ms=16.0), 1),
+        ("late_input", report("comm-bound", None), 3),
+        ("late_compute", report("compute-bound", 1, late=1, cause="compute.other"), 0),
+        ("late_compute", report("balanced", 1, late=1, cause="compute.other"), 1),
+        ("comm", report("comm-bound", None), 0),
+        ("comm", report("comm-bound", 1), 1),
+        ("comm", report("comm-bound", None, matched=0), 1),
+        ("jitter", report("overhead-bound", None), 0),
+        ("jitter", report("overhead-bound", None, late=0, cause="over.python"), 1),
+        ("jitter", report("comm-bound", None), 1),
+        ("healthy", report("inconclusive", None), 1),
     ],
 )
-def test_verdict_and_named_rank_must_both_be_right(parts, kind, bound, rank, missed):
-    assert len(parts.comparison.misses(parts.kinds.KINDS[kind], report(bound, rank))) == missed
+def test_verdict_late_rank_cause_and_waiting_must_all_be_right(parts, kind, said, missed):
+    assert len(parts.comparison.misses(parts.kinds.KINDS[kind], 22.0, said)) == missed
+
+
+def test_ranks_that_cannot_be_compared_are_a_miss(parts):
+    alone = SimpleNamespace(verdict=SimpleNamespace(bound="comm-bound", rank=None, headline="…"), communication=None)
+    assert parts.comparison.misses(parts.kinds.KINDS["comm"], 1.0, alone) == ["no collective was matched"]
 
 
 def test_no_two_kinds_with_a_cause_share_an_answer(parts):

@@ -14,6 +14,7 @@ class Kind:
     Attributes:
         bounds: verdicts that are right.
         rank: the rank that has to be named; ``None`` if none may be.
+        cause: how the part begins that makes it late.
         input_ms: the loader sleeps.
         compute_ms: matrix products are computed.
         late_input_ms: the loader of ``LATE_RANK`` sleeps longer.
@@ -24,6 +25,7 @@ class Kind:
 
     bounds: tuple[str, ...]
     rank: int | None = None
+    cause: str = ""
     input_ms: float = 1.0
     compute_ms: float = 20.0
     late_input_ms: float = 0.0
@@ -37,7 +39,7 @@ class Kind:
 KINDS = {
     "healthy": Kind(bounds=("compute-bound", "balanced"), compute_ms=40.0),
     "comm": Kind(bounds=("comm-bound",), compute_ms=4.0, gradient_bytes=16_777_216),
-    "late_input": Kind(bounds=("input-bound",), rank=LATE_RANK, late_input_ms=22.0),
-    "late_compute": Kind(bounds=("compute-bound",), rank=LATE_RANK, late_compute_ms=22.0),
+    "late_input": Kind(bounds=("input-bound",), rank=LATE_RANK, cause="input.", late_input_ms=22.0),
+    "late_compute": Kind(bounds=("compute-bound",), rank=LATE_RANK, cause="compute.", late_compute_ms=22.0),
     "jitter": Kind(bounds=("compute-bound", "balanced", "overhead-bound"), jitter_ms=16.0),
 }
