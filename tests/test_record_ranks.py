@@ -54,7 +54,7 @@ def test_a_rank_waits_until_the_last_one_arrives_and_both_transfer_from_then_on(
 LATE_BY_INPUT = {"arrive": 21, "left": 45, "end": 46}, {"fetch": 23, "arrive": 43, "left": 45, "end": 46}
 LATE_BY_COMPUTE = {"arrive": 21, "left": 45, "end": 46}, {"compute": 42, "arrive": 43, "left": 45, "end": 46}
 TOGETHER = {"arrive": 41, "left": 42, "end": 43}, {"arrive": 41, "left": 42, "end": 43}
-TRANSFER = {"arrive": 10, "left": 30, "end": 32}, {"arrive": 10, "left": 30, "end": 32}
+TRANSFER = ({"arrive": [10, 11] * 5, "left": 30, "end": 32}, {"arrive": [11, 10] * 5, "left": 30, "end": 32})
 IN_TURNS = ({"arrive": [20, 28] * 5, "left": 29, "end": 30}, {"arrive": [28, 20] * 5, "left": 29, "end": 30})
 SHAPES = {
     "healthy": TOGETHER,
@@ -70,6 +70,13 @@ SHAPES = {
 def test_a_loop_is_valid_only_as_what_was_injected(parts, wanted, found):
     why = parts.truth.invalid(parts.kinds.KINDS[wanted], truth_of(parts, *SHAPES[found]))
     assert (why == "") == (wanted == found), why
+
+
+def test_uneven_steps_show_nothing_else(parts):
+    ranks = [steps(**side) for side in TRANSFER]
+    for marks in (marks for rank in ranks for marks in rank[:4]):
+        marks["end"] += 100_000_000
+    assert "slow steps" in parts.truth.invalid(parts.kinds.KINDS["comm"], parts.truth.truth_of(ranks))
 
 
 def test_every_kind_has_a_shape_here(parts):
