@@ -33,7 +33,8 @@ _PARTS_OF_RULE: dict[str, tuple[str, ...]] = {
     "IN002": ("input.fetch", "input.prep", "input.ipc", "input.wait"),
     "IN009": ("input.h2d",),
     "ME001": ("mem.alloc",),
-    "CO001": ("comm.bw", "comm.lat", "comm.skew", "comm.other"),
+    "CO001": ("comm.bw", "comm.lat", "comm.other"),
+    "CO003": ("comm.skew",),
     "CP001": (),
     "CP004": (),
     "OV001": ("over.dispatch", "over.launch", "over.python"),
@@ -142,7 +143,6 @@ def _named(facts: Facts, top: _Best, others: Sequence[_Best]) -> Verdict:
         headline=_headline(facts, top),
         share=share,
         saving=top.saving,
-        rank=_late_rank(facts),
         contenders=tuple(entry.bound for entry in others if entry.expected >= CONTENDER_SAVING),
         refuted_by=top.finding.confirm,
     )
@@ -170,7 +170,6 @@ def _unnamed(facts: Facts, ranked: Sequence[_Best], priced: Sequence[str]) -> Ve
         confidence=confidence(facts, "medium"),
         headline=f"{_whose(facts)}No fix saves more than {limit} of the {_step(facts)} step",
         saving=ranked[0].saving if contenders else None,
-        rank=_late_rank(facts),
         contenders=contenders,
         refuted_by="More steps: small causes need many to stand out.",
     )
@@ -191,7 +190,6 @@ def _kernels_own_it(facts: Facts, sure: Confidence) -> Verdict:
         confidence=weakest(sure, "medium") if memory else sure,
         headline=f"{_who(facts)} {what} for {time} of every {_step(facts)} step",
         share=facts.family("memory" if memory else "compute"),
-        rank=_late_rank(facts),
         refuted_by="A finding with an expected saving of 5 % or more.",
     )
 
@@ -218,6 +216,11 @@ def _largest_unpriced(facts: Facts, priced: Sequence[str]) -> tuple[str, float]:
 
 
 def _unpriced_verdict(facts: Facts, part: str, share: float) -> Verdict:
+    if part == "comm.skew":
+        return _inconclusive(
+            f"Ranks wait {format_ratio(share)} of the step for each other, by turns",
+            "Look for work that differs by step and rank: sequence lengths, experts, a busy host.",
+        )
     if part.startswith("comm."):
         alone = len(facts.ranks) == 1 and (facts.world_size or 1) > 1
         return _inconclusive(
@@ -237,6 +240,26 @@ def _late_rank(facts: Facts) -> int | None:
     if facts.waiting_share is None:
         return None
     return facts.rank.rank if facts.rank.rank is not None else facts.judged_rank
+
+
+def _late_names(facts: Facts) -> str:
+    """All ranks the others wait for."""
+    found = facts.communication.late if facts.communication else ()
+    numbers = [late.rank for late in found if late.rank is not None]
+    if len(numbers) > 1:
+        return f"ranks {' and '.join(map(str, numbers))}"
+    return f"rank {_late_rank(facts)}"
+
+
+def _late_cause(facts: Facts) -> str:
+    """What makes the late rank late, after a colon."""
+    if not facts.communication or not facts.communication.late:
+        return ""
+    late = facts.communication.late[0]
+    if late.cause is None or late.coverage is None:
+        return ": unattributed"
+    words = PARTS[late.cause][1]
+    return f": {words[0].lower()}{words[1:]}, {format_ratio(late.coverage)} of it"
 
 
 def _who(facts: Facts) -> str:
@@ -269,11 +292,14 @@ def _headline(facts: Facts, top: _Best) -> str:
         case "input-bound", _:
             return f"{who} waits {time('input.')} of {step} for data"
         case "comm-bound", _:
-            return f"{who} spends {time('comm.')} of {step} on communication nothing hides"
+            exposed = time("comm.bw", "comm.lat", "comm.other")
+            return f"{who} spends {exposed} of {step} on communication nothing hides"
         case "memory-bound", "capacity":
             return f"{who} waits {time('mem.')} of {step} for memory allocation"
         case "memory-bound", _:
             return f"{who} moves memory for {time('compute.membw')} of {step}"
+        case "compute-bound", "imbalance":
+            return f"{who} computes {priced} longer than the others in {step}"
         case "compute-bound", _:
             fp32 = facts.math.fp32_share if facts.math else 0.0
             return f"{who} computes in FP32 for {format_ns(fp32 * (facts.mean_step_ns or 0.0))} of {step}"
@@ -295,6 +321,7 @@ def _with_scope(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
     others = [bound for bound in BOUND_FAMILY if bound != verdict.bound and bound not in verdict.contenders]
     return revise(
         verdict,
+        rank=_late_rank(facts),
         ruled_out=tuple(_ruled_out(facts, outcomes, verdict, bound, best.get(bound)) for bound in others)
         if verdict.bound != "inconclusive"
         else (),
@@ -356,7 +383,7 @@ def _consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict) ->
         sentences.append(f"Only {facts.steps.steady} steady step{plural}.")
     if facts.waiting_share is not None:
         waited = format_ratio(facts.waiting_share)
-        sentences.append(f"The other ranks wait {waited} of the step for rank {_late_rank(facts)}.")
+        sentences.append(f"The other ranks wait {waited} of the step for {_late_names(facts)}{_late_cause(facts)}.")
     if facts.missing_ranks:
         sentences.append(f"{facts.missing_ranks} of {facts.world_size} ranks are missing.")
     sentences += facts.doubts[:1]

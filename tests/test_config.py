@@ -39,6 +39,15 @@ def test_repeated_flags_and_commas_add_up(tmp_path):
     assert settings.select == ("IN", "CO", "OV001")
 
 
+def test_communication_kernels_keep_their_commas_and_blanks_separate_them_in_text(tmp_path):
+    write_pyproject(tmp_path, "[tool.profilerkit]\ncommunication-kernels = ['all_reduce=^my_sum{1,2}', 'x']\n")
+    assert load_settings({}, environment={}, start=tmp_path).communication_kernels == ("all_reduce=^my_sum{1,2}", "x")
+    environment = {"PROFILERKIT_COMMUNICATION_KERNELS": "^a,b ^c"}
+    assert load_settings({}, environment=environment, start=tmp_path).communication_kernels == ("^a,b", "^c")
+    flags = {"communication_kernels": ["^d"]}
+    assert load_settings(flags, environment=environment, start=tmp_path).communication_kernels == ("^d",)
+
+
 @pytest.mark.parametrize(
     ("text", "what", "hint"),
     [
@@ -46,6 +55,7 @@ def test_repeated_flags_and_commas_add_up(tmp_path):
         ("[tool.profilerkit]\nxyz = 1\n", "unknown setting 'xyz'", "known settings: select, ignore, device, fail-on"),
         ("[tool.profilerkit]\nselect = 3\n", "select is not a list of rule codes", 'write select = ["IN", "CO003"]'),
         ("[tool.profilerkit]\nselect = [3]\n", "select is not a list of rule codes", 'write select = ["IN", "CO003"]'),
+        ("[tool.profilerkit]\ncommunication-kernels = 3\n", "is not a list of patterns", "all_reduce=^my_all_reduce"),
         ("[tool.profilerkit]\ndevice = 3\n", "device is not text", 'write device = "…"'),
         ('[tool.profilerkit]\nfail-on = "hihg"\n', "'hihg' is not a severity", "did you mean high?"),
         ("[tool]\nprofilerkit = 3\n", "is not a table", "select"),

@@ -209,7 +209,8 @@ def notes_of(job: Job, world_size: int | None) -> list[str]:
             f"No collective could be matched across the ranks: {together}, and no rank is called late.",
         ]
     how = {"sequence": "process-group number", "order": "order", "both": "process-group number and order"}
-    shifted = f", one capture lacking the first {found.most_shift}" if found.most_shift else ""
+    plural = "s" if found.most_shift > 1 else ""
+    shifted = f", captures starting up to {found.most_shift} collective{plural} apart" if found.most_shift else ""
     within = f"; their ends agree within {format_ns(found.residual_ns)}" if found.residual_ns is not None else ""
     matching = job.matching
     partial = matching is not None and any(not group.whole for group in matching.groups)

@@ -1,12 +1,13 @@
 """Everything that was read of a run to one Facts: which rank to judge, what is missing, how far to trust it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.facts import CommFacts, Facts
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks import Job, comparable, compare, notes_of
 from profilerkit.analysis.trace_facts import TraceFacts
-from profilerkit.hardware.lookup import lookup
+from profilerkit.hardware.lookup import DeviceSpec, lookup
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Communication
 from profilerkit.model.report import Memory
@@ -14,6 +15,8 @@ from profilerkit.model.run import Signal, Trust
 from profilerkit.model.step import Rank
 from profilerkit.rundir.layout import RankMeta
 
+#: Devices that the link of a device's specification joins in one host; larger groups also use the network.
+ONE_SWITCH = 8
 #: What the timers measure of a step.
 _TIMED = ("input.", "other.", "over.gc")
 #: Timers alone show no waiting: a rank whose measured input, phases and collections exceed those of the median rank by
@@ -43,10 +46,9 @@ def run_facts(
     ranks, judged = job.ranks, job.late[0] if job.late else _slowest(job.ranks)
     chosen = ranks[judged]
     trace = chosen.trace
-    properties = trace.properties if trace else None
-    name = device or (properties.name if properties else None)
     meta = chosen.record.meta if chosen.record else None
     mode = chosen.mode
+    spec = _spec(trace, device)
     return Facts(
         mode="gpu" if mode == "gpu" else "cpu" if mode == "cpu" else "steps",
         steps=chosen.steps,
@@ -70,17 +72,24 @@ def run_facts(
         allocator=trace.allocator if trace else None,
         math=trace.math if trace else None,
         chains=trace.chains if trace else None,
-        comm=trace.comm if trace else None,
+        comm=_with_links(trace.comm, spec) if trace and trace.comm else None,
         stalls=chosen.stalls,
         cold=trace.cold if trace else None,
         device_events_missing=trace.device_events_missing if trace else False,
-        spec=lookup(name, properties.memory_bytes if properties else None) if name else None,
+        spec=spec,
         kernels=trace.kernels if trace else (),
         memory=_memory(trace),
         samples=chosen.samples,
         trace_read=trace is not None,
         doubts=tuple(_doubts(chosen)),
     )
+
+
+def _spec(trace: TraceFacts | None, device: str | None) -> DeviceSpec | None:
+    """Peaks of the device the user named, else of the trace's; ``None`` where it is not in the table."""
+    properties = trace.properties if trace else None
+    name = device or (properties.name if properties else None)
+    return lookup(name, properties.memory_bytes if properties else None) if name else None
 
 
 def _memory(trace: TraceFacts | None) -> Memory:
@@ -109,10 +118,25 @@ def _slowest(ranks: Sequence[RankFacts]) -> int:
 
 def _communication(job: Job, trace: TraceFacts | None) -> Communication | None:
     """What all ranks' collectives say, with what the judged rank's say by themselves."""
+    parallelism = trace.parallelism if trace else ()
     if job.communication is None:
-        return None
+        return Communication(parallelism=parallelism) if parallelism else None
     ratio = trace.comm.unclassified_ratio if trace and trace.comm else None
-    return revise(job.communication, unclassified_ratio=ratio)
+    return revise(job.communication, unclassified_ratio=ratio, parallelism=parallelism)
+
+
+def _with_links(comm: CommFacts, spec: DeviceSpec | None) -> CommFacts:
+    """The table of collectives with the share of the link's peak they reach, where a group fits beside one switch."""
+    peak = spec.link_gb_per_s if spec else None
+    if not peak:
+        return comm
+    table = tuple(
+        revise(row, link_ratio=row.bus_bytes_per_s / (peak * 1e9))
+        if row.bus_bytes_per_s is not None and row.group_size is not None and row.group_size <= ONE_SWITCH
+        else row
+        for row in comm.table
+    )
+    return replace(comm, table=table)
 
 
 def _cores(ranks: Sequence[RankFacts], meta: RankMeta | None) -> float | None:

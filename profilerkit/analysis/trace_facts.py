@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profilerkit.analysis.communication.comm_facts import comm_facts
+from profilerkit.analysis.communication.comm_facts import EXPOSED, comm_facts
 from profilerkit.analysis.communication.log import CollectiveLog, collective_log
+from profilerkit.analysis.communication.parallelism import parallelism_of
 from profilerkit.analysis.communication.registry import Registry, built_in
 from profilerkit.analysis.device import device_window
 from profilerkit.analysis.facts import (
@@ -29,6 +30,7 @@ from profilerkit.analysis.memory import memory_of
 from profilerkit.analysis.partition import Partition, busiest_device, judged_device_rows, partition
 from profilerkit.analysis.runtime_calls import allocator_facts, cold_facts, sync_facts
 from profilerkit.analysis.steps import TraceSteps, find_steps
+from profilerkit.model.communication import Parallelism
 from profilerkit.model.report import Kernel, Memory
 from profilerkit.model.step import DeviceWindow
 from profilerkit.trace.columns import Category, Damage, DeviceProperties, TraceColumns, TraceMeta
@@ -62,6 +64,7 @@ class TraceFacts:
     chains: ChainFacts | None
     comm: CommFacts | None
     collectives: CollectiveLog | None
+    parallelism: tuple[Parallelism, ...]
     cold: ColdFacts | None
     device_events_missing: bool
     kernels: tuple[Kernel, ...]
@@ -120,6 +123,7 @@ def trace_facts(
         chains=chain_facts(columns, kinds, run_rows, window) if on_gpu else None,
         comm=comm_facts(columns, kinds.communication, window, collectives, parts, device=device),
         collectives=collectives,
+        parallelism=parallelism_of(columns, collectives, parts.segments.only(*EXPOSED), window),
         cold=cold_facts(columns, names, steps, union(columns.ts_ns[ran], columns.end_ns[ran])) if on_gpu else None,
         device_events_missing=not on_gpu and _used_a_device(columns),
         kernels=largest(

@@ -41,11 +41,17 @@ class Parallelism(msgspec.Struct, frozen=True, kw_only=True):
         name: the dimension.
         size: ranks in it; ``None`` when unknown.
         evidence: what in the trace says so.
+        micro_batches: of a pipeline, per step; ``None`` when unknown.
+        bubble_share: of a pipeline, exposed point-to-point time / step; ``None`` when it was not measured.
+        schedule_share: of a pipeline, what its schedule leaves idle: (p - 1) / (m + p - 1); ``None`` when unknown.
     """
 
     name: ParallelName
     size: int | None
     evidence: str
+    micro_batches: int | None = None
+    bubble_share: float | None = None
+    schedule_share: float | None = None
 
 
 class Communication(msgspec.Struct, frozen=True, kw_only=True):

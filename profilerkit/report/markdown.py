@@ -18,6 +18,7 @@ _RESERVE_BYTES = 120
 # How many characters a name or sentence keeps; the first limit that fits is used. Ordinary text never meets one.
 _TEXT_LIMITS = (600, 200, 100, 50)
 _CODE_LINES = 12
+_LEDGER_ROWS = 8
 
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;", "@": "@\u200b"}
 _ESCAPED = re.compile(r"[\\`*_\[\]~#$]")
@@ -116,6 +117,12 @@ def _parts_table(view: View) -> list[str]:
 def _details(view: View) -> Iterator[tuple[str, list[str], int]]:
     """Sections in order of use: summary, lines, and how many lines at least make sense (a table's head and a row)."""
     yield "Where the step goes", _parts_table(view), 3
+    if view.waiting:
+        yield "Who waits for whom", [f"- {_prose(line, 300)}" for line in view.waiting], 1
+    if view.ledger is not None:
+        numbers = view.ledger.columns[view.ledger.text_columns :]
+        shown = [[_plain(cell) for cell in row] for row in view.ledger.rows[:_LEDGER_ROWS]]
+        yield "Waiting by rank", _table(view.ledger.columns, shown, numbers), 3
     for card in view.changes:
         if card.code and len(card.code.splitlines()) <= _CODE_LINES:
             yield f"Code for {card.rule}", _fence(card.code), 10_000

@@ -177,6 +177,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[RankRow, ...]
     ranks_caption: str
     ranks_more: str
+    waiting: tuple[str, ...]
+    ledger: Table | None
     memory: tuple[Fact, ...]
     memory_used: float | None
     kernels: Table | None

@@ -1,6 +1,6 @@
-"""The deeper sections: memory, kernels, communication, trust, run details."""
+"""The deeper sections: memory, kernels, trust, run details."""
 
-from profilerkit.model.report import Collective, Report
+from profilerkit.model.report import Report
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.records import Fact, SignalRow, Table
 from profilerkit.report.wording import STATE_WORDS, listed, plural, share_text
@@ -70,40 +70,6 @@ def kernel_table(report: Report) -> Table | None:
     )
     columns = ("Kernel", "Kind", "Calls", "Total", "Median", "Share")
     return Table(caption, columns, rows, 2, _rest(len(report.kernels), len(rows), "kernel"))
-
-
-def _collective_cells(row: Collective) -> tuple[str, ...]:
-    return (
-        inert(row.name),
-        inert(row.dtype or "not recorded", 20),
-        format_count(row.count),
-        "not recorded" if row.group_size is None else format_count(row.group_size),
-        "not recorded" if row.bytes is None else format_bytes(row.bytes),
-        format_ns(row.total_ns),
-        format_ns(row.exposed_ns),
-    )
-
-
-def collective_table(report: Report) -> Table | None:
-    """The collectives with most exposed time; columns that nothing recorded are left out."""
-    if not report.collectives:
-        return None
-    top = sorted(report.collectives, key=lambda row: (-row.exposed_ns, -row.total_ns))[:_TOP_ROWS]
-    columns = ("Collective", "Type", "Calls", "Ranks", "Bytes", "Total", "Exposed")
-    known = {
-        "Type": any(row.dtype is not None for row in top),
-        "Ranks": any(row.group_size is not None for row in top),
-        "Bytes": any(row.bytes is not None for row in top),
-    }
-    keep = [index for index, column in enumerate(columns) if known.get(column, True)]
-    rows = tuple(tuple(cells[index] for index in keep) for cells in map(_collective_cells, top))
-    return Table(
-        "Exposed: no compute kernel ran at the same time.",
-        tuple(columns[index] for index in keep),
-        rows,
-        2 if known["Type"] else 1,
-        _rest(len(report.collectives), len(rows), "collective"),
-    )
 
 
 def window_table(report: Report) -> Table | None:

@@ -12,6 +12,8 @@ from profilerkit.report.view import build
 MIN_WIDTH = 40
 # In fewer columns a table with sentences in it cannot be read.
 _NARROW = 60
+# Ranks shown of those that cause waiting.
+_LEDGER_ROWS = 8
 
 _STYLES: dict[Tone, str] = {
     "high": "bold red",
@@ -172,6 +174,19 @@ def _change(page: _Page, number: int, card: Card) -> None:
     page.line((f"Evidence: {ids}", "dim"), indent=3)
 
 
+def _ranks(page: _Page, view: View) -> None:
+    if not view.waiting:
+        return
+    page.blank()
+    page.line(("Who waits for whom", "bold"))
+    for line in view.waiting:
+        page.line((line.replace("`", ""), ""))
+    if view.ledger is not None and page.width >= _NARROW:
+        names = view.ledger.columns
+        rows = [[(cell, "") for cell in row] for row in view.ledger.rows[:_LEDGER_ROWS]]
+        page.table([(name, index >= view.ledger.text_columns) for index, name in enumerate(names)], rows)
+
+
 def _changes(page: _Page, view: View) -> None:
     page.blank()
     page.line((view.change_heading, "bold"))
@@ -222,6 +237,7 @@ def render(report: Report, *, width: int = 80, colour: bool = False, ascii_only:
     page = _Page(width, colour, ascii_only)
     _verdict(page, view)
     _parts(page, view)
+    _ranks(page, view)
     _changes(page, view)
     _others(page, view)
     _scope(page, view)

@@ -1,7 +1,7 @@
 """Report to view: the one place that decides what is said, in which order, with which numbers."""
 
 from profilerkit.model.report import Report
-from profilerkit.report import breakdown, sections, wording
+from profilerkit.report import breakdown, communication, sections, wording
 from profilerkit.report.findings import cards_of, others_of, outcome_groups
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.records import View
@@ -37,10 +37,12 @@ def build(report: Report) -> View:
         ranks=breakdown.rank_rows(report),
         ranks_caption=breakdown.ranks_caption(report),
         ranks_more=breakdown.ranks_more(report),
+        waiting=communication.waiting_lines(report),
+        ledger=communication.ledger_table(report),
         memory=sections.memory_facts(report),
         memory_used=sections.memory_used(report),
         kernels=sections.kernel_table(report),
-        collectives=sections.collective_table(report),
+        collectives=communication.collective_table(report),
         windows=sections.window_table(report),
         trust=sections.trust_facts(report),
         signals=sections.signal_rows(report),
@@ -49,7 +51,7 @@ def build(report: Report) -> View:
         outcomes=outcome_groups(report),
         rule_count=wording.rule_count(report.outcomes),
         other_outcomes=wording.other_outcomes(report.outcomes),
-        run=sections.run_facts(report),
+        run=(*sections.run_facts(report), *communication.parallel_facts(report)),
         loader=sections.loader_facts(report),
         versions=sections.mapping_facts(report.run.versions),
         settings=sections.mapping_facts(report.run.settings),

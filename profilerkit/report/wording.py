@@ -37,6 +37,7 @@ DETAIL_WORDS = {
     "bandwidth": "bandwidth",
     "capacity": "capacity",
     "latency": "latency",
+    "imbalance": "uneven work",
     "no-overlap": "no overlap",
     "launch": "kernel launches",
     "python": "Python code",

@@ -1,6 +1,7 @@
 """Facts to findings: one rule per file, listed here."""
 
 from profilerkit.rules.comm.exposed_collectives import ExposedCollectives
+from profilerkit.rules.comm.late_rank import LateRank
 from profilerkit.rules.compute.fp32_matmul import Fp32Matmul
 from profilerkit.rules.compute.hollow_utilisation import HollowUtilisation
 from profilerkit.rules.compute.pointwise_chain import PointwiseChain
@@ -17,6 +18,7 @@ from profilerkit.rules.run.unsteady_window import UnsteadyWindow
 #: Every built-in rule, sorted by code.
 RULES: tuple[Rule, ...] = (
     ExposedCollectives(),
+    LateRank(),
     Fp32Matmul(),
     PointwiseChain(),
     HollowUtilisation(),

@@ -74,7 +74,8 @@ class Damage:
 class TraceMeta:
     """What the file says beside its events; ``None`` means it does not say.
 
-    ``devices`` are the ``deviceProperties`` records with the keys the analysis uses.
+    ``devices`` are the ``deviceProperties`` records with the keys the analysis uses, ``groups`` the process groups that
+    this rank is a member of.
     """
 
     path: str
@@ -86,6 +87,17 @@ class TraceMeta:
     devices: tuple["DeviceProperties", ...] = ()
     recorded: frozenset[str] = frozenset()  # of: record_shapes, with_stack, profile_memory, with_flops, with_modules
     versions: dict[str, str] = field(default_factory=dict)
+    groups: tuple["ProcessGroup", ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGroup:
+    """One entry of ``pg_config``. ``ranks`` are its members in their order, left out of large groups."""
+
+    name: str
+    description: str
+    size: int
+    ranks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

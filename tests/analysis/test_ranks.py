@@ -68,6 +68,73 @@ def test_a_rank_without_a_trace_does_not_pass_for_one_that_never_communicates(tm
     assert facts.waiting_share is None
 
 
+def test_of_ranks_that_only_timers_saw_the_one_that_waits_longest_for_data_is_told(tmp_path):
+    # Trained together, all take equally long; the slowest of them would be anybody.
+    logs = [Log().steps(20, 1_000 + 5 * (rank == 0), wait=300 if rank == 2 else 20) for rank in range(4)]
+    records = read_run(write_run(tmp_path / "run", logs)).ranks
+    facts = run_facts([rank_facts(f"rank_{rank:05d}", None, record) for rank, record in enumerate(records)])
+    assert (facts.rank.rank, facts.waiting_share) == (2, None)
+    even = [Log().steps(20, 1_000 + 5 * (rank == 3), wait=20) for rank in range(4)]
+    records = read_run(write_run(tmp_path / "even", even)).ranks
+    facts = run_facts([rank_facts(f"rank_{rank:05d}", None, record) for rank, record in enumerate(records)])
+    assert facts.rank.rank == 3
+
+
+def test_the_trust_notes_say_how_ranks_were_matched():
+    facts = run_facts([rank_of(trace) for trace in late_rank()])
+    assert facts.trust.notes[0] == (
+        "8 of 8 collectives were matched across ranks by order; their ends agree within 0 ns (median)."
+    )
+    assert [(rank.last, rank.matched, rank.clock_offset_ns) for rank in facts.ranks] == [
+        (0, 6, 0), (0, 6, 0), (6, 6, 0), (0, 6, 0)
+    ]  # fmt: skip
+
+
+def test_one_rank_of_several_is_said_to_show_no_waiting():
+    facts = run_facts([rank_of(late_rank()[0])])
+    assert "One rank of 4 was read: waiting for another rank and transfer cannot be told apart." in facts.trust.notes
+    assert facts.communication.matched == 0
+
+
+def test_missing_ranks_may_be_the_ones_that_come_last():
+    facts = run_facts([rank_of(trace) for trace in late_rank()[:3]])
+    assert any("whoever came last may be one of them" in note for note in facts.trust.notes)
+    assert facts.rank.rank == 2
+
+
+def test_the_divided_parts_of_a_run_with_timers_still_sum_to_its_step(tmp_path):
+    traces = late_rank(ranks=2, late=1)
+    logs = [Log().steps(20, 1_660), Log().steps(20, 1_660)]
+    records = read_run(write_run(tmp_path / "run", logs, traces=dict(enumerate(traces)))).ranks
+    ranks = [rank_facts(f"rank_{i:05d}", trace.facts(), records[i]) for i, trace in enumerate(traces)]
+    facts = run_facts(ranks)
+    assert facts.rank.rank == 1
+    waiting = {part.part: part for part in facts.ranks[0].breakdown}
+    assert waiting["comm.skew"].source == "derived"
+    assert waiting["comm.skew"].share == pytest.approx(600 / 1_660, abs=0.01)
+    for rank in facts.ranks:
+        assert sum(part.share for part in rank.breakdown) == pytest.approx(1.0)
+
+
+def test_bandwidth_is_compared_with_the_link_of_a_known_device_within_one_host():
+    v100 = {"id": 0, "name": "Tesla V100-SXM2-32GB"}
+    traces = [training(8, comm=400, rank=rank, world_size=2, devices=(v100,)) for rank in range(2)]
+    (row,) = run_facts([rank_of(trace) for trace in traces]).comm.table
+    assert row.link_ratio == pytest.approx(row.bus_bytes_per_s / 150e9)
+    assert row.bus_bytes_per_s == pytest.approx((1 << 22) * 4 / 400e-6)
+    large = [trace.changed(in_a_group_of(16)) for trace in traces]
+    assert run_facts([rank_of(trace) for trace in large]).comm.table[0].link_ratio is None
+
+
+def in_a_group_of(size):
+    def change(event):
+        if "Group size" in event["args"]:
+            event["args"]["Group size"] = size
+        return event
+
+    return change
+
+
 def test_missing_ranks_are_counted_against_the_size_of_the_job():
     facts = run_facts([rank_of(trace) for trace in late_rank(ranks=4)[:3]])
     assert (facts.world_size, facts.missing_ranks) == (4, 1)

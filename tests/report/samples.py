@@ -2,6 +2,7 @@
 
 import random
 
+from profilerkit.model.communication import Communication, LateRank, Parallelism
 from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Saving
 from profilerkit.model.report import Collective, Kernel, Memory, Report
 from profilerkit.model.run import Loader, Run, Series, Signal, Trust
@@ -518,6 +519,12 @@ def multi_rank(count=64, late=5):
                 step_ns=int(174 * MS * rng.uniform(0.99, 1.01)),
                 device="NVIDIA H100 80GB HBM3",
                 device_window=window(1 + number / 500),
+                last=110 if number == late else 0,
+                matched=120,
+                caused_ns=58 * MS * (count - 1) * 118 if number == late else number * MS,
+                waited_ns=0 if number == late else 58 * MS * 118,
+                clock_offset_ns=0 if not number else (-1) ** number * number * 1_000,
+                clock_residual_ns=None if not number else 12_000,
             )
         )
     base = input_bound()
@@ -547,6 +554,39 @@ def multi_rank(count=64, late=5):
             ranks=tuple(range(count)),
             devices=("NVIDIA H100 80GB HBM3",),
             batch_size=4,
+        ),
+        communication=Communication(
+            matched=120,
+            of=124,
+            by="sequence",
+            residual_ns=12_000,
+            steps=118,
+            waited_ns=58 * MS * (count - 1) * 118,
+            time_ns=61 * MS * count * 118,
+            late=(
+                LateRank(
+                    rank=late,
+                    origin=f"rank_{late:05d}",
+                    share=0.97,
+                    last=110,
+                    of=120,
+                    cause="input.wait",
+                    cause_ns=57 * MS,
+                    waited_ns=58 * MS,
+                    coverage=0.98,
+                ),
+            ),
+            parallelism=(
+                Parallelism(name="sharded data", size=8, evidence="FullyShardedDataParallel.forward"),
+                Parallelism(
+                    name="pipeline",
+                    size=4,
+                    evidence="process group mesh_pp",
+                    micro_batches=8,
+                    bubble_share=0.31,
+                    schedule_share=3 / 11,
+                ),
+            ),
         ),
     )
 
@@ -619,6 +659,10 @@ def hostile(name=HOSTILE):
             step_ns=None,
             device=name,
             device_window=window(),
+            last=1,
+            matched=2,
+            caused_ns=5,
+            waited_ns=5,
         )
         for number in range(3)
     )
@@ -640,7 +684,19 @@ def hostile(name=HOSTILE):
         ranks=ranks,
         outcomes=(Outcome(rule=name, name=name, summary=name, status="fired", findings=(finding,) * 4), *rest),
         kernels=(Kernel(name=name, kind=name, count=1, total_ns=5, median_ns=5, share=0.1),),
-        collectives=(Collective(name=name, count=1, total_ns=5, exposed_ns=1, dtype=name),),
+        collectives=(Collective(name=name, count=1, total_ns=5, exposed_ns=1, dtype=name, kind=name),),
+        communication=Communication(
+            matched=1,
+            of=2,
+            by="order",
+            late=(
+                LateRank(
+                    rank=None, origin=name, share=0.9, last=1, of=2, cause=name, cause_ns=1, waited_ns=1, coverage=0.7
+                ),
+            ),
+            problems=(name,),
+            parallelism=(Parallelism(name="expert", size=None, evidence=name),),
+        ),
         memory=Memory(allocator_calls_per_step=1.5),
         trust=Trust(mode="cpu", signals=(Signal(name=name, state="missing", reason=name, hint=name),), notes=(name,)),
         run=run(

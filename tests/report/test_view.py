@@ -237,7 +237,7 @@ def test_columns_that_nothing_recorded_are_left_out():
     report = SAMPLES["input_bound"]()
     bare = tuple(msgspec.structs.replace(row, bytes=None, dtype=None, group_size=None) for row in report.collectives)
     table = view.build(msgspec.structs.replace(report, collectives=bare)).collectives
-    assert table.columns == ("Collective", "Calls", "Total", "Exposed")
+    assert table.columns == ("Collective", "Kind", "Calls", "Total", "Exposed")
     assert "not recorded" in view.build(report).collectives.rows[1]
 
 

@@ -15,9 +15,10 @@ from profilerkit.analysis.facts import (
     SyncFacts,
 )
 from profilerkit.hardware.lookup import lookup
+from profilerkit.model.communication import Communication, LateRank
 from profilerkit.model.report import Collective
 from profilerkit.model.run import Loader, Series, Trust
-from profilerkit.model.step import Steps
+from profilerkit.model.step import PARTS, Rank, Steps
 from profilerkit.rules import RULES
 from profilerkit.rules.rule import SMALLEST_SAVING, Fired, MissingData, NotApplicable, Passed
 from profilerkit.rules.runner import run_rules
@@ -69,6 +70,29 @@ def communicating(share, *, overlap=0.5, small=0.0, alone=0.5):
         table=(Collective(name="allreduce", count=80, total_ns=1, exposed_ns=1),),
     )
     return facts({"comm.other": share}, comm=comm, world_size=1)
+
+
+def late(share, *, cause="over.python", jitter=0.01, coverage=0.9, others=(), **changes):
+    """Ranks of which the judged one, rank 2, makes the others wait for ``share`` of the step."""
+    found = LateRank(
+        rank=2,
+        origin="rank2.json",
+        share=0.93,
+        last=18,
+        of=31,
+        cause=cause,
+        cause_ns=round(coverage * share * STEP_NS) if cause else None,
+        waited_ns=round(share * STEP_NS),
+        coverage=coverage,
+    )
+    matched = Communication(
+        matched=31, of=32, by="order", residual_ns=19_000, steps=20, late=(found, *others) if share else ()
+    )
+    ranks = tuple(
+        Rank(rank=rank, origin=f"rank{rank}.json", breakdown=(), busy_ratio=0.9, step_ns=STEP_NS) for rank in range(4)
+    )
+    known = {"ranks": ranks, "judged_rank": 2, "world_size": 4, "missing_ranks": 0, "communication": matched, **changes}
+    return facts(waiting_share=share or None, jitter_share=jitter if share else None, **known)
 
 
 def fp32(share, *, tensor=0.0, major=8, spec=A100):
@@ -143,6 +167,7 @@ def cold(share, steady=20):
 
 FIRES = {
     "CO001": communicating(0.2),
+    "CO003": late(0.3),
     "CP001": fp32(0.5),
     "CP004": chained(0.5),
     "CP008": utilised(0.95, 0.3),
@@ -157,6 +182,7 @@ FIRES = {
 }
 PASSES = {
     "CO001": communicating(0.01),
+    "CO003": late(0.0),
     "CP001": fp32(0.02),
     "CP004": chained(0.05),
     "CP008": utilised(0.95, 0.9),
@@ -171,6 +197,7 @@ PASSES = {
 }
 MISSING = {
     "CO001": timers_only(world_size=4),
+    "CO003": timers_only(world_size=4),
     "CP001": fp32(0.5, major=None),
     "CP008": replace(timers_only(), device=None),
     "IN001": replace(waiting(0.4), input=None),
@@ -185,6 +212,7 @@ MISSING = {
 }
 NOT_APPLICABLE = {
     "CO001": facts(),
+    "CO003": facts(),
     "CP001": on_host(),
     "CP004": on_host(),
     "CP008": on_host(),
@@ -291,6 +319,7 @@ def test_a_finding_says_what_was_seen_what_to_do_and_how_to_check_it(code):
     ("code", "text"),
     [
         ("CO001", "16-bit"),
+        ("CO003", "only this rank runs"),
         ("CP001", '"highest" → "high"'),
         ("CP004", "torch.compile fuses each chain"),
         ("IN001", "num_workers 4 → 7"),
@@ -368,6 +397,94 @@ def test_one_rank_of_several_cannot_tell_transfer_from_waiting():
 
 def test_a_run_of_one_rank_without_a_trace_has_no_collectives_to_miss():
     assert ended("CO001", timers_only(world_size=1)) is NotApplicable
+
+
+def test_waiting_for_another_rank_is_no_communication_that_could_be_hidden():
+    known = replace(communicating(0.3), parts=parts({"comm.bw": 0.03, "comm.skew": 0.27, "compute.math": 0.7}))
+    assert ended("CO001", known) is Passed
+    found = finding("CO001", replace(known, parts=parts({"comm.bw": 0.2, "comm.skew": 0.3, "compute.math": 0.5})))
+    assert found.saving.high == pytest.approx(0.2)
+    assert "cannot be told apart" not in found.why
+
+
+def test_transfers_at_the_latency_floor_are_joined_and_a_single_one_is_left_alone():
+    lat = parts({"comm.lat": 0.2, "comm.bw": 0.1, "compute.math": 0.7})
+    known = replace(communicating(0.3, overlap=0.0), parts=lat)
+    found = finding("CO001", known)
+    assert (found.detail, found.saving.expected) == ("latency", pytest.approx(0.3 * 3 / 4))  # 4 messages → 1
+    assert ended("CO001", replace(known, comm=replace(known.comm, per_step=1.0))) is Passed
+
+
+# CO003
+
+
+@pytest.mark.parametrize(
+    ("cause", "bound", "detail"),
+    [
+        ("input.wait", "input-bound", "wait"),
+        ("input.prep", "input-bound", "prep"),
+        ("compute.membw", "compute-bound", "imbalance"),
+        ("mem.alloc", "memory-bound", "capacity"),
+        ("over.python", "overhead-bound", "python"),
+        ("over.dispatch", "overhead-bound", "launch"),
+        ("over.gc", "overhead-bound", "gc"),
+        ("sync.drain", "overhead-bound", "sync"),
+        ("other.ckpt", "overhead-bound", "checkpoint"),
+        ("warm.compile", "overhead-bound", "compile"),
+    ],
+)
+def test_a_late_rank_is_bound_by_what_makes_it_late(cause, bound, detail):
+    found = finding("CO003", late(0.3, cause=cause))
+    assert (found.bound, found.detail, found.rank) == (bound, detail, 2)
+
+
+def test_every_part_that_can_be_a_cause_has_a_remedy():
+    for part in PARTS:
+        if not part.startswith(("comm.", "idle.", "other.prof")):
+            assert finding("CO003", late(0.3, cause=part)).fix, part
+
+
+def test_lateness_without_a_cause_is_called_unattributed_and_bounds_nothing():
+    found = finding("CO003", late(0.3, cause=None, coverage=0.4))
+    assert (found.bound, found.fix, found.confidence) == (None, None, "medium")
+    assert "unattributed" in found.why
+    assert "with_stack=True" in found.confirm
+
+
+def test_what_the_cause_leaves_unexplained_is_said():
+    assert "10 % is unattributed" in finding("CO003", late(0.3, coverage=0.9)).why
+    assert "unattributed" not in finding("CO003", late(0.3, coverage=1.0)).why
+
+
+def test_the_jitter_that_would_be_left_is_not_saved():
+    saving = finding("CO003", late(0.3, jitter=0.1)).saving
+    assert (saving.expected, saving.high) == (pytest.approx(0.2), pytest.approx(0.3))
+
+
+def test_two_ranks_that_are_late_together_are_both_named():
+    second = LateRank(rank=5, origin="x", share=0.4, last=3, of=9, cause=None, cause_ns=None, waited_ns=1, coverage=0.0)
+    assert finding("CO003", late(0.3, others=(second,))).title == (
+        "The other ranks wait 30.0 ms of every step for rank 2 and rank 5"
+    )
+
+
+def test_a_late_rank_of_a_job_that_was_not_read_whole_is_told_with_less_confidence():
+    assert finding("CO003", late(0.3)).confidence == "high"
+    assert finding("CO003", late(0.3, missing_ranks=3)).confidence == "medium"
+
+
+@pytest.mark.parametrize(
+    ("known", "result"),
+    [
+        (late(0.3, communication=None), NotApplicable),
+        (late(0.3, communication=Communication()), MissingData),
+        (facts(world_size=8, communication=Communication()), MissingData),
+        (facts(world_size=1, communication=Communication()), NotApplicable),
+    ],
+    ids=["no collective", "unmatched", "one of eight", "alone"],
+)
+def test_nobody_is_late_where_the_collectives_say_nothing(known, result):
+    assert ended("CO003", known) is result
 
 
 # CP001

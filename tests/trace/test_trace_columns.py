@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_recipes import plain, span, write
 
-from profilerkit.trace.columns import Category, CollectiveArgs, DeviceProperties, Wanted
+from profilerkit.trace.columns import Category, CollectiveArgs, DeviceProperties, ProcessGroup, Wanted
 from profilerkit.trace.readers import read_trace
 
 
@@ -284,12 +284,30 @@ def test_metadata_is_read(read):
         {"deviceProperties": "x", "distributedInfo": [], "baseTimeNanoseconds": "soon", "host_name": 5},
         {"deviceProperties": [5, None], "distributedInfo": {"rank": None, "world_size": "many", "backend": 3}},
         {"distributedInfo": {"rank": -1, "backend": "undefined"}},
+        {"distributedInfo": {"pg_config": "x"}},
+        {"distributedInfo": {"pg_config": [5, None, "x"]}},
     ],
 )
 def test_odd_metadata_is_unknown(read, fields):
     meta = read([span()], **fields).meta
     assert (meta.rank, meta.world_size, meta.backend, meta.host, meta.base_time_ns) == (None,) * 5
-    assert meta.devices == ()
+    assert (meta.devices, meta.groups) == ((), ())
+
+
+def test_process_groups_are_read_and_only_small_ones_with_their_members(read):
+    found = [
+        {"pg_name": "0", "pg_desc": "default_pg", "pg_size": 300, "ranks": list(range(300))},
+        {"pg_name": 7, "pg_desc": "mesh_tp", "pg_size": 2, "ranks": [4, 5]},
+        {"pg_name": None, "pg_desc": 3, "ranks": [1, "x", -1]},
+    ]
+    meta = read([span()], distributedInfo={"rank": 0, "pg_config": found}).meta
+    assert meta.groups == (
+        ProcessGroup("0", "default_pg", 300),
+        ProcessGroup("7", "mesh_tp", 2, (4, 5)),
+        ProcessGroup("", "", 1, (1,)),
+    )
+    many = read([span()], distributedInfo={"pg_config": found[1:2] * 10_000}).meta
+    assert len(many.groups) == 256
 
 
 HOSTILE = [

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from profilerkit.analysis.intervals import I64
 
@@ -13,12 +14,13 @@ FEWEST_COMMON = 3
 #: Share of the collectives that must have the same name and size on both ranks.
 SAME_LABELS = 0.9
 #: Ends of one collective differ by 5 to 50 µs on a device when aligned, by 7 ms and more when not (real four-rank
-#: sets); over gloo on a busy host by up to 2 ms, a seventh of the transfer.
+#: sets). Over gloo on a busy host they differ by up to 2 ms, a seventh of the transfer: so much is taken only where the
+#: clocks agree as well by themselves.
 MOST_RESIDUAL_NS = 1_000_000
 MOST_RESIDUAL_RATIO = 0.25
 #: Equal steps make a shift by a whole step fit nearly as well: within this factor, and this time, of the best residual
-#: the shift with the clocks closest together counts.
-TIE_RATIO, TIE_NS = 2.0, 20_000
+#: the shift with the clocks closest together counts. The time is what rounding to microseconds does.
+TIE_RATIO, TIE_NS = 2.0, 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class Sequence:
         end: ns on a clock that is roughly common to the ranks.
         duration: ns.
         label: what must be the same on all members: id of name and size.
+        together: bool, whether all members leave it together; the root of a broadcast goes when it has sent.
         number: the process group's own number, ascending; ``None`` where the trace has none.
     """
 
@@ -37,6 +40,7 @@ class Sequence:
     end: I64
     duration: I64
     label: I64
+    together: npt.NDArray[np.bool_]
     number: I64 | None
 
 
@@ -70,7 +74,7 @@ def fit(first: Sequence, other: Sequence, offset_ns: int | None, *, comparable: 
     """
     if first.number is not None and other.number is not None:
         _, a, b = np.intersect1d(first.number, other.number, assume_unique=True, return_indices=True)
-        return _fit(first, other, a, b, 0, offset_ns)
+        return _fit(first, other, a, b, 0, offset_ns, comparable=comparable)
     return _fit_by_order(first, other, offset_ns, comparable=comparable)
 
 
@@ -82,7 +86,7 @@ def _fit_by_order(first: Sequence, other: Sequence, offset_ns: int | None, *, co
         if high - low < least:
             continue
         a = np.arange(low, high)
-        found = _fit(first, other, a, a - shift, shift, offset_ns)
+        found = _fit(first, other, a, a - shift, shift, offset_ns, comparable=comparable)
         if found is not None:
             fits.append(found)
     if not fits:
@@ -98,15 +102,21 @@ def _fewest(offset_ns: int | None) -> int:
     return FEWEST_COMMON if offset_ns is None else 1
 
 
-def _fit(first: Sequence, other: Sequence, a: I64, b: I64, shift: int, offset_ns: int | None) -> Fit | None:
+def _fit(
+    first: Sequence, other: Sequence, a: I64, b: I64, shift: int, offset_ns: int | None, *, comparable: bool
+) -> Fit | None:
     """The fit when ``first[a]`` and ``other[b]`` are the same collectives."""
     same = first.label[a] == other.label[b]
     if len(a) < _fewest(offset_ns) or same.mean() < SAME_LABELS:
         return None
     a, b = a[same], b[same]
+    joint = first.together[a] & other.together[b]
+    if joint.sum() < _fewest(offset_ns):
+        return None
+    a, b = a[joint], b[joint]
     apart = other.end[b] - first.end[a]
     offset = round(float(np.median(apart - apart[0]))) + int(apart[0]) if offset_ns is None else offset_ns
     residual = round(float(np.median(np.abs(apart - offset))))
     shorter = float(np.median(np.minimum(first.duration[a], other.duration[b])))
-    limit = max(MOST_RESIDUAL_NS, MOST_RESIDUAL_RATIO * shorter)
-    return Fit(shift, offset, residual, len(a), residual <= limit)
+    blurred = comparable and max(residual, abs(offset)) <= MOST_RESIDUAL_RATIO * shorter
+    return Fit(shift, offset, residual, int(same.sum()), residual <= MOST_RESIDUAL_NS or blurred)

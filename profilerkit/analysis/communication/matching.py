@@ -13,6 +13,8 @@ from profilerkit.analysis.intervals import I64
 
 #: Kinds whose members all move the same bytes, so that a difference in size is a difference in the collective.
 _SAME_SIZE = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
+#: Kinds in which some member may leave before the others have all they need.
+_ONE_SIDED = ("broadcast", "reduce", "gather", "scatter")
 #: Collectives of one number that are told apart by their order (coalesced ones share a number).
 _PER_NUMBER = 64
 #: Ranks that a rank is compared with before it is taken for one of another group.
@@ -172,7 +174,8 @@ def _sequence(log: CollectiveLog, rows: I64, label: I64, delta: int) -> Sequence
         first = np.searchsorted(own, own, side="left")
         number = own * _PER_NUMBER + np.minimum(np.arange(len(own)) - first, _PER_NUMBER - 1)
         rows, number = rows[np.r_[True, number[1:] > number[:-1]]], np.unique(number)
-    return Sequence(rows, log.end[rows] + delta, (log.end - log.start)[rows], label[rows], number)
+    together = ~log.is_a(*_ONE_SIDED)[rows]
+    return Sequence(rows, log.end[rows] + delta, (log.end - log.start)[rows], label[rows], together, number)
 
 
 def _is_named(log: CollectiveLog, rows: I64) -> bool:
@@ -183,7 +186,7 @@ def _is_named(log: CollectiveLog, rows: I64) -> bool:
 def _unnumbered(own: Sequence) -> Sequence:
     """The same collectives by time alone."""
     order = np.argsort(own.end - own.duration, kind="stable")
-    return Sequence(own.rows[order], own.end[order], own.duration[order], own.label[order], None)
+    return Sequence(own.rows[order], own.end[order], own.duration[order], own.label[order], own.together[order], None)
 
 
 class _Placing:
@@ -257,7 +260,7 @@ class _Placing:
         elif min(len(members[rank].rows), *(len(own.rows) for own in members.values())) < FEWEST_COMMON:
             why = f"fewer than {FEWEST_COMMON} are in common"
         else:
-            why = "their names or sizes differ"
+            why = "their names or sizes differ, or none of them is left by all ranks together"
         self.problems.append(
             f"The collectives {what} of {self.ranks[rank].name} could not be matched with those of other ranks: {why}."
         )

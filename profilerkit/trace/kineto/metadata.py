@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from profilerkit.trace.columns import DeviceProperties, TraceMeta
+from profilerkit.trace.columns import DeviceProperties, ProcessGroup, TraceMeta
 from profilerkit.trace.kineto.numbers import whole_number
 from profilerkit.trace.strings import printable_text
 
@@ -16,6 +16,8 @@ _KEYS = re.compile(
     + "|".join(_RECORDED)
     + r')"\s*:\s*(?=\S)'
 )
+# Groups that are kept, and members that are kept of one: the order of the members tells stages of a pipeline apart.
+_MOST_GROUPS, _MOST_MEMBERS = 256, 64
 # The record of a rank that could not say its backend.
 _UNKNOWN_BACKENDS = frozenset(("", "undefined"))
 
@@ -81,6 +83,7 @@ def trace_meta(path: str, fields: Mapping[str, object]) -> TraceMeta:
         backend=None if backend in _UNKNOWN_BACKENDS else backend,
         host=_text(fields.get("host_name")) or None,
         devices=_devices(fields.get("deviceProperties")),
+        groups=_groups(distributed.get("pg_config")),
         recorded=frozenset(key for key in _RECORDED if fields.get(key) in (1, "1", "true")),
         versions={
             printable_text(key): printable_text(str(value))
@@ -107,6 +110,27 @@ def _devices(records: object) -> tuple[DeviceProperties, ...]:
             )
         )
     return tuple(devices)
+
+
+def _groups(records: object) -> tuple[ProcessGroup, ...]:
+    groups = []
+    for record in (records if isinstance(records, list) else ())[:_MOST_GROUPS]:
+        if not isinstance(record, dict):
+            continue
+        found = record.get("ranks")
+        members = found if isinstance(found, list) and len(found) <= _MOST_MEMBERS else ()
+        ranks = tuple(number for member in members if (number := _count(member)) is not None)
+        size = _count(record.get("pg_size"))
+        name = record.get("pg_name")
+        groups.append(
+            ProcessGroup(
+                name=printable_text(str(name)) if isinstance(name, str | int) else "",
+                description=_text(record.get("pg_desc")),
+                size=len(ranks) if size is None else size,
+                ranks=ranks,
+            )
+        )
+    return tuple(groups)
 
 
 def _text(value: object) -> str:

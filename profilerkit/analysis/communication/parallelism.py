@@ -1,0 +1,166 @@
+"""How the job is divided: data, shards, tensors, stages, experts, as far as groups and names say so."""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from profilerkit.analysis.communication.log import CollectiveLog, Mask
+from profilerkit.analysis.intervals import I64, Spans, intersect, union
+from profilerkit.model.communication import Parallelism, ParallelName
+from profilerkit.trace.columns import Category, ProcessGroup, TraceColumns
+
+
+@dataclass(frozen=True, slots=True)
+class _Sign:
+    """What shows one dimension.
+
+    Attributes:
+        group: what is searched in the description that the job gave a process group.
+        name: what is searched in the names of annotations, operators and kernels.
+        kinds: collectives that the dimension runs, to tell how many ranks it has.
+    """
+
+    name: ParallelName
+    group: re.Pattern[str]
+    event: re.Pattern[str]
+    kinds: tuple[str, ...]
+
+
+def _word(*words: str) -> re.Pattern[str]:
+    """Any of the words between separators: ``mesh_tp``, ``tp``, ``dp_cp``."""
+    return re.compile(rf"(?:^|[^a-z])(?:{'|'.join(words)})(?:[^a-z]|$)", re.IGNORECASE)
+
+
+_SIGNS = (
+    _Sign(
+        "sharded data",
+        _word("fsdp", "dp_shard", "zero", "shard"),
+        re.compile(r"FullyShardedDataParallel|^FSDP::|DeepSpeedZero"),
+        ("all_gather", "reduce_scatter"),
+    ),
+    _Sign(
+        "data",
+        _word("dp", "ddp", "dp_cp", "data_parallel_group", "data_parallel_group_with_cp", "dp_replicate"),
+        re.compile(r"^DistributedDataParallel\.forward"),
+        ("all_reduce",),
+    ),
+    _Sign(
+        "tensor",
+        _word("tp", "tensor_parallel", "tensor_model_parallel_group"),
+        re.compile(r"(?:To|From)(?:Tensor|Sequence)?(?:Model)?ParallelRegion|ColumnParallel|RowParallel"),
+        ("all_reduce", "all_gather", "reduce_scatter"),
+    ),
+    _Sign(
+        "pipeline",
+        _word("pp", "pipeline", "pipeline_parallel", "pipeline_model_parallel_group"),
+        re.compile(r"^PipelineStage|^PP:\d"),
+        ("send_recv",),
+    ),
+    _Sign(
+        "expert",
+        _word("ep", "expert", "expert_parallel", "expert_model_parallel_group"),
+        re.compile(r"deep_?ep::|dpsk::ep"),
+        ("all_to_all",),
+    ),
+)
+
+
+def parallelism_of(
+    columns: TraceColumns, log: CollectiveLog | None, exposed: Spans, window: Spans
+) -> tuple[Parallelism, ...]:
+    """The dimensions that show; empty where nothing tells.
+
+    A collective alone is no sign: all-gather with reduce-scatter are sharded data as well as sequence parallelism, and
+    all-to-all moves tokens to experts as well as embeddings. Point-to-point transfers are: only stages use them.
+
+    Args:
+        columns: the trace.
+        log: its collectives.
+        exposed: when communication ran that nothing hid.
+        window: the judged steps.
+    """
+    groups = [group for group in columns.meta.groups if group.size > 1]
+    names = _names(columns)
+    found = [entry for sign in _SIGNS if (entry := _dimension(sign, groups, names, log)) is not None]
+    if len(found) == 1 and found[0].size is None and found[0].name in ("data", "sharded data"):
+        found = [Parallelism(name=found[0].name, size=columns.meta.world_size, evidence=found[0].evidence)]
+    return tuple(
+        _with_bubble(entry, log, groups, columns.meta.rank, exposed, window) if entry.name == "pipeline" else entry
+        for entry in found
+    )
+
+
+def _names(columns: TraceColumns) -> list[str]:
+    """Names of annotations, operators and kernels, once each."""
+    rows = columns.is_a(Category.ANNOTATION, Category.CPU_OP, Category.KERNEL)
+    used = np.flatnonzero(np.bincount(columns.name[rows], minlength=len(columns.strings)))
+    return [columns.strings[index] for index in used.tolist()]
+
+
+def _dimension(
+    sign: _Sign, groups: list[ProcessGroup], names: list[str], log: CollectiveLog | None
+) -> Parallelism | None:
+    group = next((group for group in groups if _told_by(group) is sign), None)
+    if group is not None:
+        return Parallelism(name=sign.name, size=group.size, evidence=f"process group {group.description}")
+    name = min((name for name in names if sign.event.search(name)), key=len, default=None)
+    if name is not None:
+        return Parallelism(name=sign.name, size=_size(log, log.is_a(*sign.kinds)) if log else None, evidence=name)
+    if sign.name == "pipeline" and log is not None and log.is_a("send_recv").any():
+        return Parallelism(name=sign.name, size=None, evidence="point-to-point transfers")
+    return None
+
+
+def _told_by(group: ProcessGroup) -> _Sign | None:
+    """The one dimension that a group's description names: ``dp_shard`` is shards, not copies."""
+    return next((sign for sign in _SIGNS if sign.group.search(group.description)), None)
+
+
+def _size(log: CollectiveLog, rows: Mask) -> int | None:
+    """Members of the groups that run these collectives; ``None`` where they are not known, or differ."""
+    sizes = np.unique(log.size[rows & (log.size > 0)])
+    return int(sizes[0]) if len(sizes) == 1 else None
+
+
+def _with_bubble(
+    entry: Parallelism,
+    log: CollectiveLog | None,
+    groups: list[ProcessGroup],
+    rank: int | None,
+    exposed: Spans,
+    window: Spans,
+) -> Parallelism:
+    """The pipeline with its bubble: exposed point-to-point time, and what (p - 1) / (m + p - 1) expects of p stages.
+
+    The number m of micro-batches is told by the receives per step: one each at the ends of the pipeline, two (one of
+    each direction) between. Transfers that were issued together show no receive, and m is unknown.
+    """
+    if log is None:
+        return entry
+    rows = log.is_a("send_recv")
+    spans = intersect(exposed, union(log.start[rows], log.end[rows]))
+    inside = intersect(window, spans)
+    measured = inside.total_ns / window.total_ns if window.total_ns else None
+    group = next((group for group in groups if _SIGNS[3].group.search(group.description)), None)
+    micro = _micro_batches(log, group, rank, window)
+    stages = entry.size
+    return Parallelism(
+        name=entry.name,
+        size=stages,
+        evidence=entry.evidence,
+        micro_batches=micro,
+        bubble_share=measured,
+        schedule_share=(stages - 1) / (micro + stages - 1) if stages and micro else None,
+    )
+
+
+def _micro_batches(log: CollectiveLog, group: ProcessGroup | None, rank: int | None, window: Spans) -> int | None:
+    if group is None or rank not in group.ranks or not len(window):
+        return None
+    receives = np.array([text.lower().startswith("recv") for text in log.names], dtype=np.bool_)[log.title]
+    step = np.searchsorted(window.start, log.start[receives], side="right") - 1
+    per_step: I64 = np.bincount(step[step >= 0], minlength=len(window))
+    count = int(np.median(per_step))
+    between = rank not in (group.ranks[0], group.ranks[-1])
+    return (count // 2 if between else count) or None

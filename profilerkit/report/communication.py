@@ -1,0 +1,194 @@
+"""Ranks and collectives in words: who waits for whom, how that is known, what moved how fast."""
+
+from profilerkit.model.communication import LateRank, Parallelism
+from profilerkit.model.report import Collective, Report
+from profilerkit.model.step import Rank
+from profilerkit.report.inert import SENTENCE_LIMIT, inert
+from profilerkit.report.records import Fact, Table
+from profilerkit.report.wording import listed, part_label, plural, share_text
+from profilerkit.units import format_bytes, format_count, format_ns, format_ratio
+
+_TOP_ROWS = 20
+#: The ledger names the ranks that cause most waiting; of a large job the others cause next to none.
+_LEDGER_ROWS = 32
+
+_MATCHED_BY = {
+    "sequence": "process group and number",
+    "order": "their order",
+    "both": "process group and number, where they have none by their order",
+}
+
+
+def waiting_lines(report: Report) -> tuple[str, ...]:
+    """Who waits for whom and how that is known, one sentence or two each; empty for a single rank."""
+    found = report.communication
+    if found is None or len(report.ranks) < 2:
+        return ()
+    if not found.matched:
+        return (
+            "The ranks' collectives could not be matched, so waiting and transfer cannot be told apart "
+            "and no rank is called late.",
+        )
+    lines = [_late_line(late, report) for late in found.late]
+    if not lines:
+        lines.append("No rank is late beyond accident: what waiting there is comes by turns.")
+    if found.time_ns:
+        share = found.waited_ns / found.time_ns
+        lines.append(
+            f"In {plural(found.steps, 'judged step')} the ranks spent {format_ns(found.time_ns)} together in matched "
+            f"collectives: {format_ratio(share)} waiting for the last to arrive, {format_ratio(1.0 - share)} transfer."
+        )
+    shift = f", captures starting up to {plural(found.most_shift, 'collective')} apart" if found.most_shift else ""
+    within = f"; ends agree within {format_ns(found.residual_ns)} (median)" if found.residual_ns is not None else ""
+    lines.append(
+        f"{format_count(found.matched)} of {plural(found.of, 'collective')} matched by "
+        f"{_MATCHED_BY[found.by or 'order']}{shift}{within}."
+    )
+    return tuple(inert(line, SENTENCE_LIMIT) for line in lines)
+
+
+def _late_line(late: LateRank, report: Report) -> str:
+    """What a late rank costs and why it is late."""
+    caused = next((rank.caused_ns for rank in report.ranks if _same(rank, late)), None)
+    amount = f"{format_ns(caused)}, " if caused is not None else ""
+    name = f"rank {late.rank}" if late.rank is not None else inert(late.origin, 60) or "one rank"
+    text = (
+        f"The others wait for {name}: it is last in {format_count(late.last)} of "
+        f"{plural(late.of, 'collective')} and causes {amount}{format_ratio(late.share)} of all waiting."
+    )
+    if late.cause is None or late.cause_ns is None or late.coverage is None:
+        part = f" ({format_ratio(late.coverage)} explained)" if late.coverage is not None else ""
+        return f"{text} Cause: unattributed{part}."
+    label = part_label(late.cause)
+    return (
+        f"{text} Cause: {label[:1].lower()}{label[1:]}, {format_ns(late.cause_ns)} a "
+        f"step longer than on the others; that is {format_ratio(late.coverage)} of the exposed waiting, "
+        f"{format_ratio(1.0 - late.coverage)} is unattributed."
+    )
+
+
+def _same(rank: Rank, late: LateRank) -> bool:
+    return rank.rank == late.rank and rank.origin == late.origin
+
+
+def ledger_table(report: Report) -> Table | None:
+    """Waiting by the rank that caused it, most first; ``None`` where nothing was matched."""
+    known = [rank for rank in report.ranks if rank.caused_ns is not None]
+    if not known:
+        return None
+    total = sum(rank.caused_ns or 0 for rank in known)
+    steps = max(report.communication.steps if report.communication else 1, 1)
+    shown = sorted(known, key=lambda rank: -(rank.caused_ns or 0))[:_LEDGER_ROWS]
+    rows = tuple(
+        (
+            inert(rank.origin, 40) if rank.rank is None else f"Rank {rank.rank}",
+            f"{format_count(rank.last or 0)} of {format_count(rank.matched or 0)}",
+            format_ns((rank.caused_ns or 0) / steps),
+            share_text((rank.caused_ns or 0) / total if total else 0.0),
+            format_ns((rank.waited_ns or 0) / steps),
+            _clock(rank),
+        )
+        for rank in shown
+    )
+    return Table(
+        "Waiting per step, hidden or not, booked on the rank that arrived last and summed over those that waited.",
+        ("Rank", "Last in", "Waiting caused", "Share", "Own wait", "Clock ahead by"),
+        rows,
+        1,
+        f"{plural(len(known) - len(rows), 'rank')} more in the JSON." if len(known) > len(rows) else "",
+    )
+
+
+def _clock(rank: Rank) -> str:
+    if rank.clock_offset_ns is None:
+        return "not aligned"
+    if rank.clock_residual_ns is None:
+        return "reference"
+    return f"{format_ns(rank.clock_offset_ns)} ± {format_ns(rank.clock_residual_ns)}"
+
+
+def parallel_facts(report: Report) -> tuple[Fact, ...]:
+    """How the work is divided among the ranks, as far as groups and names say; empty for a single rank."""
+    found = report.communication.parallelism if report.communication else ()
+    if not found:
+        return (Fact("Parallelism", "unknown", "no group or name tells"),) if (report.run.world_size or 1) > 1 else ()
+    return tuple(
+        Fact(f"Parallelism, {entry.name}", _dimension(entry), f"derived from {inert(entry.evidence, 80)}")
+        for entry in found
+    )
+
+
+def _dimension(entry: Parallelism) -> str:
+    size = plural(entry.size, "rank") if entry.size is not None else "of unknown size"
+    if entry.bubble_share is None:
+        return size
+    bubble = f"; {format_ratio(entry.bubble_share)} of the step in exposed transfers between stages"
+    if entry.schedule_share is None:
+        return f"{size}{bubble}"
+    micro = plural(entry.micro_batches or 0, "micro-batch").replace("batchs", "batches")
+    return f"{size}{bubble}, {format_ratio(entry.schedule_share)} expected of {micro}"
+
+
+def _bandwidth(row: Collective) -> str:
+    """Decimal GB/s; a lower bound where waiting could not be told apart."""
+    if row.bus_bytes_per_s is None:
+        return "not known"
+    value = row.bus_bytes_per_s / 1e9
+    return f"{'' if row.wait_ns is not None else '≥ '}{value:.3g}" if value >= 0.01 else "< 0.01"
+
+
+def _cells(row: Collective) -> dict[str, str]:
+    """What is known of a collective by column."""
+    recorded = "not recorded"
+    return {
+        "Collective": inert(row.name),
+        "Kind": inert(row.kind, 20).replace("_", "-"),
+        "Type": inert(row.dtype or recorded, 20),
+        "Calls": format_count(row.count),
+        "Ranks": recorded if row.group_size is None else format_count(row.group_size),
+        "Bytes": recorded if row.bytes is None else format_bytes(row.bytes),
+        "Total": format_ns(row.total_ns),
+        "Exposed": format_ns(row.exposed_ns),
+        "Waiting": "not known" if row.wait_ns is None else format_ns(row.wait_ns),
+        "Transfer": "not known" if row.transfer_ns is None else format_ns(row.transfer_ns),
+        "Bus GB/s": _bandwidth(row),
+        "Of link": "not known" if row.link_ratio is None else share_text(row.link_ratio),
+    }
+
+
+def collective_table(report: Report) -> Table | None:
+    """The collectives with most exposed time; columns of which nothing is known are left out."""
+    if not report.collectives:
+        return None
+    top = sorted(report.collectives, key=lambda row: (-row.exposed_ns, -row.total_ns))[:_TOP_ROWS]
+    known = {
+        "Type": any(row.dtype is not None for row in top),
+        "Ranks": any(row.group_size is not None for row in top),
+        "Bytes": any(row.bytes is not None for row in top),
+        "Waiting": any(row.wait_ns is not None for row in top),
+        "Transfer": any(row.transfer_ns is not None for row in top),
+        "Bus GB/s": any(row.bus_bytes_per_s is not None for row in top),
+        "Of link": any(row.link_ratio is not None for row in top),
+    }
+    found = [{name: text for name, text in _cells(row).items() if known.get(name, True)} for row in top]
+    more = len(report.collectives) - len(top)
+    return Table(
+        " ".join(_collective_notes(report)),
+        tuple(found[0]),
+        tuple(tuple(cells.values()) for cells in found),
+        3 if known["Type"] else 2,
+        f"{plural(more, 'collective')} more in the JSON." if more > 0 else "",
+    )
+
+
+def _collective_notes(report: Report) -> list[str]:
+    notes = ["Exposed: no compute kernel ran at the same time."]
+    if any(row.bus_bytes_per_s is not None and row.wait_ns is None for row in report.collectives):
+        notes.append("≥: the time holds waiting for other ranks, which could not be told apart.")
+    derived = sorted({inert(row.name, 40) for row in report.collectives if row.bytes_source == "derived"})
+    if derived:
+        notes.append(f"Bytes of {listed(derived[:3])} are derived from operator shapes.")
+    ratio = report.communication.unclassified_ratio if report.communication else None
+    if ratio:
+        notes.append(f"Of {format_ratio(ratio)} of the communication time the kind of collective is not known.")
+    return notes

@@ -1,0 +1,199 @@
+"""CO003 (R36): the other ranks wait for one that comes late."""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.whatif import saving
+from profilerkit.model.communication import Communication
+from profilerkit.model.communication import LateRank as Late
+from profilerkit.model.finding import Bound, Evidence, Fix
+from profilerkit.model.step import PARTS
+from profilerkit.rules.rule import (
+    Fired,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    finding_for,
+    judged_steps,
+    worth_saying,
+)
+from profilerkit.units import format_ns, format_ratio
+
+
+class _Remedy(NamedTuple):
+    """What a late rank is bound by when its cause is a part that begins so, and what to do about it.
+
+    Without a detail of its own, the end of the part's name is the detail.
+    """
+
+    part: str
+    bound: Bound
+    detail: str
+    fix: str
+
+
+_REMEDIES = (
+    _Remedy(
+        "input.",
+        "input-bound",
+        "",
+        "Give this rank its data as fast as the others: same storage, same workers and cores, shards of equal cost.",
+    ),
+    _Remedy(
+        "compute.",
+        "compute-bound",
+        "imbalance",
+        "Even out the work: equal batches, sequence lengths, experts and layers per rank; compare the devices' clocks.",
+    ),
+    _Remedy("mem.", "memory-bound", "capacity", "Compare this rank's memory with the others': it alone allocates."),
+    _Remedy(
+        "over.python",
+        "overhead-bound",
+        "python",
+        "Look for what only this rank runs: logging, metrics, a progress bar or a save behind a test of the rank.",
+    ),
+    _Remedy("over.gc", "overhead-bound", "gc", "gc.disable(), then gc.collect() in the same step on all ranks."),
+    _Remedy(
+        "over.",
+        "overhead-bound",
+        "launch",
+        "Compare the host of this rank with the others': cores it shares, clocks, NUMA node, operators only it runs.",
+    ),
+    _Remedy("sync.", "overhead-bound", "sync", "Find the .item(), .cpu() or print that only this rank runs."),
+    _Remedy("other.ckpt", "overhead-bound", "checkpoint", "Save in the background, or let every rank save its part."),
+    _Remedy("other.eval", "overhead-bound", "evaluation", "Divide the evaluation among the ranks."),
+    _Remedy("warm.compile", "overhead-bound", "compile", "Look for shapes only this rank sees: each compiles anew."),
+    _Remedy("other.", "overhead-bound", "python", "Move what only this rank does off the training loop."),
+)
+
+
+@dataclass(frozen=True)
+class LateRank(Rule):
+    """Late rank (R36).
+
+    Claim: The other ranks wait for one rank, or two, that come late to the collectives again and again.
+    Evidence: Each collective of all ranks, matched by process group and number or by order, divided at the arrival of
+        the last rank; the waiting is booked on that rank.
+    Threshold: Exposed waiting of the median other rank is 5 % of the step, and the late rank causes 60 % of all
+        waiting, in most steps, with a probability below 5 % of being an accident.
+    Fix: By what the late rank does longer than the others before they wait for it, if that explains 60 % of the
+        waiting; without such a cause a trace of that rank with stacks.
+    Saving: Bound: the waiting of the median other rank. Expected: that less the jitter that would be left.
+    Traps: A rank that was not recorded may be the late one. Late by turns is jitter, not a late rank. Clocks of several
+        hosts differ; they are aligned by the ends of the collectives, and the residual is stated.
+    Confidence: High; medium where ranks are missing or no cause explains the waiting.
+    """
+
+    code: ClassVar[str] = "CO003"
+    name: ClassVar[str] = "late_rank"
+    family: ClassVar[str] = "comm"
+    summary: ClassVar[str] = "The other ranks wait for one that comes late"
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when a rank is late beyond accident and its lateness is worth a change."""
+        if (unable := _unable(facts)) is not None:
+            return unable
+        found, waited = facts.communication, facts.waiting_share
+        if found is None or not found.late or waited is None:
+            return Passed("no rank causes most of the waiting beyond accident, or hardly any of it is exposed")
+        expected = max(waited - (facts.jitter_share or 0.0), 0.0)
+        if not worth_saying(facts, expected):
+            return Passed(f"the others wait {format_ratio(waited)} of the step, within the noise of its length")
+        late = found.late[0]
+        known = _remedy(late.cause)
+        return Fired(
+            (
+                finding_for(
+                    facts,
+                    bound=known.bound if known else None,
+                    title=f"The other ranks wait {format_ns(waited * (facts.mean_step_ns or 0.0))} of every step "
+                    f"for {_named(found)}",
+                    why=_why(late),
+                    evidence=_evidence(facts, found, late),
+                    at_most="medium" if facts.missing_ranks or known is None else "high",
+                    detail=(known.detail or (late.cause or "").rpartition(".")[2]) if known else "",
+                    saving=saving(facts, expected, waited),
+                    fix=Fix(text=known.fix) if known else None,
+                    confirm="Record again: the waiting caused by this rank must fall."
+                    if known
+                    else f"Record {_one(late)} with Python stacks: with_stack=True names what it does longer.",
+                ),
+            )
+        )
+
+
+def _unable(facts: Facts) -> Result | None:
+    """Why the rule cannot look; ``None`` when it can."""
+    world = facts.world_size or len(facts.ranks)
+    if world < 2:
+        return NotApplicable("one rank waits for nobody")
+    found = facts.communication
+    if found is None:
+        if not facts.trace_read:
+            return MissingData("collectives are only seen in a trace", "profilerkit.profile(..., deep=True)")
+        return NotApplicable("no collective was seen")
+    if len(facts.ranks) == 1:
+        return MissingData("one rank's trace does not show who comes last", "analyze the traces of all ranks together")
+    if not found.matched:
+        return MissingData(
+            "no collective could be matched across the ranks", "record the same steps on every rank, at least 3"
+        )
+    return None
+
+
+def _remedy(cause: str | None) -> _Remedy | None:
+    return next((row for row in _REMEDIES if cause is not None and cause.startswith(row.part)), None)
+
+
+def _one(late: Late) -> str:
+    return late.origin if late.rank is None else f"rank {late.rank}"
+
+
+def _named(found: Communication) -> str:
+    if len(found.late) == 1:
+        return _one(found.late[0])
+    return " and ".join(_one(late) for late in found.late)
+
+
+def _why(late: Late) -> str:
+    last = f"{_one(late)} is last in {late.last} of {late.of} collectives and causes {format_ratio(late.share)} of the "
+    text = last[0].upper() + last[1:] + "waiting."
+    if late.cause is None or late.cause_ns is None:
+        return f"{text} What makes it late is unattributed: nothing it does longer explains enough of the waiting."
+    part = PARTS[late.cause][1] if late.cause in PARTS else late.cause
+    left = f"; {format_ratio(1.0 - late.coverage)} is unattributed" if late.coverage and late.coverage < 0.995 else ""
+    return f"{text} Before, it spends {format_ns(late.cause_ns)} a step more than the others on: {part.lower()}{left}."
+
+
+def _evidence(facts: Facts, found: Communication, late: Late) -> tuple[Evidence, ...]:
+    origin = (
+        f"{found.matched} collectives matched by {'process group and number' if found.by == 'sequence' else 'order'}"
+    )
+
+    def derived(label: str, value: float | None, unit: str, n: int | None = None) -> Evidence:
+        return Evidence(
+            label=label,
+            value=value,
+            unit=unit,
+            source="derived",
+            origin=origin,
+            n=n,
+            rank=late.rank,
+            steps=judged_steps(facts),
+        )
+
+    rows = [
+        derived("Exposed waiting of the median other rank, share of the step", facts.waiting_share, "ratio"),
+        derived("Waiting caused, share of all", late.share, "ratio", late.of),
+        derived("Collectives in which it arrived last", late.last, "count", late.of),
+    ]
+    if late.cause is not None:
+        rows.append(derived(f"Longer than on the others: {PARTS[late.cause][1].lower()}", late.cause_ns, "ns"))
+    if late.coverage is not None:
+        rows.append(derived("Waiting explained by that" if late.cause else "Waiting explained", late.coverage, "ratio"))
+    if found.residual_ns is not None:
+        rows.append(derived("Ends of one collective apart, median", found.residual_ns, "ns", found.matched))
+    return tuple(rows)
