@@ -20,8 +20,8 @@ _LATE_LAST_RATIO, _LATE_WAIT_RATIO, _CAUSE_RATIO, _LATE_TRANSFER_RATIO = 0.9, 0.
 _ANY_LAST_RATIO = 0.3
 #: How long ranks wait for each other under jitter.
 _JITTER_WAIT_RATIO = 0.08
-#: Transfers of a step that is bound by them; what a busy machine makes the ranks wait beside them is no more than half.
-_BOUND_TRANSFER_RATIO, _BOUND_WAIT_RATIO = 0.4, 0.5
+#: Transfers of a step that is bound by them, and what one rank then waits longer than the other.
+_BOUND_TRANSFER_RATIO, _BOUND_LATE_RATIO = 0.4, 0.05
 #: Waiting and transfers of a healthy step: below the 10 % from which a verdict names them.
 _HEALTHY_RATIO = 0.08
 
@@ -133,8 +133,11 @@ def invalid(kind: Kind, truth: Truth) -> str:
         return f"one rank was last in {last:.0%} of the steps only"
     if kind.jitter_ms:
         return "" if wait >= _JITTER_WAIT_RATIO else f"waiting is {wait:.0%} of the step only"
-    there = transfer >= _BOUND_TRANSFER_RATIO and wait <= _BOUND_WAIT_RATIO * transfer
-    return "" if there else f"transfer is {transfer:.0%} and waiting {wait:.0%} of the step"
+    longer = abs(truth.ranks[0].wait_ms - truth.ranks[1].wait_ms) / truth.step_ms
+    there = transfer >= _BOUND_TRANSFER_RATIO and longer <= _BOUND_LATE_RATIO
+    return (
+        "" if there else f"transfer is {transfer:.0%} of the step, and one rank waits {longer:.0%} more than the other"
+    )
 
 
 def _invalid_late(kind: Kind, truth: Truth) -> str:
