@@ -1,0 +1,156 @@
+"""One rank of a recorded run: ``-m rank_recordings.train KIND LOOP DIRECTORY SEED``, with RANK and WORLD_SIZE set.
+
+Trains twice: under ``torch.profiler``, which leaves ``trace/rank<N>.json``, and under ``profilerkit.profile``, which
+leaves ``run/``. The marks of its own timers go to ``timers/<trace|run>.<rank>.json``.
+"""
+
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from pathlib import Path
+from time import perf_counter_ns
+
+import torch
+import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile, schedule
+from torch.utils.data import DataLoader, Dataset
+
+import profilerkit
+from rank_recordings.kinds import KINDS, LATE_RANK, Kind
+
+#: DDP rebuilds its buckets in the second step, and the first one under ``torch.profiler`` is slow.
+STEPS_BEFORE_TRACE = 4
+TRACED_STEPS = 30
+#: The window that profilerkit opens by default, and as many steps beside it.
+RUN_STEPS = 30
+BATCH = 8
+WIDTH = 64
+#: A rank whose peer died does not wait for it half an hour, which is gloo's default.
+PATIENCE = timedelta(seconds=60)
+
+
+@torch.library.custom_op("rank_recordings::forward", mutates_args=())
+def forward(batch: torch.Tensor, seconds: float) -> torch.Tensor:
+    """An operator that takes its time as on an accelerator: without a core, which two ranks would fight for."""
+    time.sleep(seconds)
+    return batch.clone()
+
+
+class Samples(Dataset[int]):
+    """Rows of the table, from the first on; the first one of each batch takes ``seconds`` to load."""
+
+    def __init__(self, seconds: float, steps: int) -> None:
+        self.seconds = seconds
+        self.steps = steps
+
+    def __len__(self) -> int:
+        return self.steps * BATCH
+
+    def __getitem__(self, index: int) -> int:
+        if index % BATCH == 0:
+            time.sleep(self.seconds)
+        return index % BATCH
+
+
+class Training:
+    """The loop of one rank, with its timers.
+
+    Attributes:
+        marks: one row per step, ns on the clock that all processes of a host share.
+    """
+
+    def __init__(self, kind: Kind, loop: str, rank: int, seed: str) -> None:
+        late = rank == LATE_RANK
+        self.input_s = (kind.input_ms + late * kind.late_input_ms) / 1e3
+        self.compute_s = kind.compute_ms / 1e3
+        self.late_compute_ns = int(1e6 * late * kind.late_compute_ms)
+        self.jitter_s = kind.jitter_ms / 1e3
+        self.draw = random.Random(f"{seed} {rank}")
+        # The gradient of a table has its size and costs next to nothing to compute.
+        self.model: torch.nn.Module = torch.nn.Embedding(kind.gradient_bytes // (4 * WIDTH), WIDTH)
+        self.explicit = loop == "explicit"
+        if not self.explicit:
+            self.model = torch.nn.parallel.DistributedDataParallel(self.model)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
+        self.factor, self.product = torch.randn(256, 256), torch.empty(256, 256)
+        self.marks: list[dict[str, int]] = []
+
+    def loader(self, steps: int) -> DataLoader[torch.Tensor]:
+        """The data of so many steps."""
+        return DataLoader(Samples(self.input_s, steps), batch_size=BATCH)
+
+    def train(self, loader: Iterable[torch.Tensor], end_step: Callable[[], None]) -> None:
+        """Train over ``loader``; the ranks leave each step's reduction of the gradients together."""
+        start = perf_counter_ns()
+        for batch in loader:
+            marks = {"start": start, "fetched": perf_counter_ns()}
+            rows = forward(batch, self.compute_s)
+            self.compute_more()
+            marks["computed"] = perf_counter_ns()
+            if self.jitter_s:
+                time.sleep(self.draw.uniform(0, self.jitter_s))
+            loss = self.model(rows).square().mean()
+            # DDP reduces inside the backward pass, which is short here.
+            marks["arrived"] = perf_counter_ns()
+            loss.backward()
+            if self.explicit:
+                marks["arrived"] = perf_counter_ns()
+                for parameter in self.model.parameters():
+                    dist.all_reduce(parameter.grad)
+            marks["left"] = perf_counter_ns()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            end_step()
+            start = marks["end"] = perf_counter_ns()
+            self.marks.append(marks)
+
+    def compute_more(self) -> None:
+        """Matrix products until the time of the late rank is over: as long on a busy machine as on a quiet one."""
+        until_ns = perf_counter_ns() + self.late_compute_ns
+        while perf_counter_ns() < until_ns:
+            torch.mm(self.factor, self.factor, out=self.product)
+
+
+def record_trace(training: Training, directory: Path, rank: int) -> None:
+    """Train under plain ``torch.profiler``."""
+    trace = directory / "trace" / f"rank{rank}.json"
+    with profile(
+        activities=[ProfilerActivity.CPU],
+        schedule=schedule(wait=STEPS_BEFORE_TRACE - 1, warmup=1, active=TRACED_STEPS),
+        on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(trace)),
+    ) as profiler:
+        training.train(training.loader(STEPS_BEFORE_TRACE + TRACED_STEPS), profiler.step)
+    save(directory, "trace", rank, training.marks[STEPS_BEFORE_TRACE:])
+
+
+def record_run(training: Training, directory: Path, rank: int) -> None:
+    """Train under ``profilerkit.profile``."""
+    with profilerkit.profile(directory / "run", analyze=False) as recording:
+        training.train(recording.wrap(training.loader(RUN_STEPS)), lambda: None)
+    save(directory, "run", rank, training.marks)
+
+
+def save(directory: Path, name: str, rank: int, marks: list[dict[str, int]]) -> None:
+    """Write the marks of one loop."""
+    (directory / "timers" / f"{name}.{rank}.json").write_text(json.dumps(marks) + "\n", "utf-8")
+
+
+def main() -> None:
+    kind, loop, directory, seed = KINDS[sys.argv[1]], sys.argv[2], Path(sys.argv[3]), sys.argv[4]
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    # One core per rank: torch's own threads would take the other rank's.
+    torch.set_num_threads(1)
+    store = dist.FileStore(str(directory / "store"), world_size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=PATIENCE)
+    for record in (record_trace, record_run):
+        record(Training(kind, loop, rank, f"{seed} {record.__name__}"), directory, rank)
+        dist.barrier()
+    # torch 2.13 aborts in some 10 % of two-rank gloo runs in destroy_process_group, after their work is done.
+
+
+if __name__ == "__main__":
+    main()
