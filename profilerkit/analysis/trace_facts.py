@@ -1,7 +1,7 @@
 """One trace to the facts it holds: partition, kernels, copies, blocking calls, allocator, collectives."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -41,6 +41,7 @@ from profilerkit.analysis.partition import (
     partition,
     ran_on_a_device,
 )
+from profilerkit.analysis.roofline import Roofline
 from profilerkit.analysis.runtime_calls import allocator_facts, cold_facts, sync_facts
 from profilerkit.analysis.steps import TraceSteps, find_steps
 from profilerkit.analysis.warmup_cause import causes, loading_per_step, warmup_cost
@@ -49,18 +50,19 @@ from profilerkit.model.communication import Parallelism
 from profilerkit.model.memory import Memory
 from profilerkit.model.report import Compute, HostCopy, Kernel
 from profilerkit.model.step import DeviceWindow, Warmup
-from profilerkit.trace.columns import Category, Damage, DeviceProperties, TraceColumns, TraceMeta
+from profilerkit.trace.columns import Bools, Category, Damage, DeviceProperties, TraceColumns, TraceMeta
 from profilerkit.trace.distinct import distinct
 from profilerkit.trace.links import launch_of
 
 _LAUNCH = re.compile(r"^(?:cuda|hip|cu)(?:LaunchKernel|LaunchCooperative|GraphLaunch|ModuleLaunch|ExtLaunch)")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TraceFacts:
     """What one trace says about its steady window; every ``None`` means the trace cannot say.
 
-    It holds none of the events, so that many ranks fit into memory and between processes.
+    It holds none of the events, so that many ranks fit into memory and between processes. What has a default here is
+    told only of a device.
     """
 
     meta: TraceMeta
@@ -70,26 +72,26 @@ class TraceFacts:
     partition: Partition
     window: Spans
     n_steady: int
-    device: DeviceFacts | None
     properties: DeviceProperties | None
     device_window: DeviceWindow | None
     input: InputFacts | None
-    copies: CopyFacts | None
-    syncs: SyncFacts | None
-    allocator: AllocatorFacts | None
-    math: MathFacts | None
-    chains: ChainFacts | None
     comm: CommFacts | None
     collectives: CollectiveLog | None
     parallelism: tuple[Parallelism, ...]
-    cold: ColdFacts | None
-    launches: LaunchFacts | None
     warmup: Warmup | None
     device_events_missing: bool
     kernels: tuple[Kernel, ...]
     compute: Compute
-    host_copies: tuple[HostCopy, ...]
     memory: Memory
+    device: DeviceFacts | None = None
+    copies: CopyFacts | None = None
+    syncs: SyncFacts | None = None
+    allocator: AllocatorFacts | None = None
+    math: MathFacts | None = None
+    chains: ChainFacts | None = None
+    cold: ColdFacts | None = None
+    launches: LaunchFacts | None = None
+    host_copies: tuple[HostCopy, ...] = ()
 
     @property
     def totals(self) -> I64:
@@ -138,47 +140,94 @@ def trace_facts(
     roof, work = compute_leaves(columns, kinds, launches, ran, spec)
     is_marked = steps_are_given and not steps.inferred
     parts = partition(columns, names, kinds, launches, all_steps, work, is_marked=is_marked)
-    window = steps.steady
-    judged = in_window(columns, window)
-    steady_ns = max(window.total_ns, 1)
-    count = max(len(window), 1)
-    run_rows = np.flatnonzero(judged & ran)
-    time_ns = columns.dur_ns[run_rows] if on_gpu else self_times(columns, run_rows)
-    busy = union(columns.ts_ns[ran], columns.end_ns[ran]) if on_gpu else EMPTY
-    on_device = ran if on_gpu else None
-    collectives = collective_log(columns, kinds.communication, launches, registry, device=on_device)
-    return TraceFacts(
+    seen = _Seen(columns, names, kinds, launches, steps, parts, roof, ran, in_window(columns, steps.steady))
+    collectives = collective_log(columns, kinds.communication, launches, registry, device=ran if on_gpu else None)
+    facts = TraceFacts(
         meta=columns.meta,
         damage=columns.damage,
         n_events=len(columns),
         steps=steps,
         partition=parts,
-        window=window,
-        n_steady=len(window),
-        device=device_facts(columns, launches, ran, run_rows, window, parts, properties) if on_gpu else None,
+        window=steps.steady,
+        n_steady=len(steps.steady),
         properties=properties,
         device_window=device_window(columns, kinds),
-        input=input_facts(columns, names, parts, window, main_thread(columns)),
-        copies=pageable_copies(columns, launches, parts, run_rows, count) if on_gpu else None,
-        syncs=sync_facts(columns, names, launches, judged, count) if on_gpu else None,
-        allocator=allocator_facts(columns, names, judged, count) if on_gpu else None,
-        math=math_facts(columns, kinds, roof, judged, steady_ns, properties) if on_gpu else None,
-        chains=chain_facts(columns, kinds, run_rows, window) if on_gpu else None,
-        comm=comm_facts(columns, kinds.communication, window, collectives, parts, device=on_device),
+        input=input_facts(columns, names, parts, steps.steady, main_thread(columns)),
+        comm=comm_facts(columns, kinds.communication, steps.steady, collectives, parts, device=ran if on_gpu else None),
         collectives=collectives,
-        parallelism=parallelism_of(columns, collectives, parts.segments.only(*EXPOSED), window),
-        cold=cold_facts(columns, names, steps, busy) if on_gpu else None,
-        launches=launch_facts(columns, launches) if on_gpu else None,
-        warmup=warmup_cost(
-            steps.state,
-            steps.end - steps.start,
-            causes(parts.per_step, loading_per_step(columns, names, all_steps, busy)),
-        ),
+        parallelism=parallelism_of(columns, collectives, parts.segments.only(*EXPOSED), steps.steady),
+        warmup=_warmup(seen),
         device_events_missing=not on_gpu and _used_a_device(columns),
-        kernels=largest(columns, kinds, roof, launches, run_rows, time_ns, steady_ns),
-        compute=compute_facts(columns, kinds, roof, work, judged, window),
-        host_copies=host_copies(columns, run_rows, count, spec) if on_gpu else (),
+        kernels=largest(columns, kinds, roof, launches, seen.rows, seen.time_ns, seen.steady_ns),
+        compute=compute_facts(columns, kinds, roof, work, seen.judged, steps.steady),
         memory=memory_of(columns, names, steps, properties),
+    )
+    return _with_device(facts, seen, spec) if on_gpu else facts
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The trace with what was found in it so far; masks are ``(n_events,)``.
+
+    Attributes:
+        ran: events of the judged device; on a CPU-only trace the operators.
+        judged: events that start in the steady window.
+    """
+
+    columns: TraceColumns
+    names: HostNames
+    kinds: KernelNames
+    launches: I64
+    steps: TraceSteps
+    parts: Partition
+    roof: Roofline
+    ran: Bools
+    judged: Bools
+
+    @property
+    def rows(self) -> I64:
+        """Rows that ran and are judged."""
+        return np.flatnonzero(self.ran & self.judged)
+
+    @property
+    def time_ns(self) -> I64:
+        """Time of each of ``rows``; operators count without what is nested in them."""
+        return self.columns.dur_ns[self.rows] if self.parts.mode == "gpu" else self_times(self.columns, self.rows)
+
+    @property
+    def steady_ns(self) -> int:
+        """Length of the steady window, at least 1."""
+        return max(self.steps.steady.total_ns, 1)
+
+    @property
+    def busy(self) -> Spans:
+        """When the device worked; empty without one."""
+        ran = self.ran
+        on_gpu = self.parts.mode == "gpu"
+        return union(self.columns.ts_ns[ran], self.columns.end_ns[ran]) if on_gpu else EMPTY
+
+
+def _warmup(seen: _Seen) -> Warmup | None:
+    steps = seen.steps
+    loading = loading_per_step(seen.columns, seen.names, Spans(steps.start, steps.end), seen.busy)
+    return warmup_cost(steps.state, steps.end - steps.start, causes(seen.parts.per_step, loading))
+
+
+def _with_device(facts: TraceFacts, seen: _Seen, spec: DeviceSpec | None) -> TraceFacts:
+    columns, names, kinds, launches = seen.columns, seen.names, seen.kinds, seen.launches
+    rows, judged, window = seen.rows, seen.judged, facts.window
+    count = max(facts.n_steady, 1)
+    return replace(
+        facts,
+        device=device_facts(columns, launches, seen.ran, rows, window, seen.parts, facts.properties),
+        copies=pageable_copies(columns, launches, seen.parts, rows, count),
+        syncs=sync_facts(columns, names, launches, judged, count),
+        allocator=allocator_facts(columns, names, judged, count),
+        math=math_facts(columns, kinds, seen.roof, judged, seen.steady_ns, facts.properties),
+        chains=chain_facts(columns, kinds, rows, window),
+        cold=cold_facts(columns, names, seen.steps, seen.busy),
+        launches=launch_facts(columns, launches),
+        host_copies=host_copies(columns, rows, count, spec),
     )
 
 
