@@ -46,7 +46,7 @@ def test_check_notices_lost_and_invented_events(original, tmp_path, monkeypatch)
     whole = Mutation(original.text, ["flip"], [(cut, cut + 1)])
     real = trace_mutations.read_trace
     for text, complaint in (
-        (half, "events lost"),
+        (half, "lost"),
         (original.text.replace(b"41.017", b"41.018"), "invented"),
     ):
         (tmp_path / "other.json").write_bytes(text)

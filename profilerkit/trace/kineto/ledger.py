@@ -1,5 +1,6 @@
 """What was repaired and dropped, and where."""
 
+import re
 from dataclasses import dataclass, field
 
 from profilerkit.errors import UnreadableInputError
@@ -7,6 +8,7 @@ from profilerkit.trace.limits import DROPPED_PIECES, FAILED_REPAIRS, REPAIRED_BY
 
 _SAMPLES = 5
 _SAMPLE_BYTES = 120
+_LAYOUT = re.compile(rb"\s{2,}")
 
 
 @dataclass(slots=True)
@@ -89,7 +91,7 @@ class Ledger:
         if not self.strict and len(self.samples) >= _SAMPLES:
             return
         place = f"event {event} at byte {offset}"
-        shown = printable(text[:_SAMPLE_BYTES])
+        shown = printable(_LAYOUT.sub(b" ", text[: 8 * _SAMPLE_BYTES])[:_SAMPLE_BYTES])
         if self.strict:
             raise UnreadableInputError(f"{self.path} is damaged", cause=f"{place}: {shown}", hint=_STRICT_HINT)
         self.samples.append(f"{place}, {what}: {shown}")
