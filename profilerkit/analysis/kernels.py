@@ -95,8 +95,9 @@ class KernelNames:
 
     @classmethod
     def of(cls, columns: TraceColumns) -> "KernelNames":
-        """Classify every name in use once."""
-        used = in_use(columns)
+        """Classify every name in use once; names of Python frames, most of a trace with stacks, name no kernel."""
+        work = columns.name[columns.category != Category.PYTHON]
+        used = np.flatnonzero(np.bincount(work, minlength=len(columns.strings)))
         kernel_math = matching(columns, used, _MATH) & ~matching(columns, used, _PARTIAL_SUMS)
         tensor_core = matching(columns, used, _TENSOR_CORE) & ~matching(columns, used, _VECTOR_UNITS)
         return cls(
