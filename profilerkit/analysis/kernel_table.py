@@ -94,13 +94,18 @@ def _against_the_roof(
         kind=_KINDS[int(by_roof.argmax())] if by_roof.any() else kernel.kind,
         kind_source=source,
         priced_ns=priced_ns or None,
-        flops=round(flops) or None,
-        bytes=round(moved) or None,
+        flops=_whole(flops),
+        bytes=_whole(moved),
         efficiency=least / priced_ns if priced_ns and np.isfinite(least) else None,
         precision=_precision(roof.dtype[at][priced], time_ns[priced], bool(kinds.tensor_core[name])),
         tensor_core=bool(kinds.tensor_core[name]) if kinds.math[name] and roof.names_tell_units else None,
         operator=_most_time(columns, operator[operator >= 0], time_ns[operator >= 0]),
     )
+
+
+def _whole(value: float) -> int | None:
+    """A whole number that JSON readers take; only impossible shapes give a larger one."""
+    return round(value) if 0 < value < 2**63 else None
 
 
 def _precision(dtype: npt.NDArray[np.int8], time_ns: I64, tensor_core: bool) -> str | None:

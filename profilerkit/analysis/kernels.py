@@ -89,8 +89,12 @@ class KernelNames:
 
     @classmethod
     def of(cls, columns: TraceColumns, registry: Registry | None = None) -> "KernelNames":
-        """Classify every name in use once; ``registry`` says which are communication, the built-in one unless given."""
-        used = in_use(columns)
+        """Classify every name in use once; names of Python frames, most of a trace with stacks, name no kernel.
+
+        ``registry`` says which are communication, the built-in one unless given.
+        """
+        work = columns.name[columns.category != Category.PYTHON]
+        used = np.flatnonzero(np.bincount(work, minlength=len(columns.strings)))
         registry = registry or built_in()
         communication = np.zeros(len(columns.strings), dtype=np.bool_)
         communication[used] = [registry.communicates(columns.strings[index]) for index in used.tolist()]

@@ -7,7 +7,8 @@ from profilerkit.report.wording import plural, share_text
 from profilerkit.units import format_bytes, format_count, format_decimal, format_ns, format_ratio
 
 _TOP_ROWS = 20
-_SHORT_ROWS, _SHORT_NAME = 5, 44
+_SHORT_ROWS = 5
+_NAME, _SHORT_NAME, _PLACE = 90, 44, 40
 _KINDS = {"membw": "bandwidth", "comm": "communication"}
 _UNKNOWN = "not known"
 _BY_NAME = "A kind with a question mark is told by the name alone."
@@ -69,7 +70,8 @@ def _copy_fact(copy: HostCopy) -> Fact:
     rate = "too small to rate" if copy.bytes_per_s is None else format_decimal(copy.bytes_per_s, "B/s")
     link = "" if copy.link_ratio is None else f"{format_ratio(copy.link_ratio)} of the host link's peak; "
     size = "" if copy.bytes_per_step is None else f"{format_bytes(copy.bytes_per_step)} in "
-    return Fact(label, rate, f"{link}{size}{format_count(round(copy.per_step, 1))} copies per step")
+    count = "1 copy" if copy.per_step == 1 else f"{format_count(round(copy.per_step, 1))} copies"
+    return Fact(label, rate, f"{link}{size}{count} per step")
 
 
 def kernel_table(report: Report) -> Table | None:
@@ -77,7 +79,7 @@ def kernel_table(report: Report) -> Table | None:
     if not report.kernels:
         return None
     top = sorted(report.kernels, key=lambda kernel: -kernel.total_ns)[:_TOP_ROWS]
-    columns = ("Kernel", "Kind", "Launched by", "Calls", "Total", "Median", "Share", "Rate", "Of the roof")
+    columns = ("Kernel", "Kind", "Launched by", "Calls", "Total", "Share", "Rate", "Of the roof")
     known = {
         "Launched by": any(kernel.operator for kernel in top) and report.trust.mode != "cpu",
         "Rate": any(kernel.priced_ns for kernel in top),
@@ -135,12 +137,11 @@ def _caption(report: Report, top: list[Kernel]) -> str:
 
 def _cells(kernel: Kernel) -> tuple[str, ...]:
     return (
-        inert(kernel.name),
+        inert(kernel.name, _NAME),
         _kind(kernel),
         _launched_by(kernel),
         format_count(kernel.count),
         format_ns(kernel.total_ns),
-        format_ns(kernel.median_ns),
         share_text(kernel.share),
         _rate(kernel),
         _efficiency(kernel),
@@ -156,8 +157,9 @@ def _kind(kernel: Kernel) -> str:
 
 
 def _launched_by(kernel: Kernel) -> str:
-    pieces = (kernel.operator, kernel.module, kernel.line)
-    return " · ".join(inert(piece, 60) for piece in pieces if piece) or _UNKNOWN
+    # Of a file its own name: the directories are in the JSON.
+    pieces = (kernel.operator, kernel.module, (kernel.line or "").rpartition("/")[2])
+    return " · ".join(inert(piece, _PLACE) for piece in pieces if piece) or _UNKNOWN
 
 
 def _rate(kernel: Kernel) -> str:

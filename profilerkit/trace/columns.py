@@ -166,10 +166,10 @@ class TraceColumns:
         stream: int64, -1 where absent.
         device: int32, -1 where absent.
         bytes: int64, -1 where absent.
-        input_types: int32 ids into ``strings`` of the raw JSON of ``Input type``, -1 where absent.
-        input_dims: int32 ids into ``strings`` of the raw JSON of ``Input Dims``, -1 where absent.
-        concrete_inputs: int32 ids into ``strings`` of the raw JSON of ``Concrete Inputs``, -1 where absent and for
-            every operator that is no convolution or attention.
+        input_types: int32 ids into ``strings`` of the raw JSON of ``Input type``, -1 where absent and for operators
+            that launch nothing themselves: views, allocations, and calls of another one that does the work.
+        input_dims: the same of ``Input Dims``.
+        concrete_inputs: the same of ``Concrete Inputs``, -1 also for all operators but convolutions and attention.
         strings: id to text. Hostile: escape before showing.
         threads: id to (pid, tid) as text.
         read: what was read; what was not is empty, or -1.

@@ -293,7 +293,7 @@ def reached(n, total_ns):
         "tensor_core": n % 4 == 0,
         "operator": "aten::addmm",
         "module": "Linear_131",
-        "line": "model.py(410): forward",
+        "line": "models/model.py(410): forward",
     }
 
 

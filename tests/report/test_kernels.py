@@ -70,7 +70,6 @@ def test_the_table_shows_what_is_known_of_each_kernel():
         "Launched by",
         "Calls",
         "Total",
-        "Median",
         "Share",
         "Rate",
         "Of the roof",
@@ -87,7 +86,7 @@ def test_the_table_shows_what_is_known_of_each_kernel():
 
 def test_columns_nothing_is_known_for_are_left_out():
     table = kernels.kernel_table(report(kernels=(plain(),)))
-    assert table.columns == ("Kernel", "Kind", "Calls", "Total", "Median", "Share")
+    assert table.columns == ("Kernel", "Kind", "Calls", "Total", "Share")
     assert (table.text_columns, table.caption) == (2, "Streams overlap: shares need not sum to 100 %.")
     assert kernels.kernel_table(report(kernels=())) is None
 

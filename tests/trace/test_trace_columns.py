@@ -182,6 +182,12 @@ def test_shapes_and_types_are_interned_as_their_text(tmp_path):
     assert [columns.strings[i] if i >= 0 else None for i in columns.input_types] == ['["float", "Scalar"]', None, None]
 
 
+def test_shapes_of_views_are_left_out_and_those_of_what_does_work_are_read(read):
+    names = ["aten::view", "aten::t", "aten::empty_like", "detach", "aten::tanh", "aten::copy_", "aten::slice_backward"]
+    columns = read([span(name, **{"Input Dims": [[2]], "Input type": ["float"]}) for name in names])
+    assert (columns.input_dims >= 0).tolist() == (columns.input_types >= 0).tolist() == [False] * 4 + [True] * 3
+
+
 @pytest.mark.parametrize("spoilt", [False, True], ids=["whole chunk", "event by event"])
 @pytest.mark.parametrize("category", ["cpu_op", "Operator"])
 def test_arguments_of_convolutions_and_attention_are_read_and_of_no_other_operator(tmp_path, category, spoilt):
@@ -191,8 +197,8 @@ def test_arguments_of_convolutions_and_attention_are_read_and_of_no_other_operat
         "aten::_flash_attention_forward": '["", "True"]',
     }
     call = '{{"ph": "X", "cat": "Runtime", "name": "{}", "ts": 1, "dur": 1, "args": {{"external id": 3}}}}'
-    event = '{{"ph": "X", "cat": "{}", "name": "{}", "ts": 1, "dur": 1, "args": {{"Concrete Inputs": {}}}}}'
-    events = [event.format(category, name, values) for name, values in passed.items()]
+    event = '{{"ph": "X", "cat": "{}", "name": "{}", "ts": 1, "dur": 1, "args": {{{}, "Concrete Inputs": {}}}}}'
+    events = [event.format(category, name, '"Input Dims": []', values) for name, values in passed.items()]
     events += [call.format("launch")] if category == "Operator" else []
     events += ['{"ph": "X", "name": "b\\q"}'] if spoilt else []
     columns = read_trace(write(tmp_path, f'{{"traceEvents": [{", ".join(events)}]}}'), wanted=Wanted.SHAPES)

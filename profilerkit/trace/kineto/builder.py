@@ -239,16 +239,17 @@ class ColumnBuilder:
 
     def _add_shapes(self, values: Values, args: list[ShapedArgs]) -> None:
         """Take what was passed to operators; most events are none, so that they are told apart first."""
+        names = values["name"]
+        rows = np.flatnonzero([found.input_dims is not NO_TEXT for found in args])
+        shaped, valued = self._arguments.of(self.strings, names[rows])
+        for column in _SHAPES:
+            values[column] = np.full(len(args), -1, np.int32)
+        picked = [args[row] for row in rows[shaped].tolist()]
         ids = self._raw_ids
-        values["input_dims"] = small_numbers(
-            [-1 if (text := found.input_dims) is NO_TEXT else ids[bytes(text)] for found in args]
-        )
-        values["input_types"] = small_numbers(
-            [-1 if (text := found.input_types) is NO_TEXT else ids[bytes(text)] for found in args]
-        )
-        values["concrete_inputs"] = np.full(len(args), -1, np.int32)
-        for row in self._arguments.rows(self.strings, values["name"]).tolist():
-            values["concrete_inputs"][row] = ids[bytes(args[row].concrete_inputs)]
+        values["input_dims"][rows[shaped]] = [ids[bytes(found.input_dims)] for found in picked]
+        values["input_types"][rows[shaped]] = [ids[bytes(found.input_types)] for found in picked]
+        picked = [args[row] for row in rows[valued].tolist()]
+        values["concrete_inputs"][rows[valued]] = [ids[bytes(found.concrete_inputs)] for found in picked]
 
     def _add_collectives(self, names: Sequence[str | None], args: list[WideArgs], possible: Bools | None) -> None:
         """Take the collectives among the events that are appended next."""
