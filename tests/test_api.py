@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from profilerkit.analysis.leaves import WAITS
 from profilerkit.api import analyze, load
 from profilerkit.errors import ProfilerkitError, UnreadableInputError, UsageError
 from profilerkit.rules import RULES
@@ -403,7 +404,7 @@ def test_the_wait_for_data_of_a_real_trace_agrees_with_independent_arithmetic(na
     (file,) = MANIFEST[name]["files"]
     expected = TIMELINES[file["file"]]["step_summary"]["gpu_idle_during_dataloader_pct"]
     rows = shared_report(name).steps.rows
-    waiting = sum(row.parts.get(part, 0) for row in rows for part in ("input.prep", "input.wait"))
+    waiting = sum(row.parts.get(part, 0) for row in rows for part in WAITS)
     assert 100 * waiting / sum(row.time_ns for row in rows) == pytest.approx(expected, abs=0.5)
 
 
