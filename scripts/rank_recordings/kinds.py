@@ -34,10 +34,10 @@ class Kind:
     gradient_bytes: int = 16_384
 
 
-#: A collective of two ranks on two busy cores takes 1-3 ms whatever its size: a healthy step has to be long.
+#: A collective of two ranks takes 1-5 ms on two busy cores, whatever its size: a healthy step has to be long.
 #: The late rank's cost nearly doubles the step (25 to 45 ms), as in the reference measurements of the diagnosis.
 KINDS = {
-    "healthy": Kind(bounds=("compute-bound", "balanced"), compute_ms=40.0),
+    "healthy": Kind(bounds=("compute-bound", "balanced"), compute_ms=80.0),
     "comm": Kind(bounds=("comm-bound",), compute_ms=4.0, gradient_bytes=16_777_216),
     "late_input": Kind(bounds=("input-bound",), rank=LATE_RANK, cause="input.", late_input_ms=22.0),
     "late_compute": Kind(bounds=("compute-bound",), rank=LATE_RANK, cause="compute.", late_compute_ms=22.0),

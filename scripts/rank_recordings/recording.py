@@ -34,9 +34,12 @@ def _train(kind: str, loop: str, directory: Path, seed: str) -> str:
     ranks = []
     for rank in range(WORLD_SIZE):
         with (directory / f"output.{rank}.txt").open("wb") as output:
+            # Sessions of their own, as torchrun gives them: Linux may share the cores out by session.
             ranks.append(
-                subprocess.Popen(command, env=_environment(rank), stdout=output, stderr=subprocess.STDOUT)
-            )  # fmt: skip
+                subprocess.Popen(
+                    command, env=_environment(rank), stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+                )
+            )
     try:
         codes = [process.wait(_SECONDS) for process in ranks]
     except subprocess.TimeoutExpired:
