@@ -11,11 +11,12 @@ from profilerkit.analysis.run_facts import run_facts
 from profilerkit.config import rule_prefixes
 from profilerkit.diagnosis import diagnose
 from profilerkit.errors import UnreadableInputError, UsageError
-from profilerkit.inputs import Reading, read_inputs
+from profilerkit.inputs import read_inputs
 from profilerkit.model.finding import Outcome
 from profilerkit.model.report import Report
 from profilerkit.model.run import Run
 from profilerkit.plugins import installed_rules
+from profilerkit.reading.traces import Reading
 from profilerkit.rules import RULES
 from profilerkit.rules.runner import run_rules
 from profilerkit.rundir.reader import RunRecord

@@ -4,14 +4,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from profilerkit.analysis.communication.registry import Registry
 from profilerkit.analysis.rank_facts import RankFacts, rank_facts
-from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.model.change import revise
+from profilerkit.reading.side_by_side import read_all
+from profilerkit.reading.traces import Reading, TraceJob, TraceResult
 from profilerkit.rundir.layout import END, LAUNCH, MANIFEST, META, REPORT_JSON, WINDOW_STATUS
 from profilerkit.rundir.reader import RankRecord, RunRecord, is_run_directory, read_run
-from profilerkit.trace.readers import read_trace
 
 #: File names taken for traces when a directory is given.
 TRACE_SUFFIXES = (".json", ".json.gz", ".json.tmp")
@@ -40,21 +39,6 @@ class Recording:
         """How many different ranks there are; files that do not name theirs count one each."""
         known = {entry.rank for entry in self.ranks if entry.rank is not None}
         return len(known) + sum(entry.rank is None for entry in self.ranks)
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """How traces are read.
-
-    Attributes:
-        strict: the first damage of a trace is an error.
-        device: a device name that overrides those in the traces.
-        registry: which kernels are communication; ``None`` means the built-in table.
-    """
-
-    strict: bool = False
-    device: str | None = None
-    registry: Registry | None = None
 
 
 def read_inputs(paths: Sequence[Path], reading: Reading) -> Recording:
@@ -99,36 +83,31 @@ def _read_run(path: Path, reading: Reading) -> Recording:
             cause=f"it has {MANIFEST} but the files of no rank",
             hint="record again; if the files were copied, copy the rank_* directories too",
         )
-    ranks = [_rank_of_run(entry, reading) for entry in run.ranks]
+    results = read_all([_job_of_run(entry, reading) for entry in run.ranks])
+    ranks = [_rank_of_run(entry, result, reading) for entry, result in zip(run.ranks, results, strict=True)]
     usable = [entry for entry in ranks if entry.log is not None or entry.trace is not None]
     return Recording(usable or ranks[:1], run, run.notes)
 
 
-def _rank_of_run(entry: RankRecord, reading: Reading) -> RankFacts:
+def _job_of_run(entry: RankRecord, reading: Reading) -> TraceJob:
+    """The traces of the windows that were closed well."""
+    windows = [(status, path) for status, path in entry.windows if status.ok and path is not None]
+    files = tuple((path, (status.first_step, status.last_step)) for status, path in windows)
+    given = entry.meta is None or entry.meta.steps_found_by in (None, "step()", "wrapped loader")
+    return TraceJob(files, reading, steps_are_given=given)
+
+
+def _rank_of_run(entry: RankRecord, result: TraceResult, reading: Reading) -> RankFacts:
     """The rank with its first readable trace; a damaged one costs itself, not the timers, and is said in the notes.
 
     With ``reading.strict`` it is an error.
     """
-    notes: list[str] = []
-    for status, path in entry.windows:
-        if not status.ok or path is None:
-            continue
-        try:
-            columns = read_trace(path, strict=reading.strict)
-        except UnreadableInputError as error:
-            if reading.strict:
-                raise
-            notes.append(f"{path.parent.name}/{path.name} cannot be read: {error.cause or error.what}")
-            continue
-        trace = trace_facts(
-            columns,
-            (status.first_step, status.last_step),
-            steps_are_given=entry.meta is None or entry.meta.steps_found_by in (None, "step()", "wrapped loader"),
-            device=reading.device,
-            registry=reading.registry,
-        )
-        return rank_facts(entry.path.name, trace, revise(entry, notes=(*entry.notes, *notes)))
-    return rank_facts(entry.path.name, None, revise(entry, notes=(*entry.notes, *notes)))
+    if reading.strict and result.errors:
+        raise result.errors[0][1]
+    notes = [
+        f"{path.parent.name}/{path.name} cannot be read: {error.cause or error.what}" for path, error in result.errors
+    ]
+    return rank_facts(entry.path.name, result.facts, revise(entry, notes=(*entry.notes, *notes)))
 
 
 def _read_traces(paths: Sequence[Path], reading: Reading) -> Recording:
@@ -136,15 +115,15 @@ def _read_traces(paths: Sequence[Path], reading: Reading) -> Recording:
     named = [path for path in paths if not path.is_dir()]
     found = [file for path in paths if path.is_dir() for file in _traces_in(path)]
     _check_distinct([*named, *found])
-    ranks = [_rank_of_trace(path, reading) for path in named]
+    ranks: list[RankFacts] = []
     left_out: list[tuple[Path, UnreadableInputError]] = []
-    for path in found:
-        try:
-            ranks.append(_rank_of_trace(path, reading))
-        except UnreadableInputError as error:
-            if reading.strict:
-                raise
-            left_out.append((path, error))
+    results = read_all([TraceJob(((path, None),), reading) for path in (*named, *found)])
+    for number, (path, result) in enumerate(zip((*named, *found), results, strict=True)):
+        if result.errors and (reading.strict or number < len(named)):
+            raise result.errors[0][1]
+        if result.facts is not None:
+            ranks.append(rank_facts(path.name, result.facts, None))
+        left_out += result.errors
     if not ranks:
         first, why = left_out[0]
         tried = f"{len(left_out)} files were tried; " if len(left_out) > 1 else ""
@@ -155,14 +134,6 @@ def _read_traces(paths: Sequence[Path], reading: Reading) -> Recording:
         ) from why
     ranks.sort(key=lambda entry: (entry.rank is None, entry.rank or 0, entry.origin))
     return Recording(ranks, None, (*_left_out_notes(left_out), *_same_rank_notes(ranks)))
-
-
-def _rank_of_trace(path: Path, reading: Reading) -> RankFacts:
-    return rank_facts(
-        path.name,
-        trace_facts(read_trace(path, strict=reading.strict), device=reading.device, registry=reading.registry),
-        None,
-    )
 
 
 def _traces_in(directory: Path) -> list[Path]:

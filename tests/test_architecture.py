@@ -17,6 +17,7 @@ PACKAGE = Path(__file__).parents[1] / "profilerkit"
 ROWS = {
     "errors": 0,
     "units": 0,
+    "programs": 0,
     "model": 1,
     "hardware": 2,
     "config": 2,
@@ -24,6 +25,7 @@ ROWS = {
     "capture": 4,
     "trace": 4,
     "analysis": 5,
+    "reading": 6,
     "rules": 6,
     "diagnosis": 7,
     "compare": 7,

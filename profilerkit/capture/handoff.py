@@ -1,15 +1,12 @@
 """After the block: compress the traces and make the report, each in a process of its own."""
 
-import os
-import site
 import subprocess
-import sys
 from pathlib import Path
 from time import monotonic, sleep
 
-import profilerkit
 from profilerkit.capture.guard import announce
 from profilerkit.model.report import Report
+from profilerkit.programs import own_environment, own_program
 from profilerkit.rundir.files import read_document
 from profilerkit.rundir.layout import END, REPORT_JSON, rank_directory
 
@@ -27,8 +24,8 @@ def compress_traces(rank_path: Path, seconds: float) -> None:
 
     When that fails they stay as they are, which costs space and nothing else.
     """
-    arguments = ["-m", "profilerkit.capture.compress", str(rank_path)]
-    _run(arguments, min(seconds / 2, _COMPRESS_SECONDS), stderr=subprocess.DEVNULL)
+    command = own_program("profilerkit.capture.compress", str(rank_path))
+    _run(command, min(seconds / 2, _COMPRESS_SECONDS), stderr=subprocess.DEVNULL)
 
 
 def wait_for_ranks(run: Path, world_size: int) -> list[int]:
@@ -48,8 +45,8 @@ def analyze(run: Path, seconds: float) -> Report | None:
     """
     path = run / REPORT_JSON
     before = _state(path)
-    arguments = ["-m", "profilerkit", "analyze", str(run), "-f", "html,json", "--brief"]
-    failure = _run(arguments, min(seconds, _ANALYZE_SECONDS), accepted=_REPORTED)
+    command = own_program("profilerkit", "analyze", str(run), "-f", "html,json", "--brief")
+    failure = _run(command, min(seconds, _ANALYZE_SECONDS), accepted=_REPORTED)
     if not failure and _state(path) in (None, before):
         failure = f"{REPORT_JSON} was not written"
     if not failure:
@@ -71,20 +68,17 @@ def _state(path: Path) -> tuple[int, int] | None:
 
 
 def _run(
-    arguments: list[str], timeout_seconds: float, *, accepted: tuple[int, ...] = (0,), stderr: int | None = None
+    command: list[str], timeout_seconds: float, *, accepted: tuple[int, ...] = (0,), stderr: int | None = None
 ) -> str:
-    """Why a Python process did not end with an ``accepted`` exit code; empty when it did.
-
-    ``-P`` keeps the working directory out of its imports: a ``jinja2.py`` beside the training script is not ours.
-    """
+    """Why a process did not end with an ``accepted`` exit code; empty when it did."""
     try:
         done = subprocess.run(  # noqa: S603  our own module, no shell
-            [sys.executable, "-P", *arguments],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=stderr,
             timeout=timeout_seconds,
-            env=_child_environment(),
+            env=own_environment(),
             check=False,
         )
     except subprocess.TimeoutExpired:
@@ -92,16 +86,3 @@ def _run(
     except OSError as error:
         return str(error)
     return "" if done.returncode in accepted else f"exit code {done.returncode}"
-
-
-def _child_environment() -> dict[str, str]:
-    """This process's environment, with profilerkit importable however it was found, and the working directory not.
-
-    An empty or relative entry of ``PYTHONPATH`` stands for the working directory or a place below it.
-    """
-    home = Path(profilerkit.__file__).absolute().parent.parent
-    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    paths = [path for path in given if Path(path).is_absolute() and Path(path).resolve() != Path.cwd()]
-    if str(home) not in (*site.getsitepackages(), site.getusersitepackages()):
-        paths.insert(0, str(home))
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

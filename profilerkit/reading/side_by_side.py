@@ -1,0 +1,149 @@
+"""Many traces at once: some are read by processes of our own beside this one, where that pays."""
+
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO
+
+from profilerkit.programs import own_environment, own_program
+from profilerkit.reading.traces import TraceJob, TraceResult, read_job
+from profilerkit.reading.worker import LENGTH_BYTES
+from profilerkit.trace.blocks import GZIP_MAGIC
+
+#: A process starts in about 0.3 s of CPU time, in which 50 MB are read and attributed; each gets twice as much.
+BYTES_EACH = 100_000_000
+#: Kineto traces compress 11:1 to 19:1.
+GZIP_RATIO = 15
+#: Peak memory over the size of the text, where traces are read one by one, and what a process takes without one.
+MEMORY_RATIO = 0.4
+PROCESS_BYTES = 100_000_000
+#: Share of the memory that is free now which all processes together may take.
+MEMORY_SHARE = 0.5
+
+
+def read_all(jobs: Sequence[TraceJob]) -> Iterator[TraceResult]:
+    """The result of each job, in their order; read as they are asked for, or all at first in several processes.
+
+    The processes run a module of ours and never the script of this one, so this is safe wherever it is called. A job
+    whose process dies is read here.
+    """
+    sizes = [_size_bytes(job) for job in jobs]
+    helpers = _helpers(sizes)
+    if not helpers:
+        return map(read_job, jobs)
+    shares = _shares(sizes, helpers + 1)
+    with ExitStack() as running:
+        try:
+            waiting = [running.enter_context(_helper([(number, jobs[number]) for number in s])) for s in shares[1:]]
+        except OSError:  # no process, or no room for its results
+            waiting = []
+        results = {number: read_job(jobs[number]) for number in shares[0]}
+        for wait in waiting:
+            results |= wait()
+    return (results[number] if number in results else read_job(job) for number, job in enumerate(jobs))
+
+
+@contextmanager
+def _helper(jobs: list[tuple[int, TraceJob]]) -> Iterator[Callable[[], dict[int, TraceResult]]]:
+    """A process that reads some of the jobs, as the wait for its results; it ends with the context at the latest."""
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as found:
+        pickle.dump(jobs, given)
+        given.seek(0)
+        process = subprocess.Popen(  # noqa: S603  our own module, no shell
+            own_program("profilerkit.reading.worker"),
+            stdin=given,
+            stdout=found,
+            stderr=subprocess.DEVNULL,
+            env=own_environment(),
+        )
+        try:
+            yield lambda: _results(process, found)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _results(process: "subprocess.Popen[bytes]", found: IO[bytes]) -> dict[int, TraceResult]:
+    """What a process has read, after its end; less than its jobs when it died."""
+    process.wait()
+    found.seek(0)
+    results: dict[int, TraceResult] = {}
+    while len(length := found.read(LENGTH_BYTES)) == LENGTH_BYTES:
+        record = found.read(int.from_bytes(length, "little"))
+        if len(record) < int.from_bytes(length, "little"):
+            break
+        number, result = pickle.loads(record)  # noqa: S301  written by our own process into a file without a name
+        results[number] = result
+    return results
+
+
+def _helpers(sizes: Sequence[int]) -> int:
+    """How many processes beside this one pay for traces of these sizes, and find cores and memory."""
+    wanted = min(len(sizes) - 1, sum(sizes) // BYTES_EACH - 1)
+    if wanted < 1 or not sys.executable:
+        return 0
+    largest = sorted(sizes, reverse=True)
+    room = MEMORY_SHARE * _free_bytes()
+    helpers = max(0, min(wanted, _free_cores() - 1))
+    while helpers and MEMORY_RATIO * sum(largest[: helpers + 1]) + PROCESS_BYTES * helpers > room:
+        helpers -= 1
+    return helpers
+
+
+def _shares(sizes: Sequence[int], count: int) -> list[list[int]]:
+    """The numbers of the jobs in shares of about the same size: the largest first, each to the smallest share.
+
+    >>> _shares([5, 40, 20, 30], 2)
+    [[1, 0], [3, 2]]
+    """
+    shares: list[list[int]] = [[] for _ in range(count)]
+    totals = [0] * count
+    for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
+        least = totals.index(min(totals))
+        shares[least].append(number)
+        totals[least] += sizes[number]
+    return shares
+
+
+def _size_bytes(job: TraceJob) -> int:
+    """About how long the text of a job's first trace is; 0 where that cannot be known."""
+    if not job.files:
+        return 0
+    path = job.files[0][0]
+    try:
+        if not path.is_file():
+            return 0
+        with path.open("rb") as file:
+            is_packed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+        return path.stat().st_size * (GZIP_RATIO if is_packed else 1)
+    except OSError:
+        return 0
+
+
+def _free_cores() -> int:
+    """Cores that this process may use and that were free in the last minute: where all are busy, helpers only cost."""
+    from profilerkit.capture.environment import usable_cores
+
+    busy = min(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)) if hasattr(os, "getloadavg") else 0.0
+    return round(usable_cores() * (1 - busy))
+
+
+def _free_bytes(proc: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> float:
+    """Memory that is free now, and that the cgroup allows; endless where the system does not say."""
+    free = float("inf")
+    try:
+        words = dict(line.split(":", 1) for line in proc.read_text().splitlines())
+        free = int(words["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        pass
+    try:
+        limit, used = ((cgroup / name).read_text() for name in ("memory.max", "memory.current"))
+        free = min(free, int(limit) - int(used))
+    except (OSError, ValueError):  # no second version of cgroups, or "max"
+        pass
+    return free
