@@ -190,7 +190,7 @@ def _judged(
 
     if not whole_last:
         drop([len(start) - 1], "cut")
-    kernels = _count_in(columns.ts_ns[device_rows(columns)], start, end)
+    kernels = _count_in(columns.ts_ns[device_rows(columns) & (columns.dur_ns > 0)], start, end)
     last = max((row for row in range(len(start)) if state[row] == "steady"), default=0)
     if last > 0 and kernels[last] < CUT_KERNEL_RATIO * kernels[last - 1]:
         drop([last], "cut")

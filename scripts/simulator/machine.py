@@ -196,6 +196,13 @@ class Rank:
         self.spend(ns, cause)
         event.end = self.now
 
+    def wait_on_device(self, waiting: int, awaited: int) -> None:
+        """Tell a stream to wait for what another one has been given so far."""
+        event = self._called("cudaStreamWaitEvent")
+        event.args["streams"] = waiting, awaited
+        self.spend(900, "over.dispatch")
+        event.end = self.now
+
     def _called(self, name: str) -> Event:
         self._numbers["correlation"] += 1
         args: dict[str, Any] = {"correlation": self._numbers["correlation"]}
