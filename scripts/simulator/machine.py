@@ -178,16 +178,18 @@ class Rank:
 
     @contextmanager
     def event(self, name: str, category: str = "cpu_op", **args: Any) -> Iterator[Event]:
-        """An event around what happens inside; operators get an external id."""
-        if category in ("cpu_op", "user_annotation"):
+        """An event around what happens inside; runtime calls in an operator carry its external id."""
+        is_operator = category == "cpu_op"
+        if is_operator or category == "user_annotation":
             self._numbers["external"] += 1
             args["External id"] = self._numbers["external"]
+        if is_operator:
             self._open.append(self._numbers["external"])
         event = Event(name, category, self.thread, self.now, args)
         self.events.append(event)
         yield event
         event.end = self.now
-        if category in ("cpu_op", "user_annotation"):
+        if is_operator:
             self._open.pop()
 
     def call(self, name: str, ns: float, cause: str = "over.dispatch") -> None:

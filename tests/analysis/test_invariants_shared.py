@@ -13,7 +13,7 @@ from tests.analysis.changes import analyzed, told
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 MANIFEST = TRACES / "MANIFEST.json"
 #: Larger sets would only take longer: what they have beyond these is length.
-MOST_BYTES = 2_500_000
+MOST_BYTES = 620_000
 
 pytestmark = [
     pytest.mark.shared_traces,
