@@ -120,14 +120,18 @@ def in_window(columns: TraceColumns, window: Spans) -> npt.NDArray[np.bool_]:
 
 
 def self_times(columns: TraceColumns, rows: I64) -> I64:
-    """Time of each row in ``rows`` that no row nested in it on the same thread takes, ``(n_rows,)`` int64 ns."""
+    """Time of each row in ``rows`` that no row nested in it on the same thread takes, ``(n_rows,)`` int64 ns.
+
+    Of two with the same extent the one with the higher external id is the inner one: it began later.
+    """
     own = np.zeros(len(rows), dtype=np.int64)
     threads = columns.thread[rows]
     for thread in np.unique(threads):
         members = np.flatnonzero(threads == thread)
+        members = members[np.argsort(-columns.external_id[rows[members]], kind="stable")]
         chosen = rows[members]
-        owned = innermost_owner(columns.ts_ns[chosen], columns.end_ns[chosen], members)
-        np.add.at(own, owned.label, owned.end - owned.start)
+        owned = innermost_owner(columns.ts_ns[chosen], columns.end_ns[chosen], np.arange(len(members)))
+        np.add.at(own, members[owned.label], owned.end - owned.start)
     return own
 
 

@@ -190,7 +190,7 @@ def _judged(
     whole_last: bool = False,
 ) -> TraceSteps:
     """Drop cut, compiling and warm-up steps while enough remain; always those that lost device work to a cut file."""
-    kernels = _count_in(columns.ts_ns[device_rows(columns)], start, end)
+    kernels = _count_in(columns.ts_ns[device_rows(columns) & (columns.dur_ns > 0)], start, end)
     state: list[StepState] = ["steady"] * len(start)
     if columns.damage.truncated:
         # Kineto writes the device's events after the host's, so these are what such a file lacks.

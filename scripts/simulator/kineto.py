@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from simulator.job import US, Job
+from simulator.loop import COMPUTE_STREAM
 from simulator.machine import BACKWARD, MAIN, Event, Rank, Work
 
 #: Small enough that microseconds with three decimals survive in a float.
@@ -120,10 +121,11 @@ class _Writer:
         where = {"pid": self._pid, "tid": self._tid(event.thread), **self._span(event.start, event.end)}
         if event.category == "cuda_runtime":
             correlation = event.args["correlation"]
+            args = {"cbid": 211, **{key: value for key, value in event.args.items() if key != "streams"}}
             if not recording.has_launches or self._random.random() < recording.lost_launches:
                 self._lost.add(correlation)
                 return
-            yield {"ph": "X", "cat": "cuda_runtime", "name": event.name, **where, "args": {"cbid": 211, **event.args}}
+            yield {"ph": "X", "cat": "cuda_runtime", "name": event.name, **where, "args": args}
             if recording.sync_rows and event.name in _SYNC_ROWS:
                 yield self._sync_row(event)
             if recording.flows and "Launch" in event.name:
@@ -134,11 +136,11 @@ class _Writer:
 
     def _sync_row(self, event: Event) -> Record:
         kind = _SYNC_ROWS[event.name]
-        stream = 7 if kind != "Context Sync" else _CONTEXT_STREAM
+        stream, awaited = event.args.get("streams", (_CONTEXT_STREAM if kind == "Context Sync" else COMPUTE_STREAM, -1))
         correlation = event.args["correlation"]
         args: Record = {"cuda_sync_kind": kind, "stream": stream, "correlation": correlation, "device": 0, "context": 1}
         if kind == "Stream Wait Event":
-            waits = {"wait_on_stream": 20, "wait_on_cuda_event_record_corr_id": correlation - 1}
+            waits = {"wait_on_stream": awaited, "wait_on_cuda_event_record_corr_id": correlation - 1}
             args |= {**waits, "wait_on_cuda_event_id": 1}
         tid = -1 if kind == "Context Sync" else stream
         return {"ph": "X", "cat": "cuda_sync", "name": kind, "pid": 0, "tid": tid,
@@ -162,9 +164,11 @@ class _Writer:
         for event in self._rank.events:
             if event.category != "user_annotation" or event.start < self._from:
                 continue
-            inside = [w for w in works if event.start <= w.called < event.end and w.device == 0 and w.stream == 7]
+            inside = [
+                w for w in works if event.start <= w.called < event.end and w.device == 0 and w.stream == COMPUTE_STREAM
+            ]
             if inside:
-                yield {"ph": "X", "cat": "gpu_user_annotation", "name": event.name, "pid": 0, "tid": 7,
+                yield {"ph": "X", "cat": "gpu_user_annotation", "name": event.name, "pid": 0, "tid": COMPUTE_STREAM,
                        **self._span(min(w.start for w in inside), max(w.end for w in inside)),
                        "args": {"External id": event.args["External id"]}}  # fmt: skip
         for work in works:

@@ -35,6 +35,7 @@ class Loop:
         self._allocated = job.memory.allocated_bytes
         self._reserved = job.memory.reserved_bytes
         self._graph: list[Work] | None = None
+        self._waited: tuple[Work, ...] = ()
         late = job.late.rank == rank.index
         self._slow = job.late.slow_ratio if late else 1.0
         self._wait_us = job.late.wait_us if late else 0.0
@@ -94,7 +95,18 @@ class Loop:
 
     def gate(self) -> tuple[Work, ...]:
         """What the next kernel of the compute stream must wait for beside its own stream."""
-        return ()
+        waited, self._waited = self._waited, ()
+        return waited
+
+    def wait_for(self, works: Sequence[Work]) -> None:
+        """Make the compute stream wait for work of other streams."""
+        self._waited = (*self._waited, *works)
+        for stream in sorted({work.stream for work in works}):
+            self.rank.wait_on_device(COMPUTE_STREAM, stream)
+
+    def newest(self, stream: int) -> list[Work]:
+        """The newest work of one stream."""
+        return [work for work in self.rank.last_work() if work.stream == stream]
 
     # The passes.
 
@@ -156,6 +168,8 @@ class Loop:
 
     def optimize(self) -> Program:
         """The optimizer on the main thread."""
+        if self.job.extra.side:
+            self.wait_for(self.newest(SIDE_STREAM))
         with self.rank.event("Optimizer.step#AdamW.step", "user_annotation"):
             self.rank.spend(self.rank.vary(25 * US), "over.python")
             for kernel in optimizer_of(self.job):
@@ -175,9 +189,16 @@ class Loop:
         }  # fmt: skip
         return Work(
             kernel.name, "kernel", leaf or kernel.leaf, self.rank.vary(self._slow * kernel.ns), stream, device, args,
-            after=self.gate() if stream == COMPUTE_STREAM and device == 0 else (),
+            after=self._must_end_before(stream, device),
             slow_ratio=self.job.comm.slow_ratio,
         )  # fmt: skip
+
+    def _must_end_before(self, stream: int, device: int) -> tuple[Work, ...]:
+        if device:
+            return ()
+        if stream == SIDE_STREAM:
+            return tuple(self.newest(COMPUTE_STREAM))
+        return self.gate() if stream == COMPUTE_STREAM else ()
 
     def issue(self, kernel: Kernel, *, leaf: str | None = None, stream: int = COMPUTE_STREAM,
               retry: bool = False, copies: int = 1) -> Program:  # fmt: skip
@@ -277,6 +298,7 @@ class Loop:
                 yield from self.issue(kernel)
         if extra.side:
             kernel = self._pointwise(extra.side_us)
+            self.rank.wait_on_device(SIDE_STREAM, COMPUTE_STREAM)
             for _ in range(extra.side):
                 yield from self.issue(kernel, stream=SIDE_STREAM)
         for first in range(0, extra.small, 8):

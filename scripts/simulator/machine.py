@@ -178,22 +178,31 @@ class Rank:
 
     @contextmanager
     def event(self, name: str, category: str = "cpu_op", **args: Any) -> Iterator[Event]:
-        """An event around what happens inside; operators get an external id."""
-        if category in ("cpu_op", "user_annotation"):
+        """An event around what happens inside; runtime calls in an operator carry its external id."""
+        is_operator = category == "cpu_op"
+        if is_operator or category == "user_annotation":
             self._numbers["external"] += 1
             args["External id"] = self._numbers["external"]
+        if is_operator:
             self._open.append(self._numbers["external"])
         event = Event(name, category, self.thread, self.now, args)
         self.events.append(event)
         yield event
         event.end = self.now
-        if category in ("cpu_op", "user_annotation"):
+        if is_operator:
             self._open.pop()
 
     def call(self, name: str, ns: float, cause: str = "over.dispatch") -> None:
         """A runtime call without device work of its own."""
         event = self._called(name)
         self.spend(ns, cause)
+        event.end = self.now
+
+    def wait_on_device(self, waiting: int, awaited: int) -> None:
+        """Tell a stream to wait for what another one has been given so far."""
+        event = self._called("cudaStreamWaitEvent")
+        event.args["streams"] = waiting, awaited
+        self.spend(900, "over.dispatch")
         event.end = self.now
 
     def _called(self, name: str) -> Event:

@@ -63,17 +63,6 @@ class Parallel(Loop):
         super().__init__(job, rank)
         self.world = world
         self._numbers: dict[str, int] = {}
-        self._waited: tuple[Work, ...] = ()
-
-    def gate(self) -> tuple[Work, ...]:
-        """The collectives that the host told the compute stream to wait for."""
-        waited, self._waited = self._waited, ()
-        return waited
-
-    def wait_for(self, works: Sequence[Work]) -> None:
-        """Make the compute stream wait."""
-        self._waited = (*self._waited, *works)
-        self.rank.call("cudaStreamWaitEvent", 1_000)
 
     def collective(
         self, name: str, elements: int, dtype: str, size: int, *, stream: int = COMM_STREAM, group: str = "0",
@@ -96,7 +85,8 @@ class Parallel(Loop):
             with rank.event("record_param_comms", **args):
                 rank.spend(rank.vary(6 * US), "over.dispatch")
                 rank.call("cudaEventRecord", 900)
-                rank.call("cudaStreamWaitEvent", 900)
+                if after:
+                    rank.wait_on_device(stream, COMPUTE_STREAM)
                 yield from self.launch([work], "cudaLaunchKernelExC")
                 rank.spend(rank.vary(5 * US), "over.dispatch")
         return work
@@ -117,10 +107,6 @@ class Parallel(Loop):
         if self.job.recording.metadata == "full":
             args["Seq"] = number
         return args
-
-    def newest(self, stream: int) -> list[Work]:
-        """The newest work of one stream."""
-        return [work for work in self.rank.last_work() if work.stream == stream]
 
 
 class DataParallel(Parallel):

@@ -151,6 +151,18 @@ def test_of_two_kernels_that_start_together_the_one_issued_last_explains_the_gap
     assert (found["over.python"], found["over.dispatch"], found["over.launch"]) == (52 * US, 8 * US, 40 * US)
 
 
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_of_two_operators_with_the_same_extent_the_later_one_is_the_inner_one(order):
+    names = {1: "aten::zeros", 2: "aten::empty"}
+    trace = Trace()
+    trace.steps(0, 100, 200)
+    for number in order:
+        trace.event(names[number], "cpu_op", 110, 150, **{"External id": number})
+    assert [(kernel.name, kernel.total_ns) for kernel in trace.facts().kernels if kernel.total_ns] == [
+        ("aten::empty", 40 * US)
+    ]
+
+
 def test_a_kernel_without_length_does_not_explain_the_gap_it_stands_behind():
     trace = Trace()
     trace.step(0, 1_000, 2_000)
