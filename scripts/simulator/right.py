@@ -172,7 +172,7 @@ def efficiency_of_misaligned(case: Case, report: Report) -> str:
     entry = next((entry for entry in report.kernels if entry.name == kernel.name), None)
     if entry is None:
         return "the misaligned kernel is not in the table"
-    seen = getattr(entry, "efficiency_ratio", None)
+    seen = getattr(entry, "efficiency", None)
     if seen is None:
         return "no efficiency in the table of kernels"
     true = kernel.best_ns / kernel.ns
