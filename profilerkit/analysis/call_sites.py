@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from profilerkit.analysis.enclosing import innermost_at
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.kernels import in_use, matching
-from profilerkit.analysis.thread_line import ThreadLine
 from profilerkit.trace.columns import Category, TraceColumns
 
 _MODULE = re.compile(r"^nn\.Module: ")
@@ -32,15 +32,16 @@ def call_sites(columns: TraceColumns, calls: I64) -> list[CallSite]:
 
     Backward work runs on a thread without Python frames, so that nothing is around it.
     """
-    line = ThreadLine.of(columns)
     frames = columns.category == Category.PYTHON
-    if line is None or not frames.any():
+    if not frames.any():
         return [CallSite(None, None)] * len(calls)
     used = in_use(columns)
     modules = matching(columns, used, _MODULE)
     own = matching(columns, used, _LINE) & ~matching(columns, used, _OUTSIDE)
-    at = line.place(columns.thread[calls], columns.ts_ns[calls])
-    found = [line.innermost(columns, np.flatnonzero(frames & wanted[columns.name]), at) for wanted in (modules, own)]
+    thread, ts_ns = columns.thread[calls], columns.ts_ns[calls]
+    found = [
+        innermost_at(columns, np.flatnonzero(frames & wanted[columns.name]), thread, ts_ns) for wanted in (modules, own)
+    ]
 
     def text(row: int, call: int) -> str | None:
         return columns.strings[columns.name[row]] if row >= 0 and call >= 0 else None

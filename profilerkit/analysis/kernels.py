@@ -17,9 +17,10 @@ MATH, BANDWIDTH, COMMUNICATION, OTHER = "math", "membw", "comm", "other"
 #: A kernel shorter than this is bound by latency, neither by math nor by bandwidth (TraceLens' short-kernel bound).
 SMALL_KERNEL_NS = 10_000
 
+#: Names are hostile: what may stand apart (``.*``) is searched from the first place its beginning is found at only.
 _MATH = re.compile(
     r"gemm|gemv|cutlass|cublas|xmma|nvjet|mma_|_mma|Cijk_|conv(?!ert)|winograd|wgrad|dgrad|fprop|bprop"
-    r"|flash|fmha|attention|mha_|_mha|cudnn.*(?:fwd|bwd)|gcnAsm|MIOpen.*Conv|splitK|dot_kernel",
+    r"|flash|fmha|attention|mha_|_mha|^(?>.*?cudnn).*(?:fwd|bwd)|gcnAsm|^(?>.*?MIOpen).*Conv|splitK|dot_kernel",
     re.IGNORECASE,
 )
 #: They add up what the kernels of a product that was split along its depth left: memory traffic.
@@ -32,9 +33,8 @@ _BANDWIDTH = re.compile(
 )
 #: CPU operators whose cost is arithmetic, not memory traffic.
 _MATH_OPERATOR = re.compile(
-    r"^aten::(?:mm|addmm|bmm|baddbmm|matmul|linear|_?convolution.*|conv\d?d?|.*_?convolution.*|mkldnn_.*|thnn_conv.*"
-    r"|slow_conv.*|_scaled_dot_product.*|_flash_attention.*|addmv|addr|dot|einsum|lstm.*|gru.*)$"
-    r"|^mkldnn::|^onednn::",
+    r"^aten::(?:(?:mm|addmm|bmm|baddbmm|matmul|linear|conv\d?d?|addmv|addr|dot|einsum)$|.*convolution|mkldnn_|thnn_conv"
+    r"|slow_conv|_scaled_dot_product|_flash_attention|lstm|gru)|^mkldnn::|^onednn::",
 )
 _POINTWISE = re.compile(
     r"^(?!triton).*(?:elementwise|vectorized|unrolled|dropout|norm|softmax|relu|gelu|silu)", re.IGNORECASE | re.DOTALL

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from profilerkit.analysis.enclosing import innermost_at
 from profilerkit.analysis.intervals import I64
-from profilerkit.analysis.thread_line import ThreadLine
 from profilerkit.trace.columns import Category, TraceColumns
 
 
@@ -19,13 +19,8 @@ def launching_operators(columns: TraceColumns, launches: I64, rows: I64) -> I64:
         rows: ``(n,)`` int64 device events.
     """
     found = np.full(len(rows), -1, dtype=np.int64)
-    line = ThreadLine.of(columns)
     linked = np.flatnonzero(launches[rows] >= 0)
-    if line is None or not len(linked):
-        return found
     calls = launches[rows[linked]]
-    launching = np.zeros(len(columns.threads), dtype=np.bool_)
-    launching[columns.thread[calls]] = True
-    operators = np.flatnonzero((columns.category == Category.CPU_OP) & launching[columns.thread])
-    found[linked] = line.innermost(columns, operators, line.place(columns.thread[calls], columns.ts_ns[calls]))
+    operators = np.flatnonzero(columns.category == Category.CPU_OP)
+    found[linked] = innermost_at(columns, operators, columns.thread[calls], columns.ts_ns[calls])
     return found

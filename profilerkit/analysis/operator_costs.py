@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,8 @@ F64 = npt.NDArray[np.float64]
 
 #: Distinct calls that are priced, the most frequent first. Real traces hold up to a few thousand.
 _MOST_CALLS = 20_000
+#: Characters that are parsed for them: 20,000 matrix products have half as many. One takes up to 130 ns.
+_MOST_CHARACTERS = 2**21
 
 #: Types that are computed in, by id; the first stands for every other one.
 DTYPES = ("other", "fp64", "fp32", "fp16", "bf16", "fp8", "int8")
@@ -54,12 +55,9 @@ def operator_costs(columns: TraceColumns, rows: I64) -> OperatorCosts:
     values = np.zeros((3, len(calls)), dtype=np.float64)
     family, dtype = np.zeros((2, len(calls)), dtype=np.int8)
     pointwise_only = np.zeros(len(calls), dtype=np.bool_)
-    parsed = cache(arguments)
     table = CostTable(seen_in(_complete_calls(columns)))
-    for index in _most_frequent(member, len(calls)):
-        name, *texts = (columns.strings[text] if text >= 0 else "" for text in calls[index].tolist())
-        passed = parsed(*texts) if texts[0] else None
-        cost = table.cost(name, passed) if passed else None
+    for index, name, passed in _parsed(columns, calls, member):
+        cost = table.cost(name, passed)
         if cost is None:
             continue
         known[index] = True
@@ -89,11 +87,19 @@ def _distinct_calls(columns: TraceColumns, rows: I64) -> tuple[I64, I64]:
     return np.stack(picked, axis=1)[first], member
 
 
-def _most_frequent(member: I64, count: int) -> list[int]:
-    if count <= _MOST_CALLS:
-        return list(range(count))
-    often = np.argsort(-np.bincount(member, minlength=count), kind="stable")
-    return [int(index) for index in often[:_MOST_CALLS]]
+def _parsed(columns: TraceColumns, calls: I64, member: I64) -> Iterator[tuple[int, str, Arguments]]:
+    """Index, name and arguments of the distinct calls, the most frequent first, as far as both bounds allow."""
+    left = _MOST_CHARACTERS
+    often = np.argsort(-np.bincount(member, minlength=len(calls)), kind="stable")
+    for index in often[:_MOST_CALLS].tolist():
+        name, *texts = (columns.strings[text] if text >= 0 else "" for text in calls[index].tolist())
+        length = sum(map(len, texts))
+        if not texts[0] or length > left:
+            continue
+        left -= length
+        passed = arguments(*texts)
+        if passed is not None:
+            yield index, name, passed
 
 
 def _complete_calls(columns: TraceColumns) -> Iterator[tuple[str, Arguments]]:
@@ -101,8 +107,5 @@ def _complete_calls(columns: TraceColumns) -> Iterator[tuple[str, Arguments]]:
     ids = [index for index, text in enumerate(columns.strings) if text in COMPLETE]
     rows = np.flatnonzero(np.isin(columns.name, np.array(ids, dtype=np.int32))) if ids else np.empty(0, np.int64)
     calls, member = _distinct_calls(columns, rows)
-    for index in _most_frequent(member, len(calls)):
-        name, dims, types, _ = (columns.strings[text] if text >= 0 else "" for text in calls[index].tolist())
-        passed = arguments(dims, types, "")
-        if passed is not None:
-            yield name, passed
+    for _, name, passed in _parsed(columns, calls, member):
+        yield name, passed

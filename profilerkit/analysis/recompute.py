@@ -5,6 +5,7 @@ import re
 import numpy as np
 import numpy.typing as npt
 
+from profilerkit.analysis.enclosing import innermost_at
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, union
 from profilerkit.analysis.kernels import in_use, matching
 from profilerkit.analysis.thread_line import ThreadLine
@@ -59,7 +60,7 @@ def _by_operators(columns: TraceColumns, line: ThreadLine, used: I64) -> Spans:
     again = backward & np.isin(what, what[~backward])
     if not again.any():
         return EMPTY
-    node = line.innermost(columns, nodes, start[again])
+    node = innermost_at(columns, nodes, columns.thread[calls[again]], columns.ts_ns[calls[again]])
     # A call that no node is found around starts and ends its own span.
     node_start = np.where(node >= 0, line.extents(columns, np.maximum(node, 0))[0], start[again])
     return union(node_start, end[again])

@@ -13,7 +13,7 @@ MODULES = (
     "host_copies",
     "intervals",
     "roofline",
-    "thread_line",
+    "enclosing",
 )
 
 

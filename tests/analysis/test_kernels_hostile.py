@@ -1,12 +1,16 @@
 """Kernel facts of traces that say what cannot be."""
 
 import json
+import tracemalloc
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profilerkit import analyze
+from profilerkit.analysis.operator_costs import operator_costs
+from profilerkit.trace.columns import Category
 from tests.recipes import GEMM, Trace
 
 OPERATORS = (
@@ -73,3 +77,34 @@ def test_calls_that_all_differ_are_priced_up_to_a_bound(monkeypatch):
     trace.steps(1_000, 6_000)
     # The ten shapes that occur twice come first.
     assert trace.facts().kernels[0].priced_ns == 30 * 30_000
+
+
+def test_texts_of_arguments_are_parsed_up_to_a_bound(monkeypatch):
+    monkeypatch.setattr("profilerkit.analysis.operator_costs._MOST_CHARACTERS", 100)
+    trace = Trace()
+    for number, extra in enumerate((0, 0, 20, 0)):
+        at = 1_000 + 100 * number
+        trace.op(at, at + 20, name="aten::mm", dims=[[8, number + 1], [number + 1, 8], *[[8]] * extra])
+        trace.kernel(at + 30, at + 60, launch=(at + 2, at + 4))
+    trace.steps(1_000, 1_400)
+    # The long text does not fit; a short one that follows it does.
+    assert trace.facts().kernels[0].priced_ns == 3 * 30_000
+
+
+def test_memory_and_time_for_arguments_do_not_grow_with_their_texts(tmp_path):
+    trace = Trace()
+    for number in range(12):
+        at = 1_000 + 100 * number
+        tensors = [[[1]] * 24_000 + [[number + 1]]]
+        trace.op(at, at + 20, name="aten::_foreach_add_", dims=tensors, types=["TensorList"])
+        trace.kernel(at + 30, at + 60, launch=(at + 2, at + 4))
+    trace.steps(1_000, 2_200)
+    columns = trace.read()
+    rows = np.flatnonzero(columns.category == Category.CPU_OP)
+    tracemalloc.start()
+    costs = operator_costs(columns, rows)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert costs.known.any()
+    # One text of 120 kB at a time, never all of them.
+    assert peak < 5_000_000

@@ -25,8 +25,9 @@ _TYPES: dict[str, tuple[str, int]] = {
     "c10::complex<double>": ("complex128", 16),
 }
 
-#: Longest text that is parsed. The lists of a fused optimizer over 10,000 tensors stay below it.
-_LONGEST_TEXT = 2**20
+#: Longest text that is parsed. The lists of a fused optimizer over 1,500 tensors stay below it; parsed, a text takes
+#: some 16 times its length.
+_LONGEST_TEXT = 2**17
 #: More elements than any device holds, and more dimensions than torch allows: such a shape is none.
 _MOST_ELEMENTS, _MOST_DIMENSIONS = 2**44, 64
 
@@ -53,12 +54,12 @@ class Arguments:
 
     Attributes:
         tensors: the tensor at each position, ``None`` for what is no tensor, is absent, or has no dimensions.
-        lists: position to the shapes of a list of tensors; their type is not recorded.
+        lists: position to the elements of all tensors of a list; their type is not recorded.
         values: the text of each scalar and list of scalars; empty where not recorded.
     """
 
     tensors: tuple[Tensor | None, ...]
-    lists: dict[int, tuple[Shape, ...]]
+    lists: dict[int, int]
     values: tuple[str, ...]
 
     def tensor(self, position: int) -> Tensor | None:
@@ -86,13 +87,13 @@ def arguments(dims: str, types: str, values: str) -> Arguments | None:
 
     >>> found = arguments('[[8, 3], [[2], [4, 4]], []]', '["float", "TensorList", "Scalar"]', '["", "", "True"]')
     >>> found.tensors[0], found.lists, found.flag(2)
-    (Tensor(shape=(8, 3), dtype='fp32', item_bytes=4), {1: ((2,), (4, 4))}, True)
+    (Tensor(shape=(8, 3), dtype='fp32', item_bytes=4), {1: 18}, True)
     """
     shapes, kinds, texts = _list(dims), _list(types), _list(values) if values else []
     if shapes is None or kinds is None or texts is None:
         return None
     tensors: list[Tensor | None] = []
-    lists: dict[int, tuple[Shape, ...]] = {}
+    lists: dict[int, int] = {}
     for position, entry in enumerate(shapes):
         kind = kinds[position] if position < len(kinds) else ""
         shape = _shape(entry)
@@ -100,7 +101,7 @@ def arguments(dims: str, types: str, values: str) -> Arguments | None:
         known = shape and named is not None
         tensors.append(Tensor(shape, named[0], named[1]) if known and shape and named else None)
         if shape is None and isinstance(entry, list):
-            lists[position] = tuple(found for found in map(_shape, entry) if found)
+            lists[position] = sum(prod(found) for found in map(_shape, entry) if found)
     return Arguments(tuple(tensors), lists, tuple(text if isinstance(text, str) else "" for text in texts))
 
 

@@ -91,8 +91,7 @@ def _gathered(passed: Arguments) -> Cost | None:
 
 def _lists(passed: Arguments, family: str, times: tuple[int, ...]) -> Cost | None:
     """Lists of tensors, the list at each position moved that often; a missing list is empty."""
-    elements = [sum(map(prod, passed.lists.get(position, ()))) for position in range(len(times))]
-    moved = sum(count * each for count, each in zip(elements, times, strict=True))
+    moved = sum(passed.lists.get(position, 0) * each for position, each in enumerate(times))
     return Cost(family, 0, untyped=moved) if moved else None
 
 

@@ -27,9 +27,9 @@ def test_scalars_absent_tensors_and_unknown_types_are_no_tensors():
     assert [found.tensor(position) is None for position in range(5)] == [True, True, True, False, True]
 
 
-def test_lists_of_tensors_keep_their_shapes_without_a_type():
+def test_lists_of_tensors_keep_their_elements_without_a_type():
     found = passed([[[2, 3], [], [5]], [7]], ["TensorList", "float"])
-    assert found.lists == {0: ((2, 3), (5,))}
+    assert found.lists == {0: 11}
     assert found.tensors[0] is None
 
 
@@ -62,9 +62,14 @@ def test_impossible_shapes_are_no_shapes(dims):
     assert found is None or (found.tensor(0) is None and not any(found.lists.values()))
 
 
-def test_texts_longer_than_a_megabyte_are_not_parsed():
-    assert arguments("[" + "[1]," * 300_000 + "[1]]", "[]", "") is None
-    assert arguments("[[1]]", '["float"]', '["' + "x" * 2**20 + '"]') is None
+def test_lists_of_a_large_fused_optimizer_are_parsed():
+    tensors = [[[4096, 4096]] * 1_500] * 4
+    assert passed(tensors, ["TensorList"] * 4).lists == dict.fromkeys(range(4), 1_500 * 4096**2)
+
+
+def test_texts_longer_than_any_real_operators_are_not_parsed():
+    assert arguments("[" + "[1]," * 40_000 + "[1]]", "[]", "") is None
+    assert arguments("[[1]]", '["float"]', '["' + "x" * 2**17 + '"]') is None
 
 
 @given(st.text(max_size=40), st.text(max_size=40), st.text(max_size=40))
