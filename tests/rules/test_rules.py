@@ -1038,12 +1038,20 @@ def test_a_guard_states_no_saving_and_no_bound():
 
 
 def test_the_part_that_grew_is_told_and_prices_the_slow_steps():
-    found = finding("RU004", uneven())
+    found = finding("RU004", uneven(share=0.1))
     assert found.title == "Step 57 is 1.90 s longer than the others"
     assert "90 % of that is in one part: waiting for data." in found.why
     bound = 1 - 1 / 1.1
     assert (found.saving.expected, found.saving.high) == (pytest.approx(0.9 * bound), pytest.approx(bound))
     assert found.bound is None
+
+
+def test_slow_steps_save_no_more_than_they_take_beyond_the_others():
+    found = finding("RU004", uneven(mean=1.3, share=0.034))  # the mean is raised by something else as well
+    assert (found.saving.expected, found.saving.high) == (pytest.approx(0.9 * 0.034), pytest.approx(0.034))
+    beside_a_stall = finding("RU004", uneven(mean=1.3, share=0.2, stalls=stalling(0.09).stalls))
+    assert beside_a_stall.saving.high == pytest.approx(0.11)
+    assert ended("RU004", uneven(mean=1.3, share=0.019)) is Passed
 
 
 def test_slow_steps_whose_part_is_not_known_have_no_saving():
