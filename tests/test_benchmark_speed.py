@@ -107,6 +107,16 @@ def test_a_ratio_pairs_the_runs_of_one_round(parts):
     assert results.ratios(trace, "a", "missing", results.wall_s) == []
 
 
+@pytest.mark.parametrize(
+    ("events", "analyze", "held"), [(10**6, 0.99, True), (10**6, 1.01, False), (10**6 - 1, 1.01, None)]
+)
+def test_judging_a_million_events_takes_no_longer_than_reading_them(parts, events, analyze, held):
+    stages = {"import": 9.0, "read": 1.0, "analyze": analyze, "html": 9.0}
+    trace = parts["results"].Trace(300, 3 * 10**8, 10**7, events, {}, stages)
+    found = {check.claim: check.holds for check in parts["results"].checks([trace])}
+    assert found.get("analysis and rules, CPU time ÷ reading") is held
+
+
 def test_the_committed_report_is_complete():
     document = json.loads((ROOT / "reports" / "speed.json").read_text("utf-8"))
     assert [trace["megabytes"] for trace in document["traces"]] == [100, 500, 1000]

@@ -81,9 +81,9 @@ def _offloaded(
 ) -> Mask:
     """Which of the large copies ``rows`` move state that is kept on the host.
 
-    Those the backward pass or the optimizer issues, and those under a frame or annotation that says so. Others only
-    where bytes go both ways: on a stream of their own outside the lead-in of the step, or to the host in the forward
-    pass when they come back in the backward pass.
+    Those to the device that the backward pass issues, and those under the optimizer or a frame or annotation that says
+    so. Others only where bytes go both ways: on a stream of their own outside the lead-in of the step, or to the host
+    when they come back in the backward pass or under such a name. What a hook only reads is a result.
     """
     if not len(rows):
         return np.zeros(0, dtype=np.bool_)
@@ -92,13 +92,13 @@ def _offloaded(
     thread = columns.thread[call]
     host = columns.is_a(Category.ANNOTATION, Category.PYTHON, Category.CPU_OP)
     said = np.flatnonzero(host & (names.offloads | names.optimizer)[columns.name])
-    sure = np.isin(thread, backward_threads(columns, names, main))
+    down, up = direction == TO_DEVICE, direction == TO_HOST
+    sure = down & np.isin(thread, backward_threads(columns, names, main))
     for key in np.unique(columns.thread[said]).tolist():
         own = said[columns.thread[said] == key]
         sure |= (thread == key) & covered(union(columns.ts_ns[own], columns.end_ns[own]), issued)
     aside = ~np.isin(columns.stream[rows], _busiest_streams(columns, kernels)) & ~covered(leads, issued) & ~sure
     size = np.maximum(columns.bytes[rows], 0)
-    down, up = direction == TO_DEVICE, direction == TO_HOST
 
     def both_ways(going: Mask, coming: Mask) -> bool:
         one, other = sorted((int(size[going].sum()), int(size[coming].sum())))

@@ -176,7 +176,7 @@ def innermost_owner(start: I64, end: I64, label: I64) -> Segments:
 def paint(window: Spans, layers: Sequence[Segments]) -> Segments:
     """Give every instant of ``window`` the label of the first layer that has one there, else ``NO_LABEL``.
 
-    The result covered ``window`` exactly, is cut at the window's own boundaries (adjacent spans stay apart), and costs
+    The result covers ``window`` exactly, is cut at the window's own boundaries (adjacent spans stay apart), and costs
     O(n log n) in all boundaries.
 
     >>> window = Spans(np.array([0]), np.array([10]))
@@ -218,7 +218,7 @@ def _distinct(instants: I64) -> I64:
 
 
 def _index_at(start: I64, end: I64, instants: I64) -> I64:
-    """Index of the interval that covered each instant, -1 where none does."""
+    """Index of the interval that covers each instant, -1 where none does."""
     index = np.searchsorted(start, instants, side="right") - 1
     covered = (index >= 0) & (instants < end[np.maximum(index, 0)])
     return np.where(covered, index, -1)

@@ -15,7 +15,7 @@ from profilerkit.analysis.stats import Numbers
 from profilerkit.analysis.steps import TraceSteps, in_step, shown_rows
 from profilerkit.model.change import revise
 from profilerkit.model.memory import Memory, MemoryGrowth, MemoryRow, Tracked
-from profilerkit.trace.columns import Category, DeviceProperties, MemoryInstants, TraceColumns
+from profilerkit.trace.columns import Category, MemoryInstants, TraceColumns
 
 _HOST = 0  # torch's DeviceType of the host; every other one that writes instants is a device
 _GIVES_BACK = re.compile(r"Free|Release|Unmap")
@@ -32,16 +32,15 @@ class _Series:
     step: I64  # position of the step each instant lies in, -1 for none
 
 
-def memory_of(
-    columns: TraceColumns, names: HostNames, steps: TraceSteps, properties: DeviceProperties | None
-) -> Memory:
+def memory_of(columns: TraceColumns, names: HostNames, steps: TraceSteps, device: int) -> Memory:
     """What the memory did in the steady window; ``None`` where the trace has no instants or they lack totals.
 
-    A device's memory goes before the host's, of several devices the one with most instants.
+    A device's memory goes before the host's, that of the judged ``device`` before that of others.
     """
-    capacity = properties.memory_bytes if properties else None
+    device = _told_device(columns.memory, device)
+    capacity = next((entry.memory_bytes for entry in columns.meta.devices if entry.id == device), None)
     blank = revise(_calls(columns, names, steps), capacity_bytes=capacity)
-    series = _series(columns.memory, steps)
+    series = _series(columns.memory, steps, device)
     inside = (series.step >= 0) & steps.judged[series.step] & (series.allocated > 0)
     if not inside.any():
         return blank
@@ -63,13 +62,20 @@ def memory_of(
     return revise(found, growth=_growth(series, steps, found))
 
 
-def _series(instants: MemoryInstants, steps: TraceSteps) -> _Series:
-    """The instants of the memory that is told of: of a device where there are any, else of the host."""
-    rows = np.flatnonzero(instants.device_type != _HOST)
+def _told_device(instants: MemoryInstants, judged: int) -> int:
+    """The judged device, unless only others have instants: then the one with most of them."""
+    named = instants.device[(instants.device_type != _HOST) & (instants.device >= 0)]
+    if not len(named) or (named == judged).any():
+        return judged
+    devices, counts = np.unique(named, return_counts=True)
+    return int(devices[counts.argmax()])
+
+
+def _series(instants: MemoryInstants, steps: TraceSteps, device: int) -> _Series:
+    """The instants of ``device`` and those that name none; of the host where no device has any."""
+    rows = np.flatnonzero((instants.device_type != _HOST) & ((instants.device == device) | (instants.device < 0)))
     if not len(rows):
-        rows = np.arange(len(instants.ts_ns))
-    devices, index, counts = np.unique(instants.device[rows], return_inverse=True, return_counts=True)
-    rows = rows[index == counts.argmax()] if len(devices) else rows
+        rows = np.flatnonzero(instants.device_type == _HOST)
     rows = rows[np.argsort(instants.ts_ns[rows], kind="stable")]
     ts_ns = instants.ts_ns[rows]
     return _Series(
@@ -113,7 +119,7 @@ def _growth(series: _Series, steps: TraceSteps, memory: Memory) -> tuple[MemoryG
     keep = (least > 0) & steps.judged
     peak = memory.peak_reserved_bytes or memory.peak_allocated_bytes
     known = memory.place == "device" and memory.capacity_bytes is not None and peak is not None
-    headroom = memory.capacity_bytes - peak if known and memory.capacity_bytes and peak else None
+    headroom = max(memory.capacity_bytes - peak, 0) if known and memory.capacity_bytes and peak else None
     mean_ns = float((steps.end - steps.start)[steps.judged].mean())
     grown = told_growth("allocated", steps.index[keep], least[keep], headroom, mean_ns)
     return (grown,) if grown else ()
@@ -124,7 +130,7 @@ def told_growth(of: Tracked, step: Numbers, used: I64, headroom: int | None, ste
     found = growth(step, used)
     if found is None:
         return None
-    left = max(headroom, 0) / found.slope.value if found.grows and headroom is not None else None
+    left = headroom / found.slope.value if found.grows and headroom is not None else None
     return MemoryGrowth(
         of=of,
         bytes_per_step=found.slope.value,

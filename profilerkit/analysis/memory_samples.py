@@ -59,7 +59,7 @@ def _device(samples: Sequence[Sample]) -> _Sampled:
     used = [(t_ns, value) for t_ns, value, _ in seen if value is not None]
     capacity = max((total for *_, total in seen if total is not None), default=None)
     most = max((value for _, value in used), default=0)
-    return _sampled("device", used, capacity, capacity - most if capacity is not None else None)
+    return _sampled("device", used, capacity, max(capacity - most, 0) if capacity is not None else None)
 
 
 def _process(samples: Sequence[Sample]) -> _Sampled:
@@ -67,7 +67,7 @@ def _process(samples: Sequence[Sample]) -> _Sampled:
     resident = [(t_ns, value) for t_ns, host in seen if (value := host.process_rss_bytes) is not None]
     capacity = max((total for _, host in seen if (total := host.memory_total_bytes) is not None), default=None)
     most = max((used for _, host in seen if (used := host.memory_used_bytes) is not None), default=None)
-    left = capacity - most if capacity is not None and most is not None else None
+    left = max(capacity - most, 0) if capacity is not None and most is not None else None
     return _sampled("process", resident, capacity, left)
 
 

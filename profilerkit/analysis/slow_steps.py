@@ -4,7 +4,7 @@ import numpy as np
 
 from profilerkit.analysis.stalls import recurring
 from profilerkit.analysis.stats import median
-from profilerkit.analysis.step_series import LEAST_COVERAGE, StepSeries, levelled, what_grew
+from profilerkit.analysis.step_series import LEAST_COVERAGE, StepSeries, evened, what_grew
 from profilerkit.model.step import SlowSteps
 
 #: A steady step is slow above this multiple of the median steady step, as in the per-step figure.
@@ -18,14 +18,15 @@ def slow_steps(series: StepSeries) -> SlowSteps | None:
     rows = np.flatnonzero(series.steady)
     if len(rows) < FEWEST_TO_COMPARE:
         return None
-    time = levelled(series.time[rows], series.optimizes[rows])
+    even = evened(series)
+    time = even.time[rows]
     above = time > SLOW_RATIO * median(time)
     if not above.any():
         return None
     slow, usual = np.zeros_like(series.steady), series.steady.copy()
     slow[rows[above]], usual[rows[above]] = True, False
     excess = float(time[above].mean() - time[~above].mean())
-    grown = what_grew(series, slow, usual)
+    grown = what_grew(even, slow, usual)
     recurs = recurring(series.index[rows], time)
     among = np.isin(np.flatnonzero(above), recurs.where).mean() if recurs else 0.0
     return SlowSteps(

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from profilerkit.analysis.facts import Stall
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.stats import median, spread
-from profilerkit.analysis.step_series import StepSeries, levelled, what_grew
+from profilerkit.analysis.step_series import StepSeries, evened, levelled, what_grew
 
 F64 = npt.NDArray[np.float64]
 
@@ -171,7 +171,7 @@ def _by_distance(series: StepSeries, values: I64, rows: I64) -> list[Stall]:
 def _stall(series: StepSeries, where: I64, period: int, excess: float) -> Stall:
     slow, usual = np.zeros_like(series.steady), series.steady.copy()
     slow[where], usual[where] = True, False
-    grown = what_grew(series, slow, usual)
+    grown = what_grew(evened(series), slow, usual)
     return Stall(
         kind="unnamed",
         part=None,

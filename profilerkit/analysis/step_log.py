@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from profilerkit.analysis.facts import Stall
 from profilerkit.analysis.host import is_feeding_phase, phase_leaf
-from profilerkit.analysis.intervals import I64, Spans, covered, innermost_owner, subtract, union
+from profilerkit.analysis.intervals import I64, Spans, innermost_owner, subtract, union
 from profilerkit.analysis.leaves import LEAVES
 from profilerkit.analysis.stalls import STALL_KINDS, regular_distance, unnamed_stalls
 from profilerkit.analysis.step_series import StepSeries
@@ -85,7 +85,7 @@ def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
     stop = start + time
     waits = events[(events["kind"] == EventKind.WAIT) & ((events["flags"] & _NOT_A_WAIT) == 0)]
     named, feeding = _split_phases(events[events["kind"] == EventKind.PHASE], names)
-    waits = np.concatenate([waits[~covered(_spans(feeding), waits["start"].astype(np.int64))], feeding])
+    waits = _outermost(np.concatenate([waits, feeding]))
     wait, wait_cpu = _per_step(waits, start, stop), _cpu_per_step(waits, start, stop)
     # What happens inside something else is counted once: a fetch beats the phase around it, both beat a collection.
     waited = _spans(waits)
@@ -129,6 +129,16 @@ def _split_phases(phases: Records, names: Mapping[int, str]) -> tuple[Records, R
     waits = phases[feeding].copy()
     waits["value"] = -1
     return phases[~feeding], waits
+
+
+def _outermost(waits: Records) -> Records:
+    """The waits that lie in no other one, by start; of two with the same extent the first."""
+    end = waits["start"] + waits["dur"]
+    order = np.lexsort((-end, waits["start"]))
+    end = end[order]
+    inside = np.zeros(len(waits), dtype=bool)
+    inside[1:] = end[1:] <= np.maximum.accumulate(end)[:-1]
+    return waits[order][~inside]
 
 
 def _per_step(events: Records, start: I64, stop: I64) -> I64:

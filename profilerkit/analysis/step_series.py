@@ -1,7 +1,7 @@
 """The steps of one rank as arrays, and what is longer in some of them than in the others."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -79,3 +79,15 @@ def levelled(values: I64, optimizes: Mask) -> I64:
     if np.count_nonzero(fewer) >= FEWEST_TO_LEVEL:
         out[fewer] -= round(median(values[fewer]) - median(values[~fewer]))
     return out
+
+
+def evened(series: StepSeries) -> StepSeries:
+    """The same steps with the times and parts of the judged ones levelled: no optimizer step is longer by nature."""
+    rows = np.flatnonzero(series.steady)
+
+    def even(values: I64) -> I64:
+        out = values.copy()
+        out[rows] = levelled(values[rows], series.optimizes[rows])
+        return out
+
+    return replace(series, time=even(series.time), parts={part: even(spent) for part, spent in series.parts.items()})

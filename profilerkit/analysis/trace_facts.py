@@ -160,7 +160,7 @@ def trace_facts(
         device_events_missing=not on_gpu and _used_a_device(columns),
         kernels=largest(columns, kinds, roof, launches, seen.rows, seen.time_ns, seen.steady_ns),
         compute=compute_facts(columns, kinds, roof, work, seen.judged, steps.steady),
-        memory=memory_of(columns, names, steps, properties),
+        memory=memory_of(columns, names, steps, busiest_device(columns, all_steps)),
     )
     return _with_device(facts, seen, spec) if on_gpu else facts
 

@@ -29,7 +29,7 @@ class MemoryGrowth(msgspec.Struct, frozen=True, kw_only=True):
         first_step: first step judged.
         last_step: last step judged.
         grows: the growth is significant and persistent. Where it is not, nothing may be claimed from the slope.
-        headroom_bytes: capacity minus the largest memory seen; ``None`` when unknown.
+        headroom_bytes: capacity minus the largest memory seen, at least 0; ``None`` when unknown.
         steps_to_full: headroom / slope, an estimate; ``None`` unless it grows and the headroom is known.
         ns_to_full: the same as time at the mean steady step.
     """

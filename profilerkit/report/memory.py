@@ -87,7 +87,9 @@ def _facts(memory: Memory) -> Iterator[Fact]:
         yield Fact("Capacity", format_bytes(memory.capacity_bytes), "measured")
     peak = _peak(memory)
     if peak is not None and memory.capacity_bytes:
-        yield Fact("Headroom", format_bytes(memory.capacity_bytes - peak), "derived")
+        more = peak > memory.capacity_bytes
+        note = "derived, more is taken than there is" if more else "derived"
+        yield Fact("Headroom", "none" if more else format_bytes(memory.capacity_bytes - peak), note)
     if memory.peak_process_bytes is not None:
         of = f" of {format_bytes(memory.host_capacity_bytes)}" if memory.host_capacity_bytes else ""
         yield Fact("Peak of the process", format_bytes(memory.peak_process_bytes), f"sampled{of} on the host")

@@ -76,6 +76,11 @@ def ratios(trace: Trace, one: str, other: str, of: Quantity) -> list[float]:
     return [of(a) / of(b) for a, b in pairs if of(b)]
 
 
+def judging_to_reading(trace: Trace) -> list[float]:
+    """CPU time of what follows reading, up to the report, over that of reading; nothing where no stage was measured."""
+    return [trace.stages["analyze"] / trace.stages["read"]] if trace.stages else []
+
+
 def checks(traces: Sequence[Trace]) -> list[Check]:
     """Every limit that the measured traces can show."""
     found: list[Check] = []
@@ -94,6 +99,7 @@ def checks(traces: Sequence[Trace]) -> list[Check]:
             add("HTA's load, CPU time ÷ analyze", trace, ratios(trace, HTA, ANALYZE, cpu_s), 15, at_least=True)
             add("analyze, peak memory ÷ file", trace, [peak_bytes(c) / trace.size_bytes for c in own], 1)
             add("analyze .gz, wall time ÷ plain", trace, ratios(trace, PACKED, ANALYZE, wall_s), 1.3)
+            add("analysis and rules, CPU time ÷ reading", trace, judging_to_reading(trace), 1)
         if trace.size_bytes >= 0.95 * GIGABYTE:
             add("analyze, peak memory in GB", trace, [peak_bytes(cost) / GIGABYTE for cost in own], 1)
         if trace.size_bytes >= LARGE_BYTES:

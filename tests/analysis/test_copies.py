@@ -37,6 +37,17 @@ def test_copies_that_the_backward_pass_issues_are_offloaded_state():
     assert share_of_copies(trace)["mem.offload"] >= 100
 
 
+@pytest.mark.parametrize("stream", [7, SIDE])
+def test_what_a_hook_of_the_backward_pass_reads_is_a_result_unless_bytes_come_back(stream):
+    trace = computing()
+    trace.op(2_505, 2_590, name="autograd::engine::evaluate_function: AddBackward0", tid=AUTOGRAD)
+    copy(trace, 2_600, kind="DtoH", memory="Device -> Pinned", tid=AUTOGRAD, stream=stream, issued=2_580)
+    assert share_of_copies(trace) == {"sync.d2h": 100}
+    trace.annotation("Optimizer.step#CPUAdam.step", 2_710, 2_900)
+    copy(trace, 2_800)
+    assert share_of_copies(trace) == {"mem.offload": 200}
+
+
 def test_copies_under_the_optimizer_are_offloaded_state():
     trace = computing()
     trace.annotation("Optimizer.step#DeepSpeedCPUAdam.step", 2_510, 2_800)

@@ -27,8 +27,9 @@ pytestmark = [
     pytest.mark.skipif(not KNOWN, reason=f"no shared traces beside the repository, at {TRACES}"),
 ]
 
-#: Points of the window by which a class may differ without a reason, and by which ours may misread theirs.
-TOLERANCE, ARITHMETIC = 2.0, 0.02
+#: Points of the window by which a class may differ without a reason, by which a reason may hold more or less than it
+#: did, and by which ours may misread theirs.
+TOLERANCE, CLOSE, ARITHMETIC = 2.0, 0.5, 0.02
 
 CLASSES = ("dataloader", "sync", "malloc", "memcpy_api", "runtime_other", "cpu_op", "python", "unattributed")
 SAME = {
@@ -39,39 +40,111 @@ SAME = {
     "over.dispatch": {"runtime_other", "cpu_op"},
     "over.python": {"python", "unattributed"},
 }
-#: (their class, our leaf): why both are right.
+#: (their class, our leaf): why both are right, and how much of each trace's window it is, in percent.
 MOVES = {
-    ("sync", "over.launch"): "the host waits for work it has launched already: the gap is that work's latency",
-    (
-        "memcpy_api",
-        "over.launch",
-    ): "the work that ends the gap was launched before: what the host does since is no cause",
-    (
-        "runtime_other",
-        "over.launch",
-    ): "the work that ends the gap was launched before: what the host does since is no cause",
-    ("cpu_op", "over.launch"): "the work that ends the gap was launched before: what the host does since is no cause",
-    ("python", "over.launch"): "the work that ends the gap was launched before: what the host does since is no cause",
-    ("unattributed", "over.launch"): "the work that ends the gap was launched before: the host is free",
-    ("runtime_other", "idle.unknown"): "launched more than 10 ms before it ran: no launch takes that long",
-    ("cpu_op", "idle.unknown"): "launched more than 10 ms before it ran: no launch takes that long",
-    ("cpu_op", "over.python"): "only a range such as Optimizer.step is open: no operator runs on the launching thread",
-    ("cpu_op", "sync.drain"): "work is issued again after a call that had emptied the queue",
-    ("python", "sync.drain"): "Python up to 1 ms between a call that emptied the queue and the next launch",
-    ("cpu_op", "input.wait"): "a range that is named for loading the batch, in a trace without a DataLoader",
-    ("memcpy_api", "over.dispatch"): "issuing a copy that does not hold the host is issuing work",
-    ("sync", "over.dispatch"): "a call below 10 µs did not wait",
+    ("sync", "over.launch"): (
+        "the host waits for work it has launched already: the gap is that work's latency",
+        {"owlv2_h100": 0.41},
+    ),
+    ("memcpy_api", "over.launch"): (
+        "the work that ends the gap was launched before: what the host does since is no cause",
+        {"ns_resolution": 0.12, "ddp2_graphs": 1.4},
+    ),
+    ("runtime_other", "over.launch"): (
+        "the work that ends the gap was launched before: what the host does since is no cause",
+        {
+            "resnet50_workers0": 0.11,
+            "resnet50_workers4": 0.18,
+            "qwen_h100": 0.58,
+            "ddp2_small_allreduces": 0.11,
+            "ns_resolution": 0.46,
+            "ddp8_control": 0.33,
+            "ddp2_graphs": 0.43,
+            "rank0": 0.27,
+        },
+    ),
+    ("cpu_op", "over.launch"): (
+        "the work that ends the gap was launched before: what the host does since is no cause",
+        {
+            "resnet50_workers0": 0.65,
+            "resnet50_workers4": 0.97,
+            "bert_small_h100": 2.03,
+            "qwen_h100": 1.77,
+            "owlv2_h100": 0.07,
+            "resnet_actckpt_mi300": 0.15,
+            "ddp2_small_allreduces": 2.12,
+            "nccl_args": 0.82,
+            "ns_resolution": 0.66,
+            "ddp8_control": 1.91,
+            "ddp2_graphs": 1.69,
+            "rank0": 19.59,
+        },
+    ),
+    ("python", "over.launch"): (
+        "the work that ends the gap was launched before: what the host does since is no cause",
+        {"bert_small_h100": 0.18, "qwen_h100": 1.18, "owlv2_h100": 0.06},
+    ),
+    ("unattributed", "over.launch"): (
+        "the work that ends the gap was launched before: the host is free",
+        {"resnet50_workers0": 0.08, "resnet50_workers4": 0.26},
+    ),
+    ("runtime_other", "idle.unknown"): (
+        "launched more than 10 ms before it ran: no launch takes that long",
+        {"rank0": 0.05},
+    ),
+    ("cpu_op", "idle.unknown"): ("launched more than 10 ms before it ran: no launch takes that long", {"rank0": 11.89}),
+    ("cpu_op", "over.python"): (
+        "only a range such as Optimizer.step is open: no operator runs on the launching thread",
+        {
+            "resnet50_workers0": 0.79,
+            "resnet50_workers4": 1.45,
+            "resnet_actckpt_mi300": 2.27,
+            "ddp2_small_allreduces": 1.1,
+            "nccl_args": 11.14,
+            "ns_resolution": 0.65,
+            "ddp8_control": 3.28,
+            "rank0": 16.2,
+            "alexnet_sync_events": 0.06,
+        },
+    ),
+    ("cpu_op", "sync.drain"): (
+        "work is issued again after a call that had emptied the queue",
+        {"qwen_h100": 0.18, "owlv2_h100": 0.07, "ddp8_control": 0.45},
+    ),
+    ("python", "sync.drain"): (
+        "Python up to 1 ms between a call that emptied the queue and the next launch",
+        {"qwen_h100": 0.38, "owlv2_h100": 0.1},
+    ),
+    ("cpu_op", "input.wait"): (
+        "a range that is named for loading the batch, in a trace without a DataLoader",
+        {"ddp8_control": 0.11, "rank0": 0.3},
+    ),
+    ("memcpy_api", "over.dispatch"): (
+        "issuing a copy that does not hold the host is issuing work",
+        {
+            "bert_small_h100": 0.18,
+            "resnet_actckpt_mi300": 0.38,
+            "ddp2_small_allreduces": 0.78,
+            "nccl_args": 1.26,
+            "ns_resolution": 0.19,
+        },
+    ),
+    ("sync", "over.dispatch"): ("a call below 10 µs did not wait", {"bert_small_h100": 0.22}),
 }
 
 
-@pytest.fixture(scope="module", params=KNOWN, ids=lambda path: path.split("/")[-1].split(".")[0])
+def short(path):
+    return path.split("/")[-1].split(".")[0]
+
+
+@pytest.fixture(scope="module", params=KNOWN, ids=short)
 def told(request):
-    """The expected classes, the same by our reading, and the table of both, all in percent of the window."""
+    """The trace, the expected classes and the table of theirs and ours, both in percent of the window."""
     columns = read_trace(TRACES / request.param, wanted=ANALYZED)
     window = step_spans(columns)
     theirs = by_class(columns, window)
     parts = cut(columns, window, is_marked=False)
-    return KNOWN[request.param], theirs, crossed(theirs, parts.segments, window.total_ns)
+    return short(request.param), KNOWN[request.param], crossed(theirs, parts.segments, window.total_ns)
 
 
 def step_spans(columns):
@@ -121,26 +194,27 @@ def crossed(theirs, ours, total_ns):
 
 
 def test_the_other_classification_is_read_as_it_was_made(told):
-    expected, _, cells = told
+    _, expected, cells = told
     for name in CLASSES:
         found = sum(value for (other, _), value in cells.items() if other == name)
         assert found == pytest.approx(expected[name], abs=ARITHMETIC), name
 
 
 def test_idle_time_has_the_expected_causes_but_for_the_reasons_in_the_table(told):
-    _, _, cells = told
-    for name in CLASSES:
-        odd = {
-            part: round(value, 2)
-            for (other, part), value in cells.items()
-            if other == name and name not in SAME.get(part, ()) and (name, part) not in MOVES
-        }
-        assert sum(odd.values()) < TOLERANCE, (name, odd)
+    trace, _, cells = told
+    reasons = {cell: by_trace.get(trace, 0.0) for cell, (_, by_trace) in MOVES.items()}
+    found = {(name, part): value for (name, part), value in cells.items() if name not in SAME.get(part, ())}
+    odd = {
+        cell: (round(found.get(cell, 0.0), 2), reasons.get(cell, 0.0))
+        for cell in found.keys() | reasons.keys()
+        if abs(found.get(cell, 0.0) - reasons.get(cell, 0.0)) > CLOSE
+    }
+    assert odd == {}
 
 
 @pytest.mark.parametrize(("name", "parts"), [("dataloader", WAITS), ("malloc", ("mem.alloc",))])
 def test_input_and_allocation_need_no_reasons(told, name, parts):
-    expected, _, cells = told
+    _, expected, cells = told
     ours = sum(value for (_, part), value in cells.items() if part in parts)
     assert ours == pytest.approx(expected[name], abs=TOLERANCE)
 

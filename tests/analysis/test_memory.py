@@ -9,12 +9,15 @@ MIB = 1 << 20
 A100 = {"id": 0, "name": "NVIDIA A100-SXM4-80GB", "totalGlobalMem": 85_000_000_000, "computeMajor": 8}
 
 
-def loop(steps=8, **fields):
+L4 = {"id": 1, "name": "NVIDIA L4", "totalGlobalMem": 24_000_000_000, "computeMajor": 8}
+
+
+def loop(steps=8, *, device=0, **fields):
     """Steps of 1,000 µs, marked, from 1,000 µs on; the first is warm-up and the last has no successor."""
     trace = Trace(**fields)
     trace.steps(*range(1_000, 1_000 * (steps + 2), 1_000))
     for number in range(steps):
-        trace.kernel(1_000 * number + 1_100, 1_000 * number + 1_200)
+        trace.kernel(1_000 * number + 1_100, 1_000 * number + 1_200, device=device)
     return trace
 
 
@@ -37,11 +40,30 @@ def test_fragmentation_is_what_lies_idle_of_the_reserved_memory_when_most_is_all
     assert (of(trace).peak_allocated_bytes, of(trace).peak_reserved_bytes) == (600, 1_000)
 
 
-def test_a_device_is_told_before_the_host_and_the_busier_of_two_devices_before_the_other():
-    trace = levels(loop(), *[100] * 8, device=1)
+@pytest.mark.parametrize(("judged", "peak", "capacity"), [(0, 900, 85), (1, 100, 24)])
+def test_the_judged_device_is_told_with_its_capacity_however_busy_the_memory_of_another(judged, peak, capacity):
+    trace = levels(loop(device=judged, devices=(A100, L4)), *[100] * 8, device=1)
     trace.memory(3_600, 1, allocated=900 * MIB, reserved=900 * MIB, device=0)
     levels(trace, *[700] * 8, device_type=0)
-    assert (of(trace).place, of(trace).peak_allocated_bytes) == ("device", 100 * MIB)
+    memory = of(trace)
+    assert (memory.place, memory.peak_allocated_bytes) == ("device", peak * MIB)
+    assert memory.capacity_bytes == capacity * 10**9
+
+
+def test_without_instants_of_the_judged_device_another_is_told_with_the_capacity_of_its_own():
+    trace = levels(loop(device=0, devices=(A100, L4)), *[100] * 8, device=1)
+    assert (of(trace).peak_allocated_bytes, of(trace).capacity_bytes) == (100 * MIB, 24_000_000_000)
+
+
+def test_instants_that_name_no_device_are_of_the_judged_one():
+    trace = levels(loop(device=1, devices=(A100, L4)), *[100] * 8, device=-1)
+    assert (of(trace).peak_allocated_bytes, of(trace).capacity_bytes) == (100 * MIB, 24_000_000_000)
+
+
+def test_more_than_the_capacity_leaves_no_room():
+    trace = levels(loop(14, devices=(A100,)), *range(1_000, 1_140, 10), reserved=90_000 * MIB)
+    (grown,) = of(trace).growth
+    assert (grown.headroom_bytes, grown.steps_to_full, grown.ns_to_full) == (0, 0.0, 0)
 
 
 def test_without_a_device_the_hosts_memory_is_told_and_nothing_is_reserved():

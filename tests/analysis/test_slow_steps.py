@@ -55,6 +55,17 @@ def test_optimizer_steps_of_accumulated_gradients_are_not_slow():
     assert slow_steps(series(time, optimizes=range(3, 40, 4))) is None
 
 
+def test_what_grew_is_told_beside_optimizer_steps_of_accumulated_gradients():
+    time, wait, kernels = np.full(48, 1_000), np.full(48, 100), np.full(48, 900)
+    time[3::4], kernels[3::4] = 2_000, 1_900
+    slow = [9, 22, 29, 41]  # none of them an optimizer step
+    time[slow] += 500
+    wait[slow] += 450
+    found = slow_steps(series(time, optimizes=range(3, 48, 4), input_wait=wait, compute_math=kernels))
+    assert (found.count, found.excess_ns, found.share) == (4, 500, pytest.approx(2_000 / time.sum()))
+    assert (found.part, found.part_excess_ns, found.coverage) == ("input.wait", 450, pytest.approx(0.9))
+
+
 def test_of_a_trace_the_leaf_that_grew_is_told():
     trace = training(12, kernels=10, kernel=100)
     begun = next(e["ts"] for e in trace.events if e["name"] == "ProfilerStep#6")

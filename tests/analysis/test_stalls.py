@@ -141,8 +141,11 @@ def test_a_stall_shows_through_gradient_accumulation():
     time = np.full(80, 100 * US)
     time[3::4] += 30 * US
     time[7::20] += 60 * US
-    (stall,) = stalls_of(time, optimizes=range(3, 80, 4))
+    collect = np.zeros(80)
+    collect[7::20] = 50 * US  # in optimizer steps, which are longer by themselves
+    (stall,) = stalls_of(time, optimizes=range(3, 80, 4), over_gc=collect)
     assert (stall.period, stall.excess_ns) == (20, 60 * US)
+    assert (stall.grew, stall.coverage) == ("over.gc", pytest.approx(5 / 6))
 
 
 def test_one_step_without_an_optimizer_step_levels_nothing():

@@ -162,6 +162,38 @@ def test_a_wait_inside_a_phase_is_counted_once_and_is_the_phases_unless_it_feeds
     assert (found.input is not None) is ("input.wait" in split)
 
 
+@pytest.mark.parametrize(
+    "inner",
+    [
+        [("wait", 5, 40)],
+        [("load", 5, 40)],
+        [("load", 5, 20), ("fetch", 7, 10), ("wait", 30, 15)],
+        [("load", 8 * number, 7) for number in range(6)],
+        [("load", 0, 50)],
+    ],
+)
+@pytest.mark.parametrize("outer", ["wait", "data"])
+def test_waits_and_phases_for_a_batch_inside_each_other_are_counted_once(tmp_path, outer, inner):
+    log = Log()
+
+    def record(name, start, length):
+        if name == "wait":
+            log.record(EventKind.WAIT, start, length, 10 * US)
+        else:
+            log.record(EventKind.PHASE, start, length, name=log.name(name))
+
+    for _ in range(10):
+        start = log.step(100)
+        for name, at, length in inner:
+            record(name, start + at, length)
+        record(outer, start, 50)
+    found = read(log)
+    assert found.wait.tolist() == [50 * US] * 10
+    assert found.wait_cpu.tolist() == [10 * US if outer == "wait" else -1] * 10
+    assert found.fetches == 9
+    assert shares(facts_of(tmp_path, log))["idle.unknown"] == 0.5
+
+
 def test_what_the_timers_did_not_name_is_shared_out_as_the_trace_was_composed(tmp_path):
     trace = host_training(8, fetch=500, compute=450, python=150)  # beside the fetch: three quarters operators
     found = facts_of(tmp_path, Log().steps(20, 1_000, wait=400), trace=trace)

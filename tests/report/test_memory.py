@@ -48,6 +48,12 @@ def test_memory_of_the_host_is_labelled_and_fills_no_device():
     assert told(peak_allocated_bytes=GIB, place="host", capacity_bytes=8 * GIB).used is None
 
 
+def test_more_than_the_capacity_leaves_no_headroom_and_says_so():
+    found = facts(peak_reserved_bytes=9 * GIB, capacity_bytes=8 * GIB)
+    assert found["Headroom"] == ("none", "derived, more is taken than there is")
+    assert facts(peak_reserved_bytes=8 * GIB, capacity_bytes=8 * GIB)["Headroom"] == ("0 B", "derived")
+
+
 def test_growth_is_told_with_its_interval_and_the_time_to_a_full_memory_as_an_estimate():
     growth = SAMPLES["input_bound"]().memory.growth
     found = facts(growth=growth)

@@ -179,17 +179,17 @@ def full(ratio, *, in_use=0.9, **memory):
     return facts(memory=revise(known, **memory))
 
 
-def growing(total, *, of="allocated", grows=True, **memory):
-    """Memory that grew by ``total`` bytes over 100 steps, with room for 50 GB."""
-    slope = total / 100
+def growing(total, *, of="allocated", grows=True, over=101, **memory):
+    """Memory that grew by ``total`` bytes within ``over`` steps, with room for 50 GB."""
+    slope = total / (over - 1)
     row = MemoryGrowth(
         of=of,
         bytes_per_step=slope,
         low_bytes_per_step=0.9 * slope,
         high_bytes_per_step=1.1 * slope,
-        n=101,
+        n=over,
         first_step=1,
-        last_step=101,
+        last_step=over,
         grows=grows,
         headroom_bytes=50 * GB,
         steps_to_full=50 * GB / slope,
@@ -975,6 +975,14 @@ def test_sampled_use_of_a_device_is_an_observation_because_cache_counts():
     assert found.title == "Device memory is 95 % full: 4.66 GiB are left"
 
 
+def test_more_than_the_capacity_is_told_as_a_contradiction_and_never_as_negative_room():
+    found = finding("ME003", full(1.08))
+    assert found.title == "Device memory is full: 101 GiB are taken of 93.1 GiB"
+    assert "one of the two numbers is wrong" in found.why
+    assert found.confidence == "low"
+    assert "0 B are left" in finding("ME003", full(1.0)).title
+
+
 def test_memory_of_the_host_does_not_fill_the_device():
     known = full(0.95, place="host")
     assert ended("ME003", known) is MissingData
@@ -991,6 +999,14 @@ def test_a_leak_is_told_with_its_rate_and_the_time_to_a_full_memory():
     (slope, room) = found.evidence
     assert (slope.low, slope.high, slope.n, slope.steps) == (0.9 * GB / 100, 1.1 * GB / 100, 101, (1, 101))
     assert room.value == 50 * GB
+
+
+def test_growth_over_fewer_than_fifty_steps_is_an_observation_because_batches_may_get_longer():
+    assert finding("ME004", growing(GB, over=50)).fix is not None
+    found = finding("ME004", growing(GB, over=49))
+    assert (found.fix, found.confidence) == (None, "low")
+    assert "In 49 steps, batches that get longer look the same: record 50." in found.why
+    assert "is full in" not in found.title
 
 
 def test_the_operator_that_asked_for_most_of_what_is_alive_is_named():
@@ -1038,12 +1054,20 @@ def test_a_guard_states_no_saving_and_no_bound():
 
 
 def test_the_part_that_grew_is_told_and_prices_the_slow_steps():
-    found = finding("RU004", uneven())
+    found = finding("RU004", uneven(share=0.1))
     assert found.title == "Step 57 is 1.90 s longer than the others"
     assert "90 % of that is in one part: waiting for data." in found.why
     bound = 1 - 1 / 1.1
     assert (found.saving.expected, found.saving.high) == (pytest.approx(0.9 * bound), pytest.approx(bound))
     assert found.bound is None
+
+
+def test_slow_steps_save_no_more_than_they_take_beyond_the_others():
+    found = finding("RU004", uneven(mean=1.3, share=0.034))  # the mean is raised by something else as well
+    assert (found.saving.expected, found.saving.high) == (pytest.approx(0.9 * 0.034), pytest.approx(0.034))
+    beside_a_stall = finding("RU004", uneven(mean=1.3, share=0.2, stalls=stalling(0.09).stalls))
+    assert beside_a_stall.saving.high == pytest.approx(0.11)
+    assert ended("RU004", uneven(mean=1.3, share=0.019)) is Passed
 
 
 def test_slow_steps_whose_part_is_not_known_have_no_saving():

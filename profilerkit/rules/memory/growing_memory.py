@@ -14,6 +14,10 @@ _WORDS: dict[Tracked, tuple[str, str, str]] = {
     "device": ("The device's memory", "the device", "NVML, all processes"),
     "process": ("The process", "the host", "/proc/self/statm"),
 }
+_FIX = Fix(
+    text="Keep `loss.item()` or `loss.detach()` instead of `loss`, and clear lists and hooks that collect tensors.",
+    code="total += loss.detach()",
+)
 
 
 @dataclass(frozen=True)
@@ -27,8 +31,9 @@ class GrowingMemory(Rule):
         gained, and the growth over the judged steps is at least 100 MB.
     Fix: Keep numbers instead of tensors with their graph, and clear what collects them.
     Saving: None: this is a risk, not lost time. Steps to a full memory are headroom / slope.
-    Traps: Sequences that get longer from step to step; a cache of data that the run fills on purpose.
-    Confidence: Medium.
+    Traps: Sequences that get longer from step to step: below 50 steps growth is an observation without a fix. A cache
+        of data that the run fills on purpose.
+    Confidence: Medium; low below 50 steps.
     """
 
     code: ClassVar[str] = "ME004"
@@ -37,6 +42,7 @@ class GrowingMemory(Rule):
     summary: ClassVar[str] = "Memory in use grows from step to step"
 
     smallest_growth_bytes: int = 100_000_000
+    fewest_steps: int = 50
 
     def check(self, facts: Facts) -> Result:
         """Fires once per memory that grows; what the device holds is not told where the allocator's growth is."""
@@ -58,16 +64,20 @@ class GrowingMemory(Rule):
         what, whole, origin = _WORDS[row.of]
         if row.of == "allocated" and facts.memory.place == "host":
             whole = "the host"
+        steps = row.last_step - row.first_step + 1
+        lasts = steps >= self.fewest_steps
+        why = "The growth goes on through all judged steps: it is neither a jump nor a cache that fills up."
+        if not lasts:
+            why += f" In {format_count(steps)} steps, batches that get longer look the same: record {self.fewest_steps}."
         full = ""
-        if row.steps_to_full is not None and row.ns_to_full is not None:
+        if lasts and row.steps_to_full is not None and row.ns_to_full is not None:
             full = f": {whole} is full in about {format_about(row.steps_to_full)} steps"
             full += f", {format_long_ns(row.ns_to_full)}"
         return finding_for(
             facts,
             bound=None,
             title=f"{what} grows by {format_bytes(row.bytes_per_step)} in every step{full}",
-            why="The growth goes on through all judged steps: it is neither a jump nor a cache that fills up."
-            + (_largest(facts) if row.of == "allocated" else ""),
+            why=why + (_largest(facts) if row.of == "allocated" else ""),
             evidence=(
                 Evidence(
                     label=f"{what}, growth per step",
@@ -96,12 +106,8 @@ class GrowingMemory(Rule):
                     else ()
                 ),
             ),
-            at_most="medium",
-            fix=Fix(
-                text="Keep `loss.item()` or `loss.detach()` instead of `loss`, and clear lists and hooks that collect "
-                "tensors.",
-                code="total += loss.detach()",
-            ),
+            at_most="medium" if lasts else "low",
+            fix=_FIX if lasts else None,
             confirm="The memory of the last steps must be that of the first.",
         )
 

@@ -21,7 +21,7 @@ class NearCapacity(Rule):
     Saving: None: this is a risk, not lost time.
     Traps: Reserved memory that is not in use is a cache and harmless. Samples cannot tell cache from need, and hold
         what other processes use: they are an observation without a fix.
-    Confidence: High from memory instants, low from samples.
+    Confidence: High from memory instants, low from samples and where more is taken than there is.
     """
 
     code: ClassVar[str] = "ME003"
@@ -54,10 +54,14 @@ class NearCapacity(Rule):
         why = "A longer sequence or a larger batch than any in these steps would not fit."
         if not by_allocator:
             why = "How much of it is only cached was not recorded; `profile_memory=True` tells."
+        room = f"{format_ratio(used / capacity)} full: {format_bytes(capacity - used)} are left"
+        if used > capacity:
+            room = f"full: {format_bytes(used)} are taken of {format_bytes(capacity)}"
+            why = "That is more than there is: the driver lends memory of the host, or one of the two numbers is wrong."
         finding = finding_for(
             facts,
             bound=None,
-            title=f"Device memory is {format_ratio(used / capacity)} full: {format_bytes(capacity - used)} are left",
+            title=f"Device memory is {room}",
             why=why,
             evidence=(
                 Evidence(
@@ -70,7 +74,7 @@ class NearCapacity(Rule):
                 ),
                 Evidence(label="Capacity", value=capacity, unit="bytes", source="measured", origin="device properties"),
             ),
-            at_most="high" if by_allocator else "low",
+            at_most="high" if by_allocator and used <= capacity else "low",
             fix=fix if by_allocator else None,
             confirm=f"The peak must fall below {format_ratio(self.full_ratio)} of the capacity.",
         )

@@ -29,8 +29,8 @@ class UnevenSteps(Rule):
         1.3 times the median.
     Threshold: Coefficient of variation above 0.15, or 99th percentile above 1.5 times the median.
     Fix: None of its own: the part that grew has its rule.
-    Saving: Bound: 1 - median / mean. Expected: that times the share of the excess which the part that grew holds; none
-        where no part holds most of it.
+    Saving: Bound: 1 - median / mean, at most the share of the step time that the slow steps take beyond the others.
+        Expected: that times the share of the excess which the part that grew holds; none where no part holds most.
     Traps: Stalls that recur and have a finding of their own are left out. Batches of different sizes differ on purpose.
         Shares are of the mean; the typical step is shorter.
     Confidence: Medium.
@@ -51,10 +51,13 @@ class UnevenSteps(Rule):
             return MissingData("one step has no spread", "record at least 10 steps")
         if not self._spread(times):
             return Passed(f"steps vary by {format_ratio(times.cv_ratio)}")
-        bound = 1.0 - times.median / times.mean if times.mean else 0.0
+        # The mean is also raised by optimizer steps of accumulated gradients, which are no slow steps.
+        most = 1.0 - times.median / times.mean if times.mean else 0.0
+        bound = min(most, slow.share) if slow else 0.0
         if slow is None or not worth_saying(facts, bound):
             return Passed(f"slow steps raise the mean by {format_ratio(max(bound, 0.0))} of it")
-        if slow.share - sum(stall.share for stall in facts.stalls) < SMALLEST_SAVING:
+        bound = min(most, slow.share - sum(stall.share for stall in facts.stalls))
+        if not worth_saying(facts, bound):
             return Passed("the slow steps are stalls that recur, which have a rule of their own")
         return self._fired(facts, times, slow, bound)
 
