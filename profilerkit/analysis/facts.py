@@ -152,7 +152,7 @@ class CommFacts:
     alone_compute_ns: float
     small_ratio: float | None
     table: tuple[Collective, ...]
-    unclassified_ratio: float = 0.0
+    unclassified_ratio: float | None = None
     surplus_ratio: float = 0.0
 
     @property

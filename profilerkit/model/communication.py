@@ -21,6 +21,8 @@ class LateRank(msgspec.Struct, frozen=True, kw_only=True):
         cause_ns: how much longer, ns per judged step, in the spans the others waited for it; ``None`` without a cause.
         waited_ns: exposed waiting of the median other rank in those spans, ns per judged step.
         coverage: explained / waited, 0 to 1; ``None`` where nothing was exposed.
+        few_steps: whether the steps are too few to exclude chance, and it is named because the others wait for it most
+            of the time.
     """
 
     rank: int | None
@@ -32,6 +34,7 @@ class LateRank(msgspec.Struct, frozen=True, kw_only=True):
     cause_ns: int | None
     waited_ns: int
     coverage: float | None
+    few_steps: bool = False
 
 
 class Parallelism(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,28 +61,32 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
     """What the collectives of all ranks say together.
 
     Attributes:
-        matched: collectives that were matched across ranks; 0 with one rank.
+        matched: collectives that were matched across ranks; ``None``, as all numbers about several ranks, with one.
         of: collectives that could have been.
         by: what matched them; ``None`` when nothing was matched.
         residual_ns: of the rank that fits worst, the median distance of its ends after alignment.
         most_shift: most collectives that one rank's capture lacks at its beginning.
         steps: judged steps the waiting was counted in.
+        steps_needed: judged steps from which a late rank could be told from chance, where there are fewer.
         waited_ns: waiting of all ranks in them, hidden or not.
         time_ns: time of all ranks in the matched collectives of the judged steps, waiting included.
+        transfer_ns: the rest of that time; ``None`` where members of a group were not read, who may have come last.
         late: ranks the others wait for; empty when nobody is late but by turns.
         problems: what could not be matched, in whole sentences.
         unclassified_ratio: share of the judged rank's communication whose collective is not known.
         parallelism: how the work is divided, as far as it shows.
     """
 
-    matched: int = 0
-    of: int = 0
+    matched: int | None = None
+    of: int | None = None
     by: Literal["sequence", "order", "both"] | None = None
     residual_ns: int | None = None
-    most_shift: int = 0
-    steps: int = 0
-    waited_ns: int = 0
-    time_ns: int = 0
+    most_shift: int | None = None
+    steps: int | None = None
+    steps_needed: int | None = None
+    waited_ns: int | None = None
+    time_ns: int | None = None
+    transfer_ns: int | None = None
     late: tuple[LateRank, ...] = ()
     problems: tuple[str, ...] = ()
     unclassified_ratio: float | None = None

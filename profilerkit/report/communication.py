@@ -1,6 +1,6 @@
 """Ranks and collectives in words: who waits for whom, how that is known, what moved how fast."""
 
-from profilerkit.model.communication import LateRank, Parallelism
+from profilerkit.model.communication import Communication, LateRank, Parallelism
 from profilerkit.model.report import Collective, Report
 from profilerkit.model.step import Rank
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
@@ -31,20 +31,33 @@ def waiting_lines(report: Report) -> tuple[str, ...]:
         )
     lines = [_late_line(late, report) for late in found.late]
     if not lines:
-        lines.append("No rank is late beyond accident: waiting comes by turns, or too few steps tell.")
-    if found.time_ns:
-        share = found.waited_ns / found.time_ns
+        lines.append(_nobody_late(found))
+    if found.time_ns and found.waited_ns is not None:
+        share = format_ratio(found.waited_ns / found.time_ns)
+        divided = (
+            f"{share} waiting for the last to arrive, {format_ratio(found.transfer_ns / found.time_ns)} transfer."
+            if found.transfer_ns is not None
+            else f"at least {share} waiting; in the rest they may have waited for ranks that were not read."
+        )
         lines.append(
-            f"In {plural(found.steps, 'judged step')} the ranks spent {format_ns(found.time_ns)} together in matched "
-            f"collectives: {format_ratio(share)} waiting for the last to arrive, {format_ratio(1.0 - share)} transfer."
+            f"In {plural(found.steps or 0, 'judged step')} the ranks spent {format_ns(found.time_ns)} together in "
+            f"matched collectives: {divided}"
         )
     shift = f", captures starting up to {plural(found.most_shift, 'collective')} apart" if found.most_shift else ""
     within = f"; ends agree within {format_ns(found.residual_ns)} (median)" if found.residual_ns is not None else ""
     lines.append(
-        f"{format_count(found.matched)} of {plural(found.of, 'collective')} matched by "
+        f"{format_count(found.matched)} of {plural(found.of or 0, 'collective')} matched by "
         f"{_MATCHED_BY[found.by or 'order']}{shift}{within}."
     )
     return tuple(inert(line, SENTENCE_LIMIT) for line in lines)
+
+
+def _nobody_late(found: Communication) -> str:
+    """Why no rank is called late."""
+    if found.steps_needed is not None:
+        steps = plural(found.steps or 0, "judged step")
+        return f"{steps} are too few to call a rank late: chance is excluded from {found.steps_needed} on."
+    return "No rank is late beyond accident: waiting comes by turns."
 
 
 def _late_line(late: LateRank, report: Report) -> str:
@@ -77,7 +90,7 @@ def ledger_table(report: Report) -> Table | None:
     if not known:
         return None
     total = sum(rank.caused_ns or 0 for rank in known)
-    steps = max(report.communication.steps if report.communication else 1, 1)
+    steps = max((report.communication.steps or 1) if report.communication else 1, 1)
     shown = sorted(known, key=lambda rank: -(rank.caused_ns or 0))[:_LEDGER_ROWS]
     rows = tuple(
         (

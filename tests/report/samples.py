@@ -655,6 +655,7 @@ def multi_rank(count=64, late=5):
             steps=118,
             waited_ns=58 * MS * (count - 1) * 118,
             time_ns=61 * MS * count * 118,
+            transfer_ns=(61 * count - 58 * (count - 1)) * MS * 118,
             late=(
                 LateRank(
                     rank=late,

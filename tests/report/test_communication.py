@@ -62,6 +62,17 @@ def test_that_nobody_is_late_is_said(several):
     assert "No rank is late beyond accident" in view.build(with_communication(several, late=())).waiting[0]
 
 
+def test_with_too_few_steps_it_is_said_how_many_it_takes(several):
+    line = view.build(with_communication(several, late=(), steps=3, steps_needed=7)).waiting[0]
+    assert line == "3 judged steps are too few to call a rank late: chance is excluded from 7 on."
+
+
+def test_where_members_were_not_read_nothing_is_called_transfer(several):
+    lines = view.build(with_communication(several, transfer_ns=None)).waiting
+    assert any("at least 94 % waiting; in the rest they may have waited for ranks" in line for line in lines)
+    assert not any("transfer" in line for line in lines)
+
+
 def test_how_collectives_were_matched_is_told(several):
     assert view.build(several).waiting[-1] == (
         "120 of 124 collectives matched by process group and number; ends agree within 12.0 µs (median)."

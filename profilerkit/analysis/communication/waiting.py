@@ -27,6 +27,7 @@ class Arrivals:
         transfer: ``(n,)`` from then until the first member left.
         step: ``(n,)`` number of the judged step in which the last member arrived, -1 outside of all.
         whole: whether these are all members of the group.
+        certain: whether these are known to be one group: by its name, or because all ranks of the job are in it.
     """
 
     members: I64
@@ -37,6 +38,7 @@ class Arrivals:
     transfer: I64
     step: I64
     whole: bool
+    certain: bool
 
 
 def arrivals_of(
@@ -87,6 +89,7 @@ def _arrivals(
         transfer=np.maximum(end.min(axis=0) - arrived, 0),
         step=step,
         whole=group.whole,
+        certain=group.whole or bool(group.channel.group),
     )
 
 
@@ -117,18 +120,22 @@ class Ledger:
         of: ``(n_ranks,)`` int64, in how many it took part.
         caused: ``(n_ranks,)`` int64 ns that the others waited for it.
         waited: ``(n_ranks,)`` int64 ns that it waited itself.
+        crowd: ``(n_ranks,)`` int64, members of the group in which it caused most of that, at least 1.
         owner: ``(n,)`` int64, the rank that arrived last in each collective.
         amount: ``(n,)`` int64 ns that the others waited in it, all together.
         step: ``(n,)`` int64, position of its step among those with a collective.
+        own: ``(n_ranks, n_steps)`` int64 ns that each rank waited itself in each step.
     """
 
     last: I64
     of: I64
     caused: I64
     waited: I64
+    crowd: I64
     owner: I64
     amount: I64
     step: I64
+    own: I64
 
     @property
     def total_ns(self) -> int:
@@ -139,18 +146,26 @@ class Ledger:
 def ledger_of(arrivals: Sequence[Arrivals], count: int) -> Ledger:
     """Book the waiting in every judged collective on the rank that arrived last; ``count`` ranks."""
     last, of, caused, waited = (np.zeros(count, dtype=np.int64) for _ in range(4))
+    most, crowd = np.full(count, -1, dtype=np.int64), np.ones(count, dtype=np.int64)
+    judged = [entry.step >= 0 for entry in arrivals]
     none = np.empty(0, dtype=np.int64)
-    owners, amounts, steps = [none], [none], [none]
-    for entry in arrivals:
-        judged = entry.step >= 0
-        wait = entry.wait[:, judged]
-        owner, amount = entry.members[entry.last[judged]], wait.sum(axis=0)
+    steps = np.unique(np.concatenate([none, *(entry.step[rows] for entry, rows in zip(arrivals, judged, strict=True))]))
+    own = np.zeros((count, len(steps)), dtype=np.int64)
+    owners, amounts, positions = [none], [none], [none]
+    for entry, rows in zip(arrivals, judged, strict=True):
+        wait, at = entry.wait[:, rows], np.searchsorted(steps, entry.step[rows])
+        owner, amount = entry.members[entry.last[rows]], wait.sum(axis=0)
+        here = np.zeros(count, dtype=np.int64)
+        np.add.at(here, owner, amount)
         np.add.at(last, owner, 1)
-        np.add.at(caused, owner, amount)
-        of[entry.members] += int(judged.sum())
+        np.add.at(own, (entry.members[:, None], at[None, :]), wait)
+        caused += here
+        of[entry.members] += int(rows.sum())
         waited[entry.members] += wait.sum(axis=1)
+        crowd[here > most] = len(entry.members)
+        most = np.maximum(most, here)
         owners.append(owner)
         amounts.append(amount)
-        steps.append(entry.step[judged])
-    step = np.unique(np.concatenate(steps), return_inverse=True)[1].astype(np.int64)
-    return Ledger(last, of, caused, waited, np.concatenate(owners), np.concatenate(amounts), step)
+        positions.append(at)
+    joined = (np.concatenate(parts).astype(np.int64) for parts in (owners, amounts, positions))
+    return Ledger(last, of, caused, waited, crowd, *joined, own)

@@ -78,13 +78,14 @@ class LateRank(Rule):
     Evidence: Each collective of all ranks, matched by process group and number or by order, divided at the arrival of
         the last rank; the waiting is booked on that rank.
     Threshold: Exposed waiting of the median other rank is 5 % of the step, and the late rank causes 60 % of all
-        waiting, in most steps, with a probability below 5 % of being an accident.
+        waiting, in most steps, with a probability below 2 % of being an accident; in too few steps to exclude that, exposed
+        waiting of two thirds of every step.
     Fix: By what the late rank does longer than the others before they wait for it, if that explains 60 % of the
         waiting; without such a cause a trace of that rank with stacks.
     Saving: Bound: the waiting of the median other rank. Expected: that less the jitter that would be left.
     Traps: A rank that was not recorded may be the late one. Late by turns is jitter, not a late rank. Clocks of several
         hosts differ; they are aligned by the ends of the collectives, and the residual is stated.
-    Confidence: High; medium where ranks are missing or no cause explains the waiting.
+    Confidence: High; medium where ranks are missing, steps are too few or no cause explains the waiting.
     """
 
     code: ClassVar[str] = "CO003"
@@ -98,6 +99,10 @@ class LateRank(Rule):
             return unable
         found, waited = facts.communication, facts.waiting_share
         if found is None or not found.late or waited is None:
+            if found is not None and found.steps_needed is not None:
+                return Passed(
+                    f"{found.steps} judged steps are too few to call a rank late: it takes {found.steps_needed}"
+                )
             return Passed("no rank causes most of the waiting beyond accident, or hardly any of it is exposed")
         expected = max(waited - (facts.jitter_share or 0.0), 0.0)
         if not worth_saying(facts, expected):
@@ -113,7 +118,7 @@ class LateRank(Rule):
                     f"for {_named(found)}",
                     why=_why(late),
                     evidence=_evidence(facts, found, late),
-                    at_most="medium" if facts.missing_ranks or known is None else "high",
+                    at_most="medium" if facts.missing_ranks or known is None or late.few_steps else "high",
                     detail=(known.detail or (late.cause or "").rpartition(".")[2]) if known else "",
                     saving=saving(facts, expected, waited),
                     fix=Fix(text=known.fix) if known else None,
