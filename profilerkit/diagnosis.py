@@ -218,8 +218,8 @@ def _largest_unpriced(facts: Facts, priced: Sequence[str]) -> tuple[str, float]:
 def _unpriced_verdict(facts: Facts, part: str, share: float) -> Verdict:
     if part == "comm.skew":
         return _inconclusive(
-            f"Ranks wait {format_ratio(share)} of the step for each other, by turns",
-            "Look for work that differs by step and rank: sequence lengths, experts, a busy host.",
+            f"Ranks wait {format_ratio(share)} of the step for each other, none provably late",
+            "Record 10 steps of every rank, and look for work that differs by step and rank.",
         )
     if part.startswith("comm."):
         alone = len(facts.ranks) == 1 and (facts.world_size or 1) > 1

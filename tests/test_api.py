@@ -11,7 +11,7 @@ from profilerkit.api import analyze, load
 from profilerkit.errors import ProfilerkitError, UnreadableInputError, UsageError
 from profilerkit.rules import RULES
 from profilerkit.rundir.layout import HostSample, Sample
-from tests.recipes import Log, Trace, host_training, training, write_run
+from tests.recipes import ALL_REDUCE, Log, Trace, host_training, training, write_run
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "traces"
 
@@ -132,6 +132,24 @@ def test_a_report_is_shown_as_its_verdict(tmp_path):
     assert repr(msgspec.structs.replace(report, verdict=hostile)) == "<Report input-bound: a?[31m?b>"
     assert report == msgspec.structs.replace(report)
     assert report != msgspec.structs.replace(report, schema_version=2)
+
+
+def test_kernels_of_the_users_own_can_be_communication(tmp_path):
+    trace = training(10, comm=3_000)
+    own = trace.changed(lambda event: {**event, "name": "my_sum<4>"} if event["name"] == ALL_REDUCE else {**event})
+    (told,) = analyze(own.write(tmp_path / "told.json")).collectives
+    assert (told.kind, told.name) == ("all_reduce", "allreduce")  # its metadata says so
+    path = own.changed(without_collective_name).write(tmp_path / "trace.json")
+    assert analyze(path).collectives == ()
+    (row,) = analyze(path, communication_kernels=["all_reduce=^my_sum"]).collectives
+    assert (row.kind, row.name) == ("all_reduce", "my_sum<4>")
+    with pytest.raises(UsageError, match="no regular expression"):
+        analyze(path, communication_kernels=["("])
+
+
+def without_collective_name(event):
+    event["args"].pop("Collective name", None)
+    return event
 
 
 def test_a_device_can_be_named(tmp_path):

@@ -487,6 +487,12 @@ def test_a_straggler_that_computes_longer_is_named_with_what_its_lateness_costs(
     assert "The other ranks wait 49 % of the step for rank 2: matrix and convolution math" in found.consequence
 
 
+def test_ranks_that_wait_for_each_other_by_turns_are_not_bound_by_communication():
+    found = verdict_of(facts({"comm.skew": 0.3}))
+    assert found.bound == "inconclusive"
+    assert found.headline == "Ranks wait 30 % of the step for each other, none provably late"
+
+
 @pytest.mark.parametrize(
     "known",
     [facts(waiting_share=0.4), REACHED["balanced", ""], FIRES["IN001"], facts({"idle.unknown": 0.5}), stalling(0.3)],

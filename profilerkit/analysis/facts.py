@@ -112,7 +112,8 @@ class CommFacts:
     """Collectives per steady step: total, exposed, and what compute there is to hide behind.
 
     ``small_ratio`` is the share of their time in collectives below 1 MB, ``None`` without sizes;
-    ``unclassified_ratio`` the share of it in events of which the collective is not known.
+    ``unclassified_ratio`` the share of it in events of which the collective is not known; ``surplus_ratio`` what some
+    take much beyond the median of their like, as a share of it: probably waiting.
     """
 
     per_step: float
@@ -122,6 +123,7 @@ class CommFacts:
     small_ratio: float | None
     table: tuple[Collective, ...]
     unclassified_ratio: float = 0.0
+    surplus_ratio: float = 0.0
 
     @property
     def overlap_ratio(self) -> float:

@@ -89,6 +89,9 @@ class KernelNames:
         registry = registry or built_in()
         communication = np.zeros(len(columns.strings), dtype=np.bool_)
         communication[used] = [registry.communicates(columns.strings[index]) for index in used.tolist()]
+        # A kernel with a collective's metadata is one, whatever its name.
+        told = np.array([found.row for found in columns.collectives], dtype=np.int64)
+        communication[columns.name[told[columns.category[told] == Category.KERNEL]]] = True
         kernel_math = matching(columns, used, _MATH)
         tensor_core = matching(columns, used, _TENSOR_CORE) & ~matching(columns, used, _VECTOR_UNITS)
         return cls(

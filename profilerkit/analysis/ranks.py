@@ -7,7 +7,7 @@ import numpy as np
 
 from profilerkit.analysis.communication.cause import Cause, cause_of
 from profilerkit.analysis.communication.comm_facts import EXPOSED, starts_within
-from profilerkit.analysis.communication.late import Lateness, jitter_ratio, late_ranks
+from profilerkit.analysis.communication.late import CAUSED_SHARE, Lateness, jitter_ratio, late_ranks
 from profilerkit.analysis.communication.log import CollectiveLog
 from profilerkit.analysis.communication.matching import Matching, RankLog, match_ranks
 from profilerkit.analysis.communication.relabel import latency_floor_ns, relabelled
@@ -33,6 +33,7 @@ class Job:
         ledger: who waited for whom; ``None`` when nothing was matched.
         matching: ``None`` likewise.
         late: positions of the ranks the others wait for, most waiting first.
+        suspect: the rank that causes most of the waiting, if that is much; proven late or not.
         waiting_share: of a step, waited by the median other rank; ``None`` when nobody is late.
         jitter_share: what of it would be left without the late rank; ``None`` likewise.
     """
@@ -42,6 +43,7 @@ class Job:
     ledger: Ledger | None = None
     matching: Matching | None = None
     late: tuple[int, ...] = ()
+    suspect: int | None = None
     waiting_share: float | None = None
     jitter_share: float | None = None
 
@@ -77,7 +79,8 @@ def compare(ranks: Sequence[RankFacts], world_size: int | None) -> Job:
     )
     ledger = ledger_of(arrivals, len(ranks))
     found = late_ranks(ledger)
-    waiting = _median_waiting(divided, found.ranks, matching)
+    suspects = found.ranks or ((int(ledger.caused.argmax()),) if found.share >= CAUSED_SHARE else ())
+    waiting = _median_waiting(divided, suspects, matching) if suspects else 0.0
     late = found.ranks if waiting >= LATE_SHARE else ()
     return Job(
         ranks=divided,
@@ -85,6 +88,7 @@ def compare(ranks: Sequence[RankFacts], world_size: int | None) -> Job:
         ledger=ledger,
         matching=matching,
         late=late,
+        suspect=suspects[0] if waiting >= LATE_SHARE else None,
         waiting_share=waiting if late else None,
         jitter_share=waiting * jitter_ratio(late[0], arrivals) if late else None,
     )
@@ -123,7 +127,7 @@ def _divided(trace: TraceFacts, split: Split, floor_ns: int) -> TraceFacts:
 
 
 def _median_waiting(ranks: Sequence[RankFacts], late: Sequence[int], matching: Matching) -> float:
-    """Share of its step that the median of the other matched ranks waits, exposed."""
+    """Share of its step that the median of the matched ranks beside the late ones waits, exposed."""
     others = [
         rank.share("comm.skew")
         for index, rank in enumerate(ranks)
@@ -202,7 +206,7 @@ def notes_of(job: Job, world_size: int | None) -> list[str]:
         return []
     together = "waiting for another rank and transfer cannot be told apart"
     if len(job.ranks) == 1:
-        return [f"One rank of {world_size} was read: {together}."] if (world_size or 1) > 1 else []
+        return [f"Of {world_size} ranks one was analyzed: {together}."] if (world_size or 1) > 1 else []
     if not found.matched:
         return [
             *found.problems,

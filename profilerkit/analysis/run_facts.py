@@ -43,7 +43,7 @@ def run_facts(
     """
     world = world_size or _world_size(ranks)
     job = compare(ranks, world)
-    ranks, judged = job.ranks, job.late[0] if job.late else _slowest(job.ranks)
+    ranks, judged = job.ranks, job.suspect if job.suspect is not None else _slowest(job.ranks)
     chosen = ranks[judged]
     trace = chosen.trace
     meta = chosen.record.meta if chosen.record else None
@@ -101,7 +101,7 @@ def _memory(trace: TraceFacts | None) -> Memory:
 
 
 def _slowest(ranks: Sequence[RankFacts]) -> int:
-    """The rank that is told when none is known to be late: the slowest of those that were recorded alike.
+    """The rank that is told when nobody is waited for: the slowest of those that were recorded alike.
 
     Ranks that only timers saw take equally long when they train together: of these the one that spends most in what the
     timers measure is told, if it spends more than the median rank.

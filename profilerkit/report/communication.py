@@ -31,7 +31,7 @@ def waiting_lines(report: Report) -> tuple[str, ...]:
         )
     lines = [_late_line(late, report) for late in found.late]
     if not lines:
-        lines.append("No rank is late beyond accident: what waiting there is comes by turns.")
+        lines.append("No rank is late beyond accident: waiting comes by turns, or too few steps tell.")
     if found.time_ns:
         share = found.waited_ns / found.time_ns
         lines.append(

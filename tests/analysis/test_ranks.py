@@ -29,6 +29,13 @@ def test_the_rank_that_communicates_least_is_the_one_the_others_wait_for():
     assert facts.share("comm.") < 0.05
 
 
+def test_too_few_steps_to_call_a_rank_late_still_tell_its_story():
+    short = [training(5, rank=rank, world_size=2, python=900 * rank, comm=50 + 900 * (rank == 0)) for rank in range(2)]
+    facts = run_facts([rank_of(trace) for trace in short])
+    assert (facts.rank.rank, facts.waiting_share, facts.communication.late) == (1, None, ())
+    assert facts.share("over.python") > 0.4
+
+
 def test_with_the_ranks_in_another_order_the_same_one_is_told():
     ranks = [rank_of(trace) for trace in late_rank()]
     ranks.reverse()
@@ -92,7 +99,8 @@ def test_the_trust_notes_say_how_ranks_were_matched():
 
 def test_one_rank_of_several_is_said_to_show_no_waiting():
     facts = run_facts([rank_of(late_rank()[0])])
-    assert "One rank of 4 was read: waiting for another rank and transfer cannot be told apart." in facts.trust.notes
+    notes = facts.trust.notes
+    assert "Of 4 ranks one was analyzed: waiting for another rank and transfer cannot be told apart." in notes
     assert facts.communication.matched == 0
 
 

@@ -58,8 +58,8 @@ def test_without_a_cause_the_waiting_is_unattributed(several):
     )
 
 
-def test_nobody_late_is_said_to_be_turns(several):
-    assert "by turns" in view.build(with_communication(several, late=())).waiting[0]
+def test_that_nobody_is_late_is_said(several):
+    assert "No rank is late beyond accident" in view.build(with_communication(several, late=())).waiting[0]
 
 
 def test_how_collectives_were_matched_is_told(several):

@@ -395,6 +395,14 @@ def test_one_rank_of_several_cannot_tell_transfer_from_waiting():
     assert "cannot be told apart" in found.why
 
 
+def test_collectives_that_take_much_longer_than_usual_are_said_to_wait_probably():
+    known = replace(communicating(0.2), world_size=8)
+    assert "probably waiting" not in finding("CO001", known).why
+    for surplus, said in ((0.099, False), (0.1, True)):
+        unusual = replace(known, comm=replace(known.comm, surplus_ratio=surplus))
+        assert ("probably waiting" in finding("CO001", unusual).why) is said
+
+
 def test_a_run_of_one_rank_without_a_trace_has_no_collectives_to_miss():
     assert ended("CO001", timers_only(world_size=1)) is NotApplicable
 

@@ -6,13 +6,15 @@ from profilerkit.analysis.communication.log import CollectiveLog, Mask
 from profilerkit.analysis.communication.registry import UNKNOWN
 from profilerkit.analysis.communication.table import collective_table
 from profilerkit.analysis.facts import CommFacts
-from profilerkit.analysis.intervals import Spans, intersect, subtract, union
+from profilerkit.analysis.intervals import I64, Spans, intersect, subtract, union
 from profilerkit.analysis.leaves import leaf
 from profilerkit.analysis.partition import Partition
 from profilerkit.trace.columns import Category, TraceColumns
 
 #: Below this a collective runs at the latency floor of the link, not at its bandwidth (R38).
 SMALL_COLLECTIVE_BYTES = 1_000_000
+#: A collective that takes longer than this multiple of its like's median has probably waited for a rank (§1.5).
+UNUSUAL = 1.5
 #: The leaves of exposed communication.
 EXPOSED = tuple(leaf(name) for name in ("comm.bw", "comm.lat", "comm.skew", "comm.other"))
 
@@ -58,7 +60,18 @@ def comm_facts(
         small_ratio=float(time[sized & small].sum()) / float(time[sized].sum()) if sized.any() else None,
         table=collective_table(log, judged, exposed),
         unclassified_ratio=float(time[log.is_a(UNKNOWN)[judged]].sum()) / float(time.sum()),
+        surplus_ratio=_surplus(log, np.flatnonzero(judged)) / float(time.sum()),
     )
+
+
+def _surplus(log: CollectiveLog, rows: I64) -> float:
+    """Ns by which collectives outlast the median of the same name and size, of those that take ``UNUSUAL`` times it."""
+    time = (log.end - log.start)[rows]
+    alike = np.unique(np.stack([log.title[rows], log.bytes[rows]], axis=1), axis=0, return_inverse=True)[1].ravel()
+    order = np.lexsort((time, alike))
+    first, count = np.unique(alike[order], return_index=True, return_counts=True)[1:]
+    usual = time[order][first + (count - 1) // 2][alike]
+    return float((time - usual)[time > UNUSUAL * usual].sum())
 
 
 def starts_within(log: CollectiveLog, window: Spans) -> Mask:

@@ -35,6 +35,8 @@ _FIX = {
 }
 
 
+#: Surplus over the usual duration that is worth a sentence.
+_NOTED_SURPLUS = 0.10
 #: Exposed communication that is not known to be waiting for another rank.
 _TRANSFER = ("comm.bw", "comm.lat", "comm.other")
 
@@ -125,6 +127,9 @@ def _why(comm: CommFacts, undivided: str) -> str:
     text = f"{format_ratio(comm.overlap_ratio)} of the communication runs beside computation; the rest stops the step."
     if undivided:
         text += f" {undivided}: transfer and waiting for a late rank cannot be told apart."
+        if comm.surplus_ratio >= _NOTED_SURPLUS:
+            surplus = format_ratio(comm.surplus_ratio)
+            text += f" {surplus} of the time is what some take beyond the median of their like: probably waiting."
     return text
 
 

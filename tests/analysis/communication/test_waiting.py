@@ -94,6 +94,18 @@ def test_without_other_ranks_the_bandwidth_counts_the_waiting_and_nothing_is_div
     assert row.algorithm_bytes_per_s == pytest.approx((1 << 24) * 4 / 1_000e-6)
 
 
+def test_what_collectives_take_beyond_the_median_of_their_like_is_surplus():
+    def slow(rank, step, _):
+        return 300 if rank else 2_000 * (step == 4)  # rank 0 usually waits 100 of 300 µs for rank 1
+
+    (first, _) = job(2, 10, python=lambda rank, step, i: slow(rank, step, i) if rank == 0 else 100)
+    comm = first.facts().comm
+    assert comm.surplus_ratio == 0.0
+    late_once = job(2, 10, python=lambda rank, step, _: 2_000 if (rank, step) == (1, 4) else 0, transfer=300)
+    comm = late_once[0].facts().comm
+    assert comm.surplus_ratio == pytest.approx(2_000 / (8 * 300 + 2_000), rel=0.01)
+
+
 def test_the_ledger_books_the_waiting_on_the_last_rank():
     found = compared(job(3, 10, python=late(1, 700)))
     assert found.ledger.last.tolist() == [0, 8, 0]  # the first and the last of 10 steps are not judged
