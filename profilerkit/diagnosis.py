@@ -325,7 +325,7 @@ def _with_scope(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
         ruled_out=tuple(_ruled_out(facts, outcomes, verdict, bound, best.get(bound)) for bound in others)
         if verdict.bound != "inconclusive"
         else (),
-        consequence=_consequence(facts, outcomes, verdict),
+        consequence=_consequence(facts, outcomes, verdict, best.get(verdict.bound)),
     )
 
 
@@ -367,7 +367,7 @@ def _unseen(facts: Facts, bound: Bound, share: float) -> str:
     return ""
 
 
-def _consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict) -> str:
+def _consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, best: _Best | None) -> str:
     fired = sum(outcome.status == "fired" for outcome in outcomes)
     blind = sum(outcome.status in ("missing_data", "error") for outcome in outcomes)
     sentences = []
@@ -375,7 +375,11 @@ def _consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict) ->
         sentences.append(verdict.refuted_by)
     elif verdict.saving is not None:
         saved = format_ratio_range(verdict.saving.low, verdict.saving.high)
-        sentences.append(f"The best fix saves {format_ratio(verdict.saving.expected)} ({saved}) of the step.")
+        expected = f"{format_ratio(verdict.saving.expected)} ({saved})"
+        by_a_fix = best is None or best.finding.fix is not None
+        sentences.append(
+            f"The best fix saves {expected} of the step." if by_a_fix else f"Without it a step is {expected} shorter."
+        )
     elif verdict.bound != "balanced":
         sentences.append("No fix reaches 5 % of the step.")
     if verdict.bound != "inconclusive" and facts.steps.steady < 8:
@@ -385,7 +389,8 @@ def _consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict) ->
         waited = format_ratio(facts.waiting_share)
         sentences.append(f"The other ranks wait {waited} of the step for {_late_names(facts)}{_late_cause(facts)}.")
     if facts.missing_ranks:
-        sentences.append(f"{facts.missing_ranks} of {facts.world_size} ranks are missing.")
+        verb = "is" if facts.missing_ranks == 1 else "are"
+        sentences.append(f"{facts.missing_ranks} of {facts.world_size} ranks {verb} missing.")
     sentences += facts.doubts[:1]
     sentences.append(f"{fired} of {len(outcomes)} rules fired; {blind} could not run.")
     return " ".join(sentences)

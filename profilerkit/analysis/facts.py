@@ -73,6 +73,7 @@ class DeviceFacts:
         busy_ratio: time in which any event ran.
         queue_empty_ratio: share of kernels that started with nothing queued ahead of them; ``None`` without launches.
         between_ratio: share of the idle Python time that lies in short gaps between operators, not in longer stretches.
+        late_launch_ratio: share of the launch latency that lies in gaps longer than 1 ms, which no launch takes.
     """
 
     name: str | None
@@ -81,6 +82,7 @@ class DeviceFacts:
     busy_ratio: float
     queue_empty_ratio: float | None
     between_ratio: float
+    late_launch_ratio: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,10 @@ from profilerkit.trace.columns import Category, DeviceProperties, TraceColumns
 SHORTEST_CHAIN = 3
 
 
+#: Launches of real traces take 2 to 20 µs; one this long waited for something else that held the device.
+LATE_LAUNCH_NS = 1_000_000
+
+
 def device_facts(
     columns: TraceColumns,
     launches: I64,
@@ -42,6 +46,8 @@ def device_facts(
     python = intersect(window, parts.segments.only(leaf("over.python")))
     short = (python.end - python.start) <= QUIET_NS
     between = int((python.end - python.start)[short].sum())
+    launch = intersect(window, parts.segments.only(leaf("over.launch")))
+    gaps = launch.end - launch.start
     return DeviceFacts(
         name=properties.name if properties else None,
         kernels_per_step=len(kernels) / max(len(window), 1),
@@ -49,6 +55,7 @@ def device_facts(
         busy_ratio=busy.total_ns / max(window.total_ns, 1),
         queue_empty_ratio=_queue_empty(columns, launches, np.flatnonzero(ran), kernels),
         between_ratio=between / python.total_ns if python.total_ns else 0.0,
+        late_launch_ratio=int(gaps[gaps > LATE_LAUNCH_NS].sum()) / launch.total_ns if launch.total_ns else 0.0,
     )
 
 

@@ -8,6 +8,9 @@ from profilerkit.analysis.step_series import StepSeries
 #: Standard error of the median step over the step from which steps vary too much for a fine judgement. The verdict
 #: keeps silent about lost time above the same ratio.
 NOISY_STEPS = 0.05
+#: Among fewer steps than high confidence needs (R56), one so much longer than the median carries the mean.
+FEW_STEPS = 8
+OUTLIER = 1.5
 #: Change over all judged steps, relative to the median step, from which they are not one population.
 DRIFT = 0.10
 #: Fewer steps have no drift that can be told from jitter.
@@ -31,6 +34,8 @@ def weaknesses(series: StepSeries, step_error_ns: float | None) -> list[str]:
     out = []
     if step_error_ns is not None and usual and step_error_ns >= NOISY_STEPS * usual:
         out.append(f"Steps vary much: their median is known to ±{100 * step_error_ns / usual:.0f} %.")
+    if 1 < len(rows) < FEW_STEPS and time.max() >= OUTLIER * usual:
+        out.append(f"One of only {len(rows)} judged steps took {time.max() / usual:.1f} × the median.")
     slope = theil_sen(rows, time) if len(rows) >= FEWEST_TO_DRIFT else None
     if slope and (slope.low > 0 or slope.high < 0):
         change = slope.value * float(rows[-1] - rows[0]) / usual

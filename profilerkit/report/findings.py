@@ -130,7 +130,7 @@ def others_of(report: Report) -> tuple[Other, ...]:
         best = saving_range(savings[0]) if savings else "at least 5.0 %"
         family = BOUND_FAMILY.get(bound)
         share = share_text(shares[family]) if family in shares else "not measured"
-        rows.append(Other(bound, "also costs time", share, best, "Its best fix is worth at least 5 % of the step."))
+        rows.append(Other(bound, "also costs time", share, best, "Not the bound, yet its best fix saves 5 % or more."))
     for row in verdict.ruled_out:
         if row.bound in verdict.contenders:
             continue

@@ -53,7 +53,8 @@ def _after_fix(report: Report) -> Fact | None:
     if saving is None or mean_ns is None:
         return None
     low, high = (mean_ns * (1.0 - ratio) for ratio in (saving.high, saving.low))
-    return Fact("Step time after the fix", format_ns_range(low, high), f"estimated, {METHOD_WORDS[saving.method]}")
+    note = f"now {format_ns(mean_ns)}; estimated, {METHOD_WORDS[saving.method]}"
+    return Fact("Mean step after the fix", format_ns_range(low, high), note)
 
 
 def _peak_memory(report: Report) -> Fact | None:

@@ -10,6 +10,8 @@ from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Ru
 
 logger = logging.getLogger(__name__)
 
+_WITH_DEVICE = "ProfilerActivity.CUDA beside ProfilerActivity.CPU; of a cut file, all of it"
+
 #: How much of a saving counts towards severity at each confidence.
 CONFIDENCE_WEIGHT: dict[Confidence, float] = {"high": 1.0, "medium": 0.75, "low": 0.4}
 #: Weighted expected saving at which a finding is high or medium.
@@ -56,7 +58,11 @@ def _outcome(rule: Rule, facts: Facts, select: Sequence[str], ignore: Sequence[s
     if (select and not rule.code.startswith(tuple(select))) or rule.code.startswith(tuple(ignore)):
         return blank
     try:
-        return _ended(blank, rule.check(facts))
+        result = rule.check(facts)
+        if facts.device_events_missing and isinstance(result, Fired) and any(f.saving for f in result.findings):
+            # What looks like the host's own time may be waiting for the device that the trace does not show.
+            result = MissingData("the run used a device, but the trace holds none of its events", _WITH_DEVICE)
+        return _ended(blank, result)
     except Exception as error:
         # The one guard of the rules: what it caught is shown in the report.
         logger.debug("rule %s failed", rule.code, exc_info=True)

@@ -67,7 +67,7 @@ def test_evidence_numbers_are_unique_and_the_runners_own_where_it_gave_them():
 
 def test_tiles_are_four_and_unknown_ones_give_way():
     labels = {name: [tile.label for tile in view.build(build()).tiles] for name, build in SAMPLES.items()}
-    assert labels["input_bound"] == ["Step time, median", "Throughput", "GPU busy", "Step time after the fix"]
+    assert labels["input_bound"] == ["Step time, median", "Throughput", "GPU busy", "Mean step after the fix"]
     assert labels["empty"] == ["Steady steps", "Rules that could run", "Ranks read", "Events read"]
     assert labels["lengths_only"][:2] == ["Step time, median", "Throughput"]
     assert all(len(own) == 4 for own in labels.values())

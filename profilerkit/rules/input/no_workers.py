@@ -7,7 +7,7 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.whatif import loader_fix, saving, workers_now
 from profilerkit.model.finding import Evidence
-from profilerkit.rules.input.starved_device import frames_evidence, worker_fix
+from profilerkit.rules.input.starved_device import frames_evidence, in_function, worker_fix
 from profilerkit.rules.rule import (
     Fired,
     MissingData,
@@ -66,11 +66,12 @@ class NoWorkers(Rule):
             return Passed("workers would not shorten the step: the host's cores are the limit")
         if not worth_saying(facts, fix.expected):
             return Passed(f"the wait of {format_ratio(share)} is within the noise of the step time")
+        wait = format_ns(facts.time_ns(*WAITS))
         known = facts.loader is not None and facts.loader.num_workers is not None
         finding = finding_for(
             facts,
             bound="input-bound",
-            title=f"num_workers = 0: loading costs {format_ns(facts.time_ns(*WAITS))} in every step",
+            title=f"num_workers = 0: loading costs {wait} in every step{in_function(facts)}",
             why="While the main process loads a batch it issues no work, so loading and computing never overlap.",
             evidence=(
                 Evidence(

@@ -24,6 +24,8 @@ from profilerkit.units import format_ns, format_ratio
 #: A hidden wait below this share of the step is not worth a line (the share below which no finding is named).
 SMALLEST_HIDDEN = 0.01
 #: Where a frame's file and line stand in its name.
+#: Share of the wait from which a function is named in the title.
+MOST_OF_THE_WAIT = 0.5
 _PLACE = re.compile(r"^(?P<file>.*\.py)\((?P<line>\d+)\): (?P<function>.*)$", re.DOTALL)
 _BUILTIN = re.compile(r"^<(?:built-in )?(?:function|method) (?P<function>[^ >]*)", re.DOTALL)
 
@@ -56,7 +58,10 @@ class StarvedDevice(Rule):
     def check(self, facts: Facts) -> Result:
         """Fires when the exposed input wait reaches ``smallest_share``."""
         if facts.input is None:
-            return MissingData("no loader was seen", "wrap the loader: for batch in prof.wrap(loader)")
+            return MissingData(
+                "no loader was seen",
+                "wrap the loader: prof.wrap(loader); without one: prof.phase('data'), or with_stack=True",
+            )
         share = facts.share(*WAITS)
         if share < self.smallest_share:
             return Passed(f"the step waits {format_ratio(share)} of its time for data")
@@ -76,7 +81,7 @@ class StarvedDevice(Rule):
         finding = finding_for(
             facts,
             bound="input-bound",
-            title=f"The step waits {format_ns(wait)} of {format_ns(step)} for data",
+            title=f"The step waits {format_ns(wait)} of {format_ns(step)} for data{in_function(facts)}",
             why=_why(facts),
             evidence=_evidence(facts, wait),
             at_most="high" if facts.input.source == "measured" and not workers_now(facts) else "medium",
@@ -94,6 +99,8 @@ def worker_fix(facts: Facts, fix: LoaderFix) -> Fix:
     text = f"num_workers {fix.current} → {fix.workers}, and keep the workers between epochs."
     if facts.usable_cores is not None and fix.workers > facts.usable_cores:
         text += " That is more than there are cores, which torch warns about; these workers wait most of the time."
+    elif facts.usable_cores is None:
+        text += " The recording does not say how many cores there are: no more workers than free cores."
     return Fix(text=text, code=f"DataLoader(..., num_workers={fix.workers}, persistent_workers=True)")
 
 
@@ -179,6 +186,13 @@ def frame_text(frame: str) -> str:
         return f"{place['function']} ({file}:{place['line']})"
     builtin = _BUILTIN.match(frame)
     return builtin["function"].strip("'") if builtin else frame
+
+
+def in_function(facts: Facts) -> str:
+    """Where most of the wait is spent, as the end of a title; empty where no Python stack tells."""
+    if facts.input is None or not facts.input.frames or (facts.input.frames_ratio or 0.0) < MOST_OF_THE_WAIT:
+        return ""
+    return f", most of it in {_holder(facts.input.frames)}"
 
 
 def _holder(frames: tuple[str, ...]) -> str:

@@ -20,6 +20,8 @@ from profilerkit.rules.rule import (
 )
 from profilerkit.units import format_ns, format_ratio
 
+#: How a loop without a loader shows what it waits for.
+_TELL_INPUT = 'record with_stack=True, or put it under prof.phase("data")'
 _ALL = ("over.dispatch", "over.launch", "over.python")
 
 
@@ -36,7 +38,8 @@ class LaunchBound(Rule):
     Saving: Bound: all three parts. Expected: the larger of issuing work (dispatch, launch, gaps below 1 ms between
         operators) and longer stretches of Python.
     Traps: The profiler slows the host by up to 100 % and makes runs look launch-bound: without an unprofiled step time
-        the low end is halved. Graphs need fixed shapes and no syncs inside.
+        the low end is halved. Graphs need fixed shapes and no syncs inside. Where launches take longer than 1 ms something
+        else holds the device, and issuing work faster does not help.
     Confidence: High with an unprofiled reference step time, medium without, and for Python.
     """
 
@@ -48,6 +51,9 @@ class LaunchBound(Rule):
     smallest_share: float = 0.05
     #: Share of the lower end that is kept when the profiler's own cost is not known (it added 9 to 99 % in tests).
     unmeasured_inflation_ratio: float = 0.5
+
+    #: Share of the issuing time in launches that took longer than any launch takes, from which those are the cause.
+    late_launch_ratio: float = 0.5
 
     def check(self, facts: Facts) -> Result:
         """Fires when the device idles for the host's own work."""
@@ -70,6 +76,13 @@ class LaunchBound(Rule):
             value = revise(value, low=self.unmeasured_inflation_ratio * value.low)
         return Fired((self._finding(facts, value, detail="python" if python > issuing else "launch"),))
 
+    def _is_held_up(self, facts: Facts) -> bool:
+        """Whether most of the issuing time lies in launches that took longer than 1 ms."""
+        if facts.device is None or not facts.device.late_launch_ratio:
+            return False
+        issuing = facts.share("over.dispatch", "over.launch") + facts.device.between_ratio * facts.share("over.python")
+        return facts.device.late_launch_ratio * facts.share("over.launch") >= self.late_launch_ratio * issuing
+
     def _finding(self, facts: Facts, value: Saving, detail: str) -> Finding:
         time = format_ns(value.expected * (facts.mean_step_ns or 0.0))
         known = facts.trust.inflation_ratio is not None
@@ -82,6 +95,15 @@ class LaunchBound(Rule):
             )
             why = "No operator runs on the launching thread in that time: it is Python, or a wait that leaves no event."
             fix = Fix(text="Move logging, metrics and data handling off the loop, or vectorise them.")
+            if facts.input is None:
+                why += " It may be what gets the batch: nothing in the recording tells."
+                fix = revise(fix, text=f"Find out what it is: {_TELL_INPUT}. {fix.text}")
+        elif self._is_held_up(facts):
+            title = f"Kernels wait {time} in every step between their launch and their start"
+            why = "They were launched in time and the device was idle: another process holds it, or its driver does."
+            fix = Fix(
+                text="Look for other processes on this device with nvidia-smi; time slicing gives each a turn of 2 ms."
+            )
         else:
             title = f"The device idles {time} in every step while the host issues work"
             why = "The queue runs empty: each kernel ends before the next one has been launched."

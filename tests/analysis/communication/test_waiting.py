@@ -4,6 +4,7 @@ import doctest
 
 import numpy as np
 import pytest
+
 from profilerkit.analysis.communication import late as late_module
 from profilerkit.analysis.communication.late import late_ranks
 from profilerkit.analysis.communication.relabel import LATENCY_FLOOR_NS
