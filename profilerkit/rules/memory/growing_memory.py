@@ -68,7 +68,7 @@ class GrowingMemory(Rule):
         lasts = steps >= self.fewest_steps
         why = "The growth goes on through all judged steps: it is neither a jump nor a cache that fills up."
         if not lasts:
-            why += f" In {format_count(steps)} steps, batches that get longer look the same: record {self.fewest_steps}."
+            why += f" In {format_count(steps)} steps, longer and longer batches look the same: record {self.fewest_steps}."
         full = ""
         if lasts and row.steps_to_full is not None and row.ns_to_full is not None:
             full = f": {whole} is full in about {format_about(row.steps_to_full)} steps"
