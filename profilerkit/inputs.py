@@ -9,7 +9,16 @@ from profilerkit.analysis.rank_facts import RankFacts, rank_facts
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.model.change import revise
-from profilerkit.rundir.layout import END, LAUNCH, MANIFEST, META, REPORT_JSON, WINDOW_STATUS
+from profilerkit.rundir.layout import (
+    BY_STEP_CALLS,
+    BY_WRAPPED_LOADER,
+    END,
+    LAUNCH,
+    MANIFEST,
+    META,
+    REPORT_JSON,
+    WINDOW_STATUS,
+)
 from profilerkit.rundir.reader import RankRecord, RunRecord, is_run_directory, read_run
 from profilerkit.trace.readers import read_trace
 
@@ -123,7 +132,7 @@ def _rank_of_run(entry: RankRecord, reading: Reading) -> RankFacts:
         trace = trace_facts(
             columns,
             (status.first_step, status.last_step),
-            steps_are_given=entry.meta is None or entry.meta.steps_found_by in (None, "step()", "wrapped loader"),
+            steps_are_given=entry.meta is None or entry.meta.steps_found_by in (None, BY_STEP_CALLS, BY_WRAPPED_LOADER),
             device=reading.device,
             registry=reading.registry,
         )
