@@ -1005,7 +1005,7 @@ def test_growth_over_fewer_than_fifty_steps_is_an_observation_because_batches_ma
     assert finding("ME004", growing(GB, over=50)).fix is not None
     found = finding("ME004", growing(GB, over=49))
     assert (found.fix, found.confidence) == (None, "low")
-    assert "In 49 steps, longer and longer batches look the same: record 50." in found.why
+    assert "In 49 steps, batches that get longer look the same: record 50." in found.why
     assert "is full in" not in found.title
 
 
