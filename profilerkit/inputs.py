@@ -9,7 +9,16 @@ from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.model.change import revise
 from profilerkit.reading.side_by_side import read_all
 from profilerkit.reading.traces import Reading, TraceJob, TraceResult
-from profilerkit.rundir.layout import END, LAUNCH, MANIFEST, META, REPORT_JSON, WINDOW_STATUS
+from profilerkit.rundir.layout import (
+    BY_STEP_CALLS,
+    BY_WRAPPED_LOADER,
+    END,
+    LAUNCH,
+    MANIFEST,
+    META,
+    REPORT_JSON,
+    WINDOW_STATUS,
+)
 from profilerkit.rundir.reader import RankRecord, RunRecord, is_run_directory, read_run
 
 #: File names taken for traces when a directory is given.
@@ -93,7 +102,7 @@ def _job_of_run(entry: RankRecord, reading: Reading) -> TraceJob:
     """The traces of the windows that were closed well."""
     windows = [(status, path) for status, path in entry.windows if status.ok and path is not None]
     files = tuple((path, (status.first_step, status.last_step)) for status, path in windows)
-    given = entry.meta is None or entry.meta.steps_found_by in (None, "step()", "wrapped loader")
+    given = entry.meta is None or entry.meta.steps_found_by in (None, BY_STEP_CALLS, BY_WRAPPED_LOADER)
     return TraceJob(files, reading, steps_are_given=given)
 
 

@@ -93,7 +93,7 @@ def _offloaded(
     host = columns.is_a(Category.ANNOTATION, Category.PYTHON, Category.CPU_OP)
     said = np.flatnonzero(host & (names.offloads | names.optimizer)[columns.name])
     down, up = direction == TO_DEVICE, direction == TO_HOST
-    sure = down & np.isin(thread, backward_threads(columns, names, main))
+    sure: Mask = down & np.isin(thread, backward_threads(columns, names, main))
     for key in np.unique(columns.thread[said]).tolist():
         own = said[columns.thread[said] == key]
         sure |= (thread == key) & covered(union(columns.ts_ns[own], columns.end_ns[own]), issued)

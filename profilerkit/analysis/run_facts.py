@@ -262,6 +262,17 @@ def _launch_signal(launches: LaunchFacts | None) -> tuple[Signal, ...]:
     return (Signal(name="launch calls of device work", state=state, reason="; ".join(said)),)
 
 
+def _memory_signal(chosen: RankFacts) -> Signal:
+    """Whether the allocator told of its memory, or only samples show the memory's use."""
+    hint = "torch.profiler: profile_memory=True"
+    if chosen.trace is not None and chosen.trace.memory.peak_allocated_bytes is not None:
+        return Signal(name="memory", state="measured")
+    sampled = [series.name for series in chosen.samples if series.name in ("gpu.memory_used", "host.process_memory")]
+    if chosen.log is not None and sampled:
+        return Signal(name="memory", state="partial", reason="only its use was sampled, not what allocates", hint=hint)
+    return Signal(name="memory", state="missing", reason="not recorded", hint=hint)
+
+
 def _signals(chosen: RankFacts) -> tuple[Signal, ...]:
     """What was recorded of the judged rank and how to record the rest."""
     trace, record = chosen.trace, chosen.record
@@ -295,12 +306,7 @@ def _signals(chosen: RankFacts) -> tuple[Signal, ...]:
         *_launch_signal(trace.launches if trace else None),
         signal("operator shapes", "record_shapes" in recorded, "not recorded", "torch.profiler: record_shapes=True"),
         signal("Python stacks", "with_stack" in recorded, "not recorded", "torch.profiler: with_stack=True"),
-        signal(
-            "memory",
-            trace is not None and trace.memory.peak_allocated_bytes is not None,
-            "not recorded",
-            "torch.profiler: profile_memory=True",
-        ),
+        _memory_signal(chosen),
         signal("GPU counters", any(s.name.startswith("gpu.") for s in chosen.samples), gpu_reason, capture),
         signal(
             "host counters",

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Literal, Protocol
 
-from profilerkit.rundir.layout import EventFlag, EventKind
+from profilerkit.rundir.layout import BY_STEP_CALLS, BY_WRAPPED_LOADER, EventFlag, EventKind
 from profilerkit.rundir.writer import Record
 
 _STEP, _INFERRED = int(EventKind.STEP), int(EventFlag.INFERRED)  # an enum lookup costs 0.2 µs on Python 3.11
@@ -85,9 +85,9 @@ class StepTracker:
     def found_by(self) -> str:
         """What marks the steps."""
         if self._explicit:
-            return "step()"
+            return BY_STEP_CALLS
         if self.wrapped:
-            return "wrapped loader"
+            return BY_WRAPPED_LOADER
         return "optimizer step" if self._optimizer_seen or not self.backwards else "backward pass"
 
     def missing(self, what: Literal["optimizer", "backward"]) -> str:

@@ -78,6 +78,11 @@ class EventFlag(IntEnum):
     IN_PHASE = 32  # fetched inside a named phase, not for the training: the phase's time
 
 
+#: ``RankMeta.steps_found_by`` where the user put the ends of the steps himself.
+BY_STEP_CALLS = "step()"
+BY_WRAPPED_LOADER = "wrapped loader"
+
+
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """``launch.json``: equal for the ranks of one job, different for any other run."""
 
@@ -112,8 +117,8 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
         usable_cores: from the scheduling affinity and the cgroup quota.
         features: feature name to state: light, deep, nvml, host, loader, optimizer …
         self_ns_per_step: capture's own light-tier time per step; ``None`` until measured.
-        steps_found_by: what marks the steps: ``step()``, ``wrapped loader``, ``optimizer step`` or ``backward pass``;
-            ``None`` until a step was recorded.
+        steps_found_by: what marks the steps: ``BY_STEP_CALLS``, ``BY_WRAPPED_LOADER``, ``optimizer step`` or ``backward
+            pass``; ``None`` until a step was recorded.
     """
 
     format_version: int

@@ -87,6 +87,14 @@ def test_a_run_directory_tells_the_memory_of_its_samples(tmp_path):
     assert (memory.peak_process_bytes, memory.rows_of, memory.growth[0].grows) == (GIB, "process", False)
 
 
+@pytest.mark.parametrize(("sampled", "state"), [(60, "partial"), (0, "missing")])
+def test_memory_that_was_only_sampled_is_a_signal_in_part(tmp_path, sampled, state):
+    run = write_run(tmp_path / "run", [Log().steps(60, 1_000_000)], samples=[host(s, GIB) for s in range(sampled)])
+    signals = run_facts([rank_facts("rank_00000", None, read_run(run).ranks[0])]).trust.signals
+    (signal,) = [signal for signal in signals if signal.name == "memory"]
+    assert (signal.state, signal.hint) == (state, "torch.profiler: profile_memory=True")
+
+
 def test_a_trace_alone_tells_the_hosts_memory_as_such():
     trace = Trace()
     trace.steps(*range(1_000, 9_000, 1_000))

@@ -14,6 +14,8 @@ _WORDS: dict[Tracked, tuple[str, str, str]] = {
     "device": ("The device's memory", "the device", "NVML, all processes"),
     "process": ("The process", "the host", "/proc/self/statm"),
 }
+#: Fewer steps of growth may be sequences that get longer (R28's threshold).
+FEWEST_STEPS = 50
 _FIX = Fix(
     text="Keep `loss.item()` or `loss.detach()` instead of `loss`, and clear lists and hooks that collect tensors.",
     code="total += loss.detach()",
@@ -42,7 +44,6 @@ class GrowingMemory(Rule):
     summary: ClassVar[str] = "Memory in use grows from step to step"
 
     smallest_growth_bytes: int = 100_000_000
-    fewest_steps: int = 50
 
     def check(self, facts: Facts) -> Result:
         """Fires once per memory that grows; what the device holds is not told where the allocator's growth is."""
@@ -65,12 +66,10 @@ class GrowingMemory(Rule):
         if row.of == "allocated" and facts.memory.place == "host":
             whole = "the host"
         steps = row.last_step - row.first_step + 1
-        lasts = steps >= self.fewest_steps
+        lasts = steps >= FEWEST_STEPS
         why = "The growth goes on through all judged steps: it is neither a jump nor a cache that fills up."
         if not lasts:
-            why += (
-                f" In {format_count(steps)} steps, batches that get longer look the same: record {self.fewest_steps}."
-            )
+            why += f" In {format_count(steps)} steps, batches that get longer look the same: record {FEWEST_STEPS}."
         full = ""
         if lasts and row.steps_to_full is not None and row.ns_to_full is not None:
             full = f": {whole} is full in about {format_about(row.steps_to_full)} steps"

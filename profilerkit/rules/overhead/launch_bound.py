@@ -38,8 +38,8 @@ class LaunchBound(Rule):
     Saving: Bound: all three parts. Expected: the larger of issuing work (dispatch, launch, gaps below 1 ms between
         operators) and longer stretches of Python.
     Traps: The profiler slows the host by up to 100 % and makes runs look launch-bound: without an unprofiled step time
-        the low end is halved. Graphs need fixed shapes and no syncs inside. Where launches take longer than 1 ms something
-        else holds the device, and issuing work faster does not help.
+        the low end is halved. Graphs need fixed shapes and no syncs inside. Where launches take longer than 1 ms
+        something else holds the device, and issuing work faster does not help.
     Confidence: High with an unprofiled reference step time, medium without, and for Python.
     """
 
