@@ -29,7 +29,7 @@ _TYPES: dict[str, tuple[str, int]] = {
 #: some 16 times its length.
 _LONGEST_TEXT = 2**17
 #: More elements than any device holds, and more dimensions than torch allows: such a shape is none.
-_MOST_ELEMENTS, _MOST_DIMENSIONS = 2**44, 64
+MOST_ELEMENTS, _MOST_DIMENSIONS = 2**44, 64
 
 Shape = tuple[int, ...]
 
@@ -119,6 +119,6 @@ def _shape(entry: object) -> Shape | None:
     """The shape, empty for a scalar or an absent tensor, ``None`` for what is none."""
     if not isinstance(entry, list) or len(entry) > _MOST_DIMENSIONS:
         return None
-    if any(type(size) is not int or not 0 <= size <= _MOST_ELEMENTS for size in entry):
+    if any(type(size) is not int or not 0 <= size <= MOST_ELEMENTS for size in entry):
         return None
-    return tuple(entry) if prod(entry) <= _MOST_ELEMENTS else None
+    return tuple(entry) if prod(entry) <= MOST_ELEMENTS else None
