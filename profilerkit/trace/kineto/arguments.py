@@ -1,12 +1,6 @@
 """Of which operators it is read what was passed to them."""
 
 import re
-from collections.abc import Mapping
-from itertools import islice
-
-import numpy as np
-
-from profilerkit.trace.columns import I32, Bools
 
 # Four of five operators of a real trace are views, allocations, or calls of another one that does the work.
 _LAUNCHES_NOTHING = re.compile(
@@ -17,6 +11,8 @@ _LAUNCHES_NOTHING = re.compile(
 # The cost of these depends on more than the shapes: on stride, padding, dilation, whether attention is causal. Of all
 # others the values differ from call to call (slices, step sizes), so that their texts would fill the table of strings.
 _VALUES_MATTER = re.compile(r"aten::\w*(?:conv|attention)|flash_attn")
+# More than the distinct operators of any real trace; further ones are searched each time.
+_REMEMBERED = 2**16
 
 
 def launches_nothing(name: str) -> bool:
@@ -28,26 +24,16 @@ def launches_nothing(name: str) -> bool:
     return _LAUNCHES_NOTHING.match(name) is not None
 
 
-class ArgumentsWanted:
-    """Which name ids are those of operators whose shapes, and whose values, are read.
+class ArgumentsWanted(dict[str, tuple[bool, bool]]):
+    """Operator to whether its shapes, and whether its values, are read.
 
     >>> wanted = ArgumentsWanted()
-    >>> wanted.of({"aten::mm": 0, "aten::conv2d": 1, "aten::t": 2}, np.array([1, 2, 0]))
-    (array([ True, False,  True]), array([ True, False, False]))
+    >>> wanted["aten::mm"], wanted["aten::conv2d"], wanted["aten::t"]
+    ((True, False), (True, True), (False, False))
     """
 
-    def __init__(self) -> None:
-        self._wanted: Bools = np.empty((2, 0), np.bool_)
-
-    def of(self, strings: Mapping[str, int], names: I32) -> tuple[Bools, Bools]:
-        """Return ``(n,)`` whether the shapes, and whether the values, of ``names`` are read, ids into ``strings``."""
-        known = self._wanted.shape[1]
-        if len(strings) > known:
-            new = list(islice(strings, known, None))
-            found = [
-                [not launches_nothing(text) for text in new],
-                [_VALUES_MATTER.match(text) is not None for text in new],
-            ]
-            self._wanted = np.concatenate([self._wanted, np.array(found, np.bool_)], axis=1)
-        shapes, values = self._wanted[:, names]
-        return shapes, values
+    def __missing__(self, name: str) -> tuple[bool, bool]:
+        wanted = not launches_nothing(name), _VALUES_MATTER.match(name) is not None
+        if len(self) < _REMEMBERED:
+            self[name] = wanted
+        return wanted

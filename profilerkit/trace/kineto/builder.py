@@ -203,7 +203,7 @@ class ColumnBuilder:
         if issubclass(kind, WideSpan):
             self._widen(values, args)
         if Wanted.SHAPES in self.wanted:
-            self._add_shapes(values, args)
+            self._add_shapes(values, spans, args)
         possible = self._possible(stamps[1], dur_us)
         if wide:
             self._add_collectives(names, wide, possible)
@@ -237,19 +237,17 @@ class ColumnBuilder:
         self._waits.update(zip(values["stream"][waits].tolist(), awaited[waits].tolist(), strict=True))
         self.detail = self._least
 
-    def _add_shapes(self, values: Values, args: list[ShapedArgs]) -> None:
+    def _add_shapes(self, values: Values, spans: list[Span], args: list[ShapedArgs]) -> None:
         """Take what was passed to operators; most events are none, so that they are told apart first."""
-        names = values["name"]
-        rows = np.flatnonzero([found.input_dims is not NO_TEXT for found in args])
-        shaped, valued = self._arguments.of(self.strings, names[rows])
+        wanted, ids = self._arguments, self._raw_ids
+        rows = [row for row, found in enumerate(args) if found.input_dims is not NO_TEXT and wanted[spans[row].name][0]]
+        picked = [args[row] for row in rows]
+        valued = [row for row in rows if wanted[spans[row].name][1]]
         for column in _SHAPES:
             values[column] = np.full(len(args), -1, np.int32)
-        picked = [args[row] for row in rows[shaped].tolist()]
-        ids = self._raw_ids
-        values["input_dims"][rows[shaped]] = [ids[bytes(found.input_dims)] for found in picked]
-        values["input_types"][rows[shaped]] = [ids[bytes(found.input_types)] for found in picked]
-        picked = [args[row] for row in rows[valued].tolist()]
-        values["concrete_inputs"][rows[valued]] = [ids[bytes(found.concrete_inputs)] for found in picked]
+        values["input_dims"][rows] = [ids[bytes(found.input_dims)] for found in picked]
+        values["input_types"][rows] = [ids[bytes(found.input_types)] for found in picked]
+        values["concrete_inputs"][valued] = [ids[bytes(args[row].concrete_inputs)] for row in valued]
 
     def _add_collectives(self, names: Sequence[str | None], args: list[WideArgs], possible: Bools | None) -> None:
         """Take the collectives among the events that are appended next."""
