@@ -1,9 +1,11 @@
 """Copies between host and device, judged against the host link: its peak, not that of device memory, is their limit."""
 
+from itertools import product
 from typing import Literal
 
 import numpy as np
 
+from profilerkit.analysis.copies import ELSEWHERE, TO_DEVICE, TO_HOST, directions
 from profilerkit.analysis.host import BATCH_COPY_BYTES
 from profilerkit.analysis.intervals import I64
 from profilerkit.hardware.lookup import DeviceSpec
@@ -14,13 +16,20 @@ Direction = Literal["to device", "to host"]
 HostMemory = Literal["pageable", "pinned"]
 
 
+_DIRECTIONS: tuple[tuple[int, Direction], ...] = ((TO_DEVICE, "to device"), (TO_HOST, "to host"))
+
+
 def host_copies(columns: TraceColumns, rows: I64, count: int, spec: DeviceSpec | None) -> tuple[HostCopy, ...]:
     """The kinds of copies among the device events in ``rows``, longest first, per step of ``count``."""
-    kinds = {index: _kind(columns.strings[index]) for index in np.unique(columns.name[rows]).tolist()}
+    goes = directions(columns)[rows]
+    rows, goes = rows[goes > ELSEWHERE], goes[goes > ELSEWHERE]
+    memories = {index: _host_memory(columns.strings[index]) for index in np.unique(columns.name[rows]).tolist()}
     found = []
-    for direction, memory in dict.fromkeys(kind for kind in kinds.values() if kind):
-        names = [index for index, kind in kinds.items() if kind == (direction, memory)]
-        chosen = rows[np.isin(columns.name[rows], names)]
+    for (label, direction), memory in product(_DIRECTIONS, dict.fromkeys(memories.values())):
+        names = [index for index, own in memories.items() if own == memory]
+        chosen = rows[(goes == label) & np.isin(columns.name[rows], names)]
+        if not len(chosen):
+            continue
         sized = chosen[columns.bytes[chosen] >= 0]
         large = sized[columns.bytes[sized] >= BATCH_COPY_BYTES]
         large_ns = int(columns.dur_ns[large].sum())
@@ -39,13 +48,11 @@ def host_copies(columns: TraceColumns, rows: I64, count: int, spec: DeviceSpec |
     return tuple(sorted(found, key=lambda copy: -copy.time_ns))
 
 
-def _kind(name: str) -> tuple[Direction, HostMemory | None] | None:
-    """Direction and host memory by a copy's name, ``None`` for other events.
+def _host_memory(name: str) -> HostMemory | None:
+    """The host's side by a copy's name, ``None`` where it does not say.
 
-    >>> _kind("Memcpy HtoD (Pageable -> Device)"), _kind("Memcpy DtoD (Device -> Device)"), _kind("CopyDeviceToHost")
-    (('to device', 'pageable'), None, ('to host', None))
+    >>> _host_memory("Memcpy HtoD (Pageable -> Device)"), _host_memory("CopyDeviceToHost")
+    ('pageable', None)
     """
-    text = name.replace("HostToDevice", "HtoD").replace("DeviceToHost", "DtoH")
-    direction: Direction | None = "to device" if "HtoD" in text else "to host" if "DtoH" in text else None
-    memory: HostMemory | None = "pageable" if "Pageable" in text else "pinned" if "Pinned" in text else None
-    return (direction, memory) if direction else None
+    text = name.lower()
+    return "pageable" if "pageable" in text else "pinned" if "pinned" in text else None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.costs.arguments import Arguments, arguments
+from profilerkit.analysis.costs.arguments import Arguments, parsed
 from profilerkit.analysis.costs.convolution import COMPLETE, seen_in
 from profilerkit.analysis.costs.cost import FAMILIES
 from profilerkit.analysis.costs.table import CostTable
@@ -18,8 +18,6 @@ F64 = npt.NDArray[np.float64]
 
 #: Distinct calls that are priced, the most frequent first. Real traces hold up to a few thousand.
 _MOST_CALLS = 20_000
-#: Characters that are parsed for them: 20,000 matrix products have half as many. One takes up to 130 ns.
-_MOST_CHARACTERS = 2**21
 
 #: Types that are computed in, by id; the first stands for every other one.
 DTYPES = ("other", "fp64", "fp32", "fp16", "bf16", "fp8", "int8")
@@ -56,7 +54,7 @@ def operator_costs(columns: TraceColumns, rows: I64) -> OperatorCosts:
     family, dtype = np.zeros((2, len(calls)), dtype=np.int8)
     pointwise_only = np.zeros(len(calls), dtype=np.bool_)
     table = CostTable(seen_in(_complete_calls(columns)))
-    for index, name, passed in _parsed(columns, calls, member):
+    for index, name, passed in _understood(columns, calls, member):
         cost = table.cost(name, passed)
         if cost is None:
             continue
@@ -87,17 +85,12 @@ def _distinct_calls(columns: TraceColumns, rows: I64) -> tuple[I64, I64]:
     return np.stack(picked, axis=1)[first], member
 
 
-def _parsed(columns: TraceColumns, calls: I64, member: I64) -> Iterator[tuple[int, str, Arguments]]:
-    """Index, name and arguments of the distinct calls, the most frequent first, as far as both bounds allow."""
-    left = _MOST_CHARACTERS
-    often = np.argsort(-np.bincount(member, minlength=len(calls)), kind="stable")
-    for index in often[:_MOST_CALLS].tolist():
-        name, *texts = (columns.strings[text] if text >= 0 else "" for text in calls[index].tolist())
-        length = sum(map(len, texts))
-        if not texts[0] or length > left:
-            continue
-        left -= length
-        passed = arguments(*texts)
+def _understood(columns: TraceColumns, calls: I64, member: I64) -> Iterator[tuple[int, str, Arguments]]:
+    """Index, name and arguments of the distinct calls, the most frequent first."""
+    often = np.argsort(-np.bincount(member, minlength=len(calls)), kind="stable")[:_MOST_CALLS].tolist()
+    texts = [tuple(columns.strings[text] if text >= 0 else "" for text in calls[index].tolist()) for index in often]
+    found = parsed((dims, types, values) for _, dims, types, values in texts)
+    for index, (name, *_), passed in zip(often, texts, found, strict=True):
         if passed is not None:
             yield index, name, passed
 
@@ -107,5 +100,5 @@ def _complete_calls(columns: TraceColumns) -> Iterator[tuple[str, Arguments]]:
     ids = [index for index, text in enumerate(columns.strings) if text in COMPLETE]
     rows = np.flatnonzero(np.isin(columns.name, np.array(ids, dtype=np.int32))) if ids else np.empty(0, np.int64)
     calls, member = _distinct_calls(columns, rows)
-    for _, name, passed in _parsed(columns, calls, member):
+    for _, name, passed in _understood(columns, calls, member):
         yield name, passed

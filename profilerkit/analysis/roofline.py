@@ -25,6 +25,9 @@ MEMORY_RATIO = 0.9
 #: More than the peak by this factor is no rounding: data came from a cache, an algorithm saved arithmetic, or the cost
 #: is not that of this kernel. Times of releases before 2.4 are whole µs.
 BEYOND_PEAK, CLOCK_NS = 1.05, 1_000
+#: No device, known or not, reaches 1e16 FLOP/s or moves 1e14 B/s, from a cache neither (B200 on paper: 4.5e15 in FP8,
+#: 8e12 B/s): shapes that say so are not those of the kernel.
+MOST_FLOPS_PER_NS, MOST_BYTES_PER_NS = 1e7, 1e5
 
 _ITEM = re.compile(r"OpaqueType<(\d+)u?>|c10::(BFloat16|Half)|\b(double|float)\b")
 _ITEM_BYTES = {"BFloat16": 2, "Half": 2, "double": 8, "float": 4}
@@ -43,7 +46,8 @@ class Roofline:
             it took.
         roof: int8 ``MATH``, ``BANDWIDTH`` or ``UNKNOWN``.
         by_shape: whether shapes and peaks decided the roof, else the name did.
-        beyond: whether it ran faster than the peaks allow. A product of matrices that did is not priced.
+        beyond: whether it ran faster than the peaks allow. A product of matrices that did, and what no device can do,
+            is not priced.
         dtype: int8 ids into ``DTYPES``.
         spec: the device's peaks; ``None`` for an unknown one.
     """
@@ -88,7 +92,9 @@ def roofline(columns: TraceColumns, kinds: KernelNames, rows: I64, operator: I64
     # Convolutions have algorithms with less arithmetic; no product of matrices runs faster than the peak, so its
     # operands were larger than what was computed, as where experts get padded rows.
     wrong = (math_ns > longest) & (costs.family != FAMILIES.index("convolution"))
-    beyond = (math_ns > longest) | (memory_ns > longest)
+    impossible = (flops > MOST_FLOPS_PER_NS * longest) | (moved > MOST_BYTES_PER_NS * longest)
+    wrong |= impossible
+    beyond = impossible | (math_ns > longest) | (memory_ns > longest)
     for values in (flops, moved, math_ns, memory_ns):
         values[wrong] = np.nan
     reached = spec.achievable_ratio if spec else np.nan

@@ -42,6 +42,24 @@ def test_directions_and_memories_are_told_apart_longest_first():
     assert [copy.time_ns for copy in found] == [1_000 * US, 400 * US, 200 * US]
 
 
+@pytest.mark.parametrize(
+    ("name", "direction"),
+    [
+        ("Memcpy H2D (Pinned -> Device)", "to device"),
+        ("MEMCPY_HOST_TO_DEVICE", "to device"),
+        ("CopyHostToDevice", "to device"),
+        ("CopyDeviceToHost", "to host"),
+        ("Memcpy D2H (Device -> Pinned)", "to host"),
+    ],
+)
+def test_a_copy_goes_where_the_parts_of_the_step_say_it_goes(name, direction):
+    trace = Trace(devices=(A100,))
+    trace.event(name, "gpu_memcpy", 1_000, 2_000, pid=0, tid=7, device=0, stream=7, bytes=25 * MB)
+    trace.kernel(2_000, 2_010)
+    trace.steps(1_000, 2_020)
+    assert [copy.direction for copy in trace.facts().host_copies] == [direction]
+
+
 def test_small_copies_count_but_do_not_make_the_rate():
     (found,) = copied(("DtoH", "Device -> Pageable", 4, 10), ("DtoH", "Device -> Pageable", 4, 10))
     assert (found.per_step, found.bytes_per_step, found.bytes_per_s, found.link_ratio) == (2.0, 8.0, None, None)

@@ -160,6 +160,30 @@ def test_traffic_from_a_cache_counts_as_fully_efficient():
     assert roof.least_ns.tolist() == [20_000]
 
 
+@pytest.mark.parametrize("spec", [None, A100])
+@pytest.mark.parametrize(
+    ("op", "dims"),
+    [
+        ("aten::mm", ((1 << 22, 1 << 22), (1 << 22, 1 << 22))),  # 1.5e24 FLOP/s
+        ("aten::add", ((1 << 40, 1), (1 << 3,), ())),  # 7e17 B/s
+        ("aten::add", ((1 << 40, 1), (1, 1 << 40), ())),  # a result of 5e24 bytes
+        ("aten::cudnn_convolution_backward_input", ((), (1 << 20, 1 << 20), (1 << 20, 1 << 20))),
+    ],
+)
+def test_what_no_device_can_do_is_not_priced(op, dims, spec):
+    roof, _ = judged(launched((ELEMENTWISE, 100), op=op, dims=dims), spec=spec)
+    assert np.isnan(roof.flops).all()
+    assert np.isnan(roof.bytes).all()
+    assert not roof.by_shape.any()
+
+
+def test_the_fastest_device_there_may_be_is_priced_without_its_peaks():
+    roof, _ = judged(launched((TENSOR_CORE, 14), types=BF16), spec=None)  # 9.8e15 FLOP/s
+    assert roof.flops.tolist() == [FLOPS]
+    roof, _ = judged(launched((TENSOR_CORE, 11), types=BF16), spec=None)  # 1.15e16 with 1 µs of rounding
+    assert np.isnan(roof.flops).all()
+
+
 def test_whole_microseconds_make_no_short_kernel_impossible():
     dims = ((200_000,), (200_000,), ())  # 2.4 MB take 1.2 µs
     roof, _ = judged(launched((ELEMENTWISE, 1), op="aten::add", dims=dims))

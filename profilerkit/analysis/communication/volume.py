@@ -1,26 +1,15 @@
 """What a collective moves: bytes from its metadata or its operator's shapes, and the bandwidths they stand for."""
 
-import json
 from dataclasses import dataclass
 
 import numpy as np
 
 from profilerkit.analysis.communication.registry import UNKNOWN
+from profilerkit.analysis.costs.arguments import Arguments, parsed
 from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.scalar_types import BY_NAME
 from profilerkit.trace.columns import CollectiveArgs, TraceColumns
 
-#: Bytes per element by the names torch writes into collective metadata.
-_ELEMENT_BYTES = {
-    "Double": 8, "Long": 8, "ComplexFloat": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Short": 2,
-    "Byte": 1, "Char": 1, "Bool": 1, "Float8_e4m3fn": 1, "Float8_e5m2": 1, "Float8_e4m3fnuz": 1, "Float8_e5m2fnuz": 1,
-}  # fmt: skip
-#: The same types by the names that ``Input type`` of an operator has for them.
-_C_TYPES = {
-    "double": "Double", "long int": "Long", "long": "Long", "float": "Float", "int": "Int", "c10::Half": "Half",
-    "c10::BFloat16": "BFloat16", "short int": "Short", "short": "Short", "unsigned char": "Byte",
-    "signed char": "Char", "bool": "Bool", "c10::Float8_e4m3fn": "Float8_e4m3fn", "c10::Float8_e5m2": "Float8_e5m2",
-    "c10::complex<float>": "ComplexFloat",
-}  # fmt: skip
 #: No tensor is larger; what says so is damaged.
 _MOST_BYTES = 1 << 50
 
@@ -30,9 +19,9 @@ def payload_bytes(args: CollectiveArgs) -> int | None:
 
     All-gather counts its output, reduce-scatter its input, the others have two sides alike (nccl-tests' convention).
     """
-    size = _ELEMENT_BYTES.get(args.dtype or "")
+    found = BY_NAME.get(args.dtype or "")
     elements = max(args.in_elements or 0, args.out_elements or 0)
-    return min(size * elements, _MOST_BYTES) if size and elements else None
+    return min(found.bytes * elements, _MOST_BYTES) if found and elements else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,34 +38,23 @@ def shapes_of(columns: TraceColumns, rows: I64) -> dict[int, Shape]:
     pairs, which = np.unique(
         np.stack([columns.input_dims[known], columns.input_types[known]], axis=1), axis=0, return_inverse=True
     )
-    found = [_shape(columns.strings[dims], columns.strings[types]) for dims, types in pairs.tolist()]
+    texts = ((columns.strings[dims], columns.strings[types], "") for dims, types in pairs.tolist())
+    found = [_first_tensor(passed) for passed in parsed(texts)]
     sized = zip(known.tolist(), which.ravel().tolist(), strict=True)
     return {row: shape for row, index in sized if (shape := found[index]) is not None}
 
 
-def _shape(dims: str, types: str) -> Shape | None:
-    """The first tensor in the raw JSON of ``Input Dims`` and ``Input type``.
+def _first_tensor(passed: Arguments | None) -> Shape | None:
+    """The first tensor of what was passed; ``None`` if there is none, or nothing in it.
 
-    >>> _shape("[[321271], []]", '["float", ""]')
+    >>> from profilerkit.analysis.costs.arguments import arguments
+    >>> _first_tensor(arguments("[[321271], []]", '["float", ""]', ""))
     Shape(dtype='Float', bytes=1285084)
     """
-    try:
-        sizes, names = json.loads(dims), json.loads(types)
-    except (ValueError, RecursionError):
+    first = next((tensor for tensor in passed.tensors if tensor), None) if passed else None
+    if first is None or first.type is None or not first.elements:
         return None
-    if not (isinstance(sizes, list) and isinstance(names, list)):
-        return None
-    for size, name in zip(sizes, names, strict=False):
-        dtype = _C_TYPES.get(name) if isinstance(name, str) else None
-        if not dtype or not isinstance(size, list) or not size:
-            continue
-        count = _ELEMENT_BYTES[dtype]
-        for length in size:
-            if not isinstance(length, int) or not 0 <= length <= _MOST_BYTES:
-                return None
-            count = min(count * length, _MOST_BYTES)
-        return Shape(dtype, count) if count else None
-    return None
+    return Shape(first.type.name, first.elements * first.type.bytes)
 
 
 def bus_factor(kind: str, group_size: int | None) -> float | None:

@@ -1,46 +1,39 @@
 """What was passed to an operator, from the raw JSON of a trace. Hostile text: anything impossible is unknown."""
 
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 
-#: Bytes of an element by the names traces write, and the short names used here; other types have neither.
-_TYPES: dict[str, tuple[str, int]] = {
-    "float": ("fp32", 4),
-    "double": ("fp64", 8),
-    "c10::Half": ("fp16", 2),
-    "c10::BFloat16": ("bf16", 2),
-    "c10::Float8_e4m3fn": ("fp8", 1),
-    "c10::Float8_e4m3fnuz": ("fp8", 1),
-    "c10::Float8_e5m2": ("fp8", 1),
-    "c10::Float8_e5m2fnuz": ("fp8", 1),
-    "c10::Float8_e8m0fnu": ("scale", 1),
-    "long int": ("int64", 8),
-    "int": ("int32", 4),
-    "short int": ("int16", 2),
-    "signed char": ("int8", 1),
-    "unsigned char": ("uint8", 1),
-    "bool": ("bool", 1),
-    "c10::complex<float>": ("complex64", 8),
-    "c10::complex<double>": ("complex128", 16),
-}
+from profilerkit.analysis.scalar_types import BY_C_NAME, ScalarType
 
 #: Longest text that is parsed. The lists of a fused optimizer over 1,500 tensors stay below it; parsed, a text takes
 #: some 16 times its length.
 _LONGEST_TEXT = 2**17
+#: Characters that are parsed in one go: 20,000 matrix products have half as many. One takes up to 130 ns.
+_MOST_CHARACTERS = 2**21
 #: More elements than any device holds, and more dimensions than torch allows: such a shape is none.
-_MOST_ELEMENTS, _MOST_DIMENSIONS = 2**44, 64
+MOST_ELEMENTS, _MOST_DIMENSIONS = 2**44, 64
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One tensor: its shape, the short name of its type and the bytes of an element, ``None`` where not known."""
+    """One tensor: its shape and type, ``None`` for a type that is not known."""
 
     shape: Shape
-    dtype: str | None
-    item_bytes: int | None
+    type: ScalarType | None
+
+    @property
+    def dtype(self) -> str | None:
+        """The short name of its type."""
+        return self.type.short if self.type else None
+
+    @property
+    def item_bytes(self) -> int | None:
+        """Bytes of an element."""
+        return self.type.bytes if self.type else None
 
     @property
     def elements(self) -> int:
@@ -65,7 +58,7 @@ class Arguments:
     def tensor(self, position: int) -> Tensor | None:
         """The tensor at a position with a type of known size, ``None`` if there is none."""
         found = self.tensors[position] if position < len(self.tensors) else None
-        return found if found is not None and found.item_bytes is not None else None
+        return found if found is not None and found.type is not None else None
 
     def flag(self, position: int) -> bool | None:
         """A recorded truth value."""
@@ -86,8 +79,8 @@ def arguments(dims: str, types: str, values: str) -> Arguments | None:
     """Parse the raw JSON of ``Input Dims``, ``Input type`` and ``Concrete Inputs``; ``None`` for what is no such text.
 
     >>> found = arguments('[[8, 3], [[2], [4, 4]], []]', '["float", "TensorList", "Scalar"]', '["", "", "True"]')
-    >>> found.tensors[0], found.lists, found.flag(2)
-    (Tensor(shape=(8, 3), dtype='fp32', item_bytes=4), {1: 18}, True)
+    >>> found.tensor(0).shape, found.tensor(0).dtype, found.lists, found.flag(2)
+    ((8, 3), 'fp32', {1: 18}, True)
     """
     shapes, kinds, texts = _list(dims), _list(types), _list(values) if values else []
     if shapes is None or kinds is None or texts is None:
@@ -97,12 +90,21 @@ def arguments(dims: str, types: str, values: str) -> Arguments | None:
     for position, entry in enumerate(shapes):
         kind = kinds[position] if position < len(kinds) else ""
         shape = _shape(entry)
-        named = _TYPES.get(kind) if isinstance(kind, str) else None
-        known = shape and named is not None
-        tensors.append(Tensor(shape, named[0], named[1]) if known and shape and named else None)
+        named = BY_C_NAME.get(kind) if isinstance(kind, str) else None
+        tensors.append(Tensor(shape, named) if shape and named else None)
         if shape is None and isinstance(entry, list):
             lists[position] = sum(prod(found) for found in map(_shape, entry) if found)
     return Arguments(tuple(tensors), lists, tuple(text if isinstance(text, str) else "" for text in texts))
+
+
+def parsed(calls: Iterable[tuple[str, str, str]]) -> Iterator[Arguments | None]:
+    """What ``arguments`` makes of each of many calls; what would make the texts too long together is left out."""
+    left = _MOST_CHARACTERS
+    for texts in calls:
+        length = sum(map(len, texts))
+        fits = length <= left
+        left -= length if fits else 0
+        yield arguments(*texts) if fits else None
 
 
 def _list(text: str) -> list[object] | None:
@@ -119,6 +121,6 @@ def _shape(entry: object) -> Shape | None:
     """The shape, empty for a scalar or an absent tensor, ``None`` for what is none."""
     if not isinstance(entry, list) or len(entry) > _MOST_DIMENSIONS:
         return None
-    if any(type(size) is not int or not 0 <= size <= _MOST_ELEMENTS for size in entry):
+    if any(type(size) is not int or not 0 <= size <= MOST_ELEMENTS for size in entry):
         return None
-    return tuple(entry) if prod(entry) <= _MOST_ELEMENTS else None
+    return tuple(entry) if prod(entry) <= MOST_ELEMENTS else None

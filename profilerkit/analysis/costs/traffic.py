@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 
-from profilerkit.analysis.costs.arguments import Arguments, Shape, Tensor
+from profilerkit.analysis.costs.arguments import MOST_ELEMENTS, Arguments, Shape, Tensor
 from profilerkit.analysis.costs.cost import Cost, Model
 
 #: How many arguments come before the result, for operators that libraries call with one (``out=``).
@@ -41,12 +41,12 @@ def each_once(passed: Arguments) -> Cost | None:
 
 
 def _broadcast(shapes: Sequence[Shape]) -> Shape | None:
-    """The common shape, ``None`` where there is none."""
+    """The common shape, ``None`` where there is none or no device holds it."""
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
     out = tuple(max(sizes) if 0 not in sizes else 0 for sizes in zip(*padded, strict=True))
     fits = all(size in (1, whole) for shape in padded for size, whole in zip(shape, out, strict=True))
-    return out if fits else None
+    return out if fits and prod(out) <= MOST_ELEMENTS else None
 
 
 def _bytes(tensor: Tensor | None) -> int:

@@ -7,6 +7,7 @@ from profilerkit.analysis.communication import volume
 from profilerkit.analysis.communication.log import KINDS, Channel, collective_log
 from profilerkit.analysis.communication.registry import built_in, with_patterns
 from profilerkit.analysis.communication.volume import bus_factor, payload_bytes
+from profilerkit.analysis.costs.arguments import arguments
 from profilerkit.trace.columns import CollectiveArgs, Wanted
 from profilerkit.trace.links import launch_of
 from profilerkit.trace.readers import read_trace
@@ -117,14 +118,23 @@ def test_a_gathered_size_needs_the_size_of_the_group(tmp_path):
 
 @pytest.mark.parametrize(
     "dims",
-    ["[[-4]]", "[[1e400]]", '["x"]', "{}", "[[[4]]]", "[" * 50, "[[0]]", "[[true, 3.5]]"],
+    [
+        "[[4294967296, 4294967296, 4294967296]]",
+        "[[-4]]",
+        "[[1e400]]",
+        '["x"]',
+        "{}",
+        "[[[4]]]",
+        "[" * 50,
+        "[[0]]",
+        "[[true, 3.5]]",
+    ],
 )
 def test_shapes_that_make_no_sense_are_no_bytes(dims):
-    assert volume._shape(dims, '["float"]') is None
+    assert volume._first_tensor(arguments(dims, '["float"]', "")) is None
 
 
 def test_a_tensor_larger_than_any_memory_counts_as_the_largest():
-    assert volume._shape("[[4294967296, 4294967296, 4294967296]]", '["float"]').bytes == 1 << 50
     args = CollectiveArgs(row=0, name="allreduce", in_elements=1 << 70, out_elements=1, dtype="Float")
     assert payload_bytes(args) == 1 << 50
 
@@ -178,3 +188,10 @@ def test_bus_bandwidth_follows_the_factors_of_nccl_tests(kind, size, factor):
 
 def test_examples_of_the_docstrings_hold():
     assert doctest.testmod(volume).failed == 0
+
+
+def test_shapes_longer_than_any_real_operators_are_not_read(tmp_path):
+    trace = Trace()
+    shaped(trace, 100, external=5, dims=[[4], *[[1]] * 40_000], types=["float"])
+    shaped(trace, 300, external=6, dims=[[4]], types=["float"])
+    assert log_of(trace, tmp_path).bytes.tolist() == [-1, 16]
