@@ -423,6 +423,7 @@ def test_every_threshold_is_tried_on_both_sides():
         ("IN009", "assumed_link_gb_per_s"),
         ("ME001", "smallest_share"),
         ("OV001", "unmeasured_inflation_ratio"),
+        ("OV001", "late_launch_ratio"),
         ("RU001", "background_ratio"),
         ("RU001", "rarer_ratio"),
         ("RU001", "fewest_steps"),
@@ -881,6 +882,41 @@ def test_without_an_unprofiled_step_time_the_low_end_is_halved():
     assert (halved.confidence, whole.confidence) == ("medium", "high")
     kept = finding("OV001", unknown, unmeasured_inflation_ratio=1.0)
     assert kept.saving.low == pytest.approx(whole.saving.low)
+
+
+@pytest.mark.parametrize(("late", "held_up"), [(0.0, False), (0.624, False), (0.626, True), (1.0, True)])
+def test_launches_that_take_longer_than_any_launch_are_held_up_by_something_else(late, held_up):
+    known = facts({"over.launch": 0.4, "over.dispatch": 0.1}, device=replace(DEVICE, late_launch_ratio=late))
+    found = finding("OV001", known)
+    assert (found.detail, found.saving.expected) == ("launch", pytest.approx(0.5))
+    assert found.title.startswith("Kernels wait 50.0 ms") == held_up
+    assert ("other processes" in found.fix.text) == held_up
+    assert (found.fix.code == "") == held_up
+
+
+def test_python_in_a_loop_without_a_loader_may_be_what_gets_the_batch():
+    unseen = finding("OV001", replace(facts({"over.python": 0.4}), input=None))
+    assert "may be what gets the batch" in unseen.why
+    assert 'prof.phase("data")' in unseen.fix.text
+    assert "with_stack=True" in unseen.fix.text
+    known = finding("OV001", facts({"over.python": 0.4}, input=INPUT))
+    assert "batch" not in known.why
+
+
+def test_a_trace_that_lacks_the_devices_events_advises_nothing():
+    known = replace(issuing(0.4), device_events_missing=True)
+    (outcome,) = [outcome for outcome in run_rules(known, RULES) if outcome.rule == "OV001"]
+    assert (outcome.status, outcome.findings) == ("missing_data", ())
+    assert "holds none of its events" in outcome.reason
+
+
+def test_the_function_that_holds_most_of_the_wait_is_named_in_the_title():
+    frames = ("train.py(12): get_batch", "<built-in method sleep>")
+    named = replace(alone(0.5), input=replace(alone(0.5).input, frames=frames, frames_ratio=0.9))
+    assert finding("IN002", named).title.endswith(", most of it in get_batch (train.py:12)")
+    assert "most of it in get_batch" in finding("IN001", named).title
+    little = replace(named, input=replace(named.input, frames_ratio=0.4))
+    assert "get_batch" not in finding("IN002", little).title
 
 
 # OV002

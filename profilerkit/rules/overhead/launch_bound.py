@@ -101,9 +101,7 @@ class LaunchBound(Rule):
         elif self._is_held_up(facts):
             title = f"Kernels wait {time} in every step between their launch and their start"
             why = "They were launched in time and the device was idle: another process holds it, or its driver does."
-            fix = Fix(
-                text="Look for other processes on this device with nvidia-smi; time slicing gives each a turn of 2 ms."
-            )
+            fix = Fix(text="Look for other processes on this device with nvidia-smi; they take turns of milliseconds.")
         else:
             title = f"The device idles {time} in every step while the host issues work"
             why = "The queue runs empty: each kernel ends before the next one has been launched."
