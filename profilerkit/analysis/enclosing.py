@@ -28,16 +28,17 @@ def innermost_at(columns: TraceColumns, rows: I64, thread: I32, ts_ns: I64) -> I
     wanted[numbers] = True
     rows = rows[wanted[columns.thread[rows]]]
     rows = rows[np.argsort(columns.thread[rows], kind="stable")]
+    end_ns = columns.end_ns
     low, high = (np.searchsorted(columns.thread[rows], numbers, side=side) for side in ("left", "right"))
     for index, instants in enumerate(np.split(asked, first[1:])):
         own, at = rows[low[index] : high[index]], ts_ns[instants]
-        start, end = columns.ts_ns[own], columns.end_ns[own]
+        start, end = columns.ts_ns[own], end_ns[own]
         own = own[np.searchsorted(at, end) > np.searchsorted(at, start)]
         if not len(own):
             continue
-        own = own[np.lexsort((columns.external_id[own], -columns.end_ns[own], columns.ts_ns[own]))]
+        own = own[np.lexsort((columns.external_id[own], -end_ns[own], columns.ts_ns[own]))]
         started = np.searchsorted(columns.ts_ns[own], at, side="right")
-        found = _last_open(columns.end_ns[own], at, started)
+        found = _last_open(end_ns[own], at, started)
         out[instants] = np.where(found >= 0, own[found], -1)
     return out
 
