@@ -196,26 +196,45 @@ def test_a_script_without_a_guard_runs_once(tmp_path):
     assert (tmp_path / "runs").read_text() == "ran\n"
 
 
+SLOW_WORKER = """
+import sys, time
+from pathlib import Path
+from profilerkit.reading import worker
+
+def read_job(job):
+    Path("reading").touch()
+    time.sleep(60)
+
+worker.read_job = read_job
+worker.main()
+"""
+PROGRAM = """
+import sys
+from profilerkit.cli import main
+from profilerkit.reading import side_by_side
+
+side_by_side._helpers = lambda sizes: 1
+side_by_side.own_program = lambda module: [sys.executable, "slow_worker.py"]
+sys.exit(main())
+"""
+
+
 def test_an_interrupted_program_leaves_no_process_and_no_traceback(tmp_path):
     """A signal to the whole group, as the terminal sends it, while a process reads."""
-    pipe = tmp_path / "slow.json"
-    os.mkfifo(pipe)
-    program = (
-        "import sys; from profilerkit.reading import side_by_side;"
-        "side_by_side._helpers = lambda sizes: 1;"
-        "side_by_side._shares = lambda sizes, count: [[1], [0]];"
-        "from profilerkit.cli import main; sys.exit(main())"
-    )
+    (tmp_path / "slow_worker.py").write_text(SLOW_WORKER)
     child = subprocess.Popen(
-        [sys.executable, "-c", program, "analyze", str(pipe), str(traces_in(tmp_path, 1)[0])],
+        [sys.executable, "-c", PROGRAM, "analyze", *map(str, traces_in(tmp_path, 2))],
         stderr=subprocess.PIPE,
         start_new_session=True,
         text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(side_by_side.__file__).parents[2])},
     )
-    with pipe.open("wb"):  # returns once the helper has opened its file
-        time.sleep(0.2)
-        os.killpg(child.pid, signal.SIGINT)
-        _, errors = child.communicate(timeout=60)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "reading").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.killpg(child.pid, signal.SIGINT)
+    _, errors = child.communicate(timeout=60)
     assert (child.returncode, errors) == (130, "interrupted\n")
     with pytest.raises(ProcessLookupError):
         os.killpg(child.pid, 0)

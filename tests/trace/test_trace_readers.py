@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import os
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -80,6 +81,14 @@ def test_directory_is_refused(tmp_path):
         read_trace(tmp_path)
 
 
+def test_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UnreadableInputError, match="is not a file") as caught:
+        read_trace(tmp_path / "pipe")
+    assert "pipe" in caught.value.cause
+    assert caught.value.hint
+
+
 def test_file_that_cannot_be_opened_is_refused_with_the_system_s_reason(tmp_path, monkeypatch):
     path = write(tmp_path, plain([span()]))
 
@@ -90,6 +99,7 @@ def test_file_that_cannot_be_opened_is_refused_with_the_system_s_reason(tmp_path
     with pytest.raises(UnreadableInputError) as caught:
         read_trace(path)
     assert caught.value.cause == "Permission denied"
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize("module", ["clocks", "strings", "links", "kineto.arguments", "kineto.numbers"])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trace_recipes import FIRST_US, document, event_text, plain, span, write
 
-from profilerkit.trace.clocks import resolution_ns, stamps_to_ns, us_to_ns
+from profilerkit.trace.clocks import resolution_ns, stamps_to_ns, us_to_ns, written_to_ns
 from profilerkit.trace.columns import Wanted
 from profilerkit.trace.readers import read_trace
 
@@ -33,7 +33,43 @@ def test_relative_stamp_is_exact_through_a_float(ns):
 @given(st.integers(min_value=2**43 * 1000, max_value=2**62))
 def test_stamp_beyond_the_exact_floats_asks_for_decimals_and_is_exact_with_them(ns):
     assert stamps_to_ns([float(written(ns))]) is None
-    assert stamps_to_ns([Decimal(written(ns))])[0].tolist() == [ns]
+    assert written_to_ns([written(ns).encode()])[0].tolist() == [ns]
+
+
+def exact_ns(text):
+    return int((Decimal(text) * 1000).to_integral_value())
+
+
+stamp_texts = st.one_of(
+    st.integers(-(2**62), 2**62).map(written),
+    st.integers(-(2**53), 2**53).map(str),
+    st.decimals("-9e15", "9e15", allow_nan=False, places=5).map(str),
+    st.sampled_from(["0", "-0.0", "1e3", "12.5E-1", "9007199254740993", "1712195496004644.2035"]),
+)
+
+
+@given(
+    st.one_of(st.lists(stamp_texts, max_size=20), st.lists(st.integers(10**18, 10**19 - 1).map(written), max_size=9))
+)
+def test_stamps_as_written_are_exact_alike_or_not(texts):
+    ns, us = written_to_ns([text.encode() for text in texts])
+    last = (2**63 - 1) // 1000 - 1
+    expected = [exact_ns(text) if abs(Decimal(text)) <= last else 0 for text in texts]
+    assert ns.tolist() == expected
+    assert us.tolist() == pytest.approx([float(text) for text in texts], rel=1e-12)
+
+
+@pytest.mark.parametrize("text", ['"5"', "null", "{}", "[1,\n2]", '"a"', "true", "1\n2"])
+def test_what_is_no_number_is_no_stamp(text):
+    with pytest.raises(ValueError, match="no"):
+        written_to_ns([b"1712195496004644.203", text.encode()])
+
+
+def test_an_empty_stamp_is_no_time_and_a_quoted_one_is_read_where_that_is_allowed():
+    ns, us = written_to_ns([b"", b'"5.25"', b"1e999", b""], quoted=True)
+    assert ns.tolist() == [0, 5250, 0, 0]
+    assert np.isnan(us).tolist() == [True, False, False, True]
+    assert np.isnan(written_to_ns([b"", b""])[1]).all()
 
 
 @given(st.integers(min_value=0, max_value=2**53))

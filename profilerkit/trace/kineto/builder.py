@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Raw
 
 from profilerkit.trace import clocks
 from profilerkit.trace.classify import CATEGORIES, classify
@@ -136,6 +137,9 @@ class ColumnBuilder:
             events: decoded from ``text``, or one by one with every detail.
             text: the JSON list of the events.
             separator: what stands between two events as a rule.
+
+        Raises:
+            ValueError: a start is no number; nothing was added.
         """
         self.rejected.clear()
         found = set(map(type, events))
@@ -148,7 +152,11 @@ class ColumnBuilder:
             group: list[Any] = events
             if kinds != list(found):
                 group = [event for event in events if type(event) is first or type(event) is last]
-            stamps = clocks.stamps_to_ns([event.ts for event in group])
+            times = [event.ts for event in group]
+            if type(times[0]) is Raw:
+                stamps: Stamps | None = clocks.written_to_ns(times, quoted=not text)
+            else:
+                stamps = clocks.stamps_to_ns(times)
             if stamps is None:
                 self.detail = self._least = Detail.EXACT
                 return False

@@ -1,6 +1,5 @@
 """The events of a Kineto trace as typed records, with only the fields the columns need."""
 
-from decimal import Decimal
 from enum import IntEnum
 from functools import cache
 from typing import Any
@@ -121,27 +120,27 @@ class WideSpan(Span, tag="X"):
 
 
 class ExactSpan(WideSpan, tag="X"):
-    """A complete event with all its args, whose start keeps every digit of the text."""
+    """A complete event with all its args, whose start is kept as it is written."""
 
-    ts: Decimal = Decimal("NaN")  # type: ignore[assignment]
+    ts: Raw = NO_TEXT  # type: ignore[assignment]
 
 
 class ExactFlowStart(FlowStart, tag="s"):
-    """The start of a flow link whose time keeps every digit of the text."""
+    """The start of a flow link whose time is kept as it is written."""
 
-    ts: Decimal = Decimal("NaN")  # type: ignore[assignment]
+    ts: Raw = NO_TEXT  # type: ignore[assignment]
 
 
 class ExactFlowEnd(FlowEnd, tag="f"):
-    """The end of a flow link whose time keeps every digit of the text."""
+    """The end of a flow link whose time is kept as it is written."""
 
-    ts: Decimal = Decimal("NaN")  # type: ignore[assignment]
+    ts: Raw = NO_TEXT  # type: ignore[assignment]
 
 
 class ExactInstant(Instant, tag="i"):
-    """An instant whose time keeps every digit of the text."""
+    """An instant whose time is kept as it is written."""
 
-    ts: Decimal = Decimal("NaN")  # type: ignore[assignment]
+    ts: Raw = NO_TEXT  # type: ignore[assignment]
 
 
 class Begin(msgspec.Struct, gc=False, tag_field="ph", tag="B"):
@@ -197,6 +196,7 @@ class Detail(IntEnum):
     EXACT = 3  # and starts with every digit: stamps that count from the epoch with decimals
 
 
+STAMPED = (ExactSpan, ExactFlowStart, ExactFlowEnd, ExactInstant)
 UNUSED_PHASES = frozenset("BEtCIben")
 Unused = Begin | End | FlowStep | Counter | OldInstant | AsyncBegin | AsyncEnd | AsyncInstant
 Skipped = SkippedFlowStart | SkippedFlowEnd | SkippedInstant

@@ -8,15 +8,17 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import msgspec
+from msgspec import Raw
 
+from profilerkit.trace.clocks import written_to_ns
 from profilerkit.trace.columns import Wanted
 from profilerkit.trace.kineto import records
 from profilerkit.trace.kineto.numbers import whole_number
-from profilerkit.trace.kineto.records import InstantArgs, MetadataArgs, WideArgs
+from profilerkit.trace.kineto.records import STAMPED, InstantArgs, MetadataArgs, WideArgs
 from profilerkit.trace.limits import REPAIRED_BYTES
 
 UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
-ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
+ELEMENTS = msgspec.json.Decoder(list[Raw])
 
 _BAD_ESCAPE = re.compile(r'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
 # A string, or one of the known slips between strings. One without end runs to the end of the text, as to look for
@@ -76,9 +78,11 @@ class Repairer:
     def read_exactly(self, piece: bytes) -> list[records.Event] | None:
         """Return the events of a piece whose every event is well formed; None otherwise."""
         try:
-            return self._exact.decode(b"[%b]" % piece)
+            events = self._exact.decode(b"[%b]" % piece)
+            written_to_ns([event.ts for event in events if isinstance(event, STAMPED)], quoted=True)
         except UNDECODABLE:
             return None
+        return events
 
     def read_piece(self, piece: bytes) -> Found | None:
         """Return the events of a piece, repairing what can be; None when the piece as a whole makes no sense.
@@ -169,7 +173,7 @@ def event_from(value: object, wanted: Wanted) -> records.Event | None:
     if phase in records.UNUSED_PHASES:
         return records.Counter()
     name, pid, tid = _text(value.get("name")), _identity(value.get("pid")), _identity(value.get("tid"))
-    kind, ts = _text(value.get("cat")), _time(value.get("ts"), Decimal("NaN"))
+    kind, ts = _text(value.get("cat")), Raw(str(_time(value.get("ts"), Decimal("NaN"))).encode())
     args = value.get("args")
     args = args if isinstance(args, dict) else {}
     if phase == "X":
@@ -216,7 +220,7 @@ def _span_args(args: dict[str, Any]) -> WideArgs:
         if value is None:
             continue
         if info.name in ("input_dims", "input_types", "concrete_inputs"):
-            found[info.name] = msgspec.Raw(json.dumps(value, default=float).encode())
+            found[info.name] = Raw(json.dumps(value, default=float).encode())
         elif info.name in ("collective", "dtype", "group_name"):
             found[info.name] = str(value)
         else:

@@ -26,7 +26,7 @@ _CLOSING = re.compile(rb'\](?=[\s\0]*(?:,\s*"|\}|\Z))')
 # What a second document in the file begins with: a list of events, or a key that no event begins with.
 _DOCUMENT = re.compile(r'\[\s*\{\s*"|\{\s*"(?!(?:ph|name|cat|pid|tid|ts|dur|id|args|bp|s)")\w+"\s*:')
 _TAILS_BYTES = (64 * 1024, 1024 * 1024, limits.TAIL_BYTES)
-# Decodes as a decimal number, but counts as a repair.
+# Is read as the number it stands for, but counts as a repair.
 _STAMP_AS_TEXT = re.compile(rb'"ts"\s*:\s*"')
 _JUNK = re.compile(rb"[\s,\]\0]*")
 _OBJECT = json.JSONDecoder(strict=False)

@@ -67,6 +67,12 @@ def read_trace(path: str | Path, *, wanted: Wanted = ANALYZED, strict: bool = Fa
         raise UsageError(f"{path} does not exist", hint="check the path")
     if path.is_dir():
         raise UnreadableInputError(f"{path} is a directory, not a trace file", hint="name a file inside it")
+    if not path.is_file():
+        raise UnreadableInputError(
+            f"{path} is not a file",
+            cause="it is a pipe or a device, and a trace is read more than once",
+            hint="save it as a file, and name that",
+        )
     source = BlockSource(path)
     try:
         head = source.beginning()
@@ -74,7 +80,9 @@ def read_trace(path: str | Path, *, wanted: Wanted = ANALYZED, strict: bool = Fa
         if reader is not None:
             return reader.read(path, wanted=wanted, strict=strict)
     except OSError as error:
-        raise UnreadableInputError(f"{path} cannot be read", cause=error.strerror or str(error)) from error
+        raise UnreadableInputError(
+            f"{path} cannot be read", cause=error.strerror or str(error), hint="check its permissions and the disk"
+        ) from error
     raise UnreadableInputError(
         f"{path} is not a trace of a known format",
         cause=_what_it_looks_like(head, source),
