@@ -98,8 +98,11 @@ def allocator_retries(rng: random.Random, share: float) -> Job:
 
 
 def recomputed_nodes(rng: random.Random, share: float) -> Job:
-    """Part of every layer is run again: a block of nodes, or, without reentrance, the nodes a policy chose."""
-    job, reentrant = plain(rng), rng.random() < 0.5
+    """Part of every layer is run again: a block of nodes, or, without reentrance, the nodes a policy chose.
+
+    The loss is read in every step: kernels issued before the recording would not show what they were issued for.
+    """
+    job, reentrant = plain(rng, readback=True), rng.random() < 0.5
     layer = layers_of(job)[0]
     order = list(range(len(layer)))
     if reentrant:
@@ -192,8 +195,9 @@ def contended_kernels(rng: random.Random, share: float) -> Job:
     """Kernels run more slowly beside collectives."""
     beside = rng.uniform(0.40, 0.55)
     job = averaging(rng, plain(rng), hidden_ratio=beside)
-    # What runs beside collectives takes ``beside`` of the step; ``share`` of the step is to be lost there.
-    return replace(job, comm=replace(job.comm, slow_ratio=1.0 / (1.0 - min(share / beside, 0.45))))
+    # The collectives take ``beside`` of the step; about two thirds of that run beside kernels.
+    lost = min(share / (0.65 * beside), 0.5)
+    return replace(job, comm=replace(job.comm, slow_ratio=1.0 / (1.0 - lost)))
 
 
 def recompiles(rng: random.Random, share: float) -> Job:

@@ -5,7 +5,6 @@ import random
 from pathlib import Path
 
 import pytest
-
 from simulator import classes, healthy
 from simulator.kineto import text_of
 from simulator.model import kernels_of
