@@ -44,6 +44,7 @@ _KERNELS, _HOST, _INPUT, _MEMORY, _COMM, _ODD = "kernels", "host", "input", "mem
 _alone = never("input-bound", "comm-bound")
 _python = (owns("over.python"), share_of("compute.math"), _alone)
 _late = (share_of("comm.skew"), right.names_late_rank)
+_late_by_input = (*_late, right.names_cause("input."), never("comm-bound"))
 
 CLASSES: tuple[Class, ...] = (
     Class("G01", "healthy GEMM", _KERNELS, None, faults.nothing, (share_of("compute.math"), right.no_alarm)),
@@ -105,19 +106,19 @@ CLASSES: tuple[Class, ...] = (
     ),
     Class(
         "G16", "skew from an input-slow rank", _COMM, right.waiting, faults.late_by_input,
-        (*_late, never("comm-bound")), faults.without(late=Late()), "input-bound",
+        _late_by_input, faults.without(late=Late()), "input-bound",
     ),
     Class(
         "G17", "skew from a throttled rank", _COMM, right.waiting, faults.late_by_clock,
-        (*_late, never("comm-bound", "input-bound")), faults.without(late=Late()),
+        (*_late, right.names_cause("compute."), never("comm-bound", "input-bound")), faults.without(late=Late()),
     ),
     Class(
         "G18", "FSDP over-sharded", _COMM, leaf("comm.bw", "comm.lat"), faults.oversharded,
         (share_of("comm."), right.gathers_twice_the_scatters, never("input-bound")), faults.no_comm, "comm-bound",
     ),
     Class(
-        "G19", "pipeline bubble", _COMM, leaf("comm.skew"), faults.pipeline_bubble,
-        (share_of("comm.skew"), never("input-bound", "comm-bound (bandwidth)")), low=0.06,
+        "G19", "pipeline bubble", _COMM, leaf("comm."), faults.pipeline_bubble,
+        (share_of("comm."), right.is_a_pipeline, never("input-bound", "comm-bound (bandwidth)")), low=0.06,
     ),
     Class(
         "G20", "NCCL slows compute", _COMM, by_rank(truth.contended_share), faults.contended_kernels,
@@ -150,7 +151,7 @@ CLASSES: tuple[Class, ...] = (
     ),
     Class(
         "G28", "clock skew between ranks, 5 ms", _ODD, right.waiting, faults.late_with_skewed_clocks,
-        (*_late, never("comm-bound")), faults.without(late=Late()), "input-bound",
+        _late_by_input, faults.without(late=Late()), "input-bound",
     ),
 )  # fmt: skip
 

@@ -98,19 +98,29 @@ def allocator_retries(rng: random.Random, share: float) -> Job:
 
 
 def recomputed_nodes(rng: random.Random, share: float) -> Job:
-    """Nodes of a layer are dropped until running them again takes its share."""
-    job = plain(rng)
+    """Part of every layer is run again: a block of nodes, or, without reentrance, the nodes a policy chose.
+
+    The loss is read in every step: kernels issued before the recording would not show what they were issued for.
+    """
+    job, reentrant = plain(rng, readback=True), rng.random() < 0.5
     layer = layers_of(job)[0]
     order = list(range(len(layer)))
-    rng.shuffle(order)
-    wanted, chosen, found = added(job, share) * US / job.model.layers, [], 0.0
+    if reentrant:
+        first = rng.randrange(len(layer))
+        order = order[first:] + order[:first]
+    else:
+        rng.shuffle(order)
+    wanted, chosen, found = added(job, share) * US / job.model.layers, order[:1], 0.0
     for at in order:
+        if reentrant and at < order[0]:
+            break  # a block ends with its layer
         own = sum(kernel.ns for kernel in layer[at].forward)
         if found + own / 2 <= wanted:
             chosen.append(at)
             found += own
-    memory = Memory(recomputed=tuple(sorted(chosen or [order[0]])), reentrant=rng.random() < 0.5)
-    return replace(job, memory=memory)
+        elif reentrant:
+            break
+    return replace(job, memory=Memory(recomputed=tuple(sorted({*chosen})), reentrant=reentrant))
 
 
 def slow_wire(rng: random.Random, share: float) -> Job:
@@ -185,8 +195,9 @@ def contended_kernels(rng: random.Random, share: float) -> Job:
     """Kernels run more slowly beside collectives."""
     beside = rng.uniform(0.40, 0.55)
     job = averaging(rng, plain(rng), hidden_ratio=beside)
-    # What runs beside collectives takes ``beside`` of the step; ``share`` of the step is to be lost there.
-    return replace(job, comm=replace(job.comm, slow_ratio=1.0 / (1.0 - min(share / beside, 0.45))))
+    # The collectives take ``beside`` of the step; about two thirds of that run beside kernels.
+    lost = min(share / (0.65 * beside), 0.5)
+    return replace(job, comm=replace(job.comm, slow_ratio=1.0 / (1.0 - lost)))
 
 
 def recompiles(rng: random.Random, share: float) -> Job:

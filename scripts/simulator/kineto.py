@@ -8,6 +8,7 @@ from typing import Any
 from simulator.job import US, Job
 from simulator.loop import COMPUTE_STREAM
 from simulator.machine import BACKWARD, MAIN, Event, Rank, Work
+from simulator.parallel import group_of
 
 #: Small enough that microseconds with three decimals survive in a float.
 _BASE_US = 1_428_625_731_000
@@ -49,10 +50,11 @@ def _header(job: Job, rank: Rank) -> dict[str, Any]:
         "with_stack": int(job.recording.stacks), "profile_memory": int(job.recording.instants),
     }  # fmt: skip
     if job.comm.kind:
+        name, description = group_of(job)
+        group = {"pg_name": name, "pg_desc": description, "backend_config": "cuda:nccl", "pg_size": job.comm.ranks,
+                 "ranks": list(range(job.comm.ranks))}  # fmt: skip
         head["distributedInfo"] = {
-            "backend": "nccl", "rank": rank.index, "world_size": job.comm.ranks, "pg_count": 1,
-            "pg_config": [{"pg_name": "0", "pg_desc": "default_pg", "backend_config": "cuda:nccl",
-                           "pg_size": job.comm.ranks, "ranks": list(range(job.comm.ranks))}],
+            "backend": "nccl", "rank": rank.index, "world_size": job.comm.ranks, "pg_count": 1, "pg_config": [group],
             "nccl_version": "2.21.5",
         }  # fmt: skip
     return {**head, "traceName": "trace.json", "displayTimeUnit": "ms", "baseTimeNanoseconds": 1751410836000000000}

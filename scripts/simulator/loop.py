@@ -1,7 +1,7 @@
 """The training loop as a program of one rank: what the host does and issues in a step, in order."""
 
 from collections.abc import Generator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 from simulator.job import US, Job
@@ -24,7 +24,15 @@ _COMPILE_EVENTS = (
 
 
 class Loop:
-    """One rank that trains; parallel training derives from it and adds what happens between the layers."""
+    """One rank that trains; parallel training derives from it and adds what happens between the layers.
+
+    Attributes:
+        wrapper: what the class that makes the training parallel calls its forward pass; empty without one.
+        passes: how often the layers run in a step.
+    """
+
+    wrapper = ""
+    passes = 1
 
     def __init__(self, job: Job, rank: Rank) -> None:
         self.job, self.rank = job, rank
@@ -49,7 +57,7 @@ class Loop:
             start = rank.now
             with rank.event(f"ProfilerStep#{number + job.before}", "user_annotation"):
                 if 0 <= number < job.warmup:
-                    rank.spend(rank.vary(_COLD_RATIO * device_ns(job)), "over.python")
+                    rank.spend(rank.vary(_COLD_RATIO * self.passes * device_ns(job)), "over.python")
                 yield from self.step()
             rank.marks.append((number, start, rank.now))
             self._spend_python(8.0)
@@ -57,6 +65,7 @@ class Loop:
 
     def step(self) -> Program:
         """One iteration of the loop."""
+        rank = self.rank
         self._fetch()
         if self.job.odd.overhead_us:
             self._profiler_overhead()
@@ -69,7 +78,8 @@ class Loop:
         if self.job.odd.graph:
             yield from self._replay()
         else:
-            yield from self.forward()
+            with rank.event(self.wrapper, "user_annotation") if self.wrapper else nullcontext():
+                yield from self.forward()
             yield from self.backward()
             yield from self.optimize()
         if self.job.host.readback:

@@ -56,6 +56,11 @@ class World:
         return self._meetings[key]
 
 
+def group_of(job: Job) -> tuple[str, str]:
+    """Name and description of the process group that all ranks form."""
+    return ("3", "PIPELINE_MODEL_PARALLEL_GROUP") if job.comm.kind == "pipeline" else ("0", "default_pg")
+
+
 class Parallel(Loop):
     """A rank that takes part in collectives."""
 
@@ -65,16 +70,19 @@ class Parallel(Loop):
         self._numbers: dict[str, int] = {}
 
     def collective(
-        self, name: str, elements: int, dtype: str, size: int, *, stream: int = COMM_STREAM, group: str = "0",
-        ranks: Sequence[int] = (), after: Sequence[Work] = (),
+        self, name: str, elements: int, dtype: str, *, stream: int = COMM_STREAM, after: Sequence[Work] = (),
+        peers: tuple[int, int] | None = None,
     ) -> Program:  # fmt: skip
-        """One collective, issued after the newest work of the compute stream; gives its work."""
-        rank, number = self.rank, self._numbers.get(group, 0) + 1
-        self._numbers[group] = number
+        """One collective of all ranks, or a transfer from one to another of them; gives its work.
+
+        Process groups count the collectives that all run; of transfers every rank counts its own.
+        """
+        rank, number = self.rank, self._count("collectives" if peers is None else "transfers")
+        meets, size = (str(peers), 2) if peers else ("all", self.job.comm.ranks)
         moved = elements * (2 if dtype == "BFloat16" else 4)
         work = Work(_KERNELS[name], "kernel", "comm", 0, stream, after=tuple(after))
-        work.meeting = self.world.join(group, number, name, size, moved)
-        args = self._metadata(name, elements, dtype, size, group, number, ranks)
+        work.meeting = self.world.join(meets, self._count(meets), name, size, moved)
+        args = self._metadata(name, elements, dtype, number, peers)
         work.args = {
             "registers per thread": 96, "shared memory": 87_568, "blocks per SM": 24 / self.job.chip.sms,
             "warps per SM": 24 * 17 / self.job.chip.sms, "grid": [24, 1, 1], "block": [544, 1, 1],
@@ -91,26 +99,34 @@ class Parallel(Loop):
                 rank.spend(rank.vary(5 * US), "over.dispatch")
         return work
 
+    def _count(self, what: str) -> int:
+        self._numbers[what] = self._numbers.get(what, 0) + 1
+        return self._numbers[what]
+
     def _metadata(
-        self, name: str, elements: int, dtype: str, size: int, group: str, number: int, ranks: Sequence[int]
+        self, name: str, elements: int, dtype: str, number: int, peers: tuple[int, int] | None
     ) -> dict[str, Any]:
-        members = list(ranks) or list(range(size))
-        gathers, scatters = name == "_allgather_base", name == "_reduce_scatter_base"
+        size = self.job.comm.ranks
+        group, description = group_of(self.job)
         args: dict[str, Any] = {
             "Collective name": name,
-            "In msg nelems": elements // size if gathers else elements,
-            "Out msg nelems": elements // size if scatters else elements,
+            "In msg nelems": elements // size if name == "_allgather_base" else elements,
+            "Out msg nelems": elements // size if name == "_reduce_scatter_base" else elements,
             "Group size": size, "dtype": dtype, "In split size": "[]", "Out split size": "[]",
-            "Process Group Name": group, "Process Group Description": "default_pg",
-            "Process Group Ranks": str(members), "Rank": self.rank.index,
+            "Process Group Name": group, "Process Group Description": description,
+            "Process Group Ranks": str(list(range(size))), "Rank": self.rank.index,
         }  # fmt: skip
         if self.job.recording.metadata == "full":
             args["Seq"] = number
+        if peers is not None:
+            args |= {"Src Rank": peers[0], "Dst Rank": peers[1]}
         return args
 
 
 class DataParallel(Parallel):
     """Gradients averaged in buckets, as soon as they are there or all at the end."""
+
+    wrapper = "DistributedDataParallel.forward"
 
     def __init__(self, job: Job, rank: Rank, world: World) -> None:
         super().__init__(job, rank, world)
@@ -119,7 +135,7 @@ class DataParallel(Parallel):
     def _bucket(self) -> Program:
         comm = self.job.comm
         after = self.newest(COMPUTE_STREAM)
-        work = yield from self.collective("allreduce", comm.bytes // 4, "Float", comm.ranks, after=after)
+        work = yield from self.collective("allreduce", comm.bytes // 4, "Float", after=after)
         self._open.append(work)
 
     def after_node(self, layer: int, node: int) -> Program:
@@ -141,6 +157,8 @@ class DataParallel(Parallel):
 class Sharded(Parallel):
     """Parameters gathered before a layer runs, forward and backward; gradients scattered after it (FSDP, ZeRO-3)."""
 
+    wrapper = "FullyShardedDataParallel.forward"
+
     def __init__(self, job: Job, rank: Rank, world: World) -> None:
         super().__init__(job, rank, world)
         self._gathered: dict[tuple[int, bool], Work] = {}
@@ -151,7 +169,7 @@ class Sharded(Parallel):
             comm = self.job.comm
             # Not earlier than the layer before: the gathered parameters need memory.
             after = self.newest(COMPUTE_STREAM)
-            work = yield from self.collective("_allgather_base", comm.bytes // 2, "BFloat16", comm.ranks, after=after)
+            work = yield from self.collective("_allgather_base", comm.bytes // 2, "BFloat16", after=after)
             self._gathered[layer, backward] = work
 
     def before_layer(self, layer: int, *, backward: bool) -> Program:
@@ -164,9 +182,7 @@ class Sharded(Parallel):
         """Scatter the gradients."""
         if backward:
             comm, after = self.job.comm, self.newest(COMPUTE_STREAM)
-            work = yield from self.collective(
-                "_reduce_scatter_base", comm.bytes // 2, "BFloat16", comm.ranks, after=after
-            )
+            work = yield from self.collective("_reduce_scatter_base", comm.bytes // 2, "BFloat16", after=after)
             self._scattered.append(work)
 
     def after_backward(self) -> Program:
@@ -178,6 +194,10 @@ class Sharded(Parallel):
 
 class Stage(Parallel):
     """One stage of a pipeline: all micro-batches forward, then all backward (GPipe)."""
+
+    def __init__(self, job: Job, rank: Rank, world: World) -> None:
+        super().__init__(job, rank, world)
+        self.passes = job.comm.microbatches
 
     def forward(self) -> Program:
         """Receive, compute, send, for every micro-batch; only the first batch of the step is copied to the device."""
@@ -218,10 +238,8 @@ class Stage(Parallel):
         comm = self.job.comm
         stream = RECEIVE_STREAM if name == "recv" else COMM_STREAM
         after = self.newest(COMPUTE_STREAM) if name == "send" else ()
-        work = yield from self.collective(
-            name, comm.bytes // 2, "BFloat16", 2, stream=stream, group=f"{source}to{target}",
-            ranks=sorted((source, target)), after=after,
-        )  # fmt: skip
+        peers = source, target
+        work = yield from self.collective(name, comm.bytes // 2, "BFloat16", stream=stream, after=after, peers=peers)
         if name == "recv":
             self.wait_for([work])
 

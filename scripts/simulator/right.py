@@ -102,15 +102,14 @@ def _tolerance(true: float) -> float:
 def leads(*leaves: str) -> Check:
     """From ``SEEN_FROM`` on, where it is so in truth, no other leaf outside ``compute.math`` owns more.
 
-    A lead in truth that is smaller than what ``share_of`` lets a share be off decides nothing: without Python stacks
-    the last recomputed nodes look like the derivative that follows them.
+    Leaves less than ``POINTS`` apart are not told apart, in truth nor in the report.
     """
 
     def check(case: Case, report: Report) -> str:
         for rank, (ours, truth) in enumerate(zip(measured(report), case.truth, strict=False)):
             others = {leaf for leaf in {*ours, *truth} if leaf not in leaves and leaf != "compute.math"}
             own = total(truth, *leaves)
-            if own < SEEN_FROM or any(truth.get(leaf, 0.0) > own - _tolerance(own) for leaf in others):
+            if own < SEEN_FROM or any(truth.get(leaf, 0.0) > own - POINTS for leaf in others):
                 continue
             larger = max(others, key=lambda leaf: ours.get(leaf, 0.0), default="")
             if larger and ours.get(larger, 0.0) > total(ours, *leaves):
@@ -175,6 +174,38 @@ def names_late_rank(case: Case, report: Report) -> str:
     return f"the verdict is about rank {report.verdict.rank}, late is rank {late}"
 
 
+def names_cause(leaf: str) -> Check:
+    """From 5 % of waiting on the report says what makes the late rank late."""
+
+    def check(case: Case, report: Report) -> str:
+        if waiting(case) < 0.05:
+            return ""
+        told = getattr(report, "communication", None)
+        causes = {entry.rank: entry.cause for entry in told.late} if told else {}
+        cause = causes.get(case.job.late.rank)
+        return "" if cause and cause.startswith(leaf) else f"the late rank's cause is {cause}, in truth {leaf}"
+
+    return check
+
+
+def is_a_pipeline(case: Case, report: Report) -> str:
+    """What a bubble is judged by (R44): its share, and what stages and micro-batches leave of the step."""
+    told = getattr(report, "communication", None)
+    found = next((entry for entry in told.parallelism if entry.name == "pipeline"), None) if told else None
+    if found is None:
+        return "not seen as a pipeline"
+    stages, batches = case.job.comm.ranks, case.job.comm.microbatches
+    if (found.size, found.micro_batches) != (stages, batches):
+        return f"{found.size} stages with {found.micro_batches} batches, in truth {stages} with {batches}"
+    judged = next(n for n, rank in enumerate(report.ranks) if rank.breakdown == report.breakdown)
+    true, seen = case.share("comm.", rank=judged), found.bubble_share
+    return (
+        ""
+        if seen is not None and abs(seen - true) <= max(POINTS, RELATIVE * true)
+        else f"bubble {seen}, in truth {true:.3f}"
+    )
+
+
 def efficiency_of_misaligned(case: Case, report: Report) -> str:
     """The table of kernels says how far from the roof the misaligned ones stay, within 15 %."""
     kernel = next(kernel for kernel in kernels_of(case.job) if _is_misaligned(kernel))
@@ -193,14 +224,14 @@ def _is_misaligned(kernel: Kernel) -> bool:
 
 
 def compile_is_apart(case: Case, report: Report) -> str:
-    """Compiling in some steps: they are marked, and not in the parts; in all of them: the leaf owns its share."""
+    """Compiling in some steps: they are not judged, and one says why; in all of them: the leaf owns its share."""
     steps = case.job.odd.compile_steps
     if len(steps) >= case.job.steps:
-        return share_of("warm.compile")(case, report) or leads("warm.compile")(case, report)
-    marked = {row.index - case.job.before for row in report.steps.rows if row.state == "compile"}
+        return owns("warm.compile")(case, report)
     inside = {step for step in steps if max(case.job.warmup, 1) <= step < case.job.steps - 1}
-    if not inside <= marked:
-        return f"compiling steps {sorted(inside)}, marked {sorted(marked)}"
+    state = {row.index - case.job.before: row.state for row in report.steps.rows}
+    if any(state[step] == "steady" for step in inside) or (inside and "compile" not in state.values()):
+        return f"compiling steps {sorted(inside)} are {', '.join(state[step] for step in sorted(inside))}"
     return share_of("compute.math")(case, report) or share_of("warm.compile")(case, report)
 
 
