@@ -167,5 +167,5 @@ def ledger_of(arrivals: Sequence[Arrivals], count: int) -> Ledger:
         owners.append(owner)
         amounts.append(amount)
         positions.append(at)
-    joined = (np.concatenate(parts).astype(np.int64) for parts in (owners, amounts, positions))
-    return Ledger(last, of, caused, waited, crowd, *joined, own)
+    owner, amount, at = (np.concatenate(parts).astype(np.int64) for parts in (owners, amounts, positions))
+    return Ledger(last, of, caused, waited, crowd, owner, amount, at, own)

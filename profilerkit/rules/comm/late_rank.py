@@ -78,8 +78,8 @@ class LateRank(Rule):
     Evidence: Each collective of all ranks, matched by process group and number or by order, divided at the arrival of
         the last rank; the waiting is booked on that rank.
     Threshold: Exposed waiting of the median other rank is 5 % of the step, and the late rank causes 60 % of all
-        waiting, in most steps, with a probability below 2 % of being an accident; in too few steps to exclude that, exposed
-        waiting of two thirds of every step.
+        waiting, in most steps, with a probability below 2 % of being an accident; in too few steps to exclude that,
+        exposed waiting of two thirds of the step.
     Fix: By what the late rank does longer than the others before they wait for it, if that explains 60 % of the
         waiting; without such a cause a trace of that rank with stacks.
     Saving: Bound: the waiting of the median other rank. Expected: that less the jitter that would be left.

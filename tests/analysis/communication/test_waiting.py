@@ -4,6 +4,7 @@ import doctest
 
 import numpy as np
 import pytest
+
 from profilerkit.analysis.communication import late as late_module
 from profilerkit.analysis.communication.late import late_ranks
 from profilerkit.analysis.communication.relabel import LATENCY_FLOOR_NS
@@ -332,7 +333,8 @@ def test_waiting_that_nothing_explains_is_unattributed():
 
 def test_the_late_rank_is_found_whatever_captures_miss_and_however_clocks_differ():
     plain = compared(job(4, 12, python=late(2, 900)))
-    moved = compared(job(4, 12, python=late(2, 900), missing=(0, 1, 2, 0), clock=(0, -40, 300, 7)))
+    clocks = {"clock": (0, -40, 300, 7), "base_time_ns": [1_700_000_000_000_000_000] * 4}
+    moved = compared(job(4, 12, python=late(2, 900), missing=(0, 1, 2, 0), **clocks))
     assert plain.late == moved.late == (2,)
     assert moved.communication.late[0].cause == plain.communication.late[0].cause == "over.python"
     assert moved.communication.most_shift == 2
