@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from profilerkit.analysis.communication.cause import Cause, cause_of
-from profilerkit.analysis.communication.comm_facts import EXPOSED, starts_within
+from profilerkit.analysis.communication.comm_facts import EXPOSED
 from profilerkit.analysis.communication.late import CAUSED_SHARE, Lateness, jitter_ratio, late_ranks
 from profilerkit.analysis.communication.log import CollectiveLog
 from profilerkit.analysis.communication.matching import Matching, RankLog, match_ranks
 from profilerkit.analysis.communication.relabel import latency_floor_ns, relabelled
 from profilerkit.analysis.communication.table import Split, collective_table
 from profilerkit.analysis.communication.waiting import Arrivals, Ledger, arrivals_of, ledger_of, splits_of
-from profilerkit.analysis.intervals import EMPTY, I64, Spans, intersect
+from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect
 from profilerkit.analysis.rank_facts import RankFacts, with_trace
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.model.communication import Communication, LateRank
@@ -134,7 +134,7 @@ def _divided(trace: TraceFacts, split: Split, floor_ns: int) -> TraceFacts:
     comm = trace.comm
     if comm is not None:
         exposed = intersect(trace.window, parts.segments.only(*EXPOSED))
-        comm = replace(comm, table=collective_table(log, starts_within(log, trace.window), exposed, split))
+        comm = replace(comm, table=collective_table(log, covered(trace.window, log.start), exposed, split))
     return replace(trace, partition=parts, comm=comm)
 
 

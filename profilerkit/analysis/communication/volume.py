@@ -22,7 +22,7 @@ _C_TYPES = {
     "c10::complex<float>": "ComplexFloat",
 }  # fmt: skip
 #: No tensor is larger; what says so is damaged.
-_MOST_BYTES = 1 << 50
+MOST_BYTES = 1 << 50
 
 
 def payload_bytes(args: CollectiveArgs) -> int | None:
@@ -32,7 +32,7 @@ def payload_bytes(args: CollectiveArgs) -> int | None:
     """
     size = _ELEMENT_BYTES.get(args.dtype or "")
     elements = max(args.in_elements or 0, args.out_elements or 0)
-    return min(size * elements, _MOST_BYTES) if size and elements else None
+    return min(size * elements, MOST_BYTES) if size and elements else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,9 @@ def _shape(dims: str, types: str) -> Shape | None:
             continue
         count = _ELEMENT_BYTES[dtype]
         for length in size:
-            if not isinstance(length, int) or not 0 <= length <= _MOST_BYTES:
+            if not isinstance(length, int) or not 0 <= length <= MOST_BYTES:
                 return None
-            count = min(count * length, _MOST_BYTES)
+            count = min(count * length, MOST_BYTES)
         return Shape(dtype, count) if count else None
     return None
 
