@@ -4,6 +4,7 @@ from dataclasses import fields, replace
 
 import pytest
 
+from profilerkit.analysis.communication.relabel import LATENCY_FLOOR_NS
 from profilerkit.analysis.facts import (
     BEFORE_THE_COPY,
     AllocatorFacts,
@@ -509,7 +510,7 @@ def test_small_collectives_of_one_rank_that_take_far_longer_than_the_latency_are
 
 
 def test_two_late_ranks_are_both_explained():
-    other = msgspec.structs.replace(late(0.3).communication.late[0], rank=5, origin="rank5.json", cause="input.wait")
+    other = revise(late(0.3).communication.late[0], rank=5, origin="rank5.json", cause="input.wait")
     found = finding("CO003", late(0.3, others=(other,)))
     assert "Rank 2 is last" in found.why
     assert "Rank 5 is last" in found.why
@@ -520,12 +521,12 @@ def test_two_late_ranks_are_both_explained():
 
 def test_a_late_rank_of_too_few_steps_is_never_sure_and_none_says_how_many_it_takes():
     known = late(0.8)
-    few = msgspec.structs.replace(known.communication.late[0], few_steps=True)
-    told = msgspec.structs.replace(known.communication, late=(few,))
+    few = revise(known.communication.late[0], few_steps=True)
+    told = revise(known.communication, late=(few,))
     assert finding("CO003", known).confidence == "high"
     assert finding("CO003", replace(known, communication=told)).confidence == "medium"
-    nobody = msgspec.structs.replace(known.communication, late=(), steps=3, steps_needed=7)
-    result = RULES["CO003"].check(replace(known, communication=nobody))
+    nobody = revise(known.communication, late=(), steps=3, steps_needed=7)
+    result = check("CO003", replace(known, communication=nobody))
     assert "3 judged steps are too few" in result.reason
 
 

@@ -38,7 +38,7 @@ class Sequence:
         label: what must be the same on all members: id of name and size.
         together: bool, whether all members leave it together; the root of a broadcast goes when it has sent.
         number: the process group's own number, ascending; ``None`` where the trace has none.
-        named: whether the process group is known; else the channel is a stream, which may carry several.
+        unnamed: whether nothing but a device's stream tells it from others: it may be several groups on as many ranks.
         size: members of the group; ``None`` where the trace does not say.
     """
 
@@ -48,7 +48,7 @@ class Sequence:
     label: I64
     together: npt.NDArray[np.bool_]
     number: I64 | None
-    named: bool
+    unnamed: bool
     size: int | None
 
 
@@ -132,8 +132,8 @@ def _fit(
     residual = round(float(np.median(np.abs(apart - offset))))
     shorter = float(np.median(np.minimum(first.duration[a], other.duration[b])))
     blurred = comparable and max(residual, abs(offset)) <= MOST_RESIDUAL_RATIO * shorter
-    named = first.named and other.named
-    agree = residual <= MOST_RESIDUAL_NS if named else _agree(apart - offset, residual)
+    unnamed = first.unnamed or other.unnamed
+    agree = _agree(apart - offset, residual) if unnamed else residual <= MOST_RESIDUAL_NS
     return Fit(shift, offset, residual, int(same.sum()), agree or blurred)
 
 

@@ -15,6 +15,8 @@ from profilerkit.analysis.intervals import I64
 _SAME_SIZE = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
 #: Kinds in which some member may leave before the others have all they need.
 _ONE_SIDED = ("broadcast", "reduce", "gather", "scatter")
+#: Back-ends whose transfers run on the host; a job without devices has hardly more than its default group.
+_HOST_BACKENDS = ("gloo", "mpi", "c10d")
 #: Collectives of one number that are told apart by their order (coalesced ones share a number).
 _PER_NUMBER = 64
 #: Clusters with a free place that a rank is compared with before it is taken for one of another group.
@@ -212,7 +214,7 @@ def _sequence(log: CollectiveLog, rows: I64, label: I64, delta: int) -> Sequence
         label=label[rows],
         together=together,
         number=number,
-        named=_is_named(log, rows),
+        unnamed=not _is_named(log, rows) and log.names[log.name[rows[0]]].partition(":")[0] not in _HOST_BACKENDS,
         size=size if size > 0 else None,
     )
 
@@ -226,7 +228,7 @@ def _unnumbered(own: Sequence) -> Sequence:
     """The same collectives by time alone."""
     order = np.argsort(own.end - own.duration, kind="stable")
     rows, end, duration = own.rows[order], own.end[order], own.duration[order]
-    return Sequence(rows, end, duration, own.label[order], own.together[order], None, own.named, own.size)
+    return Sequence(rows, end, duration, own.label[order], own.together[order], None, own.unnamed, own.size)
 
 
 class _Placing:

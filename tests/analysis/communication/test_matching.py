@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from profilerkit.analysis.communication.matching import RankLog, match_ranks
 from tests.analysis.communication.jobs import ALL_TO_ALL, job, late
+from tests.recipes import host_training
 
 
 def logs_of(traces, bases=None):
@@ -306,3 +307,18 @@ def test_there_are_never_more_matched_than_there_could_be():
     traces = job(6, 8, members=lambda rank: (rank // 2 * 2, rank // 2 * 2 + 1), python=by_pair, elements=None)
     found = matched(traces)
     assert found.matched <= found.of
+
+
+def test_transfers_of_gloo_are_the_default_group_and_may_end_half_a_millisecond_apart():
+    rng = np.random.default_rng(17)
+    traces = [
+        host_training(12, compute=3_000, comm=1_000, python=0, rank=rank, world_size=2).changed(
+            lambda event: (
+                {**event, "dur": event["dur"] + int(rng.integers(0, 1_000))}
+                if event["name"].startswith("gloo")
+                else event
+            )
+        )
+        for rank in range(2)
+    ]
+    assert matched(traces).matched >= 6
