@@ -260,7 +260,8 @@ def training(
             host, device = host + 10, device + kernel
         if comm:
             trace.op(host, host + 8, name="c10d::allreduce_")
-            trace.collective(device, device + comm, launch=(host + 2, host + 8), elements=1 << 22)
+            size = {"Group size": fields.get("world_size") or 2}
+            trace.collective(device, device + comm, launch=(host + 2, host + 8), elements=1 << 22, **size)
             device += comm
         at = device
         trace.step(number, began, at)

@@ -91,10 +91,15 @@ def covered(spans: Spans, instants: I64) -> npt.NDArray[np.bool_]:
     >>> covered(Spans(np.array([0, 8]), np.array([4, 9])), np.array([0, 4, 8])).tolist()
     [True, False, True]
     """
-    if not len(spans):
-        return np.zeros(len(instants), dtype=np.bool_)
-    found: npt.NDArray[np.bool_] = _index_at(spans.start, spans.end, instants) >= 0
+    found: npt.NDArray[np.bool_] = index_at(spans, instants) >= 0
     return found
+
+
+def index_at(spans: Spans, instants: I64) -> I64:
+    """``(n,)`` index of the interval that each instant lies in, -1 for none; the intervals are disjoint and sorted."""
+    if not len(spans):
+        return np.full(len(instants), -1, dtype=np.int64)
+    return _index_at(spans.start, spans.end, instants)
 
 
 def positive(start: I64, end: I64) -> Spans:

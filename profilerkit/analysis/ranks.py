@@ -6,18 +6,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from profilerkit.analysis.communication.cause import Cause, cause_of
-from profilerkit.analysis.communication.comm_facts import EXPOSED, starts_within
+from profilerkit.analysis.communication.comm_facts import EXPOSED
 from profilerkit.analysis.communication.late import CAUSED_SHARE, Lateness, jitter_ratio, late_ranks
 from profilerkit.analysis.communication.log import CollectiveLog
 from profilerkit.analysis.communication.matching import Matching, RankLog, match_ranks
 from profilerkit.analysis.communication.relabel import latency_floor_ns, relabelled
 from profilerkit.analysis.communication.table import Split, collective_table
 from profilerkit.analysis.communication.waiting import Arrivals, Ledger, arrivals_of, ledger_of, splits_of
-from profilerkit.analysis.intervals import EMPTY, I64, Spans, intersect
+from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect
 from profilerkit.analysis.rank_facts import RankFacts, with_trace
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.model.communication import Communication, LateRank
-from profilerkit.units import format_ns
 
 #: Share of a step that the median other rank must wait, exposed, before a rank is called late (R36).
 LATE_SHARE = 0.05
@@ -135,7 +134,7 @@ def _divided(trace: TraceFacts, split: Split, floor_ns: int) -> TraceFacts:
     comm = trace.comm
     if comm is not None:
         exposed = intersect(trace.window, parts.segments.only(*EXPOSED))
-        comm = replace(comm, table=collective_table(log, starts_within(log, trace.window), exposed, split))
+        comm = replace(comm, table=collective_table(log, covered(trace.window, log.start), exposed, split))
     return replace(trace, partition=parts, comm=comm)
 
 
@@ -187,8 +186,15 @@ def _communication(
             for rank in found.ranks
         ),
         problems=matching.problems,
-        steps_needed=found.needed if found.needed is not None and found.needed < MOST_NEEDED else None,
+        steps_needed=_asked(found.needed),
     )
+
+
+def _asked(needed: int | None) -> int | None:
+    """Steps that anybody would record."""
+    if needed is None or needed > MOST_NEEDED:
+        return None
+    return needed
 
 
 def _matched_time(arrivals: Sequence[Arrivals], logs: Sequence[CollectiveLog | None]) -> int:
@@ -219,7 +225,7 @@ def _late_rank(rank: RankFacts, position: int, ledger: Ledger, cause: Cause, ste
 
 
 def notes_of(job: Job, world_size: int | None) -> list[str]:
-    """What a reader has to know about the comparison of the ranks, in whole sentences."""
+    """What limits the comparison of the ranks, in whole sentences."""
     found = job.communication
     if found is None:
         return []
@@ -231,16 +237,7 @@ def notes_of(job: Job, world_size: int | None) -> list[str]:
             *found.problems,
             f"No collective could be matched across the ranks: {together}, and no rank is called late.",
         ]
-    how = {"sequence": "process-group number", "order": "order", "both": "process-group number and order"}
-    plural = "s" if found.most_shift > 1 else ""
-    shifted = f", captures starting up to {found.most_shift} collective{plural} apart" if found.most_shift else ""
-    within = f"; their ends agree within {format_ns(found.residual_ns)}" if found.residual_ns is not None else ""
     matching = job.matching
     partial = matching is not None and any(not group.whole for group in matching.groups)
     missing = ["Members of some process groups were not read: whoever came last may be one of them."] if partial else []
-    return [
-        f"{found.matched:,} of {found.of:,} collectives were matched across ranks by "
-        f"{how[found.by or 'order']}{shifted}{within} (median).",
-        *missing,
-        *found.problems,
-    ]
+    return [*missing, *found.problems]

@@ -129,12 +129,13 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
             or unknown.
         bytes_source: measured where the metadata says the bytes, derived where the operator's shapes do.
         matched: how many could be matched with the same collective of other ranks; ``None`` if none could.
-        wait_ns: of ``total_ns``, waiting for the last rank to arrive; ``None`` unless all were matched.
+        wait_ns: of ``total_ns``, waiting for the last rank to arrive; ``None`` unless all were, with all members.
         transfer_ns: the rest of ``total_ns``; ``None`` likewise.
         algorithm_bytes_per_s: bytes / time, over the transfers where ranks were matched, else over ``total_ns``, which
             makes it a lower bound.
         bus_bytes_per_s: the same by what a link carries (nccl-tests' factors by kind and group size).
         link_ratio: bus bandwidth / peak of the device's link; ``None`` where either is not known.
+        bandwidth_is_bound: whether the bandwidths, and the ratio, are lower bounds: their time holds waiting.
     """
 
     name: str
@@ -152,6 +153,7 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
     algorithm_bytes_per_s: float | None = None
     bus_bytes_per_s: float | None = None
     link_ratio: float | None = None
+    bandwidth_is_bound: bool = False
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

@@ -57,7 +57,8 @@ def _nobody_late(found: Communication) -> str:
     if found.steps_needed is not None:
         steps = plural(found.steps or 0, "judged step")
         return f"{steps} are too few to call a rank late: chance is excluded from {found.steps_needed} on."
-    return "No rank is late beyond accident: waiting comes by turns."
+    known = "" if found.transfer_ns is not None else " Who was not read may be."
+    return f"No rank is late beyond accident: waiting comes by turns.{known}"
 
 
 def _late_line(late: LateRank, report: Report) -> str:
@@ -138,7 +139,7 @@ def _dimension(entry: Parallelism) -> str:
     bubble = f"; {format_ratio(entry.bubble_share)} of the step in exposed transfers between stages"
     if entry.schedule_share is None:
         return f"{size}{bubble}"
-    micro = plural(entry.micro_batches or 0, "micro-batch").replace("batchs", "batches")
+    micro = f"{format_count(entry.micro_batches or 0)} microbatch{'' if entry.micro_batches == 1 else 'es'}"
     return f"{size}{bubble}, {format_ratio(entry.schedule_share)} expected of {micro}"
 
 
@@ -147,7 +148,11 @@ def _bandwidth(row: Collective) -> str:
     if row.bus_bytes_per_s is None:
         return "not known"
     value = row.bus_bytes_per_s / 1e9
-    return f"{'' if row.wait_ns is not None else '≥ '}{value:.3g}" if value >= 0.01 else "< 0.01"
+    return f"{_bound(row)}{value:.3g}" if value >= 0.01 else "< 0.01"
+
+
+def _bound(row: Collective) -> str:
+    return "≥ " if row.bandwidth_is_bound else ""
 
 
 def _cells(row: Collective) -> dict[str, str]:
@@ -165,7 +170,7 @@ def _cells(row: Collective) -> dict[str, str]:
         "Waiting": "not known" if row.wait_ns is None else format_ns(row.wait_ns),
         "Transfer": "not known" if row.transfer_ns is None else format_ns(row.transfer_ns),
         "Bus GB/s": _bandwidth(row),
-        "Of link": "not known" if row.link_ratio is None else share_text(row.link_ratio),
+        "Of link": "not known" if row.link_ratio is None else f"{_bound(row)}{share_text(row.link_ratio)}",
     }
 
 
@@ -196,7 +201,7 @@ def collective_table(report: Report) -> Table | None:
 
 def _collective_notes(report: Report) -> list[str]:
     notes = ["Exposed: no compute kernel ran at the same time."]
-    if any(row.bus_bytes_per_s is not None and row.wait_ns is None for row in report.collectives):
+    if any(row.bus_bytes_per_s is not None and row.bandwidth_is_bound for row in report.collectives):
         notes.append("≥: the time holds waiting for other ranks, which could not be told apart.")
     derived = sorted({inert(row.name, 40) for row in report.collectives if row.bytes_source == "derived"})
     if derived:

@@ -113,7 +113,7 @@ def test_parallelism_is_told_as_derived_with_its_evidence(several):
     facts = {fact.label: (fact.value, fact.note) for fact in view.build(several).run}
     assert facts["Parallelism, sharded data"] == ("8 ranks", "derived from FullyShardedDataParallel.forward")
     assert facts["Parallelism, pipeline"][0] == (
-        "4 ranks; 31 % of the step in exposed transfers between stages, 27 % expected of 8 micro-batches"
+        "4 ranks; 31 % of the step in exposed transfers between stages, 27 % expected of 8 microbatches"
     )
     unknown = view.build(with_communication(several, parallelism=())).run
     assert ("Parallelism", "unknown", "no group or name tells") in {(f.label, f.value, f.note) for f in unknown}
@@ -140,11 +140,17 @@ def test_a_matched_collective_shows_what_it_waited_and_how_fast_it_moved(several
 
 
 def test_bandwidth_that_counts_waiting_is_a_lower_bound(several):
-    caption, (row,) = cells(several, collective(bus_bytes_per_s=5.678e9))
+    caption, (row,) = cells(several, collective(bus_bytes_per_s=5.678e9, bandwidth_is_bound=True))
     assert row["Bus GB/s"] == "≥ 5.68"
     assert "≥: the time holds waiting" in caption
     assert not {"Waiting", "Transfer", "Of link", "Bytes"} & set(row)
     assert cells(several, collective(bus_bytes_per_s=5e6))[1][0]["Bus GB/s"] == "< 0.01"
+
+
+def test_the_share_of_the_link_is_a_bound_as_well_and_a_partly_matched_row_is_none(several):
+    bound = collective(bus_bytes_per_s=5e9, link_ratio=0.2, bandwidth_is_bound=True)
+    assert cells(several, bound)[1][0]["Of link"] == "≥ 20 %"
+    assert cells(several, collective(bus_bytes_per_s=5e9, link_ratio=0.2, matched=3))[1][0]["Bus GB/s"] == "5"
 
 
 def test_bytes_that_were_derived_and_kinds_that_are_not_known_are_said(several):

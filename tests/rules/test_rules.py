@@ -4,6 +4,7 @@ from dataclasses import fields, replace
 
 import pytest
 
+from profilerkit.analysis.communication.relabel import LATENCY_FLOOR_NS
 from profilerkit.analysis.facts import (
     BEFORE_THE_COPY,
     AllocatorFacts,
@@ -61,11 +62,11 @@ def timers_only(shares=None, **changes):
     return replace(on_host(shares, **changes), mode="steps", trace_read=False)
 
 
-def communicating(share, *, overlap=0.5, small=0.0, alone=0.5):
+def communicating(share, *, overlap=0.5, small=0.0, alone=0.5, per_step=4.0):
     """A step that exposes ``share`` of communication; ``alone`` of it computes with no communication beside it."""
     exposed = share * STEP_NS
     comm = CommFacts(
-        per_step=4.0,
+        per_step=per_step,
         total_ns=exposed / (1.0 - overlap),
         exposed_ns=exposed,
         alone_compute_ns=alone * STEP_NS,
@@ -446,7 +447,8 @@ def test_every_threshold_is_tried_on_both_sides():
     ],
 )
 def test_exposed_communication_is_told_apart_by_size_and_overlap(overlap, small, detail):
-    found = finding("CO001", communicating(0.2, overlap=overlap, small=small))
+    many = 0.5 * STEP_NS / LATENCY_FLOOR_NS
+    found = finding("CO001", communicating(0.2, overlap=overlap, small=small, per_step=many))
     assert (found.bound, found.detail) == ("comm-bound", detail)
 
 
@@ -490,11 +492,43 @@ def test_transfers_at_the_latency_floor_are_joined_and_a_single_one_is_left_alon
     lat = parts({"comm.lat": 0.2, "comm.bw": 0.1, "compute.math": 0.7})
     known = replace(communicating(0.3, overlap=0.0), parts=lat)
     found = finding("CO001", known)
-    assert (found.detail, found.saving.expected) == ("latency", pytest.approx(0.3 * 3 / 4))  # 4 messages → 1
+    assert (found.detail, found.saving.expected) == ("latency", pytest.approx(0.2 * 3 / 4))  # 4 messages → 1
     assert ended("CO001", replace(known, comm=replace(known.comm, per_step=1.0))) is Passed
 
 
+def test_small_collectives_of_one_rank_that_take_far_longer_than_the_latency_are_waiting_and_not_latency():
+    # Ten of 1 ms each in steps of 22 ms: the latency is 44 µs of each.
+    found = finding("CO001", communicating(0.45, overlap=0.0, small=1.0, alone=0.5, per_step=10.0))
+    assert found.detail != "latency"
+    share = 0.6 * 0.2
+    some = communicating(0.2, overlap=0.0, small=1.0, per_step=share * STEP_NS / LATENCY_FLOOR_NS)
+    found = finding("CO001", some)
+    assert found.detail == "latency"
+    assert found.saving.expected == pytest.approx(share, rel=0.05)
+
+
 # CO003
+
+
+def test_two_late_ranks_are_both_explained():
+    other = revise(late(0.3).communication.late[0], rank=5, origin="rank5.json", cause="input.wait")
+    found = finding("CO003", late(0.3, others=(other,)))
+    assert "Rank 2 is last" in found.why
+    assert "Rank 5 is last" in found.why
+    assert found.fix.text.startswith("Rank 2: ")
+    assert "Rank 5: Give this rank its data" in found.fix.text
+    assert {row.rank for row in found.evidence} == {2, 5}
+
+
+def test_a_late_rank_of_too_few_steps_is_never_sure_and_none_says_how_many_it_takes():
+    known = late(0.8)
+    few = revise(known.communication.late[0], few_steps=True)
+    told = revise(known.communication, late=(few,))
+    assert finding("CO003", known).confidence == "high"
+    assert finding("CO003", replace(known, communication=told)).confidence == "medium"
+    nobody = revise(known.communication, late=(), steps=3, steps_needed=7)
+    result = check("CO003", replace(known, communication=nobody))
+    assert "3 judged steps are too few" in result.reason
 
 
 @pytest.mark.parametrize(

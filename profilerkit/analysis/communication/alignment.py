@@ -1,6 +1,6 @@
 """Two ranks' collectives of one channel: which belong together, and how far the clocks are apart."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +14,13 @@ FEWEST_COMMON = 3
 #: Share of the collectives that must have the same name and size on both ranks.
 SAME_LABELS = 0.9
 #: Ends of one collective differ by 5 to 50 µs on a device when aligned, by 7 ms and more when not (real four-rank
-#: sets). Over gloo on a busy host they differ by up to 2 ms, a seventh of the transfer: so much is taken only where the
-#: clocks agree as well by themselves.
+#: sets). A group that has no name may be several, of which chance brings the ends within 100 µs: twice the measured is
+#: taken. Over gloo on a busy host they differ by up to 2 ms, a seventh of the transfer: so much is taken only where
+#: the clocks agree as well by themselves.
 MOST_RESIDUAL_NS = 1_000_000
+MOST_UNNAMED_NS = 100_000
+#: From so many collectives on a few may be off: somebody may leave one late.
+MANY_COMMON = 8
 MOST_RESIDUAL_RATIO = 0.25
 #: Equal steps make a shift by a whole step fit nearly as well: within this factor, and this time, of the best residual
 #: the shift with the clocks closest together counts. The time is what rounding to microseconds does.
@@ -34,6 +38,8 @@ class Sequence:
         label: what must be the same on all members: id of name and size.
         together: bool, whether all members leave it together; the root of a broadcast goes when it has sent.
         number: the process group's own number, ascending; ``None`` where the trace has none.
+        unnamed: whether nothing but a device's stream tells it from others: it may be several groups on as many ranks.
+        size: members of the group; ``None`` where the trace does not say.
     """
 
     rows: I64
@@ -42,6 +48,8 @@ class Sequence:
     label: I64
     together: npt.NDArray[np.bool_]
     number: I64 | None
+    unnamed: bool
+    size: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +62,7 @@ class Fit:
         residual_ns: median distance of the ends from that offset.
         common: how many collectives both have.
         credible: whether ends and names agree well enough to be the same collectives.
+        ambiguous: whether another shift fits as well, and nothing tells which is right.
     """
 
     shift: int
@@ -61,6 +70,7 @@ class Fit:
     residual_ns: int
     common: int
     credible: bool
+    ambiguous: bool = False
 
 
 def fit(first: Sequence, other: Sequence, offset_ns: int | None, *, comparable: bool) -> Fit | None:
@@ -95,6 +105,9 @@ def _fit_by_order(first: Sequence, other: Sequence, offset_ns: int | None, *, co
     close = [found for found in fits if found.residual_ns <= TIE_RATIO * best + TIE_NS]
     if offset_ns is None and comparable:
         return min(close, key=lambda found: (abs(found.offset_ns), found.residual_ns))
+    if offset_ns is None:
+        likeliest = min(close, key=lambda found: (-found.common, abs(found.shift), found.residual_ns))
+        return replace(likeliest, ambiguous=len(close) > 1)
     return min(close, key=lambda found: (found.residual_ns, abs(found.shift)))
 
 
@@ -119,4 +132,12 @@ def _fit(
     residual = round(float(np.median(np.abs(apart - offset))))
     shorter = float(np.median(np.minimum(first.duration[a], other.duration[b])))
     blurred = comparable and max(residual, abs(offset)) <= MOST_RESIDUAL_RATIO * shorter
-    return Fit(shift, offset, residual, int(same.sum()), residual <= MOST_RESIDUAL_NS or blurred)
+    unnamed = first.unnamed or other.unnamed
+    agree = _agree(apart - offset, residual) if unnamed else residual <= MOST_RESIDUAL_NS
+    return Fit(shift, offset, residual, int(same.sum()), agree or blurred)
+
+
+def _agree(apart: I64, residual_ns: int) -> bool:
+    """Whether the ends agree as those of one group do; of few all must: half of three agree by chance."""
+    worst = residual_ns if len(apart) >= MANY_COMMON else int(np.abs(apart).max())
+    return worst <= MOST_UNNAMED_NS

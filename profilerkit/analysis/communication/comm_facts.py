@@ -6,7 +6,7 @@ from profilerkit.analysis.communication.log import CollectiveLog, Mask
 from profilerkit.analysis.communication.registry import UNKNOWN
 from profilerkit.analysis.communication.table import collective_table
 from profilerkit.analysis.facts import CommFacts
-from profilerkit.analysis.intervals import I64, Spans, intersect, subtract, union
+from profilerkit.analysis.intervals import I64, Spans, covered, intersect, subtract, union
 from profilerkit.analysis.leaves import leaf
 from profilerkit.analysis.partition import Partition
 from profilerkit.trace.columns import Category, TraceColumns
@@ -41,7 +41,7 @@ def comm_facts(
         parts: the partition, which says when communication was exposed.
         device: ``(n_events,)`` events of the judged device; ``None`` on a CPU-only trace.
     """
-    judged = starts_within(log, window) if log is not None else np.zeros(0, dtype=np.bool_)
+    judged = covered(window, log.start) if log is not None else np.zeros(0, dtype=np.bool_)
     if log is None or not judged.any():
         return None
     count = max(len(window), 1)
@@ -72,12 +72,3 @@ def _surplus(log: CollectiveLog, rows: I64) -> float:
     first, count = np.unique(alike[order], return_index=True, return_counts=True)[1:]
     usual = time[order][first + (count - 1) // 2][alike]
     return float((time - usual)[time > UNUSUAL * usual].sum())
-
-
-def starts_within(log: CollectiveLog, window: Spans) -> Mask:
-    """``(n,)`` mask of the collectives that start inside ``window``."""
-    if not len(window):
-        return np.zeros(len(log), dtype=np.bool_)
-    index = np.searchsorted(window.start, log.start, side="right") - 1
-    mask: Mask = (index >= 0) & (log.start < window.end[np.maximum(index, 0)])
-    return mask

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.communication.registry import SEND_RECV, UNKNOWN, Registry, kinds
-from profilerkit.analysis.communication.volume import Shape, payload_bytes, shapes_of
+from profilerkit.analysis.communication.volume import MOST_BYTES, Shape, payload_bytes, shapes_of
 from profilerkit.analysis.intervals import I64
 from profilerkit.trace.columns import Category, CollectiveArgs, TraceColumns
 
@@ -15,6 +15,8 @@ Mask = npt.NDArray[np.bool_]
 
 KINDS = kinds()
 _KIND = {kind: index for index, kind in enumerate(KINDS)}
+#: In the name of the kernel that NCCL and RCCL run transfers between two ranks with, and all-to-all too.
+_EITHER = "sendrecv"
 #: Annotations that back-ends put around the collectives they run: ``nccl:all_to_all``, ``gloo:all_reduce``.
 _ANNOTATED = ("nccl:", "rccl:", "gloo:", "hccl:", "xccl:", "ucc:", "mpi:")
 
@@ -153,19 +155,22 @@ def _kinds(
     unknown = _KIND[UNKNOWN]
     by_name = np.full(len(columns.strings), unknown, dtype=np.int8)
     used = np.unique(columns.name[rows]).tolist()
-    by_name[used] = [_KIND[registry.kind(columns.strings[index])] for index in used]
+    by_name[used] = [_KIND[_kind_of_name(columns.strings[index], registry)] for index in used]
     told = np.array([unknown if found is None else _KIND[registry.kind(found.name)] for found in args], dtype=np.int8)
     annotated = _annotation_kinds(columns, launches[rows], registry)
     told = np.where(told == unknown, annotated, told)
-    name = columns.name[rows]
-    for index in used:
-        own = name == index
-        said = np.unique(told[own & (told != unknown)])
-        if len(said):
-            told[own & (told == unknown)] = said[0] if len(said) == 1 else unknown
-        else:
-            told[own] = by_name[index]
-    return told.astype(np.int8)
+    name, said = columns.name[rows], told != unknown
+    least, most = np.full(len(columns.strings), unknown), np.full(len(columns.strings), -1)
+    np.minimum.at(least, name[said], told[said])
+    np.maximum.at(most, name[said], told[said])
+    others = np.where(most < 0, by_name, np.where(least == most, most, unknown))
+    return np.where(said, told, others[name]).astype(np.int8)
+
+
+def _kind_of_name(name: str, registry: Registry) -> str:
+    """What a name alone says: a kernel ``SendRecv`` may be all-to-all as well."""
+    kind = registry.kind(name)
+    return UNKNOWN if kind == SEND_RECV and _EITHER in name.lower() else kind
 
 
 def _annotation_kinds(columns: TraceColumns, calls: I64, registry: Registry) -> npt.NDArray[np.int8]:
@@ -213,7 +218,7 @@ def _moved(
         # The operator's first tensor is what this rank puts in; an all-gather counts what comes out.
         gathers = KINDS[kind[index]] == "all_gather"
         if not gathers or size[index] > 0:
-            moved[index] = shape.bytes * (int(size[index]) if gathers else 1)
+            moved[index] = min(shape.bytes * (int(size[index]) if gathers else 1), MOST_BYTES)
     return moved, dtypes, measured
 
 
@@ -250,10 +255,11 @@ def _channels(
     """
     streams, stream = np.unique(columns.stream[rows], return_inverse=True)
     groups = [None if found is None else found.group_name for found in args]
-    alone: list[str | None] = []
-    for order in range(len(streams)):
-        named = {group for group, own in zip(groups, (stream == order).tolist(), strict=True) if own and group}
-        alone.append(named.pop() if len(named) == 1 else None)
+    served: list[set[str]] = [set() for _ in streams]
+    for group, order in zip(groups, stream.tolist(), strict=True):
+        if group:
+            served[order].add(group)
+    alone = [next(iter(named)) if len(named) == 1 else None for named in served]
     found: dict[Channel, int] = {}
     ids = []
     for group, order in zip(groups, stream.tolist(), strict=True):

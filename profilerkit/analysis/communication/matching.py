@@ -1,8 +1,8 @@
 """The same collective on all ranks: matched by process group and number, else by order, on one clock."""
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
-from functools import reduce
 from typing import Literal
 
 import numpy as np
@@ -15,10 +15,16 @@ from profilerkit.analysis.intervals import I64
 _SAME_SIZE = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
 #: Kinds in which some member may leave before the others have all they need.
 _ONE_SIDED = ("broadcast", "reduce", "gather", "scatter")
+#: Back-ends whose transfers run on the host; a job without devices has hardly more than its default group.
+_HOST_BACKENDS = ("gloo", "mpi", "c10d")
 #: Collectives of one number that are told apart by their order (coalesced ones share a number).
 _PER_NUMBER = 64
-#: Ranks that a rank is compared with before it is taken for one of another group.
-_MOST_TRIED = 8
+#: Clusters with a free place that a rank is compared with before it is taken for one of another group.
+_MOST_TRIED = 64
+#: Sets of members that one cluster's collectives may be divided into: captures that start and end apart make two each.
+_MOST_SETS = 64
+#: Times beyond this, in 1973, count from the epoch.
+EPOCH_NS = 100_000_000 * 1_000_000_000
 #: Problems named one by one; the others are counted.
 _MOST_PROBLEMS = 3
 
@@ -93,18 +99,18 @@ def match_ranks(ranks: Several[RankLog], world_size: int | None = None) -> Match
         world_size: ranks of the whole job; ``None`` if unknown.
     """
     bases = [rank.base_ns for rank in ranks if rank.log is not None]
-    comparable = all(base is None for base in bases) or all(base is not None for base in bases)
+    comparable = _comparable(ranks)
     first_base = min((base for base in bases if base is not None), default=0)
     delta = [_small((rank.base_ns or first_base) - first_base) for rank in ranks]
     sequences = _sequences(ranks, delta)
     placing = _Placing(ranks, sequences, comparable=comparable)
-    for rank in range(len(ranks)):
+    # What a short capture holds lies within a long one.
+    for rank in sorted(range(len(ranks)), key=lambda rank: -placing.length(rank)):
         placing.place(rank)
-    groups, shift = _groups(placing, sequences, ranks, world_size)
+    groups, shift, short = _groups(placing, ranks, world_size)
     aligned = {int(member) for group in groups for member in group.members}
     reference = placing.references
     offsets = [placing.offset[rank] if rank in aligned else None for rank in range(len(ranks))]
-    per_channel = [max(len(own.rows) for own in members.values()) for members in sequences.values() if len(members) > 1]
     return Matching(
         groups=groups,
         to_common_ns=tuple(
@@ -117,9 +123,34 @@ def match_ranks(ranks: Several[RankLog], world_size: int | None = None) -> Match
         ),
         shift=tuple(shift.get(rank, 0) for rank in range(len(ranks))),
         matched=sum(group.rows.shape[1] for group in groups),
-        of=sum(per_channel),
-        problems=_named(placing.problems),
+        of=_possible(placing, groups),
+        problems=_named([*placing.problems, *short]),
     )
+
+
+def _comparable(ranks: Several[RankLog]) -> bool:
+    """Whether the clocks count from the same instant: by their bases, or because they tell the time of day."""
+    known = [(rank.base_ns, rank.log) for rank in ranks if rank.log is not None]
+    bases = [base is not None for base, _ in known]
+    return all(bases) or (not any(bases) and all(int(log.start[0]) > EPOCH_NS for _, log in known))
+
+
+def _possible(placing: "_Placing", groups: Several[MatchedGroup]) -> int:
+    """Collectives that could have been matched: of each set of ranks those of the rank that has most."""
+    total = 0
+    for channel, clusters in placing.clusters.items():
+        members = placing.sequences[channel]
+        several = [cluster for cluster in clusters if len(cluster) > 1]
+        if not several and len(members) > 1:
+            total += max(len(own.rows) for own in members.values())
+        for cluster in several:
+            found = sum(
+                group.rows.shape[1]
+                for group in groups
+                if group.channel == channel and set(group.members.tolist()) <= set(cluster)
+            )
+            total += max(found, *(len(members[rank].rows) for rank in cluster))
+    return total
 
 
 def _small(difference: int) -> int:
@@ -175,7 +206,17 @@ def _sequence(log: CollectiveLog, rows: I64, label: I64, delta: int) -> Sequence
         number = own * _PER_NUMBER + np.minimum(np.arange(len(own)) - first, _PER_NUMBER - 1)
         rows, number = rows[np.r_[True, number[1:] > number[:-1]]], np.unique(number)
     together = ~log.is_a(*_ONE_SIDED)[rows]
-    return Sequence(rows, log.end[rows] + delta, (log.end - log.start)[rows], label[rows], together, number)
+    size = int(log.size[rows].max())
+    return Sequence(
+        rows=rows,
+        end=log.end[rows] + delta,
+        duration=(log.end - log.start)[rows],
+        label=label[rows],
+        together=together,
+        number=number,
+        unnamed=not _is_named(log, rows) and log.names[log.name[rows[0]]].partition(":")[0] not in _HOST_BACKENDS,
+        size=size if size > 0 else None,
+    )
 
 
 def _is_named(log: CollectiveLog, rows: I64) -> bool:
@@ -186,7 +227,8 @@ def _is_named(log: CollectiveLog, rows: I64) -> bool:
 def _unnumbered(own: Sequence) -> Sequence:
     """The same collectives by time alone."""
     order = np.argsort(own.end - own.duration, kind="stable")
-    return Sequence(own.rows[order], own.end[order], own.duration[order], own.label[order], own.together[order], None)
+    rows, end, duration = own.rows[order], own.end[order], own.duration[order]
+    return Sequence(rows, end, duration, own.label[order], own.together[order], None, own.unnamed, own.size)
 
 
 class _Placing:
@@ -201,6 +243,10 @@ class _Placing:
         self.clusters: dict[Channel, list[dict[int, int]]] = {channel: [] for channel in sequences}
         self.problems: list[str] = []
 
+    def length(self, rank: int) -> int:
+        """Collectives that the rank's capture holds."""
+        return sum(len(members[rank].rows) for members in self.sequences.values() if rank in members)
+
     def place(self, rank: int) -> None:
         """Align a rank with those before it; one that shares no channel with any is a reference of its own."""
         own = [channel for channel, members in self.sequences.items() if rank in members]
@@ -208,6 +254,11 @@ class _Placing:
         best = self._best_channel(rank, own)
         if best is not None:
             channel, index, found = best
+            if found.ambiguous:
+                self.problems.append(
+                    f"The collectives of {self.ranks[rank].name} fit those of other ranks as well when they are moved "
+                    "by whole steps: the alignment with most in common is taken."
+                )
             known = self.offset[next(iter(self.clusters[channel][index]))] + found.offset_ns
             self.residual[rank] = found.residual_ns
         else:
@@ -223,29 +274,33 @@ class _Placing:
             for index, found in self._fits(rank, channel, None):
                 if found is not None and found.credible:
                     fits.append((channel, index, found))
-                    break
         return max(fits, key=lambda entry: (entry[2].common, -entry[2].residual_ns), default=None)
 
-    def _fits(self, rank: int, channel: Channel, known: int | None) -> list[tuple[int, Fit | None]]:
-        """The fit to the first rank of each cluster of the channel, most ranks first."""
-        members = self.sequences[channel]
-        order = sorted(range(len(self.clusters[channel])), key=lambda index: -len(self.clusters[channel][index]))
-        out = []
-        for index in order[:_MOST_TRIED]:
-            first = next(iter(self.clusters[channel][index]))
+    def _fits(self, rank: int, channel: Channel, known: int | None) -> Iterator[tuple[int, Fit | None]]:
+        """The fit to the first rank of each cluster of the channel that has a free place, most ranks first."""
+        members, clusters = self.sequences[channel], self.clusters[channel]
+        free = [index for index, cluster in enumerate(clusters) if self._has_place(channel, cluster, rank)]
+        for index in sorted(free, key=lambda index: -len(clusters[index]))[:_MOST_TRIED]:
+            first = next(iter(clusters[index]))
             expected = None if known is None else known - self.offset[first]
-            out.append((index, fit(members[first], members[rank], expected, comparable=self.comparable)))
-        return out
+            yield index, fit(members[first], members[rank], expected, comparable=self.comparable)
+
+    def _has_place(self, channel: Channel, cluster: dict[int, int], rank: int) -> bool:
+        """Whether one more rank fits into the size of the group, as far as that is known."""
+        members = self.sequences[channel]
+        sizes = [size for member in (rank, *cluster) if (size := members[member].size) is not None]
+        return not sizes or len(cluster) < max(sizes)
 
     def _join(self, rank: int, channel: Channel, known: int | None) -> None:
         clusters = self.clusters[channel]
-        fits = self._fits(rank, channel, known) if known is not None else []
-        for index, found in fits:
-            if found is not None and found.credible:
-                first = next(iter(clusters[index]))
-                clusters[index][rank] = clusters[index][first] + found.shift
-                return
-        if clusters:
+        fits = self._fits(rank, channel, known) if known is not None else ()
+        credible = [(index, found) for index, found in fits if found is not None and found.credible]
+        if credible:
+            index, found = max(credible, key=lambda entry: (entry[1].common, -entry[1].residual_ns))
+            first = next(iter(clusters[index]))
+            clusters[index][rank] = clusters[index][first] + found.shift
+            return
+        if any(self._has_place(channel, cluster, rank) for cluster in clusters):
             self._complain(rank, channel)
         clusters.append({rank: 0})
 
@@ -267,49 +322,59 @@ class _Placing:
 
 
 def _groups(
-    placing: _Placing, sequences: dict[Channel, Members], ranks: Several[RankLog], world_size: int | None
-) -> tuple[tuple[MatchedGroup, ...], dict[int, int]]:
-    """The matched collectives of every cluster, and per rank how many its capture lacks at the beginning."""
+    placing: _Placing, ranks: Several[RankLog], world_size: int | None
+) -> tuple[tuple[MatchedGroup, ...], dict[int, int], list[str]]:
+    """The matched collectives of every cluster, per rank how many its capture lacks at the beginning, what is short."""
     groups: list[MatchedGroup] = []
     shift: dict[int, int] = {}
+    short: list[str] = []
     for channel, clusters in placing.clusters.items():
         for cluster in clusters:
             if len(cluster) < 2:
                 continue
-            own = {rank: sequences[channel][rank] for rank in cluster}
+            own = {rank: placing.sequences[channel][rank] for rank in sorted(cluster)}
             numbered = all(entry.number is not None for entry in own.values())
-            positions = {
-                rank: entry.number if entry.number is not None else np.arange(len(entry.rows)) + cluster[rank]
+            positions = [
+                entry.number if entry.number is not None else np.arange(len(entry.rows)) + cluster[rank]
                 for rank, entry in own.items()
-            }
-            rows = _common_rows(own, positions)
-            if not rows.shape[1]:
-                continue
-            if not numbered:
+            ]
+            found = _common_rows(own, positions)
+            if found and not numbered:
                 lowest = min(cluster.values())
                 shift.update({rank: max(shift.get(rank, 0), base - lowest) for rank, base in cluster.items()})
-            expected = _group_size(channel, ranks, own) or world_size or len(ranks)
-            members = np.array(list(cluster), dtype=np.int64)
+            sizes = [entry.size for entry in own.values() if entry.size is not None]
+            expected = max(sizes, default=None) or world_size or len(ranks)
             by: Literal["sequence", "order"] = "sequence" if numbered else "order"
-            groups.append(MatchedGroup(channel, by, members, rows, len(members) >= expected))
-    return tuple(groups), shift
+            groups += [MatchedGroup(channel, by, who, rows, len(who) >= expected) for who, rows in found]
+            without = [rank for rank in cluster if any(rank not in who for who, _ in found)]
+            if without:
+                most = max(len(entry.rows) for entry in own.values())
+                held = ", ".join(f"{len(own[rank].rows)} by {ranks[rank].name}" for rank in sorted(without)[:3])
+                short.append(f"Captures are short: of {most} collectives {held}. The others are matched without these.")
+    return tuple(groups), shift, short
 
 
-def _common_rows(own: Members, positions: dict[int, I64]) -> I64:
-    """``(m, n)`` rows of the collectives that all members have, under the same label."""
-    common = reduce(lambda a, b: np.intersect1d(a, b, assume_unique=True), positions.values())
-    at = {rank: np.searchsorted(positions[rank], common) for rank in own}
-    labels = np.stack([entry.label[at[rank]] for rank, entry in own.items()])
-    alike = (labels == labels[0]).all(axis=0)
-    return np.stack([entry.rows[at[rank][alike]] for rank, entry in own.items()])
+def _common_rows(own: Members, positions: Several[I64]) -> list[tuple[I64, I64]]:
+    """The collectives, under the same label, by the ranks that hold them: ``(m,)`` ranks and ``(m, n)`` rows.
 
-
-def _group_size(channel: Channel, ranks: Several[RankLog], own: Members) -> int | None:
-    """Members of the process group as its metadata says; ``None`` where it does not."""
-    sizes = []
-    for rank, entry in own.items():
-        log = ranks[rank].log
-        if channel.group and log is not None:
-            known = log.size[entry.rows]
-            sizes += np.unique(known[known > 0]).tolist()
-    return max(sizes, default=None)
+    Where captures start or end apart, some ranks share more collectives than all do: these are matched among them, too.
+    """
+    every = np.unique(np.concatenate(positions))
+    at = np.stack([np.searchsorted(own_positions, every) for own_positions in positions])
+    lengths = np.array([len(own_positions) for own_positions in positions])[:, None]
+    inside = np.minimum(at, lengths - 1)
+    holds = np.stack([p[i] == every for p, i in zip(positions, inside, strict=True)])
+    rows = np.stack([entry.rows[i] for entry, i in zip(own.values(), inside, strict=True)])
+    label = np.stack([entry.label[i] for entry, i in zip(own.values(), inside, strict=True)])
+    low = np.where(holds, label, np.iinfo(np.int64).max).min(axis=0)
+    alike = low == np.where(holds, label, -1).max(axis=0)
+    sets, which, counts = np.unique(holds, axis=1, return_inverse=True, return_counts=True)
+    of_all = int(holds.all(axis=0).sum())
+    members = np.array(list(own), dtype=np.int64)
+    out = []
+    for index in np.argsort(-counts, kind="stable")[:_MOST_SETS].tolist():
+        held = sets[:, index]
+        chosen = (which.ravel() == index) & alike
+        if held.sum() > 1 and chosen.any() and (held.all() or counts[index] > of_all):
+            out.append((members[held], rows[held][:, chosen]))
+    return out

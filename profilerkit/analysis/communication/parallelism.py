@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from profilerkit.analysis.communication.log import CollectiveLog, Mask
-from profilerkit.analysis.intervals import I64, Spans, intersect, union
+from profilerkit.analysis.intervals import I64, Spans, index_at, intersect, union
 from profilerkit.model.communication import Parallelism, ParallelName
 from profilerkit.trace.columns import Category, ProcessGroup, TraceColumns
 
@@ -72,7 +72,8 @@ def parallelism_of(
     """The dimensions that show; empty where nothing tells.
 
     A collective alone is no sign: all-gather with reduce-scatter are sharded data as well as sequence parallelism, and
-    all-to-all moves tokens to experts as well as embeddings. Point-to-point transfers are: only stages use them.
+    all-to-all moves tokens to experts as well as embeddings, and attention over a ring sends from rank to rank like
+    the stages of a pipeline.
 
     Args:
         columns: the trace.
@@ -107,8 +108,6 @@ def _dimension(
     name = min((name for name in names if sign.event.search(name)), key=len, default=None)
     if name is not None:
         return Parallelism(name=sign.name, size=_size(log, log.is_a(*sign.kinds)) if log else None, evidence=name)
-    if sign.name == "pipeline" and log is not None and log.is_a("send_recv").any():
-        return Parallelism(name=sign.name, size=None, evidence="point-to-point transfers")
     return None
 
 
@@ -159,7 +158,7 @@ def _micro_batches(log: CollectiveLog, group: ProcessGroup | None, rank: int | N
     if group is None or rank not in group.ranks or not len(window):
         return None
     receives = np.array([text.lower().startswith("recv") for text in log.names], dtype=np.bool_)[log.title]
-    step = np.searchsorted(window.start, log.start[receives], side="right") - 1
+    step = index_at(window, log.start[receives])
     per_step: I64 = np.bincount(step[step >= 0], minlength=len(window))
     count = int(np.median(per_step))
     between = rank not in (group.ranks[0], group.ranks[-1])

@@ -34,7 +34,7 @@ class Split:
 
 
 def collective_table(
-    log: CollectiveLog, judged: Mask, exposed: Spans | None, split: Split | None = None
+    log: CollectiveLog, judged: Mask, exposed: Spans, split: Split | None = None
 ) -> tuple[Collective, ...]:
     """The collectives in ``judged`` grouped by name, type and group size, most time first.
 
@@ -51,25 +51,27 @@ def collective_table(
     size = np.where(log.size >= 0, log.size, np.where(split.transfer >= 0, split.members, -1))
     keys = np.stack([log.title, log.dtype, size, log.kind], axis=1)[rows].astype(np.int64)
     found, which = np.unique(keys, axis=0, return_inverse=True)
-    groups = [rows[which.ravel() == index] for index in range(len(found))]
-    groups.sort(key=lambda own: -int((log.end - log.start)[own].sum()))
-    return tuple(_row(log, own, size, exposed, split) for own in groups[:MOST_ROWS])
+    which = which.ravel()
+    time = np.zeros(len(found), dtype=np.int64)
+    np.add.at(time, which, (log.end - log.start)[rows])
+    most = np.argsort(-time, kind="stable")[:MOST_ROWS].tolist()
+    return tuple(_row(log, rows[which == index], size, exposed, split) for index in most)
 
 
-def _row(log: CollectiveLog, rows: I64, size: I64, exposed: Spans | None, split: Split) -> Collective:
+def _row(log: CollectiveLog, rows: I64, size: I64, exposed: Spans, split: Split) -> Collective:
     first = int(rows[0])
     time = (log.end - log.start)[rows]
     kind, members = KINDS[log.kind[first]], int(size[first]) if size[first] >= 0 else None
     sized = (log.bytes[rows] >= 0).all()
     matched = split.wait[rows] >= 0
-    whole = matched.all()
+    whole = (split.transfer[rows] >= 0).all()
     algorithm, bus = _bandwidths(log, rows, kind, members, split)
     spans = union(log.start[rows], log.end[rows])
     return Collective(
         name=log.names[log.title[first]],
         count=len(rows),
         total_ns=int(time.sum()),
-        exposed_ns=intersect(exposed, spans).total_ns if exposed is not None else 0,
+        exposed_ns=intersect(exposed, spans).total_ns,
         bytes=int(log.bytes[rows].sum()) if sized else None,
         bytes_source=("measured" if log.measured[rows].all() else "derived") if sized else None,
         dtype=log.names[log.dtype[first]] if log.dtype[first] >= 0 else None,
@@ -80,6 +82,7 @@ def _row(log: CollectiveLog, rows: I64, size: I64, exposed: Spans | None, split:
         transfer_ns=int(time.sum() - split.wait[rows].sum()) if whole else None,
         algorithm_bytes_per_s=algorithm,
         bus_bytes_per_s=bus,
+        bandwidth_is_bound=algorithm is not None and not (split.transfer[rows] > 0).any(),
     )
 
 

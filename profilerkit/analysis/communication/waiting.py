@@ -9,7 +9,7 @@ import numpy.typing as npt
 from profilerkit.analysis.communication.log import CollectiveLog
 from profilerkit.analysis.communication.matching import MatchedGroup, Matching
 from profilerkit.analysis.communication.table import Split
-from profilerkit.analysis.intervals import I64, Spans
+from profilerkit.analysis.intervals import I64, Spans, index_at
 
 Mask = npt.NDArray[np.bool_]
 
@@ -77,9 +77,8 @@ def _arrivals(
         to_common = matching.to_common_ns[rank]
         if len(window) and len(own) and to_common is not None:
             at = arrived[own] - to_common
-            found = np.searchsorted(window.start, at, side="right") - 1
-            inside = (found >= 0) & (at < window.end[np.maximum(found, 0)])
-            step[own[inside]] = numbers[found[inside]]
+            found = index_at(window, at)
+            step[own[found >= 0]] = numbers[found[found >= 0]]
     return Arrivals(
         members=group.members,
         rows=group.rows,
@@ -167,5 +166,5 @@ def ledger_of(arrivals: Sequence[Arrivals], count: int) -> Ledger:
         owners.append(owner)
         amounts.append(amount)
         positions.append(at)
-    joined = (np.concatenate(parts).astype(np.int64) for parts in (owners, amounts, positions))
-    return Ledger(last, of, caused, waited, crowd, *joined, own)
+    owner, amount, at = (np.concatenate(parts).astype(np.int64) for parts in (owners, amounts, positions))
+    return Ledger(last, of, caused, waited, crowd, owner, amount, at, own)

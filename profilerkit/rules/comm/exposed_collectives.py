@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from profilerkit.analysis.communication.relabel import LATENCY_FLOOR_NS
 from profilerkit.analysis.facts import CommFacts, Facts
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.finding import Evidence, Fix
@@ -51,7 +52,8 @@ class ExposedCollectives(Rule):
     Threshold: 5 % of the step (TraceLens warns at 5 %, torch-tb-profiler at 10 %).
     Fix: By kind: larger buckets when messages are small, overlap when nothing is hidden, else fewer bytes.
     Saving: Bound: the exposed share. Expected: what could be hidden, min(exposed, compute that runs alone); of small
-        messages what one message in place of all would save, exposed × (1 - 1 / messages per step).
+        messages what one message in place of all would save, latency × (1 - 1 / messages per step). The latency is
+        measured where the ranks were matched; from one rank it is at most 44 µs a message (R38), the rest is waiting.
     Traps: From one rank, transfer and waiting for a late rank look the same. Communication that is hidden costs
         nothing here. Tensor-parallel collectives are on the data path and cannot be hidden.
     Confidence: High with every rank's trace, medium where transfer and waiting could not be told apart.
@@ -82,7 +84,7 @@ class ExposedCollectives(Rule):
         undivided = _undivided(facts)
         detail = self._kind(facts, comm)
         if detail == "latency":
-            expected = share * (1.0 - 1.0 / max(comm.per_step, 1.0))
+            expected = _latency(facts, comm) * (1.0 - 1.0 / max(comm.per_step, 1.0))
             reason = "in collectives so small and few that none can be saved"
         else:
             expected = min(share, comm.alone_compute_ns / step)
@@ -105,13 +107,19 @@ class ExposedCollectives(Rule):
         return Fired((finding,))
 
     def _kind(self, facts: Facts, comm: CommFacts) -> str:
-        if facts.share("comm.lat") > facts.share("comm.bw", "comm.other"):
-            return "latency"
-        if comm.small_ratio is not None and comm.small_ratio >= self.small_ratio:
+        rest = facts.share(*_TRANSFER) - _latency(facts, comm)
+        small = comm.small_ratio is not None and comm.small_ratio >= self.small_ratio
+        if (small or facts.share("comm.lat")) and _latency(facts, comm) > rest:
             return "latency"
         if comm.small_ratio is None or comm.overlap_ratio < self.overlap_ratio:
             return "no-overlap"
         return "bandwidth"
+
+
+def _latency(facts: Facts, comm: CommFacts) -> float:
+    """Share of the step that exposed messages take however small they are."""
+    floor = comm.per_step * LATENCY_FLOOR_NS / (facts.mean_step_ns or 1.0)
+    return facts.share("comm.lat") + min(facts.share("comm.other"), floor)
 
 
 def _undivided(facts: Facts) -> str:

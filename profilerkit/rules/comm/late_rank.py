@@ -78,8 +78,8 @@ class LateRank(Rule):
     Evidence: Each collective of all ranks, matched by process group and number or by order, divided at the arrival of
         the last rank; the waiting is booked on that rank.
     Threshold: Exposed waiting of the median other rank is 5 % of the step, and the late rank causes 60 % of all
-        waiting, in most steps, with a probability below 2 % of being an accident; in too few steps to exclude that, exposed
-        waiting of two thirds of every step.
+        waiting, in most steps, with a probability below 2 % of being an accident; in too few steps to exclude that,
+        exposed waiting of two thirds of the step.
     Fix: By what the late rank does longer than the others before they wait for it, if that explains 60 % of the
         waiting; without such a cause a trace of that rank with stacks.
     Saving: Bound: the waiting of the median other rank. Expected: that less the jitter that would be left.
@@ -116,12 +116,12 @@ class LateRank(Rule):
                     bound=known.bound if known else None,
                     title=f"The other ranks wait {format_ns(waited * (facts.mean_step_ns or 0.0))} of every step "
                     f"for {_named(found)}",
-                    why=_why(late),
-                    evidence=_evidence(facts, found, late),
+                    why=" ".join(_why(one) for one in found.late),
+                    evidence=_evidence(facts, found),
                     at_most="medium" if facts.missing_ranks or known is None or late.few_steps else "high",
                     detail=(known.detail or (late.cause or "").rpartition(".")[2]) if known else "",
                     saving=saving(facts, expected, waited),
-                    fix=Fix(text=known.fix) if known else None,
+                    fix=_fix(found),
                     confirm="Record again: the waiting caused by this rank must fall."
                     if known
                     else f"Record {_one(late)} with Python stacks: with_stack=True names what it does longer.",
@@ -153,6 +153,16 @@ def _remedy(cause: str | None) -> _Remedy | None:
     return next((row for row in _REMEDIES if cause is not None and cause.startswith(row.part)), None)
 
 
+def _fix(found: Communication) -> Fix | None:
+    """What helps against the known causes; which rank each is for, where several are late."""
+    fixes = [(late, known.fix) for late in found.late if (known := _remedy(late.cause)) is not None]
+    if not fixes:
+        return None
+    if len(found.late) == 1 or len({fix for _, fix in fixes}) == 1 == len(found.late) - len(fixes) + 1:
+        return Fix(text=fixes[0][1])
+    return Fix(text=" ".join(f"{_one(late).capitalize()}: {fix}" for late, fix in fixes))
+
+
 def _one(late: Late) -> str:
     return late.origin if late.rank is None else f"rank {late.rank}"
 
@@ -173,12 +183,12 @@ def _why(late: Late) -> str:
     return f"{text} Before, it spends {format_ns(late.cause_ns)} a step more than the others on: {part.lower()}{left}."
 
 
-def _evidence(facts: Facts, found: Communication, late: Late) -> tuple[Evidence, ...]:
+def _evidence(facts: Facts, found: Communication) -> tuple[Evidence, ...]:
     origin = (
         f"{found.matched} collectives matched by {'process group and number' if found.by == 'sequence' else 'order'}"
     )
 
-    def derived(label: str, value: float | None, unit: str, n: int | None = None) -> Evidence:
+    def derived(late: Late, label: str, value: float | None, unit: str, n: int | None = None) -> Evidence:
         return Evidence(
             label=label,
             value=value,
@@ -190,15 +200,17 @@ def _evidence(facts: Facts, found: Communication, late: Late) -> tuple[Evidence,
             steps=judged_steps(facts),
         )
 
-    rows = [
-        derived("Exposed waiting of the median other rank, share of the step", facts.waiting_share, "ratio"),
-        derived("Waiting caused, share of all", late.share, "ratio", late.of),
-        derived("Collectives in which it arrived last", late.last, "count", late.of),
-    ]
-    if late.cause is not None:
-        rows.append(derived(f"Longer than on the others: {PARTS[late.cause][1].lower()}", late.cause_ns, "ns"))
-    if late.coverage is not None:
-        rows.append(derived("Waiting explained by that" if late.cause else "Waiting explained", late.coverage, "ratio"))
+    first = found.late[0]
+    rows = [derived(first, "Exposed waiting of the median other rank, share of the step", facts.waiting_share, "ratio")]
+    for late in found.late:
+        rows.append(derived(late, "Waiting caused, share of all", late.share, "ratio", late.of))
+        rows.append(derived(late, "Collectives in which it arrived last", late.last, "count", late.of))
+        if late.cause is not None:
+            longer = f"Longer than on the others: {PARTS[late.cause][1].lower()}"
+            rows.append(derived(late, longer, late.cause_ns, "ns"))
+        if late.coverage is not None:
+            explained = "Waiting explained by that" if late.cause else "Waiting explained"
+            rows.append(derived(late, explained, late.coverage, "ratio"))
     if found.residual_ns is not None:
-        rows.append(derived("Ends of one collective apart, median", found.residual_ns, "ns", found.matched))
+        rows.append(derived(first, "Ends of one collective apart, median", found.residual_ns, "ns", found.matched))
     return tuple(rows)

@@ -1,4 +1,5 @@
 import doctest
+import time
 
 import numpy as np
 import pytest
@@ -6,12 +7,19 @@ import pytest
 from profilerkit.analysis.communication import volume
 from profilerkit.analysis.communication.log import KINDS, Channel, collective_log
 from profilerkit.analysis.communication.registry import built_in, with_patterns
+from profilerkit.analysis.communication.table import collective_table
 from profilerkit.analysis.communication.volume import bus_factor, payload_bytes
+<<<<<<< HEAD
 from profilerkit.analysis.costs.arguments import arguments
+=======
+from profilerkit.analysis.intervals import EMPTY
+from profilerkit.analysis.ranks import compare
+>>>>>>> mendranks
 from profilerkit.trace.columns import CollectiveArgs, Wanted
 from profilerkit.trace.links import launch_of
 from profilerkit.trace.readers import read_trace
-from tests.analysis.communication.jobs import ALL_TO_ALL
+from tests.analysis.communication.jobs import ALL_TO_ALL, job
+from tests.analysis.communication.test_waiting import ranks_of
 from tests.recipes import ALL_REDUCE, Trace, training
 
 GENERIC = "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)"
@@ -82,7 +90,9 @@ def test_without_any_witness_the_name_decides(tmp_path):
     trace = Trace()
     trace.collective(10, 40, name=ALL_TO_ALL)
     trace.collective(50, 60, name=GENERIC)
-    assert kinds_of(log_of(trace, tmp_path)) == ["send_recv", "unknown"]
+    trace.collective(70, 80, name="hcom_send__1")
+    # NCCL runs all-to-all with the kernel of point-to-point transfers.
+    assert kinds_of(log_of(trace, tmp_path)) == ["unknown", "unknown", "send_recv"]
 
 
 def test_the_users_patterns_make_a_kernel_a_collective(tmp_path):
@@ -137,6 +147,42 @@ def test_shapes_that_make_no_sense_are_no_bytes(dims):
 def test_a_tensor_larger_than_any_memory_counts_as_the_largest():
     args = CollectiveArgs(row=0, name="allreduce", in_elements=1 << 70, out_elements=1, dtype="Float")
     assert payload_bytes(args) == 1 << 50
+
+
+def test_what_an_all_gather_is_said_to_gather_is_no_more_than_any_memory(tmp_path):
+    trace = Trace()
+    gathers = {"Collective name": "_allgather_base", "Group size": 1_000_000, "External id": 5}
+    trace.event(
+        "record_param_comms",
+        "cpu_op",
+        100,
+        110,
+        **{"External id": 5, "Input Dims": [[1 << 48]], "Input type": ["float"]},
+    )
+    trace.collective(150, 190, name=GENERIC, **gathers)
+    assert log_of(trace, tmp_path).bytes.tolist() == [1 << 50]
+
+
+@pytest.mark.parametrize("key", ["Seq", "Group size", "In msg nelems", "Out msg nelems"])
+@pytest.mark.parametrize("value", [-(10**30), 10**30, 1 << 63, -5, 1e300, "x", None, [1]])
+def test_numbers_that_make_no_sense_harm_nobody(key, value):
+    traces = job(2, 6, group=lambda _: "0", numbered=True)
+    hostile = [trace.changed(lambda event: {**event, "args": {**event["args"], key: value}}) for trace in traces]
+    assert compare(ranks_of(hostile), 2).communication.of <= 6
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_a_stream_or_a_name_for_each_collective_takes_no_longer(streams, tmp_path):
+    trace = Trace()
+    for index in range(6_000):
+        name = ALL_REDUCE if streams else f"hcom_allReduce__{index}"
+        trace.collective(100 + 10 * index, 105 + 10 * index, name=name, stream=20 + index * streams)
+    columns = read_trace(trace.write(tmp_path / "trace.json"), wanted=Wanted.EVERYTHING)
+    communicates = np.ones(len(columns.strings), dtype=np.bool_)
+    began = time.process_time()
+    log = collective_log(columns, communicates, launch_of(columns), built_in(), device=columns.device >= 0)
+    collective_table(log, np.ones(len(log), dtype=np.bool_), EMPTY)
+    assert time.process_time() - began < 0.6
 
 
 def test_transfers_of_gloo_stand_for_themselves_and_not_for_the_operators_that_start_them(tmp_path):

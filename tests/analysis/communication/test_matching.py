@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from profilerkit.analysis.communication.matching import RankLog, match_ranks
 from tests.analysis.communication.jobs import ALL_TO_ALL, job, late
+from tests.recipes import host_training
 
 
 def logs_of(traces, bases=None):
@@ -42,7 +43,8 @@ def test_captures_that_start_apart_are_aligned_by_the_ends(missing):
     found = matched(job(4, 10, python=jittery(2), missing=missing))
     assert found.shift == missing
     assert (found.matched, found.of) == (10 - max(missing), 10)
-    assert found.residual_ns[1:] == (0, 0, 0)
+    assert found.residual_ns.count(None) == 1  # the longest capture is what the others are compared with
+    assert found.residual_ns.count(0) == 3
     (group,) = found.groups
     for rank, rows in zip(group.members, group.rows, strict=True):
         assert rows[0] == max(missing) - missing[rank]
@@ -116,8 +118,19 @@ def test_two_collectives_prove_no_alignment():
 
 
 def test_point_to_point_transfers_have_no_common_end_and_stay_out():
-    found = matched(job(2, 8, elements=None, name=ALL_TO_ALL))
+    sent = [trace.changed(as_transfer) for trace in job(2, 8, name=ALL_TO_ALL)]
+    found = matched(sent)
     assert (found.groups, found.of) == ((), 0)
+
+
+def as_transfer(event):
+    if "Collective name" in event["args"]:
+        event["args"]["Collective name"] = "send"
+    return event
+
+
+def test_what_may_be_all_to_all_is_matched():
+    assert matched(job(2, 8, elements=None, name=ALL_TO_ALL)).matched == 8
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -197,4 +210,115 @@ def test_whatever_is_missing_and_however_clocks_differ_the_same_collectives_are_
     lacking = np.array(missing)
     assert found.matched == 14 - lacking.max()
     assert (group.rows[:, 0] == lacking.max() - lacking).all()
-    assert found.offset_ns[1:] == (clock[0] * 1_000, clock[1] * 1_000)
+    assert [ahead - found.offset_ns[0] for ahead in found.offset_ns] == [0, clock[0] * 1_000, clock[1] * 1_000]
+
+
+def pairs(rank):
+    return (0, 1) if rank < 2 else (2, 3)
+
+
+def test_two_groups_that_the_metadata_says_are_pairs_are_never_taken_for_one():
+    behind = {"python": lambda rank, *_: 1_000 * (rank > 1), "leave": lambda rank, *_: 1_000 * (rank < 2)}
+    found = matched(job(4, 12, members=pairs, period=3_000, **behind))
+    assert sorted(tuple(group.members) for group in found.groups) == [(0, 1), (2, 3)]
+    assert all(group.whole for group in found.groups)
+
+
+def test_without_names_ends_a_tenth_of_a_millisecond_apart_are_no_group_and_with_a_name_they_are():
+    apart = jittery(14, 1_000)
+    assert matched(job(2, 12, leave=apart, elements=None)).groups == ()
+    assert matched(job(2, 12, leave=apart, group=lambda _: "dp", numbered=True)).matched == 12
+
+
+def test_many_groups_without_names_find_their_partners():
+    found = matched(
+        job(24, 5, members=lambda rank: (rank % 12, rank % 12 + 12), elements=None, python=by_pair), world_size=24
+    )
+    assert sorted(tuple(group.members) for group in found.groups) == [(first, first + 12) for first in range(12)]
+    assert (found.matched, found.of) == (60, 60)
+
+
+def by_pair(rank, step, _):
+    return int(np.random.default_rng([rank % 12, step]).integers(0, 50_000))
+
+
+def cut(trace, first, last):
+    """The collectives from ``first`` to before ``last``."""
+    count = [-1]
+
+    def change(event):
+        if "Seq" not in event["args"]:
+            return event
+        count[0] += 1
+        return event if first <= count[0] < last else []
+
+    return trace.changed(change)
+
+
+def test_one_short_capture_leaves_the_others_matched_and_is_named():
+    traces = job(4, 12, python=late(2, 800), group=lambda _: "0", numbered=True)
+    found = matched([*traces[:3], cut(traces[3], 0, 3)])
+    assert sorted((tuple(group.members), group.rows.shape[1], group.whole) for group in found.groups) == [
+        ((0, 1, 2), 9, False),
+        ((0, 1, 2, 3), 3, True),
+    ]
+    assert (found.matched, found.of) == (12, 12)
+    (problem,) = found.problems
+    assert "3 by rank 3" in problem
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_captures_that_share_nothing_are_matched_with_the_one_that_overlaps_both(numbered):
+    traces = job(3, 12, python=jittery(15), group=lambda _: "0", numbered=True)
+    traces = [cut(traces[0], 0, 5), cut(traces[1], 7, 12), traces[2]]
+    if not numbered:
+        traces = [trace.changed(without_number) for trace in traces]
+    found = matched(traces)
+    assert sorted((tuple(group.members), group.rows.shape[1]) for group in found.groups) == [((0, 2), 5), ((1, 2), 5)]
+    assert (found.matched, found.of) == (10, 12)
+
+
+def without_number(event):
+    event["args"].pop("Seq", None)
+    return event
+
+
+def test_a_capture_that_lacks_one_of_many_costs_that_one_alone():
+    traces = job(3, 12, python=jittery(16), group=lambda _: "0", missing=(0, 1, 0))
+    found = matched(traces)
+    assert (found.matched, found.of, found.problems) == (11, 12, ())
+
+
+def test_equal_steps_on_clocks_that_are_not_comparable_are_matched_by_most_in_common_and_that_is_said():
+    traces = job(3, 12, python=late(2, 800), period=3_000, missing=(0, 2, 0), clock=(0, 777_777, 0))
+    found = matched(traces)
+    assert found.matched == 10
+    assert max(found.shift) <= 2
+    assert any("moved by whole steps" in problem for problem in found.problems)
+
+
+def test_equal_steps_on_clocks_that_tell_the_time_of_day_are_matched_by_them():
+    day = 1_700_000_000_000_000
+    found = matched(job(2, 12, python=late(1, 500), missing=(0, 2), start=day))
+    assert (found.shift, found.matched, found.problems) == ((0, 2), 10, ())
+
+
+def test_there_are_never_more_matched_than_there_could_be():
+    traces = job(6, 8, members=lambda rank: (rank // 2 * 2, rank // 2 * 2 + 1), python=by_pair, elements=None)
+    found = matched(traces)
+    assert found.matched <= found.of
+
+
+def test_transfers_of_gloo_are_the_default_group_and_may_end_half_a_millisecond_apart():
+    rng = np.random.default_rng(17)
+    traces = [
+        host_training(12, compute=3_000, comm=1_000, python=0, rank=rank, world_size=2).changed(
+            lambda event: (
+                {**event, "dur": event["dur"] + int(rng.integers(0, 1_000))}
+                if event["name"].startswith("gloo")
+                else event
+            )
+        )
+        for rank in range(2)
+    ]
+    assert matched(traces).matched >= 6

@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
 
+from profilerkit.analysis.communication.parallelism import _micro_batches
+from profilerkit.analysis.intervals import Spans
 from profilerkit.analysis.ranks import compare
 from tests.analysis.communication.test_waiting import ranks_of
 from tests.recipes import Trace, training
@@ -55,7 +57,7 @@ def test_ddp_alone_divides_the_whole_job():
 
 
 def test_operators_of_megatron_are_tensor_parallel_in_the_group_of_their_collectives():
-    trace = training(6, rank=0, world_size=8, comm=100)
+    trace = training(6, rank=0, comm=100)
     trace.op(1_100, 1_200, name="_ReduceFromModelParallelRegion")
     trace.op(1_100, 1_200, name="autograd::engine::evaluate_function: _ReduceFromModelParallelRegionBackward")
     assert found(trace) == [("tensor", 2, "_ReduceFromModelParallelRegion")]
@@ -102,10 +104,18 @@ def test_a_pipeline_is_told_with_its_bubble_and_what_its_schedule_leaves(rank):
     assert entry.bubble_share == pytest.approx(0.08 if rank == 1 else 0.04)
 
 
-def test_stages_without_a_named_group_are_seen_by_their_transfers_and_nothing_more_is_claimed():
-    (entry,) = pipeline(0, named=False).facts().parallelism
-    assert (entry.name, entry.size, entry.micro_batches, entry.schedule_share) == ("pipeline", None, None, None)
-    assert entry.evidence == "point-to-point transfers"
+def test_transfers_from_rank_to_rank_alone_are_no_pipeline():
+    assert pipeline(0, named=False).facts().parallelism == ()
+
+
+def test_receives_after_the_judged_steps_are_no_micro_batches():
+    trace = pipeline(0)
+    after = 1_000 + 8 * 1_000
+    for index in range(400):
+        trace.collective(after + 10 * index, after + 10 * index + 5, elements=8, **{"Collective name": "recv"})
+    log, window = trace.facts().collectives, trace.facts().window
+    group = trace.facts().meta.groups[0]
+    assert _micro_batches(log, group, 0, Spans(window.start[-1:], window.end[-1:])) == 4
 
 
 def test_waiting_between_stages_is_not_booked_on_anybody():

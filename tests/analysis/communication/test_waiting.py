@@ -104,6 +104,36 @@ def test_what_collectives_take_beyond_the_median_of_their_like_is_surplus():
     assert comm.surplus_ratio == pytest.approx(2_000 / (8 * 300 + 2_000), rel=0.01)
 
 
+def test_of_a_group_that_was_partly_recorded_nothing_is_called_transfer_and_bandwidth_is_a_bound():
+    found = compared(job(4, 10, python=late(3, 900), transfer=300, group=lambda _: "0")[:2], world_size=4)
+    (row,) = found.ranks[0].trace.comm.table
+    assert (row.matched, row.wait_ns, row.transfer_ns, row.bandwidth_is_bound) == (8, None, None, True)
+    assert (found.communication.transfer_ns, found.late) == (None, ())
+    (whole,) = compared(job(4, 10, python=late(3, 900), group=lambda _: "0")).ranks[0].trace.comm.table
+    assert not whole.bandwidth_is_bound
+
+
+def test_a_group_without_a_name_that_lacks_ranks_of_the_job_makes_nobody_late():
+    traces = job(4, 12, python=late(2, 900), elements=None)
+    assert compared(traces).late == (2,)
+    assert compared(traces[:3], world_size=4).late == ()
+    named = job(4, 12, python=late(2, 900), group=lambda _: "0")
+    assert compared(named[:3], world_size=4).late == (2,)
+
+
+def test_one_short_capture_hides_no_late_rank():
+    traces = job(4, 12, python=late(2, 900), group=lambda _: "0", numbered=True)
+    count = [0]
+
+    def cut(event):
+        if "Seq" not in event["args"]:
+            return event
+        count[0] += 1
+        return event if count[0] <= 3 else []
+
+    assert compared([*traces[:3], traces[3].changed(cut)]).late == (2,)
+
+
 def test_the_ledger_books_the_waiting_on_the_last_rank():
     found = compared(job(3, 10, python=late(1, 700)))
     assert found.ledger.last.tolist() == [0, 8, 0]  # the first and the last of 10 steps are not judged
@@ -333,7 +363,8 @@ def test_waiting_that_nothing_explains_is_unattributed():
 
 def test_the_late_rank_is_found_whatever_captures_miss_and_however_clocks_differ():
     plain = compared(job(4, 12, python=late(2, 900)))
-    moved = compared(job(4, 12, python=late(2, 900), missing=(0, 1, 2, 0), clock=(0, -40, 300, 7)))
+    clocks = {"clock": (0, -40, 300, 7), "base_time_ns": [1_700_000_000_000_000_000] * 4}
+    moved = compared(job(4, 12, python=late(2, 900), missing=(0, 1, 2, 0), **clocks))
     assert plain.late == moved.late == (2,)
     assert moved.communication.late[0].cause == plain.communication.late[0].cause == "over.python"
     assert moved.communication.most_shift == 2
@@ -348,9 +379,16 @@ def test_a_late_rank_in_a_pair_of_its_own_group_is_late_for_that_pair():
 
 
 def test_transfers_between_two_ranks_claim_no_waiting():
-    found = compared(job(2, 10, python=late(1, 900), elements=None, name=ALL_TO_ALL))
+    sent = [trace.changed(as_transfer) for trace in job(2, 10, python=late(1, 900), name=ALL_TO_ALL)]
+    found = compared(sent)
     assert (found.late, found.communication.matched) == ((), 0)
     assert per_step(found.ranks[0])["comm.other"] == pytest.approx(1_100 * US, rel=0.01)
+
+
+def as_transfer(event):
+    if "Collective name" in event["args"]:
+        event["args"]["Collective name"] = "recv"
+    return event
 
 
 def test_ranks_that_do_not_match_claim_no_waiting():
