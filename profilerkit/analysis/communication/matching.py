@@ -93,7 +93,7 @@ class Matching:
 def match_ranks(ranks: Several[RankLog], world_size: int | None = None) -> Matching:
     """Match the collectives of several ranks of one job.
 
-    Point-to-point transfers stay out, except those of a group of two that numbers them: a send meets its receive.
+    Point-to-point transfers stay out, except those of a named group of two: a send meets its receive.
 
     A rank joins those already placed through the channel that fits best; its other channels must then agree with the
     clock offset found there. What does not fit is left unmatched and named.
@@ -201,8 +201,8 @@ def _sequences(ranks: Several[RankLog], delta: Several[int]) -> dict[Channel, Me
 
 
 def _of_a_pair(log: CollectiveLog, rows: I64) -> I64:
-    """The transfers of a group of two that numbers them: a send and its receive meet; else none of the rows."""
-    return rows if (log.size[rows] == 2).all() and (log.sequence[rows] >= 0).all() else rows[:0]
+    """The transfers of a group of two: a send and its receive meet; else none of the rows."""
+    return rows if (log.size[rows] == 2).all() else rows[:0]
 
 
 def _sequence(log: CollectiveLog, rows: I64, label: I64, delta: int) -> Sequence:
