@@ -81,6 +81,7 @@ def compare(ranks: Sequence[RankFacts], world_size: int | None) -> Job:
         with_trace(rank, _divided(rank.trace, split, floor_ns)) if rank.trace and split else rank
         for rank, split in zip(ranks, splits, strict=True)
     )
+    arrivals = tuple(entry for entry in arrivals if not entry.between)
     ledger = ledger_of(arrivals, len(ranks))
     found = late_ranks(ledger_of([entry for entry in arrivals if entry.certain], len(ranks)))
     suspects = found.ranks or _suspect(ledger)

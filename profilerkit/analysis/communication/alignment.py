@@ -104,6 +104,8 @@ def _fit_by_order(first: Sequence, other: Sequence, offset_ns: int | None, *, co
     best = min(found.residual_ns for found in fits)
     close = [found for found in fits if found.residual_ns <= TIE_RATIO * best + TIE_NS]
     if offset_ns is None and comparable:
+        # Of equal steps, few in common fit better by chance than all of them: clocks that agree need no other reason.
+        close = [found for found in fits if found.credible and abs(found.offset_ns) <= MOST_RESIDUAL_NS] or close
         return min(close, key=lambda found: (abs(found.offset_ns), found.residual_ns))
     if offset_ns is None:
         likeliest = min(close, key=lambda found: (-found.common, abs(found.shift), found.residual_ns))

@@ -54,6 +54,7 @@ class MatchedGroup:
         members: ``(m,)`` int64 positions of the ranks.
         rows: ``(m, n)`` int64 rows of their logs.
         whole: whether these are all members of the group; else somebody who was not recorded may be the last.
+        between: whether these are transfers from one to the other, as between two stages of a pipeline.
     """
 
     channel: Channel
@@ -61,6 +62,7 @@ class MatchedGroup:
     members: I64
     rows: I64
     whole: bool
+    between: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,9 @@ class Matching:
 
 
 def match_ranks(ranks: Several[RankLog], world_size: int | None = None) -> Matching:
-    """Match the collectives of several ranks of one job. Point-to-point transfers have no common end and stay out.
+    """Match the collectives of several ranks of one job.
+
+    Point-to-point transfers stay out, except those of a named group of two: a send meets its receive.
 
     A rank joins those already placed through the channel that fits best; its other channels must then agree with the
     clock offset found there. What does not fit is left unmatched and named.
@@ -186,12 +190,19 @@ def _sequences(ranks: Several[RankLog], delta: Several[int]) -> dict[Channel, Me
         joint = log.joint
         for index, channel in enumerate(log.channels):
             rows = np.flatnonzero(joint & (log.channel == index))
+            if not len(rows) and channel.group:
+                rows = _of_a_pair(log, np.flatnonzero(log.channel == index))
             if len(rows):
                 out.setdefault(channel, {})[rank] = _sequence(log, rows, label, delta[rank])
     for members in out.values():
         if any(own.number is None for own in members.values()):
             members.update({rank: _unnumbered(own) for rank, own in members.items()})
     return out
+
+
+def _of_a_pair(log: CollectiveLog, rows: I64) -> I64:
+    """The transfers of a group of two: a send and its receive meet; else none of the rows."""
+    return rows if (log.size[rows] == 2).all() else rows[:0]
 
 
 def _sequence(log: CollectiveLog, rows: I64, label: I64, delta: int) -> Sequence:
@@ -345,7 +356,9 @@ def _groups(
             sizes = [entry.size for entry in own.values() if entry.size is not None]
             expected = max(sizes, default=None) or world_size or len(ranks)
             by: Literal["sequence", "order"] = "sequence" if numbered else "order"
-            groups += [MatchedGroup(channel, by, who, rows, len(who) >= expected) for who, rows in found]
+            first, of_first = next((ranks[rank].log, entry.rows[0]) for rank, entry in own.items())
+            between = first is not None and not first.joint[of_first]
+            groups += [MatchedGroup(channel, by, who, rows, len(who) >= expected, between) for who, rows in found]
             without = [rank for rank in cluster if any(rank not in who for who, _ in found)]
             if without:
                 most = max(len(entry.rows) for entry in own.values())

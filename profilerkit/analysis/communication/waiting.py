@@ -27,6 +27,7 @@ class Arrivals:
         transfer: ``(n,)`` from then until the first member left.
         step: ``(n,)`` number of the judged step in which the last member arrived, -1 outside of all.
         whole: whether these are all members of the group.
+        between: whether these are transfers between two: who waits for the other stage waits for no late rank.
         certain: whether these are known to be one group: by its name, or because all ranks of the job are in it.
     """
 
@@ -39,6 +40,7 @@ class Arrivals:
     step: I64
     whole: bool
     certain: bool
+    between: bool = False
 
 
 def arrivals_of(
@@ -89,6 +91,7 @@ def _arrivals(
         step=step,
         whole=group.whole,
         certain=group.whole or bool(group.channel.group),
+        between=group.between,
     )
 
 

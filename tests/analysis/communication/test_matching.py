@@ -322,3 +322,11 @@ def test_transfers_of_gloo_are_the_default_group_and_may_end_half_a_millisecond_
         for rank in range(2)
     ]
     assert matched(traces).matched >= 6
+
+
+def test_clocks_that_agree_win_over_a_few_collectives_that_fit_better_by_chance():
+    # Equal steps: of the later half of one rank and the earlier of the other the ends agree by chance.
+    jitter = lambda rank, step, _: 300 * (rank * (step < 5) + (1 - rank) * (step >= 5)) + 20 * step  # noqa: E731
+    day = 1_700_000_000_000_000
+    found = matched(job(2, 10, leave=jitter, period=45_000, group=lambda _: "0", start=day))
+    assert (found.shift, found.matched) == ((0, 0), 10)

@@ -88,7 +88,7 @@ def pipeline(rank, *, micro=4, stages=4, named=True):
                 start + 5,
                 name="ncclDevKernel_SendRecv",
                 elements=8,
-                **{"Collective name": kind, "Process Group Name": "7"},
+                **{"Collective name": kind, "Process Group Name": "7", "Group size": stages},
             )
         busy = at + 1_000 * step + 10 * len(kinds)
         trace.kernel(busy, at + 1_000 * (step + 1))

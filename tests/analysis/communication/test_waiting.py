@@ -391,6 +391,23 @@ def as_transfer(event):
     return event
 
 
+def test_a_stage_waits_for_the_transfer_of_the_other_and_nobody_is_late():
+    """Transfers of a group of two: the receive that begins 900 µs before the send waits."""
+    traces = job(2, 12, python=late(0, 900), transfer=300, group=lambda _: "0to1", numbered=True, name=ALL_TO_ALL)
+    found = compared([trace.changed(as_transfer) for trace in traces])
+    assert found.communication.matched == 12
+    assert per_step(found.ranks[1])["comm.skew"] == pytest.approx(900 * US, rel=0.01)
+    assert (found.late, found.suspect, found.communication.waited_ns) == ((), None, 0)
+    larger = [trace.changed(as_transfer).changed(of_four) for trace in traces]
+    assert compared(larger).communication.matched == 0  # whose send meets whose receive is not known
+
+
+def of_four(event):
+    if "Group size" in event["args"]:
+        event["args"]["Group size"] = 4
+    return event
+
+
 def test_ranks_that_do_not_match_claim_no_waiting():
     table = np.random.default_rng(5).integers(0, 90_000, (4, 12))
     found = compared(job(2, 12, leave=lambda rank, step, _: int(table[rank, step])))
