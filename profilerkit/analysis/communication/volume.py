@@ -21,11 +21,7 @@ def payload_bytes(args: CollectiveArgs) -> int | None:
     """
     found = BY_NAME.get(args.dtype or "")
     elements = max(args.in_elements or 0, args.out_elements or 0)
-<<<<<<< HEAD
-    return min(found.bytes * elements, _MOST_BYTES) if found and elements else None
-=======
-    return min(size * elements, MOST_BYTES) if size and elements else None
->>>>>>> mendranks
+    return min(found.bytes * elements, MOST_BYTES) if found and elements else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,23 +54,7 @@ def _first_tensor(passed: Arguments | None) -> Shape | None:
     first = next((tensor for tensor in passed.tensors if tensor), None) if passed else None
     if first is None or first.type is None or not first.elements:
         return None
-<<<<<<< HEAD
     return Shape(first.type.name, first.elements * first.type.bytes)
-=======
-    if not (isinstance(sizes, list) and isinstance(names, list)):
-        return None
-    for size, name in zip(sizes, names, strict=False):
-        dtype = _C_TYPES.get(name) if isinstance(name, str) else None
-        if not dtype or not isinstance(size, list) or not size:
-            continue
-        count = _ELEMENT_BYTES[dtype]
-        for length in size:
-            if not isinstance(length, int) or not 0 <= length <= MOST_BYTES:
-                return None
-            count = min(count * length, MOST_BYTES)
-        return Shape(dtype, count) if count else None
-    return None
->>>>>>> mendranks
 
 
 def bus_factor(kind: str, group_size: int | None) -> float | None:
