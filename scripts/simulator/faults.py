@@ -157,9 +157,10 @@ def no_overlap(rng: random.Random, share: float) -> Job:
 
 
 def late_by_input(rng: random.Random, share: float) -> Job:
-    """One of four ranks waits for its data."""
+    """One of four ranks waits for its data in every step: its worker does not keep up."""
     job = averaging(rng, plain(rng, readback=True), ranks=(4,), hidden_ratio=0.15)
-    return replace(job, late=Late(rng.randrange(4), wait_us=added(job, share)))
+    job = replace(job, data=replace(job.data, workers=1), before=5)
+    return replace(job, late=Late(rng.randrange(4), produce_us=added(job, share) + device_ns(job) / US + 200.0))
 
 
 def late_by_clock(rng: random.Random, share: float) -> Job:

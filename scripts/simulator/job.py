@@ -58,9 +58,18 @@ class Host:
 
 @dataclass(frozen=True)
 class Data:
-    """The batch: how long the loader takes although it is ahead, and how it gets to the device."""
+    """The batch: how it is made, and how it gets to the device.
+
+    Attributes:
+        fetch_us: how long the loop takes to get a batch that is ready.
+        workers: worker processes; each makes one batch after the other, ``produce_us`` each.
+        prefetch: batches that each worker may be ahead.
+    """
 
     fetch_us: float = 90.0
+    workers: int = 4
+    prefetch: int = 2
+    produce_us: float = 0.0
     bytes: int = 131_072
     gb_per_s: float = 22.0
     pinned: bool = True
@@ -142,10 +151,10 @@ class Comm:
 
 @dataclass(frozen=True)
 class Late:
-    """One rank that is late: by waiting for data, or because its device is slower."""
+    """One rank that is late: its workers take longer for a batch, or its device is slower."""
 
     rank: int = -1
-    wait_us: float = 0.0
+    produce_us: float = 0.0
     slow_ratio: float = 1.0
 
 

@@ -4,7 +4,7 @@ from collections.abc import Generator, Sequence
 from contextlib import ExitStack, nullcontext
 from typing import Any
 
-from simulator.job import US, Job
+from simulator.job import US, Data, Job
 from simulator.kernels import Kernel
 from simulator.machine import BACKWARD, MAIN, Rank, Work
 from simulator.model import device_ns, layers_of, maker_of, optimizer_of
@@ -14,13 +14,31 @@ Program = Generator[Any, None, None]
 COMPUTE_STREAM, SIDE_STREAM, COPY_STREAM = 7, 13, 17
 _LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 #: How much longer a cold step is, in lengths of what its kernels take.
-_COLD_RATIO = 1.5
+_COLD_RATIO = 4.0
 _COMPILE_EVENTS = (
     "Torch-Compiled Region: 0/1",
     "entire_frame_compile (dynamo_timed)",
     "_compile.compile_inner (dynamo_timed)",
     "backend_compile (dynamo_timed)",
 )
+
+
+class Loader:
+    """Worker processes that make batches in turn, some ahead of the loop, as torch's ``DataLoader`` has it."""
+
+    def __init__(self, data: Data, produce_us: float) -> None:
+        self.taken: list[int] = []
+        self._free = [0] * data.workers
+        self._ahead = data.workers * data.prefetch
+        self._produce_us = produce_us
+
+    def ready(self, rank: Rank) -> int:
+        """When the next batch is there."""
+        number = len(self.taken)
+        worker = number % len(self._free)
+        asked = self.taken[number - self._ahead] if number >= self._ahead else 0
+        self._free[worker] = max(self._free[worker], asked) + rank.vary(self._produce_us * US, 0.05)
+        return self._free[worker]
 
 
 class Loop:
@@ -46,7 +64,7 @@ class Loop:
         self._waited: tuple[Work, ...] = ()
         late = job.late.rank == rank.index
         self._slow = job.late.slow_ratio if late else 1.0
-        self._wait_us = job.late.wait_us if late else 0.0
+        self._loader = Loader(job.data, job.late.produce_us if late else job.data.produce_us)
 
     def program(self) -> Program:
         """All steps, and the wait for the device with which a recording ends."""
@@ -253,8 +271,8 @@ class Loop:
         rank = self.rank
         with rank.event(_LOADER, "user_annotation"):
             rank.spend(rank.vary(self.job.data.fetch_us * US, 0.1), "input.wait")
-            if self._wait_us:
-                rank.spend(rank.vary(self._wait_us * US, 0.05), "input.wait")
+            rank.spend(self._loader.ready(rank) - rank.now, "input.wait")
+            self._loader.taken.append(rank.now)
 
     def _copy_batch(self) -> Program:
         rank, data = self.rank, self.job.data

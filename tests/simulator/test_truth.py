@@ -62,12 +62,27 @@ def test_a_pipeline_has_its_textbook_bubble(stages, batches):
 
 
 def test_others_wait_for_a_late_rank_as_long_as_it_is_late():
-    job = Job(4, comm=Comm("ddp", ranks=3, bytes=1 << 20), late=Late(2, wait_us=5_000.0))
+    plain = Job(4, before=6, data=Data(workers=1), comm=Comm("ddp", ranks=3, bytes=1 << 20))
+    job = replace(plain, late=Late(2, produce_us=25_000.0))
     ranks = simulate(job)
+    late_ns = step_ns(job, ranks[0]) - step_ns(plain, simulate(plain)[0])
+    assert late_ns > 5_000 * US
     for rank in ranks[:2]:
-        assert shares(job, rank)["comm.skew"] * step_ns(job, rank) == pytest.approx(5_000 * US, rel=0.1)
+        assert shares(job, rank)["comm.skew"] * step_ns(job, rank) == pytest.approx(late_ns, rel=0.1)
     assert shares(job, ranks[2]).get("comm.skew", 0.0) < 0.005
     assert shares(job, ranks[2])["input.wait"] > 0.2
+
+
+@pytest.mark.parametrize(("workers", "wait_ms"), [(1, 45), (2, 15), (3, 5), (4, 0)])
+def test_workers_share_the_making_of_batches(workers, wait_ms):
+    """A step of 15 ms and batches of 60 ms: w workers deliver one every 60 / w ms."""
+    python_us = 15_000 - device_ns(Job(1, model=SMALL)) / US
+    job = Job(
+        1, before=12, steps=13, model=SMALL, data=Data(workers=workers, produce_us=60_000.0),
+        host=Host(python_us=python_us, jitter_ratio=0.0),
+    )  # fmt: skip
+    (rank,) = simulate(job)
+    assert shares(job, rank)["input.wait"] * step_ns(job, rank) == pytest.approx(wait_ms * 1e6, abs=2.5e6)
 
 
 @pytest.mark.parametrize("index", range(3))
