@@ -5,39 +5,47 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rank_recordings.kinds import KINDS, WORLD_SIZE
 from rank_recordings.truth import document, read_truth
 
-#: Loops take turns, so that both ways to reduce gradients are recorded.
+#: Ways to reduce gradients: in DDP's backward pass, or by a call of one's own.
 LOOPS = ("ddp", "explicit")
+#: What a recording holds: traces of torch.profiler, and a run directory of profilerkit.
 SOURCES = ("trace", "run")
 _SECONDS = 180.0
 
 
-def record(kind: str, loop: str, directory: Path, seed: str) -> str:
-    """Why the recording in ``directory``, which is emptied first, is not what it should be; empty when it is."""
-    shutil.rmtree(directory, ignore_errors=True)
+def record(kind: str, loop: str, directory: Path, seed: str, sources: Sequence[str] = SOURCES) -> dict[str, str]:
+    """Record the sources anew; which of them are not what they should be, and why."""
+    for source in sources:
+        shutil.rmtree(directory / source, ignore_errors=True)
     for part in ("trace", "timers"):
-        (directory / part).mkdir(parents=True)
-    if failure := _train(kind, loop, directory, seed):
-        return failure
+        (directory / part).mkdir(parents=True, exist_ok=True)
+    (directory / "store").unlink(missing_ok=True)
+    if failure := _train(kind, loop, directory, seed, sources):
+        return dict.fromkeys(sources, failure)
     truth = document(KINDS[kind], loop, {source: read_truth(directory, source) for source in SOURCES})
     (directory / "truth.json").write_text(json.dumps({"kind": kind, **truth}, indent=1) + "\n", "utf-8")
-    return "; ".join(f"{source}: {why}" for source in SOURCES if (why := truth[source]["invalid"]))
+    return {source: why for source in sources if (why := truth[source]["invalid"])}
 
 
-def _train(kind: str, loop: str, directory: Path, seed: str) -> str:
+def _train(kind: str, loop: str, directory: Path, seed: str, sources: Sequence[str]) -> str:
     """Why one of the ranks failed; empty when they trained."""
-    command = [sys.executable, "-m", "rank_recordings.train", kind, loop, str(directory.resolve()), seed]
+    arguments = [kind, loop, str(directory.resolve()), seed, *sources]
     ranks = []
     for rank in range(WORLD_SIZE):
         with (directory / f"output.{rank}.txt").open("wb") as output:
-            # Sessions of their own, as torchrun gives them: Linux may share the cores out by session.
             ranks.append(
                 subprocess.Popen(
-                    command, env=_environment(rank), stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+                    [sys.executable, "-m", "rank_recordings.train", *arguments],
+                    env=_environment(rank),
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    # As torchrun does it: Linux may share the cores out by session.
+                    start_new_session=True,
                 )
             )
     try:

@@ -1,7 +1,7 @@
-"""One rank of a recorded run: ``-m rank_recordings.train KIND LOOP DIRECTORY SEED``, with RANK and WORLD_SIZE set.
+"""One rank of a recorded job: ``-m rank_recordings.train KIND LOOP DIRECTORY SEED SOURCE...``, started as by torchrun.
 
-Trains twice: under ``torch.profiler``, which leaves ``trace/rank<N>.json``, and under ``profilerkit.profile``, which
-leaves ``run/``. The marks of its own timers go to ``timers/<trace|run>.<rank>.json``.
+Trains once for each source: for ``trace`` under ``torch.profiler``, which leaves ``trace/rank<N>.json``; for ``run``
+under ``profilerkit.profile``, which leaves ``run/``. Its own timers go to ``timers/<source>.<rank>.json``.
 """
 
 import json
@@ -16,17 +16,16 @@ from time import perf_counter_ns
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, schedule
 from torch.utils.data import DataLoader, Dataset
 
 import profilerkit
 from rank_recordings.kinds import KINDS, LATE_RANK, Kind
 
-#: DDP rebuilds its buckets in the second step, and the first one under ``torch.profiler`` is slow.
-STEPS_BEFORE_TRACE = 4
-TRACED_STEPS = 30
-#: The window that profilerkit opens by default, and as many steps beside it.
-RUN_STEPS = 30
+#: Steps that count as truth, after those in which DDP rebuilds its buckets and torch.profiler warms up. A run directory
+#: has its window of 10 traced steps among them.
+WARMUP_STEPS, STEPS = 4, 30
 BATCH = 8
 WIDTH = 64
 #: A rank whose peer died does not wait for it half an hour, which is gloo's default.
@@ -41,14 +40,13 @@ def forward(batch: torch.Tensor, seconds: float) -> torch.Tensor:
 
 
 class Samples(Dataset[int]):
-    """Rows of the table, from the first on; the first one of each batch takes ``seconds`` to load."""
+    """Rows of the table for all steps; the first one of each batch takes ``seconds`` to load."""
 
-    def __init__(self, seconds: float, steps: int) -> None:
+    def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self.steps = steps
 
     def __len__(self) -> int:
-        return self.steps * BATCH
+        return (WARMUP_STEPS + STEPS) * BATCH
 
     def __getitem__(self, index: int) -> int:
         if index % BATCH == 0:
@@ -71,17 +69,20 @@ class Training:
         self.jitter_s = kind.jitter_ms / 1e3
         self.draw = random.Random(f"{seed} {rank}")
         # The gradient of a table has its size and costs next to nothing to compute.
-        self.model: torch.nn.Module = torch.nn.Embedding(kind.gradient_bytes // (4 * WIDTH), WIDTH)
+        table = torch.nn.Embedding(kind.gradient_bytes // (4 * WIDTH), WIDTH)
+        table.weight.register_post_accumulate_grad_hook(self.arrive)
         self.explicit = loop == "explicit"
-        if not self.explicit:
-            self.model = torch.nn.parallel.DistributedDataParallel(self.model)
+        # As a view, the gradient needs no copy between the hook and the reduction.
+        wrapped = None if self.explicit else DistributedDataParallel(table, gradient_as_bucket_view=True)
+        self.model: torch.nn.Module = wrapped or table
+        self.arrived = 0
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
         self.factor, self.product = torch.randn(256, 256), torch.empty(256, 256)
         self.marks: list[dict[str, int]] = []
 
-    def loader(self, steps: int) -> DataLoader[torch.Tensor]:
-        """The data of so many steps."""
-        return DataLoader(Samples(self.input_s, steps), batch_size=BATCH)
+    def loader(self) -> DataLoader[torch.Tensor]:
+        """The data of all steps."""
+        return DataLoader(Samples(self.input_s), batch_size=BATCH)
 
     def train(self, loader: Iterable[torch.Tensor], end_step: Callable[[], None]) -> None:
         """Train over ``loader``; the ranks leave each step's reduction of the gradients together."""
@@ -94,19 +95,20 @@ class Training:
             if self.jitter_s:
                 time.sleep(self.draw.uniform(0, self.jitter_s))
             loss = self.model(rows).square().mean()
-            # DDP reduces inside the backward pass, which is short here.
-            marks["arrived"] = perf_counter_ns()
             loss.backward()
             if self.explicit:
-                marks["arrived"] = perf_counter_ns()
                 for parameter in self.model.parameters():
                     dist.all_reduce(parameter.grad)
-            marks["left"] = perf_counter_ns()
+            marks |= {"arrived": self.arrived, "left": perf_counter_ns()}
             self.optimizer.step()
-            self.optimizer.zero_grad()
+            self.optimizer.zero_grad(set_to_none=False)
             end_step()
             start = marks["end"] = perf_counter_ns()
             self.marks.append(marks)
+
+    def arrive(self, _gradient: torch.Tensor) -> None:
+        """The gradient is there; what follows is its reduction."""
+        self.arrived = perf_counter_ns()
 
     def compute_more(self) -> None:
         """Matrix products until the time of the late rank is over: as long on a busy machine as on a quiet one."""
@@ -120,23 +122,24 @@ def record_trace(training: Training, directory: Path, rank: int) -> None:
     trace = directory / "trace" / f"rank{rank}.json"
     with profile(
         activities=[ProfilerActivity.CPU],
-        schedule=schedule(wait=STEPS_BEFORE_TRACE - 1, warmup=1, active=TRACED_STEPS),
+        schedule=schedule(wait=WARMUP_STEPS - 1, warmup=1, active=STEPS),
         on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(trace)),
     ) as profiler:
-        training.train(training.loader(STEPS_BEFORE_TRACE + TRACED_STEPS), profiler.step)
-    save(directory, "trace", rank, training.marks[STEPS_BEFORE_TRACE:])
+        training.train(training.loader(), profiler.step)
+    save(directory, "trace", rank, training)
 
 
 def record_run(training: Training, directory: Path, rank: int) -> None:
     """Train under ``profilerkit.profile``."""
     with profilerkit.profile(directory / "run", analyze=False) as recording:
-        training.train(recording.wrap(training.loader(RUN_STEPS)), lambda: None)
-    save(directory, "run", rank, training.marks)
+        training.train(recording.wrap(training.loader()), lambda: None)
+    save(directory, "run", rank, training)
 
 
-def save(directory: Path, name: str, rank: int, marks: list[dict[str, int]]) -> None:
+def save(directory: Path, source: str, rank: int, training: Training) -> None:
     """Write the marks of one loop."""
-    (directory / "timers" / f"{name}.{rank}.json").write_text(json.dumps(marks) + "\n", "utf-8")
+    marks = training.marks[WARMUP_STEPS:]
+    (directory / "timers" / f"{source}.{rank}.json").write_text(json.dumps(marks) + "\n", "utf-8")
 
 
 def main() -> None:
@@ -146,8 +149,9 @@ def main() -> None:
     torch.set_num_threads(1)
     store = dist.FileStore(str(directory / "store"), world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=PATIENCE)
-    for record in (record_trace, record_run):
-        record(Training(kind, loop, rank, f"{seed} {record.__name__}"), directory, rank)
+    for source in sys.argv[5:]:
+        record = {"trace": record_trace, "run": record_run}[source]
+        record(Training(kind, loop, rank, f"{seed} {source}"), directory, rank)
         dist.barrier()
     # torch 2.13 aborts in some 10 % of two-rank gloo runs in destroy_process_group, after their work is done.
 

@@ -35,7 +35,7 @@ class RankTruth:
         uneven_ratio: the step that a tenth exceed / the one that a tenth stay below.
         input_ms: until the batch was there.
         compute_ms: the matrix products.
-        rest_ms: jitter and forward pass, and the backward pass where it reduces nothing.
+        rest_ms: jitter, forward and backward pass.
         wait_ms: from this rank's arrival at the reduction until the last rank's.
         transfer_ms: from the last arrival until the first rank left.
         last_ratio: share of the steps in which this rank arrived last.
