@@ -310,6 +310,8 @@ def _headline(facts: Facts, top: _Best) -> str:
         case "overhead-bound", "python" if top.finding.evidence[0].origin not in _STALL_ORIGINS:
             verb, what = ("spends", "in Python") if facts.mode == "cpu" else ("idles", "while Python runs")
             return f"{who} {verb} {priced} of {step} {what}"
+        case "overhead-bound", "contention":
+            return f"{who} idles {priced} of {step} after kernels were launched"
         case "overhead-bound", "launch":
             return f"{who} idles {priced} of {step} while work is issued"
         case _:

@@ -46,7 +46,7 @@ DETAIL_WORDS = {
     "checkpoint": "checkpoints",
     "evaluation": "evaluation",
     "compile": "compilation",
-    "contention": "CPU contention",
+    "contention": "contention",
 }
 
 METHOD_WORDS = {"bound": "upper bound", "analytic": "analytic model", "replay": "replay of the step"}

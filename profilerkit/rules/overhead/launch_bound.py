@@ -74,7 +74,8 @@ class LaunchBound(Rule):
         value = saving(facts, expected, share)
         if facts.trust.inflation_ratio is None and facts.mode == "gpu":
             value = revise(value, low=self.unmeasured_inflation_ratio * value.low)
-        return Fired((self._finding(facts, value, detail="python" if python > issuing else "launch"),))
+        issues = "contention" if self._is_held_up(facts) else "launch"
+        return Fired((self._finding(facts, value, detail="python" if python > issuing else issues),))
 
     def _is_held_up(self, facts: Facts) -> bool:
         """Whether most of the issuing time lies in launches that took longer than 1 ms."""
@@ -98,13 +99,13 @@ class LaunchBound(Rule):
             if facts.input is None:
                 why += " It may be what gets the batch: nothing in the recording tells."
                 fix = revise(fix, text=f"Find out what it is: {_TELL_INPUT}. {fix.text}")
-        elif self._is_held_up(facts):
+        elif detail == "contention":
             title = f"Kernels wait {time} in every step between their launch and their start"
             why = "They were launched in time and the device was idle: another process holds it, or its driver does."
             fix = Fix(text="Look for other processes on this device with nvidia-smi; they take turns of milliseconds.")
         else:
             title = f"The device idles {time} in every step while the host issues work"
-            why = "The queue runs empty: each kernel ends before the next one has been launched."
+            why = _queue_words(facts)
             fix = Fix(
                 text="Launch the step as one graph with torch.compile(mode='reduce-overhead'), or enlarge the batch.",
                 code='model = torch.compile(model, mode="reduce-overhead")',
@@ -123,6 +124,13 @@ class LaunchBound(Rule):
             if known
             else "Time some steps without the profiler: the gap between both tells how much of this it caused.",
         )
+
+
+def _queue_words(facts: Facts) -> str:
+    ratio = facts.device.queue_empty_ratio if facts.device else None
+    if ratio is None:
+        return "The queue runs empty: kernels end before the next ones have been launched."
+    return f"The queue runs empty: {format_ratio(ratio)} of the kernels are launched after all work before has ended."
 
 
 def _evidence(facts: Facts) -> tuple[Evidence, ...]:
