@@ -78,6 +78,19 @@ def test_second_list_of_events_is_told_and_not_read(tmp_path):
     columns = read(tmp_path, document(EVENTS).rstrip().removesuffix("}") + ', "traceEvents": [' + EVENTS[0] + "]}")
     assert columns.ts_ns.tolist() == STAMPS
     assert columns.damage.notes == ("a second list of events follows the first; only the first was read",)
+
+
+def test_a_list_that_only_names_processes_does_not_hide_the_one_that_follows(tmp_path):
+    names = b'{"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": {"name": "python"}}'
+    events = b", ".join(
+        b'{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": %d, "dur": 5}' % (10 * n)
+        for n in range(300)
+    )
+    path = tmp_path / "trace.json"
+    path.write_bytes(b'{"traceEvents": [%b], "schemaVersion": 1, "traceEvents": [%b]}' % (names, events))
+    columns = read_trace(path)
+    assert len(columns) == 300
+    assert columns.damage.dropped == 1
     assert columns.meta.base_time_ns == 1711964646000000000
 
 

@@ -12,7 +12,7 @@ from profilerkit.trace.kineto.builder import ColumnBuilder
 from profilerkit.trace.kineto.cutting import EventText
 from profilerkit.trace.kineto.ledger import Ledger
 from profilerkit.trace.kineto.metadata import Document, DocumentFrame
-from profilerkit.trace.kineto.records import Events
+from profilerkit.trace.kineto.records import Events, Span
 from profilerkit.trace.kineto.repair import ELEMENTS, UNDECODABLE, Found, Repairer
 from profilerkit.trace.limits import REPAIRED_BYTES
 
@@ -173,7 +173,9 @@ class Salvage:
             if events is None and (is_followed or not _is_list(body)):
                 continue
             tail = pieces.chunk[start + closing + 1 :] + following
-            self.document = self._document_with(tail, is_sure=events is not None)
+            # A list that only names processes and threads is not the one that ends a trace if another follows.
+            is_sure = events is not None and (self._builder.n_spans > 0 or any(isinstance(e, Span) for e in events))
+            self.document = self._document_with(tail, is_sure=is_sure)
             if self.document is None:
                 continue
             if events is not None:
