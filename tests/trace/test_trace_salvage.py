@@ -235,7 +235,7 @@ def test_wherever_a_file_breaks_off_that_is_told_and_the_events_before_are_kept(
     events = gpu_events(2)
     text = LAYOUTS[layout](events)
     ends = [index for event in events if event["ph"] == "X" for index in [end_of(event, text)]]
-    for cut in range(text.index(f"{events[4]['ts']}"), text.index(f"{events[10]['ts']}")):
+    for cut in range(text.index(f"{events[5]['ts']}"), text.index(f"{events[9]['ts']}")):
         columns = read(tmp_path, text[:cut])
         whole = sum(end <= cut for end in ends)
         assert columns.damage.truncated, text[cut - 40 : cut]
