@@ -28,7 +28,8 @@ def claim(wanted: Path, launch_id: str, rank: int) -> Path:
     """
     for candidate in _candidates(wanted):
         mark = candidate / LAUNCH
-        if not mark.exists() and is_run_directory(candidate):
+        # In this order: the mark is there before anything else of a run, and a rank of this one may write both now.
+        if is_run_directory(candidate) and not mark.exists():
             continue
         candidate.mkdir(parents=True, exist_ok=True)
         if _create(mark, launch_id):

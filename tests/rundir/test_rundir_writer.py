@@ -117,6 +117,23 @@ def test_ranks_of_one_job_meet_in_one_directory_however_they_arrive(tmp_path):
     assert len(found) == 8
 
 
+@pytest.mark.parametrize("look", ["is_run_directory", "exists"])
+def test_a_rank_that_begins_while_another_one_looks_gets_the_same_directory(tmp_path, monkeypatch, look):
+    wanted = tmp_path / "x"
+
+    def begin():
+        monkeypatch.undo()
+        RankWriter(claim(wanted, "job", 0), 0)
+
+    if look == "exists":
+        real = claiming.Path.exists
+        monkeypatch.setattr(claiming.Path, "exists", lambda path: (real(path), begin())[0])
+    else:
+        real = claiming.is_run_directory
+        monkeypatch.setattr(claiming, "is_run_directory", lambda path: (real(path), begin())[0])
+    assert claim(wanted, "job", 1) == wanted
+
+
 def test_same_launch_id_with_the_rank_already_there_is_another_run(tmp_path):
     run = claim(tmp_path / "x", "job", 1)
     RankWriter(run, 1).close()
