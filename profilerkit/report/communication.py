@@ -64,7 +64,7 @@ def _nobody_late(found: Communication) -> str:
 def _late_line(late: LateRank, report: Report) -> str:
     """What a late rank costs and why it is late."""
     caused = next((rank.caused_ns for rank in report.ranks if _same(rank, late)), None)
-    amount = f"{format_ns(caused)}, " if caused is not None else ""
+    amount = f"{format_ns(caused)} in all, " if caused is not None else ""
     name = f"rank {late.rank}" if late.rank is not None else inert(late.origin, 60) or "one rank"
     text = (
         f"The others wait for {name}: it is last in {format_count(late.last)} of "
@@ -106,7 +106,7 @@ def ledger_table(report: Report) -> Table | None:
     )
     return Table(
         "Waiting per step, hidden or not, booked on the rank that arrived last and summed over those that waited.",
-        ("Rank", "Last in", "Waiting caused", "Share", "Own wait", "Clock ahead by"),
+        ("Rank", "Last in", "Caused per step", "Share", "Own wait", "Clock ahead by"),
         rows,
         1,
         f"{plural(len(known) - len(rows), 'rank')} more in the JSON." if len(known) > len(rows) else "",

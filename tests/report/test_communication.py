@@ -93,7 +93,7 @@ def test_one_rank_waits_for_nobody():
 
 def test_the_ledger_begins_with_the_rank_that_causes_most(several):
     ledger = view.build(several).ledger
-    assert ledger.columns == ("Rank", "Last in", "Waiting caused", "Share", "Own wait", "Clock ahead by")
+    assert ledger.columns == ("Rank", "Last in", "Caused per step", "Share", "Own wait", "Clock ahead by")
     assert ledger.rows[0][:2] == ("Rank 5", "110 of 120")
     assert ledger.rows[0][4] == "0 ns"
     assert ledger.rows[0][5] == "-5.00 µs ± 12.0 µs"
