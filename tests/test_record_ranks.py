@@ -88,11 +88,11 @@ def test_loops_of_different_length_are_no_truth(parts):
         parts.truth.truth_of([steps(**TOGETHER[0]), steps(**TOGETHER[1], count=9)])
 
 
-def report(bound, rank, *, late=None, cause="", waited_ms=22.0, matched=30):
+def report(bound, rank, *, late=None, cause="", waited_ms=22.0, matched=30, shift=0):
     ranks = [] if late is None else [SimpleNamespace(rank=late, cause=cause, waited_ns=waited_ms * 1e6)]
     return SimpleNamespace(
         verdict=SimpleNamespace(bound=bound, rank=rank, headline="…"),
-        communication=SimpleNamespace(matched=matched, late=ranks),
+        communication=SimpleNamespace(matched=matched, most_shift=shift, late=ranks),
     )
 
 
@@ -111,6 +111,7 @@ def report(bound, rank, *, late=None, cause="", waited_ms=22.0, matched=30):
         ("comm", report("comm-bound", None), 0),
         ("comm", report("comm-bound", 1), 1),
         ("comm", report("comm-bound", None, matched=0), 1),
+        ("comm", report("comm-bound", None, shift=5), 1),
         ("jitter", report("overhead-bound", None), 0),
         ("jitter", report("overhead-bound", None, late=0, cause="over.python"), 1),
         ("jitter", report("comm-bound", None), 1),

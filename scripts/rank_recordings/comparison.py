@@ -19,6 +19,9 @@ def misses(kind: Kind, wait_ms: float, report: Report) -> list[str]:
         found.append(f"names {named}, not {'none' if kind.rank is None else f'rank {kind.rank}'}: {verdict.headline}")
     if report.communication is None or not report.communication.matched:
         return [*found, "no collective was matched"]
+    if report.communication.most_shift:
+        # The ranks trace the same steps.
+        found.append(f"captures start {report.communication.most_shift} collectives apart")
     late = report.communication.late
     if [rank.rank for rank in late] != ([] if kind.rank is None else [kind.rank]):
         found.append(f"late ranks {[rank.rank for rank in late]}, not {[kind.rank] if kind.rank is not None else []}")
