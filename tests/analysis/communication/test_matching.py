@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from profilerkit.analysis.communication.alignment import Sequence, fit
 from profilerkit.analysis.communication.matching import RankLog, match_ranks
 from tests.analysis.communication.jobs import ALL_TO_ALL, job, late
 
@@ -65,6 +66,26 @@ def test_equal_steps_are_matched_by_the_closest_clocks_not_by_another_whole_step
     found = matched(job(2, 12, python=late(1, 500), clock=(0, 800)))  # steps of 1,710 µs
     assert (found.offset_ns[1], found.shift) == (800_000, (0, 0))
     assert found.matched == 12
+
+
+def test_a_shift_that_fits_better_by_accident_does_not_move_clocks_that_agree():
+    noise_ns = np.random.default_rng(5).integers(-300_000, 300_000, 10)
+    ends = 45_000_000 * np.arange(10) + noise_ns
+    other = ends + np.random.default_rng(6).integers(-300_000, 300_000, 10)
+    # Half of the other's collectives lie as the later half of the first, to the nanosecond but 20 µs.
+    other[:5] = ends[5:] - 225_000_000 + np.array([0, 20_000, -20_000, 10_000, -20_000])
+    first, second = (
+        Sequence(
+            rows=np.arange(10), end=end, duration=np.full(10, 1_000_000), label=np.zeros(10, dtype=np.int64),
+            together=np.ones(10, dtype=bool), number=None,
+        )
+        for end in (ends, other)
+    )  # fmt: skip
+    apart = fit(first, second, None, comparable=False)
+    assert (apart.shift, apart.common) == (5, 5)
+    found = fit(first, second, None, comparable=True)
+    assert (found.shift, found.common, found.credible) == (0, 10, True)
+    assert found.residual_ns > 4 * apart.residual_ns
 
 
 def test_of_bases_that_say_nothing_the_smallest_shift_is_taken():
