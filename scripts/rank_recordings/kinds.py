@@ -3,6 +3,13 @@
 from dataclasses import dataclass
 
 WORLD_SIZE = 2
+#: Ways to reduce gradients: in DDP's backward pass, or by a call of one's own.
+LOOPS = ("ddp", "explicit")
+#: What a recording holds: traces of torch.profiler, and a run directory of profilerkit.
+SOURCES = ("trace", "run")
+#: Steps after those in which DDP rebuilds its buckets and torch.profiler warms up; the traces hold them all, a run
+#: directory traces a window of them.
+WARMUP_STEPS, STEPS = 4, 30
 #: The rank that is made late.
 LATE_RANK = 1
 
@@ -38,7 +45,7 @@ class Kind:
 #: The late rank's cost nearly doubles the step (25 to 45 ms), as in the reference measurements of the diagnosis.
 KINDS = {
     "healthy": Kind(bounds=("compute-bound", "balanced"), compute_ms=80.0),
-    "comm": Kind(bounds=("comm-bound",), compute_ms=4.0, gradient_bytes=16_777_216),
+    "comm": Kind(bounds=("comm-bound",), compute_ms=2.0, gradient_bytes=16_777_216),
     "late_input": Kind(bounds=("input-bound",), rank=LATE_RANK, cause="input.", late_input_ms=22.0),
     "late_compute": Kind(bounds=("compute-bound",), rank=LATE_RANK, cause="compute.", late_compute_ms=22.0),
     "jitter": Kind(bounds=("compute-bound", "balanced", "overhead-bound"), jitter_ms=16.0),

@@ -6,15 +6,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
-from rank_recordings.kinds import KINDS, WORLD_SIZE
-from rank_recordings.truth import document, read_truth
+from rank_recordings.kinds import KINDS, SOURCES, WORLD_SIZE
+from rank_recordings.truth import document
 
-#: Ways to reduce gradients: in DDP's backward pass, or by a call of one's own.
-LOOPS = ("ddp", "explicit")
-#: What a recording holds: traces of torch.profiler, and a run directory of profilerkit.
-SOURCES = ("trace", "run")
 _SECONDS = 180.0
 
 
@@ -27,9 +24,10 @@ def record(kind: str, loop: str, directory: Path, seed: str, sources: Sequence[s
     (directory / "store").unlink(missing_ok=True)
     if failure := _train(kind, loop, directory, seed, sources):
         return dict.fromkeys(sources, failure)
-    truth = document(KINDS[kind], loop, {source: read_truth(directory, source) for source in SOURCES})
-    (directory / "truth.json").write_text(json.dumps({"kind": kind, **truth}, indent=1) + "\n", "utf-8")
-    return {source: why for source in sources if (why := truth[source]["invalid"])}
+    truth = {source: document(KINDS[kind], directory, source) for source in SOURCES}
+    whole = {"kind": kind, "loop": loop, "injected": asdict(KINDS[kind]), **truth}
+    (directory / "truth.json").write_text(json.dumps(whole, indent=1) + "\n", "utf-8")
+    return {source: why for source in sources if (why := str(truth[source]["invalid"]))}
 
 
 def _train(kind: str, loop: str, directory: Path, seed: str, sources: Sequence[str]) -> str:

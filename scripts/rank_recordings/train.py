@@ -21,13 +21,9 @@ from torch.profiler import ProfilerActivity, profile, schedule
 from torch.utils.data import DataLoader, Dataset
 
 import profilerkit
-from rank_recordings.kinds import KINDS, LATE_RANK, Kind
+from rank_recordings.kinds import KINDS, LATE_RANK, STEPS, WARMUP_STEPS, Kind
 
-#: Steps that count as truth, after those in which DDP rebuilds its buckets and torch.profiler warms up. A run directory
-#: has its window of 10 traced steps among them.
-WARMUP_STEPS, STEPS = 4, 30
 BATCH = 8
-WIDTH = 64
 #: A rank whose peer died does not wait for it half an hour, which is gloo's default.
 PATIENCE = timedelta(seconds=60)
 
@@ -39,8 +35,20 @@ def forward(batch: torch.Tensor, seconds: float) -> torch.Tensor:
     return batch.clone()
 
 
-class Samples(Dataset[int]):
-    """Rows of the table for all steps; the first one of each batch takes ``seconds`` to load."""
+class Weights(torch.nn.Module):
+    """Parameters whose gradient is the same for all: it costs one pass over them, and its reduction all the bytes."""
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__()
+        self.values = torch.nn.Parameter(torch.zeros(size_bytes // 4))
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        """A number that depends on all of them."""
+        return batch.mean() * self.values.sum()
+
+
+class Samples(Dataset[float]):
+    """Samples for all steps; the first one of each batch takes ``seconds`` to load."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -48,10 +56,10 @@ class Samples(Dataset[int]):
     def __len__(self) -> int:
         return (WARMUP_STEPS + STEPS) * BATCH
 
-    def __getitem__(self, index: int) -> int:
+    def __getitem__(self, index: int) -> float:
         if index % BATCH == 0:
             time.sleep(self.seconds)
-        return index % BATCH
+        return 1.0
 
 
 class Training:
@@ -68,13 +76,12 @@ class Training:
         self.late_compute_ns = int(1e6 * late * kind.late_compute_ms)
         self.jitter_s = kind.jitter_ms / 1e3
         self.draw = random.Random(f"{seed} {rank}")
-        # The gradient of a table has its size and costs next to nothing to compute.
-        table = torch.nn.Embedding(kind.gradient_bytes // (4 * WIDTH), WIDTH)
-        table.weight.register_post_accumulate_grad_hook(self.arrive)
+        weights = Weights(kind.gradient_bytes)
+        weights.values.register_post_accumulate_grad_hook(self.arrive)
         self.explicit = loop == "explicit"
         # As a view, the gradient needs no copy between the hook and the reduction.
-        wrapped = None if self.explicit else DistributedDataParallel(table, gradient_as_bucket_view=True)
-        self.model: torch.nn.Module = wrapped or table
+        wrapped = None if self.explicit else DistributedDataParallel(weights, gradient_as_bucket_view=True)
+        self.model: torch.nn.Module = wrapped or weights
         self.arrived = 0
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
         self.factor, self.product = torch.randn(256, 256), torch.empty(256, 256)
@@ -89,13 +96,12 @@ class Training:
         start = perf_counter_ns()
         for batch in loader:
             marks = {"start": start, "fetched": perf_counter_ns()}
-            rows = forward(batch, self.compute_s)
+            features = forward(batch, self.compute_s)
             self.compute_more()
             marks["computed"] = perf_counter_ns()
             if self.jitter_s:
                 time.sleep(self.draw.uniform(0, self.jitter_s))
-            loss = self.model(rows).square().mean()
-            loss.backward()
+            self.model(features).backward()
             if self.explicit:
                 for parameter in self.model.parameters():
                     dist.all_reduce(parameter.grad)
@@ -138,8 +144,7 @@ def record_run(training: Training, directory: Path, rank: int) -> None:
 
 def save(directory: Path, source: str, rank: int, training: Training) -> None:
     """Write the marks of one loop."""
-    marks = training.marks[WARMUP_STEPS:]
-    (directory / "timers" / f"{source}.{rank}.json").write_text(json.dumps(marks) + "\n", "utf-8")
+    (directory / "timers" / f"{source}.{rank}.json").write_text(json.dumps(training.marks) + "\n", "utf-8")
 
 
 def main() -> None:

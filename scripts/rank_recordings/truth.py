@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, quantiles
 
-from rank_recordings.kinds import LATE_RANK, WORLD_SIZE, Kind
+from profilerkit.rundir.reader import read_run
+from rank_recordings.kinds import LATE_RANK, WARMUP_STEPS, WORLD_SIZE, Kind
 
 #: Marks of one step on a clock that all processes of a host share, ns: start, fetched, computed, arrived, left, end.
 Marks = dict[str, int]
@@ -16,10 +17,8 @@ _UNEVEN_RATIO = 2.5
 #: A late rank is last in nearly every step and makes the other wait, most of that time is what was injected, and the
 #: transfers beside it are short.
 _LATE_LAST_RATIO, _LATE_WAIT_RATIO, _CAUSE_RATIO, _LATE_TRANSFER_RATIO = 0.9, 0.3, 0.8, 0.15
-#: Where no rank is late, each is the last one in so many of the steps at least: of 30 fair draws, 98 % are.
-_ANY_LAST_RATIO = 0.3
-#: How long ranks wait for each other under jitter.
-_JITTER_WAIT_RATIO = 0.08
+#: Under jitter the ranks wait for each other, and each is the last one in so many of the steps: of 30 draws, 98 % are.
+_JITTER_WAIT_RATIO, _JITTER_LAST_RATIO = 0.08, 0.3
 #: Transfers of a step that is bound by them, and what one rank then waits longer than the other.
 _BOUND_TRANSFER_RATIO, _BOUND_LATE_RATIO = 0.4, 0.05
 #: Waiting and transfers of a healthy step: below the 10 % from which a verdict names them.
@@ -73,10 +72,21 @@ class Truth:
         return self.ranks[0].transfer_ms
 
 
-def read_truth(directory: Path, name: str) -> Truth:
-    """The truth of the loop ``name`` of a recording."""
-    paths = [directory / "timers" / f"{name}.{rank}.json" for rank in range(WORLD_SIZE)]
-    return truth_of([json.loads(path.read_text("utf-8")) for path in paths])
+def document(kind: Kind, directory: Path, source: str) -> dict[str, object]:
+    """What ``truth.json`` holds of one source: its traced steps by rank, and why it is not valid (empty when it is)."""
+    paths = [directory / "timers" / f"{source}.{rank}.json" for rank in range(WORLD_SIZE)]
+    ranks = [json.loads(path.read_text("utf-8")) for path in paths]
+    traced = truth_of([rank[_traced(directory, source)] for rank in ranks])
+    judged = truth_of([rank[WARMUP_STEPS:] for rank in ranks])
+    return {"invalid": invalid(kind, traced) or invalid(kind, judged), **asdict(traced)}
+
+
+def _traced(directory: Path, source: str) -> slice:
+    """The steps in which a report sees collectives."""
+    if source == "trace":
+        return slice(WARMUP_STEPS, None)
+    window, _ = read_run(directory / source).ranks[0].windows[0]
+    return slice(window.first_step, window.last_step + 1)
 
 
 def truth_of(ranks: Sequence[Sequence[Marks]]) -> Truth:
@@ -110,34 +120,24 @@ def _mean_ms(times_ns: Iterable[int]) -> float:
     return round(fmean(times_ns) / 1e6, 3)
 
 
-def document(kind: Kind, loop: str, truths: dict[str, Truth]) -> dict[str, object]:
-    """What ``truth.json`` holds: per loop the ranks, and why it is not valid (empty when it is)."""
-    loops = {name: {"invalid": invalid(kind, truth), **asdict(truth)} for name, truth in truths.items()}
-    return {"loop": loop, "injected": asdict(kind), **loops}
-
-
 def invalid(kind: Kind, truth: Truth) -> str:
     """Why the loop is not what ``kind`` says, as happens on a machine that is too busy; empty when it is."""
     wait, transfer = truth.wait_ms / truth.step_ms, truth.transfer_ms / truth.step_ms
     uneven = max(rank.uneven_ratio for rank in truth.ranks)
     last = min(rank.last_ratio for rank in truth.ranks)
+    longer = abs(truth.ranks[0].wait_ms - truth.ranks[1].wait_ms) / truth.step_ms
     if uneven > _UNEVEN_RATIO:
         return f"slow steps take {uneven:.1f} times as long as quick ones"
     if kind.rank is not None:
         return _invalid_late(kind, truth)
-    if not kind.jitter_ms and "comm-bound" not in kind.bounds:
-        return (
-            "" if wait + transfer <= _HEALTHY_RATIO else f"waiting and transfer are {wait + transfer:.0%} of the step"
-        )
-    if last < _ANY_LAST_RATIO:
-        return f"one rank was last in {last:.0%} of the steps only"
     if kind.jitter_ms:
-        return "" if wait >= _JITTER_WAIT_RATIO else f"waiting is {wait:.0%} of the step only"
-    longer = abs(truth.ranks[0].wait_ms - truth.ranks[1].wait_ms) / truth.step_ms
-    there = transfer >= _BOUND_TRANSFER_RATIO and longer <= _BOUND_LATE_RATIO
-    return (
-        "" if there else f"transfer is {transfer:.0%} of the step, and one rank waits {longer:.0%} more than the other"
-    )
+        there = wait >= _JITTER_WAIT_RATIO and last >= _JITTER_LAST_RATIO
+        return "" if there else f"waiting is {wait:.0%} of the step, and one rank was last in {last:.0%} of the steps"
+    if "comm-bound" in kind.bounds:
+        there = transfer >= _BOUND_TRANSFER_RATIO and longer <= _BOUND_LATE_RATIO
+        return "" if there else f"transfer is {transfer:.0%} of the step, and one rank waits {longer:.0%} longer"
+    spent = wait + transfer
+    return "" if spent <= _HEALTHY_RATIO else f"waiting and transfer are {spent:.0%} of the step"
 
 
 def _invalid_late(kind: Kind, truth: Truth) -> str:

@@ -236,8 +236,8 @@ def _is_named(log: CollectiveLog, rows: I64) -> bool:
 
 
 def _unnumbered(own: Sequence) -> Sequence:
-    """The same collectives by time alone."""
-    order = np.argsort(own.end - own.duration, kind="stable")
+    """The same collectives by time alone: by their ends, which the ranks share, as transfers both ways run at once."""
+    order = np.argsort(own.end, kind="stable")
     rows, end, duration = own.rows[order], own.end[order], own.duration[order]
     return Sequence(rows, end, duration, own.label[order], own.together[order], None, own.unnamed, own.size)
 
