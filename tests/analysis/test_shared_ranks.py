@@ -57,7 +57,8 @@ def test_the_late_rank_is_named_by_the_waiting_it_causes(name):
     waiting = sorted(sum(p.share for p in entry.breakdown if p.part == "comm.skew") for entry in others)
     assert waiting[len(waiting) // 2] == pytest.approx(waited, abs=0.02)
     for text in told(report):
-        assert (
+        said = f"wait for rank {rank}: it is last in {last} collectives and causes {caused} in all, {share} of all"
+        assert said in text
             f"wait for rank {rank}: it is last in {last} collectives and causes {caused} in all, {share} of all" in text
         )
         assert f"{matched} collectives matched by their order" in text
