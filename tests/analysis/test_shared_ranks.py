@@ -59,8 +59,6 @@ def test_the_late_rank_is_named_by_the_waiting_it_causes(name):
     for text in told(report):
         said = f"wait for rank {rank}: it is last in {last} collectives and causes {caused} in all, {share} of all"
         assert said in text
-            f"wait for rank {rank}: it is last in {last} collectives and causes {caused} in all, {share} of all" in text
-        )
         assert f"{matched} collectives matched by their order" in text
         assert f"of the step for rank {rank}" in text
 
