@@ -937,6 +937,11 @@ def test_python_in_a_loop_without_a_loader_may_be_what_gets_the_batch():
     assert "batch" not in known.why
 
 
+def test_longer_steps_that_compute_more_are_not_slow():
+    assert ended("RU004", uneven(part="input.wait")) is Fired
+    assert ended("RU004", uneven(part="compute.math")) is Passed
+
+
 def test_a_trace_that_lacks_the_devices_events_advises_nothing():
     known = replace(issuing(0.4), device_events_missing=True)
     (outcome,) = [outcome for outcome in run_rules(known, RULES) if outcome.rule == "OV001"]

@@ -56,6 +56,8 @@ class UnevenSteps(Rule):
         bound = min(most, slow.share) if slow else 0.0
         if slow is None or not worth_saying(facts, bound):
             return Passed(f"slow steps raise the mean by {format_ratio(max(bound, 0.0))} of it")
+        if slow.part is not None and slow.part.startswith("compute."):
+            return Passed("the longer steps hold more device work: larger batches, or what steps before them left")
         bound = min(most, slow.share - sum(stall.share for stall in facts.stalls))
         if not worth_saying(facts, bound):
             return Passed("the slow steps are stalls that recur, which have a rule of their own")
