@@ -60,9 +60,12 @@ def _by_owner(columns: TraceColumns, rows: I64) -> tuple[AliveAtPeak, ...]:
     def text(name: int) -> str | None:
         return columns.strings[name] if name >= 0 else None
 
-    return tuple(
+    known = [
         AliveAtPeak(
             op=text(int(owners[i, 0])), module=text(int(owners[i, 1])), count=int(count[i]), bytes=int(total[i])
         )
-        for i in np.argsort(-total, kind="stable")[:MOST_OWNERS]
-    )
+        for i in range(len(owners))
+    ]
+    # Of equal ones the order of the names decides, not that of the events in the file.
+    known.sort(key=lambda entry: (-entry.bytes, entry.op or "", entry.module or ""))
+    return tuple(known[:MOST_OWNERS])

@@ -30,7 +30,16 @@ def told(report, *, moments=True):
     plain = msgspec.to_builtins(report)
     for name in _CIRCUMSTANCES:
         del plain[name]
-    return plain if moments else _without_moments(plain)
+    return _rounded(plain if moments else _without_moments(plain))
+
+
+def _rounded(value):
+    """Ratios without the last digits, which the order of a sum decides."""
+    if isinstance(value, dict):
+        return {key: _rounded(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(entry) for entry in value]
+    return float(f"{value:.12g}") if isinstance(value, float) else value
 
 
 def _without_moments(value):
