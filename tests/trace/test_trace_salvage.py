@@ -74,11 +74,17 @@ def test_zeros_after_the_end_are_told(tmp_path):
     assert columns.damage.notes == ("zero bytes follow the text and were ignored",)
 
 
-def test_second_list_of_events_is_told_and_not_read(tmp_path):
-    columns = read(tmp_path, document(EVENTS).rstrip().removesuffix("}") + ', "traceEvents": [' + EVENTS[0] + "]}")
+def test_second_list_of_events_is_read_too_and_what_is_between_them_is_counted(tmp_path):
+    first, second = EVENTS[:1000], EVENTS[1000:]
+    columns = read(tmp_path, document(first, tail='], "traceEvents": [') + ",".join(second) + TAIL)
     assert columns.ts_ns.tolist() == STAMPS
-    assert columns.damage.notes == ("a second list of events follows the first; only the first was read",)
+    assert (columns.damage.dropped, columns.damage.truncated) == (1, False)
     assert columns.meta.base_time_ns == 1711964646000000000
+
+
+def test_second_list_without_events_is_no_damage(tmp_path):
+    columns = read(tmp_path, document(EVENTS).rstrip().removesuffix("}") + ', "traceEvents": []}', strict=True)
+    assert columns.ts_ns.tolist() == STAMPS
 
 
 def test_list_of_events_after_an_empty_one_is_read(tmp_path):
