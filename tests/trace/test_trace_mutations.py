@@ -13,6 +13,7 @@ from profilerkit.trace.columns import ANALYZED, Wanted
 FUZZED_SEEDS = [
     *(290, 105990, 203328, 205439, 209248, 1004930),
     *(2056192, 2057612, 2094011, 5059946, 5066907, 5081849, 5113615),
+    100013951,
 ]
 
 

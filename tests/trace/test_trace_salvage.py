@@ -74,10 +74,11 @@ def test_zeros_after_the_end_are_told(tmp_path):
     assert columns.damage.notes == ("zero bytes follow the text and were ignored",)
 
 
-def test_second_list_of_events_is_told_and_not_read(tmp_path):
-    columns = read(tmp_path, document(EVENTS).rstrip().removesuffix("}") + ', "traceEvents": [' + EVENTS[0] + "]}")
+def test_second_list_of_events_is_read_too_and_what_is_between_them_is_counted(tmp_path):
+    first, second = EVENTS[:1000], EVENTS[1000:]
+    columns = read(tmp_path, document(first, tail='], "traceEvents": [') + ",".join(second) + TAIL)
     assert columns.ts_ns.tolist() == STAMPS
-    assert columns.damage.notes == ("a second list of events follows the first; only the first was read",)
+    assert (columns.damage.dropped, columns.damage.truncated) == (1, False)
     assert columns.meta.base_time_ns == 1711964646000000000
 
 
@@ -92,6 +93,11 @@ def test_a_list_that_only_names_processes_does_not_hide_the_one_that_follows(tmp
     columns = read_trace(path)
     assert len(columns) == 300
     assert columns.damage.dropped == 1
+
+
+def test_second_list_without_events_is_no_damage(tmp_path):
+    columns = read(tmp_path, document(EVENTS).rstrip().removesuffix("}") + ', "traceEvents": []}', strict=True)
+    assert columns.ts_ns.tolist() == STAMPS
 
 
 def test_list_of_events_after_an_empty_one_is_read(tmp_path):

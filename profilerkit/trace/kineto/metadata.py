@@ -88,7 +88,7 @@ class DocumentFrame:
             is_whole=known is not None,
             following=after.strip(_BLANK),
             padded="\0" in after,
-            lists_again="traceEvents" in closing,
+            lists_again=bool(closing.get("traceEvents")),
         )
 
     def broken_off(self, tail: bytes = b"") -> Document:

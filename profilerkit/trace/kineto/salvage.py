@@ -245,6 +245,8 @@ class Salvage:
                 return None
             document = self.frame.closed_by(whole)
             if document is not None:
+                if document.lists_again:
+                    return None
                 following = document.following
                 if following and not (is_sure and (_DOCUMENT.match(following) or '"ph"' not in following)):
                     return None

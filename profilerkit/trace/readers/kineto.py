@@ -151,8 +151,6 @@ class _Pass:
             return self._salvage.frame.broken_off(), notes
         if not document.is_whole and lost_bytes is None:
             notes.append("the metadata around the events is damaged and was read key by key")
-        if document.lists_again:
-            notes.append("a second list of events follows the first; only the first was read")
         following = document.following[:1].encode() or following
         if following in (b"{", b"["):
             notes.append("another document follows the first; only the first was read")
