@@ -166,14 +166,20 @@ def test_a_recording_holds_traces_a_run_and_the_truth(recording):
 
 
 @pytest.mark.torch
-def test_the_check_tells_a_miss_by_line_and_exit_code(recording):
-    path = recording / "late_input" / "1" / "truth.json"
-    truth = json.loads(path.read_text("utf-8"))
-    truth["kind"] = "comm"
-    path.write_text(json.dumps(truth), "utf-8")
-    done = run_script("check_ranks", recording)
+def test_the_check_tells_a_miss_by_line_and_exit_code(recording, tmp_path):
+    (tmp_path / "comm").mkdir()
+    (tmp_path / "comm" / "1").symlink_to(recording / "late_input" / "1")
+    done = run_script("check_ranks", tmp_path)
     assert done.returncode == 1, done.stderr
     assert "MISSED" in done.stdout
+    assert "0 of 1" in done.stdout
+
+
+def test_a_recording_that_failed_counts_as_missed(tmp_path):
+    (tmp_path / "jitter" / "1" / "trace").mkdir(parents=True)
+    done = run_script("check_ranks", tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "there is no truth.json" in done.stdout
     assert "0 of 1" in done.stdout
 
 
