@@ -96,7 +96,7 @@ def test_a_rank_that_was_not_given_is_missing(tmp_path):
     job = straggling(tmp_path / "job")
     report = analyze(job / "rank0.json", job / "rank1.json")
     assert report.run.missing_ranks == 1
-    assert "1 of 3 ranks are missing" in report.verdict.consequence
+    assert "1 of 3 ranks is missing" in report.verdict.consequence
 
 
 def test_rules_can_be_chosen(tmp_path):

@@ -49,9 +49,8 @@ def largest(
     place[roof.rows] = np.arange(len(roof.rows))
     found = []
     longest = np.full((limit, _TRIED), -1, dtype=np.int64)
-    for name in np.argsort(-total, kind="stable")[:limit].tolist():
-        if not count[name]:
-            break
+    named = np.flatnonzero(count).tolist()
+    for name in sorted(named, key=lambda name: (-total[name], columns.strings[name]))[:limit]:
         own = np.flatnonzero(names == name)
         kernel = Kernel(
             name=columns.strings[name],
@@ -64,7 +63,7 @@ def largest(
         )
         at = place[rows[own]]
         found.append(_against_the_roof(columns, kinds, roof, kernel, name, at[at >= 0], time_ns[own][at >= 0]))
-        chosen = rows[own[np.argsort(-time_ns[own], kind="stable")[:_TRIED]]]
+        chosen = rows[own[np.lexsort((columns.ts_ns[rows[own]], -time_ns[own]))[:_TRIED]]]
         calls = np.where(columns.category[chosen] == Category.CPU_OP, chosen, launches[chosen])
         longest[len(found) - 1, : len(calls)] = calls
     return _placed(columns, found, longest)
@@ -118,7 +117,8 @@ def _precision(dtype: npt.NDArray[np.int8], time_ns: I64, tensor_core: bool) -> 
 def _most_time(columns: TraceColumns, operators: I64, time_ns: I64) -> str | None:
     if not len(operators):
         return None
-    return columns.strings[int(np.bincount(columns.name[operators], weights=time_ns).argmax())]
+    total = np.bincount(columns.name[operators], weights=time_ns)
+    return min(columns.strings[name] for name in np.flatnonzero(total == total.max()).tolist())
 
 
 def _placed(columns: TraceColumns, kernels: list[Kernel], longest: I64) -> tuple[Kernel, ...]:

@@ -114,7 +114,10 @@ class DeviceProperties:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveArgs:
-    """Collective metadata of one event, row ``row`` of the columns; ``None`` means absent."""
+    """Collective metadata of one event, row ``row`` of the columns; ``None`` means absent.
+
+    ``source`` and ``target`` are ranks of the job; a send names whom it sends to, a receive from whom it gets.
+    """
 
     row: int
     name: str
@@ -124,6 +127,8 @@ class CollectiveArgs:
     group_size: int | None = None
     group_name: str | None = None
     sequence: int | None = None
+    source: int | None = None
+    target: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

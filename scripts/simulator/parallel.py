@@ -118,8 +118,8 @@ class Parallel(Loop):
         }  # fmt: skip
         if self.job.recording.metadata == "full":
             args["Seq"] = number
-        if peers is not None:
-            args |= {"Src Rank": peers[0], "Dst Rank": peers[1]}
+        if peers is not None:  # torch names the other side alone
+            args |= {"Dst Rank": peers[1]} if name == "send" else {"Src Rank": peers[0]}
         return args
 
 

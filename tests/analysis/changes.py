@@ -116,7 +116,8 @@ def warped(document, seed, noise_ratio=0.01, segment_us=200.0):
 def renumbered(document):
     """Other numbers for processes, threads, streams, correlations and flows; rows of devices keep their process.
 
-    External ids keep their order: operators are numbered as they begin.
+    External ids keep their order, as operators are numbered as they begin, and so do streams: without process groups
+    their order tells which stream of one rank belongs to which of another.
     """
 
     def change(event):
@@ -129,10 +130,10 @@ def renumbered(document):
                 args[key] += 1_000_000
         for key in ("stream", "wait_on_stream"):
             if isinstance(args.get(key), int) and 0 <= args[key] < 1_000:
-                args[key] = 1_000 - args[key]
+                args[key] += 1_000
         event = {**event, "args": args}
         if isinstance(event.get("tid"), int) and event["tid"] >= 0:
-            event["tid"] = (1_000 if on_device else 900_000_000_000) - event["tid"]
+            event["tid"] = 1_000 + event["tid"] if on_device else 900_000_000_000 - event["tid"]
         if not on_device and isinstance(event.get("pid"), int) and event["pid"] > 16:
             event["pid"] += 77
         if event.get("ph") in ("s", "f") and isinstance(event.get("id"), int):

@@ -27,8 +27,9 @@ MOST_RESIDUAL_RATIO = 0.25
 TIE_RATIO, TIE_NS = 2.0, 2_000
 #: Over gloo on a busy host, of many shifts with half of the collectives in common one fitted 2 to 8 times better by
 #: accident in one of ten recordings. Up to this factor, a gain is no reason to move clocks that count from the same
-#: instant unless it is this share of the move; by accident it was 0.1 to 4 %.
-ACCIDENT_RATIO, LEAST_GAIN = 16.0, 0.05
+#: instant unless it is this share of the move; by accident it was 0.1 to 4 %. A hundredth of the move is never a reason:
+#: of equal steps the ends agree to the nanosecond by chance.
+ACCIDENT_RATIO, LEAST_GAIN, NO_GAIN = 16.0, 0.05, 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Sequence:
         number: the process group's own number, ascending; ``None`` where the trace has none.
         unnamed: whether nothing but a device's stream tells it from others: it may be several groups on as many ranks.
         size: members of the group; ``None`` where the trace does not say.
+        on_host: whether they run on the host, whose load blurs their ends.
     """
 
     rows: I64
@@ -54,6 +56,7 @@ class Sequence:
     number: I64 | None
     unnamed: bool
     size: int | None
+    on_host: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +108,28 @@ def _fit_by_order(first: Sequence, other: Sequence, offset_ns: int | None, *, co
             fits.append(found)
     if not fits:
         return None
-    best = min(found.residual_ns for found in fits)
-    close = [found for found in fits if found.residual_ns <= TIE_RATIO * best + TIE_NS]
-    if offset_ns is None and comparable:
-        # Of equal steps, few in common fit better by chance than all of them: clocks that agree need no other reason.
-        close = [found for found in fits if found.credible and abs(found.offset_ns) <= MOST_RESIDUAL_NS] or close
+    best = min(fits, key=lambda found: (found.residual_ns, abs(found.shift)))
+    if offset_ns is not None:
+        return best
+    if comparable:
+        blurred = first.on_host and other.on_host
+        close = [
+            found for found in fits if found.residual_ns <= best.residual_ns + _allowance(best, found, blurred=blurred)
+        ]
         return min(close, key=lambda found: (abs(found.offset_ns), found.residual_ns, -found.common, abs(found.shift)))
-    if offset_ns is None:
-        likeliest = min(close, key=lambda found: (-found.common, abs(found.shift), found.residual_ns))
-        return replace(likeliest, ambiguous=len(close) > 1)
-    return min(close, key=lambda found: (found.residual_ns, abs(found.shift)))
+    close = [found for found in fits if found.residual_ns <= TIE_RATIO * best.residual_ns + TIE_NS]
+    likeliest = min(close, key=lambda found: (-found.common, abs(found.shift), found.residual_ns))
+    return replace(likeliest, ambiguous=len(close) > 1)
+
+
+def _allowance(best: Fit, other: Fit, *, blurred: bool) -> float:
+    """How much larger the residual of another fit may be than the best one's, ns, and still be as good."""
+    tie = (TIE_RATIO - 1) * best.residual_ns + TIE_NS
+    if not blurred:
+        return tie
+    moved_ns = abs(best.offset_ns) - abs(other.offset_ns)
+    by_accident = min((ACCIDENT_RATIO - 1) * best.residual_ns, LEAST_GAIN * moved_ns)
+    return max(tie, by_accident, NO_GAIN * moved_ns)
 
 
 def _fewest(offset_ns: int | None) -> int:

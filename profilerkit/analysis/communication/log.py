@@ -25,13 +25,17 @@ _ANNOTATED = ("nccl:", "rccl:", "gloo:", "hccl:", "xccl:", "ucc:", "mpi:")
 class Channel:
     """What orders collectives: those of one process group run one after the other, on every member in the same order.
 
+    Transfers between two ranks do so for each pair and direction alone.
+
     Attributes:
         group: name of the process group; empty where the trace does not name it.
         order: without a name, the position of the stream among those that communicate; else 0.
+        pair: of transfers whose ranks are known, the sending and the receiving one.
     """
 
     group: str
     order: int
+    pair: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,7 @@ class CollectiveLog:
         size: int32 members of the group, -1 where unknown.
         names: id to text. Hostile.
         channels: id to channel.
+        on_host: whether these run on the host, whose load blurs when they end.
     """
 
     start: I64
@@ -67,6 +72,7 @@ class CollectiveLog:
     size: npt.NDArray[np.int32]
     names: tuple[str, ...]
     channels: tuple[Channel, ...]
+    on_host: bool
 
     def __len__(self) -> int:
         return len(self.start)
@@ -110,7 +116,7 @@ def collective_log(
 
     own = [columns.strings[index] for index in columns.name[rows].tolist()]
     titles = [text if found is None else found.name for text, found in zip(own, args, strict=True)]
-    channel, channels = _channels(columns, rows, args)
+    channel, channels = _channels(columns, rows, args, kind == _KIND[SEND_RECV])
     return CollectiveLog(
         start=columns.ts_ns[rows],
         end=columns.end_ns[rows],
@@ -125,6 +131,7 @@ def collective_log(
         size=np.clip(size, -1, np.iinfo(np.int32).max).astype(np.int32),
         names=tuple(names),
         channels=channels,
+        on_host=device is None,
     )
 
 
@@ -246,9 +253,9 @@ def _operator_shapes(columns: TraceColumns, rows: I64, launches: I64) -> dict[in
 
 
 def _channels(
-    columns: TraceColumns, rows: I64, args: Sequence[CollectiveArgs | None]
+    columns: TraceColumns, rows: I64, args: Sequence[CollectiveArgs | None], transfers: Mask
 ) -> tuple[npt.NDArray[np.int32], tuple[Channel, ...]]:
-    """The channel of each row: its process group, else its stream.
+    """The channel of each row: its process group, and of ``transfers`` its pair of ranks; else its stream.
 
     A kernel without metadata on a stream that serves one named group belongs to that group: its launch lies before the
     beginning of the trace.
@@ -262,8 +269,17 @@ def _channels(
     alone = [next(iter(named)) if len(named) == 1 else None for named in served]
     found: dict[Channel, int] = {}
     ids = []
-    for group, order in zip(groups, stream.tolist(), strict=True):
+    for group, order, told, is_transfer in zip(groups, stream.tolist(), args, transfers.tolist(), strict=True):
         name = group or alone[order]
         channel = Channel(name, 0) if name else Channel("", order)
+        if is_transfer and name and told is not None:
+            channel = Channel(name, 0, _pair(told, columns.meta.rank))
         ids.append(found.setdefault(channel, len(found)))
     return np.array(ids, dtype=np.int32), tuple(found)
+
+
+def _pair(args: CollectiveArgs, own: int | None) -> tuple[int, int] | None:
+    """Who sends to whom; ``None`` where the trace does not say. Each side names the other alone."""
+    source = args.source if args.source is not None or args.target is None else own
+    target = args.target if args.target is not None or args.source is None else own
+    return None if source is None or target is None else (source, target)

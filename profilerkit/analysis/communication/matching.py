@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 from collections.abc import Sequence as Several
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 from typing import Literal
 
 import numpy as np
@@ -15,8 +16,6 @@ from profilerkit.analysis.intervals import I64
 _SAME_SIZE = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
 #: Kinds in which some member may leave before the others have all they need.
 _ONE_SIDED = ("broadcast", "reduce", "gather", "scatter")
-#: Back-ends whose transfers run on the host; a job without devices has hardly more than its default group.
-_HOST_BACKENDS = ("gloo", "mpi", "c10d")
 #: Collectives of one number that are told apart by their order (coalesced ones share a number).
 _PER_NUMBER = 64
 #: Clusters with a free place that a rank is compared with before it is taken for one of another group.
@@ -93,7 +92,8 @@ class Matching:
 def match_ranks(ranks: Several[RankLog], world_size: int | None = None) -> Matching:
     """Match the collectives of several ranks of one job.
 
-    Point-to-point transfers stay out, except those of a named group of two: a send meets its receive.
+    Of point-to-point transfers only those between two known ranks, or of a named group of two, are matched: a send meets
+    its receive.
 
     A rank joins those already placed through the channel that fits best; its other channels must then agree with the
     clock offset found there. What does not fit is left unmatched and named.
@@ -108,8 +108,7 @@ def match_ranks(ranks: Several[RankLog], world_size: int | None = None) -> Match
     delta = [_small((rank.base_ns or first_base) - first_base) for rank in ranks]
     sequences = _sequences(ranks, delta)
     placing = _Placing(ranks, sequences, comparable=comparable)
-    # What a short capture holds lies within a long one.
-    for rank in sorted(range(len(ranks)), key=lambda rank: -placing.length(rank)):
+    for rank in placing.order():
         placing.place(rank)
     groups, shift, short = _groups(placing, ranks, world_size)
     aligned = {int(member) for group in groups for member in group.members}
@@ -191,7 +190,7 @@ def _sequences(ranks: Several[RankLog], delta: Several[int]) -> dict[Channel, Me
         for index, channel in enumerate(log.channels):
             rows = np.flatnonzero(joint & (log.channel == index))
             if not len(rows) and channel.group:
-                rows = _of_a_pair(log, np.flatnonzero(log.channel == index))
+                rows = _of_a_pair(log, np.flatnonzero(log.channel == index), channel)
             if len(rows):
                 out.setdefault(channel, {})[rank] = _sequence(log, rows, label, delta[rank])
     for members in out.values():
@@ -200,16 +199,20 @@ def _sequences(ranks: Several[RankLog], delta: Several[int]) -> dict[Channel, Me
     return out
 
 
-def _of_a_pair(log: CollectiveLog, rows: I64) -> I64:
-    """The transfers of a group of two: a send and its receive meet; else none of the rows."""
-    return rows if (log.size[rows] == 2).all() else rows[:0]
+def _of_a_pair(log: CollectiveLog, rows: I64, channel: Channel) -> I64:
+    """The transfers between two known ranks or of a group of two: a send and its receive meet; else none of the rows."""
+    return rows if channel.pair or (log.size[rows] == 2).all() else rows[:0]
 
 
 def _sequence(log: CollectiveLog, rows: I64, label: I64, delta: int) -> Sequence:
-    """The rows in order; with the group's numbers where most of them have one, those without left out."""
+    """The rows in order; with the group's numbers where most of them have one, those without left out.
+
+    The numbers of transfers between two ranks are each rank's own count of all its transfers: they match nothing.
+    """
+    channel = log.channels[int(log.channel[rows[0]])]
     known = (log.sequence[rows] >= 0) & (log.sequence[rows] < np.iinfo(np.int64).max // _PER_NUMBER)
     number = None
-    if _is_named(log, rows) and known.mean() > 0.5:
+    if channel.group and not channel.pair and known.mean() > 0.5:
         rows = rows[known]
         rows = rows[np.argsort(log.sequence[rows], kind="stable")]
         own = log.sequence[rows]
@@ -217,7 +220,7 @@ def _sequence(log: CollectiveLog, rows: I64, label: I64, delta: int) -> Sequence
         number = own * _PER_NUMBER + np.minimum(np.arange(len(own)) - first, _PER_NUMBER - 1)
         rows, number = rows[np.r_[True, number[1:] > number[:-1]]], np.unique(number)
     together = ~log.is_a(*_ONE_SIDED)[rows]
-    size = int(log.size[rows].max())
+    size = 2 if channel.pair else int(log.size[rows].max())
     return Sequence(
         rows=rows,
         end=log.end[rows] + delta,
@@ -225,21 +228,17 @@ def _sequence(log: CollectiveLog, rows: I64, label: I64, delta: int) -> Sequence
         label=label[rows],
         together=together,
         number=number,
-        unnamed=not _is_named(log, rows) and log.names[log.name[rows[0]]].partition(":")[0] not in _HOST_BACKENDS,
+        unnamed=not channel.group and not log.on_host,
         size=size if size > 0 else None,
+        on_host=log.on_host,
     )
-
-
-def _is_named(log: CollectiveLog, rows: I64) -> bool:
-    """Whether the process group is known: numbers count within one."""
-    return bool(log.channels[int(log.channel[rows[0]])].group)
 
 
 def _unnumbered(own: Sequence) -> Sequence:
     """The same collectives by time alone: by their ends, which the ranks share, as transfers both ways run at once."""
     order = np.argsort(own.end, kind="stable")
-    rows, end, duration = own.rows[order], own.end[order], own.duration[order]
-    return Sequence(rows, end, duration, own.label[order], own.together[order], None, own.unnamed, own.size)
+    ordered = {name: getattr(own, name)[order] for name in ("rows", "end", "duration", "label", "together")}
+    return replace(own, number=None, **ordered)
 
 
 class _Placing:
@@ -254,9 +253,32 @@ class _Placing:
         self.clusters: dict[Channel, list[dict[int, int]]] = {channel: [] for channel in sequences}
         self.problems: list[str] = []
 
-    def length(self, rank: int) -> int:
-        """Collectives that the rank's capture holds."""
-        return sum(len(members[rank].rows) for members in self.sequences.values() if rank in members)
+    def order(self) -> list[int]:
+        """The ranks, those with most collectives first: what a short capture holds lies within a long one.
+
+        Whoever shares a channel with a rank before it comes before those who share none, so that the stages of a
+        pipeline, of which each meets only its neighbours, come out on one clock.
+        """
+        length = [0] * len(self.ranks)
+        channels: list[list[Channel]] = [[] for _ in self.ranks]
+        for channel, members in self.sequences.items():
+            for rank, own in members.items():
+                length[rank] += len(own.rows)
+                channels[rank].append(channel)
+        out: dict[int, None] = {}
+        entered: set[Channel] = set()
+        for first in sorted(range(len(self.ranks)), key=lambda rank: -length[rank]):
+            reached = [(-length[first], first)]
+            while reached:
+                rank = heappop(reached)[1]
+                if rank in out:
+                    continue
+                out[rank] = None
+                for channel in channels[rank]:
+                    for other in self.sequences[channel] if channel not in entered else ():
+                        heappush(reached, (-length[other], other))
+                    entered.add(channel)
+        return list(out)
 
     def place(self, rank: int) -> None:
         """Align a rank with those before it; one that shares no channel with any is a reference of its own."""
@@ -320,6 +342,8 @@ class _Placing:
         members = self.sequences[channel]
         tried = [found for _, found in self._fits(rank, channel, None) if found is not None]
         what = f"of process group {channel.group}" if channel.group else f"on communication stream {channel.order}"
+        if channel.pair:
+            what = "from rank {} to rank {}".format(*channel.pair)
         if tried:
             residual_ns = min(found.residual_ns for found in tried)
             why = f"their ends lie {residual_ns / 1e6:.1f} ms apart (median) at the best alignment"

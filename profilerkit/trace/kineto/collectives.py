@@ -44,6 +44,8 @@ def collective(row: int, args: WideArgs) -> CollectiveArgs:
         group_size=_count(args.group_size),
         group_name=None if args.group_name is None else _short(str(args.group_name)),
         sequence=_count(args.sequence),
+        source=_count(args.source),
+        target=_count(args.target),
     )
 
 

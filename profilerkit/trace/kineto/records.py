@@ -44,6 +44,8 @@ class WideArgs(ShapedArgs, frozen=True, gc=False):
     group_size: Id = field(default=-1, name="Group size")
     group_name: Id = field(default=None, name="Process Group Name")
     sequence: Id = field(default=-1, name="Seq")
+    source: Id = field(default=-1, name="Src Rank")
+    target: Id = field(default=-1, name="Dst Rank")
     awaited_stream: Id = field(default=-1, name="wait_on_stream")
 
 

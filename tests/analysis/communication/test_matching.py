@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from profilerkit.analysis.communication.matching import RankLog, match_ranks
 from tests.analysis.communication.jobs import ALL_TO_ALL, job, late
-from tests.recipes import host_training
+from tests.recipes import Trace, host_training
 
 
 def logs_of(traces, bases=None):
@@ -324,9 +324,72 @@ def test_transfers_of_gloo_are_the_default_group_and_may_end_half_a_millisecond_
     assert matched(traces).matched >= 6
 
 
-def test_clocks_that_agree_win_over_a_few_collectives_that_fit_better_by_chance():
-    # Equal steps: of the later half of one rank and the earlier of the other the ends agree by chance.
-    jitter = lambda rank, step, _: 300 * (rank * (step < 5) + (1 - rank) * (step >= 5)) + 20 * step  # noqa: E731
-    day = 1_700_000_000_000_000
-    found = matched(job(2, 10, leave=jitter, period=45_000, group=lambda _: "0", start=day))
+def on_a_busy_host(delay, steps=10):
+    """Two ranks of equal steps whose gloo transfers end ``delay(rank, step)`` µs late, on clocks that tell the time."""
+    traces = [
+        host_training(steps, compute=20_000, comm=25_000, rank=rank, world_size=2, start=1_700_000_000_000_000)
+        for rank in range(2)
+    ]
+    for rank, trace in enumerate(traces):
+        transfers = [event for event in trace.events if event["name"].startswith("gloo")]
+        for step, event in enumerate(transfers):
+            event["dur"] += delay(rank, step)
+    return traces
+
+
+def test_clocks_that_agree_win_over_a_few_transfers_that_fit_better_by_chance():
+    # Of the later half of one rank and the earlier of the other the ends agree by chance.
+    found = matched(on_a_busy_host(lambda rank, step: 300 * (rank == (step < 5)) + 20 * step))
     assert (found.shift, found.matched) == ((0, 0), 10)
+
+
+def test_a_shift_that_fits_much_better_wins_on_a_busy_host_too():
+    traces = on_a_busy_host(lambda rank, step: int(jittery(5, 15_000)(0, step + 3 * rank, 0)))
+    found = matched(traces)
+    assert (found.shift, found.matched) == ((0, 3), 7)
+
+
+def stages(count, steps=4, clock=None):
+    """A pipeline: every stage gets from the one before and sends to the next; the numbers count each rank's own."""
+    clock = clock or [0] * count
+    out, length = jittery(9, 3_000), 1_000
+    traces = [Trace(rank=rank, world_size=count) for rank in range(count)]
+    numbers = [0] * count
+    for step in range(steps):
+        at = 10_000 + 60_000 * step
+        for source in range(count - 1):
+            sent = at + length + out(source, step, 0)
+            for rank, began, peer in ((source, sent, "Dst Rank"), (source + 1, at + 10, "Src Rank")):
+                other = source + 1 if rank == source else source
+                name = "send" if rank == source else "recv"
+                numbers[rank] += 1
+                args = {"Collective name": name, "Group size": count, "Process Group Name": "pp", peer: other}
+                shift = clock[rank]
+                traces[rank].collective(
+                    began + shift, sent + 200 + shift, name=ALL_TO_ALL, elements=64, Seq=numbers[rank], **args
+                )
+            at = sent + 200
+        for rank in range(count):
+            traces[rank].step(step, 10_000 + 60_000 * step + clock[rank], 70_000 + 60_000 * step + clock[rank])
+    return traces
+
+
+@pytest.mark.parametrize("given", [(0, 1, 2, 3), (3, 0, 2, 1)])
+def test_the_transfers_of_a_pipeline_are_matched_pair_by_pair_and_put_all_stages_on_one_clock(given):
+    clock = (0, 4_000, -700, 90)
+    traces = stages(4, clock=clock)
+    found = matched([traces[rank] for rank in given])
+    assert {group.channel.pair for group in found.groups} == {(0, 1), (1, 2), (2, 3)}
+    assert all(group.between and group.whole for group in found.groups)
+    assert (found.matched, found.of, found.problems) == (12, 12, ())
+    first = found.offset_ns[0]
+    told = [1_000 * (clock[rank] - clock[given[0]]) for rank in given]
+    assert [offset - first for offset in found.offset_ns] == told
+
+
+def test_transfers_whose_other_side_is_not_told_are_not_matched():
+    traces = stages(3)
+    for trace in traces:
+        for event in trace.events:
+            event.get("args", {}).pop("Src Rank", None)
+    assert matched(traces).matched == 0
