@@ -13,10 +13,10 @@ from pathlib import Path
 
 import msgspec
 
-from profilerkit.analysis.compute_leaves import compute_leaves
+from profilerkit.analysis.device.compute_leaves import compute_leaves
+from profilerkit.analysis.device.kernels import KernelNames
 from profilerkit.analysis.facts import AllocatorFacts, DeviceFacts, Facts, InputFacts, SyncFacts
-from profilerkit.analysis.host import HostNames
-from profilerkit.analysis.kernels import KernelNames
+from profilerkit.analysis.host.names import HostNames
 from profilerkit.analysis.leaves import LEAVES
 from profilerkit.analysis.partition import judged_device_rows, partition, ran_on_a_device
 from profilerkit.analysis.trace_facts import trace_facts

@@ -11,13 +11,13 @@ import pytest
 import profilerkit.analysis
 import profilerkit.trace
 from profilerkit.analysis.communication.registry import built_in
-from profilerkit.analysis.host import _LONGEST_FRAME
+from profilerkit.analysis.host.names import _LONGEST_FRAME
 
 LENGTH = 40_000
 #: These repair the text of a file, not names; they have tests of their own.
 TEXT_OF_FILES = ("profilerkit.trace.kineto.repair", "profilerkit.trace.kineto.salvage")
 #: Searched in the beginning of a name only.
-FRAMES = "profilerkit.analysis.frames"
+FRAMES = "profilerkit.analysis.host.frames"
 #: A linear search takes a few ms; one that starts again at each word takes a hundred times as long.
 LONGEST_S = 0.15
 

@@ -5,11 +5,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.copies import copy_leaves, hold_the_host, leads_of, leads_to_copies, waiting_calls
-from profilerkit.analysis.feeding import NOT_FED, Feeding
-from profilerkit.analysis.gaps import Issued, attribute, in_order
-from profilerkit.analysis.host import HostNames, backward_threads, main_thread
-from profilerkit.analysis.host_activity import HostActivity
+from profilerkit.analysis.device.copies import copy_leaves, hold_the_host, leads_of, leads_to_copies, waiting_calls
+from profilerkit.analysis.device.kernels import KernelNames, device_rows
+from profilerkit.analysis.host.activity import HostActivity
+from profilerkit.analysis.host.feeding import NOT_FED, Feeding
+from profilerkit.analysis.host.gaps import Issued, attribute, in_order
+from profilerkit.analysis.host.names import HostNames, backward_threads, main_thread
+from profilerkit.analysis.host.queue import Queue
+from profilerkit.analysis.host.releases import Held, releases
 from profilerkit.analysis.intervals import (
     EMPTY,
     I64,
@@ -22,10 +25,7 @@ from profilerkit.analysis.intervals import (
     union,
     with_label,
 )
-from profilerkit.analysis.kernels import KernelNames, device_rows
 from profilerkit.analysis.leaves import LEAVES, leaf
-from profilerkit.analysis.queue import Queue
-from profilerkit.analysis.releases import Held, releases
 from profilerkit.errors import InvariantError
 from profilerkit.trace.columns import Category, TraceColumns
 

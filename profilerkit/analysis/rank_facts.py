@@ -8,11 +8,11 @@ from profilerkit.analysis.composition import Measured, compose
 from profilerkit.analysis.facts import InputFacts, Stall
 from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.samples import summarise
-from profilerkit.analysis.stalls import STALL_KINDS, unnamed_stalls
 from profilerkit.analysis.stats import median, median_error
-from profilerkit.analysis.step_log import StepLog, read_log
-from profilerkit.analysis.step_series import StepSeries
-from profilerkit.analysis.step_table import NO_STEPS, log_steps, trace_series, trace_steps
+from profilerkit.analysis.steps.log import StepLog, read_log
+from profilerkit.analysis.steps.series import StepSeries
+from profilerkit.analysis.steps.stalls import STALL_KINDS, unnamed_stalls
+from profilerkit.analysis.steps.table import NO_STEPS, log_steps, trace_series, trace_steps
 from profilerkit.analysis.trace_facts import TraceFacts, leaf_times
 from profilerkit.analysis.whatif import BLOCKED_RATIO
 from profilerkit.model.finding import Source

@@ -6,10 +6,10 @@ from typing import Literal
 
 from profilerkit.analysis.damage import damage_notes
 from profilerkit.analysis.facts import CommFacts, Facts, LaunchFacts
-from profilerkit.analysis.memory_samples import with_samples
+from profilerkit.analysis.memory.samples import with_samples
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks import Job, comparable, compare, notes_of
-from profilerkit.analysis.steadiness import weaknesses
+from profilerkit.analysis.steps.steadiness import weaknesses
 from profilerkit.analysis.trace_facts import TraceFacts, device_spec
 from profilerkit.hardware.lookup import DeviceSpec
 from profilerkit.model.change import revise

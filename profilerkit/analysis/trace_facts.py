@@ -9,9 +9,15 @@ from profilerkit.analysis.communication.comm_facts import EXPOSED, comm_facts
 from profilerkit.analysis.communication.log import CollectiveLog, collective_log
 from profilerkit.analysis.communication.parallelism import parallelism_of
 from profilerkit.analysis.communication.registry import Registry, built_in
-from profilerkit.analysis.compute_facts import compute_facts
-from profilerkit.analysis.compute_leaves import compute_leaves
-from profilerkit.analysis.device import device_window
+from profilerkit.analysis.device.compute_facts import compute_facts
+from profilerkit.analysis.device.compute_leaves import compute_leaves
+from profilerkit.analysis.device.host_copies import host_copies
+from profilerkit.analysis.device.kernel_facts import chain_facts, device_facts, math_facts, pageable_copies
+from profilerkit.analysis.device.kernel_table import largest
+from profilerkit.analysis.device.kernels import KernelNames, in_window, self_times
+from profilerkit.analysis.device.launches import launch_facts
+from profilerkit.analysis.device.roofline import Roofline
+from profilerkit.analysis.device.utilisation import device_window
 from profilerkit.analysis.facts import (
     AllocatorFacts,
     ChainFacts,
@@ -24,16 +30,12 @@ from profilerkit.analysis.facts import (
     MathFacts,
     SyncFacts,
 )
-from profilerkit.analysis.host import HostNames, main_thread
-from profilerkit.analysis.host_copies import host_copies
-from profilerkit.analysis.input import input_facts
+from profilerkit.analysis.host.input import input_facts
+from profilerkit.analysis.host.names import HostNames, main_thread
+from profilerkit.analysis.host.runtime_calls import allocator_facts, cold_facts, sync_facts
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, union
-from profilerkit.analysis.kernel_facts import chain_facts, device_facts, math_facts, pageable_copies
-from profilerkit.analysis.kernel_table import largest
-from profilerkit.analysis.kernels import KernelNames, in_window, self_times
-from profilerkit.analysis.launches import launch_facts
 from profilerkit.analysis.leaves import LEAVES
-from profilerkit.analysis.memory import memory_of
+from profilerkit.analysis.memory.allocator import memory_of
 from profilerkit.analysis.partition import (
     Partition,
     busiest_device,
@@ -41,10 +43,8 @@ from profilerkit.analysis.partition import (
     partition,
     ran_on_a_device,
 )
-from profilerkit.analysis.roofline import Roofline
-from profilerkit.analysis.runtime_calls import allocator_facts, cold_facts, sync_facts
-from profilerkit.analysis.steps import TraceSteps, find_steps
-from profilerkit.analysis.warmup_cause import causes, loading_per_step, warmup_cost
+from profilerkit.analysis.steps.find import TraceSteps, find_steps
+from profilerkit.analysis.steps.warmup_cause import causes, loading_per_step, warmup_cost
 from profilerkit.hardware.lookup import DeviceSpec, lookup
 from profilerkit.model.communication import Parallelism
 from profilerkit.model.memory import Memory

@@ -10,9 +10,9 @@ MODULES = (
     "costs.convolution",
     "costs.matmul",
     "costs.traffic",
-    "host_copies",
+    "device.host_copies",
     "intervals",
-    "roofline",
+    "device.roofline",
     "enclosing",
 )
 

@@ -65,7 +65,7 @@ def test_frames_left_out_are_counted_and_those_that_explain_a_pause_are_read(tmp
 
 
 def test_frames_that_the_analysis_looks_for_are_always_read(tmp_path):
-    host = pytest.importorskip("profilerkit.analysis.host")
+    host = pytest.importorskip("profilerkit.analysis.host.names")
     found = ["gc.collect", "Python GC", "dynamo_timed", "entire_frame_compile", "backend_compile", "compile_inner"]
     found += ["dynamo", "inductor_codecache", "entire_backward_compile"]
     events = [span("aten::mm"), *(span(name, cat="python_function") for name in found)]

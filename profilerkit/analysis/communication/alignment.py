@@ -27,8 +27,8 @@ MOST_RESIDUAL_RATIO = 0.25
 TIE_RATIO, TIE_NS = 2.0, 2_000
 #: Over gloo on a busy host, of many shifts with half of the collectives in common one fitted 2 to 8 times better by
 #: accident in one of ten recordings. Up to this factor, a gain is no reason to move clocks that count from the same
-#: instant unless it is this share of the move; by accident it was 0.1 to 4 %. A hundredth of the move is never a reason:
-#: of equal steps the ends agree to the nanosecond by chance.
+#: instant unless it is this share of the move; by accident it was 0.1 to 4 %. A hundredth of the move never is one: of
+#: equal steps the ends agree to the nanosecond by chance.
 ACCIDENT_RATIO, LEAST_GAIN, NO_GAIN = 16.0, 0.05, 0.01
 
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from profilerkit.analysis.communication.registry import UNKNOWN
 from profilerkit.analysis.costs.arguments import Arguments, parsed
+from profilerkit.analysis.costs.scalar_types import BY_NAME
 from profilerkit.analysis.intervals import I64
-from profilerkit.analysis.scalar_types import BY_NAME
 from profilerkit.trace.columns import CollectiveArgs, TraceColumns
 
 #: No tensor is larger; what says so is damaged.

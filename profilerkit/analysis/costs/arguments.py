@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 
-from profilerkit.analysis.scalar_types import BY_C_NAME, ScalarType
+from profilerkit.analysis.costs.scalar_types import BY_C_NAME, ScalarType
 
 #: Longest text that is parsed. The lists of a fused optimizer over 1,500 tensors stay below it; parsed, a text takes
 #: some 16 times its length.

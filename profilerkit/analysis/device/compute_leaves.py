@@ -1,0 +1,49 @@
+"""The part that each kernel, or on a CPU-only run each operator, belongs to."""
+
+import numpy as np
+import numpy.typing as npt
+
+from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, KernelNames
+from profilerkit.analysis.device.launching_ops import launching_operators
+from profilerkit.analysis.device.recompute import recomputed
+from profilerkit.analysis.device.roofline import BANDWIDTH, MATH, Roofline, roofline
+from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.leaves import leaf
+from profilerkit.hardware.lookup import DeviceSpec
+from profilerkit.trace.columns import Category, TraceColumns
+
+
+def compute_leaves(
+    columns: TraceColumns,
+    kinds: KernelNames,
+    launches: I64,
+    ran: npt.NDArray[np.bool_],
+    spec: DeviceSpec | None,
+) -> tuple[Roofline, I64]:
+    """Judge what computes against the device's roofs; also ``(n_events,)`` its leaf, -1 for other events.
+
+    Recomputed kernels first, then small ones, then by roof. Operators of a CPU-only run are arithmetic or other by
+    name: without the peaks of a CPU nothing tells whether its memory is the limit.
+
+    Args:
+        columns: the trace.
+        kinds: its classified names.
+        launches: ``(n_events,)`` int64, row of the launching runtime call, -1 for none.
+        ran: ``(n_events,)`` what ran on the judged device, or the operators of a CPU-only run.
+        spec: peaks of the device; ``None`` for an unknown one.
+    """
+    rows = np.flatnonzero(ran & columns.is_a(Category.KERNEL, Category.CPU_OP) & ~kinds.communication[columns.name])
+    on_device = columns.category[rows] == Category.KERNEL
+    operator = np.where(on_device, launching_operators(columns, launches, rows), rows)
+    roof = roofline(columns, kinds, rows, operator, spec)
+    other, math, bandwidth = (leaf(f"compute.{kind}") for kind in ("other", "math", "membw"))
+    # By roof, on the host and on the device.
+    by_roof = np.full((2, 3), other, dtype=np.int64)
+    by_roof[:, MATH] = math
+    by_roof[1, BANDWIDTH] = bandwidth
+    found = by_roof[on_device.astype(np.int64), roof.roof]
+    found[on_device & (columns.dur_ns[rows] < SMALL_KERNEL_NS)] = leaf("compute.small")
+    found[recomputed(columns, np.where(on_device, launches[rows], rows))] = leaf("mem.recompute")
+    leaves = np.full(len(columns), -1, dtype=np.int64)
+    leaves[rows] = found
+    return roof, leaves

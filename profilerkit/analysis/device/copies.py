@@ -1,0 +1,167 @@
+"""What the copies of a device carry: batches, results, offloaded state, or bytes within the device."""
+
+import numpy as np
+import numpy.typing as npt
+
+from profilerkit.analysis.host.names import BATCH_COPY_BYTES, HostNames, backward_threads
+from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, union
+from profilerkit.analysis.leaves import leaf
+from profilerkit.trace.columns import Category, TraceColumns
+
+Mask = npt.NDArray[np.bool_]
+
+NO_COPY, ELSEWHERE, TO_DEVICE, TO_HOST = -1, 0, 1, 2
+
+#: Copies that leave the device and come back are offloading when the smaller direction moves this much of the larger:
+#: batches only come, results only go.
+BOTH_WAYS_RATIO = 0.25
+
+
+def directions(columns: TraceColumns) -> I64:
+    """``(n_events,)`` int64: where each copy or memset goes, ``NO_COPY`` for other events."""
+    copies = columns.is_a(Category.MEMCPY, Category.MEMSET)
+    known = np.full(len(columns.strings), ELSEWHERE, dtype=np.int64)
+    for index in np.flatnonzero(np.bincount(columns.name[copies])).tolist():
+        text = columns.strings[index].upper().replace("HOST", "H").replace("DEVICE", "D")
+        text = text.replace("_", "").replace(" ", "")
+        if "HTOD" in text or "H2D" in text:
+            known[index] = TO_DEVICE
+        elif "DTOH" in text or "D2H" in text:
+            known[index] = TO_HOST
+    return np.where(copies, known[columns.name], NO_COPY)
+
+
+def leads_of(columns: TraceColumns, launches: I64, kernels: I64, steps: Spans) -> Spans:
+    """From the start of each step to its first kernel launch, of the steps that launch one."""
+    calls = launches[kernels]
+    issued = np.sort(columns.ts_ns[calls[calls >= 0]])
+    if not len(issued):
+        return EMPTY
+    first = issued[np.minimum(np.searchsorted(issued, steps.start), len(issued) - 1)]
+    led = (first > steps.start) & (first < steps.end)
+    return Spans(steps.start[led], first[led])
+
+
+def copy_leaves(columns: TraceColumns, names: HostNames, launches: I64, kernels: I64, leads: Spans, main: int) -> I64:
+    """``(n_events,)`` leaf of each copy or memset, -1 for other events.
+
+    Host-to-device copies of at least ``BATCH_COPY_BYTES`` (or of unknown size) carry batches; smaller ones count as
+    bandwidth, like copies within the device. Large copies of state that is kept on the host are offloading.
+
+    Args:
+        columns: the trace.
+        names: its classified names.
+        launches: ``(n_events,)`` int64, row of the launching runtime call, -1 for none.
+        kernels: rows of the compute kernels.
+        leads: the part of each step before its first kernel was launched.
+        main: the main thread.
+    """
+    direction = directions(columns)
+    large = (columns.bytes < 0) | (columns.bytes >= BATCH_COPY_BYTES)
+    out = np.full(len(columns), -1, dtype=np.int64)
+    out[direction >= ELSEWHERE] = leaf("compute.membw")
+    out[(direction == TO_DEVICE) & large] = leaf("input.h2d")
+    out[direction == TO_HOST] = leaf("sync.d2h")
+    moved = np.flatnonzero((direction >= TO_DEVICE) & large & (launches >= 0))
+    out[moved[_offloaded(columns, names, launches, kernels, leads, main, moved, direction[moved])]] = leaf(
+        "mem.offload"
+    )
+    return out
+
+
+def _offloaded(
+    columns: TraceColumns,
+    names: HostNames,
+    launches: I64,
+    kernels: I64,
+    leads: Spans,
+    main: int,
+    rows: I64,
+    direction: I64,
+) -> Mask:
+    """Which of the large copies ``rows`` move state that is kept on the host.
+
+    Those to the device that the backward pass issues, and those under the optimizer or a frame or annotation that says
+    so. Others only where bytes go both ways: on a stream of their own outside the lead-in of the step, or to the host
+    when they come back in the backward pass or under such a name. What a hook only reads is a result.
+    """
+    if not len(rows):
+        return np.zeros(0, dtype=np.bool_)
+    call = launches[rows]
+    issued = columns.ts_ns[call]
+    thread = columns.thread[call]
+    host = columns.is_a(Category.ANNOTATION, Category.PYTHON, Category.CPU_OP)
+    said = np.flatnonzero(host & (names.offloads | names.optimizer)[columns.name])
+    down, up = direction == TO_DEVICE, direction == TO_HOST
+    sure: Mask = down & np.isin(thread, backward_threads(columns, names, main))
+    for key in np.unique(columns.thread[said]).tolist():
+        own = said[columns.thread[said] == key]
+        sure |= (thread == key) & covered(union(columns.ts_ns[own], columns.end_ns[own]), issued)
+    aside = ~np.isin(columns.stream[rows], _busiest_streams(columns, kernels)) & ~covered(leads, issued) & ~sure
+    size = np.maximum(columns.bytes[rows], 0)
+
+    def both_ways(going: Mask, coming: Mask) -> bool:
+        one, other = sorted((int(size[going].sum()), int(size[coming].sum())))
+        return one > 0 and one >= BOTH_WAYS_RATIO * other
+
+    out = sure.copy()
+    if both_ways(up & (sure | aside), down & (sure | aside)):
+        out |= aside
+    if both_ways(up & ~sure & ~aside, down & sure):
+        out |= up & ~aside
+    return out
+
+
+def _busiest_streams(columns: TraceColumns, kernels: I64) -> I64:
+    """The stream with most kernel time, or all that share the first place."""
+    streams, index = np.unique(columns.stream[kernels], return_inverse=True)
+    time = np.zeros(len(streams), dtype=np.int64)
+    np.add.at(time, index.ravel(), columns.dur_ns[kernels])
+    busiest: I64 = streams[time == time.max(initial=0)]
+    return busiest
+
+
+def waiting_calls(columns: TraceColumns, launches: I64) -> I64:
+    """Rows of the runtime calls that returned only when their copy to the host was done.
+
+    The runtime does so for pageable memory by its own rule; of others it shows in the times.
+    """
+    rows = np.flatnonzero((directions(columns) == TO_HOST) & (launches >= 0))
+    return np.unique(launches[rows[hold_the_host(columns, launches, rows)]])
+
+
+def hold_the_host(columns: TraceColumns, launches: I64, rows: I64) -> Mask:
+    """``(n,)`` which of the launched copies ``rows`` the host spends in their call, and not only in issuing them."""
+    call = launches[rows]
+    pageable = [name for name in np.unique(columns.name[rows]).tolist() if "pageable" in columns.strings[name].lower()]
+    late: Mask = columns.ts_ns[call] + columns.dur_ns[call] >= columns.ts_ns[rows] + columns.dur_ns[rows]
+    return late | np.isin(columns.name[rows], pageable)
+
+
+def leads_to_copies(columns: TraceColumns, launches: I64, copies: I64, leads: Spans, main: int, waits: I64) -> Spans:
+    """Where the main thread leads up to the batch copy that is the first device work of a step.
+
+    It begins with the step, or after the last call there that waited for the device or read from it: what comes before
+    that ends the step before. Steps whose first device work is no copy of a batch have none.
+
+    Args:
+        columns: the trace.
+        launches: ``(n_events,)`` int64, row of the launching runtime call, -1 for none.
+        copies: ``(n_events,)`` leaf of each copy.
+        leads: the part of each step before its first kernel was launched.
+        main: the main thread.
+        waits: rows of the calls that waited for the device or read from it.
+    """
+    rows = np.flatnonzero((copies == leaf("input.h2d")) & (launches >= 0) & (columns.bytes >= BATCH_COPY_BYTES))
+    call = launches[rows]
+    issued = np.sort(columns.ts_ns[call[columns.thread[call] == main]])
+    if not len(issued) or not len(leads):
+        return EMPTY
+    first = issued[np.minimum(np.searchsorted(issued, leads.start), len(issued) - 1)]
+    found = (first >= leads.start) & (first <= leads.end)
+    start, end = leads.start[found], first[found]
+    mine = waits[columns.thread[waits] == main]
+    done = np.r_[np.iinfo(np.int64).min, np.sort(columns.ts_ns[mine] + columns.dur_ns[mine])]
+    start = np.maximum(start, done[np.searchsorted(done, end, side="right") - 1])
+    keep = end > start
+    return Spans(start[keep], end[keep])

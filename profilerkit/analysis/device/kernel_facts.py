@@ -1,0 +1,142 @@
+"""What the steady kernels say: how busy the device is, on which units it computes, what could be fused."""
+
+import numpy as np
+import numpy.typing as npt
+
+from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, KernelNames
+from profilerkit.analysis.device.operator_costs import DTYPES
+from profilerkit.analysis.device.roofline import Roofline
+from profilerkit.analysis.facts import ChainFacts, CopyFacts, DeviceFacts, MathFacts
+from profilerkit.analysis.host.names import BATCH_COPY_BYTES, QUIET_NS
+from profilerkit.analysis.intervals import I64, Spans, intersect, union
+from profilerkit.analysis.leaves import leaf
+from profilerkit.analysis.partition import Partition
+from profilerkit.trace.columns import Category, DeviceProperties, TraceColumns
+
+#: Shortest run of fusible kernels that a compiler would turn into one (R17).
+SHORTEST_CHAIN = 3
+
+
+#: Launches of real traces take 2 to 20 µs; one this long waited for something else that held the device.
+LATE_LAUNCH_NS = 1_000_000
+
+
+def device_facts(
+    columns: TraceColumns,
+    launches: I64,
+    ran: npt.NDArray[np.bool_],
+    rows: I64,
+    window: Spans,
+    parts: Partition,
+    properties: DeviceProperties | None,
+) -> DeviceFacts:
+    """How the judged device was used.
+
+    Args:
+        columns: the trace.
+        launches: ``(n_events,)`` launching runtime row of each device event, -1 for none.
+        ran: ``(n_events,)`` events of the judged device.
+        rows: those of them that start in the steady window.
+        window: the steady steps.
+        parts: the partition of all steps.
+        properties: of the device.
+    """
+    kernels = rows[columns.category[rows] == Category.KERNEL]
+    busy = intersect(window, union(columns.ts_ns[ran], columns.end_ns[ran]))
+    python = intersect(window, parts.segments.only(leaf("over.python")))
+    short = (python.end - python.start) <= QUIET_NS
+    between = int((python.end - python.start)[short].sum())
+    launch = intersect(window, parts.segments.only(leaf("over.launch")))
+    gaps = launch.end - launch.start
+    return DeviceFacts(
+        name=properties.name if properties else None,
+        kernels_per_step=len(kernels) / max(len(window), 1),
+        median_kernel_ns=float(np.median(columns.dur_ns[kernels])) if len(kernels) else 0.0,
+        busy_ratio=busy.total_ns / max(window.total_ns, 1),
+        queue_empty_ratio=_queue_empty(columns, launches, np.flatnonzero(ran), kernels),
+        between_ratio=between / python.total_ns if python.total_ns else 0.0,
+        late_launch_ratio=int(gaps[gaps > LATE_LAUNCH_NS].sum()) / launch.total_ns if launch.total_ns else 0.0,
+    )
+
+
+def _queue_empty(columns: TraceColumns, launches: I64, rows: I64, kernels: I64) -> float | None:
+    """Share of kernels whose launch call returned after every earlier device event had ended."""
+    linked = kernels[launches[kernels] >= 0]
+    if not len(linked):
+        return None
+    rows = rows[np.argsort(columns.ts_ns[rows], kind="stable")]
+    reach = np.r_[np.iinfo(np.int64).min, np.maximum.accumulate(columns.end_ns[rows])]
+    before = np.searchsorted(columns.ts_ns[rows], columns.ts_ns[linked], side="left")
+    return float((reach[before] <= columns.end_ns[launches[linked]]).mean())
+
+
+def pageable_copies(columns: TraceColumns, launches: I64, parts: Partition, rows: I64, count: int) -> CopyFacts:
+    """Batch copies from pageable memory among ``rows``, per step of ``count``."""
+    pageable = np.array(["Pageable" in text and "HtoD" in text for text in columns.strings], dtype=bool)
+    chosen = rows[pageable[columns.name[rows]] & (columns.bytes[rows] >= BATCH_COPY_BYTES)]
+    calls = launches[chosen]
+    both = np.r_[chosen, calls[calls >= 0]]
+    exposed = intersect(parts.segments.only(leaf("input.h2d")), union(columns.ts_ns[both], columns.end_ns[both]))
+    return CopyFacts(
+        per_step=len(chosen) / count,
+        bytes_per_step=float(columns.bytes[chosen].sum()) / count,
+        time_ns=float(columns.dur_ns[chosen].sum()) / count,
+        exposed_ns=exposed.total_ns / count,
+    )
+
+
+def math_facts(
+    columns: TraceColumns,
+    kinds: KernelNames,
+    roof: Roofline,
+    judged: npt.NDArray[np.bool_],
+    steady_ns: int,
+    properties: DeviceProperties | None,
+) -> MathFacts:
+    """On which units the math kernels that start in the steady window ran, as shares of ``steady_ns``.
+
+    FP32 on the vector units is what the name says so of, or what was passed FP32 and does not say anything else.
+    """
+    name = columns.name[roof.rows]
+    math = kinds.math[name] & judged[roof.rows]
+    computes_fp32 = (roof.flops > 0) & (roof.dtype == DTYPES.index("fp32")) & ~kinds.tensor_core[name]
+    fp32, tensor_core = math & (kinds.fp32_math[name] | computes_fp32), math & kinds.tensor_core[name]
+    per_name = np.bincount(name[fp32], weights=columns.dur_ns[roof.rows[fp32]], minlength=1)
+    return MathFacts(
+        fp32_share=_covered_ns(columns, roof.rows[fp32]) / steady_ns,
+        tensor_core_share=_covered_ns(columns, roof.rows[tensor_core]) / steady_ns,
+        compute_major=properties.compute_major if properties else None,
+        example=columns.strings[int(per_name.argmax())] if per_name.any() else None,
+    )
+
+
+def _covered_ns(columns: TraceColumns, rows: I64) -> int:
+    """Time in which any of ``rows`` runs: where streams overlap it counts once, so that a share stays below one."""
+    return union(columns.ts_ns[rows], columns.end_ns[rows]).total_ns
+
+
+def chain_facts(columns: TraceColumns, kinds: KernelNames, rows: I64, window: Spans) -> ChainFacts:
+    """Runs of fusible kernels on one stream inside one step.
+
+    Kernels below 10 µs neither count nor break a run when they are fusible: the launch rule prices them.
+    """
+    kernels = rows[columns.category[rows] == Category.KERNEL]
+    kernels = kernels[np.lexsort((columns.ts_ns[kernels], columns.stream[kernels]))]
+    fusible = kinds.pointwise[columns.name[kernels]]
+    if not fusible.any():
+        return ChainFacts(share=0.0, chains_per_step=0.0, mean_length=0.0, example=())
+    stream, step = columns.stream[kernels], np.searchsorted(window.start, columns.ts_ns[kernels], side="right")
+    breaks = (fusible[1:] != fusible[:-1]) | (stream[1:] != stream[:-1]) | (step[1:] != step[:-1])
+    run = np.cumsum(np.r_[True, breaks]) - 1
+    counts = fusible & (columns.dur_ns[kernels] >= SMALL_KERNEL_NS)
+    length = np.bincount(run, weights=counts)
+    long = length >= SHORTEST_CHAIN
+    inside = long[run] & counts
+    time = np.bincount(run, weights=columns.dur_ns[kernels])
+    example = kernels[(run == int(np.argmax(time * long))) & counts][:5] if long.any() else kernels[:0]
+    return ChainFacts(
+        share=_covered_ns(columns, kernels[inside]) / max(window.total_ns, 1),
+        chains_per_step=int(long.sum()) / max(len(window), 1),
+        mean_length=float(length[long].mean()) if long.any() else 0.0,
+        example=tuple(columns.strings[name] for name in columns.name[example]),
+    )

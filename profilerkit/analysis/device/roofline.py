@@ -1,0 +1,175 @@
+"""How far each kernel is from the fastest it could run, and which roof it is under."""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from profilerkit.analysis.costs.cost import FAMILIES
+from profilerkit.analysis.device.kernels import KernelNames
+from profilerkit.analysis.device.operator_costs import DTYPES, OperatorCosts, operator_costs
+from profilerkit.analysis.intervals import I64
+from profilerkit.hardware.lookup import DeviceSpec
+from profilerkit.trace.columns import TraceColumns
+
+Bools = npt.NDArray[np.bool_]
+F64 = npt.NDArray[np.float64]
+I8 = npt.NDArray[np.int8]
+
+#: The roof a kernel is under.
+UNKNOWN, MATH, BANDWIDTH = 0, 1, 2
+
+#: Fraction of the memory's peak rate that a streaming kernel reaches (§1.7 of the diagnosis method).
+MEMORY_RATIO = 0.9
+#: More than the peak by this factor is no rounding: data came from a cache, an algorithm saved arithmetic, or the cost
+#: is not that of this kernel. Times of releases before 2.4 are whole µs.
+BEYOND_PEAK, CLOCK_NS = 1.05, 1_000
+#: No device, known or not, reaches 1e16 FLOP/s or moves 1e14 B/s, from a cache neither (B200 on paper: 4.5e15 in FP8,
+#: 8e12 B/s): shapes that say so are not those of the kernel.
+MOST_FLOPS_PER_NS, MOST_BYTES_PER_NS = 1e7, 1e5
+
+_ITEM = re.compile(r"OpaqueType<(\d+)u?>|c10::(BFloat16|Half)|\b(double|float)\b")
+_ITEM_BYTES = {"BFloat16": 2, "Half": 2, "double": 8, "float": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Compute kernels of one device against its roofs; arrays are ``(n,)`` and NaN is what is not known.
+
+    Attributes:
+        rows: int64 rows of the kernels, ascending.
+        operator: int64 row of the operator that launched each, -1 for none.
+        flops: float64, its part of the operator's.
+        bytes: float64, its part of the operator's compulsory traffic.
+        least_ns: float64, the fastest it could run with what real kernels reach of the device's peaks, at most what
+            it took.
+        roof: int8 ``MATH``, ``BANDWIDTH`` or ``UNKNOWN``.
+        by_shape: whether shapes and peaks decided the roof, else the name did.
+        beyond: whether it ran faster than the peaks allow. A product of matrices that did, and what no device can do,
+            is not priced.
+        dtype: int8 ids into ``DTYPES``.
+        spec: the device's peaks; ``None`` for an unknown one.
+    """
+
+    rows: I64
+    operator: I64
+    flops: F64
+    bytes: F64
+    least_ns: F64
+    roof: I8
+    by_shape: Bools
+    beyond: Bools
+    dtype: I8
+    spec: DeviceSpec | None
+
+    @property
+    def names_tell_units(self) -> bool:
+        """Whether kernel names say which units compute: those of NVIDIA's libraries do, those of AMD's do not."""
+        return self.spec is None or self.spec.compute_capability is not None
+
+
+def roofline(columns: TraceColumns, kinds: KernelNames, rows: I64, operator: I64, spec: DeviceSpec | None) -> Roofline:
+    """Judge compute kernels.
+
+    The roof is that which takes longer at the rates real kernels reach. Without shapes, or for a device that is not
+    in the table, the name decides.
+
+    Args:
+        columns: the trace.
+        kinds: its classified names.
+        rows: kernels that are no communication, or the operators of a CPU-only run.
+        operator: ``(n,)`` int64, row of the operator that launched each, -1 for none.
+        spec: peaks of the device; ``None`` for an unknown one.
+    """
+    name = columns.name[rows]
+    costs = operator_costs(columns, operator)
+    flops, moved = _shared_out(columns, kinds, rows, operator, costs)
+    longest = BEYOND_PEAK * columns.dur_ns[rows] + CLOCK_NS
+    # Arithmetic that is not counted takes no time on any device, known or not.
+    math_ns = np.where(flops == 0, 0.0, flops / _peak_flops_per_ns(costs.dtype, kinds.tensor_core[name], spec))
+    memory_ns = moved / (spec.hbm_gb_per_s if spec else np.nan)  # GB/s are bytes per ns
+    # Convolutions have algorithms with less arithmetic; no product of matrices runs faster than the peak, so its
+    # operands were larger than what was computed, as where experts get padded rows.
+    wrong = (math_ns > longest) & (costs.family != FAMILIES.index("convolution"))
+    impossible = (flops > MOST_FLOPS_PER_NS * longest) | (moved > MOST_BYTES_PER_NS * longest)
+    wrong |= impossible
+    beyond = impossible | (math_ns > longest) | (memory_ns > longest)
+    for values in (flops, moved, math_ns, memory_ns):
+        values[wrong] = np.nan
+    reached = spec.achievable_ratio if spec else np.nan
+    least = np.maximum(math_ns / reached, memory_ns / MEMORY_RATIO)
+    computed = np.where(math_ns / reached >= memory_ns / MEMORY_RATIO, MATH, BANDWIDTH)
+    by_shape = np.isfinite(least)
+    named = np.where(kinds.math[name], MATH, np.where(kinds.bandwidth[name], BANDWIDTH, UNKNOWN))
+    return Roofline(
+        rows=rows,
+        operator=operator,
+        flops=flops,
+        bytes=moved,
+        least_ns=np.minimum(least, np.maximum(columns.dur_ns[rows], 1)),
+        roof=np.where(by_shape, computed, named).astype(np.int8),
+        by_shape=by_shape,
+        beyond=beyond,
+        dtype=costs.dtype,
+        spec=spec,
+    )
+
+
+def _shared_out(
+    columns: TraceColumns, kinds: KernelNames, rows: I64, operator: I64, costs: OperatorCosts
+) -> tuple[F64, F64]:
+    """FLOPs and bytes of each kernel: an operator's are shared by duration among the kernels that do its work.
+
+    Those are its math kernels if it computes, so that a change of layout or a reduction of partial sums next to them
+    gets none; its pointwise kernels if the cost is that of one; else all.
+    """
+    name = columns.name[rows]
+    computes = costs.known & (costs.flops > 0)
+    able = np.where(computes, kinds.math[name], ~costs.pointwise_only | kinds.elementwise[name])
+    at = np.maximum(operator, 0)
+    some = np.bincount(at, weights=able & (operator >= 0), minlength=len(columns))[at] > 0
+    works = costs.known & (operator >= 0) & (able | (computes & ~some))
+    duration = np.where(works, np.maximum(columns.dur_ns[rows], 1), 0).astype(np.float64)
+    share = np.where(works, duration / np.maximum(np.bincount(at, weights=duration, minlength=len(columns))[at], 1), 0)
+    untyped = np.where(costs.untyped > 0, costs.untyped * _item_bytes(columns, name)[name], 0.0)
+    flops, moved = costs.flops * share, (costs.bytes + untyped) * share
+    return np.where(works, flops, np.nan), np.where(works & (moved > 0), moved, np.nan)
+
+
+def _item_bytes(columns: TraceColumns, names: npt.NDArray[np.int32]) -> F64:
+    """``(n_strings,)`` bytes of an element by the first type in a kernel's name, NaN where there is none."""
+    sizes = np.full(len(columns.strings), np.nan)
+    for index in np.flatnonzero(np.bincount(names, minlength=1)).tolist():
+        found = _ITEM.search(columns.strings[index])
+        if found:
+            opaque, short, plain = found.groups()
+            sizes[index] = int(opaque) if opaque and len(opaque) < 3 else _ITEM_BYTES.get(short or plain or "", np.nan)
+    return sizes
+
+
+def dense_peak(precision: str, spec: DeviceSpec | None) -> float | None:
+    """Dense FLOPs per second of a device in a type; TF32 is FP32 on matrix units. ``None`` where not known.
+
+    >>> from profilerkit.hardware.lookup import lookup
+    >>> dense_peak("bf16", lookup("NVIDIA L4")), dense_peak("fp64", lookup("NVIDIA L4"))
+    (121000000000000.0, None)
+    """
+    if spec is None:
+        return None
+    tflops = {
+        "fp32": spec.fp32_tflops,
+        "tf32": spec.tf32_tflops or spec.fp32_tflops,
+        "fp16": spec.fp16_tflops,
+        "bf16": spec.bf16_tflops,
+        "fp8": spec.fp8_tflops,
+    }.get(precision)
+    return tflops * 1e12 if tflops else None
+
+
+def _peak_flops_per_ns(dtype: I8, tensor_core: Bools, spec: DeviceSpec | None) -> F64:
+    """The peak for each kernel; FP32 runs on matrix units only where the kernel's name says so."""
+    matrix = ["tf32" if name == "fp32" else name for name in DTYPES]
+    peaks = np.array([[(dense_peak(name, spec) or np.nan) * 1e-9 for name in names] for names in (DTYPES, matrix)])
+    found: F64 = peaks[tensor_core.astype(np.int64), dtype]
+    return found

@@ -1,0 +1,1 @@
+"""What the host threads did, and why the device waited for them."""

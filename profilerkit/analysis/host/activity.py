@@ -1,0 +1,188 @@
+"""What a host thread was doing, instant by instant, as layers of priority."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from profilerkit.analysis.host.feeding import Feeding, feeding, led_in
+from profilerkit.analysis.host.names import BLOCKING_CALL_NS, QUIET_NS, HostNames
+from profilerkit.analysis.host.queue import Queue
+from profilerkit.analysis.intervals import (
+    EMPTY,
+    I64,
+    NO_SEGMENTS,
+    Segments,
+    Spans,
+    paint,
+    positive,
+    subtract,
+    union,
+    with_label,
+)
+from profilerkit.analysis.leaves import leaf
+from profilerkit.trace.columns import Category, TraceColumns
+
+Mask = npt.NDArray[np.bool_]
+
+NO_ROWS = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class HostThread:
+    """One thread's activity.
+
+    Attributes:
+        layers: in falling priority; the last is the dispatching of operators.
+        sync_start: ``(n,)`` int64 ns, sorted: starts of the calls that blocked on a device with work in its queue.
+        sync_end: their ends.
+        events: when any operator or runtime call ran.
+        fed: how the thread gets its batches.
+    """
+
+    layers: tuple[Segments, ...]
+    sync_start: I64
+    sync_end: I64
+    events: Spans
+    fed: Feeding
+
+
+class HostActivity:
+    """The threads of one trace, each looked at when it is first asked for."""
+
+    def __init__(
+        self,
+        columns: TraceColumns,
+        names: HostNames,
+        main: int,
+        *,
+        copied: I64 | None = None,
+        issues: I64,
+        blocks: I64 = NO_ROWS,
+        queue: Queue | None = None,
+        lead_in: Spans = EMPTY,
+    ) -> None:
+        """Take what is known of the trace's runtime calls.
+
+        Args:
+            columns: the trace.
+            names: its classified names.
+            main: the main thread, -1 if there is none.
+            copied: ``(n_events,)`` int64, leaf of the copy a runtime row launched, -1 for none; ``None`` without a
+                device.
+            issues: rows of the calls or operators that issued work other than copies, any number of times.
+            blocks: rows of the copy calls that returned only when their copy was done.
+            queue: the device's work without the reads of results; ``None`` without a device.
+            lead_in: when the main thread leads up to the batch copy of a step; input, unless it is seen to be fed.
+        """
+        self.main = main
+        self._columns = columns
+        self._names = names
+        self._copied = copied
+        self._issues = issues
+        self._blocks = blocks
+        self._queue = queue
+        self._lead_in = lead_in
+        self._overhead = _nobodys_overhead(columns)
+        self._threads: dict[int, HostThread] = {}
+
+    @property
+    def lead_in(self) -> Spans:
+        """What leads up to the batch copies, where the main thread's input is only inferred from that."""
+        return EMPTY if self.main < 0 or len(self.thread(self.main).fed.rows) else self._lead_in
+
+    def thread(self, key: int) -> HostThread:
+        """The activity of one thread."""
+        if key not in self._threads:
+            self._threads[key] = self._look_at(key)
+        return self._threads[key]
+
+    def label(self, start: I64, end: I64, key: int) -> Segments:
+        """What thread ``key`` did in the intervals, over what the main thread did, over plain Python.
+
+        A backward thread is idle while the main thread prepares its work. Without a thread nothing is known.
+        """
+        spans = positive(start, end)
+        if key < 0:
+            return with_label(spans, leaf("idle.unknown"))
+        thread = self.thread(key)
+        *upper, dispatch = thread.layers
+        below = self.thread(self.main).layers if self.main not in (-1, key) else ()
+        painted = paint(spans, [*upper, drained(thread, start, end), dispatch, *below])
+        label = np.where(painted.label < 0, leaf("over.python"), painted.label)
+        return Segments(painted.start, painted.end, label)
+
+    def _look_at(self, key: int) -> HostThread:
+        columns, names = self._columns, self._names
+        own = np.flatnonzero(columns.thread == key)
+        start, name, category = columns.ts_ns[own], columns.name[own], columns.category[own]
+        end = start + columns.dur_ns[own]
+        runtime = category == Category.RUNTIME
+
+        def spans(rows: Mask) -> Spans:
+            return union(start[rows], end[rows])
+
+        waits = runtime & names.sync_call[name] & (end - start >= BLOCKING_CALL_NS)
+        blocking = waits | (np.isin(own, self._blocks) & (end - start >= BLOCKING_CALL_NS))
+        if self._queue is not None:
+            blocking &= self._queue.had_work(start)
+        events = spans(runtime | (category == Category.CPU_OP))
+        fed = feeding(columns, names, own, np.sort(columns.ts_ns[self._issues[columns.thread[self._issues] == key]]))
+        phase = np.where(category == Category.ANNOTATION, names.annotation[name], -1)
+        phase = np.where(category == Category.PYTHON, names.frame_phase[name], phase)
+        profiled = np.r_[own[category == Category.OVERHEAD], self._overhead]
+        layers = [
+            *_by_leaf(start, end, np.where(names.named[name], phase, -1)),
+            fed.segments,
+            with_label(spans(runtime & names.allocator[name]), leaf("mem.alloc")),
+            *_by_leaf(start, end, np.where(names.named[name], -1, phase)),
+            with_label(union(columns.ts_ns[profiled], columns.end_ns[profiled]), leaf("other.prof")),
+            with_label(spans(names.collects[name]), leaf("over.gc")),
+            with_label(spans(names.compiles[name]), leaf("warm.compile")),
+            *(_by_leaf(start, end, self._copied[own]) if self._copied is not None else ()),
+            with_label(spans(waits), leaf("sync.drain")),
+        ]
+        if key == self.main and len(self._lead_in) and not len(fed.rows):
+            layers.append(led_in(columns, names, own, self._lead_in))
+        layers.append(with_label(events, leaf("over.dispatch")))
+        order = np.argsort(start[blocking], kind="stable")
+        return HostThread(tuple(layers), start[blocking][order], end[blocking][order], events, fed)
+
+
+def _nobodys_overhead(columns: TraceColumns) -> I64:
+    """Rows of the profiler's own work that stand at a thread where nothing else happens: it may be any thread's."""
+    rows = np.flatnonzero(columns.category == Category.OVERHEAD)
+    working = columns.is_a(Category.CPU_OP, Category.RUNTIME, Category.ANNOTATION, Category.PYTHON)
+    return rows[~np.isin(columns.thread[rows], np.unique(columns.thread[working]))]
+
+
+def _by_leaf(start: I64, end: I64, leaves: I64) -> list[Segments]:
+    """One layer for each leaf among the events, lower indices first; -1 for none."""
+    out = []
+    for value in np.unique(leaves[leaves >= 0]).tolist():
+        rows = leaves == value
+        out.append(with_label(union(start[rows], end[rows]), value))
+    return out
+
+
+def drained(thread: HostThread, gap_start: I64, host_end: I64) -> Segments:
+    """The part of each gap that a blocking call left behind: from its return until work is issued again.
+
+    The device was busy when the call began and idle when it returned, so the queue ran dry because of it. Long quiet
+    stretches are left out: the user's own Python after the call would have kept the device waiting anyway.
+
+    Args:
+        thread: the launching thread.
+        gap_start: ``(n,)`` int64, starts of gaps.
+        host_end: ``(n,)`` int64, when the launch call that ends the gap returned.
+    """
+    if not len(thread.sync_start) or not len(gap_start):
+        return NO_SEGMENTS
+    last = np.searchsorted(thread.sync_start, gap_start, side="left") - 1
+    caused = (last >= 0) & (thread.sync_end[np.maximum(last, 0)] >= gap_start)
+    span = union(gap_start[caused], host_end[caused])
+    if not len(span):
+        return NO_SEGMENTS
+    quiet = subtract(span, thread.events)
+    long = (quiet.end - quiet.start) > QUIET_NS
+    return with_label(subtract(span, Spans(quiet.start[long], quiet.end[long])), leaf("sync.drain"))

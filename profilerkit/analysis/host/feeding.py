@@ -1,0 +1,146 @@
+"""When a thread gets its next batch, and which part of that is reading, preparing, handing over, or only waiting."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from profilerkit.analysis.host.names import HostNames
+from profilerkit.analysis.intervals import (
+    I64,
+    NO_SEGMENTS,
+    Segments,
+    Spans,
+    covered,
+    innermost_owner,
+    intersect,
+    paint,
+    subtract,
+    union,
+    with_label,
+)
+from profilerkit.analysis.leaves import leaf
+from profilerkit.trace.columns import Category, TraceColumns
+
+#: A frame belongs to the chain of calls that holds a wait when it holds this much of it.
+DOMINANT_RATIO = 0.5
+#: Innermost frames of that chain that are shown.
+SHOWN_FRAMES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Feeding:
+    """How one thread is fed.
+
+    Attributes:
+        rows: the events in which it gets a batch, by start.
+        segments: the time in them, labelled with input leaves.
+    """
+
+    rows: I64
+    segments: Segments
+
+
+NOT_FED = Feeding(np.empty(0, dtype=np.int64), NO_SEGMENTS)
+
+
+def feeding(columns: TraceColumns, names: HostNames, own: I64, issues: I64) -> Feeding:
+    """When the thread of the rows ``own`` gets its batches.
+
+    Loader events and phases named for it say so; other annotations and frames with such a name are believed when no
+    work is issued in them, for a loop's own ``__next__`` may hold the whole step.
+
+    Args:
+        columns: the trace.
+        names: its classified names.
+        own: rows of the thread.
+        issues: ``(n,)`` int64 ns, sorted: when that thread issued work other than copies.
+    """
+    own = own[columns.dur_ns[own] > 0]
+    name, category = columns.name[own], columns.category[own]
+    marked = np.isin(category, (Category.ANNOTATION, Category.CPU_OP)) & names.loader[name]
+    maybe = own[np.isin(category, (Category.ANNOTATION, Category.PYTHON)) & names.feeds[name] & ~marked]
+    start, end = _edges(columns, maybe)
+    issued = np.searchsorted(issues, end) > np.searchsorted(issues, start)
+    rows = np.r_[own[marked], maybe[~issued]]
+    if not len(rows):
+        return NOT_FED
+    rows = rows[np.argsort(columns.ts_ns[rows], kind="stable")]
+    spans = union(*_edges(columns, rows))
+    return Feeding(rows, _split(columns, names, rows, spans, own))
+
+
+def led_in(columns: TraceColumns, names: HostNames, own: I64, spans: Spans) -> Segments:
+    """The input leaves of ``spans``, in which the thread of the rows ``own`` gets its batch without an event."""
+    return _split(columns, names, own[:0], spans, own)
+
+
+def _split(columns: TraceColumns, names: HostNames, rows: I64, spans: Spans, own: I64) -> Segments:
+    """Input leaves of ``spans``: those of the innermost named frame or operator; what else computes is preparation.
+
+    With worker processes the thread's own operators and frames say nothing of what it waits for, except for frames of
+    the hand-over. A stretch that nothing names is a wait whose cause is not known.
+
+    Args:
+        columns: the trace.
+        names: its classified names.
+        rows: the events in which a batch is fetched.
+        spans: when that is.
+        own: rows of the thread.
+    """
+    remote = union(*_edges(columns, rows[names.multi_process[columns.name[rows]]]))
+    local = subtract(spans, remote)
+    start = columns.ts_ns[own]
+    told = own[
+        ((columns.category[own] == Category.PYTHON) & covered(spans, start))
+        | ((columns.category[own] == Category.CPU_OP) & covered(local, start))
+    ]
+    name, category = columns.name[told], columns.category[told]
+    kind = names.feeding[name]
+    named = innermost_owner(*_edges(columns, told[kind >= 0]), kind[kind >= 0])
+    frames = told[category == Category.PYTHON]
+    code = innermost_owner(*_edges(columns, frames), names.runs_python[columns.name[frames]].astype(np.int64)).only(1)
+    operators = union(*_edges(columns, told[(category == Category.CPU_OP) & ~names.loader[name]]))
+    layers = [
+        with_label(intersect(remote, named.only(leaf("input.ipc"))), leaf("input.ipc")),
+        with_label(remote, leaf("input.wait")),
+        named,
+        with_label(operators, leaf("input.prep")),
+        with_label(code, leaf("input.prep")),
+        with_label(local, leaf("input.wait")),
+    ]
+    return paint(spans, layers)
+
+
+def dominant_frames(columns: TraceColumns, thread: int, spans: Spans) -> tuple[tuple[str, ...], float]:
+    """The innermost frames of the chain of calls that holds most of ``spans``, and their share.
+
+    Frames come outer first, at most ``SHOWN_FRAMES``; none, with 0.0, where no frame holds ``DOMINANT_RATIO``.
+    """
+    if not len(spans):
+        return (), 0.0
+    frames = np.flatnonzero((columns.category == Category.PYTHON) & (columns.thread == thread))
+    frames = frames[covered(spans, columns.ts_ns[frames])]
+    least = DOMINANT_RATIO * spans.total_ns
+    name, count = columns.name[frames], len(columns.strings)
+    start, end = _edges(columns, frames)
+    chain = []
+    for candidate in np.flatnonzero(np.bincount(name, weights=end - start, minlength=count) >= least).tolist():
+        own = np.flatnonzero(name == candidate)
+        held = intersect(spans, union(start[own], end[own])).total_ns
+        if held >= least:
+            longest = own[(end - start)[own].argmax()]
+            depth = int(((start <= start[longest]) & (end >= end[longest])).sum())
+            chain.append((depth, columns.strings[candidate], held / spans.total_ns))
+    chain.sort()
+    return tuple(text for _, text, _ in chain[-SHOWN_FRAMES:]), chain[-1][2] if chain else 0.0
+
+
+def local_fetches(columns: TraceColumns, names: HostNames, fed: Feeding) -> Spans:
+    """When the thread gets a batch on its own: in a fetch from worker processes it only waits."""
+    return union(*_edges(columns, fed.rows[~names.multi_process[columns.name[fed.rows]]]))
+
+
+def _edges(columns: TraceColumns, rows: I64 | npt.NDArray[np.intp]) -> tuple[I64, I64]:
+    start = columns.ts_ns[rows]
+    return start, start + columns.dur_ns[rows]

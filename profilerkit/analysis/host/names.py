@@ -1,0 +1,239 @@
+"""What the names of a trace's host events stand for, and which thread runs the training loop."""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from profilerkit.analysis.device.kernels import in_use, matching
+from profilerkit.analysis.host.frames import (
+    feeding_part,
+    frame_feeds,
+    is_frame,
+    offloads,
+    phase_of_frame,
+    runs_python,
+    without_object,
+)
+from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.leaves import leaf
+from profilerkit.rundir.layout import INPUT_SPAN, PHASE_SPAN_PREFIX
+from profilerkit.trace.columns import Category, TraceColumns
+
+Mask = npt.NDArray[np.bool_]
+
+#: A call shorter than this did not wait for the device (R47's threshold).
+BLOCKING_CALL_NS = 10_000
+#: Copies below this size are scalars and masks, not batches (R09's threshold).
+BATCH_COPY_BYTES = 64 * 1024
+#: A stretch without any host event longer than this is the user's Python, not the gap between two operators.
+QUIET_NS = 1_000_000
+
+_DATALOADER = re.compile(r"^enumerate\(DataLoader\)#.*__next__|^" + re.escape(INPUT_SPAN))
+_SINGLE_PROCESS = re.compile(r"^enumerate\(DataLoader\)#_SingleProcess")
+_MULTI_PROCESS = re.compile(r"^enumerate\(DataLoader\)#_MultiProcess")
+#: A name made of these words alone, with one of the first kind, is about the next batch; ``load checkpoint`` is not.
+_FED_WORD = re.compile(r"data(?:set|loader|loading)?|inputs?|batch(?:es)?|loader")
+_FEEDING_WORD = re.compile(
+    r"load(?:ing)?|get|next|wait|for|(?:pre)?fetch(?:ing)?|read(?:ing)?|prepar(?:e|ing|ation)|pipeline|copy|to|gpu|cuda"
+    r"|device|the|a|new|train(?:ing)?"
+)
+#: A phase may be named with one of these alone.
+_FEEDING_PHASE = re.compile(r"load(?:ing)?|(?:pre)?fetch(?:ing)?", re.IGNORECASE)
+_WORD = re.compile(r"[a-z]+")
+#: Longer names are no frames of Python; searching them would only take time.
+_LONGEST_FRAME = 300
+_ALLOCATOR = re.compile(
+    r"^(?:cuda|hip)(?:Malloc|Free|HostAlloc|HostFree|MallocHost|FreeHost|HostRegister|HostUnregister)"
+    r"|^cuMem(?:Create|Map|Unmap|Release|AddressReserve|AddressFree|SetAccess|Alloc|Free)"
+)
+_SYNC_CALL = re.compile(
+    r"^(?:cuda|hip)(?:Device|Stream|Event)Synchronize|^cu(?:Ctx|Stream|Event)Synchronize|^(?:cuda|hip)Memcpy$"
+)
+_COPY_CALL = re.compile(r"^(?:cuda|hip|cu)Memcpy")
+_COMPILE = re.compile(
+    r"dynamo_timed|entire_(?:frame|backward)_compile|backend_compile|compile_inner|^dynamo$|^inductor_codecache"
+)
+_OPTIMIZER = re.compile(r"^Optimizer\.step#")
+_BACKWARD = re.compile(r"^autograd::engine")
+_NAMED = re.compile("^" + re.escape(PHASE_SPAN_PREFIX))
+#: ``gc.collect`` called by the user is a builtin, which a stack names without its module.
+_GC = re.compile(r"gc\.collect|^Python GC|^<built-in function collect>$")
+_ANNOTATIONS = (
+    ("other.ckpt", re.compile(r"checkpoint|torch\.save|save_(?:model|state)|^save\b", re.IGNORECASE)),
+    ("other.eval", re.compile(r"\b(?:eval|evaluate|evaluation|validate|validation)\b", re.IGNORECASE)),
+    ("other.log", re.compile(r"\blog(?:ging)?\b", re.IGNORECASE)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HostNames:
+    """What the names of a trace's events stand for on the host: arrays over ``columns.strings``, computed once.
+
+    Attributes:
+        loader: the loop gets its next batch: the loader's own events, and phases that the user named so.
+        multi_process: of these, the ones whose batches come from worker processes.
+        single_process: of these, the ones that prepare the batch on the spot.
+        feeds: annotations and frames named for getting a batch, to be believed where they issue no other work.
+        feeding: input leaf a frame or operator inside a fetch is about, -1 for none.
+        runs_python: frames of Python code; the others of builtins.
+        annotation: leaf of a phase, -1 for none.
+        frame_phase: leaf of a frame that saves, evaluates or logs, -1 for none.
+        named: phases that the user named for what is no training: checkpoint, evaluation, logging.
+    """
+
+    loader: Mask
+    multi_process: Mask
+    single_process: Mask
+    feeds: Mask
+    feeding: I64
+    runs_python: Mask
+    offloads: Mask
+    optimizer: Mask
+    backward: Mask
+    allocator: Mask
+    sync_call: Mask
+    copy_call: Mask
+    compiles: Mask
+    collects: Mask
+    annotation: I64
+    frame_phase: I64
+    named: Mask
+
+    @classmethod
+    def of(cls, columns: TraceColumns) -> "HostNames":
+        """Classify every name in use once."""
+        used = in_use(columns)
+        texts = [columns.strings[index] for index in used.tolist()]
+        annotation = np.full(len(columns.strings), -1, dtype=np.int64)
+        annotation[used] = [_annotation_leaf(text) for text in texts]
+        frames = _Frames()
+        frame = [frames[without_object(text[:_LONGEST_FRAME])] for text in texts]
+        feeding, frame_phase = np.full_like(annotation, -1), np.full_like(annotation, -1)
+        feeding[used] = [entry.feeding for entry in frame]
+        frame_phase[used] = [entry.phase for entry in frame]
+
+        def mask(pattern: re.Pattern[str]) -> Mask:
+            return matching(columns, used, pattern)
+
+        def chosen(values: list[bool]) -> Mask:
+            out = np.zeros(len(columns.strings), dtype=np.bool_)
+            out[used] = values
+            return out
+
+        return cls(
+            loader=mask(_DATALOADER) | chosen([_is_feeding_phase(text) for text in texts]),
+            multi_process=mask(_MULTI_PROCESS),
+            single_process=mask(_SINGLE_PROCESS),
+            feeds=chosen([entry.feeds or _names_feeding(text) for text, entry in zip(texts, frame, strict=True)]),
+            feeding=feeding,
+            runs_python=chosen([entry.runs_python for entry in frame]),
+            offloads=chosen([entry.offloads for entry in frame]),
+            optimizer=mask(_OPTIMIZER),
+            backward=mask(_BACKWARD),
+            allocator=mask(_ALLOCATOR),
+            sync_call=mask(_SYNC_CALL),
+            copy_call=mask(_COPY_CALL),
+            compiles=mask(_COMPILE),
+            collects=mask(_GC),
+            annotation=annotation,
+            frame_phase=frame_phase,
+            named=mask(_NAMED) & np.isin(annotation, [leaf(part) for part, _ in _ANNOTATIONS]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """What one name is, read as a frame's; leaves are indices, -1 for none."""
+
+    feeding: int
+    phase: int
+    feeds: bool
+    runs_python: bool
+    offloads: bool
+
+
+class _Frames(dict[str, _Frame]):
+    """Name, without the object of a builtin, to what it is: the addresses in a trace are many, the functions few."""
+
+    def __missing__(self, text: str) -> _Frame:
+        frame = is_frame(text)
+        part, phase = feeding_part(text), phase_of_frame(text) if frame else None
+        self[text] = _Frame(
+            feeding=leaf(part) if part else -1,
+            phase=leaf(phase) if phase else -1,
+            feeds=frame and frame_feeds(text),
+            runs_python=frame and runs_python(text),
+            offloads=offloads(text),
+        )
+        return self[text]
+
+
+def _names_feeding(text: str) -> bool:
+    """Whether a name, all its words considered, says that data is got ready for the step.
+
+    >>> [_names_feeding(text) for text in ("get_batch", "Data loading", "load checkpoint", "batch norm", "load")]
+    [True, True, False, False, False]
+    """
+    words = set(_WORD.findall(text[:_LONGEST_FRAME].lower()))
+    fed = {word for word in words if _FED_WORD.fullmatch(word)}
+    return bool(fed) and all(_FEEDING_WORD.fullmatch(word) for word in words - fed)
+
+
+def is_feeding_phase(name: str) -> bool:
+    """Whether a phase that the user named is about getting the next batch: ``data``, ``load``, ``fetch`` and the like.
+
+    >>> is_feeding_phase("load"), is_feeding_phase("load checkpoint")
+    (True, False)
+    """
+    return _FEEDING_PHASE.fullmatch(name.strip()) is not None or _names_feeding(name)
+
+
+def _is_feeding_phase(text: str) -> bool:
+    return text.startswith(PHASE_SPAN_PREFIX) and is_feeding_phase(text.removeprefix(PHASE_SPAN_PREFIX))
+
+
+def phase_leaf(name: str) -> int:
+    """The leaf of a phase the user named: checkpoint, evaluation and logging are known by their words."""
+    for part, pattern in _ANNOTATIONS:
+        if pattern.search(name):
+            return leaf(part)
+    return leaf("other.phase")
+
+
+def _annotation_leaf(text: str) -> int:
+    """The leaf of an annotation, -1 if it names no phase."""
+    if text.startswith(PHASE_SPAN_PREFIX):
+        name = text.removeprefix(PHASE_SPAN_PREFIX)
+        return -1 if is_feeding_phase(name) else phase_leaf(name)
+    if text.startswith(("enumerate(DataLoader)", "ProfilerStep#", "Optimizer.", INPUT_SPAN)):
+        return -1
+    found = phase_leaf(text)
+    # Activation checkpointing names its ranges alike: only a saved checkpoint is one.
+    recompute = found == leaf("other.ckpt") and "save" not in text.lower()
+    return -1 if recompute or found == leaf("other.phase") else found
+
+
+def main_thread(columns: TraceColumns) -> int:
+    """The thread that runs the training loop: owner of most step markers, else of most host operators.
+
+    -1 when the trace holds no host event.
+    """
+    marks = columns.category == Category.ANNOTATION
+    if marks.any():
+        wanted = np.array(
+            [text.startswith(("ProfilerStep#", "enumerate(DataLoader)#", "Optimizer.")) for text in columns.strings]
+        )
+        marked = columns.thread[marks & wanted[columns.name]]
+        if len(marked):
+            return int(np.bincount(marked).argmax())
+    host = columns.thread[columns.is_a(Category.CPU_OP, Category.RUNTIME)]
+    return int(np.bincount(host).argmax()) if len(host) else -1
+
+
+def backward_threads(columns: TraceColumns, names: HostNames, main: int) -> I64:
+    """Ids of the threads beside ``main`` that run the backward pass, sorted."""
+    rows = names.backward[columns.name] & (columns.category == Category.CPU_OP) & (columns.thread != main)
+    found: I64 = np.unique(columns.thread[rows]).astype(np.int64)
+    return found

@@ -1,0 +1,67 @@
+"""Runtime calls of the host that cost the device time: blocking ones, allocator calls, first-use work."""
+
+import numpy as np
+import numpy.typing as npt
+
+from profilerkit.analysis.device.copies import waiting_calls
+from profilerkit.analysis.facts import AllocatorFacts, ColdFacts, SyncFacts
+from profilerkit.analysis.host.names import BLOCKING_CALL_NS, HostNames
+from profilerkit.analysis.intervals import I64, Spans, clip, subtract, union
+from profilerkit.analysis.steps.find import TraceSteps
+from profilerkit.trace.columns import Category, TraceColumns
+
+#: A runtime call this long that neither waits nor copies loads modules, creates a context or grows a heap.
+SLOW_CALL_NS = 50_000_000
+#: The slow calls are first-use work when this much of their time falls into one step.
+COLD_CONCENTRATION = 0.8
+#: They make a window cold when the device idles under them for this share of it, and it has no more steps than this:
+#: in a longer one the affected step is an outlier among steady ones.
+COLD_SHARE = 0.25
+COLD_STEPS = 3
+
+
+def sync_facts(
+    columns: TraceColumns, names: HostNames, launches: I64, judged: npt.NDArray[np.bool_], count: int
+) -> SyncFacts:
+    """Blocking calls in the judged events, per step of ``count``: waits, and copies that return with their result."""
+    blocking = names.sync_call[columns.name] & (columns.category == Category.RUNTIME)
+    blocking[waiting_calls(columns, launches)] = True
+    rows = np.flatnonzero(judged & blocking & (columns.dur_ns >= BLOCKING_CALL_NS))
+    labels, times = np.unique(columns.name[rows], return_counts=True)
+    order = np.argsort(-times)[:3]
+    return SyncFacts(
+        per_step=len(rows) / count,
+        blocked_ns=float(columns.dur_ns[rows].sum()) / count,
+        culprits=tuple((columns.strings[labels[i]], int(times[i])) for i in order),
+    )
+
+
+def allocator_facts(
+    columns: TraceColumns, names: HostNames, judged: npt.NDArray[np.bool_], count: int
+) -> AllocatorFacts:
+    """Allocator calls in the judged events, per step of ``count``."""
+    calls = judged & (columns.category == Category.RUNTIME) & names.allocator[columns.name]
+    return AllocatorFacts(calls_per_step=int(calls.sum()) / count)
+
+
+def cold_facts(columns: TraceColumns, names: HostNames, steps: TraceSteps, busy: Spans) -> ColdFacts | None:
+    """Slow first-use calls that dominate a short window; ``None`` where the window is judged as it is.
+
+    A launch can also take long because the launch queue is full: the device works meanwhile, and it does not count.
+    """
+    waits = names.sync_call | names.copy_call
+    rows = np.flatnonzero(
+        (columns.category == Category.RUNTIME) & ~waits[columns.name] & (columns.dur_ns >= SLOW_CALL_NS)
+    )
+    if not len(rows) or len(steps.start) > COLD_STEPS:
+        return None
+    idle = subtract(union(columns.ts_ns[rows], columns.end_ns[rows]), busy)
+    edges = zip(steps.start.tolist(), steps.end.tolist(), strict=True)
+    per_step = np.array([clip(idle, start, end).total_ns for start, end in edges])
+    worst = int(per_step.argmax())
+    share = float(per_step[worst]) / max(steps.steady.total_ns, 1)
+    if share < COLD_SHARE or per_step[worst] < COLD_CONCENTRATION * per_step.sum() or steps.state[worst] != "steady":
+        return None
+    time = np.bincount(columns.name[rows], weights=columns.dur_ns[rows])
+    longest = [int(name) for name in np.argsort(-time, kind="stable")[:3] if time[name]]
+    return ColdFacts(share=share, calls=tuple((columns.strings[name], int(time[name])) for name in longest))

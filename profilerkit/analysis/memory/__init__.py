@@ -1,0 +1,1 @@
+"""Memory: what was allocated, by whom, and whether it grows."""

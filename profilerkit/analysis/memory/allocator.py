@@ -1,0 +1,167 @@
+"""Memory of one trace, from its memory instants and the driver's allocator calls."""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from profilerkit.analysis.device.kernels import in_use, in_window, matching
+from profilerkit.analysis.enclosing import innermost_at
+from profilerkit.analysis.host.names import HostNames
+from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.memory.growth import growth
+from profilerkit.analysis.memory.owners import alive_at
+from profilerkit.analysis.stats import Numbers
+from profilerkit.analysis.steps.find import TraceSteps, in_step, shown_rows
+from profilerkit.model.change import revise
+from profilerkit.model.memory import Memory, MemoryGrowth, MemoryRow, Tracked
+from profilerkit.trace.columns import Category, MemoryInstants, TraceColumns
+
+_HOST = 0  # torch's DeviceType of the host; every other one that writes instants is a device
+_GIVES_BACK = re.compile(r"Free|Release|Unmap")
+
+
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """Instants of one memory in order of time; all ``(n,)``, -1 where a total is not known."""
+
+    rows: I64  # of the instants
+    ts_ns: I64
+    allocated: I64
+    reserved: I64
+    step: I64  # position of the step each instant lies in, -1 for none
+
+
+def memory_of(columns: TraceColumns, names: HostNames, steps: TraceSteps, device: int) -> Memory:
+    """What the memory did in the steady window; ``None`` where the trace has no instants or they lack totals.
+
+    A device's memory goes before the host's, that of the judged ``device`` before that of others.
+    """
+    device = _told_device(columns.memory, device)
+    capacity = next((entry.memory_bytes for entry in columns.meta.devices if entry.id == device), None)
+    blank = revise(_calls(columns, names, steps), capacity_bytes=capacity)
+    series = _series(columns.memory, steps, device)
+    inside = (series.step >= 0) & steps.judged[series.step] & (series.allocated > 0)
+    if not inside.any():
+        return blank
+    on_host = columns.memory.device_type[series.rows[0]] == _HOST
+    peak = int(np.flatnonzero(inside)[series.allocated[inside].argmax()])
+    reserved = int(series.reserved[peak])
+    alive, before = alive_at(columns, series.rows[: peak + 1], int(series.allocated[peak]))
+    found = revise(
+        blank,
+        place="host" if on_host else "device",
+        peak_allocated_bytes=int(series.allocated[peak]),
+        peak_reserved_bytes=int(series.reserved[inside].max()) if reserved > 0 else None,
+        fragmentation_ratio=max(1.0 - int(series.allocated[peak]) / reserved, 0.0) if reserved > 0 else None,
+        alive=alive,
+        alive_before_bytes=before,
+        rows=_rows(series, steps),
+        rows_of="allocated",
+    )
+    return revise(found, growth=_growth(series, steps, found))
+
+
+def _told_device(instants: MemoryInstants, judged: int) -> int:
+    """The judged device, unless only others have instants: then the one with most of them."""
+    named = instants.device[(instants.device_type != _HOST) & (instants.device >= 0)]
+    if not len(named) or (named == judged).any():
+        return judged
+    devices, counts = np.unique(named, return_counts=True)
+    return int(devices[counts.argmax()])
+
+
+def _series(instants: MemoryInstants, steps: TraceSteps, device: int) -> _Series:
+    """The instants of ``device`` and those that name none; of the host where no device has any."""
+    rows = np.flatnonzero((instants.device_type != _HOST) & ((instants.device == device) | (instants.device < 0)))
+    if not len(rows):
+        rows = np.flatnonzero(instants.device_type == _HOST)
+    rows = rows[np.argsort(instants.ts_ns[rows], kind="stable")]
+    ts_ns = instants.ts_ns[rows]
+    return _Series(
+        rows=rows,
+        ts_ns=ts_ns,
+        allocated=instants.allocated[rows],
+        reserved=instants.reserved[rows],
+        step=in_step(ts_ns, steps.start, steps.end),
+    )
+
+
+def _extremes(series: _Series, count: int, values: I64, largest: bool) -> I64:
+    """Largest or least known value in each step, 0 for none."""
+    known = (series.step >= 0) & (values > 0)
+    out = np.zeros(count, dtype=np.int64)
+    if not largest:
+        out[series.step[known]] = np.iinfo(np.int64).max
+    (np.maximum if largest else np.minimum).at(out, series.step[known], values[known])
+    return out
+
+
+def _rows(series: _Series, steps: TraceSteps) -> tuple[MemoryRow, ...]:
+    """The peak of each step in which anything was allocated or freed."""
+    count = len(steps.index)
+    allocated = _extremes(series, count, series.allocated, largest=True)
+    reserved = _extremes(series, count, series.reserved, largest=True)
+    seen = np.flatnonzero(allocated)
+    return tuple(
+        MemoryRow(
+            index=int(steps.index[row]),
+            peak_bytes=int(allocated[row]),
+            reserved_bytes=int(reserved[row]) if reserved[row] else None,
+        )
+        for row in seen[shown_rows(len(seen))]
+    )
+
+
+def _growth(series: _Series, steps: TraceSteps, memory: Memory) -> tuple[MemoryGrowth, ...]:
+    """Growth of the least memory of the steady steps: what is alive at their quietest instant stays alive."""
+    least = _extremes(series, len(steps.index), series.allocated, largest=False)
+    keep = (least > 0) & steps.judged
+    peak = memory.peak_reserved_bytes or memory.peak_allocated_bytes
+    known = memory.place == "device" and memory.capacity_bytes is not None and peak is not None
+    headroom = max(memory.capacity_bytes - peak, 0) if known and memory.capacity_bytes and peak else None
+    mean_ns = float((steps.end - steps.start)[steps.judged].mean())
+    grown = told_growth("allocated", steps.index[keep], least[keep], headroom, mean_ns)
+    return (grown,) if grown else ()
+
+
+def told_growth(of: Tracked, step: Numbers, used: I64, headroom: int | None, step_ns: float) -> MemoryGrowth | None:
+    """Growth along the step numbers ``step``, with the time to a full memory; ``None`` with too few points."""
+    found = growth(step, used)
+    if found is None:
+        return None
+    left = headroom / found.slope.value if found.grows and headroom is not None else None
+    return MemoryGrowth(
+        of=of,
+        bytes_per_step=found.slope.value,
+        low_bytes_per_step=found.slope.low,
+        high_bytes_per_step=found.slope.high,
+        n=found.n,
+        first_step=int(step[0]),
+        last_step=int(step[-1]),
+        grows=found.grows,
+        headroom_bytes=headroom,
+        steps_to_full=left,
+        ns_to_full=round(left * step_ns) if left is not None else None,
+    )
+
+
+def _calls(columns: TraceColumns, names: HostNames, steps: TraceSteps) -> Memory:
+    """Calls that give memory back, and retries: a call for memory right after one that gave some back, in one operator.
+
+    The caching allocator empties its cache when the driver has no more memory, and asks again.
+    """
+    calls = (columns.category == Category.RUNTIME) & names.allocator[columns.name]
+    if not (columns.category == Category.RUNTIME).any():
+        return Memory()
+    window = steps.steady
+    rows = np.flatnonzero(calls & in_window(columns, window))
+    rows = rows[np.lexsort((columns.ts_ns[rows], columns.thread[rows]))]
+    gives_back = matching(columns, in_use(columns), _GIVES_BACK)[columns.name[rows]]
+    operators = np.flatnonzero(columns.category == Category.CPU_OP)
+    within = innermost_at(columns, operators, columns.thread[rows], columns.ts_ns[rows])
+    asks_again = gives_back[:-1] & ~gives_back[1:] & (within[:-1] == within[1:]) & (within[1:] >= 0)
+    return Memory(
+        allocator_frees_per_step=int(gives_back.sum()) / max(len(window), 1),
+        allocator_retries=int(asks_again.sum()),
+    )

@@ -1,0 +1,241 @@
+"""The light tier's records of one rank to steps, waits, phases and stalls."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from profilerkit.analysis.facts import Stall
+from profilerkit.analysis.host.names import is_feeding_phase, phase_leaf
+from profilerkit.analysis.intervals import I64, Spans, innermost_owner, subtract, union
+from profilerkit.analysis.leaves import LEAVES
+from profilerkit.analysis.steps.find import FEWEST_STEPS, in_step
+from profilerkit.analysis.steps.series import StepSeries
+from profilerkit.analysis.steps.stalls import STALL_KINDS, regular_distance, unnamed_stalls
+from profilerkit.analysis.steps.warmup import warmup_length
+from profilerkit.model.step import StepState
+from profilerkit.rundir.layout import EventFlag, EventKind
+
+#: numpy twin of ``rundir.layout.EVENT``.
+EVENT_DTYPE = np.dtype(
+    [("kind", "<u2"), ("flags", "<u2"), ("name", "<u4"), ("start", "<i8"), ("dur", "<i8"), ("value", "<i8")]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StepLog:
+    """Every step of a rank as its timers saw it.
+
+    All arrays are per step, ``(n_steps,)``: int64 ns, or -1 for a CPU time that was not measured.
+
+    Attributes:
+        index: step numbers.
+        start: starts on the ``perf_counter_ns`` clock.
+        time: start to next start.
+        state: why each step is in or out of the steady window.
+        wait: time in which the training thread waited for a batch.
+        wait_cpu: CPU time of that thread during the wait.
+        phases: leaf name to ns per step.
+        collect: time in garbage collections.
+        optimizes: steps in which an optimizer step was recorded.
+        inferred: steps were seen by hooks, not given.
+        waits_seen: at least one fetch was recorded.
+        fetches: fetches in the steady window.
+        stalls: what recurs.
+    """
+
+    index: I64
+    start: I64
+    time: I64
+    state: tuple[StepState, ...]
+    wait: I64
+    wait_cpu: I64
+    phases: Mapping[str, I64]
+    collect: I64
+    optimizes: npt.NDArray[np.bool_]
+    inferred: bool
+    waits_seen: bool
+    fetches: int
+    stalls: tuple[Stall, ...]
+
+    @property
+    def steady(self) -> npt.NDArray[np.bool_]:
+        """``(n_steps,)`` mask of the judged steps."""
+        return np.array([state == "steady" for state in self.state], dtype=bool)
+
+    def series(self, wait_part: str) -> StepSeries:
+        """The steps and what the timers split them into; ``wait_part`` is the leaf of the wait."""
+        parts = {wait_part: self.wait, **self.phases, "over.gc": self.collect}
+        return StepSeries(self.index, self.time, self.steady, self.optimizes, parts)
+
+
+def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
+    """Records of ``events.bin`` to a log; ``None`` when no step was recorded."""
+    events = np.frombuffer(records, dtype=EVENT_DTYPE)
+    steps = events[events["kind"] == EventKind.STEP]
+    if not len(steps):
+        return None
+    steps = steps[np.argsort(steps["start"], kind="stable")]
+    index = steps["value"].astype(np.int64)
+    start = steps["start"].astype(np.int64)
+    end = start + steps["dur"]
+    time = (np.r_[start[1:], end[-1]] - start).astype(np.int64)
+    stop = start + time
+    waits = events[(events["kind"] == EventKind.WAIT) & ((events["flags"] & _NOT_A_WAIT) == 0)]
+    named, feeding = _split_phases(events[events["kind"] == EventKind.PHASE], names)
+    waits = _outermost(np.concatenate([waits, feeding]))
+    wait, wait_cpu = _per_step(waits, start, stop), _cpu_per_step(waits, start, stop)
+    # What happens inside something else is counted once: a fetch beats the phase around it, both beat a collection.
+    waited = _spans(waits)
+    phases = _phases(named, names, waited, start, stop)
+    collections = subtract(_spans(events[events["kind"] == EventKind.GC]), waited)
+    collect = _spent(subtract(collections, _spans(named)), start, stop)
+    state = _states(events, start, stop, time)
+    steady = np.array([value == "steady" for value in state], dtype=bool)
+    explained = wait + sum(phases.values(), np.zeros_like(wait))
+    optimizes = np.zeros(len(index), dtype=bool)
+    stepped = in_step(events["start"][events["kind"] == EventKind.OPTIMIZER], start, stop)
+    optimizes[stepped[stepped >= 0]] = True
+    unnamed = unnamed_stalls(StepSeries(index, time, steady, optimizes, {"over.gc": collect}), time - explained)
+    in_steady = waits[np.isin(in_step(waits["start"], start, stop), np.flatnonzero(steady))]
+    return StepLog(
+        index=index,
+        start=start,
+        time=time,
+        state=state,
+        wait=wait,
+        wait_cpu=wait_cpu,
+        phases=phases,
+        collect=collect,
+        optimizes=optimizes,
+        inferred=bool((steps["flags"] & EventFlag.INFERRED).any()),
+        waits_seen=bool(len(waits)),
+        fetches=len(in_steady),
+        stalls=(*_named_stalls(named, names, index, start, stop, steady, time), *unnamed),
+    )
+
+
+_NOT_A_WAIT = EventFlag.LAST | EventFlag.OTHER_THREAD | EventFlag.OTHER_LOADER | EventFlag.IN_PHASE
+
+Records = npt.NDArray[np.void]
+
+
+def _split_phases(phases: Records, names: Mapping[int, str]) -> tuple[Records, Records]:
+    """Phases, and apart those named for getting a batch, as waits whose CPU time is not known."""
+    feeds = [name_id for name_id, name in names.items() if is_feeding_phase(name)]
+    feeding = np.isin(phases["name"], np.array(feeds, dtype=np.int64))
+    waits = phases[feeding].copy()
+    waits["value"] = -1
+    return phases[~feeding], waits
+
+
+def _outermost(waits: Records) -> Records:
+    """The waits that lie in no other one, by start; of two with the same extent the first."""
+    end = waits["start"] + waits["dur"]
+    order = np.lexsort((-end, waits["start"]))
+    end = end[order]
+    inside = np.zeros(len(waits), dtype=bool)
+    inside[1:] = end[1:] <= np.maximum.accumulate(end)[:-1]
+    return waits[order][~inside]
+
+
+def _per_step(events: Records, start: I64, stop: I64) -> I64:
+    """Time of the events that begin in each step, at most the step's own length."""
+    out = np.zeros(len(start), dtype=np.int64)
+    step = in_step(events["start"], start, stop)
+    np.add.at(out, step[step >= 0], np.maximum(events["dur"], 0)[step >= 0])
+    capped: I64 = np.minimum(out, stop - start)
+    return capped
+
+
+def _cpu_per_step(waits: Records, start: I64, stop: I64) -> I64:
+    """CPU time of the waits of each step; -1 where a wait's CPU time was not measured."""
+    out = np.zeros(len(start), dtype=np.int64)
+    step = in_step(waits["start"], start, stop)
+    np.add.at(out, step[step >= 0], np.maximum(waits["value"], 0)[step >= 0])
+    unknown = step[(step >= 0) & (waits["value"] < 0)]
+    out[unknown] = -1
+    return out
+
+
+def _spans(events: Records) -> Spans:
+    start = events["start"].astype(np.int64)
+    return union(start, start + events["dur"])
+
+
+def _spent(spans: Spans, start: I64, stop: I64) -> I64:
+    """Time of the spans that begin in each step, at most the step."""
+    out = np.zeros(len(start), dtype=np.int64)
+    step = in_step(spans.start, start, stop)
+    np.add.at(out, step[step >= 0], (spans.end - spans.start)[step >= 0])
+    capped: I64 = np.minimum(out, stop - start)
+    return capped
+
+
+def _phases(phases: Records, names: Mapping[int, str], waited: Spans, start: I64, stop: I64) -> dict[str, I64]:
+    """Leaf name to ns per step; of nested phases the inner one owns the time."""
+    leaves = {int(name_id): phase_leaf(names.get(int(name_id), "phase")) for name_id in np.unique(phases["name"])}
+    begin = phases["start"].astype(np.int64)
+    label = np.array([leaves[int(name_id)] for name_id in phases["name"]], dtype=np.int64)
+    owned = innermost_owner(begin, begin + phases["dur"], label)
+    return {
+        LEAVES[value]: _spent(subtract(owned.only(value), waited), start, stop)
+        for value in sorted(set(leaves.values()))
+    }
+
+
+def _states(events: Records, start: I64, stop: I64, time: I64) -> tuple[StepState, ...]:
+    """Out of the steady window: the first step, leading slow steps, steps a deep window touched and the one after."""
+    state: list[StepState] = ["steady"] * len(start)
+    for window in events[events["kind"] == EventKind.WINDOW]:
+        low, high = int(window["start"]), int(window["start"] + window["dur"])
+        touched = np.flatnonzero((start < high) & (stop > low))
+        if len(touched):
+            for row in range(touched[0], min(touched[-1] + 2, len(state))):
+                state[row] = "disturbed"
+    for row in range(max(1, warmup_length(time))):
+        state[row] = "warmup"
+    if state.count("steady") < FEWEST_STEPS:
+        state = ["steady" if value == "disturbed" else value for value in state]
+    if "steady" not in state:
+        state = ["steady"] * len(start)
+    return tuple(state)
+
+
+def _named_stalls(
+    phases: Records,
+    names: Mapping[int, str],
+    index: I64,
+    start: I64,
+    stop: I64,
+    steady: npt.NDArray[np.bool_],
+    time: I64,
+) -> list[Stall]:
+    """Named phases that occur in steady steps: checkpoints, evaluation, logging, what the user named."""
+    out = []
+    total = max(int(time[steady].sum()), 1)
+    for name_id in np.unique(phases["name"]):
+        chosen = phases[phases["name"] == name_id]
+        step = in_step(chosen["start"], start, stop)
+        keep = (step >= 0) & steady[np.maximum(step, 0)]
+        where = np.unique(step[keep])
+        if not len(where):
+            continue
+        name = names.get(int(name_id), "phase")
+        part = LEAVES[phase_leaf(name)]
+        spent = chosen["dur"][keep]
+        out.append(
+            Stall(
+                kind=STALL_KINDS.get(part, re.sub(r"\s+", " ", name)),
+                part=part,
+                count=len(where),
+                period=regular_distance(index[where]),
+                excess_ns=float(spent.sum()) / len(where),
+                share=float(spent.sum()) / total,
+                source="measured",
+                steps=(int(index[where[0]]), int(index[where[-1]])),
+            )
+        )
+    return out

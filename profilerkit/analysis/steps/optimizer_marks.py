@@ -1,0 +1,69 @@
+"""Which optimizer steps of a trace end a training step."""
+
+import re
+
+import numpy as np
+import numpy.typing as npt
+
+from profilerkit.analysis.device.kernels import in_use, matching
+from profilerkit.analysis.intervals import I64
+from profilerkit.trace.columns import Category, TraceColumns
+
+_STEP = re.compile(r"^Optimizer\.step#")
+_BACKWARD = re.compile(r"^autograd::engine::evaluate_function")
+
+
+def optimizer_rows(columns: TraceColumns) -> I64:
+    """The optimizer steps, each once however often it was written, by their end."""
+    marks = matching(columns, in_use(columns), _STEP)
+    rows = np.flatnonzero((columns.category == Category.ANNOTATION) & marks[columns.name])
+    rows = rows[np.lexsort((columns.name[rows], columns.ts_ns[rows], columns.end_ns[rows]))]
+    keys = np.stack([columns.end_ns[rows], columns.ts_ns[rows], columns.name[rows].astype(np.int64)])
+    return rows[np.r_[True, (keys[:, 1:] != keys[:, :-1]).any(axis=0)]] if len(rows) else rows
+
+
+def step_marks(columns: TraceColumns, fetches: I64) -> I64:
+    """Ends of the optimizer steps that end a training step, sorted, ns.
+
+    Several optimizers, also of one class, step once per training step each: an optimizer step belongs to the next one
+    when no backward pass lies between them, or no fetch although the same number of optimizer steps follows every
+    fetch. Without backward passes and fetches to go by, the names tell: of optimizers that step equally often the one
+    that steps last in each round counts.
+
+    Args:
+        columns: the trace.
+        fetches: starts of the loader's fetches, sorted.
+    """
+    rows = optimizer_rows(columns)
+    backward = matching(columns, in_use(columns), _BACKWARD)
+    passes = np.sort(columns.ts_ns[backward[columns.name] & (columns.category == Category.CPU_OP)])
+    ends = columns.end_ns[rows]
+    if len(passes):
+        last = np.r_[_any_between(passes, ends), True] if len(ends) else np.zeros(0, dtype=bool)
+        rows, ends = rows[last], ends[last]
+    if _even(ends, fetches):
+        last = np.r_[_any_between(fetches, ends), True]
+        rows, ends = rows[last], ends[last]
+    return np.unique(columns.end_ns[_last_of_cycle(columns, rows)])
+
+
+def _any_between(instants: I64, ends: I64) -> npt.NDArray[np.bool_]:
+    """``(n - 1,)`` whether any instant lies between each end and the next."""
+    before = np.searchsorted(instants, ends)
+    return before[1:] > before[:-1]
+
+
+def _even(ends: I64, fetches: I64) -> bool:
+    """Whether every fetch but the first and the last is followed by the same number of ends, more than one."""
+    counts = np.diff(np.searchsorted(ends, fetches, side="right"))
+    return len(counts) >= 2 and counts[0] > 1 and bool((counts == counts[0]).all())
+
+
+def _last_of_cycle(columns: TraceColumns, rows: I64) -> I64:
+    """Of several optimizers that step equally often, the marks of the one that steps last in each round."""
+    names, counts = np.unique(columns.name[rows], return_counts=True)
+    if len(names) < 2 or (counts != counts[0]).any():
+        return rows
+    latest = columns.name[rows[columns.ts_ns[rows].argmax()]]
+    chosen: I64 = rows[columns.name[rows] == latest]
+    return chosen

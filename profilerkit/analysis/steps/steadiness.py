@@ -1,0 +1,48 @@
+"""What makes the steady steps a weak sample of the run: noise, drift, and being taken from one end."""
+
+import numpy as np
+
+from profilerkit.analysis.stats import median, theil_sen
+from profilerkit.analysis.steps.series import StepSeries
+
+#: Standard error of the median step over the step from which steps vary too much for a fine judgement. The verdict
+#: keeps silent about lost time above the same ratio.
+NOISY_STEPS = 0.05
+#: Among fewer steps than high confidence needs (R56), one so much longer than the median carries the mean.
+FEW_STEPS = 8
+OUTLIER = 1.5
+#: Change over all judged steps, relative to the median step, from which they are not one population.
+DRIFT = 0.10
+#: Fewer steps have no drift that can be told from jitter.
+FEWEST_TO_DRIFT = 8
+#: Judged steps that begin after, or end before, this part of the recorded steps come from one end.
+ONE_END = 0.5
+
+
+def weaknesses(series: StepSeries, step_error_ns: float | None) -> list[str]:
+    """Reasons, in plain sentences, why the judged steps may not stand for the run; empty when there is none.
+
+    Args:
+        series: all steps that were recorded.
+        step_error_ns: standard error of the median judged step; ``None`` for a single one.
+    """
+    rows = np.flatnonzero(series.steady)
+    if not len(rows):
+        return []
+    time = series.time[rows]
+    usual = median(time)
+    out = []
+    if step_error_ns is not None and usual and step_error_ns >= NOISY_STEPS * usual:
+        out.append(f"Steps vary much: their median is known to ±{100 * step_error_ns / usual:.0f} %.")
+    if 1 < len(rows) < FEW_STEPS and time.max() >= OUTLIER * usual:
+        out.append(f"One of only {len(rows)} judged steps took {time.max() / usual:.1f} × the median.")
+    slope = theil_sen(rows, time) if len(rows) >= FEWEST_TO_DRIFT else None
+    if slope and (slope.low > 0 or slope.high < 0):
+        change = slope.value * float(rows[-1] - rows[0]) / usual
+        if abs(change) >= DRIFT:
+            word = "longer" if change > 0 else "shorter"
+            out.append(f"Steps get {word} all along, by {100 * abs(change):.0f} % from the first to the last judged.")
+    count = len(series.time)
+    if rows[0] >= ONE_END * count or rows[-1] + 1 <= ONE_END * count:
+        out.append(f"The {len(rows)} judged steps come from one end of the {count} recorded.")
+    return out

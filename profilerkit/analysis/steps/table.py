@@ -1,0 +1,98 @@
+"""The steps of a rank as the report tells them: their times, a row for each, and the slow ones."""
+
+import numpy as np
+
+from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.leaves import LEAVES
+from profilerkit.analysis.stats import median, quantile
+from profilerkit.analysis.steps.find import shown_rows
+from profilerkit.analysis.steps.log import StepLog
+from profilerkit.analysis.steps.series import StepSeries
+from profilerkit.analysis.steps.slow import slow_steps
+from profilerkit.analysis.steps.warmup_cause import warmup_cost
+from profilerkit.analysis.trace_facts import TraceFacts
+from profilerkit.model.step import StepRow, Steps, StepState, StepTimes, Warmup
+
+#: With fewer values their 99th percentile is hardly more than the largest.
+FEWEST_FOR_P99 = 100
+#: What is told where nothing was recorded.
+NO_STEPS = Steps(count=0, steady=0, dropped={}, found_by="nothing", inferred=True, time_ns=None)
+
+
+def trace_series(trace: TraceFacts) -> StepSeries:
+    """The trace's steps and the parts that any of them has."""
+    found, per_step = trace.steps, trace.partition.per_step
+    parts = {LEAVES[leaf]: per_step[:, leaf] for leaf in np.flatnonzero(per_step.any(axis=0))}
+    return StepSeries(found.index, found.end - found.start, found.judged, found.optimizes, parts)
+
+
+def log_steps(log: StepLog, series: StepSeries, found_by: str) -> Steps:
+    """Steps as the timers saw them: waits, phases and collections are split off, the rest is one remainder."""
+    warmup = warmup_cost(log.state, log.time, {"the first batches": log.wait})
+    return told_steps(series, log.start, log.state, found_by, inferred=log.inferred, warmup=warmup)
+
+
+def trace_steps(trace: TraceFacts, series: StepSeries) -> Steps:
+    """Steps as the trace holds them, split into leaves."""
+    found = trace.steps
+    return told_steps(series, found.start, found.state, found.found_by, inferred=found.inferred, warmup=trace.warmup)
+
+
+def told_steps(
+    series: StepSeries,
+    start: I64,
+    state: tuple[StepState, ...],
+    found_by: str,
+    *,
+    inferred: bool,
+    warmup: Warmup | None = None,
+) -> Steps:
+    """Steps with their times, at most so many rows as ``shown_rows`` keeps, and what the first ones cost.
+
+    Args:
+        series: the steps.
+        start: ``(n_steps,)`` starts on the recording's clock, ns.
+        state: why each step is in or out.
+        found_by: what marks a step.
+        inferred: the marker was not given by the user.
+        warmup: what the steps before the judged ones cost.
+    """
+    count = len(series.index)
+    shown = shown_rows(count)
+    rows = tuple(
+        StepRow(
+            index=int(series.index[row]),
+            start_ns=int(start[row]),
+            time_ns=int(series.time[row]),
+            state=state[row],
+            parts={part: int(spent[row]) for part, spent in series.parts.items() if spent[row]},
+        )
+        for row in shown
+    )
+    dropped = [reason for reason in dict.fromkeys(state) if reason != "steady"]
+    return Steps(
+        count=count,
+        steady=state.count("steady"),
+        dropped={reason: state.count(reason) for reason in dropped},
+        found_by=found_by,
+        inferred=inferred,
+        time_ns=_times(series.time[series.steady]),
+        warmup=warmup,
+        rows=rows,
+        thinned=len(rows) < count,
+        slow=slow_steps(series),
+    )
+
+
+def _times(values: I64) -> StepTimes | None:
+    if not len(values):
+        return None
+    several, mean = len(values) > 1, float(values.mean())
+    return StepTimes(
+        median=round(median(values)),
+        mean=round(mean),
+        p10=round(quantile(values, 0.1)) if several else None,
+        p90=round(quantile(values, 0.9)) if several else None,
+        p99=round(quantile(values, 0.99)) if len(values) >= FEWEST_FOR_P99 else None,
+        cv_ratio=float(values.std(ddof=1)) / mean if several and mean else None,
+    )

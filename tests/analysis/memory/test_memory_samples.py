@@ -1,0 +1,104 @@
+"""Memory of a run from its samples: peaks, growth, and the time to a full device or host."""
+
+import pytest
+
+from profilerkit.analysis.memory.samples import with_samples
+from profilerkit.analysis.rank_facts import rank_facts
+from profilerkit.analysis.run_facts import run_facts
+from profilerkit.analysis.steps.log import read_log
+from profilerkit.model.memory import Memory
+from profilerkit.rundir.layout import GpuSample, HostSample, Sample
+from profilerkit.rundir.reader import read_run
+from tests.recipes import MS, Log, Trace, training, write_run
+
+GIB = 1 << 30
+MIB = 1 << 20
+
+
+def log(steps=100):
+    """Steps of one second from 0 on, numbered from 0."""
+    return read_log(Log().steps(steps, 1_000_000).data, {})
+
+
+def host(second, rss, *, used=8 * GIB, total=64 * GIB):
+    seen = HostSample(process_rss_bytes=rss, memory_used_bytes=used, memory_total_bytes=total)
+    return Sample(t_ns=round((second + 0.5) * 1_000 * MS), host=seen)
+
+
+def gpu(second, used, *, total=80 * GIB):
+    return Sample(
+        t_ns=round((second + 0.5) * 1_000 * MS), gpu=GpuSample(memory_used_bytes=used, memory_total_bytes=total)
+    )
+
+
+def test_a_process_that_grows_fills_the_host_in_so_many_steps():
+    found = with_samples(Memory(), [host(s, GIB + s * 50 * MIB) for s in range(100)], log())
+    (grown,) = found.growth
+    assert (grown.of, grown.grows) == ("process", True)
+    assert grown.bytes_per_step == pytest.approx(50 * MIB)
+    assert grown.headroom_bytes == 56 * GIB
+    assert grown.steps_to_full == pytest.approx(56 * 1024 / 50)
+    assert grown.ns_to_full == pytest.approx(grown.steps_to_full * 1_000 * MS, rel=1e-6)
+    assert (found.peak_process_bytes, found.host_capacity_bytes) == (GIB + 99 * 50 * MIB, 64 * GIB)
+
+
+def test_a_device_that_fills_up_at_first_and_stays_does_not_grow():
+    found = with_samples(Memory(), [gpu(s, min(10 + 5 * s, 40) * GIB) for s in range(100)], log())
+    (grown,) = found.growth
+    assert (grown.of, grown.grows, grown.steps_to_full) == ("device", False, None)
+    assert (found.peak_device_used_bytes, found.capacity_bytes) == (40 * GIB, 80 * GIB)
+
+
+def test_half_a_minute_of_samples_is_needed_to_claim_growth():
+    samples = [host(s, GIB + s * 50 * MIB) for s in range(100)]
+    assert with_samples(Memory(), samples[:30], log()).growth == ()  # one of them in the warm-up step
+    assert with_samples(Memory(), samples[:31], log()).growth[0].grows
+
+
+def test_samples_outside_the_judged_steps_do_not_make_growth():
+    samples = [host(s, GIB) for s in range(100)] + [host(s, GIB + s * 50 * MIB) for s in range(100, 200)]
+    assert with_samples(Memory(), samples, log(100)).growth[0].bytes_per_step == 0.0
+
+
+def test_the_traces_own_peaks_and_rows_stay():
+    trace = training(8, devices=({"id": 0, "name": "NVIDIA A100-SXM4-80GB", "totalGlobalMem": 85_000_000_000},))
+    trace.memory(3_000, 10, allocated=500, reserved=600)
+    found = with_samples(trace.facts().memory, [gpu(s, 2 * GIB) for s in range(50)], log(50))
+    assert (found.peak_allocated_bytes, found.capacity_bytes, found.rows_of) == (500, 85_000_000_000, "allocated")
+    assert [row.peak_bytes for row in found.rows] == [500]
+
+
+def test_without_memory_in_the_trace_the_sampled_steps_have_the_rows_the_device_first():
+    samples = [sample for s in range(0, 40, 2) for sample in (host(s, GIB), gpu(s, s * MIB + GIB))]
+    found = with_samples(Memory(), samples, log(40))
+    assert found.rows_of == "device"
+    assert [(row.index, row.peak_bytes) for row in found.rows][:2] == [(0, GIB), (2, GIB + 2 * MIB)]
+    assert with_samples(Memory(), samples[::2], log(40)).rows_of == "process"
+
+
+def test_without_samples_nothing_is_told():
+    assert with_samples(Memory(), [], log()) == Memory()
+    assert with_samples(Memory(), [Sample(t_ns=5, host=HostSample(), gpu=GpuSample())], log()) == Memory()
+
+
+def test_a_run_directory_tells_the_memory_of_its_samples(tmp_path):
+    run = write_run(tmp_path / "run", [Log().steps(60, 1_000_000)], samples=[host(s, GIB) for s in range(60)])
+    memory = run_facts([rank_facts("rank_00000", None, read_run(run).ranks[0])]).memory
+    assert (memory.peak_process_bytes, memory.rows_of, memory.growth[0].grows) == (GIB, "process", False)
+
+
+@pytest.mark.parametrize(("sampled", "state"), [(60, "partial"), (0, "missing")])
+def test_memory_that_was_only_sampled_is_a_signal_in_part(tmp_path, sampled, state):
+    run = write_run(tmp_path / "run", [Log().steps(60, 1_000_000)], samples=[host(s, GIB) for s in range(sampled)])
+    signals = run_facts([rank_facts("rank_00000", None, read_run(run).ranks[0])]).trust.signals
+    (signal,) = [signal for signal in signals if signal.name == "memory"]
+    assert (signal.state, signal.hint) == (state, "torch.profiler: profile_memory=True")
+
+
+def test_a_trace_alone_tells_the_hosts_memory_as_such():
+    trace = Trace()
+    trace.steps(*range(1_000, 9_000, 1_000))
+    trace.op(1_000, 8_000)
+    trace.memory(4_500, 10, allocated=700, reserved=0, device_type=0)
+    memory = run_facts([rank_facts("trace.json", trace.facts(), None)]).memory
+    assert (memory.place, memory.peak_allocated_bytes, memory.peak_reserved_bytes) == ("host", 700, None)
