@@ -180,21 +180,22 @@ def full(ratio, *, in_use=0.9, **memory):
     return facts(memory=revise(known, **memory))
 
 
-def growing(total, *, of="allocated", grows=True, over=101, **memory):
+def growing(total, *, of="allocated", grows=True, over=101, n=None, **memory):
     """Memory that grew by ``total`` bytes within ``over`` steps, with room for 50 GB."""
     slope = total / (over - 1)
+    n = over if n is None else n
+    known = {"steps_to_full": 50 * GB / slope, "ns_to_full": round(50 * GB / slope * STEP_NS)} if n >= 50 else {}
     row = MemoryGrowth(
         of=of,
         bytes_per_step=slope,
         low_bytes_per_step=0.9 * slope,
         high_bytes_per_step=1.1 * slope,
-        n=over,
+        n=n,
         first_step=1,
         last_step=over,
         grows=grows,
         headroom_bytes=50 * GB,
-        steps_to_full=50 * GB / slope,
-        ns_to_full=round(50 * GB / slope * STEP_NS),
+        **known,
     )
     return facts(memory=Memory(growth=(row,), **memory))
 
@@ -1081,7 +1082,14 @@ def test_growth_over_fewer_than_fifty_steps_is_an_observation_because_batches_ma
     found = finding("ME004", growing(GB, over=49))
     assert (found.fix, found.confidence) == (None, "low")
     assert "In 49 steps, batches that get longer look the same: record 50." in found.why
-    assert "is full in" not in found.title
+    assert found.title == "Allocated memory grew by 19.9 MiB a step over 49 steps"
+
+
+def test_growth_from_few_samples_of_many_steps_is_an_observation_too():
+    found = finding("ME004", growing(GB, of="process", over=101, n=49))
+    assert (found.fix, found.confidence) == (None, "low")
+    assert "49 points do not tell how it goes on: record 50." in found.why
+    assert found.title == "The process grew by 9.54 MiB a step over 101 steps"
 
 
 def test_the_operator_that_asked_for_most_of_what_is_alive_is_named():
