@@ -12,13 +12,16 @@ from profilerkit.units import format_bytes, format_count, format_ns, format_ns_r
 
 # A mean this far from the median is printed beside it: throughput and shares follow the mean.
 _NOTABLE_RATIO = 0.05
+# Steps from which on their length is a steady state's even without a verdict (R56).
+_STEADY_STEPS = 8
 
 
 def _step_time(report: Report) -> Fact | None:
     times = report.steps.time_ns
     if times is None:
         return None
-    note = plural(report.steps.steady, "steady step")
+    steady = _is_steady(report)
+    note = plural(report.steps.steady, "steady step" if steady else "step") + ("" if steady else ", no steady state")
     if times.p10 is not None and times.p90 is not None:
         note = f"p10–p90 {format_ns_range(times.p10, times.p90)}"
     if abs(times.mean - times.median) > _NOTABLE_RATIO * times.median:
@@ -26,9 +29,15 @@ def _step_time(report: Report) -> Fact | None:
     return Fact("Step time, median", format_ns(times.median), note)
 
 
+def _is_steady(report: Report) -> bool:
+    """Whether the judged steps are a steady state: a few without a verdict, as of a cold start, are not."""
+    return report.verdict.bound != "inconclusive" or report.steps.steady >= _STEADY_STEPS
+
+
 def _throughput(report: Report) -> Fact | None:
+    """What steps of this length amount to; ``None`` where they are no steady state."""
     times = report.steps.time_ns
-    if times is None or times.mean <= 0:
+    if times is None or times.mean <= 0 or not _is_steady(report):
         return None
     rate = 1e9 / times.mean
     batch = report.run.batch_size
