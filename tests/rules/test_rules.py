@@ -145,9 +145,10 @@ def issuing(share, part="over.dispatch", **changes):
     return facts({part: share}, **changes)
 
 
-def syncing(per_step, share=0.2, *, busy=0.5, blocked=0.5):
+def syncing(per_step, share=0.2, *, busy=0.5, blocked=0.5, copying=0.0):
     syncs = SyncFacts(per_step=per_step, blocked_ns=blocked * STEP_NS, culprits=(("cudaStreamSync", 60),))
-    return facts({"sync.drain": share}, syncs=syncs, device=replace(DEVICE, busy_ratio=busy))
+    shares = {"sync.drain": share - copying, "sync.d2h": copying}
+    return facts(shares, syncs=syncs, device=replace(DEVICE, busy_ratio=busy))
 
 
 def stalling(share, kind="checkpoint", part="other.ckpt", source="measured"):
@@ -980,6 +981,20 @@ def test_a_single_sync_that_drains_much_of_the_step_is_a_finding():
     often = finding("OV002", syncing(8.0, 0.45, busy=0.55))
     assert often.title == "Host syncs drain the queue 8 times in every step"
     assert "below three" in often.confirm
+
+
+@pytest.mark.parametrize("per_step", [1.0, 4.0])
+def test_a_copy_to_the_host_that_stops_much_of_the_step_is_a_finding_though_the_device_is_busy(per_step):
+    found = finding("OV002", syncing(per_step, 0.21, copying=0.21, busy=1.0, blocked=0.25))
+    assert found.saving.expected == pytest.approx(0.21)
+    assert found.title == "Copies to the host stop the device for 21.0 ms of every step"
+    assert found.fix.text.startswith("Copy to the host every 50 steps instead of in each")
+    assert "copies to the host" in found.confirm
+    assert [row.value for row in found.evidence[1:]] == pytest.approx([0.0, 0.21])
+
+
+def test_a_copy_to_the_host_that_does_not_hold_it_is_no_sync():
+    assert ended("OV002", syncing(1.0, 0.21, copying=0.21, busy=1.0, blocked=0.01)) is Passed
 
 
 # RU001

@@ -126,7 +126,7 @@ def _growth(series: _Series, steps: TraceSteps, memory: Memory) -> tuple[MemoryG
 
 
 def told_growth(of: Tracked, step: Numbers, used: I64, headroom: int | None, step_ns: float) -> MemoryGrowth | None:
-    """Growth along the step numbers ``step``, with the time to a full memory if it lasts. ``None`` for few points."""
+    """Growth along the steps ``step``, with the time to a full memory where it lasts; ``None`` with too few points."""
     found = growth(step, used)
     if found is None:
         return None
