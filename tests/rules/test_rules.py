@@ -463,6 +463,12 @@ def test_no_more_communication_is_hidden_than_there_is_computation():
     assert (saving.expected, saving.high) == (pytest.approx(0.25), pytest.approx(0.6))
 
 
+@pytest.mark.parametrize(("per_step", "expected"), [(4.0, 0.15), (1.0, 0.1), (0.25, 0.1)])
+def test_where_nothing_overlaps_the_last_collective_stays_exposed(per_step, expected):
+    saving = finding("CO001", communicating(0.2, overlap=0.0, per_step=per_step)).saving
+    assert (saving.expected, saving.high) == (pytest.approx(expected), pytest.approx(0.2))
+
+
 def test_one_rank_of_several_cannot_tell_transfer_from_waiting():
     known = replace(communicating(0.2), world_size=8)
     found = finding("CO001", known)
