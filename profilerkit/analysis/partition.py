@@ -8,7 +8,7 @@ import numpy.typing as npt
 from profilerkit.analysis.device.copies import copy_leaves, hold_the_host, leads_of, leads_to_copies, waiting_calls
 from profilerkit.analysis.device.kernels import KernelNames, device_rows
 from profilerkit.analysis.host.activity import HostActivity
-from profilerkit.analysis.host.feeding import NOT_FED, Feeding
+from profilerkit.analysis.host.feeding import NOT_FED, Feeding, shown_by_work
 from profilerkit.analysis.host.gaps import Issued, attribute, in_order
 from profilerkit.analysis.host.names import HostNames, backward_threads, main_thread
 from profilerkit.analysis.host.queue import Queue
@@ -111,7 +111,7 @@ def partition(
         launches: ``(n_events,)`` int64, row of the launching runtime call, -1 for none.
         window: one span per judged step.
         work: ``(n_events,)`` int64, leaf of each compute kernel, or without a device of each operator.
-        is_marked: the run itself said where its steps begin, so that what leads up to a batch copy feeds the step.
+        is_marked: the run itself said where its steps begin, so that work that leads up to a batch copy feeds the step.
 
     Raises:
         InvariantError: the parts do not sum to the window.
@@ -225,7 +225,7 @@ def _host(
         issues=calls[calls >= 0],
         blocks=blocks,
         queue=Queue(columns, device[copies[device] != leaf("sync.d2h")], launches),
-        lead_in=leads_to_copies(columns, launches, copies, leads, main, waits),
+        lead_in=shown_by_work(columns, names, main, leads_to_copies(columns, launches, copies, leads, main, waits)),
     )
 
 
