@@ -128,7 +128,7 @@ def _why(facts: Facts) -> str:
     if most == "input.ipc":
         return "Most of the wait joins samples to a batch or takes it over from another process."
     if facts.input.origin == BEFORE_THE_COPY:
-        return "The device waits from the start of the step for its first work, the copy of a batch that is made meanwhile."
+        return "The device waits from the start of the step for its first work: the copy of a batch, made meanwhile."
     if facts.mode == "gpu":
         return "The device has nothing to run while the loop is inside the loader."
     return "The training thread is inside the loader and does nothing else."
