@@ -40,7 +40,8 @@ class FrequentSync(Rule):
     Threshold: More than 2 calls per step, or 10 % of the step in or after fewer; and a saving above the general floor.
     Fix: Keep losses and metrics on the device, read them every k steps, avoid boolean-mask indexing.
     Saving: Bound: the drained and read-back time. Expected: min(bound, device idle or copying to the host, time blocked
-        in the calls): without the calls the host runs ahead by what it spent in them, never by more than that.
+        in the calls): without the calls the host runs ahead by what it spent in them, and the device gains no more than
+        it lost.
     Traps: The length of the call is not its cost: the device works meanwhile. When the step is launch-bound, removing
         syncs gains little.
     Confidence: Medium: without the cuda_sync rows a drained queue is inferred from the calls.
@@ -49,7 +50,7 @@ class FrequentSync(Rule):
     code: ClassVar[str] = "OV002"
     name: ClassVar[str] = "frequent_sync"
     family: ClassVar[str] = "overhead"
-    summary: ClassVar[str] = "The host waits for the device several times a step"
+    summary: ClassVar[str] = "The host waits for the device, and the device runs dry"
 
     most_per_step: float = 2.0
     #: A single call that drains or copies for this much of the step matters as well.
