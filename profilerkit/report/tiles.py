@@ -7,21 +7,26 @@ from profilerkit.model.report import Report
 from profilerkit.model.step import Family
 from profilerkit.model.verdict import BOUND_FAMILY
 from profilerkit.report.records import Fact
-from profilerkit.report.wording import FAMILY_LABELS, METHOD_WORDS, plural, saving_range, step_ns
+from profilerkit.report.wording import (
+    FAMILY_LABELS,
+    METHOD_WORDS,
+    is_steady,
+    judged_steps,
+    plural,
+    saving_range,
+    step_ns,
+)
 from profilerkit.units import format_bytes, format_count, format_ns, format_ns_range, format_ratio, format_value
 
 # A mean this far from the median is printed beside it: throughput and shares follow the mean.
 _NOTABLE_RATIO = 0.05
-# Steps from which on their length is a steady state's even without a verdict (R56).
-_STEADY_STEPS = 8
 
 
 def _step_time(report: Report) -> Fact | None:
     times = report.steps.time_ns
     if times is None:
         return None
-    steady = _is_steady(report)
-    note = plural(report.steps.steady, "steady step" if steady else "step") + ("" if steady else ", no steady state")
+    note = judged_steps(report)
     if times.p10 is not None and times.p90 is not None:
         note = f"p10–p90 {format_ns_range(times.p10, times.p90)}"
     if abs(times.mean - times.median) > _NOTABLE_RATIO * times.median:
@@ -29,15 +34,10 @@ def _step_time(report: Report) -> Fact | None:
     return Fact("Step time, median", format_ns(times.median), note)
 
 
-def _is_steady(report: Report) -> bool:
-    """Whether the judged steps are a steady state: a few without a verdict, as of a cold start, are not."""
-    return report.verdict.bound != "inconclusive" or report.steps.steady >= _STEADY_STEPS
-
-
 def _throughput(report: Report) -> Fact | None:
     """What steps of this length amount to; ``None`` where they are no steady state."""
     times = report.steps.time_ns
-    if times is None or times.mean <= 0 or not _is_steady(report):
+    if times is None or times.mean <= 0 or not is_steady(report):
         return None
     rate = 1e9 / times.mean
     batch = report.run.batch_size
@@ -53,7 +53,7 @@ def _busy(report: Report) -> Fact | None:
     if not ratios or report.trust.mode == "cpu":
         return None
     if len(ratios) == 1:
-        return Fact("GPU busy", format_ratio(ratios[0]), "of the steady steps")
+        return Fact("GPU busy", format_ratio(ratios[0]), "of the judged steps")
     return Fact("GPU busy, mean", format_ratio(fmean(ratios)), f"lowest rank {format_ratio(min(ratios))}")
 
 
@@ -104,7 +104,8 @@ def _best_saving(report: Report) -> Fact | None:
 
 
 def _steady(report: Report) -> Fact:
-    return Fact("Steady steps", format_count(report.steps.steady), f"of {plural(report.steps.count, 'step')} found")
+    label = "Steady steps" if is_steady(report) or not report.steps.steady else "Judged steps"
+    return Fact(label, format_count(report.steps.steady), f"of {plural(report.steps.count, 'step')} found")
 
 
 def _rules(report: Report) -> Fact:

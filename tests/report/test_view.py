@@ -77,7 +77,7 @@ def test_tiles_are_four_and_unknown_ones_give_way():
 @pytest.mark.parametrize(
     ("bound", "steady", "note", "told"),
     [
-        ("inconclusive", 7, "7 steps, no steady state", False),
+        ("inconclusive", 7, "7 judged steps", False),
         ("inconclusive", 8, "8 steady steps", True),
         ("compute-bound", 7, "7 steady steps", True),
     ],
@@ -86,8 +86,10 @@ def test_a_few_steps_without_a_verdict_are_no_steady_throughput(bound, steady, n
     base = SAMPLES["balanced"]()
     steps = msgspec.structs.replace(base.steps, steady=steady, time_ns=StepTimes(median=MS, mean=MS))
     verdict = msgspec.structs.replace(base.verdict, bound=bound)
-    tiles = view.build(msgspec.structs.replace(base, steps=steps, verdict=verdict)).tiles
+    built = view.build(msgspec.structs.replace(base, steps=steps, verdict=verdict))
+    tiles = built.tiles
     assert (tiles[0].label, tiles[0].note) == ("Step time, median", note)
+    assert built.bar_caption.startswith(f"Mean of {note}")
     assert ("Throughput" in [tile.label for tile in tiles]) == told
 
 
