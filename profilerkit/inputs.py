@@ -1,5 +1,6 @@
 """From the paths a person names to the ranks behind them: one run directory, or trace files and directories of them."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,21 @@ from profilerkit.rundir.reader import RankRecord, RunRecord, is_run_directory, r
 
 #: File names taken for traces when a directory is given.
 TRACE_SUFFIXES = (".json", ".json.gz", ".json.tmp")
+
+#: Recordings of other tools by how their names end.
+_OF_OTHER_TOOLS = {
+    ".pb": "JAX or TensorFlow (XPlane)",
+    ".nsys-rep": "Nsight Systems",
+    ".qdrep": "Nsight Systems",
+    ".sqlite": "Nsight Systems",
+    ".ncu-rep": "Nsight Compute",
+}
+#: What the first line of a table that nvidia-smi wrote holds.
+_OF_NVIDIA_SMI = re.compile(rb"utilization[._]gpu|memory[._]used|power[._]draw")
+_TABLE_SUFFIXES = (".csv", ".txt", ".log")
+#: Where JAX and TensorFlow put their profiles below the directory they are given.
+_PROFILES_BELOW = "plugins/profile/*/*"
+_LINE_BYTES = 4096
 
 _NO_TRACES = {LAUNCH, MANIFEST, META, END, WINDOW_STATUS}
 # More files than this are counted instead of named.
@@ -156,12 +172,44 @@ def _traces_in(directory: Path) -> list[Path]:
         and path.is_file()
     )
     if not files:
+        _refuse_other_tools(directory)
         raise UnreadableInputError(
             f"no trace in {directory}",
             cause=f"no file there has a trace's name ({', '.join(TRACE_SUFFIXES)}), and it is no run directory",
             hint=_where_instead(directory),
         )
     return files
+
+
+def _refuse_other_tools(directory: Path) -> None:
+    """Raise ``UnreadableInputError`` where the directory holds recordings of tools that are not supported yet."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((*directory.iterdir(), *directory.glob(_PROFILES_BELOW))):
+        tool = _tool_of(path)
+        if tool is not None:
+            found.setdefault(tool, []).append(path.name)
+    if not found:
+        return
+    listed = [f"{', '.join(names[:_NAMED])}{' …' if len(names) > _NAMED else ''}" for names in found.values()]
+    told = "; ".join(f"{names} of {tool}" for tool, names in zip(found, listed, strict=True))
+    raise UnreadableInputError(
+        f"the recordings in {directory} are of a kind that is not supported yet",
+        cause=told,
+        hint="record with torch.profiler, or with profilerkit run -- train.py",
+    )
+
+
+def _tool_of(path: Path) -> str | None:
+    """The tool that wrote a file, by its name or, for a table, by its first line; ``None`` when it is no known one."""
+    if not path.is_file():
+        return None
+    if path.suffix not in _TABLE_SUFFIXES:
+        return _OF_OTHER_TOOLS.get(path.suffix)
+    try:
+        with path.open("rb") as file:
+            return "nvidia-smi" if _OF_NVIDIA_SMI.search(file.readline(_LINE_BYTES)) else None
+    except OSError:  # nobody asked for this file
+        return None
 
 
 def _where_instead(directory: Path) -> str:

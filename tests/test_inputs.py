@@ -98,6 +98,46 @@ def test_a_directory_without_any_readable_trace_says_what_was_tried(tmp_path):
     assert caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "cause"),
+    [
+        ("plugins/profile/2026/host.xplane.pb", "", "host.xplane.pb of JAX or TensorFlow (XPlane)"),
+        ("a.nsys-rep", "", "a.nsys-rep of Nsight Systems"),
+        ("a.sqlite", "SQLite format 3", "a.sqlite of Nsight Systems"),
+        ("gpu.csv", "timestamp,memory.used,utilization.gpu\n1,2,3\n", "gpu.csv of nvidia-smi"),
+        ("gpu.csv", "time,utilization_gpu_percent\n1,2\n", "gpu.csv of nvidia-smi"),
+    ],
+)
+def test_recordings_of_other_tools_are_not_supported_yet(tmp_path, name, text, cause):
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UnreadableInputError) as caught:
+        analyze(tmp_path)
+    assert caught.value.what == f"the recordings in {tmp_path} are of a kind that is not supported yet"
+    assert caught.value.cause == cause
+    assert "torch.profiler" in caught.value.hint
+
+
+def test_of_many_recordings_of_other_tools_some_are_named(tmp_path):
+    for number in range(5):
+        (tmp_path / f"{number}.nsys-rep").write_text("")
+    (tmp_path / "host.xplane.pb").write_text("")
+    with pytest.raises(UnreadableInputError) as caught:
+        analyze(tmp_path)
+    assert caught.value.cause == (
+        "0.nsys-rep, 1.nsys-rep, 2.nsys-rep … of Nsight Systems; host.xplane.pb of JAX or TensorFlow (XPlane)"
+    )
+
+
+def test_any_other_table_is_no_recording_and_a_trace_beside_one_is_read(tmp_path):
+    (tmp_path / "loss.csv").write_text("step,loss\n1,2\n")
+    with pytest.raises(UnreadableInputError, match="no trace in"):
+        analyze(tmp_path)
+    (tmp_path / "gpu.csv").write_text("timestamp,utilization.gpu\n")
+    trace_at(tmp_path / "trace.json")
+    assert analyze(tmp_path).run.files == ("trace.json",)
+
+
 def test_documents_of_a_run_directory_are_never_taken_for_traces(job):
     before = analyze(job)
     for name in (LAUNCH, META, END, WINDOW_STATUS):

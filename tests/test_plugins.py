@@ -114,6 +114,13 @@ def test_the_rules_verb_lists_and_explains_rules_of_other_packages(installed, ca
     assert capsys.readouterr().out == "XC002 cold_cache\nThe cache is cold\n\nA rule.\n"
 
 
+def test_the_rules_verb_lists_all_rules_by_code(installed, capsys):
+    installed("[profilerkit.rules]\ncold = fast_rules:instance\n", fast_rules=RULE.format(name="cold", code="IN500"))
+    assert main(["rules"]) == 0
+    codes = [line.split()[0] for line in capsys.readouterr().out.splitlines() if not line.startswith(" ")]
+    assert codes == sorted([*(rule.code for rule in RULES), "IN500"])
+
+
 @pytest.fixture
 def renderers(installed):
     points = "\n".join(f"{name} = fast_words:{name}" for name in ("words", "number", "failing"))

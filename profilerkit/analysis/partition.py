@@ -8,7 +8,7 @@ import numpy.typing as npt
 from profilerkit.analysis.device.copies import copy_leaves, hold_the_host, leads_of, leads_to_copies, waiting_calls
 from profilerkit.analysis.device.kernels import KernelNames, device_rows
 from profilerkit.analysis.host.activity import HostActivity
-from profilerkit.analysis.host.feeding import NOT_FED, Feeding
+from profilerkit.analysis.host.feeding import NOT_FED, Feeding, shown_by_work
 from profilerkit.analysis.host.gaps import Issued, attribute, in_order
 from profilerkit.analysis.host.names import HostNames, backward_threads, main_thread
 from profilerkit.analysis.host.queue import Queue
@@ -111,7 +111,7 @@ def partition(
         launches: ``(n_events,)`` int64, row of the launching runtime call, -1 for none.
         window: one span per judged step.
         work: ``(n_events,)`` int64, leaf of each compute kernel, or without a device of each operator.
-        is_marked: the run itself said where its steps begin, so that what leads up to a batch copy feeds the step.
+        is_marked: the run itself said where its steps begin, so that work that leads up to a batch copy feeds the step.
 
     Raises:
         InvariantError: the parts do not sum to the window.
@@ -225,14 +225,18 @@ def _host(
         issues=calls[calls >= 0],
         blocks=blocks,
         queue=Queue(columns, device[copies[device] != leaf("sync.d2h")], launches),
-        lead_in=leads_to_copies(columns, launches, copies, leads, main, waits),
+        lead_in=shown_by_work(columns, names, main, leads_to_copies(columns, launches, copies, leads, main, waits)),
     )
 
 
 def _on_host(
     columns: TraceColumns, names: HostNames, kinds: KernelNames, window: Spans, work: I64, main: int
 ) -> tuple[HostActivity, Segments]:
-    """CPU-only mode: operators of the main and the backward thread are the compute."""
+    """CPU-only mode: operators of the main and the backward thread are the compute.
+
+    What one of these threads does to issue a collective is communication, whatever operator it does that in: DDP issues
+    its own within backward, a loop outside of any.
+    """
     operator = columns.category == Category.CPU_OP
     host = HostActivity(columns, names, main, issues=np.flatnonzero(operator & kinds.math[columns.name]))
     if main < 0:
@@ -240,10 +244,8 @@ def _on_host(
     *upper, _dispatch = host.thread(main).layers
     communicates = kinds.communication[columns.name]
     workers = backward_threads(columns, names, main)
-    operators = np.flatnonzero(np.isin(columns.thread, np.r_[workers, main]) & operator & ~communicates)
-    kind = work[operators]
     compute = [
-        innermost_owner(*(part[columns.thread[operators] == thread] for part in _edges(columns, operators, kind)))
+        _computed(columns, np.flatnonzero((columns.thread == thread) & operator), communicates, work)
         for thread in (main, *workers.tolist())
     ]
     transfers = communicates & columns.is_a(Category.CPU_OP, Category.ANNOTATION)
@@ -251,8 +253,16 @@ def _on_host(
     return host, _complete(paint(window, [*upper, *compute, communication]), otherwise="over.python")
 
 
-def _edges(columns: TraceColumns, rows: I64, label: I64) -> tuple[I64, I64, I64]:
-    return columns.ts_ns[rows], columns.end_ns[rows], label
+def _computed(columns: TraceColumns, operators: I64, communicates: npt.NDArray[np.bool_], work: I64) -> Segments:
+    """What one thread computed in its ``operators``, by the innermost; not while one of them issues a collective."""
+    issuing = communicates[operators]
+    rows, issues = operators[~issuing], operators[issuing]
+    owned = innermost_owner(columns.ts_ns[rows], columns.end_ns[rows], work[rows])
+    if not len(issues):
+        return owned
+    issued = with_label(union(columns.ts_ns[issues], columns.end_ns[issues]), leaf("comm.other"))
+    painted = paint(Spans(owned.start, owned.end), [issued, owned])
+    return _only(painted, painted.label != leaf("comm.other"))
 
 
 def _complete(painted: Segments, otherwise: str = "idle.unknown") -> Segments:

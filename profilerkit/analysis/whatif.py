@@ -26,6 +26,8 @@ FULL_PRESSURE = 0.4
 UNKNOWN_NOISE = 0.1
 #: Share of the preparation cost that a cheaper transform is assumed to remove when workers cannot help.
 CHEAPER_TRANSFORM = 0.5
+#: Collectives of a step that is to overlap: a single one has to be divided first.
+FEWEST_BUCKETS = 2
 
 
 def saving(facts: Facts, expected: float, bound: float, method: Method = "analytic") -> Saving:
@@ -110,6 +112,18 @@ def _most_workers(facts: Facts, cpu_ratio: float | None) -> int:
 def cheaper_input(facts: Facts) -> float:
     """Saving if preparing a batch cost half as much and nothing else changed."""
     return CHEAPER_TRANSFORM * facts.share(*WAITS)
+
+
+def overlapped(facts: Facts, exposed: float) -> float:
+    """Saving if the collectives that are ``exposed``, a share of the step, ran beside computation (R35 of the method).
+
+    The last of them has nothing left to hide behind. 0 where no collective was seen.
+    """
+    comm, step = facts.comm, facts.mean_step_ns
+    if comm is None or not step:
+        return 0.0
+    last = comm.total_ns / max(comm.per_step, FEWEST_BUCKETS)
+    return max(min(exposed - last / step, comm.alone_compute_ns / step), 0.0)
 
 
 def faster_kernels(share: float, speed_up: float) -> float:

@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     others, unusable = installed_rules()
     for note in unusable:
         console.note(note)
-    wanted, rules = arguments.code, (*RULES, *others)
+    wanted, rules = arguments.code, sorted((*RULES, *others), key=lambda rule: rule.code)
     exact = [rule for rule in rules if wanted and wanted.lower() in (rule.code.lower(), rule.name.lower())]
     listed = [rule for rule in rules if wanted is None or rule.code.lower().startswith(wanted.lower())]
     if not exact and not listed:

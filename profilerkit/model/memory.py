@@ -4,6 +4,10 @@ from typing import Literal
 
 import msgspec
 
+#: Growth over fewer steps, or points, is an observation and not carried forward (R28's threshold): sequences that get
+#: longer look the same.
+FEWEST_TO_EXTEND = 50
+
 #: What a number of bytes counts: blocks in use by PyTorch's allocator; all that is used on the device, by every
 #: process; the resident memory of the training process.
 Tracked = Literal["allocated", "device", "process"]
@@ -30,7 +34,8 @@ class MemoryGrowth(msgspec.Struct, frozen=True, kw_only=True):
         last_step: last step judged.
         grows: the growth is significant and persistent. Where it is not, nothing may be claimed from the slope.
         headroom_bytes: capacity minus the largest memory seen, at least 0; ``None`` when unknown.
-        steps_to_full: headroom / slope, an estimate; ``None`` unless it grows and the headroom is known.
+        steps_to_full: headroom / slope, an estimate; ``None`` unless it grows over at least 50 steps and points, and
+            the headroom is known.
         ns_to_full: the same as time at the mean steady step.
     """
 
@@ -45,6 +50,16 @@ class MemoryGrowth(msgspec.Struct, frozen=True, kw_only=True):
     headroom_bytes: int | None = None
     steps_to_full: float | None = None
     ns_to_full: int | None = None
+
+    @property
+    def steps(self) -> int:
+        """How many steps were judged, the first and the last among them."""
+        return self.last_step - self.first_step + 1
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it grows over enough steps and points to say how it goes on."""
+        return self.grows and min(self.n, self.steps) >= FEWEST_TO_EXTEND
 
     @property
     def total_bytes(self) -> float:

@@ -6,7 +6,7 @@ from profilerkit.model.report import Report
 from profilerkit.model.step import Family, Part, Rank
 from profilerkit.report.inert import inert
 from profilerkit.report.records import PartRow, RankRow, Segment
-from profilerkit.report.wording import FAMILY_LABELS, part_label, plural, share_text, weakest
+from profilerkit.report.wording import FAMILY_LABELS, judged_steps, part_label, plural, share_text, weakest
 from profilerkit.units import format_ns, format_ratio
 
 #: A table of more ranks than this is no longer read row by row.
@@ -71,7 +71,7 @@ def bar_caption(report: Report) -> str:
     if not report.breakdown:
         return ""
     scope = _judged_rank(report)
-    return f"Mean of {plural(report.steps.steady, 'steady step')}{', ' + scope if scope else ''}"
+    return f"Mean of {judged_steps(report)}{', ' + scope if scope else ''}"
 
 
 def parts_missing(report: Report) -> str:

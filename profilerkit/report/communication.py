@@ -71,12 +71,12 @@ def _late_line(late: LateRank, report: Report) -> str:
         f"{plural(late.of, 'collective')} and causes {amount}{format_ratio(late.share)} of all waiting."
     )
     if late.cause is None or late.cause_ns is None or late.coverage is None:
-        part = f" ({format_ratio(late.coverage)} explained)" if late.coverage is not None else ""
-        return f"{text} Cause: unattributed{part}."
+        part = f": what it does longer explains {format_ratio(late.coverage)}" if late.coverage is not None else ""
+        return f"{text} What makes it late is unattributed{part}."
     label = part_label(late.cause)
     return (
-        f"{text} Cause: {label[:1].lower()}{label[1:]}, {format_ns(late.cause_ns)} a "
-        f"step longer than on the others; that is {format_ratio(late.coverage)} of the exposed waiting, "
+        f"{text} Before, it spends {format_ns(late.cause_ns)} a step more than the others on: "
+        f"{label[:1].lower()}{label[1:]}; that is {format_ratio(late.coverage)} of the exposed waiting, "
         f"{format_ratio(1.0 - late.coverage)} is unattributed."
     )
 

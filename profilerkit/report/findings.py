@@ -142,7 +142,7 @@ def others_of(report: Report) -> tuple[Other, ...]:
 
 
 def outcome_groups(report: Report) -> tuple[OutcomeGroup, ...]:
-    """Every rule that did not fire, by how it ended; those that could not run first."""
+    """Every rule that did not fire, by how it ended and then by code; those that could not run first."""
     order: tuple[Status, ...] = ("missing_data", "error", "passed", "not_applicable", "suppressed", "off")
     groups = []
     for status in order:
@@ -153,7 +153,7 @@ def outcome_groups(report: Report) -> tuple[OutcomeGroup, ...]:
                 reason=inert(outcome.reason or "", SENTENCE_LIMIT),
                 hint=inert(outcome.hint or "", SENTENCE_LIMIT),
             )
-            for outcome in report.outcomes
+            for outcome in sorted(report.outcomes, key=lambda outcome: outcome.rule)
             if outcome.status == status
         )
         if rows:

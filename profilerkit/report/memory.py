@@ -144,6 +144,8 @@ def _alive(memory: Memory) -> Table | None:
 
 def _title(memory: Memory, rows: Sequence[MemoryRow]) -> str:
     grown = next((row for row in memory.growth if row.of == memory.rows_of and row.grows), None)
+    if grown is not None and not grown.lasts:
+        return f"Memory grew by {format_bytes(grown.bytes_per_step)} a step over {plural(grown.steps, 'step')}"
     if grown is not None:
         return f"Memory grows by {format_bytes(grown.bytes_per_step)} in every step"
     highest, lowest = max(rows, key=_height), min(rows, key=_height)

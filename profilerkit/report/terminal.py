@@ -178,7 +178,9 @@ def _change(page: _Page, number: int, card: Card) -> None:
         (f"  {card.rule}", "dim"),
     )
     saving = f"Est. saving {card.saving} · " if card.saving else ""
-    page.line((f"{saving}confidence {card.confidence}{' · ' + card.scope if card.scope else ''}", "dim"), indent=3)
+    method = f" · {card.method}" if card.method else ""
+    scope = f" · {card.scope}" if card.scope else ""
+    page.line((f"{saving}confidence {card.confidence}{method}{scope}", "dim"), indent=3)
     page.line((card.fix.replace("`", ""), ""), indent=3)
     ids = " ".join(row.id for row in card.evidence)
     page.line((f"Evidence: {ids}", "dim"), indent=3)

@@ -7,7 +7,15 @@ from profilerkit.model.report import Report
 from profilerkit.model.step import Family
 from profilerkit.model.verdict import BOUND_FAMILY
 from profilerkit.report.records import Fact
-from profilerkit.report.wording import FAMILY_LABELS, METHOD_WORDS, plural, saving_range, step_ns
+from profilerkit.report.wording import (
+    FAMILY_LABELS,
+    METHOD_WORDS,
+    is_steady,
+    judged_steps,
+    plural,
+    saving_range,
+    step_ns,
+)
 from profilerkit.units import format_bytes, format_count, format_ns, format_ns_range, format_ratio, format_value
 
 # A mean this far from the median is printed beside it: throughput and shares follow the mean.
@@ -18,7 +26,7 @@ def _step_time(report: Report) -> Fact | None:
     times = report.steps.time_ns
     if times is None:
         return None
-    note = plural(report.steps.steady, "steady step")
+    note = judged_steps(report)
     if times.p10 is not None and times.p90 is not None:
         note = f"p10–p90 {format_ns_range(times.p10, times.p90)}"
     if abs(times.mean - times.median) > _NOTABLE_RATIO * times.median:
@@ -27,8 +35,9 @@ def _step_time(report: Report) -> Fact | None:
 
 
 def _throughput(report: Report) -> Fact | None:
+    """What steps of this length amount to; ``None`` where they are no steady state."""
     times = report.steps.time_ns
-    if times is None or times.mean <= 0:
+    if times is None or times.mean <= 0 or not is_steady(report):
         return None
     rate = 1e9 / times.mean
     batch = report.run.batch_size
@@ -44,7 +53,7 @@ def _busy(report: Report) -> Fact | None:
     if not ratios or report.trust.mode == "cpu":
         return None
     if len(ratios) == 1:
-        return Fact("GPU busy", format_ratio(ratios[0]), "of the steady steps")
+        return Fact("GPU busy", format_ratio(ratios[0]), "of the judged steps")
     return Fact("GPU busy, mean", format_ratio(fmean(ratios)), f"lowest rank {format_ratio(min(ratios))}")
 
 
@@ -95,7 +104,8 @@ def _best_saving(report: Report) -> Fact | None:
 
 
 def _steady(report: Report) -> Fact:
-    return Fact("Steady steps", format_count(report.steps.steady), f"of {plural(report.steps.count, 'step')} found")
+    label = "Steady steps" if is_steady(report) or not report.steps.steady else "Judged steps"
+    return Fact(label, format_count(report.steps.steady), f"of {plural(report.steps.count, 'step')} found")
 
 
 def _rules(report: Report) -> Fact:

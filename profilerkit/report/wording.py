@@ -66,6 +66,8 @@ STATUS_LABELS: dict[Status, str] = {
 
 # From this expected saving on a bound is named and a finding can be severe.
 _SMALL_SAVING = 0.10
+# Steps from which on their length is a steady state's even without a verdict (R56).
+_STEADY_STEPS = 8
 # A smaller share would be printed as 0.0 %.
 _SMALLEST_SHARE = 0.0005
 
@@ -119,6 +121,16 @@ def part_label(part: str) -> str:
 def tone_of(severity: Severity) -> Tone:
     """The tone in which a finding of this severity is printed."""
     return _TONES[severity]
+
+
+def is_steady(report: Report) -> bool:
+    """Whether the judged steps are a steady state: a few without a verdict, as of a cold start, are not."""
+    return report.verdict.bound != "inconclusive" or report.steps.steady >= _STEADY_STEPS
+
+
+def judged_steps(report: Report) -> str:
+    """How many steps the numbers are about, and whether they are steady: ``48 steady steps``."""
+    return plural(report.steps.steady, "steady step" if is_steady(report) else "judged step")
 
 
 def step_ns(report: Report) -> int | None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import Flag, IntEnum, auto
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -156,7 +157,8 @@ class MemoryInstants:
     thread: I32  # ids into ``threads``
 
 
-@dataclass(frozen=True, slots=True)
+# Without slots: what is derived is kept beside the fields.
+@dataclass(frozen=True)
 class TraceColumns:
     """Complete events (``ph`` X) of one trace in file order; every array has shape ``(n_events,)``.
 
@@ -211,13 +213,14 @@ class TraceColumns:
     def __len__(self) -> int:
         return len(self.ts_ns)
 
-    @property
+    @cached_property
     def end_ns(self) -> I64:
-        """``(n_events,)`` int64 end of each event."""
+        """``(n_events,)`` int64 end of each event, computed at the first use and kept."""
         return self.ts_ns + self.dur_ns
 
     def is_a(self, *categories: Category) -> Bools:
         """``(n_events,)`` mask of the events in any of the categories."""
-        chosen = np.zeros(len(Category), dtype=np.bool_)
-        chosen[list(categories)] = True
-        return chosen[self.category]
+        chosen = np.zeros(len(self), dtype=np.bool_)
+        for category in categories:
+            chosen |= self.category == category
+        return chosen

@@ -215,3 +215,24 @@ def test_logging_in_every_step_is_priced(tmp_path):
     report = analyze(write_run(tmp_path / "run", [log], traces={0: trace}, loader=None))
     assert report.verdict.headline == "Logging stops training for 4.00 ms in every step"
     assert shares(report) == {"compute.math": pytest.approx(0.6), "other.log": pytest.approx(0.4)}
+
+
+@pytest.mark.parametrize(("memory", "is_held"), [("Device -> Pageable", True), ("Device -> Pinned", False)])
+def test_a_copy_to_the_host_in_every_step_is_priced_where_it_holds_the_host(tmp_path, memory, is_held):
+    trace = Trace()
+    at = 1_000
+    for number in range(12):
+        begin = at
+        trace.op(at, at + 8, name="aten::linear")
+        trace.kernel(at + 10, at + 1_000, name=TENSOR_CORE, launch=(at + 2, at + 8))
+        held = at + 1_401 if is_held else at + 912
+        trace.copy(at + 1_000, at + 1_400, kind="DtoH", memory=memory, size=4 << 20, launch=(at + 900, held))
+        trace.kernel(at + 1_405, at + 1_905, name=TENSOR_CORE, launch=(at + 1_402, at + 1_404))
+        at += 1_905
+        trace.step(number, begin, at)
+    report = told(tmp_path, trace)
+    assert shares(report)["sync.d2h"] == pytest.approx(0.21, abs=0.005)
+    assert ("OV002" in fired(report)) is is_held
+    if is_held:
+        assert (report.verdict.bound, report.verdict.detail) == ("overhead-bound", "sync")
+        assert report.verdict.saving.expected == pytest.approx(0.21, abs=0.005)

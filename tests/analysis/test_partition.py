@@ -610,6 +610,26 @@ def test_a_gloo_transfer_is_exposed_only_where_no_operator_runs():
     assert found.comm.exposed_ns == 200 * US
 
 
+@pytest.mark.parametrize("around", [None, "autograd::engine::evaluate_function: AddmmBackward0"])
+def test_what_the_main_thread_does_to_issue_a_collective_is_communication(around):
+    trace = one_step()
+    if around:
+        trace.op(1_000, 1_400, name=around)
+    trace.op(1_100, 1_200, name="c10d::allreduce_")
+    trace.op(1_120, 1_130, name="aten::copy_")
+    trace.op(1_400, 2_000, name="aten::mm")
+    rest = {"compute.other": 300 * US} if around else {"over.python": 300 * US}
+    assert trace.parts() == {"comm.other": 100 * US, "compute.math": 600 * US, **rest}
+
+
+def test_issuing_a_collective_on_one_thread_is_hidden_behind_the_operators_of_another():
+    trace = one_step()
+    trace.op(1_000, 1_500, name="aten::mm")
+    trace.op(1_000, 1_600, name="autograd::engine::evaluate_function: MmBackward0", tid=AUTOGRAD)
+    trace.op(1_400, 1_600, name="c10d::allreduce_", tid=AUTOGRAD)
+    assert trace.parts() == {"compute.math": 500 * US, "comm.other": 100 * US, "over.python": 400 * US}
+
+
 def test_a_phase_on_the_host_beats_its_operators():
     trace = one_step()
     trace.phase("checkpoint", 1_000, 1_400)

@@ -81,9 +81,9 @@ def grown(of, *, grows=True):
         bytes_per_step=20.0 * MIB,
         low_bytes_per_step=18.0 * MIB,
         high_bytes_per_step=23.0 * MIB,
-        n=48,
+        n=50,
         first_step=12,
-        last_step=59,
+        last_step=61,
         grows=grows,
         **known,
     )

@@ -61,7 +61,7 @@ def test_growth_is_told_with_its_interval_and_the_time_to_a_full_memory_as_an_es
         "20.0 MiB per step",
         "derived, 99 % interval 18.0 MiB to 23.0 MiB; full in about 720 steps, 2.1 min, estimated",
     )
-    assert found["Growth, process"] == ("none that lasts", "derived, 48 points")
+    assert found["Growth, process"] == ("none that lasts", "derived, 50 points")
 
 
 @pytest.mark.parametrize(
@@ -170,3 +170,11 @@ def test_slow_steps_and_warm_up_are_told_under_the_figure_of_steps():
     caption = view.build(msgspec.structs.replace(report, steps=steps)).steps.caption
     assert "12 slow steps are 93.0 ms longer than the others, every 10 steps: no recorded part" in caption
     assert "warm-up took" not in caption
+
+
+def test_growth_over_few_steps_is_told_as_what_was_seen():
+    grown = SAMPLES["input_bound"]().memory.growth[0]
+    few = msgspec.structs.replace(grown, last_step=grown.first_step + 48, n=49)
+    rows = memory_rows(49)
+    assert told(rows=rows, rows_of=grown.of, growth=(grown,)).title == "Memory grows by 20.0 MiB in every step"
+    assert told(rows=rows, rows_of=grown.of, growth=(few,)).title == "Memory grew by 20.0 MiB a step over 49 steps"

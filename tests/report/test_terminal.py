@@ -74,13 +74,19 @@ def test_everything_a_reader_needs_is_there():
         "Mean of 48 steady steps, rank 0 of 8",
         "Waiting for data: preparing samples",
         "derived",
-        "Est. saving 31.9–36.5 ms per step (18–20 %, 19 % expected) · confidence high",
+        "Est. saving 31.9–36.5 ms per step (18–20 %, 19 % expected) · confidence high · ",
         "Evidence: E1 E2 E3",
         "Why not the others",
         "3 of 26 rules fired; 3 could not run.",
         "The others: 12 passed, 6 did not apply, 2 lacked data, 1 failed, 1 suppressed, 1 off.",
     ):
         assert piece in text
+
+
+def test_a_saving_says_how_it_was_computed_and_calibrated():
+    text = " ".join(terminal.render(SAMPLES["input_bound"]()).split())
+    assert "confidence medium · analytic model, uncalibrated" in text
+    assert "confidence high · replay of the step, calibrated on 12 applied fixes" in text
 
 
 def test_in_few_columns_sentences_stand_in_lines_of_their_own():

@@ -6,10 +6,11 @@ import msgspec
 import pytest
 
 from profilerkit.model.finding import Saving
+from profilerkit.model.step import StepTimes
 from profilerkit.report import html, markdown, terminal, view
 from profilerkit.report.inert import clip, inert, inert_code
 from profilerkit.report.timeline import slowest_of_groups, timeline_of
-from tests.report.samples import SAMPLES
+from tests.report.samples import MS, SAMPLES, passing
 
 
 def spaces(text):
@@ -71,6 +72,31 @@ def test_tiles_are_four_and_unknown_ones_give_way():
     assert labels["empty"] == ["Steady steps", "Rules that could run", "Ranks read", "Events read"]
     assert labels["lengths_only"][:2] == ["Step time, median", "Throughput"]
     assert all(len(own) == 4 for own in labels.values())
+
+
+@pytest.mark.parametrize(
+    ("bound", "steady", "note", "told"),
+    [
+        ("inconclusive", 7, "7 judged steps", False),
+        ("inconclusive", 8, "8 steady steps", True),
+        ("compute-bound", 7, "7 steady steps", True),
+    ],
+)
+def test_a_few_steps_without_a_verdict_are_no_steady_throughput(bound, steady, note, told):
+    base = SAMPLES["balanced"]()
+    steps = msgspec.structs.replace(base.steps, steady=steady, time_ns=StepTimes(median=MS, mean=MS))
+    verdict = msgspec.structs.replace(base.verdict, bound=bound)
+    built = view.build(msgspec.structs.replace(base, steps=steps, verdict=verdict))
+    tiles = built.tiles
+    assert (tiles[0].label, tiles[0].note) == ("Step time, median", note)
+    assert built.bar_caption.startswith(f"Mean of {note}")
+    assert ("Throughput" in [tile.label for tile in tiles]) == told
+
+
+def test_rules_that_did_not_fire_stand_by_code_within_how_they_ended():
+    outcomes = tuple(passing(code) for code in ("ME003", "AA001", "ME001"))
+    (group,) = view.build(msgspec.structs.replace(SAMPLES["balanced"](), outcomes=outcomes)).outcomes
+    assert [row.rule for row in group.rows] == ["AA001", "ME001", "ME003"]
 
 
 def test_a_mean_far_from_the_median_is_printed():

@@ -145,9 +145,10 @@ def issuing(share, part="over.dispatch", **changes):
     return facts({part: share}, **changes)
 
 
-def syncing(per_step, share=0.2, *, busy=0.5, blocked=0.5):
+def syncing(per_step, share=0.2, *, busy=0.5, blocked=0.5, copying=0.0):
     syncs = SyncFacts(per_step=per_step, blocked_ns=blocked * STEP_NS, culprits=(("cudaStreamSync", 60),))
-    return facts({"sync.drain": share}, syncs=syncs, device=replace(DEVICE, busy_ratio=busy))
+    shares = {"sync.drain": share - copying, "sync.d2h": copying}
+    return facts(shares, syncs=syncs, device=replace(DEVICE, busy_ratio=busy))
 
 
 def stalling(share, kind="checkpoint", part="other.ckpt", source="measured"):
@@ -180,21 +181,22 @@ def full(ratio, *, in_use=0.9, **memory):
     return facts(memory=revise(known, **memory))
 
 
-def growing(total, *, of="allocated", grows=True, over=101, **memory):
+def growing(total, *, of="allocated", grows=True, over=101, n=None, **memory):
     """Memory that grew by ``total`` bytes within ``over`` steps, with room for 50 GB."""
     slope = total / (over - 1)
+    n = over if n is None else n
+    known = {"steps_to_full": 50 * GB / slope, "ns_to_full": round(50 * GB / slope * STEP_NS)} if n >= 50 else {}
     row = MemoryGrowth(
         of=of,
         bytes_per_step=slope,
         low_bytes_per_step=0.9 * slope,
         high_bytes_per_step=1.1 * slope,
-        n=over,
+        n=n,
         first_step=1,
         last_step=over,
         grows=grows,
         headroom_bytes=50 * GB,
-        steps_to_full=50 * GB / slope,
-        ns_to_full=round(50 * GB / slope * STEP_NS),
+        **known,
     )
     return facts(memory=Memory(growth=(row,), **memory))
 
@@ -459,6 +461,12 @@ def test_communication_with_nothing_to_hide_it_behind_gives_no_finding():
 def test_no_more_communication_is_hidden_than_there_is_computation():
     saving = finding("CO001", communicating(0.6, alone=0.25)).saving
     assert (saving.expected, saving.high) == (pytest.approx(0.25), pytest.approx(0.6))
+
+
+@pytest.mark.parametrize(("per_step", "expected"), [(4.0, 0.15), (1.0, 0.1), (0.25, 0.1)])
+def test_where_nothing_overlaps_the_last_collective_stays_exposed(per_step, expected):
+    saving = finding("CO001", communicating(0.2, overlap=0.0, per_step=per_step)).saving
+    assert (saving.expected, saving.high) == (pytest.approx(expected), pytest.approx(0.2))
 
 
 def test_one_rank_of_several_cannot_tell_transfer_from_waiting():
@@ -981,6 +989,20 @@ def test_a_single_sync_that_drains_much_of_the_step_is_a_finding():
     assert "below three" in often.confirm
 
 
+@pytest.mark.parametrize("per_step", [1.0, 4.0])
+def test_a_copy_to_the_host_that_stops_much_of_the_step_is_a_finding_though_the_device_is_busy(per_step):
+    found = finding("OV002", syncing(per_step, 0.21, copying=0.21, busy=1.0, blocked=0.25))
+    assert found.saving.expected == pytest.approx(0.21)
+    assert found.title == "Copies to the host stop the device for 21.0 ms of every step"
+    assert found.fix.text.startswith("Copy to the host every 50 steps instead of in each")
+    assert "copies to the host" in found.confirm
+    assert [row.value for row in found.evidence[1:]] == pytest.approx([0.0, 0.21])
+
+
+def test_a_copy_to_the_host_that_does_not_hold_it_is_no_sync():
+    assert ended("OV002", syncing(1.0, 0.21, copying=0.21, busy=1.0, blocked=0.01)) is Passed
+
+
 # RU001
 
 
@@ -1081,7 +1103,14 @@ def test_growth_over_fewer_than_fifty_steps_is_an_observation_because_batches_ma
     found = finding("ME004", growing(GB, over=49))
     assert (found.fix, found.confidence) == (None, "low")
     assert "In 49 steps, batches that get longer look the same: record 50." in found.why
-    assert "is full in" not in found.title
+    assert found.title == "Allocated memory grew by 19.9 MiB a step over 49 steps"
+
+
+def test_growth_from_few_samples_of_many_steps_is_an_observation_too():
+    found = finding("ME004", growing(GB, of="process", over=101, n=49))
+    assert (found.fix, found.confidence) == (None, "low")
+    assert "49 points do not tell how it goes on: record 50." in found.why
+    assert found.title == "The process grew by 9.54 MiB a step over 101 steps"
 
 
 def test_the_operator_that_asked_for_most_of_what_is_alive_is_named():

@@ -433,3 +433,15 @@ def test_which_stream_waits_for_which_is_read_from_sync_rows(tmp_path, wanted):
     found = read_trace(write(tmp_path, plain(events)), wanted=wanted)
     assert found.stream_waits == {(7, 20), (20, 7)}
     assert len(found) == 4
+
+
+def test_the_ends_of_events_are_computed_once(read):
+    columns = read([span("a", ts=5.0, dur=2.0), span("b", ts=9.0, dur=0.5)])
+    assert columns.end_ns.tolist() == (columns.ts_ns + columns.dur_ns).tolist()
+    assert columns.end_ns is columns.end_ns
+
+
+def test_an_event_is_in_any_of_the_categories_asked_for(read):
+    columns = read([span("a", cat="kernel"), span("b", cat="gpu_memcpy"), span("c", cat="cpu_op")])
+    assert columns.is_a(Category.KERNEL, Category.MEMCPY).tolist() == [True, True, False]
+    assert columns.is_a().tolist() == [False, False, False]

@@ -10,25 +10,30 @@ from profilerkit.trace.columns import Category, TraceColumns
 
 Mask = npt.NDArray[np.bool_]
 
-NO_COPY, ELSEWHERE, TO_DEVICE, TO_HOST = -1, 0, 1, 2
+ELSEWHERE, TO_DEVICE, TO_HOST = 0, 1, 2
 
 #: Copies that leave the device and come back are offloading when the smaller direction moves this much of the larger:
 #: batches only come, results only go.
 BOTH_WAYS_RATIO = 0.25
 
 
-def directions(columns: TraceColumns) -> I64:
-    """``(n_events,)`` int64: where each copy or memset goes, ``NO_COPY`` for other events."""
-    copies = columns.is_a(Category.MEMCPY, Category.MEMSET)
-    known = np.full(len(columns.strings), ELSEWHERE, dtype=np.int64)
-    for index in np.flatnonzero(np.bincount(columns.name[copies])).tolist():
-        text = columns.strings[index].upper().replace("HOST", "H").replace("DEVICE", "D")
+def copy_rows(columns: TraceColumns) -> I64:
+    """Rows of the copies and memsets."""
+    return np.flatnonzero(columns.is_a(Category.MEMCPY, Category.MEMSET))
+
+
+def directions(columns: TraceColumns, rows: I64) -> I64:
+    """``(n,)`` int64: where each of the copies and memsets ``rows`` goes."""
+    names, index = np.unique(columns.name[rows], return_inverse=True)
+    known = np.full(len(names), ELSEWHERE, dtype=np.int64)
+    for place, name in enumerate(names.tolist()):
+        text = columns.strings[name].upper().replace("HOST", "H").replace("DEVICE", "D")
         text = text.replace("_", "").replace(" ", "")
         if "HTOD" in text or "H2D" in text:
-            known[index] = TO_DEVICE
+            known[place] = TO_DEVICE
         elif "DTOH" in text or "D2H" in text:
-            known[index] = TO_HOST
-    return np.where(copies, known[columns.name], NO_COPY)
+            known[place] = TO_HOST
+    return known[index]
 
 
 def leads_of(columns: TraceColumns, launches: I64, kernels: I64, steps: Spans) -> Spans:
@@ -56,16 +61,17 @@ def copy_leaves(columns: TraceColumns, names: HostNames, launches: I64, kernels:
         leads: the part of each step before its first kernel was launched.
         main: the main thread.
     """
-    direction = directions(columns)
-    large = (columns.bytes < 0) | (columns.bytes >= BATCH_COPY_BYTES)
+    rows = copy_rows(columns)
+    direction = directions(columns, rows)
+    large = (columns.bytes[rows] < 0) | (columns.bytes[rows] >= BATCH_COPY_BYTES)
     out = np.full(len(columns), -1, dtype=np.int64)
-    out[direction >= ELSEWHERE] = leaf("compute.membw")
-    out[(direction == TO_DEVICE) & large] = leaf("input.h2d")
-    out[direction == TO_HOST] = leaf("sync.d2h")
-    moved = np.flatnonzero((direction >= TO_DEVICE) & large & (launches >= 0))
-    out[moved[_offloaded(columns, names, launches, kernels, leads, main, moved, direction[moved])]] = leaf(
-        "mem.offload"
-    )
+    out[rows] = leaf("compute.membw")
+    out[rows[(direction == TO_DEVICE) & large]] = leaf("input.h2d")
+    out[rows[direction == TO_HOST]] = leaf("sync.d2h")
+    moves = (direction != ELSEWHERE) & large & (launches[rows] >= 0)
+    moved = rows[moves]
+    kept = _offloaded(columns, names, launches, kernels, leads, main, moved, direction[moves])
+    out[moved[kept]] = leaf("mem.offload")
     return out
 
 
@@ -126,7 +132,9 @@ def waiting_calls(columns: TraceColumns, launches: I64) -> I64:
 
     The runtime does so for pageable memory by its own rule; of others it shows in the times.
     """
-    rows = np.flatnonzero((directions(columns) == TO_HOST) & (launches >= 0))
+    rows = copy_rows(columns)
+    rows = rows[launches[rows] >= 0]
+    rows = rows[directions(columns, rows) == TO_HOST]
     return np.unique(launches[rows[hold_the_host(columns, launches, rows)]])
 
 

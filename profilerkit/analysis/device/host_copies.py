@@ -10,7 +10,7 @@ from profilerkit.analysis.host.names import BATCH_COPY_BYTES
 from profilerkit.analysis.intervals import I64
 from profilerkit.hardware.lookup import DeviceSpec
 from profilerkit.model.report import HostCopy
-from profilerkit.trace.columns import TraceColumns
+from profilerkit.trace.columns import Category, TraceColumns
 
 Direction = Literal["to device", "to host"]
 HostMemory = Literal["pageable", "pinned"]
@@ -21,7 +21,8 @@ _DIRECTIONS: tuple[tuple[int, Direction], ...] = ((TO_DEVICE, "to device"), (TO_
 
 def host_copies(columns: TraceColumns, rows: I64, count: int, spec: DeviceSpec | None) -> tuple[HostCopy, ...]:
     """The kinds of copies among the device events in ``rows``, longest first, per step of ``count``."""
-    goes = directions(columns)[rows]
+    rows = rows[columns.is_a(Category.MEMCPY, Category.MEMSET)[rows]]
+    goes = directions(columns, rows)
     rows, goes = rows[goes > ELSEWHERE], goes[goes > ELSEWHERE]
     memories = {index: _host_memory(columns.strings[index]) for index in np.unique(columns.name[rows]).tolist()}
     found = []

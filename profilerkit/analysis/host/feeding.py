@@ -75,6 +75,43 @@ def led_in(columns: TraceColumns, names: HostNames, own: I64, spans: Spans) -> S
     return _split(columns, names, own[:0], spans, own)
 
 
+def shown_by_work(columns: TraceColumns, names: HostNames, thread: int, leads: Spans) -> Spans:
+    """Which of ``leads``, up to batch copies, hold work that can make a batch; plain Python there may be anything.
+
+    Such work is an operator outside the one that copies, or a frame known to read, prepare or hand over.
+
+    Args:
+        columns: the trace.
+        names: its classified names.
+        thread: the thread that issues the copies.
+        leads: each ends as the call that copies begins.
+    """
+    if not len(leads):
+        return leads
+    own = np.flatnonzero(columns.thread == thread)
+    start, end = _edges(columns, own)
+    outermost = _outermost(*_edges(columns, own[columns.category[own] == Category.CPU_OP]))
+    last = np.maximum(np.searchsorted(outermost.start, leads.end, side="right") - 1, 0)
+    begun = leads.end
+    if len(outermost):
+        copies = (outermost.start[last] <= leads.end) & (outermost.end[last] > leads.end)
+        begun = np.where(copies, outermost.start[last], leads.end)
+    works = np.searchsorted(outermost.start, begun) > np.searchsorted(outermost.start, leads.start)
+    told = (columns.category[own] == Category.PYTHON) & (names.feeding[columns.name[own]] >= 0)
+    ends = np.sort(end[told & covered(leads, start)])
+    works |= np.searchsorted(ends, leads.end, side="right") > np.searchsorted(ends, leads.start)
+    return Spans(leads.start[works], leads.end[works])
+
+
+def _outermost(start: I64, end: I64) -> Spans:
+    """The events of one thread that lie in no other, by start."""
+    order = np.lexsort((-end, start))
+    start, end = start[order], end[order]
+    reach = np.r_[np.iinfo(np.int64).min, np.maximum.accumulate(end)[:-1]] if len(end) else end
+    keep = start >= reach
+    return Spans(start[keep], end[keep])
+
+
 def _split(columns: TraceColumns, names: HostNames, rows: I64, spans: Spans, own: I64) -> Segments:
     """Input leaves of ``spans``: those of the innermost named frame or operator; what else computes is preparation.
 

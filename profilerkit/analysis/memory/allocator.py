@@ -126,12 +126,11 @@ def _growth(series: _Series, steps: TraceSteps, memory: Memory) -> tuple[MemoryG
 
 
 def told_growth(of: Tracked, step: Numbers, used: I64, headroom: int | None, step_ns: float) -> MemoryGrowth | None:
-    """Growth along the step numbers ``step``, with the time to a full memory; ``None`` with too few points."""
+    """Growth along the steps ``step``, with the time to a full memory where it lasts; ``None`` with too few points."""
     found = growth(step, used)
     if found is None:
         return None
-    left = headroom / found.slope.value if found.grows and headroom is not None else None
-    return MemoryGrowth(
+    row = MemoryGrowth(
         of=of,
         bytes_per_step=found.slope.value,
         low_bytes_per_step=found.slope.low,
@@ -141,9 +140,11 @@ def told_growth(of: Tracked, step: Numbers, used: I64, headroom: int | None, ste
         last_step=int(step[-1]),
         grows=found.grows,
         headroom_bytes=headroom,
-        steps_to_full=left,
-        ns_to_full=round(left * step_ns) if left is not None else None,
     )
+    if headroom is None or not row.lasts:
+        return row
+    left = headroom / found.slope.value
+    return revise(row, steps_to_full=left, ns_to_full=round(left * step_ns))
 
 
 def _calls(columns: TraceColumns, names: HostNames, steps: TraceSteps) -> Memory:

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from profilerkit.analysis.communication.relabel import LATENCY_FLOOR_NS
 from profilerkit.analysis.facts import CommFacts, Facts
-from profilerkit.analysis.whatif import saving
+from profilerkit.analysis.whatif import overlapped, saving
 from profilerkit.model.finding import Evidence, Fix
 from profilerkit.rules.rule import (
     Fired,
@@ -51,9 +51,11 @@ class ExposedCollectives(Rule):
         beside which no operator runs. Waiting for another rank is left out where the ranks could be matched.
     Threshold: 5 % of the step (TraceLens warns at 5 %, torch-tb-profiler at 10 %).
     Fix: By kind: larger buckets when messages are small, overlap when nothing is hidden, else fewer bytes.
-    Saving: Bound: the exposed share. Expected: what could be hidden, min(exposed, compute that runs alone); of small
-        messages what one message in place of all would save, latency × (1 - 1 / messages per step). The latency is
-        measured where the ranks were matched; from one rank it is at most 44 µs a message (R38), the rest is waiting.
+    Saving: Bound: the exposed share. Expected: what could be hidden, min(exposed, compute that runs alone); where
+        nothing overlaps yet, min(exposed less the last collective, that compute), because the last has nothing left to
+        hide behind; of small messages what one message in place of all would save, latency × (1 - 1 / messages per
+        step). The latency is measured where the ranks were matched; from one rank it is at most 44 µs a message (R38),
+        the rest is waiting.
     Traps: From one rank, transfer and waiting for a late rank look the same. Communication that is hidden costs
         nothing here. Tensor-parallel collectives are on the data path and cannot be hidden.
     Confidence: High with every rank's trace, medium where transfer and waiting could not be told apart.
@@ -87,7 +89,8 @@ class ExposedCollectives(Rule):
             expected = _latency(facts, comm) * (1.0 - 1.0 / max(comm.per_step, 1.0))
             reason = "in collectives so small and few that none can be saved"
         else:
-            expected = min(share, comm.alone_compute_ns / step)
+            hidden = detail == "no-overlap"
+            expected = overlapped(facts, share) if hidden else min(share, comm.alone_compute_ns / step)
             reason = "but there is no computation to hide it behind"
         if not worth_saying(facts, expected):
             return Passed(f"{format_ratio(share)} is exposed, {reason}")

@@ -31,9 +31,10 @@ class Fp32Matmul(Rule):
     Evidence: Time share of math kernels whose names are FP32 vector kernels; compute capability of the device.
     Threshold: 10 % of the step in such kernels, and less of it in tensor-core kernels.
     Fix: TF32 for matmul from compute capability 8.0; autocast to 16 bit from 7.0.
-    Saving: Bound: Amdahl with the ratio of the peaks. Expected: the same with a fraction of that ratio, because
-        kernels turn bandwidth-bound before they reach it.
-    Traps: The step can become launch-bound afterwards. Numerics change. Kernels that already use TF32 say so.
+    Saving: Bound: Amdahl with the ratio of the peaks. Expected: the same with 0.4 of that ratio, because kernels
+        turn bandwidth-bound before they reach it.
+    Traps: The step can become launch-bound afterwards. Numerics change. Kernels that use TF32 already say so in their
+        names, and are not counted.
     Confidence: Medium: kernel names tell the precision, not whether the model tolerates a lower one.
     """
 

@@ -20,8 +20,8 @@ class PointwiseChain(Rule):
     Fix: torch.compile, which fuses a chain into one kernel; fused norms and activations; 16-bit activations.
     Saving: Bound: share × (1 - 2 / (length + 1)), read once and write once. Expected: 0.6 of the bound, a guess until
         calibrated.
-    Traps: Dynamic shapes and graph breaks. A run that is bound by matrix math gains nothing from compiling. The first
-        compiled step takes minutes.
+    Traps: Dynamic shapes and graph breaks end a chain early. A run that is bound by matrix math gains nothing from
+        compiling. The first compiled step takes up to minutes.
     Confidence: Medium with recorded shapes; low without, because the bytes moved are not known.
     """
 

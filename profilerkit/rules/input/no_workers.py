@@ -32,8 +32,9 @@ class NoWorkers(Rule):
         fires without asking whether the loader is the bottleneck.
     Fix: num_workers 0 → what the measured rates need, capped by the usable cores; keep workers between epochs.
     Saving: Bound: the input share. Expected: 1 - max(compute, producer / workers, CPU / cores) / step.
-    Traps: A dataset in memory: handing batches between processes can cost more than fetching them. Device tensors in
-        the dataset. A host whose cores are full: the CPU bound lowers the saving, down to nothing.
+    Traps: A dataset in memory: handing batches between processes can cost more than fetching them. A dataset of device
+        tensors cannot be read by worker processes. A host whose cores are full: the CPU bound lowers the saving,
+        down to nothing.
     Confidence: High when the loader's settings are known, medium from a trace alone.
     """
 

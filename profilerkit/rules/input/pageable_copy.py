@@ -26,7 +26,8 @@ class PageableCopy(Rule):
     Evidence: Memcpy HtoD (Pageable -> Device) of at least 64 KiB in the steady window, its bytes and time.
     Threshold: Achieved rate below half of the link's specification, and a saving above the general floor.
     Fix: pin_memory False → True, and non_blocking=True on the copy; non_blocking without pinning changes nothing.
-    Saving: Bound: the exposed batch copy with the host's part of it. Expected: bytes at 85 % of the link instead.
+    Saving: Bound: the exposed batch copy with the host's part of it. Expected: that less
+        what the same bytes take at 85 % of the link.
     Traps: Tiny copies are normal. Systems with a coherent link between CPU and GPU have other rates.
     Confidence: High; medium when the link of the device is not known and the slowest current one is assumed.
     """

@@ -23,9 +23,9 @@ from profilerkit.units import format_ns, format_ratio
 
 #: A hidden wait below this share of the step is not worth a line (the share below which no finding is named).
 SMALLEST_HIDDEN = 0.01
-#: Where a frame's file and line stand in its name.
 #: Share of the wait from which a function is named in the title.
 MOST_OF_THE_WAIT = 0.5
+#: Where a frame's file and line stand in its name.
 _PLACE = re.compile(r"^(?P<file>.*\.py)\((?P<line>\d+)\): (?P<function>.*)$", re.DOTALL)
 _BUILTIN = re.compile(r"^<(?:built-in )?(?:function|method) (?P<function>[^ >]*)", re.DOTALL)
 
@@ -37,8 +37,8 @@ class StarvedDevice(Rule):
     Claim: The run loses time waiting for the data loader.
     Evidence: Share of the steady step in which the device is idle, or on a CPU-only run the main thread is held, while
         the loop fetches a batch. From the wrapper's timer; in a trace from the loader's own event, a phase or function
-        named for it, or the quiet lead-in of a step that ends with its batch copy. With Python stacks, the function
-        that holds most of it.
+        named for it, or the lead-in of a step in which operators or frames make a batch before it is copied. With
+        Python stacks, the function that holds most of it.
     Threshold: 5 % of the step (XProf calls 5 % moderate and 20 % high; torch-tb-profiler uses 5 %).
     Fix: More workers where the host has cores for them; else a cheaper transform. Without workers, see IN002.
     Saving: Bound: the share. Expected: that of the printed fix: the fluid model of the loader, T' = max(compute,
@@ -128,7 +128,7 @@ def _why(facts: Facts) -> str:
     if most == "input.ipc":
         return "Most of the wait joins samples to a batch or takes it over from another process."
     if facts.input.origin == BEFORE_THE_COPY:
-        return "The device waits from the start of the step for its first work, the copy of a batch to it."
+        return "The device waits from the start of the step for its first work: the copy of a batch, made meanwhile."
     if facts.mode == "gpu":
         return "The device has nothing to run while the loop is inside the loader."
     return "The training thread is inside the loader and does nothing else."
@@ -143,7 +143,7 @@ def _held(facts: Facts) -> tuple[Evidence, ...]:
             label="Time in the loader, hidden or not, share of the step",
             value=facts.input.held_ratio,
             unit="ratio",
-            source="measured",
+            source="derived" if facts.input.origin == BEFORE_THE_COPY else "measured",
             origin=facts.input.origin,
             n=facts.input.fetches,
             rank=facts.rank.rank,

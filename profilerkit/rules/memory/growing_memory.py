@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.model.finding import Evidence, Finding, Fix
-from profilerkit.model.memory import MemoryGrowth, Tracked
+from profilerkit.model.memory import FEWEST_TO_EXTEND, MemoryGrowth, Tracked
 from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for
 from profilerkit.units import format_about, format_bytes, format_count, format_long_ns
 
@@ -14,8 +14,6 @@ _WORDS: dict[Tracked, tuple[str, str, str]] = {
     "device": ("The device's memory", "the device", "NVML, all processes"),
     "process": ("The process", "the host", "/proc/self/statm"),
 }
-#: Fewer steps of growth may be sequences that get longer (R28's threshold).
-FEWEST_STEPS = 50
 _FIX = Fix(
     text="Keep `loss.item()` or `loss.detach()` instead of `loss`, and clear lists and hooks that collect tensors.",
     code="total += loss.detach()",
@@ -32,10 +30,10 @@ class GrowingMemory(Rule):
     Threshold: The interval lies above zero, the last third of the steps gains at least half of what the third before it
         gained, and the growth over the judged steps is at least 100 MB.
     Fix: Keep numbers instead of tensors with their graph, and clear what collects them.
-    Saving: None: this is a risk, not lost time. Steps to a full memory are headroom / slope.
-    Traps: Sequences that get longer from step to step: below 50 steps growth is an observation without a fix. A cache
-        of data that the run fills on purpose.
-    Confidence: Medium; low below 50 steps.
+    Saving: None: this is a risk, not lost time. Steps to a full memory are headroom / slope, from 50 steps on.
+    Traps: Sequences that get longer from step to step: below 50 steps or samples growth is an observation without a
+        fix. A cache of data that the run fills on purpose.
+    Confidence: Medium; low below 50 steps or samples.
     """
 
     code: ClassVar[str] = "ME004"
@@ -65,19 +63,22 @@ class GrowingMemory(Rule):
         what, whole, origin = _WORDS[row.of]
         if row.of == "allocated" and facts.memory.place == "host":
             whole = "the host"
-        steps = row.last_step - row.first_step + 1
-        lasts = steps >= FEWEST_STEPS
         why = "The growth goes on through all judged steps: it is neither a jump nor a cache that fills up."
-        if not lasts:
-            why += f" In {format_count(steps)} steps, batches that get longer look the same: record {FEWEST_STEPS}."
-        full = ""
-        if lasts and row.steps_to_full is not None and row.ns_to_full is not None:
-            full = f": {whole} is full in about {format_about(row.steps_to_full)} steps"
-            full += f", {format_long_ns(row.ns_to_full)}"
+        if row.steps < FEWEST_TO_EXTEND:
+            few = format_count(row.steps)
+            why += f" In {few} steps, batches that get longer look the same: record {FEWEST_TO_EXTEND}."
+        elif not row.lasts:
+            why += f" {format_count(row.n)} points do not tell how it goes on: record {FEWEST_TO_EXTEND}."
+        title = f"{what} grows by {format_bytes(row.bytes_per_step)} in every step"
+        if not row.lasts:
+            title = f"{what} grew by {format_bytes(row.bytes_per_step)} a step over {format_count(row.steps)} steps"
+        if row.steps_to_full is not None and row.ns_to_full is not None:
+            title += f": {whole} is full in about {format_about(row.steps_to_full)} steps"
+            title += f", {format_long_ns(row.ns_to_full)}"
         return finding_for(
             facts,
             bound=None,
-            title=f"{what} grows by {format_bytes(row.bytes_per_step)} in every step{full}",
+            title=title,
             why=why + (_largest(facts) if row.of == "allocated" else ""),
             evidence=(
                 Evidence(
@@ -107,8 +108,8 @@ class GrowingMemory(Rule):
                     else ()
                 ),
             ),
-            at_most="medium" if lasts else "low",
-            fix=_FIX if lasts else None,
+            at_most="medium" if row.lasts else "low",
+            fix=_FIX if row.lasts else None,
             confirm="The memory of the last steps must be that of the first.",
         )
 

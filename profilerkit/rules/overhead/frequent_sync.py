@@ -1,4 +1,4 @@
-"""OV002 (R47): the host waits for the device, and the queue runs dry after each wait."""
+"""OV002 (R47): the host waits for the device, and the device computes nothing meanwhile or after."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,17 +18,30 @@ from profilerkit.rules.rule import (
 )
 from profilerkit.units import format_ns, format_ratio
 
+_DRAINED = "After each one the device has nothing to run until the host has issued work again."
+_COPYING = "The device computes nothing while such a copy runs, and the host waits for it before it issues more work."
+_WARN = 'torch.cuda.set_sync_debug_mode("warn")  # names every blocking line'
+_FEWER_SYNCS = Fix(
+    text="Read values back every 50 steps instead of in each; keep loss.detach() on the device.", code=_WARN
+)
+_FEWER_COPIES = Fix(
+    text="Copy to the host every 50 steps instead of in each, and reduce on the device what is copied.", code=_WARN
+)
+
 
 @dataclass(frozen=True)
 class FrequentSync(Rule):
     """Frequent host syncs (R47).
 
-    Claim: The host waits for the device several times a step, and the queue runs dry after each wait.
-    Evidence: Blocking calls longer than 10 µs per step; idle time between such a call's return and the next kernel.
-    Threshold: More than 2 per step, or 10 % of the step after fewer; and a saving above the general floor.
+    Claim: The host waits for the device several times a step, and the queue runs dry after each wait; or it waits for
+        long copies to the host, in which the device computes nothing.
+    Evidence: Blocking calls longer than 10 µs per step; idle time between such a call's return and the next kernel;
+        copies to the host that nothing hides.
+    Threshold: More than 2 calls per step, or 10 % of the step in or after fewer; and a saving above the general floor.
     Fix: Keep losses and metrics on the device, read them every k steps, avoid boolean-mask indexing.
-    Saving: Bound: the drained and read-back time. Expected: min(bound, device idle share, time blocked in the calls):
-        without the calls the host runs ahead by what it spent in them, never by more than the device idles.
+    Saving: Bound: the drained and read-back time. Expected: min(bound, device idle or copying to the host, time blocked
+        in the calls): without the calls the host runs ahead by what it spent in them, and the device gains no more than
+        it lost.
     Traps: The length of the call is not its cost: the device works meanwhile. When the step is launch-bound, removing
         syncs gains little.
     Confidence: Medium: without the cuda_sync rows a drained queue is inferred from the calls.
@@ -37,10 +50,10 @@ class FrequentSync(Rule):
     code: ClassVar[str] = "OV002"
     name: ClassVar[str] = "frequent_sync"
     family: ClassVar[str] = "overhead"
-    summary: ClassVar[str] = "The host waits for the device several times a step"
+    summary: ClassVar[str] = "The host waits for the device, and the device runs dry"
 
     most_per_step: float = 2.0
-    #: A single call that drains this much of the step matters as well.
+    #: A single call that drains or copies for this much of the step matters as well.
     large_share: float = 0.10
 
     def check(self, facts: Facts) -> Result:
@@ -53,19 +66,19 @@ class FrequentSync(Rule):
         often = syncs.per_step > self.most_per_step
         if not often and bound < self.large_share:
             return Passed(f"{syncs.per_step:,.1f} blocking calls per step")
-        expected = min(bound, 1.0 - facts.device.busy_ratio, syncs.blocked_ns / step)
+        copying = facts.share("sync.d2h")
+        expected = min(bound, 1.0 - facts.device.busy_ratio + copying, syncs.blocked_ns / step)
         if not worth_saying(facts, expected):
             return Passed(
                 f"{syncs.per_step:,.1f} blocking calls per step leave the device idle for {format_ratio(bound)} of it"
             )
+        copies = copying > bound / 2
         calls = ", ".join(f"{count} × {name}" for name, count in syncs.culprits)
         finding = finding_for(
             facts,
             bound="overhead-bound",
-            title=f"Host syncs drain the queue {syncs.per_step:,.0f} times in every step"
-            if often
-            else f"A host sync drains the queue for {format_ns(bound * step)} of every step",
-            why="After each one the device has nothing to run until the host has issued work again.",
+            title=_title(syncs.per_step, bound * step, often=often, copies=copies),
+            why=_COPYING if copies else _DRAINED,
             evidence=(
                 Evidence(
                     label="Blocking calls per step",
@@ -76,17 +89,29 @@ class FrequentSync(Rule):
                     n=facts.steps.steady,
                     rank=facts.rank.rank,
                 ),
-                share_evidence(facts, "Idle after them, share of the step", "sync."),
+                share_evidence(facts, "Idle after them, share of the step", "sync.drain"),
+                *((share_evidence(facts, "Copying to the host, share of the step", "sync.d2h"),) if copying else ()),
             ),
             at_most="medium",
             detail="sync",
             saving=saving(facts, expected, bound),
-            fix=Fix(
-                text="Read values back every 50 steps instead of in each; keep loss.detach() on the device.",
-                code='torch.cuda.set_sync_debug_mode("warn")  # names every blocking line',
-            ),
-            confirm="Blocking calls per step must fall below three."
-            if often
-            else "The idle time after blocking calls must fall.",
+            fix=_FEWER_COPIES if copies else _FEWER_SYNCS,
+            confirm=_confirm(often=often, copies=copies),
         )
         return Fired((finding,))
+
+
+def _title(per_step: float, lost_ns: float, *, often: bool, copies: bool) -> str:
+    if copies:
+        return f"Copies to the host stop the device for {format_ns(lost_ns)} of every step"
+    if often:
+        return f"Host syncs drain the queue {per_step:,.0f} times in every step"
+    return f"A host sync drains the queue for {format_ns(lost_ns)} of every step"
+
+
+def _confirm(*, often: bool, copies: bool) -> str:
+    if copies:
+        return "The time of copies to the host must fall."
+    return (
+        "Blocking calls per step must fall below three." if often else "The idle time after blocking calls must fall."
+    )

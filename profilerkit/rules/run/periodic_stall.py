@@ -31,8 +31,8 @@ class PeriodicStall(Rule):
     Fix: Checkpoints from a background thread; evaluation and logging less often; unnamed stalls: name them first.
     Saving: Bound: the amortised share. Expected: nine tenths of it for checkpoints (a staging copy stays), half of it
         where the work can only be made rarer.
-    Traps: A window of ten traced steps seldom holds one: this needs the step timers of the whole run. Steps that are
-        longer because gradients are accumulated in the others are no stall.
+    Traps: A window of ten traced steps seldom holds one: this needs the step timers of the whole run. Of steps that
+        accumulate gradients the one that applies them is longer: that is no stall.
     Confidence: High for named phases, medium for unnamed ones.
     """
 

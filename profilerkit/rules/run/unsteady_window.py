@@ -13,8 +13,8 @@ from profilerkit.units import format_ratio
 class UnsteadyWindow(Rule):
     """Steady-window guard (R56).
 
-    Claim: Some steps are warm-up, or too few are steady.
-    Evidence: Steady steps left after the drops; first-use calls in the window.
+    Claim: Too few steps are steady, or what was recorded is a cold start.
+    Evidence: Steady steps that are left without warm-up, compiling and cut steps; first-use calls in the window.
     Threshold: Fewer than 8 steady steps; first-use work above a quarter of the window.
     Fix: Record more steps after the warm-up.
     Saving: None: this is a guard, not an optimisation.

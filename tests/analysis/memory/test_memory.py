@@ -61,7 +61,7 @@ def test_instants_that_name_no_device_are_of_the_judged_one():
 
 
 def test_more_than_the_capacity_leaves_no_room():
-    trace = levels(loop(14, devices=(A100,)), *range(1_000, 1_140, 10), reserved=90_000 * MIB)
+    trace = levels(loop(52, devices=(A100,)), *range(1_000, 1_520, 10), reserved=90_000 * MIB)
     (grown,) = of(trace).growth
     assert (grown.headroom_bytes, grown.steps_to_full, grown.ns_to_full) == (0, 0.0, 0)
 
@@ -92,14 +92,22 @@ def test_a_step_without_instants_has_no_row():
 
 
 def test_memory_that_steps_leave_behind_grows_and_fills_the_device():
-    trace = levels(loop(14, devices=(A100,)), *range(1_000, 1_140, 10), reserved=2_000 * MIB)
+    trace = levels(loop(52, devices=(A100,)), *range(1_000, 1_520, 10), reserved=2_000 * MIB)
     (grown,) = of(trace).growth
     assert (grown.of, grown.grows) == ("allocated", True)
     assert grown.bytes_per_step == grown.low_bytes_per_step == grown.high_bytes_per_step == 10 * MIB
     assert grown.headroom_bytes == 85_000_000_000 - 2_000 * MIB
     assert grown.steps_to_full == pytest.approx(grown.headroom_bytes / (10 * MIB))
     assert grown.ns_to_full == pytest.approx(grown.steps_to_full * 1_000_000)
-    assert (grown.first_step, grown.last_step, grown.n) == (1, 12, 12)
+    assert (grown.first_step, grown.last_step, grown.n) == (1, 50, 50)
+
+
+def test_growth_over_fewer_than_fifty_steps_is_not_carried_forward_to_a_full_memory():
+    trace = levels(loop(51, devices=(A100,)), *range(1_000, 1_510, 10), reserved=2_000 * MIB)
+    (grown,) = of(trace).growth
+    assert (grown.grows, grown.n, grown.bytes_per_step) == (True, 49, 10 * MIB)
+    assert (grown.steps_to_full, grown.ns_to_full) == (None, None)
+    assert grown.headroom_bytes == 85_000_000_000 - 2_000 * MIB
 
 
 def test_growth_goes_by_the_least_memory_of_a_step_not_by_its_peak():

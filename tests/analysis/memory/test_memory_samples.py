@@ -52,7 +52,8 @@ def test_a_device_that_fills_up_at_first_and_stays_does_not_grow():
 def test_half_a_minute_of_samples_is_needed_to_claim_growth():
     samples = [host(s, GIB + s * 50 * MIB) for s in range(100)]
     assert with_samples(Memory(), samples[:30], log()).growth == ()  # one of them in the warm-up step
-    assert with_samples(Memory(), samples[:31], log()).growth[0].grows
+    (grown,) = with_samples(Memory(), samples[:31], log()).growth
+    assert (grown.grows, grown.n, grown.steps_to_full) == (True, 30, None)
 
 
 def test_samples_outside_the_judged_steps_do_not_make_growth():
