@@ -10,8 +10,8 @@ from profilerkit.analysis.communication.comm_facts import EXPOSED
 from profilerkit.analysis.communication.late import CAUSED_SHARE, Lateness, jitter_ratio, late_ranks
 from profilerkit.analysis.communication.log import CollectiveLog
 from profilerkit.analysis.communication.matching import Matching, match_ranks
-from profilerkit.analysis.communication.sequences import RankLog
 from profilerkit.analysis.communication.relabel import latency_floor_ns, relabelled
+from profilerkit.analysis.communication.sequences import RankLog
 from profilerkit.analysis.communication.table import Split, collective_table
 from profilerkit.analysis.communication.waiting import Arrivals, Ledger, arrivals_of, ledger_of, splits_of
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from profilerkit.analysis.damage import damage_notes
+from profilerkit.analysis.damage import damage_notes, record_notes
 from profilerkit.analysis.facts import CommFacts, Facts, LaunchFacts
 from profilerkit.analysis.memory.samples import with_samples
 from profilerkit.analysis.rank_facts import RankFacts
@@ -36,6 +36,7 @@ def run_facts(
     world_size: int | None = None,
     recorded: int | None = None,
     notes: Sequence[str] = (),
+    failure: str | None = None,
 ) -> Facts:
     """Facts of a run, told from its judged rank.
 
@@ -45,6 +46,7 @@ def run_facts(
         world_size: ranks of the job as its manifest says; ``None`` leaves it to the traces.
         recorded: ranks that could be read, where ``ranks`` are chosen among them.
         notes: what is said about the run as a whole, for the trust section.
+        failure: which rank failed first, in whole sentences; ``None`` when the run came to its end.
     """
     world = world_size or _world_size(ranks)
     job = compare(ranks, world)
@@ -76,6 +78,7 @@ def run_facts(
         samples=chosen.samples,
         trace_read=trace is not None,
         doubts=tuple(_doubts(chosen)),
+        failure=failure,
     )
     return _with_trace(facts, trace) if trace else facts
 
@@ -190,7 +193,7 @@ def _trust(ranks: Sequence[RankFacts], chosen: RankFacts, of_the_run: Sequence[s
     step_ns = chosen.steps.time_ns.median if chosen.steps.time_ns else None
     own = meta.self_ns_per_step if meta else None
     notes = [*of_the_run, *damage_notes([(rank.origin, rank.trace.damage) for rank in ranks if rank.trace])]
-    notes += [note for rank in ranks if rank.record for note in rank.record.notes]
+    notes += record_notes([rank.record for rank in ranks if rank.record])
     if trace and trace.device_events_missing and not trace.damage.truncated:
         notes.insert(0, "The run used a device, but the trace holds none of its events.")
     notes += _doubts(chosen)

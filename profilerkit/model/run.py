@@ -80,6 +80,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         ranks: global ranks that were read.
         missing_ranks: how many ranks of the job were not read; ``None`` when unknown.
         ended: how the recording ended, for example ``finished`` or ``KeyError: 'x'``; ``None`` when unknown.
+        failure: which rank failed first and which left no word of its end, in whole sentences; ``None`` when every rank
+            ended as planned, or it is not known.
         devices: distinct device names.
         loader: settings of the training loader; ``None`` when unknown.
         versions: package or driver to version.
@@ -98,6 +100,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...] = ()
     missing_ranks: int | None = None
     ended: str | None = None
+    failure: str | None = None
     command: str | None = None
     devices: tuple[str, ...] = ()
     loader: Loader | None = None

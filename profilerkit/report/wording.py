@@ -195,8 +195,9 @@ def consequence_of(report: Report) -> str:
 
 
 def limits_of(report: Report) -> tuple[str, ...]:
-    """What stands against the headline, in whole sentences: events that are missing, rules that were switched off."""
-    trust, lines = report.trust, []
+    """What stands against the headline, in whole sentences: a failure, events that are missing, rules switched off."""
+    trust = report.trust
+    lines = [inert(report.run.failure, SENTENCE_LIMIT)] if report.run.failure else []
     if trust.truncated or trust.dropped:
         alone = len(report.run.files) == 1
         what = "A trace is" if not alone else "The file is" if report.run.kind == "trace" else "The trace is"
