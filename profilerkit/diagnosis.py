@@ -266,7 +266,12 @@ def _late_cause(facts: Facts) -> str:
 
 def _who(facts: Facts) -> str:
     late = _late_rank(facts)
-    return f"Rank {late}" if late is not None else "The GPU" if facts.mode == "gpu" else "Training"
+    return f"Rank {late}" if late is not None else _job(facts)
+
+
+def _job(facts: Facts) -> str:
+    """Whoever loses the time, where no rank is to blame."""
+    return "The GPU" if facts.mode == "gpu" else "Training"
 
 
 def _whose(facts: Facts) -> str:
@@ -295,7 +300,8 @@ def _headline(facts: Facts, top: _Best) -> str:
             return f"{who} waits {time('input.')} of {step} for data"
         case "comm-bound", _:
             exposed = time("comm.bw", "comm.lat", "comm.other")
-            return f"{who} spends {exposed} of {step} on communication nothing hides"
+            # Transfer is nobody's own: a rank that is late as well does not cause it.
+            return f"{_job(facts)} spends {exposed} of {step} on communication nothing hides"
         case "memory-bound", "capacity":
             return f"{who} waits {time('mem.')} of {step} for memory allocation"
         case "memory-bound", _:
@@ -325,7 +331,7 @@ def _with_scope(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
     others = [bound for bound in BOUND_FAMILY if bound != verdict.bound and bound not in verdict.contenders]
     return revise(
         verdict,
-        rank=_late_rank(facts),
+        rank=None if verdict.bound == "comm-bound" else _late_rank(facts),
         ruled_out=tuple(_ruled_out(facts, outcomes, verdict, bound, best.get(bound)) for bound in others)
         if verdict.bound != "inconclusive"
         else (),
