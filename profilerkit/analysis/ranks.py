@@ -17,6 +17,7 @@ from profilerkit.analysis.communication.waiting import Arrivals, Ledger, arrival
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect
 from profilerkit.analysis.rank_facts import RankFacts, with_trace
 from profilerkit.analysis.trace_facts import TraceFacts
+from profilerkit.analysis.unequal_ranks import rank_name
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Communication, LateRank
 
@@ -73,7 +74,7 @@ def compare(ranks: Sequence[RankFacts], world_size: int | None) -> Job:
         return Job(tuple(ranks), Communication())
     matching = match_ranks(
         [
-            RankLog(_name(rank), log, rank.trace.meta.base_time_ns if rank.trace else None)
+            RankLog(rank_name(rank), log, rank.trace.meta.base_time_ns if rank.trace else None)
             for rank, log in zip(ranks, logs, strict=True)
         ],
         world_size,
@@ -83,16 +84,16 @@ def compare(ranks: Sequence[RankFacts], world_size: int | None) -> Job:
     arrivals = arrivals_of(matching, logs, [_steady(rank.trace) for rank in ranks])
     splits = splits_of(arrivals, logs)
     floor_ns = latency_floor_ns(arrivals, logs)
-    seen = _steps_seen(ranks, matching, arrivals)
     divided = tuple(
         with_trace(rank, _divided(rank.trace, split, floor_ns)) if rank.trace and split else rank
         for rank, split in zip(ranks, splits, strict=True)
     )
     arrivals = tuple(entry for entry in arrivals if not entry.between)
+    seen = _steps_seen(ranks, matching, arrivals, judged=True)
     ledger = ledger_of(arrivals, len(ranks))
     found = late_ranks(ledger_of([entry for entry in arrivals if entry.certain], len(ranks)))
     suspects = found.ranks or _suspect(ledger)
-    waiting = _median_waiting(divided, suspects, seen) if suspects else 0.0
+    waiting = _median_waiting(divided, suspects, matching, arrivals) if suspects else 0.0
     late = found.ranks if waiting >= LATE_SHARE else ()
     if found.needed is not None and found.share >= CAUSED_SHARE and found.steps == 1.0 and waiting >= OVERWHELMING:
         late = suspects
@@ -125,10 +126,6 @@ def comparable(ranks: Sequence[RankFacts]) -> list[int]:
     return [index for index, mode in enumerate(modes) if mode == alike]
 
 
-def _name(rank: RankFacts) -> str:
-    return rank.origin if rank.rank is None else f"rank {rank.rank}"
-
-
 def _steady(trace: TraceFacts | None) -> tuple[Spans, I64]:
     """The judged steps and their numbers."""
     if trace is None:
@@ -150,14 +147,18 @@ def _divided(trace: TraceFacts, split: Split, floor_ns: int) -> TraceFacts:
     return replace(trace, partition=parts, comm=comm)
 
 
-def _steps_seen(ranks: Sequence[RankFacts], matching: Matching, arrivals: Sequence[Arrivals]) -> list[int]:
+def _steps_seen(
+    ranks: Sequence[RankFacts], matching: Matching, arrivals: Sequence[Arrivals], *, judged: bool
+) -> list[int]:
     """Per rank how many of its judged steps its matched collectives lie in; 0 where nothing was matched.
 
-    Where one capture is short, the others' steps beyond its end show no waiting, however long they waited there.
+    Where one capture is short, the others' steps beyond its end show no waiting, however long they waited there. With
+    ``judged`` only collectives count that ended in a judged step of the rank that arrived last.
     """
     counts = []
     for index, rank in enumerate(ranks):
-        instants = [entry.arrived[entry.step >= 0] for entry in arrivals if index in entry.members]
+        own = [entry for entry in arrivals if index in entry.members]
+        instants = [entry.arrived[entry.step >= 0] if judged else entry.arrived for entry in own]
         at = np.concatenate([np.empty(0, dtype=np.int64), *instants])
         to_common = matching.to_common_ns[index]
         if rank.trace is None or to_common is None or not len(at):
@@ -168,8 +169,11 @@ def _steps_seen(ranks: Sequence[RankFacts], matching: Matching, arrivals: Sequen
     return counts
 
 
-def _median_waiting(ranks: Sequence[RankFacts], late: Sequence[int], seen: Sequence[int]) -> float:
+def _median_waiting(
+    ranks: Sequence[RankFacts], late: Sequence[int], matching: Matching, arrivals: Sequence[Arrivals]
+) -> float:
     """Share of its step that the median of the matched ranks beside the late ones waits, exposed."""
+    seen = _steps_seen(ranks, matching, arrivals, judged=False)
     others = [
         min(rank.share("comm.skew") * rank.trace.n_steady / count, 1.0)
         for index, (rank, count) in enumerate(zip(ranks, seen, strict=True))
@@ -275,7 +279,7 @@ def notes_of(job: Job, world_size: int | None) -> list[str]:
     if not found.matched:
         return [
             *found.problems,
-            f"No collective could be matched across the ranks: {together}, and no rank is called late.",
+            f"No collective could be matched across the ranks: {together}.",
         ]
     matching = job.matching
     partial = matching is not None and any(not group.whole for group in matching.groups)

@@ -464,8 +464,23 @@ def test_no_more_communication_is_hidden_than_there_is_computation():
 def test_one_rank_of_several_cannot_tell_transfer_from_waiting():
     known = replace(communicating(0.2), world_size=8)
     found = finding("CO001", known)
-    assert found.confidence == "medium"
+    assert found.confidence == "low"
     assert "cannot be told apart" in found.why
+    # Any part of it may be waiting, which no overlap saves.
+    assert (found.saving.method, found.saving.low, found.saving.high) == ("bound", 0.0, pytest.approx(0.2))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"missing_ranks": 7}, "7 of 8 ranks are missing"),
+        ({"missing_ranks": 1, "world_size": 2}, "1 of 2 ranks is missing"),
+        ({"missing_ranks": 0}, "From one rank"),
+    ],
+)
+def test_why_transfer_and_waiting_look_the_same_is_said(changes, said):
+    known = replace(communicating(0.2), **{"world_size": 8, **changes})
+    assert f"{said}: transfer and waiting" in finding("CO001", known).why
 
 
 def test_collectives_that_take_much_longer_than_usual_are_said_to_wait_probably():
