@@ -91,6 +91,17 @@ def test_on_a_host_a_large_difference_leaves_the_operators_their_length(time, ex
     assert composed({"compute.math": 60.0, "over.python": 40.0}, time=time, on_gpu=False) == expected
 
 
+def test_collectives_of_a_host_shrink_as_its_own_time_does_and_those_of_a_device_keep_their_length():
+    traced = {"compute.math": 60.0, "comm.bw": 30.0, "comm.skew": 10.0, "over.python": 40.0}
+    assert composed(traced, time=100, on_gpu=False) == {
+        "compute.math": 60,
+        "comm.bw": 15,
+        "comm.skew": 5,
+        "over.python": 20,
+    }
+    assert composed(traced, time=100) == {"compute.math": 60, "comm.bw": 30, "comm.skew": 10}
+
+
 def test_steps_longer_than_typical_stay_unexplained():
     found = composed({"compute.math": 100.0}, time=[100, 100, 100, 500])
     assert found == {"compute.math": 100, "idle.unknown": 100}
