@@ -248,6 +248,10 @@ def test_a_rank_that_died_before_its_first_step_is_not_asked_to_call_step(tmp_pa
     report = analyze(run)
     assert report.verdict.headline == "The run ended before its first step did"
     assert "prof.step()" not in report.verdict.consequence
+    assert "say what to record" not in build(report).no_change
+    signals = {signal.name: signal.reason for signal in report.trust.signals}
+    assert signals["step timers, every step"] == signals["unprofiled step time"] == "no step was recorded"
+    assert signals["device events"] == "there is no trace"
     assert report.run.missing_ranks == 0
 
 

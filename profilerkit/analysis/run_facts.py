@@ -297,15 +297,17 @@ def _signals(chosen: RankFacts) -> tuple[Signal, ...]:
             else Signal(name=name, state="missing", reason=reason, hint=hint)
         )
 
+    no_steps = "no step was recorded" if record else "only a trace was given"
+    no_device = "the trace holds none; the main thread stands for the device" if trace else "there is no trace"
     gpu_reason = off.get("nvml", "a trace holds no counters")
     return (
-        signal("step timers, every step", chosen.log is not None, "only a trace was given", capture),
+        signal("step timers, every step", chosen.log is not None, no_steps, capture),
         signal("input wait", chosen.input is not None, "no loader was seen", "wrap the loader: prof.wrap(loader)"),
         signal("operator trace", trace is not None, why_no_trace(record), "profilerkit.profile(..., deep=True)"),
         signal(
             "device events",
             trace is not None and trace.partition.mode == "gpu",
-            "the trace holds none; the main thread stands for the device",
+            no_device,
             "the end of the file is missing" if trace and trace.damage.truncated else "ProfilerActivity.CUDA",
         ),
         *_launch_signal(trace.launches if trace else None),
@@ -319,5 +321,10 @@ def _signals(chosen: RankFacts) -> tuple[Signal, ...]:
             off.get("host", "a trace holds no counters"),
             capture,
         ),
-        signal("unprofiled step time", chosen.log is not None, "only profiled steps were given", capture),
+        signal(
+            "unprofiled step time",
+            chosen.log is not None,
+            no_steps if record else "only profiled steps were given",
+            capture,
+        ),
     )

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from profilerkit.analysis.rank_facts import RankFacts
+from profilerkit.analysis.leaves import WAITS
+from profilerkit.analysis.rank_facts import LOGGED, RankFacts
 
 #: Timers show no waiting for a rank: the one whose measured input, phases and collections exceed those of the median
 #: rank by this share of the step is the one that is told (R36's threshold).
@@ -12,13 +13,12 @@ TIMED_SPREAD = 0.05
 def timed_ns(rank: RankFacts) -> float | None:
     """Mean time of a judged step in what a rank's timers measure of it, ns; ``None`` without timers.
 
-    That is waiting for data, named phases and garbage collections: what one rank can do while the others wait.
+    That is waiting for data, named phases and garbage collections, as far as no device worked beside them: what one
+    rank can do while the others wait.
     """
-    log = rank.log
-    if log is None or not log.steady.any():
+    if rank.log is None:
         return None
-    steady = log.steady
-    return float((log.wait + log.collect + sum(log.phases.values()))[steady].mean())
+    return float(sum(part.time_ns for part in rank.parts if part.part in (*WAITS, *LOGGED)))
 
 
 def late_by_timers(ranks: Sequence[RankFacts]) -> int | None:
