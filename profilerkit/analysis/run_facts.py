@@ -61,7 +61,10 @@ def run_facts(
         step_ns=float(chosen.steps.time_ns.median) if chosen.steps.time_ns else None,
         step_error_ns=chosen.step_error_ns,
         parts=chosen.parts,
-        ranks=tuple(_rank(rank, index, job) for index, rank in enumerate(ranks)),
+        ranks=tuple(
+            _rank(rank, index, job, spent)
+            for index, (rank, spent) in enumerate(zip(ranks, timed_ns(ranks), strict=True))
+        ),
         trust=_trust(ranks, chosen, [*notes, *no_trace, *notes_of(job, world), *uneven_steps(ranks)], doubts),
         judged_rank=judged,
         world_size=world,
@@ -167,10 +170,9 @@ def _world_size(ranks: Sequence[RankFacts]) -> int | None:
     return max(sizes) if sizes else None
 
 
-def _rank(rank: RankFacts, position: int, job: Job) -> Rank:
+def _rank(rank: RankFacts, position: int, job: Job, timed: float | None) -> Rank:
     trace, ledger, matching = rank.trace, job.ledger, job.matching
     known = ledger if ledger is not None and ledger.of[position] else None
-    timed = timed_ns(rank)
     return Rank(
         rank=rank.rank,
         origin=rank.origin,

@@ -4,26 +4,36 @@ from collections.abc import Sequence
 
 from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.rank_facts import LOGGED, RankFacts
+from profilerkit.analysis.steps.log import StepLog
 
 #: Timers show no waiting for a rank: the one whose measured input, phases and collections exceed those of the median
 #: rank by this share of the step is the one that is told (R36's threshold).
 TIMED_SPREAD = 0.05
 
 
-def timed_ns(rank: RankFacts) -> float | None:
-    """Mean time of a judged step in what a rank's timers measure of it, ns; ``None`` without timers.
+def timed_ns(ranks: Sequence[RankFacts]) -> list[float | None]:
+    """Per rank the mean time of a judged step in what its timers measure of it, ns; ``None`` without timers.
 
-    That is waiting for data, named phases and garbage collections, as far as no device worked beside them: what one
-    rank can do while the others wait.
+    That is waiting for data, named phases and garbage collections: what one rank can do while the others wait. Where a
+    device's trace of every rank tells what the device worked beside it, only the rest counts; else all of it on every
+    rank, so that like is compared with like.
     """
-    if rank.log is None:
-        return None
+    exposed = all(rank.mode == "gpu" for rank in ranks)
+    return [None if rank.log is None else _exposed_ns(rank) if exposed else _spent_ns(rank.log) for rank in ranks]
+
+
+def _exposed_ns(rank: RankFacts) -> float:
     return float(sum(part.time_ns for part in rank.parts if part.part in (*WAITS, *LOGGED)))
+
+
+def _spent_ns(log: StepLog) -> float | None:
+    steady = log.steady
+    return float((log.wait + log.collect + sum(log.phases.values()))[steady].mean()) if steady.any() else None
 
 
 def late_by_timers(ranks: Sequence[RankFacts]) -> int | None:
     """Position of the rank that spends much more than the median rank in what its timers measure; else ``None``."""
-    spent = {index: value for index, rank in enumerate(ranks) if (value := timed_ns(rank)) is not None}
+    spent = {index: value for index, value in enumerate(timed_ns(ranks)) if value is not None}
     if len(spent) < 2:
         return None
     worst = max(spent, key=lambda index: spent[index])

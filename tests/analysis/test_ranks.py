@@ -114,6 +114,14 @@ def test_where_the_timers_see_no_difference_what_a_trace_calls_communication_may
     assert "Waiting for another rank and transfer cannot be told apart." in verdict.consequence
 
 
+def test_waits_that_a_device_hides_on_the_rank_that_shows_one_make_no_other_rank_late(tmp_path):
+    # Both wait alike; only rank 0 has a trace that tells that its device worked meanwhile.
+    logs = [Log().steps(20, 1_450, wait=300) for _ in range(2)]
+    report = analyze(write_run(tmp_path / "run", logs, traces={0: training(8, kernel=140)}))
+    assert [rank.timed_ns for rank in report.ranks] == [300_000, 300_000]
+    assert report.verdict.rank is None
+
+
 def test_a_cut_trace_does_not_hide_what_the_timers_of_its_rank_say(tmp_path):
     traces = [host_training(8, compute=1_000 - 640 * rank, fetch=640 * rank, comm=450) for rank in range(2)]
     whole = traces[1].bytes()
