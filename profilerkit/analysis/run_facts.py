@@ -121,9 +121,10 @@ def _memory(chosen: RankFacts) -> Memory:
 
 
 def _timed(job: Job) -> int | None:
-    """The rank the others wait for by the timers, where collectives told of no waiting or none were seen."""
-    divided = job.communication is not None and job.communication.matched
-    return None if divided else late_by_timers(job.ranks)
+    """The rank the others wait for by the timers, where its collectives could not be matched or nobody was traced."""
+    if job.communication is None:
+        return None if any(rank.trace for rank in job.ranks) else late_by_timers(job.ranks)
+    return None if job.communication.matched else late_by_timers(job.ranks)
 
 
 def _slowest(ranks: Sequence[RankFacts]) -> int:

@@ -117,9 +117,16 @@ def test_where_the_timers_see_no_difference_what_a_trace_calls_communication_may
 def test_waits_that_a_device_hides_on_the_rank_that_shows_one_make_no_other_rank_late(tmp_path):
     # Both wait alike; only rank 0 has a trace that tells that its device worked meanwhile.
     logs = [Log().steps(20, 1_450, wait=300) for _ in range(2)]
-    report = analyze(write_run(tmp_path / "run", logs, traces={0: training(8, kernel=140)}))
+    report = analyze(write_run(tmp_path / "run", logs, traces={0: training(8, kernel=130, comm=100)}))
     assert [rank.timed_ns for rank in report.ranks] == [300_000, 300_000]
     assert report.verdict.rank is None
+
+
+def test_ranks_whose_traces_show_no_collective_wait_for_nobody(tmp_path):
+    logs = [Log().steps(20, 1_450, wait=10 + 640 * rank) for rank in range(2)]
+    report = analyze(write_run(tmp_path / "run", logs, traces={0: training(8, kernel=140)}))
+    assert report.verdict.rank is None
+    assert "is late" not in report.verdict.consequence
 
 
 def test_a_cut_trace_does_not_hide_what_the_timers_of_its_rank_say(tmp_path):
