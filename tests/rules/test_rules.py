@@ -525,6 +525,12 @@ def test_small_collectives_of_one_rank_that_take_far_longer_than_the_latency_are
 # CO003
 
 
+def test_a_rank_that_seems_late_on_a_busy_host_is_not_called_late():
+    known = late(0)
+    busy = replace(known, communication=revise(known.communication, blurred=True))
+    assert check("CO003", busy).reason == "the host is too busy to tell by how much a rank is late"
+
+
 def test_two_late_ranks_are_both_explained():
     other = revise(late(0.3).communication.late[0], rank=5, origin="rank5.json", cause="input.wait")
     found = finding("CO003", late(0.3, others=(other,)))
