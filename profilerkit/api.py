@@ -19,6 +19,7 @@ from profilerkit.plugins import installed_rules
 from profilerkit.reading.traces import Reading
 from profilerkit.rules import RULES
 from profilerkit.rules.runner import run_rules
+from profilerkit.rundir.ending import Ending, ending_of
 from profilerkit.rundir.reader import RunRecord
 
 
@@ -61,15 +62,17 @@ def analyze(
     recording = read_inputs(places, reading)
     record = recording.run
     ranks = recording.ranks if rank is None else _only(recording.ranks, rank)
+    ending = ending_of(record) if record else None
     facts = run_facts(
         ranks,
         device=device,
         world_size=record.manifest.world_size if record and record.manifest else None,
         recorded=recording.distinct,
         notes=(*recording.notes, *plugin_notes),
+        failure=ending.failure if ending else None,
     )
     outcomes = run_rules(facts, rules, select=select, ignore=ignore)
-    return _report(facts, outcomes, _describe(places, record, facts, ranks, __version__))
+    return _report(facts, outcomes, _describe(places, record, ending, facts, ranks, __version__))
 
 
 def _report(facts: Facts, outcomes: tuple[Outcome, ...], run: Run) -> Report:
@@ -118,10 +121,14 @@ def _only(ranks: Sequence[RankFacts], rank: int) -> list[RankFacts]:
 
 
 def _describe(
-    places: Sequence[Path], record: RunRecord | None, facts: Facts, ranks: Sequence[RankFacts], version: str
+    places: Sequence[Path],
+    record: RunRecord | None,
+    ending: Ending | None,
+    facts: Facts,
+    ranks: Sequence[RankFacts],
+    version: str,
 ) -> Run:
     manifest = record.manifest if record else None
-    ends = [entry.end for entry in record.ranks] if record else []
     traced = [entry.trace.meta for entry in ranks if entry.trace]
     return Run(
         name=_name(places),
@@ -132,7 +139,8 @@ def _describe(
         world_size=facts.world_size,
         ranks=tuple(entry.rank for entry in ranks if entry.rank is not None),
         missing_ranks=facts.missing_ranks,
-        ended=_ended(ends),
+        ended=ending.word if ending else None,
+        failure=facts.failure,
         command=" ".join((Path(manifest.argv[0]).name, *manifest.argv[1:])) if manifest and manifest.argv else None,
         devices=tuple(dict.fromkeys(entry.device for entry in facts.ranks if entry.device)),
         loader=facts.loader,
@@ -148,16 +156,3 @@ def _name(places: Sequence[Path]) -> str:
     first = places[0].resolve()
     together = len(places) > 1 and len({place.resolve().parent for place in places}) == 1
     return first.parent.name if together else first.name
-
-
-def _ended(ends: Sequence[object]) -> str | None:
-    """How the first rank with something to say ended; a missing end means the process was killed."""
-    if not ends:
-        return None
-    for end in ends:
-        if end is None:
-            return "killed, or still running"
-        exception = getattr(end, "exception", None)
-        if exception:
-            return str(exception)
-    return str(getattr(ends[0], "reason", "finished"))

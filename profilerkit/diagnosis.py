@@ -9,6 +9,8 @@ from profilerkit.model.change import revise
 from profilerkit.model.finding import Bound, Confidence, Finding, Outcome, Saving
 from profilerkit.model.step import PARTS
 from profilerkit.model.verdict import BOUND_FAMILY, RULE_LETTERS, RuledOut, Verdict
+from profilerkit.rules.comm.exposed_collectives import undivided
+from profilerkit.rules.comm.whom import late_rank, waits_for, who, whole_job, whose
 from profilerkit.rules.rule import confidence, weakest
 from profilerkit.units import format_ns, format_ratio, format_ratio_range
 
@@ -85,6 +87,8 @@ def _inconclusive(headline: str, refuted_by: str) -> Verdict:
 
 def _refusal(facts: Facts, *, unexplained: bool) -> Verdict | None:
     """The inconclusive verdict, if the recording cannot carry another one; ``unexplained`` time may be the reason."""
+    if facts.failure and not facts.steps.count:
+        return _inconclusive("The run ended before its first step did", "Mend what ended it, and record again.")
     if facts.steps.time_ns is None or not facts.mean_step_ns:
         return _inconclusive("No training step was recorded", "Call prof.step(), or wrap the loader.")
     if facts.device_events_missing:
@@ -168,7 +172,7 @@ def _unnamed(facts: Facts, ranked: Sequence[_Best], priced: Sequence[str]) -> Ve
     return Verdict(
         bound="balanced",
         confidence=confidence(facts, "medium"),
-        headline=f"{_whose(facts)}No fix saves more than {limit} of the {_step(facts)} step",
+        headline=f"{whose(facts)}No fix saves more than {limit} of the {_step(facts)} step",
         saving=ranked[0].saving if contenders else None,
         contenders=contenders,
         refuted_by="More steps: small causes need many to stand out.",
@@ -188,7 +192,7 @@ def _kernels_own_it(facts: Facts, sure: Confidence) -> Verdict:
         detail="bandwidth" if memory else {"math": "math", "small": "small kernels"}.get(largest, ""),
         # Names tell the kind of a kernel, not the bytes it moved.
         confidence=weakest(sure, "medium") if memory else sure,
-        headline=f"{_who(facts)} {what} for {time} of every {_step(facts)} step",
+        headline=f"{who(facts)} {what} for {time} of every {_step(facts)} step",
         share=facts.family("memory" if memory else "compute"),
         refuted_by="A finding with an expected saving of 5 % or more.",
     )
@@ -224,52 +228,15 @@ def _unpriced_verdict(facts: Facts, part: str, share: float) -> Verdict:
     if part.startswith("comm."):
         alone = len(facts.ranks) == 1 and (facts.world_size or 1) > 1
         return _inconclusive(
-            f"{_whose(facts)}{format_ratio(share)} of the step is communication that nothing could hide",
+            f"{whose(facts)}{format_ratio(share)} of the step is communication that nothing could hide",
             "Record every rank: from one, waiting for a late rank and transfer look the same."
             if alone
             else "Compare the bus bandwidth with the link's: the transfers may be slow.",
         )
     return _inconclusive(
-        f"{_whose(facts)}No rule prices {PARTS[part][1].lower()} yet ({format_ratio(share)})",
+        f"{whose(facts)}No rule prices {PARTS[part][1].lower()} yet ({format_ratio(share)})",
         f"Look by hand at these {format_ns(facts.time_ns(part))} of every {_step(facts)} step.",
     )
-
-
-def _late_rank(facts: Facts) -> int | None:
-    """The rank the others wait for; ``None`` if there is none."""
-    if facts.waiting_share is None:
-        return None
-    return facts.rank.rank if facts.rank.rank is not None else facts.judged_rank
-
-
-def _late_names(facts: Facts) -> str:
-    """All ranks the others wait for."""
-    found = facts.communication.late if facts.communication else ()
-    numbers = [late.rank for late in found if late.rank is not None]
-    if len(numbers) > 1:
-        return f"ranks {' and '.join(map(str, numbers))}"
-    return f"rank {_late_rank(facts)}"
-
-
-def _late_cause(facts: Facts) -> str:
-    """What makes the late rank late, after a colon."""
-    if not facts.communication or not facts.communication.late:
-        return ""
-    late = facts.communication.late[0]
-    if late.cause is None or late.coverage is None:
-        return ": unattributed"
-    words = PARTS[late.cause][1]
-    return f": {words[0].lower()}{words[1:]}, {format_ratio(late.coverage)} of it"
-
-
-def _who(facts: Facts) -> str:
-    late = _late_rank(facts)
-    return f"Rank {late}" if late is not None else "The GPU" if facts.mode == "gpu" else "Training"
-
-
-def _whose(facts: Facts) -> str:
-    late = _late_rank(facts)
-    return f"Rank {late}: " if late is not None else ""
 
 
 def _step(facts: Facts) -> str:
@@ -279,7 +246,7 @@ def _step(facts: Facts) -> str:
 def _headline(facts: Facts, top: _Best) -> str:
     """Who loses how much of what to what, at most 14 words."""
     detail = top.finding.detail
-    who = _who(facts)
+    loser = who(facts)
     step = f"every {_step(facts)} step"
     priced = format_ns(top.expected * (facts.mean_step_ns or 0.0))
 
@@ -288,32 +255,33 @@ def _headline(facts: Facts, top: _Best) -> str:
 
     match top.bound, detail:
         case "input-bound", "h2d":
-            return f"{who} spends {time('input.h2d')} of {step} on batch copies"
+            return f"{loser} spends {time('input.h2d')} of {step} on batch copies"
         case "input-bound", _:
-            return f"{who} waits {time('input.')} of {step} for data"
+            return f"{loser} waits {time('input.')} of {step} for data"
         case "comm-bound", _:
             exposed = time("comm.bw", "comm.lat", "comm.other")
-            return f"{who} spends {exposed} of {step} on communication nothing hides"
+            # Transfer is nobody's own: a rank that is late as well does not cause it.
+            return f"{whole_job(facts)} spends {exposed} of {step} on communication nothing hides"
         case "memory-bound", "capacity":
-            return f"{who} waits {time('mem.')} of {step} for memory allocation"
+            return f"{loser} waits {time('mem.')} of {step} for memory allocation"
         case "memory-bound", _:
-            return f"{who} moves memory for {time('compute.membw')} of {step}"
+            return f"{loser} moves memory for {time('compute.membw')} of {step}"
         case "compute-bound", "imbalance":
-            return f"{who} computes {priced} longer than the others in {step}"
+            return f"{loser} computes {priced} longer than the others in {step}"
         case "compute-bound", _:
             fp32 = facts.math.fp32_share if facts.math else 0.0
-            return f"{who} computes in FP32 for {format_ns(fp32 * (facts.mean_step_ns or 0.0))} of {step}"
+            return f"{loser} computes in FP32 for {format_ns(fp32 * (facts.mean_step_ns or 0.0))} of {step}"
         case "overhead-bound", "sync":
-            return f"{who} loses {time('sync.')} of {step} after host syncs"
+            return f"{loser} loses {time('sync.')} of {step} after host syncs"
         case "overhead-bound", "checkpoint" | "evaluation":
             return top.finding.title
         case "overhead-bound", "python" if top.finding.evidence[0].origin not in _STALL_ORIGINS:
             verb, what = ("spends", "in Python") if facts.mode == "cpu" else ("idles", "while Python runs")
-            return f"{who} {verb} {priced} of {step} {what}"
+            return f"{loser} {verb} {priced} of {step} {what}"
         case "overhead-bound", "contention":
-            return f"{who} idles {priced} of {step} after kernels were launched"
+            return f"{loser} idles {priced} of {step} after kernels were launched"
         case "overhead-bound", "launch":
-            return f"{who} idles {priced} of {step} while work is issued"
+            return f"{loser} idles {priced} of {step} while work is issued"
         case _:
             return top.finding.title
 
@@ -323,7 +291,7 @@ def _with_scope(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
     others = [bound for bound in BOUND_FAMILY if bound != verdict.bound and bound not in verdict.contenders]
     return revise(
         verdict,
-        rank=_late_rank(facts),
+        rank=None if verdict.bound == "comm-bound" else late_rank(facts),
         ruled_out=tuple(_ruled_out(facts, outcomes, verdict, bound, best.get(bound)) for bound in others)
         if verdict.bound != "inconclusive"
         else (),
@@ -375,6 +343,10 @@ def _consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, be
     sentences = []
     if verdict.bound == "inconclusive":
         sentences.append(verdict.refuted_by)
+    elif verdict.saving is not None and verdict.saving.method == "bound":
+        sentences.append(f"The best fix saves at most {format_ratio(verdict.saving.high)} of the step.")
+        if verdict.bound == "comm-bound" and undivided(facts):
+            sentences.append("Waiting for another rank and transfer cannot be told apart.")
     elif verdict.saving is not None:
         saved = format_ratio_range(verdict.saving.low, verdict.saving.high)
         expected = f"{format_ratio(verdict.saving.expected)} ({saved})"
@@ -387,9 +359,7 @@ def _consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, be
     if verdict.bound != "inconclusive" and facts.steps.steady < 8:
         plural = "s" if facts.steps.steady != 1 else ""
         sentences.append(f"Only {facts.steps.steady} steady step{plural}.")
-    if facts.waiting_share is not None:
-        waited = format_ratio(facts.waiting_share)
-        sentences.append(f"The other ranks wait {waited} of the step for {_late_names(facts)}{_late_cause(facts)}.")
+    sentences += waits_for(facts)
     if facts.missing_ranks:
         verb = "is" if facts.missing_ranks == 1 else "are"
         sentences.append(f"{facts.missing_ranks} of {facts.world_size} ranks {verb} missing.")

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from profilerkit.analysis.damage import record_notes
 from profilerkit.analysis.rank_facts import RankFacts, rank_facts
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.model.change import revise
@@ -20,7 +21,7 @@ from profilerkit.rundir.layout import (
     REPORT_JSON,
     WINDOW_STATUS,
 )
-from profilerkit.rundir.reader import RankRecord, RunRecord, is_run_directory, read_run
+from profilerkit.rundir.reader import RankRecord, RunRecord, is_run_directory, named_ranks, read_run
 
 #: File names taken for traces when a directory is given.
 TRACE_SUFFIXES = (".json", ".json.gz", ".json.tmp")
@@ -111,7 +112,11 @@ def _read_run(path: Path, reading: Reading) -> Recording:
     results = read_all([_job_of_run(entry, reading) for entry in run.ranks])
     ranks = [_rank_of_run(entry, result, reading) for entry, result in zip(run.ranks, results, strict=True)]
     usable = [entry for entry in ranks if entry.log is not None or entry.trace is not None]
-    return Recording(usable or ranks[:1], run, run.notes)
+    empty = [entry.record for entry in ranks if entry not in usable and entry.record is not None]
+    if not usable:
+        return Recording(ranks, run, run.notes)
+    notes = [f"{named_ranks([record.rank for record in empty])} recorded no step."] if empty else []
+    return Recording(usable, run, (*run.notes, *notes, *record_notes(empty)))
 
 
 def _job_of_run(entry: RankRecord, reading: Reading) -> TraceJob:

@@ -10,9 +10,11 @@ import pytest
 from profilerkit.analysis.leaves import WAITS
 from profilerkit.api import analyze, load
 from profilerkit.errors import ProfilerkitError, UnreadableInputError, UsageError
+from profilerkit.report.terminal import render
+from profilerkit.report.view import build
 from profilerkit.rules import RULES
-from profilerkit.rundir.layout import HostSample, Sample
-from tests.recipes import ALL_REDUCE, Log, Trace, host_training, training, write_run
+from profilerkit.rundir.layout import END, HostSample, RankEnd, Sample, rank_directory
+from tests.recipes import ALL_REDUCE, Log, S, Trace, host_training, training, write_run
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "traces"
 
@@ -215,7 +217,57 @@ def test_a_run_that_was_killed_is_read_and_says_so(tmp_path):
     report = analyze(run_of(tmp_path, ended=False))
     assert report.run.ended == "killed, or still running"
     assert report.verdict.bound == "input-bound"
+    assert report.run.failure == "The run left no word of its end: it was killed, or still runs."
+    assert report.run.failure in build(report).limits
     assert any("end.json is missing" in note for note in report.trust.notes)
+
+
+def failed(run, rank, *, at_s, exception, steps):
+    """End a rank of the run with an exception."""
+    end = RankEnd(reason="exception", exception=exception, steps=steps, dropped_records=0, end_perf_ns=at_s * S)
+    (rank_directory(run, rank) / END).write_bytes(msgspec.json.encode(end))
+
+
+def test_the_failure_that_came_first_is_told_wherever_the_verdict_is(tmp_path):
+    logs = [Log().steps(30, 1_000, wait=600, wait_cpu=540) for _ in range(2)]
+    run = run_of(tmp_path, logs)
+    failed(run, 0, at_s=3, exception="RuntimeError: closed by peer", steps=30)
+    failed(run, 1, at_s=2, exception="ValueError: own", steps=30)
+    report = analyze(run)
+    told = "Rank 1 failed first, after 30 steps and 1.00 s before rank 0: ValueError: own"
+    assert report.run.failure == told
+    assert report.run.ended == "ValueError: own (rank 1)"
+    assert told in render(report, width=200)
+    assert told in report.to_markdown()
+    assert "Rank 1 failed first, after 30 steps" in report.to_html()
+
+
+def test_a_rank_that_died_before_its_first_step_is_not_asked_to_call_step(tmp_path):
+    run = run_of(tmp_path, [Log(), Log()])
+    failed(run, 1, at_s=2, exception="ValueError: own", steps=0)
+    report = analyze(run)
+    assert report.verdict.headline == "The run ended before its first step did"
+    assert "prof.step()" not in report.verdict.consequence
+    assert "say what to record" not in build(report).no_change
+    signals = {signal.name: signal.reason for signal in report.trust.signals}
+    assert signals["step timers, every step"] == signals["unprofiled step time"] == "no step was recorded"
+    assert signals["device events"] == "there is no trace"
+    assert report.run.missing_ranks == 0
+
+
+def test_a_rank_without_a_step_is_named_beside_those_with_steps(tmp_path):
+    run = run_of(tmp_path, [Log().steps(30, 1_000, wait=600, wait_cpu=540), Log()])
+    report = analyze(run)
+    assert "Rank 1 recorded no step." in report.trust.notes
+    assert report.verdict.bound == "input-bound"
+
+
+def test_what_is_missing_of_several_ranks_is_said_with_their_numbers(tmp_path):
+    logs = [Log().steps(30, 1_000, wait=600, wait_cpu=540) for _ in range(3)]
+    run = run_of(tmp_path, logs)
+    (rank_directory(run, 2) / END).unlink()
+    notes = analyze(run).trust.notes
+    assert "Rank 2: end.json is missing: the process was killed, or still runs" in notes
 
 
 def test_a_rank_that_left_nothing_is_missing_even_without_any_trace(tmp_path):

@@ -513,6 +513,24 @@ def test_a_straggler_seen_alone_from_a_waiting_rank_is_not_told_with_confidence(
     assert "every rank" in found.refuted_by
 
 
+def test_a_saving_that_is_only_a_bound_is_told_as_one():
+    found = verdict_of(ranks_of([training(12, rank=0, world_size=4, comm=850)]))
+    assert found.confidence == "low"
+    assert found.saving.method == "bound"
+    assert found.consequence.startswith(
+        "The best fix saves at most 46 % of the step. Waiting for another rank and transfer cannot be told apart. "
+        "3 of 4 ranks are missing."
+    )
+
+
+def test_transfer_is_nobodys_own_even_where_a_rank_is_late():
+    known = replace(FIRES["CO001"], waiting_share=0.06)
+    found = verdict_of(replace(known, ranks=(replace_rank(known.rank, 7),)))
+    assert (found.bound, found.rank) == ("comm-bound", None)
+    assert found.headline.startswith("The GPU spends")
+    assert "for rank 7" in found.consequence
+
+
 def test_ranks_that_all_communicate_are_comm_bound_together():
     known = ranks_of(training(12, rank=rank, world_size=2, comm=800) for rank in range(2))
     found = verdict_of(known)

@@ -1,7 +1,8 @@
-"""What was wrong with the traces, in sentences for the report."""
+"""What was wrong with the traces and the ranks' records, in sentences for the report."""
 
 from collections.abc import Sequence
 
+from profilerkit.rundir.reader import RankRecord, named_ranks
 from profilerkit.trace.columns import Damage
 
 #: Places and files beyond so many are counted instead of named.
@@ -32,3 +33,14 @@ def _counted(damage: Damage) -> str:
     counts = ((damage.dropped, "dropped"), (damage.repaired, "repaired"))
     said = [f"{count:,} {'event' if count == 1 else 'events'} {what}" for count, what in counts if count]
     return ", ".join([*said, *(["the end is missing"] if damage.truncated else [])])
+
+
+def record_notes(records: Sequence[RankRecord]) -> list[str]:
+    """What was missing or damaged in the ranks' records; of several ranks each sentence names those it is about."""
+    of: dict[str, list[int]] = {}
+    for record in records:
+        for note in record.notes:
+            of.setdefault(note, []).append(record.rank)
+    if len(records) == 1:
+        return list(of)
+    return [f"{named_ranks(ranks)}: {note}" for note, ranks in of.items()]

@@ -217,9 +217,12 @@ class Facts:
         missing_ranks: ranks of the job that were not read; ``None`` when unknown.
         waiting_share: share of a step that the median other rank waits for the judged one; ``None`` if none is late.
         jitter_share: what of it would be left if that rank came with the others; ``None`` likewise.
+        late_by_timers: whether the judged rank spends much more than the others in what timers measure, and nothing
+            else tells who waits for whom.
         communication: what the collectives of all ranks say; ``None`` when none was seen.
         device_events_missing: the trace shows that a device was used, and holds none of its events.
         doubts: what makes the split of the step less sure, in plain sentences.
+        failure: which rank failed first and which left no word of its end; ``None`` when all came to their end.
         usable_cores: of the host, divided among its ranks; ``None`` when unknown.
         spec: device peaks; ``None`` for an unknown device.
         alone: part to the share of the traced step that it alone kept the device from computing; derived, empty
@@ -240,9 +243,11 @@ class Facts:
     missing_ranks: int | None = None
     waiting_share: float | None = None
     jitter_share: float | None = None
+    late_by_timers: bool = False
     communication: Communication | None = None
     device_events_missing: bool = False
     doubts: tuple[str, ...] = ()
+    failure: str | None = None
     input: InputFacts | None = None
     loader: Loader | None = None
     usable_cores: float | None = None

@@ -24,7 +24,7 @@ from profilerkit.rundir.reader import RankRecord
 COMPUTING_RATIO = 0.7
 
 #: Leaves the timers measure themselves: of these a trace's composition is not used where there are timers.
-_LOGGED = ("other.ckpt", "other.eval", "other.log", "other.phase", "over.gc")
+LOGGED = ("other.ckpt", "other.eval", "other.log", "other.phase", "over.gc")
 #: Parts of a trace that rest on which thread launched what, not on an event of their own.
 _DERIVED = (
     *("comm.skew", "comm.lat", "comm.bw", "over.", "sync.drain", "idle."),
@@ -159,7 +159,7 @@ def _parts_by_log(log: StepLog, trace: TraceFacts | None, record: RankRecord | N
     spent = {**waits, **{name: values[steady] for name, values in log.phases.items()}, "over.gc": log.collect[steady]}
     traced: dict[str, float] = {}
     if trace is not None:
-        leave_out = (*_LOGGED, *(WAITS if log.waits_seen else ()))
+        leave_out = (*LOGGED, *(WAITS if log.waits_seen else ()))
         count = max(trace.n_steady, 1)
         traced = {name: value / count for name, value in leaf_times(trace.totals).items() if name not in leave_out}
     step_ns = float(log.time[steady].mean())

@@ -17,6 +17,8 @@ from profilerkit.analysis.communication.waiting import Arrivals, Ledger, arrival
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect
 from profilerkit.analysis.rank_facts import RankFacts, with_trace
 from profilerkit.analysis.trace_facts import TraceFacts
+from profilerkit.analysis.unequal_ranks import rank_name
+from profilerkit.model.change import revise
 from profilerkit.model.communication import Communication, LateRank
 
 #: Share of a step that the median other rank must wait, exposed, before a rank is called late (R36).
@@ -24,6 +26,10 @@ LATE_SHARE = 0.05
 #: Share from which it is no jitter even where the steps are too few to exclude chance: the others wait twice as long as
 #: they do everything else. (Measured: a tensor-parallel pair in one step 0.82.)
 OVERWHELMING = 2 / 3
+#: A late rank on a host must be later than the ends of one collective are apart by this factor: the load that blurs the
+#: ends delays the starts as well. Of 78 gloo recordings with an injected delay it was 32 and more; load alone made a
+#: rank of two others late by 3 and by 7 times as much.
+BEYOND_RESIDUAL = 10.0
 #: More steps than this nobody is asked to record.
 MOST_NEEDED = 100
 
@@ -68,7 +74,7 @@ def compare(ranks: Sequence[RankFacts], world_size: int | None) -> Job:
         return Job(tuple(ranks), Communication())
     matching = match_ranks(
         [
-            RankLog(_name(rank), log, rank.trace.meta.base_time_ns if rank.trace else None)
+            RankLog(rank_name(rank), log, rank.trace.meta.base_time_ns if rank.trace else None)
             for rank, log in zip(ranks, logs, strict=True)
         ],
         world_size,
@@ -83,16 +89,21 @@ def compare(ranks: Sequence[RankFacts], world_size: int | None) -> Job:
         for rank, split in zip(ranks, splits, strict=True)
     )
     arrivals = tuple(entry for entry in arrivals if not entry.between)
+    seen = _steps_seen(ranks, matching, arrivals, judged=True)
     ledger = ledger_of(arrivals, len(ranks))
     found = late_ranks(ledger_of([entry for entry in arrivals if entry.certain], len(ranks)))
     suspects = found.ranks or _suspect(ledger)
-    waiting = _median_waiting(divided, suspects, matching) if suspects else 0.0
+    waiting = _median_waiting(divided, suspects, matching, arrivals) if suspects else 0.0
     late = found.ranks if waiting >= LATE_SHARE else ()
     if found.needed is not None and found.share >= CAUSED_SHARE and found.steps == 1.0 and waiting >= OVERWHELMING:
         late = suspects
+    blurred = bool(late) and _is_blurred(divided[late[0]], late[0], matching, waiting)
+    late = () if blurred else late
     return Job(
         ranks=divided,
-        communication=_communication(divided, matching, arrivals, ledger, replace(found, ranks=late)),
+        communication=revise(
+            _communication(divided, matching, arrivals, ledger, replace(found, ranks=late), seen), blurred=blurred
+        ),
         ledger=ledger,
         matching=matching,
         late=late,
@@ -113,10 +124,6 @@ def comparable(ranks: Sequence[RankFacts]) -> list[int]:
     modes = [rank.mode for rank in ranks]
     alike = next(mode for mode in ("gpu", "cpu", "steps") if mode in modes)
     return [index for index, mode in enumerate(modes) if mode == alike]
-
-
-def _name(rank: RankFacts) -> str:
-    return rank.origin if rank.rank is None else f"rank {rank.rank}"
 
 
 def _steady(trace: TraceFacts | None) -> tuple[Spans, I64]:
@@ -140,14 +147,49 @@ def _divided(trace: TraceFacts, split: Split, floor_ns: int) -> TraceFacts:
     return replace(trace, partition=parts, comm=comm)
 
 
-def _median_waiting(ranks: Sequence[RankFacts], late: Sequence[int], matching: Matching) -> float:
+def _steps_seen(
+    ranks: Sequence[RankFacts], matching: Matching, arrivals: Sequence[Arrivals], *, judged: bool
+) -> list[int]:
+    """Per rank how many of its judged steps its matched collectives lie in; 0 where nothing was matched.
+
+    Where one capture is short, the others' steps beyond its end show no waiting, however long they waited there. With
+    ``judged`` only collectives count that ended in a judged step of the rank that arrived last.
+    """
+    counts = []
+    for index, rank in enumerate(ranks):
+        own = [entry for entry in arrivals if index in entry.members]
+        instants = [entry.arrived[entry.step >= 0] if judged else entry.arrived for entry in own]
+        at = np.concatenate([np.empty(0, dtype=np.int64), *instants])
+        to_common = matching.to_common_ns[index]
+        if rank.trace is None or to_common is None or not len(at):
+            counts.append(0)
+            continue
+        window = rank.trace.window
+        counts.append(int(((window.end + to_common > at.min()) & (window.start + to_common <= at.max())).sum()))
+    return counts
+
+
+def _median_waiting(
+    ranks: Sequence[RankFacts], late: Sequence[int], matching: Matching, arrivals: Sequence[Arrivals]
+) -> float:
     """Share of its step that the median of the matched ranks beside the late ones waits, exposed."""
+    seen = _steps_seen(ranks, matching, arrivals, judged=False)
     others = [
-        rank.share("comm.skew")
-        for index, rank in enumerate(ranks)
-        if index not in late and matching.to_common_ns[index] is not None
+        min(rank.share("comm.skew") * rank.trace.n_steady / count, 1.0)
+        for index, (rank, count) in enumerate(zip(ranks, seen, strict=True))
+        if index not in late and rank.trace is not None and count
     ]
     return float(np.median(others)) if others else 0.0
+
+
+def _is_blurred(rank: RankFacts, position: int, matching: Matching, waiting: float) -> bool:
+    """Whether the ends of one collective lie so far apart on a host that being last by ``waiting`` proves nothing."""
+    if rank.trace is None or rank.trace.collectives is None or not rank.trace.collectives.on_host:
+        return False
+    own, known = matching.residual_ns[position], [value for value in matching.residual_ns if value is not None]
+    residual_ns = own if own is not None else float(np.median(known)) if known else 0.0
+    step_ns = rank.steps.time_ns.mean if rank.steps.time_ns else 0.0
+    return waiting * step_ns < BEYOND_RESIDUAL * residual_ns
 
 
 def _communication(
@@ -156,8 +198,8 @@ def _communication(
     arrivals: Sequence[Arrivals],
     ledger: Ledger,
     found: Lateness,
+    seen: Sequence[int],
 ) -> Communication:
-    steps = max((rank.trace.n_steady for rank in ranks if rank.trace), default=0)
     used = {group.by for group in matching.groups}
     time_ns = _matched_time(arrivals, [rank.trace.collectives if rank.trace else None for rank in ranks])
     whole = all(entry.whole for entry in arrivals)
@@ -167,7 +209,7 @@ def _communication(
         by="both" if len(used) > 1 else "sequence" if "sequence" in used else "order",
         residual_ns=max((value for value in matching.residual_ns if value is not None), default=None),
         most_shift=max(matching.shift, default=0),
-        steps=steps,
+        steps=max(seen),
         waited_ns=ledger.total_ns,
         time_ns=time_ns,
         transfer_ns=time_ns - ledger.total_ns if whole else None,
@@ -182,7 +224,7 @@ def _communication(
                     [entry.trace.partition.segments if entry.trace else None for entry in ranks],
                     matching.to_common_ns,
                 ),
-                max(steps, 1),
+                max(seen[rank], 1),
                 few=found.needed is not None,
             )
             for rank in found.ranks
@@ -237,7 +279,7 @@ def notes_of(job: Job, world_size: int | None) -> list[str]:
     if not found.matched:
         return [
             *found.problems,
-            f"No collective could be matched across the ranks: {together}, and no rank is called late.",
+            f"No collective could be matched across the ranks: {together}.",
         ]
     matching = job.matching
     partial = matching is not None and any(not group.whole for group in matching.groups)

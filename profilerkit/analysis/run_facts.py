@@ -4,13 +4,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from profilerkit.analysis.damage import damage_notes
+from profilerkit.analysis.damage import damage_notes, record_notes
 from profilerkit.analysis.facts import CommFacts, Facts, LaunchFacts
 from profilerkit.analysis.memory.samples import with_samples
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks import Job, comparable, compare, notes_of
 from profilerkit.analysis.steps.steadiness import weaknesses
+from profilerkit.analysis.timed_ranks import late_by_timers, timed_ns
 from profilerkit.analysis.trace_facts import TraceFacts, device_spec
+from profilerkit.analysis.unequal_ranks import uneven_steps, why_no_trace, without_trace
 from profilerkit.hardware.lookup import DeviceSpec
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Communication
@@ -22,11 +24,6 @@ from profilerkit.units import format_count
 
 #: Devices that the link of a device's specification joins in one host; larger groups also use the network.
 ONE_SWITCH = 8
-#: What the timers measure of a step.
-_TIMED = ("input.", "other.", "over.gc")
-#: Timers alone show no waiting: a rank whose measured input, phases and collections exceed those of the median rank by
-#: this share of the step is the one that is told (R36's threshold).
-TIMED_SPREAD = 0.05
 
 
 def run_facts(
@@ -36,6 +33,7 @@ def run_facts(
     world_size: int | None = None,
     recorded: int | None = None,
     notes: Sequence[str] = (),
+    failure: str | None = None,
 ) -> Facts:
     """Facts of a run, told from its judged rank.
 
@@ -45,11 +43,15 @@ def run_facts(
         world_size: ranks of the job as its manifest says; ``None`` leaves it to the traces.
         recorded: ranks that could be read, where ``ranks`` are chosen among them.
         notes: what is said about the run as a whole, for the trust section.
+        failure: which rank failed first, in whole sentences; ``None`` when the run came to its end.
     """
     world = world_size or _world_size(ranks)
     job = compare(ranks, world)
-    ranks, judged = job.ranks, job.suspect if job.suspect is not None else _slowest(job.ranks)
+    ranks, timed = job.ranks, _timed(job)
+    judged = job.suspect if job.suspect is not None else timed if timed is not None else _slowest(job.ranks)
     chosen = ranks[judged]
+    no_trace = without_trace(ranks)
+    doubts = tuple(_doubts(chosen, no_trace))
     trace = chosen.trace
     meta = chosen.record.meta if chosen.record else None
     mode = chosen.mode
@@ -59,8 +61,11 @@ def run_facts(
         step_ns=float(chosen.steps.time_ns.median) if chosen.steps.time_ns else None,
         step_error_ns=chosen.step_error_ns,
         parts=chosen.parts,
-        ranks=tuple(_rank(rank, index, job) for index, rank in enumerate(ranks)),
-        trust=_trust(ranks, chosen, [*notes, *notes_of(job, world)]),
+        ranks=tuple(
+            _rank(rank, index, job, spent)
+            for index, (rank, spent) in enumerate(zip(ranks, timed_ns(ranks), strict=True))
+        ),
+        trust=_trust(ranks, chosen, [*notes, *no_trace, *notes_of(job, world), *uneven_steps(ranks)], doubts),
         judged_rank=judged,
         world_size=world,
         missing_ranks=max(world - (recorded or len(ranks)), 0) if world is not None else None,
@@ -75,13 +80,17 @@ def run_facts(
         memory=_memory(chosen),
         samples=chosen.samples,
         trace_read=trace is not None,
-        doubts=tuple(_doubts(chosen)),
+        doubts=doubts,
+        late_by_timers=timed == judged,
+        failure=failure,
     )
-    return _with_trace(facts, trace) if trace else facts
+    return _with_trace(facts, trace, ranks) if trace else facts
 
 
-def _with_trace(facts: Facts, trace: TraceFacts) -> Facts:
+def _with_trace(facts: Facts, trace: TraceFacts, ranks: Sequence[RankFacts]) -> Facts:
     """The facts with what only a trace tells."""
+    # Of a file that is cut off the device's events may be what is missing; the whole file of another rank tells.
+    on_host = any(r.trace and r.mode == "cpu" and not r.trace.device_events_missing for r in ranks)
     return replace(
         facts,
         device=trace.device,
@@ -92,7 +101,7 @@ def _with_trace(facts: Facts, trace: TraceFacts) -> Facts:
         chains=trace.chains,
         comm=_with_links(trace.comm, facts.spec) if trace.comm else None,
         cold=trace.cold,
-        device_events_missing=trace.device_events_missing,
+        device_events_missing=trace.device_events_missing and not (trace.damage.truncated and on_host),
         kernels=trace.kernels,
         compute=trace.compute,
         host_copies=trace.host_copies,
@@ -111,17 +120,16 @@ def _memory(chosen: RankFacts) -> Memory:
     return with_samples(memory, record.samples, chosen.log) if record and chosen.log else memory
 
 
-def _slowest(ranks: Sequence[RankFacts]) -> int:
-    """The rank that is told when nobody is waited for: the slowest of those that were recorded alike.
+def _timed(job: Job) -> int | None:
+    """The rank the others wait for by the timers, where its collectives could not be matched or nobody was traced."""
+    if job.communication is None:
+        return None if any(rank.trace for rank in job.ranks) else late_by_timers(job.ranks)
+    return None if job.communication.matched else late_by_timers(job.ranks)
 
-    Ranks that only timers saw take equally long when they train together: of these the one that spends most in what the
-    timers measure is told, if it spends more than the median rank.
-    """
+
+def _slowest(ranks: Sequence[RankFacts]) -> int:
+    """The rank that is told when nobody is waited for: the slowest of those that were recorded alike."""
     told = comparable(ranks)
-    if ranks[told[0]].mode == "steps":
-        spent = [sum(part.share for part in ranks[index].parts if part.part.startswith(_TIMED)) for index in told]
-        if max(spent) - sorted(spent)[(len(spent) - 1) // 2] >= TIMED_SPREAD:
-            return told[spent.index(max(spent))]
     times = [ranks[index].steps.time_ns for index in told]
     lengths = [time.median if time else 0 for time in times]
     return told[lengths.index(max(lengths))]
@@ -163,7 +171,7 @@ def _world_size(ranks: Sequence[RankFacts]) -> int | None:
     return max(sizes) if sizes else None
 
 
-def _rank(rank: RankFacts, position: int, job: Job) -> Rank:
+def _rank(rank: RankFacts, position: int, job: Job, timed: float | None) -> Rank:
     trace, ledger, matching = rank.trace, job.ledger, job.matching
     known = ledger if ledger is not None and ledger.of[position] else None
     return Rank(
@@ -173,6 +181,7 @@ def _rank(rank: RankFacts, position: int, job: Job) -> Rank:
         busy_ratio=trace.device.busy_ratio if trace and trace.device else None,
         step_ns=rank.steps.time_ns.median if rank.steps.time_ns else None,
         device=trace.properties.name if trace and trace.properties else None,
+        timed_ns=None if timed is None else round(timed),
         device_window=trace.device_window if trace else None,
         last=int(known.last[position]) if known else None,
         matched=int(known.of[position]) if known else None,
@@ -183,17 +192,17 @@ def _rank(rank: RankFacts, position: int, job: Job) -> Rank:
     )
 
 
-def _trust(ranks: Sequence[RankFacts], chosen: RankFacts, of_the_run: Sequence[str]) -> Trust:
+def _trust(ranks: Sequence[RankFacts], chosen: RankFacts, of_the_run: Sequence[str], doubts: Sequence[str]) -> Trust:
     damage = [rank.trace.damage for rank in ranks if rank.trace]
     trace = chosen.trace
     meta = chosen.record.meta if chosen.record else None
     step_ns = chosen.steps.time_ns.median if chosen.steps.time_ns else None
     own = meta.self_ns_per_step if meta else None
     notes = [*of_the_run, *damage_notes([(rank.origin, rank.trace.damage) for rank in ranks if rank.trace])]
-    notes += [note for rank in ranks if rank.record for note in rank.record.notes]
+    notes += record_notes([rank.record for rank in ranks if rank.record])
     if trace and trace.device_events_missing and not trace.damage.truncated:
         notes.insert(0, "The run used a device, but the trace holds none of its events.")
-    notes += _doubts(chosen)
+    notes += [doubt for doubt in doubts if doubt not in notes]
     if chosen.steps.inferred and chosen.steps.time_ns:
         notes.append(f"Steps were inferred from {chosen.steps.found_by}.")
     return Trust(
@@ -202,6 +211,9 @@ def _trust(ranks: Sequence[RankFacts], chosen: RankFacts, of_the_run: Sequence[s
         repaired=sum(entry.repaired for entry in damage),
         dropped=sum(entry.dropped for entry in damage),
         truncated=any(entry.truncated for entry in damage),
+        damaged=tuple(
+            rank.origin for rank in ranks if rank.trace and (rank.trace.damage.truncated or rank.trace.damage.dropped)
+        ),
         inflation_ratio=chosen.inflation_ratio,
         overhead_ratio=own / step_ns if own is not None and step_ns else None,
         signals=_signals(chosen),
@@ -221,9 +233,9 @@ NOTED_UNKNOWN = 0.10
 HIGH_PRESSURE = 0.4
 
 
-def _doubts(chosen: RankFacts) -> list[str]:
-    """What makes the numbers less sure than they look."""
-    out = []
+def _doubts(chosen: RankFacts, no_trace: Sequence[str]) -> list[str]:
+    """What makes the numbers less sure than they look; ``no_trace`` says which ranks have none, while others do."""
+    out = [] if chosen.trace else list(no_trace)
     damage = chosen.trace.damage if chosen.trace else None
     if damage and damage.truncated and chosen.mode == "gpu":
         out.append("The end of the file is missing, and device events with it: the device did more than is shown.")
@@ -288,19 +300,17 @@ def _signals(chosen: RankFacts) -> tuple[Signal, ...]:
             else Signal(name=name, state="missing", reason=reason, hint=hint)
         )
 
-    windows = record.windows if record else ()
-    why_no_trace = next(
-        (status.reason for status, _ in windows if not status.ok), off.get("deep", "no window was open")
-    )
+    no_steps = "no step was recorded" if record else "only a trace was given"
+    no_device = "the trace holds none; the main thread stands for the device" if trace else "there is no trace"
     gpu_reason = off.get("nvml", "a trace holds no counters")
     return (
-        signal("step timers, every step", chosen.log is not None, "only a trace was given", capture),
+        signal("step timers, every step", chosen.log is not None, no_steps, capture),
         signal("input wait", chosen.input is not None, "no loader was seen", "wrap the loader: prof.wrap(loader)"),
-        signal("operator trace", trace is not None, why_no_trace, "profilerkit.profile(..., deep=True)"),
+        signal("operator trace", trace is not None, why_no_trace(record), "profilerkit.profile(..., deep=True)"),
         signal(
             "device events",
             trace is not None and trace.partition.mode == "gpu",
-            "the trace holds none; the main thread stands for the device",
+            no_device,
             "the end of the file is missing" if trace and trace.damage.truncated else "ProfilerActivity.CUDA",
         ),
         *_launch_signal(trace.launches if trace else None),
@@ -314,5 +324,10 @@ def _signals(chosen: RankFacts) -> tuple[Signal, ...]:
             off.get("host", "a trace holds no counters"),
             capture,
         ),
-        signal("unprofiled step time", chosen.log is not None, "only profiled steps were given", capture),
+        signal(
+            "unprofiled step time",
+            chosen.log is not None,
+            no_steps if record else "only profiled steps were given",
+            capture,
+        ),
     )

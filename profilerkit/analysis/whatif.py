@@ -39,6 +39,12 @@ def saving(facts: Facts, expected: float, bound: float, method: Method = "analyt
     return Saving(low=low, expected=expected, high=bound, method=method)
 
 
+def at_most(expected: float, bound: float) -> Saving:
+    """A saving of which only the bound is known: how much of it there is to gain cannot be told."""
+    bound = min(max(bound, 0.0), 1.0)
+    return Saving(low=0.0, expected=min(max(expected, 0.0), bound), high=bound, method="bound")
+
+
 def relative_error(facts: Facts) -> float:
     """Standard error of the median step over the step; 0 where a single step leaves it unknown."""
     return facts.step_error_ns / facts.step_ns if facts.step_ns and facts.step_error_ns else 0.0

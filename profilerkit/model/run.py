@@ -39,6 +39,7 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True):
         repaired: events that needed repair.
         dropped: events that could not be read.
         truncated: the end of a file is missing.
+        damaged: files or rank directories whose trace lost its end or events.
         inflation_ratio: profiled / unprofiled step time; ``None`` when not measured.
         overhead_ratio: capture's own light-tier cost / step time; ``None`` when not measured.
         signals: what was and was not recorded.
@@ -50,6 +51,7 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True):
     repaired: int = 0
     dropped: int = 0
     truncated: bool = False
+    damaged: tuple[str, ...] = ()
     inflation_ratio: float | None = None
     overhead_ratio: float | None = None
     signals: tuple[Signal, ...] = ()
@@ -80,6 +82,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         ranks: global ranks that were read.
         missing_ranks: how many ranks of the job were not read; ``None`` when unknown.
         ended: how the recording ended, for example ``finished`` or ``KeyError: 'x'``; ``None`` when unknown.
+        failure: which rank failed first and which left no word of its end, in whole sentences; ``None`` when every rank
+            ended as planned, or it is not known.
         devices: distinct device names.
         loader: settings of the training loader; ``None`` when unknown.
         versions: package or driver to version.
@@ -98,6 +102,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...] = ()
     missing_ranks: int | None = None
     ended: str | None = None
+    failure: str | None = None
     command: str | None = None
     devices: tuple[str, ...] = ()
     loader: Loader | None = None

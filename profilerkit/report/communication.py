@@ -25,13 +25,12 @@ def waiting_lines(report: Report) -> tuple[str, ...]:
     if found is None or len(report.ranks) < 2:
         return ()
     if not found.matched:
-        return (
-            "The ranks' collectives could not be matched, so waiting and transfer cannot be told apart "
-            "and no rank is called late.",
-        )
+        timed = report.verdict.rank is not None and any(rank.timed_ns is not None for rank in report.ranks)
+        late = "only timers tell who is late" if timed else "no rank is called late"
+        return (f"The ranks' collectives could not be matched: waiting and transfer cannot be told apart, and {late}.",)
     lines = [_late_line(late, report) for late in found.late]
     if not lines:
-        lines.append(_nobody_late(found))
+        lines.append(_nobody_late(found, report))
     if found.time_ns and found.waited_ns is not None:
         share = format_ratio(found.waited_ns / found.time_ns)
         divided = (
@@ -52,8 +51,15 @@ def waiting_lines(report: Report) -> tuple[str, ...]:
     return tuple(inert(line, SENTENCE_LIMIT) for line in lines)
 
 
-def _nobody_late(found: Communication) -> str:
+def _nobody_late(found: Communication, report: Report) -> str:
     """Why no rank is called late."""
+    if found.blurred and found.residual_ns is not None:
+        worst = max(report.ranks, key=lambda rank: rank.caused_ns or 0)
+        share = format_ratio((worst.caused_ns or 0) / max(found.waited_ns or 0, 1))
+        return (
+            f"{_name(worst).capitalize()} causes {share} of the waiting, but its host is too busy to call it late: the "
+            f"ends of one collective lie {format_ns(found.residual_ns)} apart."
+        )
     if found.steps_needed is not None:
         steps = plural(found.steps or 0, "judged step")
         return f"{steps} are too few to call a rank late: chance is excluded from {found.steps_needed} on."
@@ -65,9 +71,8 @@ def _late_line(late: LateRank, report: Report) -> str:
     """What a late rank costs and why it is late."""
     caused = next((rank.caused_ns for rank in report.ranks if _same(rank, late)), None)
     amount = f"{format_ns(caused)} in all, " if caused is not None else ""
-    name = f"rank {late.rank}" if late.rank is not None else inert(late.origin, 60) or "one rank"
     text = (
-        f"The others wait for {name}: it is last in {format_count(late.last)} of "
+        f"The others wait for {_name(late)}: it is last in {format_count(late.last)} of "
         f"{plural(late.of, 'collective')} and causes {amount}{format_ratio(late.share)} of all waiting."
     )
     if late.cause is None or late.cause_ns is None or late.coverage is None:
@@ -79,6 +84,10 @@ def _late_line(late: LateRank, report: Report) -> str:
         f"{label[:1].lower()}{label[1:]}; that is {format_ratio(late.coverage)} of the exposed waiting, "
         f"{format_ratio(1.0 - late.coverage)} is unattributed."
     )
+
+
+def _name(rank: Rank | LateRank) -> str:
+    return f"rank {rank.rank}" if rank.rank is not None else inert(rank.origin, 60) or "one rank"
 
 
 def _same(rank: Rank, late: LateRank) -> bool:

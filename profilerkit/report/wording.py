@@ -8,7 +8,7 @@ from profilerkit.model.step import PARTS, Family
 from profilerkit.model.verdict import Verdict
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.records import Kind, Tone
-from profilerkit.units import format_count, format_ns_range, format_ratio, format_ratio_range
+from profilerkit.units import format_count, format_ns, format_ns_range, format_ratio, format_ratio_range
 
 FAMILY_LABELS: dict[Family, str] = {
     "input": "Input",
@@ -147,6 +147,13 @@ def saving_range(saving: Saving) -> str:
 
 def saving_text(saving: Saving, mean_ns: int | None) -> str:
     """The saving in time and share: ``84.5–107 ms per step (48–61 %, 55 % expected)``."""
+    if saving.method == "bound":
+        most = format_ratio(saving.high)
+        return (
+            f"at most {most} of the step"
+            if mean_ns is None
+            else f"at most {format_ns(saving.high * mean_ns)} per step ({most})"
+        )
     share = f"{saving_range(saving)}, {format_ratio(saving.expected)} expected"
     if mean_ns is None:
         return f"{share} of the step"
@@ -207,11 +214,14 @@ def consequence_of(report: Report) -> str:
 
 
 def limits_of(report: Report) -> tuple[str, ...]:
-    """What stands against the headline, in whole sentences: events that are missing, rules that were switched off."""
-    trust, lines = report.trust, []
+    """What stands against the headline, in whole sentences: a failure, events that are missing, rules switched off."""
+    trust = report.trust
+    lines = [inert(report.run.failure, SENTENCE_LIMIT)] if report.run.failure else []
     if trust.truncated or trust.dropped:
         alone = len(report.run.files) == 1
         what = "A trace is" if not alone else "The file is" if report.run.kind == "trace" else "The trace is"
+        if not alone and len(trust.damaged) == 1:
+            what = f"The trace of {inert(trust.damaged[0], 60)} is"
         read = f"{plural(trust.events, 'event')} {'was' if trust.events == 1 else 'were'} read"
         lost = f", {format_count(trust.dropped)} {'was' if trust.dropped == 1 else 'were'} dropped"
         lines.append(f"{what} {'cut off' if trust.truncated else 'damaged'}: {read}{lost if trust.dropped else ''}.")
@@ -223,6 +233,8 @@ def limits_of(report: Report) -> tuple[str, ...]:
 
 def no_change_text(report: Report) -> str:
     """What stands in the place of the top changes when there are none."""
+    if report.run.failure and not report.steps.count:
+        return "No change can be recommended: the run ended before its first step did."
     if report.verdict.bound == "inconclusive":
         return (
             "No change can be recommended from this recording. "

@@ -1,7 +1,7 @@
 """Reads a run directory, whatever state its writers left it in."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,6 +32,8 @@ from profilerkit.rundir.layout import (
 )
 
 _Document = TypeVar("_Document", bound=msgspec.Struct)
+#: Ranks named by their numbers; the others are counted.
+_NAMED = 8
 _RANK_NAME = re.compile(rf"{RANK_PREFIX}(\d{{5,}})")
 
 
@@ -116,13 +118,22 @@ def read_run(path: str | Path) -> RunRecord:
     present = {rank.rank for rank in ranks}
     missing = tuple(rank for rank in range(world_size) if rank not in present)
     if missing:
-        notes.append(f"{len(missing)} of {world_size} ranks left nothing: {_listed(missing)}")
+        notes.append(f"{named_ranks(missing)} of {world_size} left nothing.")
     return RunRecord(path=path, manifest=manifest, ranks=ranks, missing_ranks=missing, notes=tuple(notes))
 
 
-def _listed(ranks: tuple[int, ...]) -> str:
-    """The first eight rank numbers."""
-    return ", ".join(str(rank) for rank in ranks[:8]) + (" …" if len(ranks) > 8 else "")
+def named_ranks(ranks: Sequence[int]) -> str:
+    """Ranks as the beginning of a sentence, the first eight by their numbers.
+
+    >>> named_ranks([3]), named_ranks([0, 1, 2]), named_ranks(range(20))
+    ('Rank 3', 'Ranks 0, 1 and 2', 'Ranks 0, 1, 2, 3, 4, 5, 6, 7 and 12 more')
+    """
+    numbers = [str(rank) for rank in sorted(ranks)]
+    if len(numbers) == 1:
+        return f"Rank {numbers[0]}"
+    shown = numbers[:_NAMED] if len(numbers) > _NAMED else numbers[:-1]
+    rest = f"{len(numbers) - _NAMED} more" if len(numbers) > _NAMED else numbers[-1]
+    return f"Ranks {', '.join(shown)} and {rest}"
 
 
 def _rank_directories(path: Path) -> Iterator[tuple[int, Path]]:

@@ -1,12 +1,15 @@
 from dataclasses import replace
+from random import Random
 
 import pytest
 
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.run_facts import run_facts
+from profilerkit.api import analyze
+from profilerkit.report.view import build
 from profilerkit.rundir.layout import HostSample, Sample
 from profilerkit.rundir.reader import read_run
-from tests.recipes import Log, Trace, host_training, training, write_run
+from tests.recipes import Log, S, Trace, host_training, training, write_run
 
 
 def rank_of(trace, name="trace.json"):
@@ -85,6 +88,105 @@ def test_of_ranks_that_only_timers_saw_the_one_that_waits_longest_for_data_is_to
     records = read_run(write_run(tmp_path / "even", even)).ranks
     facts = run_facts([rank_facts(f"rank_{rank:05d}", None, record) for rank, record in enumerate(records)])
     assert facts.rank.rank == 3
+
+
+def uneven_run(tmp_path, *, traces, wait=640, **options):
+    """Two ranks that train together, of which rank 1 waits for its data and rank 0 for rank 1; facts and verdict."""
+    logs = [Log().steps(20, 1_450, wait=10 + wait * (rank == 1), **options) for rank in range(2)]
+    report = analyze(write_run(tmp_path / "run", logs, traces=traces))
+    return report.verdict, report
+
+
+def test_the_timers_of_all_ranks_name_the_late_one_where_its_trace_is_missing(tmp_path):
+    verdict, report = uneven_run(tmp_path, traces={0: training(8, comm=440)})
+    assert (verdict.bound, verdict.rank) == ("input-bound", 1)
+    assert verdict.headline == "Rank 1 waits 650 µs of every 1.45 ms step for data"
+    assert verdict.confidence == "medium"
+    assert "By the timers of 2 ranks rank 1 is late" in verdict.consequence
+    assert "take it 640 µs more a step" in verdict.consequence
+    assert "Rank 1 has no trace: no window was open." in report.trust.notes
+
+
+def test_where_the_timers_see_no_difference_what_a_trace_calls_communication_may_be_waiting(tmp_path):
+    verdict, _ = uneven_run(tmp_path, traces={0: training(8, comm=440)}, wait=0)
+    assert (verdict.bound, verdict.rank, verdict.confidence) == ("comm-bound", None, "low")
+    assert verdict.saving.method == "bound"
+    assert "Waiting for another rank and transfer cannot be told apart." in verdict.consequence
+
+
+def test_waits_that_a_device_hides_on_the_rank_that_shows_one_make_no_other_rank_late(tmp_path):
+    # Both wait alike; only rank 0 has a trace that tells that its device worked meanwhile.
+    logs = [Log().steps(20, 1_450, wait=300) for _ in range(2)]
+    report = analyze(write_run(tmp_path / "run", logs, traces={0: training(8, kernel=130, comm=100)}))
+    assert [rank.timed_ns for rank in report.ranks] == [300_000, 300_000]
+    assert report.verdict.rank is None
+
+
+def test_ranks_whose_traces_show_no_collective_wait_for_nobody(tmp_path):
+    logs = [Log().steps(20, 1_450, wait=10 + 640 * rank) for rank in range(2)]
+    report = analyze(write_run(tmp_path / "run", logs, traces={0: training(8, kernel=140)}))
+    assert report.verdict.rank is None
+    assert "is late" not in report.verdict.consequence
+
+
+def test_a_cut_trace_does_not_hide_what_the_timers_of_its_rank_say(tmp_path):
+    traces = [host_training(8, compute=1_000 - 640 * rank, fetch=640 * rank, comm=450) for rank in range(2)]
+    whole = traces[1].bytes()
+    verdict, report = uneven_run(tmp_path, traces={0: traces[0], 1: whole[: len(whole) // 4]})
+    assert (verdict.bound, verdict.rank, verdict.confidence) == ("input-bound", 1, "low")
+    assert report.trust.damaged == ("rank_00001",)
+    assert any(limit.startswith("The trace of rank_00001 is cut off") for limit in build(report).limits)
+
+
+def test_matched_collectives_tell_more_than_timers(tmp_path):
+    # Rank 0 waits for its data behind the collectives of the others: nobody waits for it.
+    traces = {rank: training(8, rank=rank, world_size=2, python=900 * rank, comm=950 - 900 * rank) for rank in range(2)}
+    logs = [Log().steps(20, 1_960, wait=400 * (rank == 0)) for rank in range(2)]
+    report = analyze(write_run(tmp_path / "run", logs, traces=traces))
+    assert report.communication.matched
+    assert report.verdict.rank == 1
+
+
+@pytest.mark.parametrize(("steps", "said"), [((20, 20), False), ((20, 19), False), ((20, 18), True)])
+def test_ranks_with_different_numbers_of_steps_are_named(tmp_path, steps, said):
+    report = analyze(write_run(tmp_path / "run", [Log().steps(count, 1_000, wait=600) for count in steps]))
+    told = f"The ranks recorded different numbers of steps: {steps[1]} by rank 1 and {steps[0]} by rank 0."
+    assert (told in report.trust.notes) is said
+
+
+def test_a_short_capture_divides_the_waiting_by_the_steps_it_shares():
+    """Rank 1 is late by 600 µs in every step; its capture ends after 12 of the 24."""
+    traces = [
+        host_training(24, compute=400, python=10, comm=650, rank=0, world_size=2, backend="gloo"),
+        host_training(12, compute=400, python=610, comm=50, rank=1, world_size=2, backend="gloo"),
+    ]
+    facts = run_facts([rank_of(trace, f"rank{rank}.json") for rank, trace in enumerate(traces)])
+    (late,) = facts.communication.late
+    assert late.rank == 1
+    assert late.waited_ns == pytest.approx(600_000, rel=0.01)
+    assert facts.waiting_share == pytest.approx(600 / 1_060, rel=0.01)
+    assert facts.communication.steps == facts.ranks[1].matched
+
+
+@pytest.mark.parametrize(("apart", "blurred"), [(0, False), (30, False), (80, True)])
+def test_a_rank_is_not_late_by_what_the_load_of_its_host_does_to_the_ends(apart, blurred):
+    """Rank 1 is late by 600 µs in every step; half of the ends lie more than ``apart`` µs from where they should."""
+    draw = Random(1)
+    traces = [
+        Trace(rank=rank, world_size=2, backend="gloo", baseTimeNanoseconds=1_800_000_000 * S) for rank in range(2)
+    ]
+    for rank, trace in enumerate(traces):
+        for number in range(24):
+            start, late = 1_000 + 1_300 * number, 600 * rank
+            trace.step(number, start, start + 1_300)
+            trace.op(start, start + 400 + late, name="aten::mm")
+            trace.gloo(start + 400 + late, start + 1_200 + round(draw.uniform(-2, 2) * apart) * rank)
+    facts = run_facts([rank_of(trace, f"rank{rank}.json") for rank, trace in enumerate(traces)])
+    assert facts.communication.blurred is blurred
+    assert [late.rank for late in facts.communication.late] == ([] if blurred else [1])
+    assert (facts.waiting_share is None) is blurred
+    # Late or not, the rank that causes the waiting is the one whose story is told.
+    assert facts.rank.rank == 1
 
 
 def test_each_rank_says_how_often_it_was_last():

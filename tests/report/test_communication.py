@@ -67,6 +67,12 @@ def test_with_too_few_steps_it_is_said_how_many_it_takes(several):
     assert line == "3 judged steps are too few to call a rank late: chance is excluded from 7 on."
 
 
+def test_a_host_too_busy_to_call_a_rank_late_is_said_with_how_far_ends_lie_apart(several):
+    line = view.build(with_communication(several, late=(), blurred=True, residual_ns=5_230_000)).waiting[0]
+    assert line.startswith("Rank 5 causes ")
+    assert line.endswith("its host is too busy to call it late: the ends of one collective lie 5.23 ms apart.")
+
+
 def test_where_members_were_not_read_nothing_is_called_transfer(several):
     lines = view.build(with_communication(several, transfer_ns=None)).waiting
     assert any("at least 94 % waiting; in the rest they may have waited for ranks" in line for line in lines)
@@ -84,6 +90,12 @@ def test_how_collectives_were_matched_is_told(several):
 def test_ranks_that_did_not_match_claim_nothing(several):
     (line,) = view.build(changed(several, communication=Communication(of=8, problems=("x",)))).waiting
     assert "no rank is called late" in line
+
+
+def test_ranks_that_did_not_match_may_be_told_by_their_timers(several):
+    ranks = tuple(msgspec.structs.replace(rank, timed_ns=1_000) for rank in several.ranks)
+    report = changed(several, communication=Communication(of=8, problems=("x",)), ranks=ranks)
+    assert "only timers tell who is late" in view.build(report).waiting[0]
 
 
 def test_one_rank_waits_for_nobody():

@@ -7,7 +7,7 @@ import pytest
 
 from profilerkit.model.finding import Saving
 from profilerkit.model.step import StepTimes
-from profilerkit.report import html, markdown, terminal, view
+from profilerkit.report import html, markdown, terminal, view, wording
 from profilerkit.report.inert import clip, inert, inert_code
 from profilerkit.report.timeline import slowest_of_groups, timeline_of
 from tests.report.samples import MS, SAMPLES, passing
@@ -175,6 +175,13 @@ def test_changes_are_called_small_by_their_largest_saving_whatever_the_verdict(n
         ({"truncated": True, "dropped": 1}, 1, "trace", "The file is cut off: 1,799 events were read, 1 was dropped."),
         ({"truncated": True}, 1, "run", "The trace is cut off: 1,799 events were read."),
         ({"dropped": 2}, 2, "trace", "A trace is damaged: 1,799 events were read, 2 were dropped."),
+        (
+            {"truncated": True, "damaged": ("rank_00001",)},
+            2,
+            "run",
+            "The trace of rank_00001 is cut off: 1,799 events were read.",
+        ),
+        ({"truncated": True, "damaged": ("a.json", "b.json")}, 3, "run", "A trace is cut off: 1,799 events were read."),
         ({"repaired": 4}, 1, "trace", None),
     ],
 )
@@ -186,6 +193,12 @@ def test_missing_events_are_said_right_below_the_headline(damage, files, kind, l
     assert view.build(report).limits == ((line,) if line else ())
     lines = terminal.render(report).splitlines()
     assert (lines[lines.index(report.verdict.headline) + 1] == line) is bool(line)
+
+
+def test_a_saving_of_which_only_the_bound_is_known_promises_nothing():
+    saving = Saving(low=0.0, expected=0.4, high=0.5, method="bound")
+    assert wording.saving_text(saving, 46_000_000) == "at most 23.0 ms per step (50 %)"
+    assert wording.saving_text(saving, None) == "at most 50 % of the step"
 
 
 def test_rules_that_were_switched_off_are_counted_below_the_headline():

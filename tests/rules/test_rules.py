@@ -472,8 +472,23 @@ def test_where_nothing_overlaps_the_last_collective_stays_exposed(per_step, expe
 def test_one_rank_of_several_cannot_tell_transfer_from_waiting():
     known = replace(communicating(0.2), world_size=8)
     found = finding("CO001", known)
-    assert found.confidence == "medium"
+    assert found.confidence == "low"
     assert "cannot be told apart" in found.why
+    # Any part of it may be waiting, which no overlap saves.
+    assert (found.saving.method, found.saving.low, found.saving.high) == ("bound", 0.0, pytest.approx(0.2))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"missing_ranks": 7}, "7 of 8 ranks are missing"),
+        ({"missing_ranks": 1, "world_size": 2}, "1 of 2 ranks is missing"),
+        ({"missing_ranks": 0}, "From one rank"),
+    ],
+)
+def test_why_transfer_and_waiting_look_the_same_is_said(changes, said):
+    known = replace(communicating(0.2), **{"world_size": 8, **changes})
+    assert f"{said}: transfer and waiting" in finding("CO001", known).why
 
 
 def test_collectives_that_take_much_longer_than_usual_are_said_to_wait_probably():
@@ -516,6 +531,12 @@ def test_small_collectives_of_one_rank_that_take_far_longer_than_the_latency_are
 
 
 # CO003
+
+
+def test_a_rank_that_seems_late_on_a_busy_host_is_not_called_late():
+    known = late(0)
+    busy = replace(known, communication=revise(known.communication, blurred=True))
+    assert check("CO003", busy).reason == "the host is too busy to tell by how much a rank is late"
 
 
 def test_two_late_ranks_are_both_explained():

@@ -121,7 +121,7 @@ def test_missing_ranks_are_named(run):
     record = read_run(run)
     assert [rank.rank for rank in record.ranks] == [0, 2]
     assert record.missing_ranks == (1, 3)
-    assert "2 of 4 ranks left nothing: 1, 3" in record.notes
+    assert "Ranks 1 and 3 of 4 left nothing." in record.notes
 
 
 def test_window_without_status_is_not_ok(run):

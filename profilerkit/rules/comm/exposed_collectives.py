@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from profilerkit.analysis.communication.relabel import LATENCY_FLOOR_NS
 from profilerkit.analysis.facts import CommFacts, Facts
-from profilerkit.analysis.whatif import overlapped, saving
+from profilerkit.analysis.whatif import at_most, overlapped, saving
 from profilerkit.model.finding import Evidence, Fix
 from profilerkit.rules.rule import (
     Fired,
@@ -58,7 +58,8 @@ class ExposedCollectives(Rule):
         the rest is waiting.
     Traps: From one rank, transfer and waiting for a late rank look the same. Communication that is hidden costs
         nothing here. Tensor-parallel collectives are on the data path and cannot be hidden.
-    Confidence: High with every rank's trace, medium where transfer and waiting could not be told apart.
+    Confidence: High with every rank's trace, on a CPU-only run medium. Low where transfer and waiting could not be told
+        apart: then the saving is a bound alone.
     """
 
     code: ClassVar[str] = "CO001"
@@ -83,7 +84,7 @@ class ExposedCollectives(Rule):
         if share < self.smallest_share:
             return Passed(f"{format_ratio(share)} of the step is exposed communication")
         step = facts.mean_step_ns or 1.0
-        undivided = _undivided(facts)
+        unknown = undivided(facts)
         detail = self._kind(facts, comm)
         if detail == "latency":
             expected = _latency(facts, comm) * (1.0 - 1.0 / max(comm.per_step, 1.0))
@@ -98,11 +99,11 @@ class ExposedCollectives(Rule):
             facts,
             bound="comm-bound",
             title=f"{format_ns(share * step)} of communication in every step is not hidden",
-            why=_why(comm, undivided),
+            why=_why(comm, unknown),
             evidence=_evidence(facts, comm),
-            at_most="medium" if undivided or facts.mode == "cpu" else "high",
+            at_most="low" if unknown else "medium" if facts.mode == "cpu" else "high",
             detail=detail,
-            saving=saving(facts, expected, share),
+            saving=at_most(expected, share) if unknown else saving(facts, expected, share),
             fix=_FIX[detail],
             confirm="Record every rank: if one rank's collectives are much shorter, it is late and the others "
             "wait for it.",
@@ -125,19 +126,23 @@ def _latency(facts: Facts, comm: CommFacts) -> float:
     return facts.share("comm.lat") + min(facts.share("comm.other"), floor)
 
 
-def _undivided(facts: Facts) -> str:
+def undivided(facts: Facts) -> str:
     """Why transfer and waiting for a late rank could not be told apart; empty where they were, or nobody waits."""
     if facts.share("comm.other") <= facts.share("comm.bw", "comm.lat"):
         return ""
+    if facts.missing_ranks:
+        return (
+            f"{facts.missing_ranks} of {facts.world_size} ranks {'is' if facts.missing_ranks == 1 else 'are'} missing"
+        )
     if len(facts.ranks) > 1:
         return "The ranks' collectives could not be matched"
     return "From one rank" if (facts.world_size or 1) > 1 else ""
 
 
-def _why(comm: CommFacts, undivided: str) -> str:
+def _why(comm: CommFacts, unknown: str) -> str:
     text = f"{format_ratio(comm.overlap_ratio)} of the communication runs beside computation; the rest stops the step."
-    if undivided:
-        text += f" {undivided}: transfer and waiting for a late rank cannot be told apart."
+    if unknown:
+        text += f" {unknown}: transfer and waiting for a late rank cannot be told apart."
         if comm.surplus_ratio >= _NOTED_SURPLUS:
             surplus = format_ratio(comm.surplus_ratio)
             text += f" {surplus} of the time is what some take beyond the median of their like: probably waiting."

@@ -1,0 +1,47 @@
+"""Which rank the others wait for by the timers of all ranks alone, where no trace tells waiting from transfer."""
+
+from collections.abc import Sequence
+
+from profilerkit.analysis.leaves import WAITS
+from profilerkit.analysis.rank_facts import LOGGED, RankFacts
+from profilerkit.analysis.steps.log import StepLog
+
+#: Timers show no waiting for a rank: the one whose measured input, phases and collections exceed those of the median
+#: rank by this share of the step is the one that is told (R36's threshold).
+TIMED_SPREAD = 0.05
+
+
+def timed_ns(ranks: Sequence[RankFacts]) -> list[float | None]:
+    """Per rank the mean time of a judged step in what its timers measure of it, ns; ``None`` without timers.
+
+    That is waiting for data, named phases and garbage collections: what one rank can do while the others wait. Where a
+    device's trace of every rank tells what the device worked beside it, only the rest counts; else all of it on every
+    rank, so that like is compared with like.
+    """
+    exposed = all(rank.mode == "gpu" for rank in ranks)
+    return [None if rank.log is None else _exposed_ns(rank) if exposed else _spent_ns(rank.log) for rank in ranks]
+
+
+def _exposed_ns(rank: RankFacts) -> float:
+    return float(sum(part.time_ns for part in rank.parts if part.part in (*WAITS, *LOGGED)))
+
+
+def _spent_ns(log: StepLog) -> float | None:
+    steady = log.steady
+    return float((log.wait + log.collect + sum(log.phases.values()))[steady].mean()) if steady.any() else None
+
+
+def late_by_timers(ranks: Sequence[RankFacts]) -> int | None:
+    """Position of the rank that spends much more than the median rank in what its timers measure; else ``None``."""
+    spent = {index: value for index, value in enumerate(timed_ns(ranks)) if value is not None}
+    if len(spent) < 2:
+        return None
+    worst = max(spent, key=lambda index: spent[index])
+    step = ranks[worst].steps.time_ns
+    excess_ns = spent[worst] - median_rank_ns(list(spent.values()))
+    return worst if step is not None and excess_ns >= TIMED_SPREAD * step.mean else None
+
+
+def median_rank_ns(spent: Sequence[float]) -> float:
+    """The value of the median rank, of two that of the lower one: with it the other is compared."""
+    return sorted(spent)[(len(spent) - 1) // 2]

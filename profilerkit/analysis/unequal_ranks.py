@@ -1,0 +1,48 @@
+"""What some ranks of a job have and others have not, in sentences for the report: traces and steps."""
+
+from collections.abc import Sequence
+
+from profilerkit.analysis.rank_facts import RankFacts
+from profilerkit.rundir.reader import RankRecord, named_ranks
+
+#: Ranks of one job may be one step apart when something ends it.
+_STEPS_APART = 1
+
+
+def why_no_trace(record: RankRecord | None) -> str:
+    """Why a rank has no trace, as far as it says so."""
+    for status, _ in record.windows if record else ():
+        if not status.ok:
+            return status.reason
+    deep = record.meta.features.get("deep") if record and record.meta else None
+    if deep is not None and not deep.on:
+        return deep.reason
+    return "no window was open" if deep is None else "none is in its directory"
+
+
+def without_trace(ranks: Sequence[RankFacts]) -> list[str]:
+    """Which ranks have no trace and why, where others have one: what they made the others wait for is not seen."""
+    if not any(rank.trace for rank in ranks):
+        return []
+    of: dict[str, list[int]] = {}
+    for rank in ranks:
+        if rank.trace is None and rank.rank is not None:
+            of.setdefault(why_no_trace(rank.record), []).append(rank.rank)
+    return [
+        f"{named_ranks(found)} {'has' if len(found) == 1 else 'have'} no trace: {why}." for why, found in of.items()
+    ]
+
+
+def uneven_steps(ranks: Sequence[RankFacts]) -> list[str]:
+    """That ranks recorded different numbers of steps, by their timers or, where all have only traces, by these."""
+    timed = [rank for rank in ranks if rank.log is not None]
+    counted = sorted(timed or ranks, key=lambda rank: rank.steps.count)
+    if len(counted) < 2 or counted[-1].steps.count - counted[0].steps.count <= _STEPS_APART:
+        return []
+    told = " and ".join(f"{rank.steps.count:,} by {rank_name(rank)}" for rank in (counted[0], counted[-1]))
+    return [f"The ranks recorded different numbers of steps: {told}."]
+
+
+def rank_name(rank: RankFacts) -> str:
+    """A rank by its number, else by where it was read."""
+    return rank.origin if rank.rank is None else f"rank {rank.rank}"

@@ -1,0 +1,75 @@
+import msgspec
+import pytest
+
+from profilerkit.rundir.ending import ending_of
+from profilerkit.rundir.layout import END, RankEnd, rank_directory
+from profilerkit.rundir.reader import read_run
+from tests.recipes import MS, Log, S, write_run
+
+STEP_US = 100_000
+
+
+def run_of(path, ends, steps=10):
+    """A run whose ranks ended as given: ``finished``, ``None`` for a kill, or (seconds, exception, steps)."""
+    run = write_run(path, [Log().steps(steps, STEP_US) for _ in ends])
+    for rank, end in enumerate(ends):
+        place = rank_directory(run, rank) / END
+        if end is None:
+            place.unlink()
+        elif end != "finished":
+            at_s, exception, count = end
+            told = RankEnd(
+                reason="exception", exception=exception, steps=count, dropped_records=0, end_perf_ns=round(at_s * S)
+            )
+            place.write_bytes(msgspec.json.encode(told))
+    return read_run(run)
+
+
+@pytest.mark.parametrize(
+    ("ends", "word", "failure"),
+    [
+        (["finished", "finished"], "finished", None),
+        ([(1.0, "KeyError: 'x'", 10)], "KeyError: 'x'", "The run failed after 10 steps: KeyError: 'x'"),
+        (
+            [(2.5, "RuntimeError: closed by peer", 10), (1.5, "ValueError: own", 1)],
+            "ValueError: own (rank 1)",
+            "Rank 1 failed first, after 1 step and 1.00 s before rank 0: ValueError: own",
+        ),
+        (
+            ["finished", (0.5, "ValueError: own", 0)],
+            "ValueError: own (rank 1)",
+            "Rank 1 failed before its first step ended: ValueError: own",
+        ),
+        ([None], "killed, or still running", "The run left no word of its end: it was killed, or still runs."),
+        (
+            [(1.5, "RuntimeError: closed by peer", 10), None],
+            "RuntimeError: closed by peer (rank 0)",
+            "Rank 1 left no word of its end: killed, or still running. The records of rank 1 end first, 500 ms before "
+            "those of rank 0. Rank 0 failed after 10 steps: RuntimeError: closed by peer",
+        ),
+    ],
+)
+def test_the_first_failure_is_told_and_not_what_it_did_to_the_others(tmp_path, ends, word, failure):
+    ending = ending_of(run_of(tmp_path, ends))
+    assert (ending.word, ending.failure) == (word, failure)
+
+
+def test_of_ranks_that_were_killed_the_one_whose_records_end_first_is_named(tmp_path):
+    run = write_run(tmp_path, [Log().steps(10, STEP_US), Log().steps(9, STEP_US)], ended=False)
+    ending = ending_of(read_run(run))
+    assert ending.failure == (
+        "Ranks 0 and 1 left no word of their end: killed, or still running. "
+        f"The records of rank 1 end first, {STEP_US * 1_000 // MS} ms before those of rank 0."
+    )
+
+
+def test_a_failure_without_a_clock_is_not_called_the_first(tmp_path):
+    run = run_of(tmp_path, [(2.0, "RuntimeError: one", 10), (1.0, "RuntimeError: other", 10)])
+    for entry in run.ranks:
+        (entry.path / "meta.json").unlink()
+    assert ending_of(read_run(tmp_path)).failure == "Rank 0 failed after 10 steps: RuntimeError: one"
+
+
+def test_a_run_that_nobody_left_anything_of_has_no_ending(tmp_path):
+    run = run_of(tmp_path, ["finished"])
+    assert ending_of(msgspec.structs.replace(run, ranks=())) is None
