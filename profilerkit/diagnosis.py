@@ -267,7 +267,7 @@ def _headline(facts: Facts, top: _Best) -> str:
         case "memory-bound", _:
             return f"{loser} moves memory for {time('compute.membw')} of {step}"
         case "compute-bound", "imbalance":
-            return f"{loser} computes {priced} longer than the others in {step}"
+            return f"{loser} computes {_longer(facts, priced)} longer than the others in {step}"
         case "compute-bound", _:
             fp32 = facts.math.fp32_share if facts.math else 0.0
             return f"{loser} computes in FP32 for {format_ns(fp32 * (facts.mean_step_ns or 0.0))} of {step}"
@@ -284,6 +284,12 @@ def _headline(facts: Facts, top: _Best) -> str:
             return f"{loser} idles {priced} of {step} while work is issued"
         case _:
             return top.finding.title
+
+
+def _longer(facts: Facts, waited: str) -> str:
+    """How much longer the late rank computes, which may be less than the others wait for it."""
+    late = facts.communication.late if facts.communication is not None else ()
+    return format_ns(late[0].cause_ns) if late and late[0].cause_ns is not None else waited
 
 
 def _with_scope(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, best: dict[Bound, _Best]) -> Verdict:

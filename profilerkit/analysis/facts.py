@@ -145,9 +145,10 @@ class CommFacts:
 
     ``small_ratio`` is the share of their time in collectives below 1 MB, ``None`` without sizes;
     ``unclassified_ratio`` the share of it in events of which the collective is not known; ``surplus_ratio`` what some
-    take much beyond the median of their like, as a share of it: probably waiting.
+    take much beyond the median of their like, as a share of it: probably waiting. ``step_ns`` is the mean traced step.
     """
 
+    step_ns: float
     per_step: float
     total_ns: float
     exposed_ns: float

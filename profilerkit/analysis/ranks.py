@@ -82,18 +82,17 @@ def compare(ranks: Sequence[RankFacts], world_size: int | None) -> Job:
     if not matching.groups:
         return Job(tuple(ranks), Communication(matched=0, of=matching.of, problems=matching.problems))
     arrivals = arrivals_of(matching, logs, [_steady(rank.trace) for rank in ranks])
-    splits = splits_of(arrivals, logs)
     floor_ns = latency_floor_ns(arrivals, logs)
-    divided = tuple(
-        with_trace(rank, _divided(rank.trace, split, floor_ns)) if rank.trace and split else rank
-        for rank, split in zip(ranks, splits, strict=True)
-    )
-    arrivals = tuple(entry for entry in arrivals if not entry.between)
+    divided = _all_divided(ranks, splits_of(arrivals, logs), floor_ns)
+    joint = tuple(entry for entry in arrivals if not entry.between)
+    # The bubbles of a pipeline are waiting, but for no late rank.
+    for_all = divided if len(joint) == len(arrivals) else _all_divided(ranks, splits_of(joint, logs), floor_ns)
+    arrivals = joint
     seen = _steps_seen(ranks, matching, arrivals, judged=True)
     ledger = ledger_of(arrivals, len(ranks))
     found = late_ranks(ledger_of([entry for entry in arrivals if entry.certain], len(ranks)))
     suspects = found.ranks or _suspect(ledger)
-    waiting = _median_waiting(divided, suspects, matching, arrivals) if suspects else 0.0
+    waiting = _median_waiting(for_all, suspects, matching, arrivals) if suspects else 0.0
     late = found.ranks if waiting >= LATE_SHARE else ()
     if found.needed is not None and found.share >= CAUSED_SHARE and found.steps == 1.0 and waiting >= OVERWHELMING:
         late = suspects
@@ -132,6 +131,13 @@ def _steady(trace: TraceFacts | None) -> tuple[Spans, I64]:
         return EMPTY, np.empty(0, dtype=np.int64)
     keep = np.array([state == "steady" for state in trace.steps.state], dtype=bool)
     return trace.window, trace.steps.index[keep]
+
+
+def _all_divided(ranks: Sequence[RankFacts], splits: Sequence[Split | None], floor_ns: int) -> tuple[RankFacts, ...]:
+    return tuple(
+        with_trace(rank, _divided(rank.trace, split, floor_ns)) if rank.trace and split else rank
+        for rank, split in zip(ranks, splits, strict=True)
+    )
 
 
 def _divided(trace: TraceFacts, split: Split, floor_ns: int) -> TraceFacts:

@@ -125,11 +125,19 @@ def overlapped(facts: Facts, exposed: float) -> float:
 
     The last of them has nothing left to hide behind. 0 where no collective was seen.
     """
-    comm, step = facts.comm, facts.mean_step_ns
-    if comm is None or not step:
+    if facts.comm is None:
         return 0.0
-    last = comm.total_ns / max(comm.per_step, FEWEST_BUCKETS)
-    return max(min(exposed - last / step, comm.alone_compute_ns / step), 0.0)
+    return min(exposed * (1.0 - 1.0 / max(facts.comm.per_step, FEWEST_BUCKETS)), alone_compute(facts))
+
+
+def alone_compute(facts: Facts) -> float:
+    """Share of the step in which computation runs beside no communication; 0 where no collective was seen.
+
+    What runs on a device takes as long without the trace; on a host everything is quicker alike.
+    """
+    comm = facts.comm
+    step = (comm.step_ns if facts.mode == "cpu" else facts.mean_step_ns) if comm is not None else None
+    return min(comm.alone_compute_ns / step, 1.0) if comm is not None and step else 0.0
 
 
 def faster_kernels(share: float, speed_up: float) -> float:

@@ -380,3 +380,87 @@ def test_a_trace_without_any_step_time_has_no_step():
     assert facts.steps.time_ns is None
     assert facts.step_ns is None
     assert facts.parts == ()
+
+
+P2P = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def transfer(trace, start, end, what, peer):
+    named = {"Collective name": what, "Process Group Name": "pp", "Group size": 4}
+    side = "Dst Rank" if what == "send" else "Src Rank"
+    trace.collective(start, end, name=P2P, stream=21, elements=1 << 20, **named, **{side: peer})
+
+
+def two_stages(lag, steps=12):
+    """Two stages of a pipeline with two ranks each, whose second one averages its gradients ``lag`` µs late."""
+    traces = [Trace(rank=rank, world_size=4, baseTimeNanoseconds=1) for rank in range(4)]
+    begin = 10_000
+    for step in range(steps):
+        for rank, trace in enumerate(traces):
+            after = begin + 6_310
+            if rank < 2:
+                trace.op(begin, begin + 8, name="aten::linear")
+                trace.kernel(begin + 10, begin + 3_010, launch=(begin + 2, begin + 8))
+                transfer(trace, begin + 3_010, begin + 3_110, "send", rank + 2)
+                transfer(trace, begin + 3_110, after, "recv", rank + 2)
+            else:
+                transfer(trace, begin + 10, begin + 3_110, "recv", rank - 2)
+                trace.op(begin + 3_050, begin + 3_058, name="aten::linear")
+                trace.kernel(begin + 3_110, begin + 6_210, launch=(begin + 3_052, begin + 3_058))
+                transfer(trace, begin + 6_210, after, "send", rank - 2)
+            ready = after + 500 + (lag if rank == 1 else 0)
+            trace.op(after - 50, after - 42, name="aten::linear")
+            trace.kernel(after, ready, launch=(after - 48, after - 42))
+            group = {"Process Group Name": f"dp{rank // 2}", "Group size": 2}
+            trace.collective(ready, after + 700 + (lag if rank < 2 else 0), elements=1 << 20, **group)
+            trace.step(step, begin, begin + 7_010 + lag)
+        begin += 7_010 + lag
+    return traces
+
+
+def test_the_bubbles_of_a_pipeline_are_not_waiting_for_a_late_rank():
+    ranks = [rank_facts(f"rank{rank}.json", trace.facts(), None) for rank, trace in enumerate(two_stages(20))]
+    facts = run_facts(ranks)
+    assert facts.share("comm.skew") > 0.4
+    assert facts.communication.late == ()  # rank 1 is 20 µs late, 0.3 % of the step
+
+
+def test_senders_that_leave_early_do_not_move_the_clocks():
+    steps, early = 16, 280
+    traces = [Trace(rank=rank, world_size=4, baseTimeNanoseconds=1_700_000_000_000_000_000) for rank in range(4)]
+    begin = 10_000
+    for step in range(steps):
+        for batch in range(4):
+            for source in range(3):
+                at = begin + 700 * batch + 60 * source + (37 * step + 11 * batch) % 50
+                transfer(traces[source], at, at + 20, "send", source + 1)
+                transfer(traces[source + 1], at + early, at + early + 20, "recv", source)
+        ready = begin + 3_800
+        for trace in traces:
+            trace.op(begin, begin + 2, name="aten::linear")
+            trace.kernel(begin + 2, ready, launch=(begin, begin + 1))
+            trace.collective(ready, ready + 1_200, elements=1 << 20, **{"Process Group Name": "w", "Group size": 4})
+            trace.step(step, begin, ready + 1_200)
+        begin = ready + 1_200
+    facts = run_facts([rank_facts(f"rank{rank}.json", trace.facts(), None) for rank, trace in enumerate(traces)])
+    assert [rank.clock_offset_ns for rank in facts.ranks] == [0, 0, 0, 0]
+    assert (facts.communication.late, facts.communication.residual_ns) == ((), 0)
+
+
+def test_what_collectives_could_hide_behind_does_not_depend_on_how_slow_the_trace_was(tmp_path):
+    expected = []
+    for slower in (1.0, 2.5):
+        log = Log()
+        log.steps(60, 100_000)
+        log.window(6_000_000, 6_000_000 + round(1_200_000 * slower) - 1, 60)
+        for _ in range(12):
+            log.step(round(100_000 * slower))
+        log.steps(10, 100_000)
+        trace = host_training(
+            12, compute=round(60_000 * slower), comm=round(40_000 * slower), rank=0, world_size=2, backend="gloo"
+        )
+        report = analyze(write_run(tmp_path / str(slower), [log], traces={0: trace}, world_size=2))
+        (found,) = (finding for outcome, finding in report.findings() if outcome.rule == "CO001")
+        expected.append(found.saving.expected)
+    assert expected[1] == pytest.approx(expected[0])
+    assert expected[0] == pytest.approx(0.2)

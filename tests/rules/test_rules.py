@@ -66,6 +66,7 @@ def communicating(share, *, overlap=0.5, small=0.0, alone=0.5, per_step=4.0):
     """A step that exposes ``share`` of communication; ``alone`` of it computes with no communication beside it."""
     exposed = share * STEP_NS
     comm = CommFacts(
+        step_ns=1e6,
         per_step=per_step,
         total_ns=exposed / (1.0 - overlap),
         exposed_ns=exposed,

@@ -46,6 +46,7 @@ class Sequence:
         unnamed: whether nothing but a device's stream tells it from others: it may be several groups on as many ranks.
         size: members of the group; ``None`` where the trace does not say.
         on_host: whether they run on the host, whose load blurs their ends.
+        between: whether they are transfers between two ranks, of which the sender may leave once it has sent.
     """
 
     rows: I64
@@ -57,6 +58,7 @@ class Sequence:
     unnamed: bool
     size: int | None
     on_host: bool
+    between: bool
 
 
 @dataclass(frozen=True, slots=True)

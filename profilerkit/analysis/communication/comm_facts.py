@@ -53,6 +53,7 @@ def comm_facts(
     time = (log.end - log.start)[judged]
     sized, small = log.bytes[judged] >= 0, log.bytes[judged] < SMALL_COLLECTIVE_BYTES
     return CommFacts(
+        step_ns=window.total_ns / count,
         per_step=int(judged.sum()) / count,
         total_ns=transfers.total_ns / count,
         exposed_ns=exposed.total_ns / count,

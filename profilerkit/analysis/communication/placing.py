@@ -72,13 +72,23 @@ class Placing:
             self._join(rank, channel, known)
 
     def _best_channel(self, rank: int, own: Several[Channel]) -> tuple[Channel, int, Fit] | None:
-        """The credible fit with most collectives in common, and the cluster it is a fit to."""
+        """The credible fit with most collectives in common, and the cluster it is a fit to.
+
+        Transfers tell the clocks only where nothing else does: a sender may leave long before the other side.
+        """
         fits = []
         for channel in own:
             for index, found in self._fits(rank, channel, None):
                 if found is not None and found.credible:
                     fits.append((channel, index, found))
-        return max(fits, key=lambda entry: (entry[2].common, -entry[2].residual_ns), default=None)
+        return max(
+            fits,
+            key=lambda entry: (not self._is_between(rank, entry[0]), entry[2].common, -entry[2].residual_ns),
+            default=None,
+        )
+
+    def _is_between(self, rank: int, channel: Channel) -> bool:
+        return self.sequences[channel][rank].between
 
     def _fits(self, rank: int, channel: Channel, known: int | None) -> Iterator[tuple[int, Fit | None]]:
         """The fit to the first rank of each cluster of the channel that has a free place, most ranks first."""
@@ -103,6 +113,8 @@ class Placing:
             index, found = max(credible, key=lambda entry: (entry[1].common, -entry[1].residual_ns))
             first = next(iter(clusters[index]))
             clusters[index][rank] = clusters[index][first] + found.shift
+            if not self._is_between(rank, channel):
+                self.residual[rank] = max(self.residual.get(rank, 0), found.residual_ns)
             return
         if any(self._has_place(channel, cluster, rank) for cluster in clusters):
             self._complain(rank, channel)

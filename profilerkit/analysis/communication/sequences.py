@@ -96,6 +96,7 @@ def _sequence(log: CollectiveLog, rows: I64, label: I64, delta: int) -> Sequence
         unnamed=not channel.group and not log.on_host,
         size=size if size > 0 else None,
         on_host=log.on_host,
+        between=not log.joint[rows[0]],
     )
 
 

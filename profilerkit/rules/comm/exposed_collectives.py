@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from profilerkit.analysis.communication.relabel import LATENCY_FLOOR_NS
 from profilerkit.analysis.facts import CommFacts, Facts
-from profilerkit.analysis.whatif import at_most, overlapped, saving
+from profilerkit.analysis.whatif import alone_compute, at_most, overlapped, saving
 from profilerkit.model.finding import Evidence, Fix
 from profilerkit.rules.rule import (
     Fired,
@@ -52,10 +52,10 @@ class ExposedCollectives(Rule):
     Threshold: 5 % of the step (TraceLens warns at 5 %, torch-tb-profiler at 10 %).
     Fix: By kind: larger buckets when messages are small, overlap when nothing is hidden, else fewer bytes.
     Saving: Bound: the exposed share. Expected: what could be hidden, min(exposed, compute that runs alone); where
-        nothing overlaps yet, min(exposed less the last collective, that compute), because the last has nothing left to
-        hide behind; of small messages what one message in place of all would save, latency × (1 - 1 / messages per
-        step). The latency is measured where the ranks were matched; from one rank it is at most 44 µs a message (R38),
-        the rest is waiting.
+        nothing overlaps yet, min(exposed × (1 - 1 / collectives per step), that compute), because the last has nothing
+        left to hide behind (a single one would be divided in two); of small messages what one message in place of all
+        would save, latency × (1 - 1 / messages per step). The latency is measured where the ranks were matched; from
+        one rank it is at most 44 µs a message (R38), the rest is waiting.
     Traps: From one rank, transfer and waiting for a late rank look the same. Communication that is hidden costs
         nothing here. Tensor-parallel collectives are on the data path and cannot be hidden.
     Confidence: High with every rank's trace, on a CPU-only run medium. Low where transfer and waiting could not be told
@@ -91,7 +91,7 @@ class ExposedCollectives(Rule):
             reason = "in collectives so small and few that none can be saved"
         else:
             hidden = detail == "no-overlap"
-            expected = overlapped(facts, share) if hidden else min(share, comm.alone_compute_ns / step)
+            expected = overlapped(facts, share) if hidden else min(share, alone_compute(facts))
             reason = "but there is no computation to hide it behind"
         if not worth_saying(facts, expected):
             return Passed(f"{format_ratio(share)} is exposed, {reason}")
@@ -135,8 +135,11 @@ def undivided(facts: Facts) -> str:
             f"{facts.missing_ranks} of {facts.world_size} ranks {'is' if facts.missing_ranks == 1 else 'are'} missing"
         )
     if len(facts.ranks) > 1:
-        return "The ranks' collectives could not be matched"
-    return "From one rank" if (facts.world_size or 1) > 1 else ""
+        matched = facts.communication is not None and facts.communication.matched
+        return "Other members were not read" if matched else "The ranks' collectives could not be matched"
+    # Without a word on the job, a collective is one of several ranks unless its group is known to have a single member.
+    sizes = [row.group_size for row in facts.comm.table if row.group_size] if facts.comm else []
+    return "From one rank" if (facts.world_size or max(sizes, default=2)) > 1 else ""
 
 
 def _why(comm: CommFacts, unknown: str) -> str:
