@@ -8,14 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
-from profilerkit.reading.processes import (
-    MEMORY_RATIO,
-    MEMORY_SHARE,
-    PROCESS_BYTES,
-    free_bytes,
-    free_cores,
-    own_process,
-)
+from profilerkit.reading.processes import free_cores, has_room, own_process
 from profilerkit.trace.blocks import BLOCK_BYTES, GZIP_MAGIC
 from profilerkit.trace.columns import ANALYZED
 from profilerkit.trace.kineto.parts import Ahead, Part
@@ -68,6 +61,6 @@ def _middle(path: Path) -> int:
                 return 0
     except OSError:
         return 0
-    if free_cores() < 2 or MEMORY_RATIO * size + PROCESS_BYTES > MEMORY_SHARE * free_bytes():
+    if free_cores() < 2 or not has_room(size, 1):
         return 0
     return (size + START_BYTES) // 2 // BLOCK_BYTES * BLOCK_BYTES

@@ -7,12 +7,14 @@ import sys
 
 from profilerkit.trace.kineto.parts import read_part
 
+_STDOUT = 1
+
 
 def main() -> None:
     """Write the part that was asked for; one that cannot be read is read where it was asked for."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one ends it
     part = read_part(*pickle.load(sys.stdin.buffer))  # noqa: S301  written by ahead
-    with os.fdopen(sys.stdout.fileno(), "wb", closefd=False) as out:
+    with os.fdopen(_STDOUT, "wb", closefd=False) as out:
         pickle.dump(part, out, pickle.HIGHEST_PROTOCOL)
 
 

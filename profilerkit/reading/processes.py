@@ -46,6 +46,11 @@ def own_process(module: str, given: object) -> Iterator[tuple["subprocess.Popen[
             process.wait()
 
 
+def has_room(text_bytes: int, helpers: int) -> bool:
+    """Whether traces of so many bytes can be read at once, here and in so many processes beside this one."""
+    return MEMORY_RATIO * text_bytes + PROCESS_BYTES * helpers <= MEMORY_SHARE * free_bytes()
+
+
 def free_cores() -> int:
     """Cores that this process may use and that were free in the last minute: where all are busy, helpers only cost."""
     from profilerkit.capture.environment import usable_cores

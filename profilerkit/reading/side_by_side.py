@@ -7,14 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import IO
 
-from profilerkit.reading.processes import (
-    MEMORY_RATIO,
-    MEMORY_SHARE,
-    PROCESS_BYTES,
-    free_bytes,
-    free_cores,
-    own_process,
-)
+from profilerkit.reading.processes import free_cores, has_room, own_process
 from profilerkit.reading.traces import TraceJob, TraceResult, read_job
 from profilerkit.reading.worker import LENGTH_BYTES
 from profilerkit.trace.blocks import GZIP_MAGIC
@@ -74,9 +67,8 @@ def _helpers(sizes: Sequence[int]) -> int:
     if wanted < 1 or not sys.executable:
         return 0
     largest = sorted(sizes, reverse=True)
-    room = MEMORY_SHARE * free_bytes()
     helpers = max(0, min(wanted, free_cores() - 1))
-    while helpers and MEMORY_RATIO * sum(largest[: helpers + 1]) + PROCESS_BYTES * helpers > room:
+    while helpers and not has_room(sum(largest[: helpers + 1]), helpers):
         helpers -= 1
     return helpers
 

@@ -56,7 +56,7 @@ def compare(path, middles, wanted=ANALYZED, **options):
     return alone
 
 
-def cuts(path, block_bytes, count=7):
+def cuts(path, block_bytes, count=4):
     """Places all over a file where blocks end."""
     size = path.stat().st_size
     return [size * number // (count + 1) // block_bytes * block_bytes for number in range(1, count + 1)]
@@ -68,14 +68,14 @@ def collective(index):
 
 def rich_events():
     """GPU events whose later half brings names, threads and kinds of its own, and everything that is kept by row."""
-    events = gpu_events(60)
+    events = gpu_events(40)
     for index, event in enumerate(events):
         if index % 17 == 3:
             name, args = f"nccl_{index % 23}", collective(index) if index % 2 else {}
             event.update(ph="X", cat="kernel", name=name, tid=index % 5, dur=3, args=args)
-        if index > 500 and index % 29 == 0:
+        if index > 340 and index % 29 == 0:
             event.update(ph="X", cat=f"kind {index % 3}", name="Stream Wait Event", pid=str(index), dur=1)
-        if index > 700 and index % 31 == 0:
+        if index > 470 and index % 31 == 0:
             event.update(ph="M", name="thread_name", args={"name": f"named {index}"})
     return events
 
@@ -89,11 +89,11 @@ def dialects():
         "epoch": [{**event, "ts": 1711964646000000 + index} for index, event in enumerate(events)],
         "waits": [{**e, "cat": "cuda_sync", "name": "Stream Wait Event", "args": waits} if i % 3 else e
                   for i, e in enumerate(x)],
-        "waits of another kind": [{**e, "cat": ("cuda_sync", "runtime")[i > 150], "name": "Stream Wait Event",
+        "waits of another kind": [{**e, "cat": ("cuda_sync", "runtime")[i > 130], "name": "Stream Wait Event",
                                    "args": waits} for i, e in enumerate(x)],
         "2021": [{**e, "cat": ("Operator", "Runtime", "Kernel")[i % 3], "args": {"external id": i}}
                  for i, e in enumerate(x)],
-        "2021, calls later": [{**e, "cat": ("Operator", "Runtime")[i > 100], "args": {"external id": i}}
+        "2021, calls later": [{**e, "cat": ("Operator", "Runtime")[i > 80], "args": {"external id": i}}
                               for i, e in enumerate(x)],
         "loose work": [{**e, "args": {}} for e in events],
         "frames": [{**e, "cat": "python_function", "name": ("gc.collect", f"f{i}")[i % 9 > 0]}
@@ -119,8 +119,8 @@ def test_every_dialect_and_layout_is_read_as_alone(tmp_path, monkeypatch, joins,
     path = recipes.write(tmp_path, LAYOUTS[layout](dialects()[dialect]))
     for wanted in (ANALYZED, Wanted.EVERYTHING, Wanted.NOTHING):
         compare(path, cuts(path, 4096), wanted)
-        compare(path, cuts(path, 4096)[:2], wanted, strict=True)
-    assert joins.count(True) >= (1 if dialect in ("2021, calls later", "waits of another kind") else 8)
+    compare(path, cuts(path, 4096), strict=True)
+    assert joins.count(True) >= 4
 
 
 @pytest.mark.parametrize("wanted", [ANALYZED, Wanted.EVERYTHING])
@@ -130,22 +130,22 @@ def test_stamps_with_every_digit_are_read_as_alone(tmp_path, monkeypatch, joins,
     path = recipes.write(tmp_path, recipes.document(events))
     read = compare(path, cuts(path, 4096), wanted)
     assert read["ts_ns"][1][333] == 1711964646000333333
-    assert joins == [True] * 7
+    assert joins == [True] * 4
 
 
 def test_one_exact_stamp_before_the_part_is_enough_to_refuse_it(tmp_path, monkeypatch, joins):
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 4096)
     events = [recipes.event_text(i, ts=f"1711964646{i:06d}" + ".125" * (i == 5)) for i in range(400)]
     compare(path := recipes.write(tmp_path, recipes.document(events)), cuts(path, 4096))
-    assert joins == [False] * 7
+    assert joins == [False] * 4
 
 
 def test_names_that_hold_the_separator_are_read_as_alone(tmp_path, monkeypatch, joins):
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 512)
-    events = [recipes.span(name=('k},{"ph":"X","name":"no', "},{" * 60, "k")[i % 3], ts=i) for i in range(300)]
+    events = [recipes.span(name={0: "},{" * 60, 5: 'k},{"ph":"X"'}.get(i % 12, "k"), ts=i) for i in range(200)]
     for text in (json.dumps({"traceEvents": events}, separators=(",", ":")), json.dumps(events, separators=(",", ":"))):
         path = recipes.write(tmp_path, text)
-        compare(path, range(512, len(text), 512))
+        compare(path, range(512, len(text), 1024))
     assert True in joins
     assert False in joins
 
@@ -167,7 +167,7 @@ def test_damage_on_either_side_is_told_as_alone(tmp_path, monkeypatch, joins, br
         read = compare(path, cuts(path, 4096))
         assert read["damage"]["dropped"] + read["damage"]["repaired"] == 1
         assert compare(path, cuts(path, 4096), strict=True)[0].endswith("is damaged")
-    assert joins.count(True) > 5
+    assert joins.count(True) >= 4
 
 
 @pytest.mark.parametrize(("limit", "value"), [("DISTINCT_TEXTS", 30), ("TEXT_BYTES", 900), ("COLLECTIVES", 12)])
@@ -178,7 +178,7 @@ def test_limits_are_reached_as_alone(tmp_path, monkeypatch, joins, limit, value)
     path = recipes.write(tmp_path, json.dumps({"traceEvents": rich_events()}))
     read = compare(path, cuts(path, 4096))
     assert "past the limit" in str(read["damage"])
-    assert joins == [False] * 7
+    assert joins == [False] * 4
     assert getattr(limits, limit) == value
 
 
