@@ -15,6 +15,7 @@ from trace_mutations import gpu_events, mutated, native
 from profilerkit.errors import UnreadableInputError
 from profilerkit.trace import blocks, limits
 from profilerkit.trace.columns import ANALYZED, Wanted
+from profilerkit.trace.kineto import cutting
 from profilerkit.trace.kineto.parts import Ahead, read_part
 from profilerkit.trace.readers import kineto, read_trace
 
@@ -83,14 +84,14 @@ def rich_events():
 def dialects():
     events = rich_events()
     x = [event for event in events if event["ph"] == "X"]
-    waits = {"stream": 3, "wait_on_stream": 7}
+    waits = [{"stream": index, "wait_on_stream": 7} for index in range(len(x))]
     return {
         "rich": events,
         "epoch": [{**event, "ts": 1711964646000000 + index} for index, event in enumerate(events)],
-        "waits": [{**e, "cat": "cuda_sync", "name": "Stream Wait Event", "args": waits} if i % 3 else e
+        "waits": [{**e, "cat": "cuda_sync", "name": "Stream Wait Event", "args": waits[i]} if i % 3 else e
                   for i, e in enumerate(x)],
         "waits of another kind": [{**e, "cat": ("cuda_sync", "runtime")[i > 130], "name": "Stream Wait Event",
-                                   "args": waits} for i, e in enumerate(x)],
+                                   "args": waits[i]} for i, e in enumerate(x)],
         "2021": [{**e, "cat": ("Operator", "Runtime", "Kernel")[i % 3], "args": {"external id": i}}
                  for i, e in enumerate(x)],
         "2021, calls later": [{**e, "cat": ("Operator", "Runtime")[i > 80], "args": {"external id": i}}
@@ -168,6 +169,30 @@ def test_damage_on_either_side_is_told_as_alone(tmp_path, monkeypatch, joins, br
         assert read["damage"]["dropped"] + read["damage"]["repaired"] == 1
         assert compare(path, cuts(path, 4096), strict=True)[0].endswith("is damaged")
     assert joins.count(True) >= 4
+
+
+def test_a_dialect_that_shows_in_a_damaged_chunk_counts_for_the_part(tmp_path, monkeypatch, joins):
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 4096)
+    events = [json.dumps(recipes.span(cat="Operator", ts=i) | {"args": {"external id": i}}) for i in range(300)]
+    events[150] = events[150].replace('"Operator"', '"Runtime"').replace('"op"', '"o"p"')
+    path = recipes.write(tmp_path, f"[{', '.join(events)}]")
+    read = compare(path, range(4096, path.stat().st_size, 4096))
+    assert read["external_id"][1][299] == 299
+    assert True in joins
+    assert False in joins
+
+
+@pytest.mark.parametrize("between", [(",", ",\n  "), (", ", None), (None, ", ")])
+def test_separators_that_change_are_learnt_as_alone(tmp_path, monkeypatch, joins, between):
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 512)
+    monkeypatch.setattr(cutting, "_RELEARN_BYTES", 2000)
+    text = "[" + json.dumps(recipes.span())
+    for index in range(400):
+        separator = between[index // 200] or ",".join((" " * (index % 7), "\t" * (index % 5)))
+        text += separator + json.dumps(recipes.span(name=f"k{index % 50}", ts=index))
+    path = recipes.write(tmp_path, text + "]")
+    compare(path, range(512, path.stat().st_size, 512))
+    assert (True in joins) == (between[0] is not None)
 
 
 @pytest.mark.parametrize(("limit", "value"), [("DISTINCT_TEXTS", 30), ("TEXT_BYTES", 900), ("COLLECTIVES", 12)])
