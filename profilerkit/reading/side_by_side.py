@@ -1,16 +1,13 @@
 """Many traces at once: some are read by processes of our own beside this one, where that pays."""
 
-import os
 import pickle
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import IO
 
-from profilerkit.programs import own_environment, own_program
+from profilerkit.reading.processes import free_cores, has_room, own_process
 from profilerkit.reading.traces import TraceJob, TraceResult, read_job
 from profilerkit.reading.worker import LENGTH_BYTES
 from profilerkit.trace.blocks import GZIP_MAGIC
@@ -19,11 +16,6 @@ from profilerkit.trace.blocks import GZIP_MAGIC
 BYTES_EACH = 100_000_000
 #: Kineto traces compress 11:1 to 19:1.
 GZIP_RATIO = 15
-#: Peak memory over the size of the text, where traces are read one by one, and what a process takes without one.
-MEMORY_RATIO = 0.4
-PROCESS_BYTES = 100_000_000
-#: Share of the memory that is free now which all processes together may take.
-MEMORY_SHARE = 0.5
 
 
 def read_all(jobs: Sequence[TraceJob]) -> Iterator[TraceResult]:
@@ -35,7 +27,7 @@ def read_all(jobs: Sequence[TraceJob]) -> Iterator[TraceResult]:
     sizes = [_size_bytes(job) for job in jobs]
     helpers = _helpers(sizes)
     if not helpers:
-        return map(read_job, jobs)
+        return (read_job(job, alone=len(jobs) == 1) for job in jobs)
     shares = _shares(sizes, helpers + 1)
     with ExitStack() as running:
         try:
@@ -51,21 +43,8 @@ def read_all(jobs: Sequence[TraceJob]) -> Iterator[TraceResult]:
 @contextmanager
 def _helper(jobs: list[tuple[int, TraceJob]]) -> Iterator[Callable[[], dict[int, TraceResult]]]:
     """A process that reads some of the jobs, as the wait for its results; it ends with the context at the latest."""
-    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as found:
-        pickle.dump(jobs, given)
-        given.seek(0)
-        process = subprocess.Popen(  # noqa: S603  our own module, no shell
-            own_program("profilerkit.reading.worker"),
-            stdin=given,
-            stdout=found,
-            stderr=subprocess.DEVNULL,
-            env=own_environment(),
-        )
-        try:
-            yield lambda: _results(process, found)
-        finally:
-            process.kill()
-            process.wait()
+    with own_process("profilerkit.reading.worker", jobs) as (process, found):
+        yield lambda: _results(process, found)
 
 
 def _results(process: "subprocess.Popen[bytes]", found: IO[bytes]) -> dict[int, TraceResult]:
@@ -88,9 +67,8 @@ def _helpers(sizes: Sequence[int]) -> int:
     if wanted < 1 or not sys.executable:
         return 0
     largest = sorted(sizes, reverse=True)
-    room = MEMORY_SHARE * _free_bytes()
-    helpers = max(0, min(wanted, _free_cores() - 1))
-    while helpers and MEMORY_RATIO * sum(largest[: helpers + 1]) + PROCESS_BYTES * helpers > room:
+    helpers = max(0, min(wanted, free_cores() - 1))
+    while helpers and not has_room(sum(largest[: helpers + 1]), helpers):
         helpers -= 1
     return helpers
 
@@ -123,27 +101,3 @@ def _size_bytes(job: TraceJob) -> int:
         return path.stat().st_size * (GZIP_RATIO if is_packed else 1)
     except OSError:
         return 0
-
-
-def _free_cores() -> int:
-    """Cores that this process may use and that were free in the last minute: where all are busy, helpers only cost."""
-    from profilerkit.capture.environment import usable_cores
-
-    busy = min(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)) if hasattr(os, "getloadavg") else 0.0
-    return round(usable_cores() * (1 - busy))
-
-
-def _free_bytes(proc: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> float:
-    """Memory that is free now, and that the cgroup allows; endless where the system does not say."""
-    free = float("inf")
-    try:
-        words = dict(line.split(":", 1) for line in proc.read_text().splitlines())
-        free = int(words["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        pass
-    try:
-        limit, used = ((cgroup / name).read_text() for name in ("memory.max", "memory.current"))
-        free = min(free, int(limit) - int(used))
-    except (OSError, ValueError):  # no second version of cgroups, or "max"
-        pass
-    return free

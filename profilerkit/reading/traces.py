@@ -1,11 +1,13 @@
 """The trace files of one rank to the facts of the first that can be read."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from profilerkit.analysis.communication.registry import Registry
 from profilerkit.analysis.trace_facts import TraceFacts, trace_facts
 from profilerkit.errors import UnreadableInputError
+from profilerkit.reading.ahead import reading_ahead
 from profilerkit.trace.readers import read_trace
 
 
@@ -52,13 +54,19 @@ class TraceResult:
     errors: tuple[tuple[Path, UnreadableInputError], ...] = ()
 
 
-def read_job(job: TraceJob) -> TraceResult:
-    """Read the traces of one rank until one can be read; with ``strict`` only the first."""
+def read_job(job: TraceJob, *, alone: bool = False) -> TraceResult:
+    """Read the traces of one rank until one can be read; with ``strict`` only the first.
+
+    Args:
+        job: what is read.
+        alone: nothing else is read meanwhile, so that another process may help with a large trace.
+    """
     errors: list[tuple[Path, UnreadableInputError]] = []
     how = job.reading
     for path, whole in job.files[: 1 if how.strict else None]:
         try:
-            columns = read_trace(path, strict=how.strict)
+            with reading_ahead(path) if alone else nullcontext() as ahead:
+                columns = read_trace(path, strict=how.strict, ahead=ahead)
             facts = trace_facts(
                 columns, whole, steps_are_given=job.steps_are_given, device=how.device, registry=how.registry
             )

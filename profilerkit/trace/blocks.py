@@ -52,8 +52,11 @@ class BlockSource:
     notes: list[str] = field(default_factory=list)
     _inflated_bytes: int = 0
 
-    def blocks(self) -> Iterator[bytes]:
+    def blocks(self, start: int = 0) -> Iterator[bytes]:
         """Yield the plain bytes in order; everything before a damaged spot is yielded first.
+
+        Args:
+            start: where to begin in a file that is not compressed. Blocks end where they do in the whole file.
 
         Raises:
             OSError: the file cannot be opened or read.
@@ -64,7 +67,8 @@ class BlockSource:
             if magic == GZIP_MAGIC:
                 yield from _joined(self._inflated(file))
                 return
-            while block := file.read(BLOCK_BYTES):
+            file.seek(start)
+            while block := file.read(BLOCK_BYTES - file.tell() % BLOCK_BYTES):
                 yield block
 
     def beginning(self) -> bytes:

@@ -31,13 +31,13 @@ class StringIds(dict[str, int]):
     def __init__(self) -> None:
         super().__init__()
         self.refused = 0
-        self._room_bytes = TEXT_BYTES
+        self.room_bytes = TEXT_BYTES
 
     def __missing__(self, text: str) -> int:
-        if len(self) >= DISTINCT_TEXTS or len(text) > self._room_bytes:
+        if len(self) >= DISTINCT_TEXTS or len(text) > self.room_bytes:
             self.refused += 1
             return self.setdefault(OTHER_TEXTS, len(self))
-        self._room_bytes -= len(text)
+        self.room_bytes -= len(text)
         self[text] = new_id = len(self)
         return new_id
 
@@ -68,12 +68,12 @@ class ThreadIds(dict[tuple[Hashable, Hashable], int]):
         super().__init__()
         self.texts: dict[tuple[str, str], int] = {}
         self.refused = 0
-        self._room_bytes = TEXT_BYTES
+        self.room_bytes = TEXT_BYTES
 
     def __missing__(self, pair: tuple[Hashable, Hashable]) -> int:
         text = (id_text(pair[0]), id_text(pair[1]))
-        self._room_bytes -= len(text[0]) + len(text[1])
-        if len(self) >= DISTINCT_TEXTS or self._room_bytes < 0:
+        self.room_bytes -= len(text[0]) + len(text[1])
+        if len(self) >= DISTINCT_TEXTS or self.room_bytes < 0:
             self.refused += 1
             return self.texts.setdefault((OTHER_TEXTS, OTHER_TEXTS), len(self.texts))
         self[pair] = thread = self.texts.setdefault(text, len(self.texts))

@@ -12,7 +12,7 @@ import pytest
 
 from profilerkit.api import analyze
 from profilerkit.errors import UnreadableInputError, UsageError
-from profilerkit.reading import side_by_side
+from profilerkit.reading import processes, side_by_side
 from profilerkit.reading.side_by_side import read_all
 from profilerkit.reading.traces import Reading, TraceJob
 from profilerkit.report.json import render
@@ -28,7 +28,7 @@ def helpers(monkeypatch):
         monkeypatch.setattr(side_by_side, "_helpers", lambda sizes: min(count, len(sizes) - 1))
         popen = subprocess.Popen
         monkeypatch.setattr(
-            side_by_side.subprocess, "Popen", lambda *a, **k: started.append(popen(*a, **k)) or started[-1]
+            processes.subprocess, "Popen", lambda *a, **k: started.append(popen(*a, **k)) or started[-1]
         )
         return started
 
@@ -141,7 +141,7 @@ def test_without_processes_everything_is_read_here(tmp_path, monkeypatch, helper
     def refuse(*_, **__):
         raise OSError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(side_by_side.subprocess, "Popen", refuse)
+    monkeypatch.setattr(processes.subprocess, "Popen", refuse)
     assert said(read_all(jobs)) == alone
 
 
@@ -211,10 +211,10 @@ worker.main()
 PROGRAM = """
 import sys
 from profilerkit.cli import main
-from profilerkit.reading import side_by_side
+from profilerkit.reading import processes, side_by_side
 
 side_by_side._helpers = lambda sizes: 1
-side_by_side.own_program = lambda module: [sys.executable, "slow_worker.py"]
+processes.own_program = lambda module: [sys.executable, "slow_worker.py"]
 sys.exit(main())
 """
 
@@ -259,29 +259,29 @@ MB = 1_000_000
     ],
 )
 def test_processes_help_where_size_cores_and_memory_allow(monkeypatch, sizes, cores, free_mb, helpers):
-    monkeypatch.setattr(side_by_side, "_free_cores", lambda: cores)
-    monkeypatch.setattr(side_by_side, "_free_bytes", lambda: free_mb * MB)
+    monkeypatch.setattr(side_by_side, "free_cores", lambda: cores)
+    monkeypatch.setattr(processes, "free_bytes", lambda: free_mb * MB)
     assert side_by_side._helpers(sizes) == helpers
 
 
 @pytest.mark.parametrize(("load", "free"), [(0.3, 8), (4.0, 4), (100.0, 0)])
 def test_busy_cores_are_not_counted(monkeypatch, load, free):
     monkeypatch.setattr("profilerkit.capture.environment.usable_cores", lambda: 8.0)
-    monkeypatch.setattr(side_by_side.os, "cpu_count", lambda: 8)
-    monkeypatch.setattr(side_by_side.os, "getloadavg", lambda: (load, 0, 0))
-    assert side_by_side._free_cores() == free
+    monkeypatch.setattr(processes.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(processes.os, "getloadavg", lambda: (load, 0, 0))
+    assert processes.free_cores() == free
 
 
 def test_free_memory_is_what_system_and_cgroup_allow(tmp_path):
     (tmp_path / "meminfo").write_text("MemTotal: 99 kB\nMemAvailable:   1000 kB\n")
     nothing = tmp_path / "none"
-    assert side_by_side._free_bytes(tmp_path / "meminfo", nothing) == 1000 * 1024
-    assert side_by_side._free_bytes(nothing, nothing) == float("inf")
+    assert processes.free_bytes(tmp_path / "meminfo", nothing) == 1000 * 1024
+    assert processes.free_bytes(nothing, nothing) == float("inf")
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory.current").write_text("5000\n")
-    assert side_by_side._free_bytes(tmp_path / "meminfo", tmp_path) == 1000 * 1024
+    assert processes.free_bytes(tmp_path / "meminfo", tmp_path) == 1000 * 1024
     (tmp_path / "memory.max").write_text("15000\n")
-    assert side_by_side._free_bytes(tmp_path / "meminfo", tmp_path) == 10_000
+    assert processes.free_bytes(tmp_path / "meminfo", tmp_path) == 10_000
 
 
 def test_sizes_are_those_of_the_text_whatever_the_name(tmp_path):

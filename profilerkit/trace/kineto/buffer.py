@@ -14,11 +14,11 @@ class TextBuffer:
         end: where it ends.
     """
 
-    def __init__(self, blocks: Iterator[bytes]) -> None:
+    def __init__(self, blocks: Iterator[bytes], offset: int = 0) -> None:
         self.data = bytearray(2)
         self.start = self.end = 1
         self._blocks = blocks
-        self._passed_bytes = -1
+        self._passed_bytes = offset - 1
 
     def __len__(self) -> int:
         return self.end - self.start

@@ -67,7 +67,7 @@ _MEMORY: Dtypes = {
     **dict.fromkeys(("ts_ns", "bytes", "allocated", "reserved", "address"), np.int64),
     **dict.fromkeys(("device_type", "device", "thread"), np.int32),
 }
-_STREAM_WAIT = "Stream Wait Event"
+_STREAM_WAIT, _SYNC = "Stream Wait Event", "cuda_sync"
 # Events are only named when they were rejected; a report shows no more of them.
 _REJECTED_NAMED = 5
 
@@ -99,6 +99,11 @@ class ColumnBuilder:
         has_skipped_flows: whether there were flow links, which were not wanted.
         skipped_frames: Python frames that were not wanted.
         unpaired: begin and end events that were left out.
+        least: how chunks are decoded as a rule.
+        spans, flows, memory: the columns of complete events, flow links and memory instants.
+        collectives: what is said of the collectives among the complete events.
+        waits: streams, and those they were made to wait for.
+        names: of threads and processes.
     """
 
     def __init__(self, wanted: Wanted) -> None:
@@ -111,24 +116,31 @@ class ColumnBuilder:
         self.has_skipped_flows = False
         self.skipped_frames = 0
         self.unpaired = 0
-        self._least = Detail.SHAPED if Wanted.SHAPES in wanted else Detail.LEAN
-        self.detail = self._least
+        self.least = Detail.SHAPED if Wanted.SHAPES in wanted else Detail.LEAN
+        self.detail = self.least
         self._raw_ids = RawTextIds(self.strings)
         self._arguments = ArgumentsWanted()
         self._pausing = PausingFrames()
         shapes: Dtypes = dict.fromkeys(_SHAPES, np.int32) if Wanted.SHAPES in wanted else {}
-        self._spans = Table(_SPANS | shapes)
-        self._flows = Table(_FLOWS)
-        self._memory = Table(_MEMORY)
-        self._collectives: list[CollectiveArgs] = []
-        self._waits: set[tuple[int, int]] = set()
+        self.spans = Table(_SPANS | shapes)
+        self.flows = Table(_FLOWS)
+        self.memory = Table(_MEMORY)
+        self.collectives: list[CollectiveArgs] = []
+        self.waits: set[tuple[int, int]] = set()
         self._plain_collectives = 0
-        self._names = ThreadNames()
+        self.names = ThreadNames()
 
     @property
     def n_spans(self) -> int:
         """How many complete events were added."""
-        return self._spans.rows
+        return self.spans.rows
+
+    def decode(self, array: memoryview | bytes, separator: bytes) -> int:
+        """Add the events of a JSON list, and return how many elements it has; raises ``UNDECODABLE``, adding none."""
+        decoded = records.decoder(self.detail, self.wanted).decode(array)
+        while not self.add(decoded, array, separator):
+            decoded = records.decoder(self.detail, self.wanted).decode(array)
+        return len(decoded)
 
     def add(self, events: records.Events, text: memoryview | bytes = b"", separator: bytes = b"") -> bool:
         """Add the events of one chunk, or return False and add nothing when they need the decoder of ``detail``.
@@ -158,7 +170,7 @@ class ColumnBuilder:
             else:
                 stamps = clocks.stamps_to_ns(times)
             if stamps is None:
-                self.detail = self._least = Detail.EXACT
+                self.detail = self.least = Detail.EXACT
                 return False
             groups.append((family, group, stamps))
         for family, group, stamps in groups:
@@ -169,7 +181,7 @@ class ColumnBuilder:
             elif not self._add_spans(type(group[0]), group, stamps, _Chunk(events, text, separator)):
                 return False
         if Metadata in found:
-            self._names.add(events)
+            self.names.add(events)
         self.has_skipped_flows = self.has_skipped_flows or bool(found & _SKIPPED_FLOWS)
         if found & _UNPAIRED:
             self.unpaired += sum(type(event) in _UNPAIRED for event in events)
@@ -190,7 +202,7 @@ class ColumnBuilder:
             wide = chunk.wide_args(names) if any(names) else []
             if wide is None or "Runtime" in self.kinds or self._tells_waits(spans):
                 self.detail = Detail.WIDE
-                self._least = Detail.WIDE if "Runtime" in self.kinds else self._least
+                self.least = Detail.WIDE if "Runtime" in self.kinds else self.least
                 return False
         else:
             wide = [found for found in args if found.collective]
@@ -215,7 +227,7 @@ class ColumnBuilder:
         possible = self._possible(stamps[1], dur_us)
         if wide:
             self._add_collectives(names, wide, possible)
-        self._spans.append(values, keep=possible)
+        self.spans.append(values, keep=possible)
         if possible is not None:
             rows = np.flatnonzero([isinstance(event, Span) for event in chunk.events])
             rows = rows if kept is None else rows[kept]
@@ -242,8 +254,8 @@ class ColumnBuilder:
             values["external_id"] = np.where(external >= 0, external, values["external_id"])
         awaited = whole_numbers([found.awaited_stream for found in args])
         waits = np.flatnonzero(awaited >= 0)
-        self._waits.update(zip(values["stream"][waits].tolist(), awaited[waits].tolist(), strict=True))
-        self.detail = self._least
+        self.waits.update(zip(values["stream"][waits].tolist(), awaited[waits].tolist(), strict=True))
+        self.detail = self.least
 
     def _add_shapes(self, values: Values, spans: list[Span], args: list[ShapedArgs]) -> None:
         """Take what was passed to operators; most events are none, so that they are told apart first."""
@@ -263,14 +275,14 @@ class ColumnBuilder:
         for index, found in zip([index for index, name in enumerate(names) if name], args, strict=True):
             if possible is not None and not possible[index]:
                 continue
-            if len(self._collectives) < COLLECTIVES:
-                self._collectives.append(collective(self.n_spans + int(rows[index]), found))
+            if len(self.collectives) < COLLECTIVES:
+                self.collectives.append(collective(self.n_spans + int(rows[index]), found))
             else:
                 self._plain_collectives += 1
 
     def _tells_waits(self, spans: list[Span]) -> bool:
         """Return whether some of the events tell which stream was made to wait for which."""
-        return "cuda_sync" in self.kinds and any(span.name == _STREAM_WAIT for span in spans)
+        return _SYNC in self.kinds and any(span.name == _STREAM_WAIT and span.cat == _SYNC for span in spans)
 
     def _possible(self, ts_us: F64, dur_us: F64) -> Bools | None:
         """Return ``(n,)`` which events have a time that can be true, None for all; the others are counted by reason."""
@@ -305,7 +317,7 @@ class ColumnBuilder:
             "ts_ns": stamps[0],
             "thread": small_numbers(list(map(self.threads.__getitem__, pairs))),
         }
-        self._flows.append(values, keep=clocks.is_time(stamps[1]))
+        self.flows.append(values, keep=clocks.is_time(stamps[1]))
 
     def _add_memory(self, instants: list[Instant], stamps: Stamps) -> None:
         sized = [event.name == "[memory]" and event.args.bytes is not None for event in instants]
@@ -318,13 +330,13 @@ class ColumnBuilder:
         values["thread"] = small_numbers(list(map(self.threads.__getitem__, pairs)))
         values |= {name: as_int32(values[name]) for name in ("device_type", "device")}
         values["ts_ns"] = stamps[0]
-        self._memory.append(values, keep=clocks.is_time(stamps[1]) & np.array(sized))
+        self.memory.append(values, keep=clocks.is_time(stamps[1]) & np.array(sized))
 
     def has_loose_work(self) -> bool:
         """Return whether some device work has no correlation, so that only flow links join it to its launch."""
         kinds = [index for index, text in enumerate(self.kinds) if CATEGORIES.get(text) in _DEVICE or not text]
-        work = np.isin(self._spans.view("kind"), np.array(kinds, np.int32))
-        return bool((self._spans.view("correlation")[work] < 0).any())
+        work = np.isin(self.spans.view("kind"), np.array(kinds, np.int32))
+        return bool((self.spans.view("correlation")[work] < 0).any())
 
     def notes(self) -> list[str]:
         """Return what was left out and why, one sentence each."""
@@ -340,7 +352,7 @@ class ColumnBuilder:
 
     def finish(self, meta: TraceMeta, damage: Damage) -> TraceColumns:
         """Return the columns of everything added; the builder is spent."""
-        spans, flows, memory = self._spans, self._flows, self._memory
+        spans, flows, memory = self.spans, self.flows, self.memory
         shapes: Values = {
             column: spans.take(column) if Wanted.SHAPES in self.wanted else np.full(spans.rows, -1, np.int32)
             for column in _SHAPES
@@ -357,13 +369,13 @@ class ColumnBuilder:
             thread=thread,
             strings=strings,
             threads=threads,
-            thread_names=self._names.of(self.threads),
-            collectives=tuple(self._collectives),
+            thread_names=self.names.of(self.threads),
+            collectives=tuple(self.collectives),
             flows=Flows(**{column: flows.take(column) for column in _FLOWS}),
             memory=MemoryInstants(**{column: memory.take(column) for column in _MEMORY}),
             read=self.wanted,
             frames_left_out=self.skipped_frames,
-            stream_waits=frozenset(self._waits),
+            stream_waits=frozenset(self.waits),
             **{column: spans.take(column) for column in _SPANS if column not in ("name", "kind", "thread")},
             **shapes,
         )

@@ -129,6 +129,16 @@ class EventText:
             buffer.start = buffer.end
         return b""
 
+    @property
+    def is_regular(self) -> bool:
+        """Whether all was cut at separators so far, so that where an event begins says how its text is cut."""
+        return not (self._is_inside_overlong or self._has_no_separators) and self._relearn_bytes == _RELEARN_BYTES
+
+    def move_to(self, offset: int, blocks: Iterator[bytes]) -> None:
+        """Go on with the event that begins at ``offset`` in the plain text, and at the beginning of ``blocks``."""
+        self.buffer = TextBuffer(blocks, offset)
+        self._fresh = 0
+
     def _read_on(self) -> bool:
         before = len(self.buffer)
         is_more = self.buffer.fill()

@@ -42,6 +42,10 @@ class Table:
         """Return a whole column, not to be kept."""
         return self._columns[name][: self.rows]
 
+    def views(self) -> dict[str, npt.NDArray[Any]]:
+        """Return all columns by name, not to be kept."""
+        return {name: self.view(name) for name in self._columns}
+
     def take(self, name: str) -> npt.NDArray[Any]:
         """Return a whole column and forget it."""
         column = self._columns.pop(name)

@@ -7,6 +7,7 @@ from typing import Protocol, cast
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.trace.blocks import SNIFFED_BYTES, BlockSource
 from profilerkit.trace.columns import ANALYZED, TraceColumns, Wanted
+from profilerkit.trace.kineto.parts import Ahead
 from profilerkit.trace.readers import kineto
 
 ENTRY_POINTS = "profilerkit.readers"
@@ -48,7 +49,9 @@ _KNOWN_STARTS = {
 READERS: tuple[Reader, ...] = (cast(Reader, kineto),)
 
 
-def read_trace(path: str | Path, *, wanted: Wanted = ANALYZED, strict: bool = False) -> TraceColumns:
+def read_trace(
+    path: str | Path, *, wanted: Wanted = ANALYZED, strict: bool = False, ahead: Ahead | None = None
+) -> TraceColumns:
     """Return the columns of a trace file of any known format, chosen by its content and never by its name.
 
     Args:
@@ -56,6 +59,7 @@ def read_trace(path: str | Path, *, wanted: Wanted = ANALYZED, strict: bool = Fa
         wanted: what is read beside the complete events of host and device.
         strict: whether the first damage is an error that names its place; otherwise what is whole or can be repaired
             is read, and ``TraceColumns.damage`` counts the rest.
+        ahead: a later part of the file that another process reads with the same ``wanted``; the columns are the same.
 
     Raises:
         UsageError: there is no such file.
@@ -77,6 +81,8 @@ def read_trace(path: str | Path, *, wanted: Wanted = ANALYZED, strict: bool = Fa
     try:
         head = source.beginning()
         reader = _reader_of(head)
+        if ahead is not None and reader is READERS[0]:
+            return kineto.read(path, wanted=wanted, strict=strict, ahead=ahead)
         if reader is not None:
             return reader.read(path, wanted=wanted, strict=strict)
     except OSError as error:

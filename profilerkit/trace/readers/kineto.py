@@ -5,12 +5,12 @@ from pathlib import Path
 from profilerkit.errors import UnreadableInputError
 from profilerkit.trace.blocks import BlockSource
 from profilerkit.trace.columns import ANALYZED, Damage, TraceColumns, Wanted
-from profilerkit.trace.kineto import records
 from profilerkit.trace.kineto.buffer import BLANK
 from profilerkit.trace.kineto.builder import ColumnBuilder
 from profilerkit.trace.kineto.cutting import BYTE_ORDER_MARK, EventText, first_event
 from profilerkit.trace.kineto.ledger import Ledger
 from profilerkit.trace.kineto.metadata import Document, trace_meta
+from profilerkit.trace.kineto.parts import Ahead, Part, join
 from profilerkit.trace.kineto.repair import UNDECODABLE
 from profilerkit.trace.kineto.salvage import Salvage, element_at
 
@@ -34,7 +34,7 @@ def sniff(head: bytes) -> bool:
     return (text.startswith(b"{") and any(key in text for key in _OWN_KEYS)) or first_event(text) is not None
 
 
-def read(path: Path, *, wanted: Wanted = ANALYZED, strict: bool = False) -> TraceColumns:
+def read(path: Path, *, wanted: Wanted = ANALYZED, strict: bool = False, ahead: Ahead | None = None) -> TraceColumns:
     """Return the columns of a trace; what could not be read is counted in ``damage``.
 
     Args:
@@ -42,13 +42,14 @@ def read(path: Path, *, wanted: Wanted = ANALYZED, strict: bool = False) -> Trac
         wanted: what is read beside the complete events of host and device. Flow links are read in a second pass where
             device work has nothing else to be joined by, Python frames where there are no other events.
         strict: whether the first damage is an error.
+        ahead: a later part of the file, if another process reads it with the same ``wanted``. The columns are the same.
 
     Raises:
         UnreadableInputError: the file holds no events at all, or is damaged and ``strict`` is set.
         OSError: the file cannot be opened or read.
     """
     first = _Pass(path, wanted, strict=strict)
-    first.run()
+    first.run(ahead)
     missing = first.missing()
     if not missing:
         return first.columns()
@@ -70,14 +71,22 @@ class _Pass:
         self._salvage = Salvage(self._text, self._builder, self._ledger)
         self._notes: list[str] = []
 
-    def run(self) -> None:
-        """Read the file into the builder."""
+    def run(self, ahead: Ahead | None = None) -> None:
+        """Read the file into the builder, but for what was read ahead."""
         cause = self._text.find_events()
         if cause:
             raise UnreadableInputError(f"{self._path} holds no trace events", cause=cause, hint=_NOT_A_TRACE_HINT)
         self._salvage.note_empty_list()
         while self._salvage.document is None and self._read_chunk():
-            pass
+            if ahead is not None and ahead.middle == self._text.buffer.offset + len(self._text.buffer):
+                self._skip(ahead.part())
+                ahead = None
+
+    def _skip(self, part: Part | None) -> None:
+        """Go on behind a part that was read ahead, where it can stand for what is next."""
+        if part is not None and join(part, self._builder, self._text):
+            self._ledger.passed(part.events)
+            self._text.move_to(part.end, self._source.blocks(part.end))
 
     def _read_chunk(self) -> bool:
         """Read the next events; False when there are no more, or reading on makes no sense."""
@@ -89,9 +98,7 @@ class _Pass:
                 self._notes.append("the text ends in zero bytes")
             return False
         try:
-            decoded = records.decoder(self._builder.detail, self._builder.wanted).decode(array)
-            while not self._builder.add(decoded, array, self._text.separator):
-                decoded = records.decoder(self._builder.detail, self._builder.wanted).decode(array)
+            count = self._builder.decode(array, self._text.separator)
         except UNDECODABLE:
             self._salvage.read(bytes(array[1:-1]), self._text.chunk_offset, last=False)
             if self._ledger.is_hopeless:
@@ -100,7 +107,7 @@ class _Pass:
         for index in self._builder.rejected:
             start, element = element_at(bytes(array[1:-1]), index)
             self._ledger.reject(element, self._text.chunk_offset + start, self._ledger.events + index)
-        self._ledger.passed(len(decoded))
+        self._ledger.passed(count)
         return True
 
     def missing(self) -> Wanted:

@@ -1,0 +1,75 @@
+"""Processes of our own beside this one: how they are started and ended, and for how many there is room."""
+
+import os
+import pickle
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from profilerkit.programs import own_environment, own_program
+
+#: Peak memory over the size of the text, where traces are read one by one, and what a process takes without one.
+MEMORY_RATIO = 0.4
+PROCESS_BYTES = 100_000_000
+#: Share of the memory that is free now which all processes together may take.
+MEMORY_SHARE = 0.5
+
+
+@contextmanager
+def own_process(module: str, given: object) -> Iterator[tuple["subprocess.Popen[bytes]", IO[bytes]]]:
+    """A process that runs one of our modules, and the file into which it writes; it ends with the context.
+
+    Args:
+        module: reads ``given`` pickled from its standard input.
+        given: what it is told.
+
+    Raises:
+        OSError: no process can be started, or there is no room for its results.
+    """
+    with tempfile.TemporaryFile() as told, tempfile.TemporaryFile() as found:
+        pickle.dump(given, told)
+        told.seek(0)
+        process = subprocess.Popen(  # noqa: S603  our own module, no shell
+            own_program(module),
+            stdin=told,
+            stdout=found,
+            stderr=subprocess.DEVNULL,
+            env=own_environment(),
+        )
+        try:
+            yield process, found
+        finally:
+            process.kill()
+            process.wait()
+
+
+def has_room(text_bytes: int, helpers: int) -> bool:
+    """Whether traces of so many bytes can be read at once, here and in so many processes beside this one."""
+    return MEMORY_RATIO * text_bytes + PROCESS_BYTES * helpers <= MEMORY_SHARE * free_bytes()
+
+
+def free_cores() -> int:
+    """Cores that this process may use and that were free in the last minute: where all are busy, helpers only cost."""
+    from profilerkit.capture.environment import usable_cores
+
+    busy = min(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)) if hasattr(os, "getloadavg") else 0.0
+    return round(usable_cores() * (1 - busy))
+
+
+def free_bytes(proc: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> float:
+    """Memory that is free now, and that the cgroup allows; endless where the system does not say."""
+    free = float("inf")
+    try:
+        words = dict(line.split(":", 1) for line in proc.read_text().splitlines())
+        free = int(words["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        pass
+    try:
+        limit, used = ((cgroup / name).read_text() for name in ("memory.max", "memory.current"))
+        free = min(free, int(limit) - int(used))
+    except (OSError, ValueError):  # no second version of cgroups, or "max"
+        pass
+    return free
