@@ -268,6 +268,8 @@ def _headline(facts: Facts, top: _Best) -> str:
             return f"{loser} moves memory for {time('compute.membw')} of {step}"
         case "compute-bound", "imbalance":
             return f"{loser} computes {_longer(facts, priced)} longer than the others in {step}"
+        case "compute-bound", "slower":
+            return f"{loser} takes {_longer(facts, priced)} longer for the same work in {step}"
         case "compute-bound", _:
             fp32 = facts.math.fp32_share if facts.math else 0.0
             return f"{loser} computes in FP32 for {format_ns(fp32 * (facts.mean_step_ns or 0.0))} of {step}"

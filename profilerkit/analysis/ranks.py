@@ -11,6 +11,7 @@ from profilerkit.analysis.communication.late import CAUSED_SHARE, Lateness, jitt
 from profilerkit.analysis.communication.log import CollectiveLog
 from profilerkit.analysis.communication.matching import Matching, match_ranks
 from profilerkit.analysis.communication.relabel import latency_floor_ns, relabelled
+from profilerkit.analysis.communication.same_work import more_work, same_work
 from profilerkit.analysis.communication.sequences import RankLog
 from profilerkit.analysis.communication.table import Split, collective_table
 from profilerkit.analysis.communication.waiting import Arrivals, Ledger, arrivals_of, ledger_of, splits_of
@@ -30,6 +31,8 @@ OVERWHELMING = 2 / 3
 #: ends delays the starts as well. Of 78 gloo recordings with an injected delay it was 32 and more; load alone made a
 #: rank of two others late by 3 and by 7 times as much.
 BEYOND_RESIDUAL = 10.0
+#: Share of the waiting that the time of a rank's additional FLOPs, at its own speed, must make up.
+ACCOUNTED = 0.5
 #: More steps than this nobody is asked to record.
 MOST_NEEDED = 100
 
@@ -98,6 +101,8 @@ def compare(ranks: Sequence[RankFacts], world_size: int | None) -> Job:
         late = suspects
     blurred = bool(late) and _is_blurred(divided[late[0]], late[0], matching, waiting)
     late = () if blurred else late
+    if not late and waiting >= LATE_SHARE and _has_more_to_do(divided, suspects, waiting):
+        late, blurred = suspects, False
     return Job(
         ranks=divided,
         communication=revise(
@@ -188,6 +193,19 @@ def _median_waiting(
     return float(np.median(others)) if others else 0.0
 
 
+def _has_more_to_do(ranks: Sequence[RankFacts], suspects: Sequence[int], waiting: float) -> bool:
+    """Whether what one rank computes more than the others accounts for ``waiting``: work is no accident.
+
+    It is called late for that however few the steps are, and however busy its host is.
+    """
+    rank = ranks[suspects[0]]
+    others = [entry.trace for entry in ranks if entry.trace is not None and entry is not rank]
+    if len(suspects) != 1 or rank.trace is None:
+        return False
+    computes = sum(part.share for part in rank.parts if part.part.startswith("compute."))
+    return more_work(rank.trace, others) * computes >= ACCOUNTED * waiting
+
+
 def _is_blurred(rank: RankFacts, position: int, matching: Matching, waiting: float) -> bool:
     """Whether the ends of one collective lie so far apart on a host that being last by ``waiting`` proves nothing."""
     if rank.trace is None or rank.trace.collectives is None or not rank.trace.collectives.on_host:
@@ -221,7 +239,7 @@ def _communication(
         transfer_ns=time_ns - ledger.total_ns if whole else None,
         late=tuple(
             _late_rank(
-                ranks[rank],
+                ranks,
                 rank,
                 ledger,
                 cause_of(
@@ -259,7 +277,12 @@ def _matched_time(arrivals: Sequence[Arrivals], logs: Sequence[CollectiveLog | N
     return total
 
 
-def _late_rank(rank: RankFacts, position: int, ledger: Ledger, cause: Cause, steps: int, *, few: bool) -> LateRank:
+def _late_rank(
+    ranks: Sequence[RankFacts], position: int, ledger: Ledger, cause: Cause, steps: int, *, few: bool
+) -> LateRank:
+    rank = ranks[position]
+    others = [entry.trace for entry in ranks if entry.trace is not None and entry is not rank]
+    computes = rank.trace is not None and cause.part is not None and cause.part.startswith("compute.")
     return LateRank(
         rank=rank.rank,
         origin=rank.origin,
@@ -270,6 +293,7 @@ def _late_rank(rank: RankFacts, position: int, ledger: Ledger, cause: Cause, ste
         cause_ns=round(cause.explained_ns / steps) if cause.part else None,
         waited_ns=round(cause.waited_ns / steps),
         coverage=cause.coverage,
+        same_work=same_work(rank.trace, others) if rank.trace is not None and computes else None,
         few_steps=few,
     )
 

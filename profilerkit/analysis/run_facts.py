@@ -124,7 +124,8 @@ def _timed(job: Job) -> int | None:
     """The rank the others wait for by the timers, where its collectives could not be matched or nobody was traced."""
     if job.communication is None:
         return None if any(rank.trace for rank in job.ranks) else late_by_timers(job.ranks)
-    return None if job.communication.matched else late_by_timers(job.ranks)
+    told = job.communication.matched and not job.communication.blurred
+    return None if told else late_by_timers(job.ranks)
 
 
 def _slowest(ranks: Sequence[RankFacts]) -> int:

@@ -21,6 +21,8 @@ class LateRank(msgspec.Struct, frozen=True, kw_only=True):
         cause_ns: how much longer, ns per judged step, in the spans the others waited for it; ``None`` without a cause.
         waited_ns: exposed waiting of the median other rank in those spans, ns per judged step.
         coverage: explained / waited, 0 to 1; ``None`` where nothing was exposed.
+        same_work: where computing is the cause, whether it runs the same kernels on as much as another rank, only
+            slower; ``None`` where that is not known.
         few_steps: whether the steps are too few to exclude chance, and it is named because the others wait for it most
             of the time.
     """
@@ -34,6 +36,7 @@ class LateRank(msgspec.Struct, frozen=True, kw_only=True):
     cause_ns: int | None
     waited_ns: int
     coverage: float | None
+    same_work: bool | None = None
     few_steps: bool = False
 
 

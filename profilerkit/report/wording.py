@@ -38,6 +38,7 @@ DETAIL_WORDS = {
     "capacity": "capacity",
     "latency": "latency",
     "imbalance": "uneven work",
+    "slower": "a slower rank",
     "no-overlap": "no overlap",
     "launch": "kernel launches",
     "python": "Python code",

@@ -464,3 +464,35 @@ def test_what_collectives_could_hide_behind_does_not_depend_on_how_slow_the_trac
         expected.append(found.saving.expected)
     assert expected[1] == pytest.approx(expected[0])
     assert expected[0] == pytest.approx(0.2)
+
+
+def hosts(rows, took, *, apart=0, steps=24):
+    """Two CPU-only ranks that multiply ``rows[rank]`` rows in ``took[rank]`` µs; ends differ by up to ``apart`` µs."""
+    draw = Random(3)
+    clock = {"backend": "gloo", "baseTimeNanoseconds": 1_800_000_000 * S}
+    traces = [Trace(rank=rank, world_size=2, **clock) for rank in range(2)]
+    for rank, trace in enumerate(traces):
+        for number in range(steps):
+            start = 1_000 + 1_300 * number
+            trace.step(number, start, start + 1_300)
+            trace.op(start, start + took[rank], name="aten::mm", dims=[[rows[rank], 64], [64, 64]])
+            trace.gloo(start + took[rank], start + 1_200 + round(draw.uniform(-2, 2) * apart) * rank)
+    return run_facts([rank_of(trace, f"rank{rank}.json") for rank, trace in enumerate(traces)])
+
+
+def test_a_rank_that_takes_longer_for_the_same_work_is_slower_and_has_no_uneven_work():
+    (late,) = hosts((100, 100), (400, 1_000)).communication.late
+    assert (late.rank, late.cause, late.same_work) == (1, "compute.math", True)
+    (late,) = hosts((100, 250), (400, 1_000)).communication.late
+    assert (late.rank, late.cause, late.same_work) == (1, "compute.math", False)
+
+
+@pytest.mark.parametrize(("rows", "steps", "apart"), [((100, 250), 24, 80), ((100, 250), 4, 0)])
+def test_more_work_makes_a_rank_late_on_a_busy_host_and_in_few_steps_too(rows, steps, apart):
+    assert hosts((100, 100), (400, 1_000), steps=steps, apart=apart).communication.late == ()
+    (late,) = hosts(rows, (400, 1_000), steps=steps, apart=apart).communication.late
+    assert (late.rank, late.same_work) == (1, False)
+
+
+def test_a_little_more_work_does_not_account_for_much_waiting():
+    assert hosts((100, 110), (400, 1_000), steps=4).communication.late == ()

@@ -15,12 +15,14 @@ FEWEST_COMMON = 3
 SAME_LABELS = 0.9
 #: Ends of one collective differ by 5 to 50 µs on a device when aligned, by 7 ms and more when not (real four-rank
 #: sets). A group that has no name may be several, of which chance brings the ends within 100 µs: twice the measured is
-#: taken. Over gloo on a busy host they differ by up to 2 ms, a seventh of the transfer: so much is taken only where
-#: the clocks agree as well by themselves.
+#: taken.
 MOST_RESIDUAL_NS = 1_000_000
 MOST_UNNAMED_NS = 100_000
 #: From so many collectives on a few may be off: somebody may leave one late.
 MANY_COMMON = 8
+#: Over gloo on a busy host ends differ by up to 10 ms in steps of 50 ms. Where the clocks count from the same instant
+#: and agree, names and sizes in order say which collectives belong together, as long as ends and clocks are not apart
+#: by this share of the time between two of the same name and size: half of it would be as near to another.
 MOST_RESIDUAL_RATIO = 0.25
 #: Equal steps make a shift by a whole step fit nearly as well: within this factor, and this time, of the best residual
 #: the shift with the clocks closest together counts. The time is what rounding to microseconds does.
@@ -153,11 +155,18 @@ def _fit(
     apart = other.end[b] - first.end[a]
     offset = round(float(np.median(apart - apart[0]))) + int(apart[0]) if offset_ns is None else offset_ns
     residual = round(float(np.median(np.abs(apart - offset))))
-    shorter = float(np.median(np.minimum(first.duration[a], other.duration[b])))
-    blurred = comparable and max(residual, abs(offset)) <= MOST_RESIDUAL_RATIO * shorter
+    on_host = comparable and first.on_host and other.on_host
+    blurred = on_host and max(residual, abs(offset)) <= MOST_RESIDUAL_RATIO * _spacing(first.end[a], first.label[a])
     unnamed = first.unnamed or other.unnamed
     agree = _agree(apart - offset, residual) if unnamed else residual <= MOST_RESIDUAL_NS
     return Fit(shift, offset, residual, int(same.sum()), agree or blurred)
+
+
+def _spacing(end: I64, label: I64) -> float:
+    """Median time from one collective to the next of the same name and size; 0 where none comes again."""
+    order = np.argsort(label, kind="stable")
+    between = np.diff(end[order])[np.diff(label[order]) == 0]
+    return float(np.median(between)) if len(between) else 0.0
 
 
 def _agree(apart: I64, residual_ns: int) -> bool:

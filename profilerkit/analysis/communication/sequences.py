@@ -101,7 +101,11 @@ def _sequence(log: CollectiveLog, rows: I64, label: I64, delta: int) -> Sequence
 
 
 def _unnumbered(own: Sequence) -> Sequence:
-    """The same collectives by time alone: by their ends, which the ranks share, as transfers both ways run at once."""
-    order = np.argsort(own.end, kind="stable")
+    """The same collectives by time alone.
+
+    Collectives begin in one order on all ranks, and may end in any where several run at once; of transfers whose ranks
+    are not told, which run both ways at once, the ranks share only the ends.
+    """
+    order = np.argsort(own.end if own.between else own.end - own.duration, kind="stable")
     ordered = {name: getattr(own, name)[order] for name in ("rows", "end", "duration", "label", "together")}
     return replace(own, number=None, **ordered)

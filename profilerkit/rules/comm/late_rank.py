@@ -70,6 +70,16 @@ _REMEDIES = (
 )
 
 
+#: Computing is the cause, and the work is the same.
+_SLOWER = _Remedy(
+    "compute.",
+    "compute-bound",
+    "slower",
+    "Compare this rank's clocks, power limit, temperature and cores with the others', and what else runs there: its "
+    "work is the same.",
+)
+
+
 @dataclass(frozen=True)
 class LateRank(Rule):
     """Late rank (R36).
@@ -110,7 +120,7 @@ class LateRank(Rule):
         if not worth_saying(facts, expected):
             return Passed(f"the others wait {format_ratio(waited)} of the step, within the noise of its length")
         late = found.late[0]
-        known = _remedy(late.cause)
+        known = _remedy(late)
         return Fired(
             (
                 finding_for(
@@ -151,13 +161,15 @@ def _unable(facts: Facts) -> Result | None:
     return None
 
 
-def _remedy(cause: str | None) -> _Remedy | None:
-    return next((row for row in _REMEDIES if cause is not None and cause.startswith(row.part)), None)
+def _remedy(late: Late) -> _Remedy | None:
+    if late.same_work:
+        return _SLOWER
+    return next((row for row in _REMEDIES if late.cause is not None and late.cause.startswith(row.part)), None)
 
 
 def _fix(found: Communication) -> Fix | None:
     """What helps against the known causes; which rank each is for, where several are late."""
-    fixes = [(late, known.fix) for late in found.late if (known := _remedy(late.cause)) is not None]
+    fixes = [(late, known.fix) for late in found.late if (known := _remedy(late)) is not None]
     if not fixes:
         return None
     if len(found.late) == 1 or len({fix for _, fix in fixes}) == 1 == len(found.late) - len(fixes) + 1:
@@ -182,7 +194,9 @@ def _why(late: Late) -> str:
         return f"{text} What makes it late is unattributed: nothing it does longer explains enough of the waiting."
     part = PARTS[late.cause][1] if late.cause in PARTS else late.cause
     left = f"; {format_ratio(1.0 - late.coverage)} is unattributed" if late.coverage and late.coverage < 0.995 else ""
-    return f"{text} Before, it spends {format_ns(late.cause_ns)} a step more than the others on: {part.lower()}{left}."
+    more = f"{format_ns(late.cause_ns)} a step more than the others"
+    same = ", at the same work" if late.same_work else ""
+    return f"{text} Before, it spends {more} on: {part.lower()}{same}{left}."
 
 
 def _evidence(facts: Facts, found: Communication) -> tuple[Evidence, ...]:

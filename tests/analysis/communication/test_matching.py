@@ -394,3 +394,28 @@ def test_transfers_whose_other_side_is_not_told_are_not_matched():
         for event in trace.events:
             event.get("args", {}).pop("Src Rank", None)
     assert matched(traces).matched == 0
+
+
+def test_collectives_of_a_host_that_overlap_are_matched_in_the_order_in_which_they_begin():
+    """Two buckets of DDP, of which the second one to begin ends first in half of the steps on one rank."""
+    traces = [Trace(rank=rank, world_size=2, backend="gloo", baseTimeNanoseconds=1 << 60) for rank in range(2)]
+    for rank, trace in enumerate(traces):
+        for step in range(10):
+            at = 1_000 + 50_000 * step
+            trace.step(step, at, at + 50_000)
+            overtaken = 9_000 if rank == 0 and step % 2 else 0
+            shapes = {"Input Dims": [[[1_059_850]]], "Input type": ["TensorList"]}
+            trace.event("gloo:all_reduce", "user_annotation", at + 10_000, at + 20_000 + overtaken, tid=7, **shapes)
+            shapes = {"Input Dims": [[[525_312]]], "Input type": ["TensorList"]}
+            trace.event("gloo:all_reduce", "user_annotation", at + 12_000, at + 24_000, tid=8, **shapes)
+    found = matched(traces)
+    assert (found.matched, found.of, found.shift) == (20, 20, (0, 0))
+
+
+@pytest.mark.parametrize(("apart", "expected"), [(4_000, 12), (30_000, 0)])
+def test_on_a_busy_host_ends_may_lie_apart_as_long_as_they_are_nearer_to_each_other_than_to_the_next_step(
+    apart, expected
+):
+    rng = np.random.default_rng(5)
+    traces = on_a_busy_host(lambda rank, step: int(rng.integers(0, 2 * apart)), steps=12)
+    assert matched(traces).matched == expected
