@@ -22,6 +22,7 @@ from profilerkit.capture.recorder import Recorder
 from profilerkit.capture.sampler import Sampler, Source
 from profilerkit.capture.settings import Settings
 from profilerkit.capture.steps import StepTracker
+from profilerkit.capture.workers import WorkerWatch
 from profilerkit.capture.wrapped import wrapped
 from profilerkit.errors import CaptureError
 from profilerkit.model.report import Report
@@ -100,7 +101,10 @@ class Session:
         )
         self._tracker = StepTracker(record, self._window if settings.deep else NoWindow())
         self._timer = FetchTimer(record, self._tracker, self._guard, self._window.span)
-        self._hooks = Hooks(record, self._tracker, self._timer, self._guard, lambda: self._window.recording)
+        self._workers = WorkerWatch(record, self._tracker, writer.path) if settings.light else None
+        self._hooks = Hooks(
+            record, self._tracker, self._timer, self._guard, lambda: self._window.recording, self._workers
+        )
         self._record = record
         sources: dict[str, Callable[[], Source]] = {}
         if settings.nvml:
@@ -265,6 +269,7 @@ class Session:
             "optimizer": on(light, hooked or tracker.missing("optimizer")),
             "backward": on(light, hooked or tracker.missing("backward")),
         }
+        features["workers"] = on(light, hooked or (self._workers.reason() if self._workers is not None else ""))
         for name in ("nvml", "host"):
             sampler = self._samplers.get(name)
             features[name] = on(sampler is not None, sampler.reason if sampler is not None else "")

@@ -1,0 +1,72 @@
+"""Has the workers of every DataLoader watched, and reads at each fetch how many of their batches are ready."""
+
+import functools
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+from profilerkit.capture.guard import Guard
+from profilerkit.capture.steps import StepTracker
+from profilerkit.capture.worker import WORKER_MODULE, remember, watched_loop
+from profilerkit.rundir.layout import FAILED_SUFFIX, WORKER_PREFIX, WORKER_SUFFIX, EventFlag, EventKind, queue_value
+from profilerkit.rundir.writer import Record
+
+_QUEUE, _OTHER_THREAD = int(EventKind.QUEUE), int(EventFlag.OTHER_THREAD)
+
+
+class WorkerWatch:
+    """The main process's side of what happens in workers. A failure in here ends the watch, not the recording."""
+
+    def __init__(self, record: Callable[[Record], None], tracker: StepTracker, directory: Path) -> None:
+        self._record = record
+        self._tracker = tracker
+        self._directory = directory
+        self._guard = Guard("profilerkit's watch on the loader's workers")
+        self._seen = False
+        self._patched = False
+
+    def module(self) -> Any:
+        """Torch's module with the workers' loop; ``None`` in a torch that has none."""
+        module = sys.modules.get(WORKER_MODULE)
+        return module if hasattr(module, "_worker_loop") else None
+
+    def watched(self, original: Callable[..., None]) -> Callable[..., None]:
+        """What a worker process runs instead of ``original``; it can be pickled for spawn and forkserver."""
+        remember(original)
+        self._patched = True
+        return functools.partial(watched_loop, str(self._directory.absolute()))
+
+    def look(self, iterator: Any) -> None:
+        """Record what is under way for ``iterator`` as a fetch begins; nothing without worker processes."""
+        if getattr(iterator, "_task_info", None) is not None and self._guard.failure is None:
+            self._guard.call(self._look, iterator)
+
+    def _look(self, iterator: Any) -> None:
+        self._seen = True
+        tasks, batch, outstanding = iterator._task_info, iterator._rcvd_idx, iterator._tasks_outstanding
+        # Tasks that are no longer outstanding and still listed were received before their turn.
+        ready = iterator._data_queue.qsize() + len(tasks) - outstanding
+        task = tasks.get(batch)
+        pid = iterator._workers[task[0]].pid if task is not None else 0
+        flags = 0 if threading.get_ident() == self._tracker.thread else _OTHER_THREAD
+        self._record((_QUEUE, flags, pid, perf_counter_ns(), 0, queue_value(batch, outstanding, ready)))
+
+    def reason(self) -> str:
+        """Why nothing, or not everything, is known of the workers; empty when all is well."""
+        found = self._guard.call(self._what_is_missing)
+        return self._guard.failure or found or ""
+
+    def _what_is_missing(self) -> str:
+        failed = min(self._directory.glob(f"{WORKER_PREFIX}*{FAILED_SUFFIX}"), default=None)
+        if failed is not None:
+            return f"{failed.stem}: {failed.read_text(encoding='utf-8', errors='replace')}"
+        if not self._patched:
+            return "this torch has no loop of worker processes to watch"
+        if any(self._directory.glob(f"{WORKER_PREFIX}*{WORKER_SUFFIX}")):
+            return ""
+        if self._seen:
+            return "the workers were started before the recording, or are not those of torch's DataLoader"
+        return "no loader with worker processes was seen"
