@@ -30,9 +30,14 @@ from profilerkit.rundir.layout import (
 WORKER_MODULE = "torch.utils.data._utils.worker"
 #: Leaves of a batch that are looked at for its size, so that a batch of many small objects costs no more.
 _MOST_LEAVES = 32
+#: Its own memory is read once in so many batches.
+_READ_EVERY = 16
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 #: A worker that outlives the recording finds that out so often.
 _CHECK_NS = 1_000_000_000
 _READ_BYTES = 256
+#: Fields of a record that are bytes; they stand after the times.
+_SIZES = 4
 
 #: CPU ns and run-queue ns of the calling thread (-1 where the kernel does not say), at a moment on the clock.
 _Moment = tuple[int, int, int]
@@ -94,6 +99,11 @@ class WorkerProbe:
         self._stat = ThreadClock()
         self._io = _open("/proc/self/io")
         self._read = _traffic(self._io)
+        self._statm = _open("/proc/self/statm")
+        # A forked worker shares what it starts with; it owns what comes on top, at least.
+        self._shared_bytes = _anonymous_bytes(self._statm) if _State.original is not None else 0
+        self._memory_bytes = -1
+        self._collations = 0
         self._batch = self._items = 0
         self._began: _Moment | None = None
         self._row: tuple[int, ...] | None = None
@@ -170,7 +180,10 @@ class WorkerProbe:
         read = _traffic(self._io)
         idle = _us(began[0] - self._put_ns) if self._put_ns else UNKNOWN_US
         row = (began[0], self._batch, self._items, idle, *_between(began, before), *_between(before, after))
-        self._row = (*row, *_grown(self._read, read), batch_bytes(batch))
+        if self._collations % _READ_EVERY == 0 and self._statm >= 0:
+            self._memory_bytes = max(0, _anonymous_bytes(self._statm) - self._shared_bytes)
+        self._collations += 1
+        self._row = (*row, *_grown(self._read, read), batch_bytes(batch), self._memory_bytes)
         self._read = read
 
     def _left(self) -> None:
@@ -189,8 +202,8 @@ class WorkerProbe:
             return
         row, put_ns = entry
         handover = _between((max(put_ns, last[0]), last[1], last[2]), now)
-        *times, read, stored, size = row
-        self._file.append(WORKER.pack(*times, *handover, read, stored, size), WORKER.size)
+        times, sizes = row[:-_SIZES], row[-_SIZES:]
+        self._file.append(WORKER.pack(*times, *handover, *sizes), WORKER.size)
         if now[0] - self._checked_ns > _CHECK_NS:
             self._checked_ns = now[0]
             if self._end.exists():
@@ -253,6 +266,14 @@ def _traffic(fd: int) -> tuple[int, int]:
         return -1, -1
     words = os.pread(fd, _READ_BYTES, 0).split()
     return int(words[1]), int(words[9])
+
+
+def _anonymous_bytes(fd: int) -> int:
+    """Resident memory that no file or shared segment stands behind."""
+    if fd < 0:
+        return 0
+    _, resident, shared, *_ = os.pread(fd, _READ_BYTES, 0).split()
+    return (int(resident) - int(shared)) * _PAGE_BYTES
 
 
 def _grown(before: tuple[int, int], after: tuple[int, int]) -> tuple[int, int]:

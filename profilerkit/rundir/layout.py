@@ -53,8 +53,8 @@ FAILED_SUFFIX = ".failed"
 WORKER_MAGIC = b"PKWORKER"
 #: One batch in the process that made it: start_ns of its fetch; number of the batch in its epoch; its samples; idle µs
 #: before it; then wall, CPU and run-queue µs of getting the samples, of collating them, and of handing the batch over;
-#: bytes read, those of them that came from storage, and bytes of the batch.
-WORKER = struct.Struct("<qiI10I3q")
+#: bytes read, those of them that came from storage, bytes of the batch, and memory the worker took since it started.
+WORKER = struct.Struct("<qiI10I4q")
 #: A duration that was not measured; byte counts that were not are -1.
 UNKNOWN_US = 0xFFFFFFFF
 
