@@ -201,10 +201,10 @@ def input_part(log: StepLog, record: RankRecord | None, workers: Workers | None 
     Without workers the waiting thread loads the data itself, so its CPU time tells computing from blocking; with
     workers their own records tell. Without either the cause is not known.
     """
-    if workers is not None:
-        return named_wait(workers)
     loader = record.meta.loader if record and record.meta else None
     ratio = _cpu_ratio(log)
+    if workers is not None:
+        return named_wait(workers, ratio)
     if ratio is None or (loader is not None and loader.num_workers not in (0, None)):
         return "input.wait"
     return "input.prep" if ratio >= COMPUTING_RATIO else "input.fetch" if ratio <= BLOCKED_RATIO else "input.wait"

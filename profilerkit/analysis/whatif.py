@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import WAITS
-from profilerkit.analysis.workers.capacity import memory_room, shortage
+from profilerkit.analysis.workers.capacity import lock_held, memory_room, shortage
 from profilerkit.model.finding import Method, Saving
 
 #: Relative error assumed for an analytic prediction until applied fixes calibrate it (a guess, said in the report).
@@ -74,7 +74,7 @@ def loader_fix(facts: Facts) -> LoaderFix | None:
     """
     step = facts.mean_step_ns
     current = workers_now(facts)
-    if facts.input is None or not step or current is None or (current and host_is_full(facts)):
+    if facts.input is None or not step or current is None or (current and _is_useless(facts)):
         return None
     consumer = max(step - min(facts.time_ns(*WAITS), step), 1.0)
     producer, cpu = _producer(facts, current, step)
@@ -122,6 +122,11 @@ def cheaper_batch(facts: Facts, removed_ns: float, removed_cpu_ns: float = 0.0) 
     if facts.usable_cores:
         limits.append((max(measured.cpu_ns - removed_cpu_ns, 0.0) * batches + consumer) / facts.usable_cores)
     return min(max(1.0 - max(limits) / step, 0.0), facts.share(*WAITS))
+
+
+def _is_useless(facts: Facts) -> bool:
+    """Whether more workers than there are would find no core, or wait for each other."""
+    return host_is_full(facts) or lock_held(facts) is not None
 
 
 def workers_now(facts: Facts) -> int | None:

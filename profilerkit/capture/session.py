@@ -177,6 +177,8 @@ class Session:
         for sampler in self._samplers.values():
             call(sampler.stop)
         call(self._recorder.stop)
+        if self._workers is not None:
+            call(self._workers.close)
         call(self._measure_self)
         call(self._write_last_meta)
         if self._settings.deep and not self._window.reason:
@@ -203,6 +205,8 @@ class Session:
     def _beat(self) -> None:
         """Four times per second on the writer thread."""
         self._hooks.install_torch()
+        if self._workers is not None:
+            self._workers.glance()
         self._recorder.flush()
         if self._tracker.count and not self._meta_is_known:
             self._meta_is_known = True

@@ -1,6 +1,7 @@
 """Has the workers of every DataLoader watched, and reads at each fetch how many of their batches are ready."""
 
 import functools
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -11,10 +12,23 @@ from typing import Any
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.steps import StepTracker
 from profilerkit.capture.worker import WORKER_MODULE, remember, watched_loop
-from profilerkit.rundir.layout import FAILED_SUFFIX, WORKER_PREFIX, WORKER_SUFFIX, EventFlag, EventKind, queue_value
+from profilerkit.rundir.layout import (
+    FAILED_SUFFIX,
+    WORKER_PREFIX,
+    WORKER_SUFFIX,
+    EventFlag,
+    EventKind,
+    WorkerState,
+    queue_value,
+)
 from profilerkit.rundir.writer import Record
 
-_QUEUE, _OTHER_THREAD = int(EventKind.QUEUE), int(EventFlag.OTHER_THREAD)
+_QUEUE, _LOOK, _OTHER_THREAD = int(EventKind.QUEUE), int(EventKind.LOOK), int(EventFlag.OTHER_THREAD)
+_RUNNING, _LOCK, _BLOCKED = int(WorkerState.RUNNING), int(WorkerState.LOCK), int(WorkerState.BLOCKED)
+#: Workers that are looked at in one beat, some 5 µs each.
+_GLANCES = 4
+#: Places in the kernel where a thread waits for a lock: mutexes and semaphores, and locks of files.
+_LOCKS = (b"futex", b"lock_inode", b"posix_lock", b"flock")
 
 
 class WorkerWatch:
@@ -25,6 +39,8 @@ class WorkerWatch:
         self._tracker = tracker
         self._directory = directory
         self._guard = Guard("profilerkit's watch on the loader's workers")
+        self._channels: dict[int, int] = {}  # worker to the open file that says where in the kernel it waits
+        self._turn = 0
         self._seen = False
         self._patched = False
 
@@ -51,8 +67,33 @@ class WorkerWatch:
         ready = iterator._data_queue.qsize() + len(tasks) - outstanding
         task = tasks.get(batch)
         pid = iterator._workers[task[0]].pid if task is not None else 0
+        if pid and pid not in self._channels:
+            self._channels[pid] = _open(f"/proc/{pid}/wchan")
         flags = 0 if threading.get_ident() == self._tracker.thread else _OTHER_THREAD
         self._record((_QUEUE, flags, pid, perf_counter_ns(), 0, queue_value(batch, outstanding, ready)))
+
+    def glance(self) -> None:
+        """Record what some of the workers are doing; four times per second, on the writer thread."""
+        if self._channels and self._guard.failure is None:
+            self._guard.call(self._glance)
+
+    def _glance(self) -> None:
+        pids = sorted(pid for pid, channel in tuple(self._channels.items()) if channel >= 0)
+        for pid in (pids + pids)[self._turn : self._turn + min(_GLANCES, len(pids))]:
+            state = _state(self._channels[pid])
+            if state is None:  # it has ended; its number stays, so that a last look at its queue opens nothing
+                os.close(self._channels[pid])
+                self._channels[pid] = -1
+            else:
+                self._record((_LOOK, 0, pid, perf_counter_ns(), 0, state))
+        self._turn = (self._turn + _GLANCES) % max(len(pids), 1)
+
+    def close(self) -> None:
+        """Close what was opened."""
+        for channel in self._channels.values():
+            if channel >= 0:
+                os.close(channel)
+        self._channels.clear()
 
     def reason(self) -> str:
         """Why nothing, or not everything, is known of the workers; empty when all is well."""
@@ -70,3 +111,22 @@ class WorkerWatch:
         if self._seen:
             return "the workers were started before the recording, or are not those of torch's DataLoader"
         return "no loader with worker processes was seen"
+
+
+def _open(path: str) -> int:
+    """A descriptor to pread from, -1 where there is no such file."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1
+
+
+def _state(channel: int) -> int | None:
+    """What the thread behind an open ``wchan`` is doing; ``None`` when it has ended."""
+    try:
+        place = os.pread(channel, 64, 0)
+    except OSError:
+        return None
+    if place in (b"", b"0"):
+        return _RUNNING
+    return _LOCK if any(name in place for name in _LOCKS) else _BLOCKED

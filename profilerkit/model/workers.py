@@ -12,7 +12,10 @@ WorkerPartName = Literal["fetch", "prep", "core", "collate", "handover"]
 
 
 class WorkerPart(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of time in making a batch, mean per batch. The parts sum to ``Workers.producer_ns``."""
+    """One kind of time in making a batch, mean per batch. The parts sum to ``Workers.producer_ns``.
+
+    ``core`` is left out where the kernel does not keep it.
+    """
 
     part: WorkerPartName
     time_ns: int
@@ -61,6 +64,7 @@ class Workers(msgspec.Struct, frozen=True, kw_only=True):
         queue_p90: the same, 90th percentile.
         waited_ratio: share of the steps' wait in which the awaited batch was: not begun, in each stage, or on its way
             to the training process; empty where the steps hardly wait.
+        locked_ratio: of the moments at which a blocked worker was looked at, those at which it waited for a lock.
         delivery_ns: from the end of collating to the training loop, median of the batches it waited for.
     """
 
@@ -86,6 +90,7 @@ class Workers(msgspec.Struct, frozen=True, kw_only=True):
     queue_p10: float | None = None
     queue_p90: float | None = None
     waited_ratio: dict[str, float] = {}
+    locked_ratio: float | None = None
     delivery_ns: int | None = None
 
     def share(self, *parts: WorkerPartName) -> float:

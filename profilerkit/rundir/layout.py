@@ -74,6 +74,15 @@ class EventKind(IntEnum):
     WINDOW = 6  # a deep window was open; value: step number at its start
     GC = 7  # one garbage collection; value: generation
     QUEUE = 8  # batches under way as a fetch begins; name id: pid of the worker that makes the next; value: queue_value
+    LOOK = 9  # what a loader's worker is doing at a moment; name id: its pid; value: a WorkerState
+
+
+class WorkerState(IntEnum):
+    """What a worker's thread does at a moment, by the place in the kernel where it waits."""
+
+    RUNNING = 0
+    LOCK = 1
+    BLOCKED = 2  # anywhere else: reading, polling, sleeping
 
 
 class EventFlag(IntEnum):

@@ -4,7 +4,8 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.intervals import I64
-from profilerkit.analysis.steps.log import StepLog
+from profilerkit.analysis.steps.find import in_step
+from profilerkit.analysis.steps.log import EVENT_DTYPE, StepLog
 from profilerkit.analysis.workers.batches import (
     Fetches,
     StageTimes,
@@ -12,14 +13,17 @@ from profilerkit.analysis.workers.batches import (
     judged_fetches,
     stage_times,
 )
+from profilerkit.model.finding import Source
 from profilerkit.model.workers import WorkerPart, WorkerPartName, Workers, WorkerStage
-from profilerkit.rundir.layout import UNKNOWN_US
+from profilerkit.rundir.layout import UNKNOWN_US, EventKind, WorkerState
 from profilerkit.rundir.reader import RankRecord
 
 #: A wait shorter than this takes a batch that is there; receiving it is all there is to divide.
 _REAL_WAIT_NS = 500_000
 #: Below so many batches the 99th percentile is no more than the largest value.
 _BATCHES_FOR_P99 = 100
+#: Fewer looks at blocked workers say nothing.
+_FEWEST_LOOKS = 5
 #: Share of the producer time from which one kind of it names the wait.
 NAMING_SHARE = 0.5
 #: What the wait is, by the kind that names it; a core that is not there names nothing of the loader's own.
@@ -72,16 +76,26 @@ def worker_facts(record: RankRecord, log: StepLog) -> Workers | None:
         queue_p10=float(np.quantile(fetches.ready, 0.1)),
         queue_p90=float(np.quantile(fetches.ready, 0.9)),
         waited_ratio=waited,
+        locked_ratio=_locked(record.events, log, np.unique(fetches.pid[joined])),
         delivery_ns=delivery,
     )
 
 
-def named_wait(workers: Workers | None) -> str:
-    """The input leaf of the wait for batches of worker processes, by what making a batch mostly is."""
-    if workers is None:
-        return "input.wait"
+def on_its_way(workers: Workers, cpu_ratio: float | None) -> float:
+    """Share of the wait in which the awaited batch was made and on its way to the training loop.
+
+    Time in which a thread at either end waited for a core is not the way's: ``cpu_ratio`` is CPU time of the loop's
+    thread / its wait, which bounds what it takes to receive the batch.
+    """
+    sending = next(stage for stage in workers.stages if stage.stage == "handover")
+    queued = (sending.run_queue_ns or 0) / max(sending.time_ns, 1)
     late = workers.waited_ratio
-    if late.get("handover", 0.0) + late.get("arriving", 0.0) >= NAMING_SHARE:
+    return late.get("handover", 0.0) * (1.0 - queued) + min(late.get("arriving", 0.0), cpu_ratio or 0.0)
+
+
+def named_wait(workers: Workers, cpu_ratio: float | None) -> str:
+    """The input leaf of the wait for batches of worker processes, by what making a batch mostly is."""
+    if on_its_way(workers, cpu_ratio) >= NAMING_SHARE:
         return "input.ipc"
     together: dict[str, float] = {}
     for part, leaf in _LEAF.items():
@@ -91,16 +105,19 @@ def named_wait(workers: Workers | None) -> str:
 
 
 def _parts(samples: StageTimes, collate: StageTimes, handover: StageTimes, total: float) -> tuple[WorkerPart, ...]:
-    stages = (samples, collate, handover)
-    times: dict[WorkerPartName, I64] = {
-        "fetch": samples.blocked,
-        "prep": samples.cpu,
-        "core": sum((stage.queued for stage in stages if stage.queued is not None), np.zeros_like(samples.wall)),
-        "collate": collate.cpu + collate.blocked,
-        "handover": handover.cpu,
-    }
+    times: dict[WorkerPartName, I64] = {"fetch": samples.blocked, "prep": samples.cpu}
+    if samples.queued is not None and collate.queued is not None and handover.queued is not None:
+        times["core"] = samples.queued + collate.queued + handover.queued
+    times |= {"collate": collate.cpu + collate.blocked, "handover": handover.cpu}
+    # Where the kernel does not keep the time in the run queue, what is blocked holds it.
+    source: Source = "measured" if "core" in times else "derived"
     return tuple(
-        WorkerPart(part=name, time_ns=round(float(time.mean())), share=float(time.mean()) / total if total else 0.0)
+        WorkerPart(
+            part=name,
+            time_ns=round(float(time.mean())),
+            share=float(time.mean()) / total if total else 0.0,
+            source=source,
+        )
         for name, time in times.items()
     )
 
@@ -127,6 +144,18 @@ def _busy(rows: npt.NDArray[np.void], making: I64, sending: I64) -> float | None
     made = float(making[known].sum())
     whole = idle + made
     return min(max(made, float(sending[known].sum())) / whole, 1.0) if whole else None
+
+
+def _locked(events: bytes, log: StepLog, pids: I64) -> float | None:
+    """Share of the looks at these workers, while they were blocked in judged steps, that found them at a lock."""
+    table = np.frombuffer(events, dtype=EVENT_DTYPE)
+    looks = table[(table["kind"] == EventKind.LOOK) & np.isin(table["name"], pids)]
+    step = in_step(looks["start"], log.start, log.start + log.time)
+    looks = looks[(step >= 0) & log.steady[np.maximum(step, 0)]]
+    blocked = looks["value"] != WorkerState.RUNNING
+    if blocked.sum() < _FEWEST_LOOKS:
+        return None
+    return float((looks["value"][blocked] == WorkerState.LOCK).mean())
 
 
 def _mean(values: npt.NDArray[np.int64]) -> int | None:

@@ -15,6 +15,10 @@ THROTTLED = 0.05
 PRESSURE = 0.2
 #: Host utilisation that leaves no core to spare, likewise.
 FULL_HOST = 0.9
+#: Share of a batch that is blocked (R06's threshold), and of the looks at blocked workers that find a lock, from which
+#: workers share a bottleneck instead of adding up: of two workers that only wait for each other one half does.
+BLOCKED = 0.5
+LOCKED = 1 / 3
 #: Of the host's memory more workers may fill up to here (a choice: R27 calls a device full from here on).
 MEMORY_IN_USE = 0.9
 #: Batches under way per worker where the loader's setting is not known: torch's default.
@@ -51,6 +55,16 @@ def shortage(facts: Facts) -> str | None:
     if busy is not None and busy.mean >= FULL_HOST:
         return f"the host's cores are {format_ratio(busy.mean)} busy"
     return None
+
+
+def lock_held(facts: Facts) -> str | None:
+    """Why workers hold each other up, as the number that says so; ``None`` where they do not, or it is not known."""
+    workers = facts.workers
+    if workers is None or workers.locked_ratio is None or workers.locked_ratio < LOCKED:
+        return None
+    if workers.share("fetch") < BLOCKED:
+        return None
+    return f"a blocked worker waited for a lock {format_ratio(workers.locked_ratio)} of the times it was looked at"
 
 
 def memory_room(facts: Facts) -> int | None:
