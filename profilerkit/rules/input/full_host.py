@@ -48,7 +48,7 @@ class FullHost(Rule):
         own = cores is not None and workers.cpu_cores is not None and workers.cpu_cores >= CORES_IN_USE * cores
         cpu = CHEAPER_TRANSFORM * workers.cpu_ns
         queued = workers.time_ns("core")
-        expected = cheaper_batch(facts, cpu, cpu) if own else cheaper_batch(facts, queued)
+        expected = cheaper_batch(facts, queued) if queued and not own else cheaper_batch(facts, cpu, cpu)
         if not worth_saying(facts, expected):
             return Passed(f"{reason}, and the step hardly waits for it")
         return Fired((_finding(facts, workers, reason, expected, is_own=own),))
