@@ -27,12 +27,15 @@ from profilerkit.model.workers import WorkerPart, Workers, WorkerStage
 from profilerkit.rundir.layout import (
     EVENT,
     FORMAT_VERSION,
+    UNKNOWN_US,
+    WORKER,
     EventKind,
     Feature,
     RankEnd,
     RankMeta,
     RunManifest,
     WindowStatus,
+    queue_value,
 )
 from profilerkit.rundir.writer import RankWriter, write_manifest
 from profilerkit.trace.columns import Category
@@ -321,6 +324,10 @@ class Log:
             self.step(duration, **parts)
         return self
 
+    def queue(self, start, pid, batch, *, ready=0, outstanding=2, flags=0):
+        """What was under way for a loader with workers as the fetch of a batch began."""
+        self.record(EventKind.QUEUE, start, 0, queue_value(batch, outstanding, ready), flags=flags, name=pid)
+
     def window(self, start, end, first_step):
         self.record(EventKind.WINDOW, start, end - start, first_step)
 
@@ -333,6 +340,13 @@ class Log:
     @property
     def data(self):
         return b"".join(EVENT.pack(*record) for record in self.records)
+
+
+def worker_batch(start, number, *, idle=0, items=4, read=-1, stored=-1, size=-1, memory=-1, **stages):
+    """One record of a worker. A stage is (wall, CPU, run queue) in µs, zero where it is not given; so is ``idle``."""
+    times = [value for stage in ("samples", "collate", "handover") for value in stages.get(stage, (0, 0, 0))]
+    idle, *times = (UNKNOWN_US if value is None else value for value in (idle, *times))
+    return WORKER.pack(round(start * US), number, items, idle, *times, read, stored, size, memory)
 
 
 LOADER = Loader(kind="DataLoader", num_workers=0, batch_size=32)
