@@ -6,6 +6,7 @@ the queue of tasks, the collate function and the queue of batches are given time
 
 import inspect
 import os
+import struct
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -178,7 +179,7 @@ class WorkerProbe:
         if began is None:
             return
         read = _traffic(self._io)
-        idle = _us(began[0] - self._put_ns) if self._put_ns else UNKNOWN_US
+        idle = (began[0] - self._put_ns) // 1000 if self._put_ns else UNKNOWN_US
         row = (began[0], self._batch, self._items, idle, *_between(began, before), *_between(before, after))
         if self._collations % _READ_EVERY == 0 and self._statm >= 0:
             self._memory_bytes = max(0, _anonymous_bytes(self._statm) - self._shared_bytes)
@@ -203,7 +204,7 @@ class WorkerProbe:
         row, put_ns = entry
         handover = _between((max(put_ns, last[0]), last[1], last[2]), now)
         times, sizes = row[:-_SIZES], row[-_SIZES:]
-        self._file.append(WORKER.pack(*times, *handover, *sizes), WORKER.size)
+        self._file.append(packed((*times, *handover, *sizes)), WORKER.size)
         if now[0] - self._checked_ns > _CHECK_NS:
             self._checked_ns = now[0]
             if self._end.exists():
@@ -244,12 +245,18 @@ def batch_bytes(batch: object) -> int:
 
 def _between(start: _Moment, end: _Moment) -> tuple[int, int, int]:
     """Wall, CPU and run-queue µs from one moment to another."""
-    waited = UNKNOWN_US if start[2] < 0 or end[2] < 0 else _us(end[2] - start[2])
-    return _us(end[0] - start[0]), _us(end[1] - start[1]), waited
+    waited = (end[2] - start[2]) // 1000 if start[2] >= 0 else UNKNOWN_US
+    return (end[0] - start[0]) // 1000, (end[1] - start[1]) // 1000, waited
 
 
-def _us(ns: int) -> int:
-    return min(max(ns + 500, 0) // 1000, UNKNOWN_US - 1)
+def packed(row: tuple[int, ...]) -> bytes:
+    """One record; a duration that does not fit, above an hour, is the longest that does."""
+    try:
+        return WORKER.pack(*row)
+    except struct.error:
+        durations = slice(3, len(row) - _SIZES)
+        fitting = [min(max(value, 0), UNKNOWN_US) for value in row[durations]]
+        return WORKER.pack(*row[:3], *fitting, *row[-_SIZES:])
 
 
 def _open(path: str) -> int:

@@ -235,7 +235,7 @@ def queue_value(batch: int, outstanding: int, ready: int) -> int:
     >>> hex(queue_value(batch=3, outstanding=4, ready=2))
     '0x300040002'
     """
-    return (batch << 32) | (min(outstanding, 0xFFFF) << 16) | min(max(ready, 0), 0xFFFF)
+    return (batch << 32) | ((outstanding & 0xFFFF) << 16) | (ready & 0xFFFF)
 
 
 def worker_file(rank_path: Path, pid: int, number: int) -> Path:

@@ -318,6 +318,11 @@ def test_nested_batches_are_measured_and_strange_ones_are_not():
     assert worker.batch_bytes([torch.ones(1)] * 1000) == -1
 
 
+def test_a_batch_of_more_than_an_hour_is_the_longest_there_is():
+    row = (1, 2, 3, 4, 2**40, -5, *range(7), 1, 2, 3, 4)
+    assert WORKER.unpack(worker.packed(row)) == (1, 2, 3, 4, UNKNOWN_US, 0, *range(7), 1, 2, 3, 4)
+
+
 def test_a_batch_costs_the_worker_less_than_twenty_microseconds(tmp_path):
     probe = worker.WorkerProbe(tmp_path / "worker.1.0.bin", Guard("the test"))
     get, collate = probe.timed_get(lambda: (0, [0])), probe.timed_collate(lambda samples: samples)
