@@ -222,7 +222,8 @@ class Session:
 
     def _measure_self(self) -> None:
         if self._settings.light and self._tracker.count:
-            self._self_ns = self_ns_per_step(self._timer, self._hooks)
+            looks_ns = self._workers.meter.median_ns if self._workers is not None else None
+            self._self_ns = self_ns_per_step(self._timer, self._hooks) + (looks_ns or 0.0)
 
     def _hand_over(self, wait: bool, deadline: float) -> Report | None:
         if not self._settings.analyze or self._place.rank:

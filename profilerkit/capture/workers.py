@@ -10,6 +10,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from profilerkit.capture.guard import Guard
+from profilerkit.capture.meter import Meter
 from profilerkit.capture.steps import StepTracker
 from profilerkit.capture.worker import WORKER_MODULE, remember, watched_loop
 from profilerkit.rundir.layout import (
@@ -32,7 +33,11 @@ _LOCKS = (b"futex", b"lock_inode", b"posix_lock", b"flock")
 
 
 class WorkerWatch:
-    """The main process's side of what happens in workers. A failure in here ends the watch, not the recording."""
+    """The main process's side of what happens in workers. A failure in here ends the watch, not the recording.
+
+    Attributes:
+        meter: what a look at the queue costs the training thread.
+    """
 
     def __init__(self, record: Callable[[Record], None], tracker: StepTracker, directory: Path) -> None:
         self._record = record
@@ -41,6 +46,7 @@ class WorkerWatch:
         self._guard = Guard("profilerkit's watch on the loader's workers")
         self._channels: dict[int, int] = {}  # worker to the open file that says where in the kernel it waits
         self._turn = 0
+        self.meter = Meter()
         self._seen = False
         self._patched = False
 
@@ -61,6 +67,7 @@ class WorkerWatch:
             self._guard.call(self._look, iterator)
 
     def _look(self, iterator: Any) -> None:
+        now_ns = perf_counter_ns()
         self._seen = True
         tasks, batch, outstanding = iterator._task_info, iterator._rcvd_idx, iterator._tasks_outstanding
         # Tasks that are no longer outstanding and still listed were received before their turn.
@@ -71,7 +78,9 @@ class WorkerWatch:
         if pid and pid not in self._channels:
             self._channels[pid] = _open(f"/proc/{pid}/wchan")
         flags = 0 if threading.get_ident() == self._tracker.thread else _OTHER_THREAD
-        self._record((_QUEUE, flags, pid, perf_counter_ns(), 0, queue_value(batch, outstanding, ready)))
+        self._record((_QUEUE, flags, pid, now_ns, 0, queue_value(batch, outstanding, ready)))
+        if self.meter.is_open:
+            self.meter.add(perf_counter_ns() - now_ns)
 
     def glance(self) -> None:
         """Record what some of the workers are doing; four times per second, on the writer thread."""
