@@ -23,6 +23,8 @@ BLOCKED_RATIO = 0.5
 #: Host utilisation, and share of time in which processes waited for a core (PSI), that leave no core to spare (R05).
 FULL_HOST = 0.9
 FULL_PRESSURE = 0.4
+#: Share of their time in which workers have a batch to make, below which they are not the limit (R03).
+BUSY_WORKERS = 0.9
 #: Relative noise assumed for a single step, whose own cannot be known.
 UNKNOWN_NOISE = 0.1
 #: Share of the preparation cost that a cheaper transform is assumed to remove when workers cannot help.
@@ -125,8 +127,9 @@ def cheaper_batch(facts: Facts, removed_ns: float, removed_cpu_ns: float = 0.0) 
 
 
 def _is_useless(facts: Facts) -> bool:
-    """Whether more workers than there are would find no core, or wait for each other."""
-    return host_is_full(facts) or lock_held(facts) is not None
+    """Whether the workers have time to spare, or more of them would find no core, or wait for each other."""
+    busy = facts.workers.busy_ratio if facts.workers is not None else None
+    return host_is_full(facts) or lock_held(facts) is not None or (busy is not None and busy < BUSY_WORKERS)
 
 
 def workers_now(facts: Facts) -> int | None:

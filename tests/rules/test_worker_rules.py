@@ -169,6 +169,7 @@ def test_the_same_change_is_not_listed_twice():
 def test_idle_workers_are_not_asked_for_more():
     workers = made(busy_ratio=0.4)
     assert "idle 60 %" in check("IN003", worked(0.4, workers)).reason
+    assert loader_fix(worked(0.4, workers)) is None
     slow = made(4 * 59 * MS)
     assert "takes longer" in check("IN003", worked(0.4, slow)).reason
     assert STEP_NS == 100 * MS

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import WAITS
-from profilerkit.analysis.whatif import LoaderFix, loader_fix, saving
+from profilerkit.analysis.whatif import BUSY_WORKERS, LoaderFix, loader_fix, saving
 from profilerkit.analysis.workers.anatomy import named_wait
 from profilerkit.analysis.workers.capacity import lock_held, shortage
 from profilerkit.model.finding import Evidence, Finding
@@ -38,7 +38,7 @@ class TooFewWorkers(Rule):
     family: ClassVar[str] = "input"
     summary: ClassVar[str] = "All workers are busy and still slower than the step"
 
-    busy_ratio: float = 0.9
+    busy_ratio: float = BUSY_WORKERS
     empty_ratio: float = 0.5
     #: Share of a batch blocked from which what the workers wait for may be shared between them (R06).
     blocked_share: float = 0.5
