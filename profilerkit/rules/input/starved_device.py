@@ -8,6 +8,9 @@ from profilerkit.analysis.facts import BEFORE_THE_COPY, Facts
 from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.whatif import LoaderFix, cheaper_input, loader_fix, saving, workers_now
 from profilerkit.model.finding import Evidence, Fix
+from profilerkit.rules.input.costly_handover import CostlyHandover
+from profilerkit.rules.input.costly_samples import CostlySamples
+from profilerkit.rules.input.slow_storage import SlowStorage
 from profilerkit.rules.rule import (
     Fired,
     MissingData,
@@ -112,9 +115,11 @@ def worker_fix(facts: Facts, fix: LoaderFix) -> Fix:
 def _told_by_workers(facts: Facts) -> bool:
     """Whether a rule about the workers' own time proposes the cheaper batch (IN006, IN007, IN008)."""
     workers = facts.workers
-    if workers is None:
-        return False
-    return workers.share("fetch") >= 0.5 or workers.share("prep") >= 0.7 or workers.share("collate", "handover") >= 0.2
+    return workers is not None and (
+        workers.share("fetch") >= SlowStorage.blocked_share
+        or workers.share("prep") >= CostlySamples.computing_share
+        or workers.share("collate", "handover") >= CostlyHandover.smallest_share
+    )
 
 
 def _cheaper_fix(facts: Facts) -> Fix:
