@@ -90,6 +90,7 @@ def _report(facts: Facts, outcomes: tuple[Outcome, ...], run: Run) -> Report:
         trust=facts.trust,
         run=run,
         communication=facts.communication,
+        workers=facts.workers,
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.whatif import relative_error
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Bound, Confidence, Finding, Outcome, Saving
@@ -31,8 +32,7 @@ _STALL_ORIGINS = ("named phase", "length of the steps")
 
 #: The parts outside the kernels that the fix of each rule with a bound makes shorter.
 _PARTS_OF_RULE: dict[str, tuple[str, ...]] = {
-    "IN001": ("input.fetch", "input.prep", "input.ipc", "input.wait"),
-    "IN002": ("input.fetch", "input.prep", "input.ipc", "input.wait"),
+    **dict.fromkeys(("IN001", "IN002", "IN003", "IN005", "IN006", "IN007", "IN008"), WAITS),
     "IN009": ("input.h2d",),
     "ME001": ("mem.alloc",),
     "CO001": ("comm.bw", "comm.lat", "comm.other"),

@@ -20,17 +20,22 @@ from profilerkit.analysis.host.names import HostNames
 from profilerkit.analysis.leaves import LEAVES
 from profilerkit.analysis.partition import judged_device_rows, partition, ran_on_a_device
 from profilerkit.analysis.trace_facts import trace_facts
+from profilerkit.model.change import revise
 from profilerkit.model.run import Loader, Trust
 from profilerkit.model.step import PARTS, Part, Rank, StepRow, Steps, StepTimes
+from profilerkit.model.workers import WorkerPart, Workers, WorkerStage
 from profilerkit.rundir.layout import (
     EVENT,
     FORMAT_VERSION,
+    UNKNOWN_US,
+    WORKER,
     EventKind,
     Feature,
     RankEnd,
     RankMeta,
     RunManifest,
     WindowStatus,
+    queue_value,
 )
 from profilerkit.rundir.writer import RankWriter, write_manifest
 from profilerkit.trace.columns import Category
@@ -319,6 +324,10 @@ class Log:
             self.step(duration, **parts)
         return self
 
+    def queue(self, start, pid, batch, *, ready=0, outstanding=2, flags=0):
+        """What was under way for a loader with workers as the fetch of a batch began."""
+        self.record(EventKind.QUEUE, start, 0, queue_value(batch, outstanding, ready), flags=flags, name=pid)
+
     def window(self, start, end, first_step):
         self.record(EventKind.WINDOW, start, end - start, first_step)
 
@@ -331,6 +340,13 @@ class Log:
     @property
     def data(self):
         return b"".join(EVENT.pack(*record) for record in self.records)
+
+
+def worker_batch(start, number, *, idle=0, items=4, read=-1, stored=-1, size=-1, memory=-1, **stages):
+    """One record of a worker. A stage is (wall, CPU, run queue) in µs, zero where it is not given; so is ``idle``."""
+    times = [value for stage in ("samples", "collate", "handover") for value in stages.get(stage, (0, 0, 0))]
+    idle, *times = (UNKNOWN_US if value is None else value for value in (idle, *times))
+    return WORKER.pack(round(start * US), number, items, idle, *times, read, stored, size, memory)
 
 
 LOADER = Loader(kind="DataLoader", num_workers=0, batch_size=32)
@@ -421,6 +437,45 @@ DEVICE = DeviceFacts(
 INPUT = InputFacts(cpu_ratio=None, fetches=20, single_process=False, source="measured", origin="step timers")
 NO_SYNCS = SyncFacts(per_step=0.0, blocked_ns=0.0, culprits=())
 NO_CALLS = AllocatorFacts(calls_per_step=0.0)
+
+
+def made(producer=4 * STEP_NS, *, count=4, queued=True, **changes):
+    """Batches that take ``producer`` ns of a worker. Shares of that by part are ``changes``; the rest is ``prep``."""
+    names = ("fetch", "prep", "core", "collate", "handover")
+    shares = {name: changes.pop(name, 0.0) for name in names}
+    shares["prep"] += max(1.0 - sum(shares.values()), 0.0)
+    ns = {name: share * producer for name, share in shares.items()}
+    rows = {"samples": (ns["prep"], ns["core"], ns["fetch"]), "collate": (ns["collate"], 0, 0)}
+    rows["handover"] = (ns["handover"], 0, 0)
+    stages = tuple(
+        WorkerStage(
+            stage=stage,
+            time_ns=round(cpu + core + blocked),
+            cpu_ns=round(cpu),
+            run_queue_ns=round(core) if queued else None,
+            blocked_ns=round(blocked),
+        )
+        for stage, (cpu, core, blocked) in rows.items()
+    )
+    known = tuple(
+        WorkerPart(part=name, time_ns=round(ns[name]), share=shares[name]) for name in names if queued or name != "core"
+    )
+    cpu = ns["prep"] + ns["collate"] + ns["handover"]
+    base = Workers(
+        count=count,
+        batches=20,
+        batches_per_step=1.0,
+        producer_ns=round(producer),
+        interval_ns=round(producer),
+        cpu_ns=round(cpu),
+        parts=known,
+        stages=stages,
+        busy_ratio=0.98,
+        cpu_cores=cpu / STEP_NS,
+        queue_empty_ratio=0.9,
+        queue_ready=0.1,
+    )
+    return revise(base, **changes)
 
 
 def facts(shares=None, *, source="measured", steady=20, **changes):

@@ -11,6 +11,7 @@ from profilerkit.model.memory import Memory
 from profilerkit.model.report import Collective, Compute, HostCopy, Kernel
 from profilerkit.model.run import Loader, Series, Trust
 from profilerkit.model.step import Family, Part, Rank, Steps
+from profilerkit.model.workers import Workers
 
 #: What a wait for a batch is read from when no event marks it.
 BEFORE_THE_COPY = "the lead-in of the step, up to its batch copy"
@@ -226,6 +227,7 @@ class Facts:
         failure: which rank failed first and which left no word of its end; ``None`` when all came to their end.
         usable_cores: of the host, divided among its ranks; ``None`` when unknown.
         spec: device peaks; ``None`` for an unknown device.
+        workers: what the loader's worker processes did; ``None`` without any, or where that was not recorded.
         alone: part to the share of the traced step that it alone kept the device from computing; derived, empty
             without device events.
         hidden: part to the share in which the host was held up by it while the device communicated or copied; a fix of
@@ -251,6 +253,7 @@ class Facts:
     failure: str | None = None
     input: InputFacts | None = None
     loader: Loader | None = None
+    workers: Workers | None = None
     usable_cores: float | None = None
     device: DeviceFacts | None = None
     copies: CopyFacts | None = None

@@ -15,9 +15,11 @@ from profilerkit.analysis.steps.stalls import STALL_KINDS, unnamed_stalls
 from profilerkit.analysis.steps.table import NO_STEPS, log_steps, trace_series, trace_steps
 from profilerkit.analysis.trace_facts import TraceFacts, leaf_times
 from profilerkit.analysis.whatif import BLOCKED_RATIO
+from profilerkit.analysis.workers.anatomy import named_wait, worker_facts
 from profilerkit.model.finding import Source
 from profilerkit.model.run import Series
 from profilerkit.model.step import PARTS, Part, Steps
+from profilerkit.model.workers import Workers
 from profilerkit.rundir.reader import RankRecord
 
 #: Above this share of CPU time the loading thread computes (R07).
@@ -52,6 +54,7 @@ class RankFacts:
     stalls: tuple[Stall, ...]
     samples: tuple[Series, ...]
     inflation_ratio: float | None
+    workers: Workers | None = None
 
     @property
     def mode(self) -> str:
@@ -75,13 +78,15 @@ def with_trace(rank: RankFacts, trace: TraceFacts) -> RankFacts:
 
 def _joined(origin: str, trace: TraceFacts | None, record: RankRecord | None, log: StepLog | None) -> RankFacts:
     inflation = _inflation(trace, log)
+    workers = worker_facts(record, log) if record is not None and log is not None else None
+    wait_part = input_part(log, record, workers) if log is not None else "input.wait"
     if log is not None:
-        parts = _parts_by_log(log, trace, record)
+        parts = _parts_by_log(log, trace, record, wait_part)
     elif trace is not None:
         parts = _parts_by_trace(trace)
     else:
         parts = ()
-    steps, series = _steps(trace, log, record)
+    steps, series = _steps(trace, log, record, wait_part)
     rank = record.rank if record else trace.meta.rank if trace else None
     return RankFacts(
         rank=rank,
@@ -97,13 +102,16 @@ def _joined(origin: str, trace: TraceFacts | None, record: RankRecord | None, lo
         stalls=log.stalls if log else _trace_stalls(series) if series else (),
         samples=summarise(record.samples, record.rank) if record else (),
         inflation_ratio=inflation,
+        workers=workers,
     )
 
 
-def _steps(trace: TraceFacts | None, log: StepLog | None, record: RankRecord | None) -> tuple[Steps, StepSeries | None]:
+def _steps(
+    trace: TraceFacts | None, log: StepLog | None, record: RankRecord | None, wait_part: str
+) -> tuple[Steps, StepSeries | None]:
     """The steps for the report, and as arrays: of the timers where there are any."""
     if log is not None:
-        series = log.series(input_part(log, record))
+        series = log.series(wait_part)
         found_by = record.meta.steps_found_by if record and record.meta else None
         return log_steps(log, series, found_by or "the training loop"), series
     if trace is not None:
@@ -152,10 +160,12 @@ def _parts_by_trace(trace: TraceFacts) -> tuple[Part, ...]:
     )
 
 
-def _parts_by_log(log: StepLog, trace: TraceFacts | None, record: RankRecord | None) -> tuple[Part, ...]:
+def _parts_by_log(
+    log: StepLog, trace: TraceFacts | None, record: RankRecord | None, wait_part: str
+) -> tuple[Part, ...]:
     """The mean untraced step: timers for what they measure, the trace's composition for the rest."""
     steady = log.steady
-    waits = {input_part(log, record): log.wait[steady]} if log.waits_seen else {}
+    waits = {wait_part: log.wait[steady]} if log.waits_seen else {}
     spent = {**waits, **{name: values[steady] for name, values in log.phases.items()}, "over.gc": log.collect[steady]}
     traced: dict[str, float] = {}
     if trace is not None:
@@ -185,14 +195,16 @@ def _source(name: str, source: Source) -> Source:
     return "derived" if source == "measured" and name in ("comm.skew", "comm.lat", "comm.bw") else source
 
 
-def input_part(log: StepLog, record: RankRecord | None) -> str:
+def input_part(log: StepLog, record: RankRecord | None, workers: Workers | None = None) -> str:
     """Which input leaf the waits belong to.
 
     Without workers the waiting thread loads the data itself, so its CPU time tells computing from blocking; with
-    workers, or without that measurement, the cause is not known.
+    workers their own records tell. Without either the cause is not known.
     """
     loader = record.meta.loader if record and record.meta else None
     ratio = _cpu_ratio(log)
+    if workers is not None:
+        return named_wait(workers, ratio)
     if ratio is None or (loader is not None and loader.num_workers not in (0, None)):
         return "input.wait"
     return "input.prep" if ratio >= COMPUTING_RATIO else "input.fetch" if ratio <= BLOCKED_RATIO else "input.wait"

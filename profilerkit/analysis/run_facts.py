@@ -74,6 +74,7 @@ def run_facts(
         communication=_communication(job, trace),
         input=chosen.input,
         loader=meta.loader if meta else None,
+        workers=chosen.workers,
         usable_cores=_cores(ranks, meta),
         stalls=chosen.stalls,
         spec=device_spec(trace.properties if trace else None, device),

@@ -23,6 +23,8 @@ _SIGNALS = {
         "memory_used_bytes": ("host.memory_used", "bytes"),
         "process_rss_bytes": ("host.process_memory", "bytes"),
         "cpu_pressure_ratio": ("host.cpu_pressure", "ratio"),
+        "io_pressure_ratio": ("host.io_pressure", "ratio"),
+        "cpu_throttled_ratio": ("host.cpu_throttled", "ratio"),
     },
 }
 

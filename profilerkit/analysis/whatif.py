@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import WAITS
+from profilerkit.analysis.workers.capacity import lock_held, memory_room, shortage
 from profilerkit.model.finding import Method, Saving
 
 #: Relative error assumed for an analytic prediction until applied fixes calibrate it (a guess, said in the report).
@@ -22,6 +23,8 @@ BLOCKED_RATIO = 0.5
 #: Host utilisation, and share of time in which processes waited for a core (PSI), that leave no core to spare (R05).
 FULL_HOST = 0.9
 FULL_PRESSURE = 0.4
+#: Share of their time in which workers have a batch to make, below which they are not the limit (R03).
+BUSY_WORKERS = 0.9
 #: Relative noise assumed for a single step, whose own cannot be known.
 UNKNOWN_NOISE = 0.1
 #: Share of the preparation cost that a cheaper transform is assumed to remove when workers cannot help.
@@ -59,38 +62,82 @@ class LoaderFix:
         workers: workers proposed, more than now.
         expected: saving with them, ratio of the step.
         limited_by: what the step would wait for afterwards: ``compute``, ``workers`` or ``cores``.
+        wanted: workers that the rates ask for, if the host had room for them.
+        capped_by: what allows no more than ``workers``: ``cores`` or ``memory``; empty where nothing does.
     """
 
     current: int
     workers: int
     expected: float
     limited_by: str
+    wanted: int = 0
+    capped_by: str = ""
 
 
 def loader_fix(facts: Facts) -> LoaderFix | None:
     """Fluid model of the loader (§3.3 of the diagnosis method): T' = max(C, P / W', CPU / cores).
 
-    C is the step without the wait, P the producer's time per batch and worker. Without workers P is the wait itself;
-    with n busy workers one batch arrives per step, so P = n · step. ``None`` when no wait or no number of workers is
-    known, when the host has no core to spare, or when no more workers can be asked for.
+    C is the step without the wait, P the producer's time per step and worker: as the workers' own records have it.
+    Without workers P is the wait itself; with n busy ones of which nothing is known one batch arrives per step, so
+    P = n · step. ``None`` when no wait or no number of workers is known, when the host has no core to spare, or when no
+    more workers can be asked for.
     """
     step = facts.mean_step_ns
     current = workers_now(facts)
-    if facts.input is None or not step or current is None or (current and host_is_full(facts)):
+    if facts.input is None or not step or current is None or (current and _is_useless(facts)):
         return None
-    wait = min(facts.time_ns(*WAITS), step)
-    consumer = max(step - wait, 1.0)
-    producer = wait if not current else current * step
-    ratio = facts.input.cpu_ratio if not current else None
-    workers = min(math.ceil(WORKER_MARGIN * producer / consumer), _most_workers(facts, ratio))
-    workers = max(workers, 1)
+    consumer = max(step - min(facts.time_ns(*WAITS), step), 1.0)
+    producer, cpu = _producer(facts, current, step)
+    ratio = cpu / producer if cpu is not None and producer else None
+    wanted = max(math.ceil(WORKER_MARGIN * producer / consumer), 1)
+    caps = {"cores": _most_workers(facts, ratio)}
+    room = memory_room(facts)
+    if current and room is not None:
+        caps["memory"] = current + room
+    capped_by = min(caps, key=lambda name: caps[name])
+    workers = min(wanted, caps[capped_by])
     if workers <= current:
         return None
     limits = {"compute": consumer, "workers": producer / workers}
-    if ratio is not None and facts.usable_cores:
-        limits["cores"] = (producer * ratio + consumer) / facts.usable_cores
+    if cpu is not None and facts.usable_cores:
+        limits["cores"] = (cpu + consumer) / facts.usable_cores
     limited_by = max(limits, key=lambda name: limits[name])
-    return LoaderFix(current, workers, max(1.0 - limits[limited_by] / step, 0.0), limited_by)
+    expected = max(1.0 - limits[limited_by] / step, 0.0)
+    return LoaderFix(current, workers, expected, limited_by, wanted, capped_by if workers < wanted else "")
+
+
+def _producer(facts: Facts, current: int, step: float) -> tuple[float, float | None]:
+    """Time of one worker per step, and CPU time of that, ns; ``None`` where the second is not known."""
+    measured = facts.workers
+    if current and measured is not None:
+        return measured.interval_ns * measured.batches_per_step, measured.cpu_ns * measured.batches_per_step
+    if current:
+        return current * step, None
+    wait = min(facts.time_ns(*WAITS), step)
+    ratio = facts.input.cpu_ratio if facts.input is not None else None
+    return wait, None if ratio is None else wait * ratio
+
+
+def cheaper_batch(facts: Facts, removed_ns: float, removed_cpu_ns: float = 0.0) -> float:
+    """Saving if each batch took ``removed_ns`` less of a worker, and ``removed_cpu_ns`` less CPU time.
+
+    The fluid model of ``loader_fix`` with the workers as they are; 0 where they were not recorded.
+    """
+    step, measured = facts.mean_step_ns, facts.workers
+    if not step or measured is None:
+        return 0.0
+    consumer = max(step - min(facts.time_ns(*WAITS), step), 1.0)
+    batches = measured.batches_per_step
+    limits = [consumer, max(measured.producer_ns - removed_ns, 0.0) * batches / max(measured.count, 1)]
+    if facts.usable_cores:
+        limits.append((max(measured.cpu_ns - removed_cpu_ns, 0.0) * batches + consumer) / facts.usable_cores)
+    return min(max(1.0 - max(limits) / step, 0.0), facts.share(*WAITS))
+
+
+def _is_useless(facts: Facts) -> bool:
+    """Whether the workers have time to spare, or more of them would find no core, or wait for each other."""
+    busy = facts.workers.busy_ratio if facts.workers is not None else None
+    return host_is_full(facts) or lock_held(facts) is not None or (busy is not None and busy < BUSY_WORKERS)
 
 
 def workers_now(facts: Facts) -> int | None:
@@ -101,7 +148,9 @@ def workers_now(facts: Facts) -> int | None:
 
 
 def host_is_full(facts: Facts) -> bool:
-    """Whether the host's cores are taken, as far as they were sampled."""
+    """Whether the host's cores are taken: as the loader's workers found them, else as far as they were sampled."""
+    if facts.workers is not None:
+        return shortage(facts) is not None
     busy, pressure = facts.series("host.cpu"), facts.series("host.cpu_pressure")
     return (busy is not None and busy.mean >= FULL_HOST) or (pressure is not None and pressure.mean >= FULL_PRESSURE)
 

@@ -13,6 +13,7 @@ from profilerkit.capture.guard import Guard
 from profilerkit.capture.loader import FetchTimer, patched_iter, patched_next
 from profilerkit.capture.meter import Meter
 from profilerkit.capture.steps import StepTracker
+from profilerkit.capture.workers import WorkerWatch
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.writer import Record
 
@@ -55,6 +56,7 @@ class Hooks:
         timer: FetchTimer,
         guard: Guard,
         window_is_open: Callable[[], bool],
+        workers: WorkerWatch | None = None,
     ) -> None:
         self.torch_hooked = False
         self.armed = True
@@ -63,6 +65,7 @@ class Hooks:
         self._timer = timer
         self._guard = guard
         self._window_is_open = window_is_open
+        self._workers = workers
         self._patches: list[_Patch] = []
         self._handles: list[Any] = []
         self._gc_start_ns = 0
@@ -110,9 +113,12 @@ class Hooks:
         self.remove()
 
     def _patch_loader(self, data: ModuleType) -> None:
-        iterator = data._BaseDataLoaderIter
-        self._patch(iterator, "__next__", lambda original: patched_next(self._timer, original, self._window_is_open))
+        iterator, workers = data._BaseDataLoaderIter, self._workers
+        look = workers.look if workers is not None else None
+        self._patch(iterator, "__next__", lambda inner: patched_next(self._timer, inner, self._window_is_open, look))
         self._patch(data.DataLoader, "__iter__", lambda original: patched_iter(self._timer, original))
+        if workers is not None and workers.module() is not None:
+            self._patch(workers.module(), "_worker_loop", workers.watched)
 
     def _patch(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         original = owner.__dict__[name]

@@ -1,22 +1,24 @@
 """Reads the host and this process: ``psutil`` once per second, ``/proc`` files opened once."""
 
 import os
+from collections.abc import Callable
 from time import perf_counter_ns, process_time_ns
 
 from profilerkit.rundir.layout import HostSample, Sample
 
+#: Enough for the first ten fields of a cgroup's cpu.stat, which has the most.
 _READ_BYTES = 512
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 class HostSource:
-    """CPU, memory, disk traffic and CPU pressure. Rates are over the time since the sample before."""
+    """CPU, memory, disk traffic, pressure and throttling. Rates are over the time since the sample before."""
 
     def __init__(self) -> None:
-        self._statm = self._io = self._pressure = -1
+        self._statm = self._io = -1
         self._last_ns = 0
         self._last_process_ns = 0
-        self._last_pressure_us: int | None = None
+        self._cpu_pressure = self._io_pressure = self._throttled = _Waited(-1)
 
     def open(self) -> str:
         """Open the files that exist; there is always something to read."""
@@ -26,7 +28,9 @@ class HostSource:
         psutil.cpu_percent(None)  # the first call has nothing to compare with and says 0
         self._statm = _open("/proc/self/statm")
         self._io = _open("/proc/self/io")
-        self._pressure = _open("/proc/pressure/cpu")
+        self._cpu_pressure = _Waited(_open("/proc/pressure/cpu"))
+        self._io_pressure = _Waited(_open("/proc/pressure/io"))
+        self._throttled = _Waited(_open("/sys/fs/cgroup/cpu.stat"))
         return ""
 
     def read(self) -> Sample | None:
@@ -45,21 +49,32 @@ class HostSource:
             process_rss_bytes=int(statm[1]) * _PAGE_BYTES if len(statm) > 1 else None,
             read_bytes=traffic.get("read_bytes"),
             write_bytes=traffic.get("write_bytes"),
-            cpu_pressure_ratio=self._pressure_ratio(wall_ns),
+            cpu_pressure_ratio=self._cpu_pressure.ratio(pressure_total_us, wall_ns),
+            io_pressure_ratio=self._io_pressure.ratio(pressure_total_us, wall_ns),
+            cpu_throttled_ratio=self._throttled.ratio(throttled_us, wall_ns),
         )
         self._last_ns, self._last_process_ns = now_ns, process_ns
         return Sample(t_ns=now_ns, host=host)
 
     def close(self) -> None:
         """Close the files."""
-        for fd in (self._statm, self._io, self._pressure):
+        waited = (self._cpu_pressure, self._io_pressure, self._throttled)
+        for fd in (self._statm, self._io, *(file.fd for file in waited)):
             if fd >= 0:
                 os.close(fd)
 
-    def _pressure_ratio(self, wall_ns: int) -> float | None:
-        """Share of the time in which some task waited for a CPU: the growth of PSI's microsecond total."""
-        total_us = pressure_total_us(_read(self._pressure))
-        last_us, self._last_pressure_us = self._last_pressure_us, total_us
+
+class _Waited:
+    """A file that counts microseconds of waiting."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._last_us: int | None = None
+
+    def ratio(self, total: Callable[[str], int | None], wall_ns: int) -> float | None:
+        """Share of ``wall_ns`` by which ``total`` of the file's text grew since the last call."""
+        total_us = total(_read(self.fd))
+        last_us, self._last_us = self._last_us, total_us
         if total_us is None or last_us is None or not wall_ns:
             return None
         return min(1.0, (total_us - last_us) * 1000 / wall_ns)
@@ -73,6 +88,13 @@ def pressure_total_us(text: str) -> int | None:
             value = dict(pair.split("=", 1) for pair in pairs if "=" in pair).get("total", "")
             return int(value) if value.isdecimal() else None
     return None
+
+
+def throttled_us(text: str) -> int | None:
+    """Time in which the cgroup's quota held all its threads: ``throttled_usec 12`` of ``cpu.stat`` is 12."""
+    fields = dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
+    value = fields.get("throttled_usec", "")
+    return int(value) if value.isdecimal() else None
 
 
 def _open(path: str) -> int:

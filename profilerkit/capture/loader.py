@@ -213,11 +213,20 @@ def _asked_length(source: object) -> int | None:
     return None if known is None else len(known)
 
 
-def patched_next(timer: FetchTimer, original: Callable[[Any], Any], window_is_open: Callable[[], bool]) -> Any:
-    """A replacement for ``_BaseDataLoaderIter.__next__``."""
+def patched_next(
+    timer: FetchTimer,
+    original: Callable[[Any], Any],
+    window_is_open: Callable[[], bool],
+    look: Callable[[Any], None] | None = None,
+) -> Any:
+    """A replacement for ``_BaseDataLoaderIter.__next__``; ``look`` is shown the iterator before each fetch."""
 
     def timed_next(self: Any) -> Any:
-        if not timer.armed or timer.here.fetching:
+        if not timer.armed:
+            return original(self)
+        if look is not None:
+            look(self)
+        if timer.here.fetching:
             return original(self)
         yielded = getattr(self, "_num_yielded", -1)
         # The length is only worth its 1 µs while a trace is recorded: a span must not begin for a step without a batch.

@@ -22,6 +22,7 @@ from profilerkit.capture.recorder import Recorder
 from profilerkit.capture.sampler import Sampler, Source
 from profilerkit.capture.settings import Settings
 from profilerkit.capture.steps import StepTracker
+from profilerkit.capture.workers import WorkerWatch
 from profilerkit.capture.wrapped import wrapped
 from profilerkit.errors import CaptureError
 from profilerkit.model.report import Report
@@ -100,7 +101,10 @@ class Session:
         )
         self._tracker = StepTracker(record, self._window if settings.deep else NoWindow())
         self._timer = FetchTimer(record, self._tracker, self._guard, self._window.span)
-        self._hooks = Hooks(record, self._tracker, self._timer, self._guard, lambda: self._window.recording)
+        self._workers = WorkerWatch(record, self._tracker, writer.path) if settings.light else None
+        self._hooks = Hooks(
+            record, self._tracker, self._timer, self._guard, lambda: self._window.recording, self._workers
+        )
         self._record = record
         sources: dict[str, Callable[[], Source]] = {}
         if settings.nvml:
@@ -173,6 +177,8 @@ class Session:
         for sampler in self._samplers.values():
             call(sampler.stop)
         call(self._recorder.stop)
+        if self._workers is not None:
+            call(self._workers.close)
         call(self._measure_self)
         call(self._write_last_meta)
         if self._settings.deep and not self._window.reason:
@@ -199,6 +205,8 @@ class Session:
     def _beat(self) -> None:
         """Four times per second on the writer thread."""
         self._hooks.install_torch()
+        if self._workers is not None:
+            self._workers.glance()
         self._recorder.flush()
         if self._tracker.count and not self._meta_is_known:
             self._meta_is_known = True
@@ -214,7 +222,8 @@ class Session:
 
     def _measure_self(self) -> None:
         if self._settings.light and self._tracker.count:
-            self._self_ns = self_ns_per_step(self._timer, self._hooks)
+            looks_ns = self._workers.meter.median_ns if self._workers is not None else None
+            self._self_ns = self_ns_per_step(self._timer, self._hooks) + (looks_ns or 0.0)
 
     def _hand_over(self, wait: bool, deadline: float) -> Report | None:
         if not self._settings.analyze or self._place.rank:
@@ -265,6 +274,7 @@ class Session:
             "optimizer": on(light, hooked or tracker.missing("optimizer")),
             "backward": on(light, hooked or tracker.missing("backward")),
         }
+        features["workers"] = on(light, hooked or (self._workers.reason() if self._workers is not None else ""))
         for name in ("nvml", "host"):
             sampler = self._samplers.get(name)
             features[name] = on(sampler is not None, sampler.reason if sampler is not None else "")

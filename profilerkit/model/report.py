@@ -11,6 +11,7 @@ from profilerkit.model.memory import Memory
 from profilerkit.model.run import Run, Trust
 from profilerkit.model.step import Part, Rank, Steps
 from profilerkit.model.verdict import Verdict
+from profilerkit.model.workers import Workers
 
 SCHEMA_VERSION = 1
 
@@ -173,6 +174,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     compute: Compute | None = None
     copies: tuple[HostCopy, ...] = ()
     communication: Communication | None = None
+    workers: Workers | None = None
 
     def findings(self) -> list[tuple[Outcome, Finding]]:
         """All findings with the outcome they belong to, largest expected saving first."""

@@ -209,6 +209,7 @@ def _sections(view: View) -> list[tuple[str, str]]:
         ("changes", "What was found", bool(view.cards)),
         ("others", "Why not the others", bool(view.others or view.refuted_by)),
         ("ranks", "Ranks", bool(view.ranks)),
+        ("workers", "Loader's workers", bool(view.workers.facts)),
         ("memory", "Memory", bool(view.memory.facts)),
         (
             "kernels",

@@ -154,6 +154,10 @@ def _details(view: View) -> Iterator[tuple[str, list[str], int]]:
             f"- {_plain(row.rule)} {_prose(row.summary, 120)} {_prose(row.hint or row.reason, 160)}" for row in blind
         ]
         yield f"Could not run ({len(blind)})", lines, 1
+    if view.workers.parts is not None:
+        parts = [[_plain(cell) for cell in row] for row in view.workers.parts.rows]
+        batch = _table(view.workers.parts.columns, parts, ("Time", "Share"))
+        yield "Inside the loader's workers", [*batch, "", *_fact_lines(view.workers.facts)], 3
     if view.memory.facts:
         yield "Memory", _fact_lines(view.memory.facts), 1
     yield "Trust", [*(f"- {_prose(note, 240)}" for note in view.notes), *_fact_lines(view.trust)], 1

@@ -168,6 +168,14 @@ class MemoryView(msgspec.Struct, frozen=True):
     alive: Table | None
 
 
+class WorkersView(msgspec.Struct, frozen=True):
+    """The loader's worker processes: numbers, a batch by part, and by stage. Without any there are no facts."""
+
+    facts: tuple[Fact, ...]
+    parts: Table | None
+    stages: Table | None
+
+
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """A report in words, shared by html, markdown and terminal. Empty text or an empty tuple is left out."""
 
@@ -193,6 +201,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     ranks_more: str
     waiting: tuple[str, ...]
     ledger: Table | None
+    workers: WorkersView
     memory: MemoryView
     compute: tuple[Fact, ...]
     kernels: Table | None

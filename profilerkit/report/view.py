@@ -8,6 +8,7 @@ from profilerkit.report.memory import memory_view
 from profilerkit.report.records import View
 from profilerkit.report.tiles import tiles_of
 from profilerkit.report.timeline import step_view
+from profilerkit.report.workers import workers_view
 
 _TOP_CHANGES = 3
 
@@ -40,6 +41,7 @@ def build(report: Report) -> View:
         ranks_more=breakdown.ranks_more(report),
         waiting=communication.waiting_lines(report),
         ledger=communication.ledger_table(report),
+        workers=workers_view(report),
         memory=memory_view(report),
         compute=kernels.compute_facts(report),
         kernels=kernels.kernel_table(report),

@@ -5,9 +5,14 @@ from profilerkit.rules.comm.late_rank import LateRank
 from profilerkit.rules.compute.fp32_matmul import Fp32Matmul
 from profilerkit.rules.compute.hollow_utilisation import HollowUtilisation
 from profilerkit.rules.compute.pointwise_chain import PointwiseChain
+from profilerkit.rules.input.costly_handover import CostlyHandover
+from profilerkit.rules.input.costly_samples import CostlySamples
+from profilerkit.rules.input.full_host import FullHost
 from profilerkit.rules.input.no_workers import NoWorkers
 from profilerkit.rules.input.pageable_copy import PageableCopy
+from profilerkit.rules.input.slow_storage import SlowStorage
 from profilerkit.rules.input.starved_device import StarvedDevice
+from profilerkit.rules.input.too_few_workers import TooFewWorkers
 from profilerkit.rules.memory.allocator_churn import AllocatorChurn
 from profilerkit.rules.memory.growing_memory import GrowingMemory
 from profilerkit.rules.memory.near_capacity import NearCapacity
@@ -27,6 +32,11 @@ RULES: tuple[Rule, ...] = (
     HollowUtilisation(),
     StarvedDevice(),
     NoWorkers(),
+    TooFewWorkers(),
+    FullHost(),
+    SlowStorage(),
+    CostlySamples(),
+    CostlyHandover(),
     PageableCopy(),
     AllocatorChurn(),
     NearCapacity(),

@@ -7,6 +7,8 @@
                    events.bin       HEADER then fixed-size EVENT records, append-only
                    names.jsonl      {"id": 1, "name": "checkpoint"}: phase names, appended at first use
                    samples.jsonl    one Sample per line, append-only
+                   worker.<pid>.<id>.bin     HEADER then fixed-size WORKER records, by a DataLoader's worker
+                   worker.<pid>.<id>.failed  why that worker stopped recording; only if it did
                    windows/000123/  status.json (WindowStatus), trace.json or trace.json.gz (.part until complete)
                    end.json         RankEnd, only on a clean close; missing means the process was killed
 
@@ -45,6 +47,17 @@ MAGIC = b"PKEVENTS"
 #: kind, flags, name id, start_ns, dur_ns, value
 EVENT = struct.Struct("<HHIqqq")
 
+WORKER_PREFIX = "worker."
+WORKER_SUFFIX = ".bin"
+FAILED_SUFFIX = ".failed"
+WORKER_MAGIC = b"PKWORKER"
+#: One batch in the process that made it: start_ns of its fetch; number of the batch in its epoch; its samples; idle µs
+#: before it; then wall, CPU and run-queue µs of getting the samples, of collating them, and of handing the batch over;
+#: bytes read, those of them that came from storage, bytes of the batch, and memory the worker took since it started.
+WORKER = struct.Struct("<qiI10I4q")
+#: A duration that was not measured; byte counts that were not are -1.
+UNKNOWN_US = 0xFFFFFFFF
+
 #: Spans that capture puts into a window's trace: around fetches of a batch, and around named phases.
 INPUT_SPAN = "profilerkit.input"
 PHASE_SPAN_PREFIX = "profilerkit.phase."
@@ -60,6 +73,16 @@ class EventKind(IntEnum):
     BACKWARD = 5  # one backward pass; value: 0
     WINDOW = 6  # a deep window was open; value: step number at its start
     GC = 7  # one garbage collection; value: generation
+    QUEUE = 8  # batches under way as a fetch begins; name id: pid of the worker that makes the next; value: queue_value
+    LOOK = 9  # what a loader's worker is doing at a moment; name id: its pid; value: a WorkerState
+
+
+class WorkerState(IntEnum):
+    """What a worker's thread does at a moment, by the place in the kernel where it waits."""
+
+    RUNNING = 0
+    LOCK = 1
+    BLOCKED = 2  # anywhere else: reading, polling, sleeping
 
 
 class EventFlag(IntEnum):
@@ -163,6 +186,8 @@ class HostSample(msgspec.Struct, frozen=True, kw_only=True):
     read_bytes: int | None = None
     write_bytes: int | None = None
     cpu_pressure_ratio: float | None = None
+    io_pressure_ratio: float | None = None
+    cpu_throttled_ratio: float | None = None
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,6 +227,20 @@ class RankEnd(msgspec.Struct, frozen=True, kw_only=True):
     dropped_records: int
     end_perf_ns: int
     switched_off_because: str | None = None
+
+
+def queue_value(batch: int, outstanding: int, ready: int) -> int:
+    """The value of a QUEUE record: number of the batch that is fetched, batches not yet received, batches ready.
+
+    >>> hex(queue_value(batch=3, outstanding=4, ready=2))
+    '0x300040002'
+    """
+    return (batch << 32) | ((outstanding & 0xFFFF) << 16) | (ready & 0xFFFF)
+
+
+def worker_file(rank_path: Path, pid: int, number: int) -> Path:
+    """Where one worker process of a DataLoader writes."""
+    return rank_path / f"{WORKER_PREFIX}{pid}.{number}{WORKER_SUFFIX}"
 
 
 def rank_directory(run: Path, rank: int) -> Path:

@@ -12,6 +12,7 @@ from profilerkit.rundir.layout import (
     END,
     EVENT,
     EVENTS,
+    FAILED_SUFFIX,
     FORMAT_VERSION,
     HEADER,
     MAGIC,
@@ -24,6 +25,10 @@ from profilerkit.rundir.layout import (
     WINDOW_TRACE,
     WINDOW_TRACE_GZ,
     WINDOWS,
+    WORKER,
+    WORKER_MAGIC,
+    WORKER_PREFIX,
+    WORKER_SUFFIX,
     RankEnd,
     RankMeta,
     RunManifest,
@@ -31,9 +36,12 @@ from profilerkit.rundir.layout import (
     WindowStatus,
 )
 
+#: A reason longer than this is cut.
+_LONGEST_REASON = 300
 _Document = TypeVar("_Document", bound=msgspec.Struct)
 #: Ranks named by their numbers; the others are counted.
 _NAMED = 8
+_WORKER_NAME = re.compile(rf"{re.escape(WORKER_PREFIX)}(\d{{1,10}})\.(\d{{1,6}}){re.escape(WORKER_SUFFIX)}")
 _RANK_NAME = re.compile(rf"{RANK_PREFIX}(\d{{5,}})")
 
 
@@ -42,6 +50,20 @@ class _Name(msgspec.Struct, frozen=True):
 
     id: int
     name: str
+
+
+class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What one worker process of a DataLoader left behind.
+
+    Attributes:
+        pid: its process.
+        number: its place among the workers of its loader, from 0.
+        batches: whole records of ``layout.WORKER``, without the header.
+    """
+
+    pid: int
+    number: int
+    batches: bytes
 
 
 class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +79,7 @@ class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
         windows: status and trace file of each deep window; no file means no usable trace.
         end: ``None`` means the process was killed, or still runs.
         notes: what was missing or damaged, in plain sentences.
+        workers: processes of its DataLoaders that wrote anything, by pid.
     """
 
     rank: int
@@ -68,6 +91,7 @@ class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
     windows: tuple[tuple[WindowStatus, Path | None], ...]
     end: RankEnd | None
     notes: tuple[str, ...]
+    workers: tuple[WorkerRecord, ...] = ()
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,11 +177,12 @@ def _read_rank(rank: int, path: Path) -> RankRecord:
         rank=rank,
         path=path,
         meta=_document(path / META, RankMeta, notes),
-        events=_events(path / EVENTS, notes),
+        events=_records(path / EVENTS, MAGIC, EVENT.size, notes),
         names={line.id: line.name for line in _lines(path / NAMES, _Name, notes)},
         samples=tuple(_lines(path / SAMPLES, Sample, notes)),
         windows=tuple(_windows(path / WINDOWS, notes)),
         end=end,
+        workers=tuple(_workers(path, notes)),
         notes=tuple(notes),
     )
 
@@ -203,21 +228,33 @@ def _lines(path: Path, kind: type[_Document], notes: list[str]) -> list[_Documen
     return good
 
 
-def _events(path: Path, notes: list[str]) -> bytes:
-    """Whole event records; none, with a note, when the header is not one this version reads."""
+def _records(path: Path, magic: bytes, size: int, notes: list[str]) -> bytes:
+    """Whole records of ``size`` bytes; none, with a note, when the header is not one this version reads."""
     data = _bytes(path, notes)
     if data is None:
         return b""
     if len(data) < HEADER.size:
         notes.append(f"{path.name} has no header")
         return b""
-    magic, version, record_bytes = HEADER.unpack_from(data)
-    if magic != MAGIC or version != FORMAT_VERSION or record_bytes != EVENT.size:
-        notes.append(f"{path.name} has an unknown format: {magic!r} version {version}, {record_bytes} bytes per record")
+    found, version, record_bytes = HEADER.unpack_from(data)
+    if found != magic or version != FORMAT_VERSION or record_bytes != size:
+        notes.append(f"{path.name} has an unknown format: {found!r} version {version}, {record_bytes} bytes per record")
         return b""
     body = data[HEADER.size :]
-    torn = len(body) % EVENT.size
+    torn = len(body) % size
     return body[: len(body) - torn] if torn else body
+
+
+def _workers(path: Path, notes: list[str]) -> Iterator[WorkerRecord]:
+    """The workers that wrote anything, by pid; a note for each that had to stop."""
+    for file in sorted(path.glob(f"{WORKER_PREFIX}*")):
+        match = _WORKER_NAME.fullmatch(file.name)
+        if file.name.endswith(FAILED_SUFFIX):
+            reason = (_bytes(file, notes) or b"").decode("utf-8", "replace")
+            notes.append(f"{file.name.removesuffix(FAILED_SUFFIX)} stopped recording: {reason[:_LONGEST_REASON]}")
+        elif match:
+            batches = _records(file, WORKER_MAGIC, WORKER.size, notes)
+            yield WorkerRecord(pid=int(match[1]), number=int(match[2]), batches=batches)
 
 
 def _windows(path: Path, notes: list[str]) -> Iterator[tuple[WindowStatus, Path | None]]:

@@ -11,7 +11,7 @@ import pytest
 
 from profilerkit.capture import environment, host
 from profilerkit.capture.environment import cgroup_quota, place, script_name
-from profilerkit.capture.host import HostSource, pressure_total_us
+from profilerkit.capture.host import HostSource, pressure_total_us, throttled_us
 from profilerkit.capture.nvml import NvmlSource
 from profilerkit.capture.sampler import Sampler
 from profilerkit.rundir.layout import Sample
@@ -230,6 +230,35 @@ def test_pressure_is_the_total_of_the_some_line():
     assert pressure_total_us("some avg10=0.00 avg60=1.00 total=1234\nfull avg10=0.00 total=9\n") == 1234
     assert pressure_total_us("") is None
     assert pressure_total_us("some avg10=0.00 total=x\n") is None
+
+
+def test_throttling_is_the_cgroups_own_count():
+    text = "usage_usec 99\nuser_usec 50\nnr_periods 3\nnr_throttled 2\nthrottled_usec 1234\nnr_bursts 0\n"
+    assert throttled_us(text) == 1234
+    assert throttled_us("usage_usec 99\n") is None
+    assert throttled_us("") is None
+
+
+def test_waiting_is_a_share_of_the_time_between_two_samples(monkeypatch, tmp_path):
+    files = {"/proc/pressure/io": "some avg10=0 total={}\n", "/sys/fs/cgroup/cpu.stat": "throttled_usec {}\n"}
+    for number, (path, text) in enumerate(files.items()):
+        files[path] = (tmp_path / str(number), text)
+    monkeypatch.setattr(host, "_open", lambda path: os.open(files[path][0], os.O_RDONLY) if path in files else -1)
+    clock = iter([10**9, 2 * 10**9])
+    monkeypatch.setattr(host, "perf_counter_ns", lambda: next(clock))
+    samples = []
+    for total in (1_000, 251_000):
+        for path, text in files.values():
+            path.write_text(text.format(total))
+        if not samples:
+            source = HostSource()
+            source.open()
+        samples.append(source.read().host)
+    source.close()
+    assert (samples[0].io_pressure_ratio, samples[0].cpu_throttled_ratio) == (None, None)
+    assert samples[1].io_pressure_ratio == pytest.approx(0.25)
+    assert samples[1].cpu_throttled_ratio == pytest.approx(0.25)
+    assert samples[1].cpu_pressure_ratio is None
 
 
 def test_failing_sampler_stops_alone_with_a_reason(recwarn):

@@ -26,7 +26,7 @@ from profilerkit.model.step import PARTS, Rank, SlowSteps, Steps, StepTimes
 from profilerkit.rules import RULES
 from profilerkit.rules.rule import SMALLEST_SAVING, Fired, MissingData, NotApplicable, Passed
 from profilerkit.rules.runner import run_rules
-from tests.recipes import DEVICE, GEMM, INPUT, MS, STEP_NS, facts, parts, steps
+from tests.recipes import DEVICE, GEMM, INPUT, MS, STEP_NS, facts, made, parts, steps
 
 RULE = {rule.code: rule for rule in RULES}
 A100 = lookup("NVIDIA A100-SXM4-80GB")
@@ -118,7 +118,12 @@ def utilised(busy, useful, **changes):
 
 def waiting(share, **changes):
     """A loader with four workers that holds the step."""
-    return facts({"input.wait": share}, loader=Loader(kind="DataLoader", num_workers=4), **changes)
+    return facts({"input.wait": share}, **{"loader": Loader(kind="DataLoader", num_workers=4), **changes})
+
+
+def worked(share, workers, **changes):
+    """A loader whose ``workers`` were recorded and that holds the step, on a host with room for more."""
+    return waiting(share, **{"workers": workers, "usable_cores": 16.0, **changes})
 
 
 def alone(share, **changes):
@@ -226,6 +231,11 @@ FIRES = {
     "CP008": utilised(0.95, 0.3),
     "IN001": waiting(0.4),
     "IN002": alone(0.4),
+    "IN003": worked(0.4, made(fetch=0.4)),
+    "IN005": worked(0.4, made(core=0.3), usable_cores=8.0),
+    "IN006": worked(0.4, made(fetch=0.8)),
+    "IN007": worked(0.4, made()),
+    "IN008": worked(0.4, made(collate=0.5, handover=0.2, fetch=0.3)),
     "IN009": copying(0.3),
     "ME001": allocating(0.1),
     "ME003": full(0.95),
@@ -244,6 +254,11 @@ PASSES = {
     "CP008": utilised(0.95, 0.9),
     "IN001": waiting(0.01),
     "IN002": alone(0.01),
+    "IN003": worked(0.4, made(busy_ratio=0.5)),
+    "IN005": worked(0.4, made()),
+    "IN006": worked(0.4, made()),
+    "IN007": worked(0.4, made(fetch=0.8)),
+    "IN008": worked(0.4, made()),
     "IN009": facts(copies=CopyFacts(per_step=0.0, bytes_per_step=0.0, time_ns=0.0, exposed_ns=0.0)),
     "ME001": facts(),
     "ME003": full(0.5),
@@ -261,6 +276,7 @@ MISSING = {
     "CP008": replace(timers_only(), device=None),
     "IN001": replace(waiting(0.4), input=None),
     "IN002": replace(alone(0.4), input=None),
+    **dict.fromkeys(("IN003", "IN005", "IN006", "IN007", "IN008"), waiting(0.4)),
     "OV001": timers_only({"over.python": 0.5}),
     "OV002": timers_only(),
     "CP004": timers_only(),
@@ -279,6 +295,7 @@ NOT_APPLICABLE = {
     "CP004": on_host(),
     "CP008": on_host(),
     "IN002": waiting(0.4),
+    **dict.fromkeys(("IN003", "IN005", "IN006", "IN007", "IN008"), alone(0.4)),
     "IN009": on_host(),
     "ME001": on_host(),
     "ME003": on_host(),
@@ -296,6 +313,15 @@ THRESHOLDS = {
     ("IN001", "smallest_share"): (waiting(0.05), waiting(0.05 - JUST)),
     ("IN002", "smallest_share"): (alone(0.03), alone(0.03 - JUST)),
     ("IN002", "smallest_wait_ns"): (short_step(0.04, step_ns=50 * MS), short_step(0.04)),
+    ("IN003", "busy_ratio"): (worked(0.4, made(busy_ratio=0.9)), worked(0.4, made(busy_ratio=0.9 - JUST))),
+    ("IN003", "empty_ratio"): (worked(0.4, made(queue_empty_ratio=0.5)), worked(0.4, made(queue_empty_ratio=0.49))),
+    ("IN006", "blocked_share"): (worked(0.4, made(fetch=0.5)), worked(0.4, made(fetch=0.5 - JUST))),
+    ("IN007", "computing_share"): (worked(0.4, made(fetch=0.3)), worked(0.4, made(fetch=0.3 + JUST))),
+    ("IN008", "smallest_share"): (worked(0.4, made(collate=0.2)), worked(0.4, made(collate=0.2 - JUST))),
+    ("IN008", "on_its_way_share"): (
+        worked(0.4, made(waited_ratio={"handover": 0.5})),
+        worked(0.4, made(waited_ratio={"handover": 0.5 - JUST})),
+    ),
     ("IN009", "slow_ratio"): (copying(0.9, rate=0.4999 * LINK), copying(0.9, rate=0.5001 * LINK)),
     ("OV001", "smallest_share"): (issuing(0.05), issuing(0.05 - JUST)),
     ("OV002", "most_per_step"): (syncing(2.0 + JUST, 0.05), syncing(2.0, 0.05)),
@@ -388,6 +414,11 @@ def test_a_finding_says_what_was_seen_what_to_do_and_how_to_check_it(code):
         ("CP004", "torch.compile fuses each chain"),
         ("IN001", "num_workers 4 → 7"),
         ("IN002", "num_workers 0 → 1"),
+        ("IN003", "num_workers 4 → 8"),
+        ("IN005", "Keep num_workers 4"),
+        ("IN006", "remove the shared lock"),
+        ("IN007", "faster decoder"),
+        ("IN008", "uint8 instead of float32"),
         ("IN009", "pin_memory False → True"),
         ("ME001", "fixed → expandable"),
         ("OV001", "one graph with torch.compile"),
@@ -423,6 +454,10 @@ def test_every_threshold_is_tried_on_both_sides():
         ("CO001", "overlap_ratio"),
         ("CP001", "reached_ratio"),
         ("CP004", "reached_ratio"),
+        ("IN003", "blocked_share"),
+        ("IN006", "stored_ratio"),
+        ("IN006", "fewest_bytes"),
+        ("IN006", "faster"),
         ("IN009", "pinned_ratio"),
         ("IN009", "assumed_link_gb_per_s"),
         ("ME001", "smallest_share"),

@@ -83,7 +83,7 @@ def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
     end = start + steps["dur"]
     time = (np.r_[start[1:], end[-1]] - start).astype(np.int64)
     stop = start + time
-    waits = events[(events["kind"] == EventKind.WAIT) & ((events["flags"] & _NOT_A_WAIT) == 0)]
+    waits = events[(events["kind"] == EventKind.WAIT) & ((events["flags"] & NOT_A_WAIT) == 0)]
     named, feeding = _split_phases(events[events["kind"] == EventKind.PHASE], names)
     waits = _outermost(np.concatenate([waits, feeding]))
     wait, wait_cpu = _per_step(waits, start, stop), _cpu_per_step(waits, start, stop)
@@ -117,7 +117,7 @@ def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
     )
 
 
-_NOT_A_WAIT = EventFlag.LAST | EventFlag.OTHER_THREAD | EventFlag.OTHER_LOADER | EventFlag.IN_PHASE
+NOT_A_WAIT = EventFlag.LAST | EventFlag.OTHER_THREAD | EventFlag.OTHER_LOADER | EventFlag.IN_PHASE
 
 Records = npt.NDArray[np.void]
 

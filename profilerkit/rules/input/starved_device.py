@@ -8,6 +8,9 @@ from profilerkit.analysis.facts import BEFORE_THE_COPY, Facts
 from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.whatif import LoaderFix, cheaper_input, loader_fix, saving, workers_now
 from profilerkit.model.finding import Evidence, Fix
+from profilerkit.rules.input.costly_handover import CostlyHandover
+from profilerkit.rules.input.costly_samples import CostlySamples
+from profilerkit.rules.input.slow_storage import SlowStorage
 from profilerkit.rules.rule import (
     Fired,
     MissingData,
@@ -74,17 +77,19 @@ class StarvedDevice(Rule):
         wait = facts.time_ns(*WAITS)
         leading = max(WAITS, key=facts.share)
         step = facts.mean_step_ns or 0.0
-        proposal: Fix | None = _cheaper_fix(facts)
+        proposal: Fix | None = None if _told_by_workers(facts) else _cheaper_fix(facts)
         if fix is not None and by_workers:
-            # Without workers IN002 proposes them; the same change is not listed twice.
-            proposal = worker_fix(facts, fix) if fix.current else None
+            # Without workers IN002 proposes them, with recorded ones IN003; the same change is not listed twice.
+            proposal = worker_fix(facts, fix) if fix.current and facts.workers is None else None
         finding = finding_for(
             facts,
             bound="input-bound",
             title=f"The step waits {format_ns(wait)} of {format_ns(step)} for data{in_function(facts)}",
             why=_why(facts),
             evidence=_evidence(facts, wait),
-            at_most="high" if facts.input.source == "measured" and not workers_now(facts) else "medium",
+            at_most="high"
+            if facts.input.source == "measured" and (facts.workers is not None or not workers_now(facts))
+            else "medium",
             detail=leading.removeprefix("input."),
             saving=saving(facts, expected, share),
             fix=proposal,
@@ -97,11 +102,24 @@ class StarvedDevice(Rule):
 def worker_fix(facts: Facts, fix: LoaderFix) -> Fix:
     """The proposal of more workers, with a word on torch's warning where there are fewer cores."""
     text = f"num_workers {fix.current} → {fix.workers}, and keep the workers between epochs."
+    if fix.capped_by:
+        have = "usable cores allow" if fix.capped_by == "cores" else "free memory allows"
+        text += f" The rates ask for {fix.wanted}; the {have} no more."
     if facts.usable_cores is not None and fix.workers > facts.usable_cores:
         text += " That is more than there are cores, which torch warns about; these workers wait most of the time."
     elif facts.usable_cores is None:
         text += " The recording does not say how many cores there are: no more workers than free cores."
     return Fix(text=text, code=f"DataLoader(..., num_workers={fix.workers}, persistent_workers=True)")
+
+
+def _told_by_workers(facts: Facts) -> bool:
+    """Whether a rule about the workers' own time proposes the cheaper batch (IN006, IN007, IN008)."""
+    workers = facts.workers
+    return workers is not None and (
+        workers.share("fetch") >= SlowStorage.blocked_share
+        or workers.share("prep") >= CostlySamples.computing_share
+        or workers.share("collate", "handover") >= CostlyHandover.smallest_share
+    )
 
 
 def _cheaper_fix(facts: Facts) -> Fix:

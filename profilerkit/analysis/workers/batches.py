@@ -1,0 +1,119 @@
+"""The batches that judged steps were fed with: each fetch joined to the record of the worker that made its batch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.steps.find import in_step
+from profilerkit.analysis.steps.log import EVENT_DTYPE, NOT_A_WAIT, StepLog
+from profilerkit.rundir.layout import UNKNOWN_US, EventFlag, EventKind
+from profilerkit.rundir.reader import WorkerRecord
+
+_STAGES = ("samples", "collate", "handover")
+#: numpy twin of ``rundir.layout.WORKER``: times of each stage are wall, CPU and run queue.
+WORKER_DTYPE = np.dtype(
+    [
+        *(("start", "<i8"), ("batch", "<i4"), ("items", "<u4"), ("idle", "<u4")),
+        *((stage, "<u4", (3,)) for stage in _STAGES),
+        *((name, "<i8") for name in ("read", "stored", "size", "memory")),
+    ]
+)
+#: The state of the queue is read just before the fetch is timed.
+_BEFORE_NS = 1_000_000
+
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetches:
+    """The judged fetches of batches from workers, all arrays ``(n_fetches,)``.
+
+    Attributes:
+        start: int64 ns, sorted.
+        end: int64 ns.
+        ready: batches that were ready as the fetch began.
+        pid: the process that made the batch.
+        row: its record, -1 where there is none.
+    """
+
+    start: I64
+    end: I64
+    ready: I64
+    pid: I64
+    row: I64
+
+
+def judged_fetches(events: bytes, log: StepLog, records: npt.NDArray[np.void], pids: I64) -> Fetches:
+    """The fetches in steady steps whose loader has workers; ``records`` and ``pids`` are of all workers' batches."""
+    table = np.frombuffer(events, dtype=EVENT_DTYPE)
+    looks = table[(table["kind"] == EventKind.QUEUE) & ((table["flags"] & EventFlag.OTHER_THREAD) == 0)]
+    waits = table[(table["kind"] == EventKind.WAIT) & ((table["flags"] & NOT_A_WAIT) == 0)]
+    step = in_step(waits["start"], log.start, log.start + log.time)
+    waits = waits[(step >= 0) & log.steady[np.maximum(step, 0)]]
+    waits = waits[np.argsort(waits["start"], kind="stable")]
+    start = waits["start"].astype(np.int64)
+    end = start + waits["dur"]
+    looks = looks[np.argsort(looks["start"], kind="stable")]
+    at = looks["start"].astype(np.int64)
+    wait = np.searchsorted(end, at, side="right")
+    held = np.flatnonzero(wait < len(end))
+    held = held[start[wait[held]] - _BEFORE_NS <= at[held]]
+    _, first = np.unique(wait[held], return_index=True)
+    held = held[first]
+    wait, value = wait[held], looks["value"][held].astype(np.int64)
+    pid = looks["name"][held].astype(np.int64)
+    row = latest_records(records, pids, pid, value >> 32, end[wait])
+    return Fetches(start=start[wait], end=end[wait], ready=value & 0xFFFF, pid=pid, row=row)
+
+
+def latest_records(records: npt.NDArray[np.void], pids: I64, pid: I64, batch: I64, before: I64) -> I64:
+    """Index of the last record of each (pid, batch) that began before a time; -1 without one.
+
+    Persistent workers count their batches anew in every epoch, so the numbers alone do not tell.
+    """
+    process = np.r_[pids, pid]
+    number = np.r_[records["batch"].astype(np.int64), batch]
+    time = np.r_[records["start"].astype(np.int64), before]
+    is_query = np.r_[np.zeros(len(pids), dtype=bool), np.ones(len(pid), dtype=bool)]
+    order = np.lexsort((is_query, time, number, process))
+    last = np.maximum.accumulate(np.where(is_query[order], -1, np.arange(len(order))))
+    asked = np.flatnonzero(is_query[order])
+    candidate = last[asked]
+    there = candidate >= 0
+    asked, query = asked[there], order[asked[there]]
+    found = order[candidate[there]]
+    same = (process[found] == process[query]) & (number[found] == number[query])
+    out = np.full(len(pid), -1, dtype=np.int64)
+    out[query[same] - len(pids)] = found[same]
+    return out
+
+
+def all_records(workers: Sequence[WorkerRecord]) -> tuple[npt.NDArray[np.void], I64]:
+    """The batches of all workers, and the process of each."""
+    tables = [np.frombuffer(entry.batches, dtype=WORKER_DTYPE) for entry in workers]
+    pids = [np.full(len(table), entry.pid, dtype=np.int64) for table, entry in zip(tables, workers, strict=True)]
+    if not tables:
+        return np.empty(0, dtype=WORKER_DTYPE), np.empty(0, dtype=np.int64)
+    return np.concatenate(tables), np.concatenate(pids)
+
+
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """One stage of many batches, ``(n,)`` int64 ns each; ``queued`` is ``None`` where the kernel does not keep it."""
+
+    wall: I64
+    cpu: I64
+    queued: I64 | None
+    blocked: I64
+
+
+def stage_times(records: npt.NDArray[np.void], stage: str) -> StageTimes:
+    """The times of a stage. Clocks of threads and of the wall differ a little: no part is negative or exceeds it."""
+    wall, cpu, queued = (records[stage][:, column].astype(np.int64) * 1000 for column in range(3))
+    known = bool((queued != UNKNOWN_US * 1000).all())
+    cpu = np.minimum(cpu, wall)
+    queued = np.minimum(queued, wall - cpu) if known else np.zeros_like(wall)
+    return StageTimes(wall, cpu, queued if known else None, wall - cpu - queued)

@@ -1,0 +1,78 @@
+"""Whether the host can carry more loader workers: cores, quota, pressure and memory."""
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.units import format_ns, format_ratio
+
+#: CPU and run-queue time together own this much of a batch, and the second is this much of the first (R05).
+COMPUTING_SHARE = 0.9
+QUEUED_RATIO = 0.2
+#: Share of the usable cores that the workers keep busy (R05).
+CORES_IN_USE = 0.85
+#: Share of the time in which the cgroup's quota held its threads (a choice: R05 asks for any growth, which a burst at
+#: start-up causes as well).
+THROTTLED = 0.05
+#: Share of time in which processes waited for a core, where the workers' own run queue is not known (R05).
+PRESSURE = 0.2
+#: Host utilisation that leaves no core to spare, likewise.
+FULL_HOST = 0.9
+#: Share of a batch that is blocked (R06's threshold), and of the looks at blocked workers that find a lock, from which
+#: workers share a bottleneck instead of adding up: of two workers that only wait for each other one half does.
+BLOCKED = 0.5
+LOCKED = 1 / 3
+#: Of the host's memory more workers may fill up to here (a choice: R27 calls a device full from here on).
+MEMORY_IN_USE = 0.9
+#: Batches under way per worker where the loader's setting is not known: torch's default.
+PREFETCH = 2
+
+
+def shortage(facts: Facts) -> str | None:
+    """Why more workers would find no core, as the number that says so; ``None`` where they would, or it is not known.
+
+    Run-queue time and CPU time of the batches come before what is known of the whole host: other processes' pressure
+    is not the loader's.
+    """
+    workers = facts.workers
+    if workers is None:
+        return None
+    queued, cpu = workers.time_ns("core"), workers.cpu_ns
+    is_known = all(stage.run_queue_ns is not None for stage in workers.stages)
+    computing = (queued + cpu) / max(workers.producer_ns, 1)
+    if is_known and computing >= COMPUTING_SHARE and queued >= QUEUED_RATIO * cpu:
+        return f"a batch computes {format_ns(cpu)} and waits {format_ns(queued)} for a core"
+    cores = facts.usable_cores
+    if cores and workers.cpu_cores is not None and workers.cpu_cores >= CORES_IN_USE * cores:
+        return f"the workers keep {workers.cpu_cores:.1f} of {cores:g} usable cores busy"
+    throttled = facts.series("host.cpu_throttled")
+    if throttled is not None and throttled.mean >= THROTTLED:
+        return f"the CPU quota holds the processes {format_ratio(throttled.mean)} of the time"
+    if cores and workers.count > cores and computing >= COMPUTING_SHARE:
+        return f"{workers.count} workers compute on {cores:g} usable cores"
+    if is_known:
+        return None
+    pressure, busy = facts.series("host.cpu_pressure"), facts.series("host.cpu")
+    if pressure is not None and pressure.mean >= PRESSURE and computing >= COMPUTING_SHARE:
+        return f"processes wait for a core {format_ratio(pressure.mean)} of the time"
+    if busy is not None and busy.mean >= FULL_HOST:
+        return f"the host's cores are {format_ratio(busy.mean)} busy"
+    return None
+
+
+def lock_held(facts: Facts) -> str | None:
+    """Why workers hold each other up, as the number that says so; ``None`` where they do not, or it is not known."""
+    workers = facts.workers
+    if workers is None or workers.locked_ratio is None or workers.locked_ratio < LOCKED:
+        return None
+    if workers.share("fetch") < BLOCKED:
+        return None
+    return f"a blocked worker waited for a lock {format_ratio(workers.locked_ratio)} of the times it was looked at"
+
+
+def memory_room(facts: Facts) -> int | None:
+    """Workers that the host's free memory has room for beside those there are; ``None`` where it is not known."""
+    workers, used = facts.workers, facts.series("host.memory_used")
+    capacity = facts.memory.host_capacity_bytes
+    if workers is None or workers.memory_bytes is None or used is None or not capacity:
+        return None
+    ahead = (facts.loader.prefetch_factor if facts.loader else None) or PREFETCH
+    each = max(workers.memory_bytes + ahead * (workers.batch_bytes or 0), 1)
+    return max(int((MEMORY_IN_USE * capacity - used.maximum) / each), 0)

@@ -1,0 +1,289 @@
+"""Inside a worker process of a DataLoader: times every batch and appends one record of it to a file of its own.
+
+Nothing of the user's or of torch's is patched there. Torch's worker loop is called with its own arguments; of these
+the queue of tasks, the collate function and the queue of batches are given timed methods, for this process alone.
+"""
+
+import inspect
+import os
+import struct
+import sys
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter_ns, thread_time_ns
+from typing import Any
+
+from profilerkit.capture.guard import Guard
+from profilerkit.rundir.files import AppendFile
+from profilerkit.rundir.layout import (
+    END,
+    FAILED_SUFFIX,
+    FORMAT_VERSION,
+    HEADER,
+    UNKNOWN_US,
+    WORKER,
+    WORKER_MAGIC,
+    worker_file,
+)
+
+#: Torch's module with the loop that a worker process runs.
+WORKER_MODULE = "torch.utils.data._utils.worker"
+#: Leaves of a batch that are looked at for its size, so that a batch of many small objects costs no more.
+_MOST_LEAVES = 32
+#: Its own memory is read once in so many batches.
+_READ_EVERY = 16
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+#: A worker that outlives the recording finds that out so often.
+_CHECK_NS = 1_000_000_000
+_READ_BYTES = 256
+#: Fields of a record that are bytes; they stand after the times.
+_SIZES = 4
+
+#: CPU ns and run-queue ns of the calling thread (-1 where the kernel does not say), at a moment on the clock.
+_Moment = tuple[int, int, int]
+
+
+class _State:
+    """The loop that was replaced, in the process that replaced it and in those forked from it."""
+
+    original: Callable[..., None] | None = None
+
+
+def remember(original: Callable[..., None]) -> None:
+    """``original`` is torch's loop, whatever stands in its place."""
+    _State.original = original
+
+
+def watched_loop(directory: str, *args: Any, **kwargs: Any) -> None:
+    """Torch's worker loop with its batches timed into ``directory``; plain torch when that cannot be done."""
+    original: Callable[..., None] = _State.original or sys.modules[WORKER_MODULE]._worker_loop
+    if (Path(directory) / END).exists():  # the recording is over, and somebody patched on top of ours
+        return original(*args, **kwargs)
+    guard = Guard("profilerkit's watch on a loader's worker")
+    bound = guard.call(_watched, Path(directory), original, args, kwargs, guard)
+    if bound is None:
+        return original(*args, **kwargs)
+    return original(*bound.args, **bound.kwargs)
+
+
+def _watched(
+    directory: Path, original: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any], guard: Guard
+) -> inspect.BoundArguments:
+    """The arguments of torch's loop, with timed methods on its queues and a timed collate function."""
+    bound = inspect.signature(original).bind(*args, **kwargs)
+    tasks, batches = bound.arguments["index_queue"], bound.arguments["data_queue"]
+    collate = bound.arguments["collate_fn"]
+    path = worker_file(directory, os.getpid(), bound.arguments["worker_id"])
+    guard.on_failure(lambda: _say(path.with_suffix(FAILED_SUFFIX), guard))
+    probe = WorkerProbe(path, guard)
+    bound.arguments["collate_fn"] = probe.timed_collate(collate)
+    tasks.get = probe.timed_get(tasks.get)
+    batches.put = probe.timed_put(batches.put)
+    batches._send_bytes = probe.timed_send(batches._send_bytes)  # read when the first batch starts the sending thread
+    return bound
+
+
+def _say(path: Path, guard: Guard) -> None:
+    """Leave the reason of the failure for the main process and the reader."""
+    path.write_text(guard.failure or "", encoding="utf-8", errors="replace")
+
+
+class WorkerProbe:
+    """Times the batches of one worker: on its thread, and at the end of ``timed_send`` on the one that pickles."""
+
+    def __init__(self, path: Path, guard: Guard) -> None:
+        self._guard = guard
+        self._end = path.with_name(END)
+        self._file = AppendFile(path)
+        self._file.append(HEADER.pack(WORKER_MAGIC, FORMAT_VERSION, WORKER.size))
+        self._stat = ThreadClock()
+        self._io = _open("/proc/self/io")
+        self._read = _traffic(self._io)
+        self._statm = _open("/proc/self/statm")
+        # A forked worker shares what it starts with; it owns what comes on top, at least.
+        self._shared_bytes = _anonymous_bytes(self._statm) if _State.original is not None else 0
+        self._memory_bytes = -1
+        self._collations = 0
+        self._batch = self._items = 0
+        self._began: _Moment | None = None
+        self._row: tuple[int, ...] | None = None
+        self._put_ns = 0
+        self._pending: deque[tuple[tuple[int, ...], int] | None] = deque()
+        self._sender: ThreadClock | None = None
+        self._sent: _Moment = (0, 0, 0)
+        self._checked_ns = perf_counter_ns()
+
+    @property
+    def _armed(self) -> bool:
+        return self._guard.failure is None and self._file.stopped is None
+
+    def timed_get(self, inner: Callable[..., Any]) -> Callable[..., Any]:
+        """The queue of tasks: a batch begins when its task arrives."""
+
+        def get(*args: Any, **kwargs: Any) -> Any:
+            task = inner(*args, **kwargs)
+            if self._armed:
+                self._guard.call(self._begin, task)
+            return task
+
+        return get
+
+    def timed_collate(self, inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """The collate function: before it the samples are there, after it the batch is."""
+
+        def collate(samples: Any) -> Any:
+            if not self._armed:
+                return inner(samples)
+            before = self._guard.call(self._stat.now)
+            batch = inner(samples)
+            if before is not None:
+                self._guard.call(self._collated, before, batch)
+            return batch
+
+        return collate
+
+    def timed_put(self, inner: Callable[..., None]) -> Callable[..., None]:
+        """The queue of batches, where the worker's thread leaves one."""
+
+        def put(*args: Any, **kwargs: Any) -> None:
+            if self._armed:
+                self._guard.call(self._left)
+            inner(*args, **kwargs)
+
+        return put
+
+    def timed_send(self, inner: Callable[..., Any]) -> Callable[..., Any]:
+        """The end of the hand-over, on the thread that pickles: everything about the batch is known."""
+
+        def send(*args: Any, **kwargs: Any) -> Any:
+            result = inner(*args, **kwargs)
+            if self._armed:
+                self._guard.call(self._send_ended)
+            return result
+
+        return send
+
+    def _begin(self, task: object) -> None:
+        self._row = None
+        if not isinstance(task, tuple):
+            self._began = None  # the end, or the start of an epoch: what the worker waited was no hunger for work
+            self._put_ns = 0
+            return
+        self._batch, index = task
+        self._items = len(index) if isinstance(index, (list, tuple)) else 1
+        self._began = self._stat.now()
+
+    def _collated(self, before: _Moment, batch: object) -> None:
+        began, after = self._began, self._stat.now()
+        if began is None:
+            return
+        read = _traffic(self._io)
+        idle = (began[0] - self._put_ns) // 1000 if self._put_ns else UNKNOWN_US
+        row = (began[0], self._batch, self._items, idle, *_between(began, before), *_between(before, after))
+        if self._collations % _READ_EVERY == 0 and self._statm >= 0:
+            self._memory_bytes = max(0, _anonymous_bytes(self._statm) - self._shared_bytes)
+        self._collations += 1
+        self._row = (*row, *_grown(self._read, read), batch_bytes(batch), self._memory_bytes)
+        self._read = read
+
+    def _left(self) -> None:
+        row, self._row = self._row, None
+        now_ns = perf_counter_ns()
+        self._put_ns = now_ns if row is not None else 0
+        self._pending.append(None if row is None else (row, now_ns))
+
+    def _send_ended(self) -> None:
+        if self._sender is None:
+            self._sender = ThreadClock()
+        entry = self._pending.popleft()
+        now, last = self._sender.now(), self._sent
+        self._sent = now
+        if entry is None:
+            return
+        row, put_ns = entry
+        handover = _between((max(put_ns, last[0]), last[1], last[2]), now)
+        times, sizes = row[:-_SIZES], row[-_SIZES:]
+        self._file.append(packed((*times, *handover, *sizes)), WORKER.size)
+        if now[0] - self._checked_ns > _CHECK_NS:
+            self._checked_ns = now[0]
+            if self._end.exists():
+                self._file.close()
+
+
+class ThreadClock:
+    """Wall, CPU and run-queue time of the thread that made it."""
+
+    def __init__(self) -> None:
+        self._fd = _open("/proc/thread-self/schedstat")
+
+    def now(self) -> _Moment:
+        """The three clocks, ns; run-queue time is -1 where the kernel does not keep it."""
+        waited = int(os.pread(self._fd, _READ_BYTES, 0).split()[1]) if self._fd >= 0 else -1
+        return perf_counter_ns(), thread_time_ns(), waited
+
+
+def batch_bytes(batch: object) -> int:
+    """Bytes of the tensors and arrays in a batch of at most ``_MOST_LEAVES`` leaves; -1 when that is not known."""
+    found, looked, todo = -1, 0, [batch]
+    while todo:
+        item = todo.pop()
+        looked += 1
+        if looked > _MOST_LEAVES:
+            return -1
+        if isinstance(item, dict):
+            todo.extend(item.values())
+        elif isinstance(item, (list, tuple)):
+            todo.extend(item[:_MOST_LEAVES])
+            looked += max(0, len(item) - _MOST_LEAVES)
+        else:
+            size = len(item) if isinstance(item, (bytes, bytearray)) else getattr(item, "nbytes", None)
+            if isinstance(size, int):
+                found = max(found, 0) + size
+    return found
+
+
+def _between(start: _Moment, end: _Moment) -> tuple[int, int, int]:
+    """Wall, CPU and run-queue µs from one moment to another."""
+    waited = (end[2] - start[2]) // 1000 if start[2] >= 0 else UNKNOWN_US
+    return (end[0] - start[0]) // 1000, (end[1] - start[1]) // 1000, waited
+
+
+def packed(row: tuple[int, ...]) -> bytes:
+    """One record; a duration that does not fit, above an hour, is the longest that does."""
+    try:
+        return WORKER.pack(*row)
+    except struct.error:
+        durations = slice(3, len(row) - _SIZES)
+        fitting = [min(max(value, 0), UNKNOWN_US) for value in row[durations]]
+        return WORKER.pack(*row[:3], *fitting, *row[-_SIZES:])
+
+
+def _open(path: str) -> int:
+    """A descriptor to pread from, -1 where there is no such file."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1
+
+
+def _traffic(fd: int) -> tuple[int, int]:
+    """Bytes this process has read by ``read``, and those that came from storage; -1 where not known."""
+    if fd < 0:
+        return -1, -1
+    words = os.pread(fd, _READ_BYTES, 0).split()
+    return int(words[1]), int(words[9])
+
+
+def _anonymous_bytes(fd: int) -> int:
+    """Resident memory that no file or shared segment stands behind."""
+    if fd < 0:
+        return 0
+    _, resident, shared, *_ = os.pread(fd, _READ_BYTES, 0).split()
+    return (int(resident) - int(shared)) * _PAGE_BYTES
+
+
+def _grown(before: tuple[int, int], after: tuple[int, int]) -> tuple[int, int]:
+    if before[0] < 0 or after[0] < 0:
+        return -1, -1
+    return after[0] - before[0], after[1] - before[1]

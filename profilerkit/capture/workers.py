@@ -1,0 +1,142 @@
+"""Has the workers of every DataLoader watched, and reads at each fetch how many of their batches are ready."""
+
+import functools
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+from profilerkit.capture.guard import Guard
+from profilerkit.capture.meter import Meter
+from profilerkit.capture.steps import StepTracker
+from profilerkit.capture.worker import WORKER_MODULE, remember, watched_loop
+from profilerkit.rundir.layout import (
+    FAILED_SUFFIX,
+    WORKER_PREFIX,
+    WORKER_SUFFIX,
+    EventFlag,
+    EventKind,
+    WorkerState,
+    queue_value,
+)
+from profilerkit.rundir.writer import Record
+
+_QUEUE, _LOOK, _OTHER_THREAD = int(EventKind.QUEUE), int(EventKind.LOOK), int(EventFlag.OTHER_THREAD)
+_RUNNING, _LOCK, _BLOCKED = int(WorkerState.RUNNING), int(WorkerState.LOCK), int(WorkerState.BLOCKED)
+#: Workers that are looked at in one beat, some 5 µs each.
+_GLANCES = 4
+#: Places in the kernel where a thread waits for a lock: mutexes and semaphores, and locks of files.
+_LOCKS = (b"futex", b"lock_inode", b"posix_lock", b"flock")
+
+
+class WorkerWatch:
+    """The main process's side of what happens in workers. A failure in here ends the watch, not the recording.
+
+    Attributes:
+        meter: what a look at the queue costs the training thread.
+    """
+
+    def __init__(self, record: Callable[[Record], None], tracker: StepTracker, directory: Path) -> None:
+        self._record = record
+        self._tracker = tracker
+        self._directory = directory
+        self._guard = Guard("profilerkit's watch on the loader's workers")
+        self._channels: dict[int, int] = {}  # worker to the open file that says where in the kernel it waits
+        self._turn = 0
+        self.meter = Meter()
+        self._seen = False
+        self._patched = False
+
+    def module(self) -> Any:
+        """Torch's module with the workers' loop; ``None`` in a torch that has none."""
+        module = sys.modules.get(WORKER_MODULE)
+        return module if hasattr(module, "_worker_loop") else None
+
+    def watched(self, original: Callable[..., None]) -> Callable[..., None]:
+        """What a worker process runs instead of ``original``; it can be pickled for spawn and forkserver."""
+        remember(original)
+        self._patched = True
+        return functools.partial(watched_loop, str(self._directory.absolute()))
+
+    def look(self, iterator: Any) -> None:
+        """Record what is under way for ``iterator`` as a fetch begins; nothing without worker processes."""
+        if getattr(iterator, "_task_info", None) is not None and self._guard.failure is None:
+            self._guard.call(self._look, iterator)
+
+    def _look(self, iterator: Any) -> None:
+        now_ns = perf_counter_ns()
+        self._seen = True
+        tasks, batch, outstanding = iterator._task_info, iterator._rcvd_idx, iterator._tasks_outstanding
+        # Tasks that are no longer outstanding and still listed were received before their turn.
+        ready = iterator._data_queue.qsize() + len(tasks) - outstanding
+        task = tasks.get(batch)
+        # ``Process.pid`` asks the same object, five times as slowly.
+        pid = iterator._workers[task[0]]._popen.pid if task is not None else 0
+        if pid and pid not in self._channels:
+            self._channels[pid] = _open(f"/proc/{pid}/wchan")
+        flags = 0 if threading.get_ident() == self._tracker.thread else _OTHER_THREAD
+        self._record((_QUEUE, flags, pid, now_ns, 0, queue_value(batch, outstanding, ready)))
+        if self.meter.is_open:
+            self.meter.add(perf_counter_ns() - now_ns)
+
+    def glance(self) -> None:
+        """Record what some of the workers are doing; four times per second, on the writer thread."""
+        if self._channels and self._guard.failure is None:
+            self._guard.call(self._glance)
+
+    def _glance(self) -> None:
+        pids = sorted(pid for pid, channel in tuple(self._channels.items()) if channel >= 0)
+        for pid in (pids + pids)[self._turn : self._turn + min(_GLANCES, len(pids))]:
+            state = _state(self._channels[pid])
+            if state is None:  # it has ended; its number stays, so that a last look at its queue opens nothing
+                os.close(self._channels[pid])
+                self._channels[pid] = -1
+            else:
+                self._record((_LOOK, 0, pid, perf_counter_ns(), 0, state))
+        self._turn = (self._turn + _GLANCES) % max(len(pids), 1)
+
+    def close(self) -> None:
+        """Close what was opened."""
+        for channel in self._channels.values():
+            if channel >= 0:
+                os.close(channel)
+        self._channels.clear()
+
+    def reason(self) -> str:
+        """Why nothing, or not everything, is known of the workers; empty when all is well."""
+        found = self._guard.call(self._what_is_missing)
+        return self._guard.failure or found or ""
+
+    def _what_is_missing(self) -> str:
+        failed = min(self._directory.glob(f"{WORKER_PREFIX}*{FAILED_SUFFIX}"), default=None)
+        if failed is not None:
+            return f"{failed.stem}: {failed.read_text(encoding='utf-8', errors='replace')}"
+        if not self._patched:
+            return "this torch has no loop of worker processes to watch"
+        if any(self._directory.glob(f"{WORKER_PREFIX}*{WORKER_SUFFIX}")):
+            return ""
+        if self._seen:
+            return "the workers were started before the recording, or are not those of torch's DataLoader"
+        return "no loader with worker processes was seen"
+
+
+def _open(path: str) -> int:
+    """A descriptor to pread from, -1 where there is no such file."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1
+
+
+def _state(channel: int) -> int | None:
+    """What the thread behind an open ``wchan`` is doing; ``None`` when it has ended."""
+    try:
+        place = os.pread(channel, 64, 0)
+    except OSError:
+        return None
+    if place in (b"", b"0"):
+        return _RUNNING
+    return _LOCK if any(name in place for name in _LOCKS) else _BLOCKED

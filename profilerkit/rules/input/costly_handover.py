@@ -1,0 +1,83 @@
+"""IN008 (R08): bringing finished samples to the training process is the cost."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.leaves import WAITS
+from profilerkit.analysis.whatif import CHEAPER_TRANSFORM, cheaper_batch, saving
+from profilerkit.analysis.workers.anatomy import on_its_way
+from profilerkit.model.finding import Finding, Fix
+from profilerkit.model.workers import Workers
+from profilerkit.rules.input.worker_evidence import optional, part_evidence, recorded_workers
+from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, worth_saying
+from profilerkit.units import format_bytes, format_ns, format_ratio
+
+
+@dataclass(frozen=True)
+class CostlyHandover(Rule):
+    """Collate, pickle or IPC bound (R08).
+
+    Claim: Joining samples to a batch and moving it to the training process is the cost, not making the samples.
+    Evidence: Collate and hand-over in the work on a batch, time from the end of collating to the training loop, bytes
+        of the batch, share of the wait in which the awaited batch was on its way.
+    Threshold: Collate and hand-over own 20 % of the work on a batch, or the awaited batches are on their way for half
+        of the wait.
+    Fix: One contiguous tensor per batch instead of many objects, smaller types over the queue (uint8 instead of
+        float32), cast on the device.
+    Saving: Bound: the input share. Expected: the fluid model with half of collate and hand-over; of a wait for batches
+        on their way, half of that.
+    Traps: The thread that pins memory is not seen. A hand-over that waits for room in the queue costs nothing and is
+        not counted.
+    Confidence: High where it owns half of the work on a batch, else medium.
+    """
+
+    code: ClassVar[str] = "IN008"
+    name: ClassVar[str] = "costly_handover"
+    family: ClassVar[str] = "input"
+    summary: ClassVar[str] = "Joining and handing over batches is the cost"
+
+    smallest_share: float = 0.2
+    on_its_way_share: float = 0.5
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when collate and hand-over are a cost that the step waits for."""
+        workers = recorded_workers(facts)
+        if not isinstance(workers, Workers):
+            return workers
+        share = workers.share("collate", "handover")
+        on_the_way = on_its_way(workers, facts.input.cpu_ratio if facts.input else None)
+        if share < self.smallest_share and on_the_way < self.on_its_way_share:
+            return Passed(f"collate and hand-over are {format_ratio(share)} of a batch")
+        removed = CHEAPER_TRANSFORM * workers.time_ns("collate", "handover")
+        expected = cheaper_batch(facts, removed, removed) if share >= self.smallest_share else 0.0
+        if on_the_way >= self.on_its_way_share:
+            expected = max(expected, CHEAPER_TRANSFORM * on_the_way * facts.share(*WAITS))
+        if not worth_saying(facts, expected):
+            return Passed(f"collate and hand-over are {format_ratio(share)} of a batch; the step hardly waits for it")
+        return Fired((_finding(facts, workers, on_the_way, expected),))
+
+
+def _finding(facts: Facts, workers: Workers, on_the_way: float, expected: float) -> Finding:
+    time = format_ns(workers.time_ns("collate", "handover"))
+    size = f" of {format_bytes(workers.batch_bytes)}" if workers.batch_bytes is not None else ""
+    return finding_for(
+        facts,
+        bound="input-bound",
+        title=f"Joining and handing over every batch{size} takes {time} of a worker",
+        why="The samples are there; copying them into one batch and bringing that to the training process is the work.",
+        evidence=(
+            *part_evidence(facts, workers, "collate", "handover"),
+            *optional(facts, workers, "Bytes of a batch", workers.batch_bytes, "bytes"),
+            *optional(facts, workers, "From the end of collating to the training loop", workers.delivery_ns, "ns"),
+            *optional(facts, workers, "Wait for batches on their way, share of the wait", on_the_way, "ratio"),
+        ),
+        at_most="high" if workers.share("collate", "handover") >= 0.5 else "medium",
+        detail="ipc",
+        saving=saving(facts, expected, facts.share(*WAITS)),
+        fix=Fix(
+            text="Halve the cost of the hand-over: collate into one tensor, send uint8 instead of float32, cast on the "
+            "device."
+        ),
+        confirm="A batch of half the bytes must take about half the time.",
+    )

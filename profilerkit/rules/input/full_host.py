@@ -1,0 +1,97 @@
+"""IN005 (R05): the host's cores are taken, so more workers would not help."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.leaves import WAITS
+from profilerkit.analysis.whatif import CHEAPER_TRANSFORM, cheaper_batch, saving, workers_now
+from profilerkit.analysis.workers.capacity import CORES_IN_USE, shortage
+from profilerkit.model.finding import Evidence, Finding, Fix
+from profilerkit.model.workers import Workers
+from profilerkit.rules.input.worker_evidence import measured, optional, part_evidence, recorded_workers
+from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, worth_saying
+
+
+@dataclass(frozen=True)
+class FullHost(Rule):
+    """Host CPU saturated or starved (R05).
+
+    Claim: More workers would not help, or would harm: there is no core for them.
+    Evidence: CPU and run-queue time of the batches, cores the workers keep busy, throttling by the CPU quota, workers
+        against usable cores. Pressure of the whole host only where the workers' run queue is not known.
+    Threshold: A batch computes or waits for a core 90 % of its time and waits for one a fifth as long as it computes;
+        or the workers keep 85 % of the usable cores busy; or the quota holds them 5 % of the time; or more workers
+        than cores compute.
+    Fix: Not more workers. Where the loader itself fills the cores: decode and resize ahead, a cheaper codec, or
+        transform on the device. Where others do: a free host, more cores or a higher quota.
+    Saving: Bound: the input share. Expected: with half of the CPU cost removed, or without the time spent waiting for a
+        core.
+    Traps: Hardware threads count as cores and are less. A pressure of the whole host may be another job's.
+    Confidence: High where the workers' run queue is known, else medium.
+    """
+
+    code: ClassVar[str] = "IN005"
+    name: ClassVar[str] = "full_host"
+    family: ClassVar[str] = "input"
+    summary: ClassVar[str] = "The host has no cores for more workers"
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when the step waits for batches that wait for a core."""
+        workers = recorded_workers(facts)
+        if not isinstance(workers, Workers):
+            return workers
+        reason = shortage(facts)
+        if reason is None:
+            return Passed("the workers' batches find a core")
+        cores = facts.usable_cores
+        own = cores is not None and workers.cpu_cores is not None and workers.cpu_cores >= CORES_IN_USE * cores
+        cpu = CHEAPER_TRANSFORM * workers.cpu_ns
+        queued = workers.time_ns("core")
+        expected = cheaper_batch(facts, queued) if queued and not own else cheaper_batch(facts, cpu, cpu)
+        if not worth_saying(facts, expected):
+            return Passed(f"{reason}, and the step hardly waits for it")
+        return Fired((_finding(facts, workers, reason, expected, is_own=own),))
+
+
+def _finding(facts: Facts, workers: Workers, reason: str, expected: float, *, is_own: bool) -> Finding:
+    known = all(stage.run_queue_ns is not None for stage in workers.stages)
+    return finding_for(
+        facts,
+        bound="input-bound",
+        title=f"More workers will not help, the CPU is full: {reason}",
+        why="Making a batch needs a core, and there is none free: more workers would share the same cores.",
+        evidence=(
+            *part_evidence(facts, workers, "prep", "core"),
+            *optional(facts, workers, "Cores that the workers keep busy", workers.cpu_cores, "count"),
+            *_cores(facts),
+            measured(facts, workers, "num_workers", workers_now(facts) or workers.count, "count"),
+        ),
+        at_most="high" if known else "medium",
+        detail="prep" if is_own else "wait",
+        saving=saving(facts, expected, facts.share(*WAITS)),
+        fix=Fix(text=_fix(facts, workers, is_own=is_own)),
+        confirm="With half of the transform left out the step must get shorter; with more workers it must not."
+        if is_own
+        else "On an idle host the same loader must be faster.",
+    )
+
+
+def _fix(facts: Facts, workers: Workers, *, is_own: bool) -> str:
+    now = workers_now(facts) or workers.count
+    stay = f"Keep num_workers {now}: more would compete for the same cores."
+    if is_own:
+        return (
+            f"{stay} Halve what a batch computes: decode and resize ahead, a cheaper codec, or transform on the device."
+        )
+    return f"{stay} Free the cores that other processes take, or give the job more of them or a higher CPU quota."
+
+
+def _cores(facts: Facts) -> tuple[Evidence, ...]:
+    if facts.usable_cores is None:
+        return ()
+    return (
+        Evidence(
+            label="Usable cores", value=facts.usable_cores, unit="count", source="measured", origin="affinity and quota"
+        ),
+    )

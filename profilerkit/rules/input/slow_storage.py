@@ -1,0 +1,95 @@
+"""IN006 (R06): the workers are blocked while they read."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.leaves import WAITS
+from profilerkit.analysis.whatif import cheaper_batch, saving
+from profilerkit.analysis.workers.capacity import lock_held
+from profilerkit.model.finding import Finding, Fix
+from profilerkit.model.workers import Workers
+from profilerkit.rules.input.worker_evidence import optional, part_evidence, recorded_workers
+from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, worth_saying
+from profilerkit.units import format_bytes, format_ns, format_ratio
+
+
+@dataclass(frozen=True)
+class SlowStorage(Rule):
+    """Storage or network fetch bound (R06).
+
+    Claim: The workers spend their time blocked, not computing: they wait for what they read.
+    Evidence: Blocked share of a batch, bytes it reads and how many of them come from storage, what the blocked workers
+        were seen waiting for.
+    Threshold: Half of the work on a batch is blocked while its samples are read. Storage is named only where at least
+        64 KiB per batch are read and, where that is known, half of them from storage.
+    Fix: Larger files read in sequence, a local copy or a cache in memory; without reads the lock or the service that
+        the workers wait for. More workers, which sleep, are IN003's.
+    Saving: Bound: the input share. Expected: the fluid model with half of the blocked time.
+    Traps: The first epoch reads what later ones find cached. Locks look like reading, so the bytes are checked; sockets
+        and memory-mapped files leave no bytes.
+    Confidence: High where the bytes say storage; else medium, and low where nothing is read.
+    """
+
+    code: ClassVar[str] = "IN006"
+    name: ClassVar[str] = "slow_storage"
+    family: ClassVar[str] = "input"
+    summary: ClassVar[str] = "Workers are blocked while they read"
+
+    blocked_share: float = 0.5
+    #: Half of what is read comes from storage, not from the page cache (R06).
+    stored_ratio: float = 0.5
+    #: Tasks and their answers are read from pipes, some hundred bytes per batch; a batch of files is larger than this.
+    fewest_bytes: int = 1 << 16
+    #: What is assumed of faster reads (R06 with m = 2).
+    faster: float = 2.0
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when a batch is mostly waited for inside the worker that makes it."""
+        workers = recorded_workers(facts)
+        if not isinstance(workers, Workers):
+            return workers
+        blocked = workers.share("fetch")
+        if blocked < self.blocked_share:
+            return Passed(f"a batch is blocked {format_ratio(blocked)} of the time it takes")
+        expected = cheaper_batch(facts, workers.time_ns("fetch") * (1.0 - 1.0 / self.faster))
+        if not worth_saying(facts, expected):
+            return Passed(f"a batch is blocked {format_ratio(blocked)} of its time, and the step hardly waits for it")
+        return Fired((self._finding(facts, workers, expected),))
+
+    def _finding(self, facts: Facts, workers: Workers, expected: float) -> Finding:
+        time = format_ns(workers.time_ns("fetch"))
+        reads = workers.read_bytes is not None and workers.read_bytes >= self.fewest_bytes
+        is_storage = reads and (workers.storage_bytes or 0) >= self.stored_ratio * (workers.read_bytes or 0)
+        is_locked = lock_held(facts) is not None
+        size = format_bytes(workers.read_bytes or 0)
+        if is_locked:
+            why = "The blocked workers were seen waiting for a lock: they hold each other up, however many there are."
+            text = "Read without the shared lock: one file handle or connection per worker, opened in the worker."
+        elif reads:
+            why = f"A batch reads {size}; meanwhile its worker neither computes nor waits for a core."
+            text = "Halve the time blocked on reading: larger files read in sequence, a local copy, or a cache."
+        else:
+            why = "Hardly any bytes are read through files meanwhile: a network, a lock, or a sleep."
+            text = "Halve the time the workers wait: ask the service for more at once, or remove the shared lock."
+        return finding_for(
+            facts,
+            bound="input-bound",
+            title=f"Workers are blocked {time} for every batch" + (", waiting for a lock" if is_locked else ""),
+            why=why,
+            evidence=(
+                *part_evidence(facts, workers, "fetch", "prep"),
+                *optional(facts, workers, "Read for a batch", workers.read_bytes, "bytes"),
+                *optional(facts, workers, "Of it from storage", workers.storage_bytes, "bytes"),
+                *optional(
+                    facts, workers, "Moments at which blocked workers waited for a lock", workers.locked_ratio, "ratio"
+                ),
+            ),
+            at_most="high" if is_storage or is_locked else "medium" if reads else "low",
+            detail="fetch",
+            saving=saving(facts, expected, facts.share(*WAITS)),
+            fix=Fix(text=text),
+            confirm="With the files in the page cache the wait must shrink."
+            if reads
+            else "A stack of a blocked worker (py-spy dump) names the call it waits in.",
+        )

@@ -1,0 +1,110 @@
+"""IN003 (R03): all workers are busy and still slower than the step."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.leaves import WAITS
+from profilerkit.analysis.whatif import BUSY_WORKERS, LoaderFix, loader_fix, saving
+from profilerkit.analysis.workers.anatomy import named_wait
+from profilerkit.analysis.workers.capacity import lock_held, shortage
+from profilerkit.model.finding import Evidence, Finding
+from profilerkit.model.workers import Workers
+from profilerkit.rules.input.starved_device import worker_fix
+from profilerkit.rules.input.worker_evidence import measured, optional, part_evidence, recorded_workers
+from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, worth_saying
+from profilerkit.units import format_ns, format_ratio
+
+
+@dataclass(frozen=True)
+class TooFewWorkers(Rule):
+    """Too few workers (R03).
+
+    Claim: All workers are busy and still slower than the step, and the host has room for more of them.
+    Evidence: Busy share of the workers, fetches that found no batch ready, work on one batch against the step without
+        its wait. From timers in the worker processes.
+    Threshold: Workers busy 90 % of the time, no batch ready at half of the fetches, and a batch per worker takes longer
+        than the step without its wait.
+    Fix: num_workers current → 1.2 × work per step / step without the wait, capped by usable cores, CPU quota and free
+        memory.
+    Saving: Bound: the input share. Expected: 1 - max(compute, producer / workers, CPU / cores) / step.
+    Traps: A host whose cores are full, where more workers take cores from each other (IN005). Workers that hold each
+        other up at a lock, or share a storage that is at its limit, do not add up. Each worker copies memory.
+    Confidence: High; medium where most of a batch is waiting, which may be for something the workers share.
+    """
+
+    code: ClassVar[str] = "IN003"
+    name: ClassVar[str] = "too_few_workers"
+    family: ClassVar[str] = "input"
+    summary: ClassVar[str] = "All workers are busy and still slower than the step"
+
+    busy_ratio: float = BUSY_WORKERS
+    empty_ratio: float = 0.5
+    #: Share of a batch blocked from which what the workers wait for may be shared between them (R06).
+    blocked_share: float = 0.5
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when the workers are the limit and the host has room for more of them."""
+        workers = recorded_workers(facts)
+        if not isinstance(workers, Workers):
+            return workers
+        enough = self._enough(facts, workers)
+        if enough:
+            return Passed(enough)
+        useless = shortage(facts) or lock_held(facts)
+        if useless is not None:
+            return Passed(f"more workers would not help: {useless}")
+        fix = loader_fix(facts)
+        if fix is None:
+            return Passed("the host has no cores or memory for more workers")
+        if not worth_saying(facts, fix.expected):
+            return Passed(f"{fix.workers} workers would save {format_ratio(fix.expected)}: within the noise")
+        return Fired((self._finding(facts, workers, fix),))
+
+    def _enough(self, facts: Facts, workers: Workers) -> str:
+        """The number that says that the workers are not the limit; empty where they are."""
+        if workers.busy_ratio is not None and workers.busy_ratio < self.busy_ratio:
+            return f"the workers are idle {format_ratio(1.0 - workers.busy_ratio)} of the time"
+        if workers.queue_empty_ratio is not None and workers.queue_empty_ratio < self.empty_ratio:
+            return f"a batch was ready at {format_ratio(1.0 - workers.queue_empty_ratio)} of the fetches"
+        each = workers.interval_ns * workers.batches_per_step / max(workers.count, 1)
+        consumer = (facts.mean_step_ns or 0.0) - facts.time_ns(*WAITS)
+        if each <= consumer:
+            return f"the workers make a batch in {format_ns(each)}, the step without its wait takes longer"
+        return ""
+
+    def _finding(self, facts: Facts, workers: Workers, fix: LoaderFix) -> Finding:
+        blocked = workers.share("fetch") >= self.blocked_share
+        rest = (facts.mean_step_ns or 0.0) - facts.time_ns(*WAITS)
+        work = workers.interval_ns * workers.batches_per_step
+        count = f"{fix.current} worker{'' if fix.current == 1 else 's'}"
+        return finding_for(
+            facts,
+            bound="input-bound",
+            title=f"{count}, busy all the time: {format_ns(work)} of work per step, {format_ns(rest)} of all else",
+            why="The workers always have a batch to make, and the step still waits: together they are slower than it.",
+            evidence=(
+                *part_evidence(facts, workers, "fetch", "prep", "core", "collate", "handover"),
+                *_numbers(facts, workers, fix),
+            ),
+            at_most="medium" if blocked else "high",
+            detail=named_wait(workers, facts.input.cpu_ratio if facts.input else None).removeprefix("input."),
+            saving=saving(facts, fix.expected, facts.share(*WAITS)),
+            fix=worker_fix(facts, fix),
+            confirm=f"Train again with {fix.workers}; afterwards the step is limited by {fix.limited_by}."
+            + (" If nothing changes, the workers wait for something they share, such as a lock." if blocked else ""),
+        )
+
+
+def _numbers(facts: Facts, workers: Workers, fix: LoaderFix) -> tuple[Evidence, ...]:
+    cores = facts.usable_cores
+    return (
+        *optional(facts, workers, "Workers busy", workers.busy_ratio, "ratio"),
+        *optional(facts, workers, "Fetches that found no batch ready", workers.queue_empty_ratio, "ratio"),
+        measured(facts, workers, "num_workers", fix.current, "count"),
+        *(
+            (Evidence(label="Usable cores", value=cores, unit="count", source="measured", origin="affinity and quota"),)
+            if cores
+            else ()
+        ),
+    )

@@ -1,0 +1,72 @@
+"""What the rules about worker processes share: when they speak at all, and the evidence they print."""
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.leaves import WAITS
+from profilerkit.analysis.whatif import workers_now
+from profilerkit.model.finding import Evidence
+from profilerkit.model.workers import WorkerPartName, Workers
+from profilerkit.rules.rule import MissingData, NotApplicable, Passed, Result, judged_steps, share_evidence
+from profilerkit.units import format_ratio
+
+#: Where the workers' numbers come from.
+ORIGIN = "timers in the worker processes"
+#: Share of the step below which a wait is not worth dividing (R02's threshold).
+SMALLEST_WAIT = 0.03
+
+_LABELS: dict[WorkerPartName, str] = {
+    "fetch": "Blocked while the samples are read",
+    "prep": "Computing the samples",
+    "core": "Waiting for a core",
+    "collate": "Joining the samples to a batch",
+    "handover": "Handing the batch over",
+}
+
+
+def recorded_workers(facts: Facts) -> Workers | Result:
+    """The workers' record of a loader the step waits for; else how a rule about them ends."""
+    if facts.input is None:
+        return MissingData("no loader was seen", "wrap the loader: for batch in prof.wrap(loader)")
+    current = workers_now(facts)
+    if current == 0:
+        return NotApplicable("the loader has no worker processes")
+    share = facts.share(*WAITS)
+    if share < SMALLEST_WAIT:
+        return Passed(f"the step waits {format_ratio(share)} of its time for data")
+    if facts.workers is None:
+        return MissingData(
+            "what the loader's workers do was not recorded",
+            "run the loop under profilerkit.profile(...): it times the batches of torch's DataLoader",
+        )
+    return facts.workers
+
+
+def part_evidence(facts: Facts, workers: Workers, *parts: WorkerPartName) -> tuple[Evidence, ...]:
+    """The wait, the time of a batch, and the share of each part in it."""
+    return (
+        share_evidence(facts, "Input wait, share of the step", *WAITS),
+        measured(facts, workers, "Work on one batch", float(workers.producer_ns), "ns"),
+        *(
+            measured(facts, workers, f"{_LABELS[entry.part]}, share of it", entry.share, "ratio")
+            for entry in workers.parts
+            if entry.part in parts
+        ),
+    )
+
+
+def measured(facts: Facts, workers: Workers, label: str, value: float, unit: str) -> Evidence:
+    """A mean over the batches that the judged steps got."""
+    return Evidence(
+        label=label,
+        value=value,
+        unit=unit,
+        source="measured",
+        origin=ORIGIN,
+        n=workers.batches,
+        rank=facts.rank.rank,
+        steps=judged_steps(facts),
+    )
+
+
+def optional(facts: Facts, workers: Workers, label: str, value: float | None, unit: str) -> tuple[Evidence, ...]:
+    """``measured`` where there is a value."""
+    return () if value is None else (measured(facts, workers, label, value, unit),)

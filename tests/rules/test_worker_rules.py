@@ -1,0 +1,180 @@
+"""Rules about the loader's workers: what they advise, and what they keep the user from."""
+
+import pytest
+
+from profilerkit.analysis.whatif import loader_fix
+from profilerkit.model.memory import Memory
+from profilerkit.model.run import Loader, Series
+from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed
+from tests.recipes import MS, STEP_NS, made
+from tests.rules.test_rules import JUST, check, ended, finding, worked
+
+GB = 10**9
+
+
+def series(name, mean, maximum=None):
+    return Series(name=name, unit="ratio", n=9, mean=mean, p10=mean, p90=mean, maximum=maximum or mean)
+
+
+def test_the_proposal_follows_from_the_measured_rates():
+    found = finding("IN003", worked(0.4, made(250 * MS, count=4, fetch=0.4)))
+    assert "num_workers 4 → 5" in found.fix.text  # 1.2 · 250 ms of work / 60 ms of step
+    assert "4 workers, busy all the time: 250 ms of work per step, 60.0 ms of all else" in found.title
+
+
+def test_several_batches_per_step_ask_for_as_many_times_the_workers():
+    found = finding("IN003", worked(0.4, made(125 * MS, fetch=0.4, batches_per_step=2.0)))
+    assert "num_workers 4 → 5" in found.fix.text
+
+
+@pytest.mark.parametrize(
+    ("cores", "parts", "proposed"),
+    [(6.0, {"fetch": 0.4}, "4 → 6"), (2.0, {"fetch": 0.9}, "4 → 8"), (100.0, {"fetch": 0.9}, "4 → 8")],
+)
+def test_workers_that_compute_are_capped_by_cores_and_sleeping_ones_hardly(cores, parts, proposed):
+    known = worked(0.4, made(cpu_cores=0.5, **parts), usable_cores=cores)
+    assert proposed in finding("IN003", known).fix.text
+
+
+def test_what_caps_the_proposal_is_said():
+    text = finding("IN003", worked(0.4, made(fetch=0.4, cpu_cores=2.0), usable_cores=6.0)).fix.text
+    assert "The rates ask for 8; the usable cores allow no more." in text
+
+
+def test_memory_caps_the_proposal():
+    workers = made(fetch=0.4, memory_bytes=4 * GB, batch_bytes=GB)
+    room = {
+        "samples": (series("host.memory_used", 70 * GB),),
+        "memory": Memory(host_capacity_bytes=100 * GB),
+        "loader": Loader(kind="DataLoader", num_workers=4, prefetch_factor=6),
+    }
+    text = finding("IN003", worked(0.4, workers, **room)).fix.text  # 20 GB of 90 % are free, each takes 10 GB
+    assert "num_workers 4 → 6" in text
+    assert "free memory allows no more" in text
+    full = {**room, "samples": (series("host.memory_used", 85 * GB),)}
+    assert ended("IN003", worked(0.4, workers, **full)) is Passed
+
+
+@pytest.mark.parametrize(
+    ("workers", "cores", "samples", "why"),
+    [
+        (made(core=0.3), 16.0, (), "a batch computes 280 ms and waits 120 ms for a core"),
+        (made(), 4.7, (), "the workers keep 4.0 of 4.7 usable cores busy"),
+        (made(cpu_cores=1.0), 3.0, (), "4 workers compute on 3 usable cores"),
+        (made(), 16.0, (series("host.cpu_throttled", 0.05),), "the CPU quota holds the processes 5.0 % of the time"),
+        (made(queued=False), 16.0, (series("host.cpu_pressure", 0.2),), "processes wait for a core 20 % of the time"),
+        (made(queued=False), 16.0, (series("host.cpu", 0.9),), "the host's cores are 90 % busy"),
+        (made(fetch=0.6, locked_ratio=0.5), 16.0, (), "a blocked worker waited for a lock 50 % of the times"),
+    ],
+)
+def test_no_worker_is_added_where_it_would_not_help(workers, cores, samples, why):
+    known = worked(0.4, workers, usable_cores=cores, samples=samples)
+    result = check("IN003", known)
+    assert isinstance(result, Passed)
+    assert result.reason.startswith("more workers would not help: ")
+    assert why in result.reason
+    assert loader_fix(known) is None
+    assert "num_workers 4 →" not in str(check("IN001", known))
+
+
+@pytest.mark.parametrize(
+    ("workers", "cores", "samples"),
+    [
+        (made(core=0.16), 16.0, ()),
+        (made(core=0.3, fetch=0.2), 16.0, ()),
+        (made(), 4.8, ()),
+        (made(fetch=0.4, cpu_cores=1.0), 3.0, ()),
+        (made(), 16.0, (series("host.cpu_throttled", 0.05 - JUST), series("host.cpu_pressure", 0.9))),
+        (made(queued=False), 16.0, (series("host.cpu_pressure", 0.2 - JUST),)),
+    ],
+)
+def test_a_host_with_room_is_not_called_full(workers, cores, samples):
+    assert ended("IN005", worked(0.4, workers, usable_cores=cores, samples=samples)) is Passed
+
+
+def test_a_full_host_says_whose_load_it_is():
+    own = finding("IN005", worked(0.4, made(), usable_cores=4.0))
+    assert (own.detail, own.confidence) == ("prep", "high")
+    assert "Halve what a batch computes" in own.fix.text
+    others = finding("IN005", worked(0.4, made(core=0.5), usable_cores=16.0))
+    assert (others.detail, others.confidence) == ("wait", "high")
+    assert "Free the cores that other processes take" in others.fix.text
+
+
+def test_without_run_queue_times_a_full_host_is_less_sure():
+    known = worked(0.4, made(queued=False), usable_cores=8.0, samples=(series("host.cpu", 0.95),))
+    assert finding("IN005", known).confidence == "medium"
+
+
+@pytest.mark.parametrize(
+    ("read", "stored", "confidence", "word"),
+    [
+        (1 << 16, 1 << 15, "high", "local copy"),
+        (1 << 16, (1 << 15) - 1, "medium", "local copy"),
+        (1 << 16, None, "medium", "local copy"),
+        ((1 << 16) - 1, (1 << 16) - 1, "low", "shared lock"),
+        (None, None, "low", "shared lock"),
+    ],
+)
+def test_storage_is_named_only_where_bytes_come_from_it(read, stored, confidence, word):
+    found = finding("IN006", worked(0.4, made(fetch=0.8, read_bytes=read, storage_bytes=stored)))
+    assert found.confidence == confidence
+    assert word in found.fix.text
+
+
+def test_a_lock_is_named_where_workers_were_seen_at_one():
+    found = finding("IN006", worked(0.4, made(fetch=0.8, locked_ratio=0.5)))
+    assert "waiting for a lock" in found.title
+    assert found.confidence == "high"
+    assert "one file handle or connection per worker" in found.fix.text
+
+
+def test_what_workers_wait_for_may_be_shared_and_is_less_sure():
+    assert finding("IN003", worked(0.4, made(fetch=0.5 - JUST))).confidence == "high"
+    found = finding("IN003", worked(0.4, made(fetch=0.5)))
+    assert found.confidence == "medium"
+    assert "such as a lock" in found.confirm
+
+
+def test_the_saving_of_a_faster_batch_ends_where_the_step_itself_begins():
+    # 4 workers, 400 ms of which half is read twice as fast: a batch every 75 ms instead of 100.
+    assert finding("IN006", worked(0.4, made(fetch=0.5))).saving.expected == pytest.approx(0.25)
+    assert finding("IN007", worked(0.1, made())).saving.expected == pytest.approx(0.1)
+
+
+def test_waiting_of_threads_for_a_core_is_not_the_hand_over():
+    arriving = made(waited_ratio={"arriving": 0.9})
+    assert ended("IN008", worked(0.4, arriving)) is Passed
+    from dataclasses import replace
+
+    known = worked(0.4, arriving)
+    known = replace(known, input=replace(known.input, cpu_ratio=0.6))
+    assert "on their way" in str(check("IN008", known))
+
+
+@pytest.mark.parametrize("code", ["IN003", "IN005", "IN006", "IN007", "IN008"])
+def test_a_loader_that_nobody_waits_for_is_left_alone(code):
+    assert ended(code, worked(0.03 - JUST, made(core=0.3))) is Passed
+
+
+def test_the_same_change_is_not_listed_twice():
+    listed = [
+        result.findings[0].fix
+        for code in ("IN001", "IN003", "IN007")
+        if isinstance(result := check(code, worked(0.4, made())), Fired)
+    ]
+    assert [fix.text[:11] if fix else None for fix in listed] == [None, "num_workers", "Halve the c"]
+
+
+def test_idle_workers_are_not_asked_for_more():
+    workers = made(busy_ratio=0.4)
+    assert "idle 60 %" in check("IN003", worked(0.4, workers)).reason
+    assert loader_fix(worked(0.4, workers)) is None
+    slow = made(4 * 59 * MS)
+    assert "takes longer" in check("IN003", worked(0.4, slow)).reason
+    assert STEP_NS == 100 * MS
+
+
+def test_rules_about_workers_end_as_they_should_without_any():
+    assert ended("IN003", worked(0.4, None)) is MissingData
+    assert ended("IN003", worked(0.4, None, loader=Loader(kind="DataLoader", num_workers=0))) is NotApplicable
