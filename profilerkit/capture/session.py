@@ -117,7 +117,11 @@ class Session:
         self._recorder = Recorder(writer, lambda: self._guard.call(self._beat))
         record = self._recorder.record if settings.light else _nothing
         self._window = DeepWindow(
-            writer, self._recorder.record, warmup_steps=settings.warmup_steps, trace_steps=settings.trace_steps
+            writer,
+            self._recorder.record,
+            warmup_steps=settings.warmup_steps,
+            trace_steps=settings.trace_steps,
+            loader_seen=lambda: self._timer.fetches > 0,
         )
         self._tracker = StepTracker(record, self._window if settings.deep else NoWindow())
         self._timer = FetchTimer(record, self._tracker, self._guard, self._window.span)
