@@ -55,9 +55,11 @@ _CHOICES = ("trace_steps", "warmup_steps", "deep", "nvml", "host", "analyze")
 
 
 def read_order(variables: MutableMapping[str, str]) -> Order | None:
-    """The order that no process has taken yet."""
-    text = variables.get(VARIABLE)
-    return None if text is None else Order(**json.loads(text))
+    """The order that no process has taken yet; ``None`` also for what is no order of this version."""
+    try:
+        return Order(**json.loads(variables.get(VARIABLE, "null")))
+    except (TypeError, ValueError):
+        return None
 
 
 def take_order(variables: MutableMapping[str, str]) -> Order | None:

@@ -176,6 +176,26 @@ RANK = textwrap.dedent("""
 """)
 
 
+SPAWNED = textwrap.dedent("""
+    def rank(number, file):
+        torch.distributed.init_process_group("gloo", init_method=f"file://{file}", rank=number, world_size=2)
+        train()
+        torch.distributed.barrier()
+
+    if __name__ == "__main__":
+        torch.multiprocessing.spawn(rank, (os.path.abspath("meet"),), 2)
+""")
+
+
+@pytest.mark.torch
+def test_ranks_a_script_spawns_itself_write_one_recording(start, tmp_path):
+    pytest.importorskip("torch")
+    done = start(TRAINING + SPAWNED)
+    assert done.returncode == 0, done.stderr
+    assert recordings(tmp_path) == ["train"]
+    assert [rank.end.steps for rank in read_run(tmp_path / "runs" / "train").ranks] == [20, 20]
+
+
 @pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.torch
 def test_ranks_of_torchrun_write_one_recording(start, tmp_path, inside):
