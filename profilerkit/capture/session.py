@@ -195,9 +195,12 @@ class Session:
             self._armed = False
             call(self._hooks.remove)
             _State.active = None
+        call(self._recorder.stop)
+        if error is not None:
+            # A launcher whose rank failed kills the other ranks, which fail with it, within a second.
+            call(self._write_end, error, end_ns)
         for sampler in self._samplers.values():
             call(sampler.stop)
-        call(self._recorder.stop)
         call(self._measure_self)
         call(self._write_last_meta)
         if self._settings.deep and not self._window.reason:

@@ -196,6 +196,34 @@ def test_ranks_a_script_spawns_itself_write_one_recording(start, tmp_path):
     assert [rank.end.steps for rank in read_run(tmp_path / "runs" / "train").ranks] == [20, 20]
 
 
+FAILING = textwrap.dedent("""
+    torch.distributed.init_process_group("gloo")
+    train()
+    if os.environ["RANK"] == "1":
+        time.sleep(0.5)
+        ENDING
+    torch.distributed.barrier()
+""")
+
+
+@pytest.mark.parametrize(
+    ("ending", "exception"),
+    [("raise ValueError('lost')", "ValueError: lost"), ("os.kill(os.getpid(), signal.SIGKILL)", None)],
+)
+@pytest.mark.torch
+def test_a_rank_that_fails_takes_no_recording_with_it(start, tmp_path, ending, exception, capsys):
+    pytest.importorskip("torch")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"]
+    done = start(TRAINING + FAILING.replace("ENDING", ending), "--", *launcher)
+    assert done.returncode == 1
+    record = read_run(tmp_path / "runs" / "train")
+    assert [rank.rank for rank in record.ranks] == [0, 1]
+    failed = record.ranks[1].end
+    assert (failed and failed.exception) == exception
+    assert main(["analyze", str(record.path)]) == 0
+    assert "input-bound" in capsys.readouterr().out.lower()
+
+
 @pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.torch
 def test_ranks_of_torchrun_write_one_recording(start, tmp_path, inside):
