@@ -7,12 +7,13 @@ import signal
 import subprocess
 import sys
 import textwrap
+import venv
 from pathlib import Path
 
 import pytest
 
 import profilerkit
-from profilerkit.capture.order import VARIABLE
+from profilerkit.capture.order import VARIABLE, Order
 from profilerkit.cli import launch, main, run
 from profilerkit.rundir.reader import read_run
 
@@ -316,6 +317,29 @@ def test_an_unwritable_place_costs_the_recording_and_not_the_training(start, tmp
     done = start(script + "print('trained')\n", options=[*LIGHT, "-o", "file/run"])
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
     assert "profilerkit records nothing, training goes on: cannot write" in done.stderr
+
+
+@pytest.fixture
+def bare_python(tmp_path):
+    """A Python without anything installed, in a directory of its own."""
+    venv.create(tmp_path / "bare", with_pip=False)
+    return tmp_path / "bare" / "bin" / "python"
+
+
+@pytest.mark.parametrize(
+    ("paths", "said"), [((), "is not installed for"), ((HOME,), "cannot be imported by"), (sys.path, "goes on")]
+)
+def test_a_python_that_cannot_record_imports_its_torch_all_the_same(tmp_path, bare_python, paths, said):
+    (tmp_path / "torch.py").write_text("", encoding="utf-8")
+    (tmp_path / "train.py").write_text("import torch\nprint('trained')", encoding="utf-8")
+    variables = {"PYTHONPATH": os.pathsep.join(map(str, paths))}
+    start_directory = Path(launch.__file__).with_name("start")
+    Order(pid=1, start_directory=str(start_directory), directory=str(tmp_path)).put(variables)
+    done = subprocess.run(
+        [bare_python, "train.py"], cwd=tmp_path, env=variables, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    assert said in done.stderr
 
 
 @pytest.mark.skipif(shutil.which("grep") is None, reason="there is no grep")

@@ -7,7 +7,6 @@ as if it were not there. Launchers, compile workers and all else that never impo
 import atexit
 import os
 import sys
-import warnings
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec, module_from_spec
 
@@ -45,9 +44,12 @@ def _then_watch(loader: "Any", finder: _TorchFinder) -> None:
         execute(module)
         if finder in sys.meta_path:
             sys.meta_path.remove(finder)
-        from profilerkit.cli.launch.watch import watch
-
-        watch()
+        try:
+            from profilerkit.cli.launch.watch import watch
+        except (ImportError, SyntaxError) as error:  # another Python, or one without what profilerkit needs
+            sys.stderr.write(f"profilerkit cannot be imported by {sys.executable}, nothing is recorded here: {error}\n")
+        else:
+            watch()
 
     loader.exec_module = execute_and_watch
 
@@ -56,7 +58,7 @@ def _begin() -> None:
     if "PROFILERKIT_RUN" not in os.environ:
         return
     if find_spec("profilerkit") is None:
-        warnings.warn(f"profilerkit is not installed for {sys.executable}: nothing is recorded here", stacklevel=1)
+        sys.stderr.write(f"profilerkit is not installed for {sys.executable}, nothing is recorded here\n")
         return
     sys.meta_path.insert(0, _TorchFinder())
     atexit.register(_tell_if_unrecorded)
