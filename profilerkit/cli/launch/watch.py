@@ -35,8 +35,9 @@ class Watch:
 
         def first(*args: Any, **kwargs: Any) -> Any:
             if not self._is_over:
+                is_outermost = owner.__dict__[name] is first
                 self._sign()
-                if owner.__dict__[name] is not first:  # what recording put there counts this call too
+                if is_outermost:  # what recording put there counts this call too
                     return getattr(owner, name)(*args, **kwargs)
             return original(*args, **kwargs)
 
