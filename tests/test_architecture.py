@@ -49,6 +49,7 @@ THIRD_PARTY = {
     # markupsafe is jinja2's own escaping.
     "report": {"jinja2": False, "markupsafe": False, "plotly": False, "rich": False, "msgspec": True},
     "cli": {"torch": False, "pynvml": False},
+    "integrations": {"transformers": False},
 }
 
 # `Report.to_html` and its like: two-line late imports, DESIGN section 4.

@@ -8,6 +8,7 @@ import pytest
 from profilerkit.cli import VERBS
 
 HEAVY = {"torch", "numpy", "msgspec", "plotly", "rich", "jinja2", "pandas", "psutil", "pynvml"}
+FRAMEWORKS = {"accelerate", "lightning", "pytorch_lightning", "transformers"}
 
 
 def heavy_modules_after(program):
@@ -17,7 +18,7 @@ def heavy_modules_after(program):
         [sys.executable, "-c", f"{program}\n{report}"], capture_output=True, text=True, check=False, timeout=60
     )
     assert ended.returncode == 0, ended.stderr
-    return HEAVY & set(ended.stderr.split())
+    return (HEAVY | FRAMEWORKS) & set(ended.stderr.split())
 
 
 def test_the_check_sees_an_import():
@@ -26,6 +27,11 @@ def test_the_check_sees_an_import():
 
 def test_import_loads_nothing_heavy():
     assert heavy_modules_after("import profilerkit; dir(profilerkit); profilerkit.ProfilerkitError") == set()
+
+
+@pytest.mark.parametrize("name", ["accelerate", "huggingface", "lightning"])
+def test_integrations_load_no_framework(name):
+    assert heavy_modules_after(f"import profilerkit.integrations.{name}") == set()
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,18 @@ class DeepWindow:
     """
 
     def __init__(
-        self, writer: RankWriter, record: Callable[[Record], None], *, warmup_steps: int, trace_steps: int
+        self,
+        writer: RankWriter,
+        record: Callable[[Record], None],
+        *,
+        warmup_steps: int,
+        trace_steps: int,
+        loader_seen: Callable[[], bool] = lambda: True,
     ) -> None:
+        """``loader_seen`` says when the window opens whether a loader feeds the steps.
+
+        Where none does, the names of Python's functions are traced: only they tell a ``get_batch`` from other Python.
+        """
         self._guard = Guard("profilerkit's trace window")
         self._guard.on_failure(self.abort)
         self._rival = RivalWatch(lambda: self._guard.call(self._give_way))
@@ -48,6 +58,7 @@ class DeepWindow:
         self._record = record
         self._warmup_steps = warmup_steps
         self._trace_steps = trace_steps
+        self._loader_seen = loader_seen
         self._state: _State = "waiting"
         self._profiler: Any = None
         self._span: Any = None
@@ -154,7 +165,9 @@ class DeepWindow:
         if torch.cuda.is_initialized():  # asking whether it is available could initialise it
             activities.append(activity.CUDA)
         self._opened_ns = perf_counter_ns()
-        self._profiler = torch.profiler.profile(activities=activities, record_shapes=True)
+        self._profiler = torch.profiler.profile(
+            activities=activities, record_shapes=True, with_stack=not self._loader_seen()
+        )
         self._profiler.prepare_trace()
         self._state = "warming"
         self.reason = ""

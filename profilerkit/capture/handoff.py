@@ -38,14 +38,16 @@ def wait_for_ranks(run: Path, world_size: int) -> list[int]:
         sleep(0.05)
 
 
-def analyze(run: Path, seconds: float) -> Report | None:
+def analyze(run: Path, seconds: float, *, quiet: bool = False) -> Report | None:
     """The report of ``run``, made by the command line program, which says its one line on standard error.
+
+    ``quiet`` suppresses that line.
 
     ``None``, with a warning, when it was not made within ``seconds``; the program has said why.
     """
     path = run / REPORT_JSON
     before = _state(path)
-    command = own_program("profilerkit", "analyze", str(run), "-f", "html,json", "--brief")
+    command = own_program("profilerkit", "analyze", str(run), "-f", "html,json", "--brief", *(["-q"] if quiet else []))
     failure = _run(command, min(seconds, _ANALYZE_SECONDS), accepted=_REPORTED)
     if not failure and _state(path) in (None, before):
         failure = f"{REPORT_JSON} was not written"

@@ -33,6 +33,7 @@ class Profile:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._session: Session | None = None
+        self._owns_session = True
         self.directory: Path | None = None
         self.report: Report | None = None
 
@@ -43,15 +44,32 @@ class Profile:
             CaptureError: no directory can be written, neither the one asked for nor one in ``$TMPDIR``.
             UsageError: the path is a file, or this block is open already.
         """
+        self._open(until_exit=False)
+        return self
+
+    def record_until_exit(self) -> bool:
+        """Start recording without a block, until ``__exit__`` is called or the program ends.
+
+        ``False``, and nothing starts, where this is recording already. Inside another recording this one names the
+        steps and phases of that one, and its end ends nothing. Raises as ``__enter__`` does.
+        """
+        if self._session is not None:
+            return False
+        self._open(until_exit=True)
+        return True
+
+    def _open(self, *, until_exit: bool) -> None:
         if self._session is not None:
             raise UsageError("this profile block is open already", hint="make another one with profilerkit.profile()")
-        if self._settings.enabled:
-            from profilerkit.capture.session import start
+        if not self._settings.enabled:
+            return
+        from profilerkit.capture.session import active, start
 
-            self.report = None
-            self._session = start(self._settings)
-            self.directory = self._session.run if self._session is not None else None
-        return self
+        self.report = None
+        found = active() if until_exit else None
+        self._owns_session = found is None
+        self._session = found or start(self._settings, until_exit=until_exit)
+        self.directory = self._session.run if self._session is not None else None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -62,7 +80,7 @@ class Profile:
         that compress the trace and make the report have 20 seconds together.
         """
         session, self._session = self._session, None
-        if session is not None:
+        if session is not None and self._owns_session:
             self.report = session.close(error)
 
     def __call__(self, function: Callable[_P, _R]) -> Callable[_P, _R]:

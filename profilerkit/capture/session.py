@@ -10,12 +10,14 @@ from typing import Any
 
 from profilerkit.capture import documents, environment, handoff
 from profilerkit.capture.deep import DeepWindow
+from profilerkit.capture.ending import at_exit
 from profilerkit.capture.guard import Guard, announce, asked
 from profilerkit.capture.hooks import Hooks
 from profilerkit.capture.host import HostSource
 from profilerkit.capture.loader import FetchTimer
 from profilerkit.capture.nvml import NvmlSource
 from profilerkit.capture.opening import open_run
+from profilerkit.capture.order import take_order
 from profilerkit.capture.overhead import NoWindow, self_ns_per_step
 from profilerkit.capture.phase import Phase
 from profilerkit.capture.recorder import Recorder
@@ -41,16 +43,30 @@ class _State:
     started: int = 0
 
 
-def start(settings: Settings) -> "Session | None":
+def active() -> "Session | None":
+    """The session that records in this process."""
+    return _State.active
+
+
+def start(settings: Settings, *, until_exit: bool = False) -> "Session | None":
     """A running session; ``None``, with a warning, inside the block of another one.
+
+    A session that runs ``until_exit`` of the program is not closed by a block: the block that starts first takes it
+    over and ends it. What ``profilerkit run`` was told goes before ``settings``.
 
     Raises:
         CaptureError: no directory can be written.
         UsageError: the path is a file.
     """
     if _State.active is not None:
+        if _State.active.until_exit:
+            _State.active.until_exit = False
+            return _State.active
         announce("a profile block inside another one records nothing; the outer one goes on")
         return None
+    order = take_order(os.environ)
+    if order is not None:
+        settings = order.settings(settings)
     _State.started += 1
     place = environment.place(os.environ, _State.started)
     wanted = Path.cwd() / (settings.path or Path("runs") / environment.script_name())
@@ -62,6 +78,9 @@ def start(settings: Settings) -> "Session | None":
         session.disarm()
         raise CaptureError(f"cannot write the run directory {run}", cause=str(error)) from error
     _State.active = session
+    if until_exit:
+        session.until_exit = True
+        at_exit(session.close)
     return session
 
 
@@ -80,10 +99,12 @@ class Session:
 
     Attributes:
         run: the run directory.
+        until_exit: no block has it; the end of the program closes it.
     """
 
     def __init__(self, settings: Settings, place: environment.Place, run: Path, writer: RankWriter) -> None:
         self.run = run
+        self.until_exit = False
         self._settings = settings
         self._place = place
         self._writer = writer
@@ -97,7 +118,11 @@ class Session:
         self._recorder = Recorder(writer, lambda: self._guard.call(self._beat))
         record = self._recorder.record if settings.light else _nothing
         self._window = DeepWindow(
-            writer, self._recorder.record, warmup_steps=settings.warmup_steps, trace_steps=settings.trace_steps
+            writer,
+            self._recorder.record,
+            warmup_steps=settings.warmup_steps,
+            trace_steps=settings.trace_steps,
+            loader_seen=lambda: self._timer.fetches > 0,
         )
         self._tracker = StepTracker(record, self._window if settings.deep else NoWindow())
         self._timer = FetchTimer(record, self._tracker, self._guard, self._window.span)
@@ -174,9 +199,12 @@ class Session:
             self._armed = False
             call(self._hooks.remove)
             _State.active = None
+        call(self._recorder.stop)
+        if error is not None:
+            # A launcher whose rank failed kills the other ranks, which fail with it, within a second.
+            call(self._write_end, error, end_ns)
         for sampler in self._samplers.values():
             call(sampler.stop)
-        call(self._recorder.stop)
         if self._workers is not None:
             call(self._workers.close)
         call(self._measure_self)
@@ -230,7 +258,7 @@ class Session:
             return None
         if wait:
             handoff.wait_for_ranks(self.run, self._place.world_size)
-        return handoff.analyze(self.run, deadline - time.monotonic())
+        return handoff.analyze(self.run, deadline - time.monotonic(), quiet=self._settings.quiet)
 
     # Documents
 

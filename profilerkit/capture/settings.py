@@ -9,7 +9,7 @@ from profilerkit.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Arguments of ``profile``. ``path`` is ``None`` for ``runs/<script name>``."""
+    """Arguments of ``profile``, and ``quiet``: say nothing. ``path`` is ``None`` for ``runs/<script name>``."""
 
     path: Path | None
     trace_steps: int
@@ -20,6 +20,7 @@ class Settings:
     host: bool
     analyze: bool
     enabled: bool
+    quiet: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot be carried out.

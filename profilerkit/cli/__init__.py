@@ -1,4 +1,4 @@
-"""The command line: ``profilerkit analyze``, ``demo``, ``rules`` and ``doctor``."""
+"""The command line: ``profilerkit run``, ``analyze``, ``demo``, ``rules`` and ``doctor``."""
 
 import argparse
 import sys
@@ -11,6 +11,7 @@ from profilerkit.cli.console import FAILED, Boundary, Console
 
 #: Each verb is the module of its name. Only the one that was called is imported: `--help` must stay fast.
 VERBS = {
+    "run": "record a training command without touching its script",
     "analyze": "say what bounds a recorded run, and write its report",
     "demo": "train a small slow model for real, apply the fix, compare",
     "rules": "list the rules, or explain one",
@@ -40,8 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str], boundary: Boundary) -> int:
     verb = _find_verb(words)
+    command: list[str] = []
+    if verb == "run":
+        words, command = import_module("profilerkit.cli.run").split(words)
     top, parsers = _parsers(verb)
-    arguments, extra = top.parse_known_args(words)
+    arguments, extra = top.parse_known_args(words, argparse.Namespace(command=command))
     if extra:
         (parsers[verb] if verb else top).reject(extra)
     if verb is None:

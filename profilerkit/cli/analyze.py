@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     report = _read(paths, rerender, arguments, settings)
     written = _write_all(report, outputs, console)
     if arguments.brief:
-        console.note(_brief(report, outputs))
+        console.note(f"{_brief(report, outputs)}; next: {_next(report, paths)}")
         console.quiet = True
     elif all(output.path for output in outputs) and not console.quiet:
         _print_verdict(report, console)
@@ -161,10 +161,15 @@ def _print_verdict(report: "Report", console: Console) -> None:
 
 
 def _brief(report: "Report", outputs: Iterable[Output]) -> str:
-    """Bound, headline and the first file written, whose path is relative where that is shorter."""
-    files = [min(str(output.path), os.path.relpath(output.path), key=len) for output in outputs if output.path]
+    """Bound, headline and the first file written."""
+    files = [_shortest(output.path) for output in outputs if output.path]
     said = " ".join(f"{report.verdict.bound}: {report.verdict.headline}".split())
     return f"profilerkit: {said}" + (f" ({files[0]})" if files else "")
+
+
+def _shortest(path: Path) -> str:
+    """The path, relative to the working directory where that is shorter."""
+    return min(str(path), os.path.relpath(path), key=len)
 
 
 def _judge(report: "Report", fail_on: str | None, strict: bool, console: Console) -> int:
@@ -198,4 +203,4 @@ def _next(report: "Report", paths: Sequence[Path]) -> str:
     changes = [outcome.rule for outcome, finding in report.findings() if finding.fix]
     if changes:
         return f"profilerkit rules {changes[0]}"
-    return join(["profilerkit", "analyze", *map(str, paths), "--open"])
+    return join(["profilerkit", "analyze", *map(_shortest, paths), "--open"])

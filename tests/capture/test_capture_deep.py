@@ -49,6 +49,20 @@ def test_window_holds_its_steps_with_their_input_wait_inside(toy, deep, recorded
     assert run.rank.meta.features["deep"].on
 
 
+@pytest.mark.parametrize("has_loader", [True, False])
+def test_python_functions_are_named_only_where_no_loader_is_seen(toy, deep, recorded, has_loader):
+    def get_batch():
+        return toy.batch()
+
+    with deep() as prof:
+        for batch in toy.loader() if has_loader else iter(get_batch, None):
+            toy.train(batch)
+            if prof._session._tracker.count >= 6:
+                break
+    _, events = trace_of(recorded(prof.directory))
+    assert any(event["name"].endswith(": get_batch") for event in events) is not has_loader
+
+
 def test_fetches_of_a_generator_and_phases_have_their_spans_in_the_trace(toy, deep, recorded):
     def batches():
         for _ in range(8):

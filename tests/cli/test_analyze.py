@@ -12,6 +12,7 @@ from profilerkit.cli import main
 from profilerkit.model.finding import Saving
 from tests.report import samples
 
+NEXT = "next: profilerkit rules IN001"
 DATA_HEADLINE = samples.input_bound().verdict.headline
 
 
@@ -58,7 +59,7 @@ def test_the_verdict_is_printed_and_the_report_lies_beside_the_trace(trace, anal
 def test_brief_is_one_line_on_standard_error(trace, analysis, capsys):
     analysis(samples.input_bound())
     assert main(["analyze", str(trace.absolute()), "--brief"]) == 0
-    assert capsys.readouterr() == ("", f"profilerkit: input-bound: {DATA_HEADLINE} (trace.report.html)\n")
+    assert capsys.readouterr() == ("", f"profilerkit: input-bound: {DATA_HEADLINE} (trace.report.html); {NEXT}\n")
     assert main(["analyze", "trace.json", "--brief", "--fail-on", "high"]) == 1
     assert len(capsys.readouterr().err.splitlines()) == 1
     assert main(["analyze", "trace.json", "--brief", "-q"]) == 0

@@ -50,7 +50,7 @@ def test_no_verb_is_bad_usage_and_shows_the_help(capsys):
     ("arguments", "error", "hint"),
     [
         (["analyse", "x"], "unknown verb 'analyse'", "did you mean analyze?"),
-        (["run"], "unknown verb 'run'", "see profilerkit --help"),
+        (["rnu"], "unknown verb 'rnu'", "did you mean run?"),
         (["analyze", "x", "--formt", "html"], "unknown option --formt", "did you mean --format?"),
         (["analyze", "x", "--outptu=y"], "unknown option --outptu=y", "did you mean --output?"),
         (["analyze", "x", "-f", "htm"], "unknown value for --format: 'htm'", "did you mean html?"),

@@ -1,0 +1,1 @@
+"""How ``profilerkit run`` gets into the training process: by the environment, without touching the script."""

@@ -1,0 +1,83 @@
+"""Waits in a process below ``profilerkit run`` for the first sign of training, then records until the program ends."""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from profilerkit.capture.guard import Guard, announce
+from profilerkit.capture.order import read_order
+from profilerkit.capture.profiler import profile
+from profilerkit.cli.console import Console
+from profilerkit.errors import ProfilerkitError
+
+
+class Watch:
+    """Two patches and a hook in torch that are taken out by the first call of any.
+
+    A launcher imports torch and never trains, so the import alone starts nothing.
+    """
+
+    def __init__(self, begin: Callable[[], object]) -> None:
+        self._begin = begin
+        self._is_over = False
+        self._undo: list[Callable[[], None]] = []
+
+    def install(self) -> None:
+        """Wait for a DataLoader to be iterated, a backward pass or an optimizer step."""
+        self._patch(sys.modules["torch.utils.data.dataloader"].DataLoader, "__iter__")
+        self._patch(sys.modules["torch.autograd"], "_engine_run_backward")
+        hook = sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(self._optimizer_steps)
+        self._undo.append(hook.remove)
+
+    def _patch(self, owner: Any, name: str) -> None:
+        original = owner.__dict__[name]
+
+        def first(*args: Any, **kwargs: Any) -> Any:
+            if not self._is_over:
+                is_outermost = owner.__dict__[name] is first
+                self._sign()
+                if is_outermost:  # what recording put there counts this call too
+                    return getattr(owner, name)(*args, **kwargs)
+            return original(*args, **kwargs)
+
+        def restore() -> None:
+            if owner.__dict__[name] is first:
+                setattr(owner, name, original)
+
+        setattr(owner, name, first)
+        self._undo.append(restore)
+
+    def _optimizer_steps(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if not self._is_over:
+            self._sign()
+
+    def _sign(self) -> None:
+        self._is_over = True
+        while self._undo:
+            self._undo.pop()()
+        self._begin()
+
+
+def watch() -> None:
+    """Wait for this process to train; called when torch has been imported."""
+    guard = Guard("profilerkit run")
+    guard.call(Watch(lambda: guard.call(_record)).install)
+
+
+def _record() -> None:
+    """Record from here to the end of the program, unless a profile block does, or this is a worker of a DataLoader."""
+    order = read_order(os.environ)
+    if order is None or sys.modules["torch.utils.data"].get_worker_info() is not None:
+        return
+    recording = profile()
+    try:
+        recording.record_until_exit()
+    except ProfilerkitError as error:
+        announce(f"profilerkit records nothing, training goes on: {error.what}: {error.cause}")
+        return
+    if os.environ.get("RANK", "0") == "0" and recording.directory is not None:
+        name = min(str(recording.directory), os.path.relpath(recording.directory), key=len)
+        Console(quiet=order.quiet).note(
+            f"profilerkit: recording to {name}; at any time, also after a kill: profilerkit analyze {name}"
+        )

@@ -1,0 +1,143 @@
+"""``profilerkit run``: start a training command so that it records itself, and become it."""
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from profilerkit.cli.console import Console
+from profilerkit.errors import UsageError
+
+_EPILOG = """\
+The command becomes this process: its arguments, working directory, input and output, signals and exit code
+are its own. Recording starts where a process first iterates a DataLoader, runs a backward pass or steps an
+optimizer, and ends with the program. A profile block in the script joins it.
+
+  profilerkit run train.py --lr 0.1
+  profilerkit run -o runs/first -m package.train --lr 0.1
+  profilerkit run -- torchrun --nproc-per-node 2 train.py
+  torchrun --nproc-per-node 2 -m profilerkit run train.py"""
+
+_WITH_VALUE = ("-o", "--output", "--trace-steps", "--warmup-steps", "--color")
+_OFF = {
+    "deep": "do not trace a window of steps",
+    "nvml": "do not sample the GPU",
+    "host": "do not sample the host",
+    "analyze": "do not write the report at the end",
+}
+
+
+def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words up to the command, and the command.
+
+    >>> split(["run", "-o", "x", "train.py", "-q"]), split(["run", "--", "torchrun", "x.py"])
+    ((['run', '-o', 'x'], ['train.py', '-q']), (['run'], ['torchrun', 'x.py']))
+    """
+    start = words.index("run") + 1
+    while start < len(words) and words[start].startswith("-") and words[start] not in ("-m", "--"):
+        start += 2 if words[start] in _WITH_VALUE else 1
+    command = list(words[start:])
+    return list(words[:start]), command[1:] if command[:1] == ["--"] else command
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``run``."""
+    parser.usage = "profilerkit run [options] [--] (SCRIPT | -m MODULE | PROGRAM) [ARGUMENT ...]"
+    parser.epilog = _EPILOG
+    parser.add_argument(
+        "-o", "--output", metavar="DIR", type=Path, help="run directory (default: the script's, or runs/SCRIPT)"
+    )
+    parser.add_argument("--trace-steps", metavar="N", type=int, help="steps in the trace window (default: 10)")
+    parser.add_argument("--warmup-steps", metavar="N", type=int, help="steps before the window (default: 5)")
+    for name, text in _OFF.items():
+        parser.add_argument(f"--no-{name}", dest=name, action="store_const", const=False, help=text)
+
+
+def run(arguments: argparse.Namespace, console: Console) -> NoReturn:
+    """Replace this process by the command. Returns never; raises where it cannot be started."""
+    words: list[str] = arguments.command
+    if not words:
+        raise UsageError(
+            "profilerkit run has no command", cause="nothing follows the options", hint="profilerkit run train.py"
+        )
+    _check_steps(arguments)
+    command = _command(words)
+    variables = _variables(arguments, console)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Python ignores these two, and a program started by exec would go on doing so.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    os.execvpe(command[0], command, variables)  # noqa: S606  the user's own command, no shell
+
+
+def _check_steps(arguments: argparse.Namespace) -> None:
+    for option, value, least in (
+        ("--trace-steps", arguments.trace_steps, 1),
+        ("--warmup-steps", arguments.warmup_steps, 0),
+    ):
+        if value is not None and value < least:
+            raise UsageError(
+                f"{option} is {value}", cause=f"it must be at least {least}", hint="--no-deep records without a trace"
+            )
+    if arguments.output is not None and arguments.output.exists() and not arguments.output.is_dir():
+        raise UsageError(f"{arguments.output} is a file", hint="name a directory; it is made if it does not exist")
+
+
+def _command(words: Sequence[str]) -> list[str]:
+    """The command in full: scripts and modules run under this Python, with the options it was given."""
+    first = words[0]
+    if first == "-m":
+        if len(words) == 1:
+            raise UsageError("-m names no module", hint="profilerkit run -m package.train")
+        return [sys.executable, *_python_options(), *words]
+    path = Path(first)
+    if path.suffix == ".py" or path.is_dir() or (path.is_file() and not os.access(path, os.X_OK)):
+        if not path.exists():
+            raise UsageError(
+                f"no such script: {first}", cause=f"it is looked for in {Path.cwd()}", hint="check the path"
+            )
+        return [sys.executable, *_python_options(), *words]
+    if shutil.which(first) is None:
+        raise UsageError(
+            f"no such script or program: {first}",
+            cause="it is neither a file nor in PATH",
+            hint="a Python script ends in .py; a module needs -m before its name",
+        )
+    return list(words)
+
+
+def _python_options() -> list[str]:
+    """The options of this Python, as in ``python -u -m profilerkit run``; torchrun gives ``-u``."""
+    given = sys.orig_argv[1:]
+    options = given[: given.index("-m")] if "-m" in given else []
+    if sys.flags.ignore_environment or sys.flags.no_site:
+        raise UsageError(
+            "this Python keeps out what profilerkit run puts into the environment",
+            cause="it was started with -I, -E or -S",
+            hint="leave that option out, or record with profilerkit.profile() in the script",
+        )
+    return options
+
+
+def _variables(arguments: argparse.Namespace, console: Console) -> dict[str, str]:
+    """The environment of the command."""
+    from profilerkit.capture.order import Order
+    from profilerkit.cli import launch
+
+    variables = dict(os.environ)
+    Order(
+        pid=os.getpid(),
+        start_directory=str(Path(launch.__file__).absolute().with_name("start")),
+        directory=str(Path.cwd()),
+        path=None if arguments.output is None else str(arguments.output.absolute()),
+        trace_steps=arguments.trace_steps,
+        warmup_steps=arguments.warmup_steps,
+        **{name: getattr(arguments, name) for name in _OFF},
+        quiet=console.quiet,
+    ).put(variables)
+    return variables

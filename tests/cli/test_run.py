@@ -1,0 +1,398 @@
+"""``profilerkit run`` on real commands: what the script sees stays as it was, and every ending leaves a recording."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import venv
+from pathlib import Path
+
+import pytest
+
+import profilerkit
+from profilerkit.capture.order import VARIABLE, Order
+from profilerkit.cli import launch, main, run
+from profilerkit.rundir.reader import read_run
+
+HOME = Path(profilerkit.__file__).parents[1]
+LIGHT = ["--no-deep", "--no-nvml", "--no-host"]
+
+TRAINING = textwrap.dedent("""
+    import os, signal, sys, time
+    import torch
+
+    class Data(torch.utils.data.Dataset):
+        def __len__(self):
+            return 20
+
+        def __getitem__(self, index):
+            time.sleep(0.001)
+            return torch.randn(4)
+
+    def train(**settings):
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for batch in torch.utils.data.DataLoader(Data(), **settings):
+            model(batch).sum().backward()
+            optimizer.step()
+""")
+TRAIN = TRAINING + "train()\n"
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Run ``profilerkit run`` with a script in a directory of its own."""
+
+    def start(script, *command, options=(*LIGHT, "--no-analyze"), python=(), **variables):
+        (tmp_path / "train.py").write_text(script, encoding="utf-8")
+        words = [sys.executable, *python, "-m", "profilerkit", "run", *options, *(command or ["train.py"])]
+        own = {"PYTHONPATH": str(HOME), "OMP_NUM_THREADS": "1"}
+        return subprocess.run(
+            words,
+            cwd=tmp_path,
+            env={**os.environ, **own, **variables},
+            input="typed",
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    return start
+
+
+def recordings(tmp_path):
+    return sorted(path.parent.name for path in tmp_path.rglob("launch.json"))
+
+
+SEES = textwrap.dedent("""
+    import json, os, sys
+    print(json.dumps({
+        "argv": sys.argv, "name": __name__, "file": __file__, "cwd": os.getcwd(), "path": sys.path,
+        "is main": sys.modules["__main__"].__dict__ is globals(),
+        "spec": __spec__ and __spec__.name, "in": sys.stdin.read(),
+        "unbuffered": sys.stdout.write_through, "customized": "sitecustomize" in sys.modules and sys.customized,
+    }))
+    sys.exit(7)
+""")
+
+
+@pytest.mark.parametrize("command", [["train.py", "-q", "--output", "x"], ["-m", "package.train", "--", "-m"]])
+def test_the_script_sees_what_it_would_see_without(start, tmp_path, command):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "train.py").write_text(SEES, encoding="utf-8")
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text("import sys\nsys.customized = __file__\n", encoding="utf-8")
+    paths = os.pathsep.join([str(HOME), str(tmp_path / "site")])
+    recorded = start(SEES, *command, python=["-u"], PYTHONPATH=paths)
+    bare = subprocess.run(
+        [sys.executable, "-u", *command],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": paths},
+        input="typed",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert bare.returncode == recorded.returncode == 7
+    assert json.loads(bare.stdout)["customized"]
+    assert json.loads(recorded.stdout) == json.loads(bare.stdout)
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "exception"),
+    [
+        ("", 0, None),
+        ("sys.exit(3)", 3, None),
+        ("raise ValueError('lost')", 1, "ValueError: lost"),
+        ("raise KeyboardInterrupt", -signal.SIGINT, "KeyboardInterrupt"),
+    ],
+)
+@pytest.mark.torch
+def test_every_ending_python_survives_is_recorded_and_reported(start, tmp_path, ending, code, exception):
+    pytest.importorskip("torch")
+    done = start(TRAIN + ending, options=LIGHT)
+    assert done.returncode == code, done.stderr
+    record = read_run(tmp_path / "runs" / "train")
+    assert record.ranks[0].end.exception == exception
+    assert record.ranks[0].end.steps == 20
+    assert (tmp_path / "runs" / "train" / "report.html").is_file()
+    first, *_, last = [line for line in done.stderr.splitlines() if line.startswith("profilerkit: ")]
+    assert first == (
+        "profilerkit: recording to runs/train; at any time, also after a kill: profilerkit analyze runs/train"
+    )
+    assert last.startswith("profilerkit: input-bound: ")
+    assert "(runs/train/report.html); next: profilerkit " in last
+    assert ("Traceback" in done.stderr) == (exception is not None)
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [
+        ("time.sleep(1); os._exit(5)", 5),
+        ("time.sleep(1); os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
+        ("time.sleep(1); os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+    ],
+)
+@pytest.mark.torch
+def test_an_ending_python_does_not_survive_leaves_what_analyze_reads(start, tmp_path, ending, code, capsys):
+    pytest.importorskip("torch")
+    done = start(TRAIN + ending, options=LIGHT)
+    assert done.returncode == code
+    assert "also after a kill: profilerkit analyze runs/train" in done.stderr
+    assert read_run(tmp_path / "runs" / "train").ranks[0].end is None
+    assert main(["analyze", str(tmp_path / "runs" / "train")]) == 0
+    assert "input-bound" in capsys.readouterr().out.lower()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.torch
+def test_workers_record_nothing_of_their_own(start, tmp_path, method):
+    pytest.importorskip("torch")
+    inside = textwrap.dedent("""
+    def probe(worker):
+        with open(f"worker{worker}", "w") as file:
+            print("PROFILERKIT_RUN" in os.environ, "launch.start" in os.environ.get("PYTHONPATH", ""), file=file)
+        train()  # a loop inside a worker is not the training
+
+    if __name__ == "__main__":
+        # All batches are fetched: spawned workers that are shut down early may abort in torch's own exit.
+        train(num_workers=1, multiprocessing_context=METHOD, worker_init_fn=probe)
+    """)
+    done = start(TRAINING + inside.replace("METHOD", repr(method)))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "worker0").read_text().split() == ["False", "False"]
+    assert recordings(tmp_path) == ["train"]
+    assert len(read_run(tmp_path / "runs" / "train").ranks) == 1
+
+
+RANK = textwrap.dedent("""
+    torch.distributed.init_process_group("gloo")
+    train()
+    torch.distributed.destroy_process_group()
+""")
+
+
+SPAWNED = textwrap.dedent("""
+    def rank(number, file):
+        torch.distributed.init_process_group("gloo", init_method=f"file://{file}", rank=number, world_size=2)
+        train()
+        torch.distributed.barrier()
+
+    if __name__ == "__main__":
+        torch.multiprocessing.spawn(rank, (os.path.abspath("meet"),), 2)
+""")
+
+
+@pytest.mark.torch
+def test_ranks_a_script_spawns_itself_write_one_recording(start, tmp_path):
+    pytest.importorskip("torch")
+    done = start(TRAINING + SPAWNED)
+    assert done.returncode == 0, done.stderr
+    assert recordings(tmp_path) == ["train"]
+    assert [rank.end.steps for rank in read_run(tmp_path / "runs" / "train").ranks] == [20, 20]
+
+
+FAILING = textwrap.dedent("""
+    torch.distributed.init_process_group("gloo")
+    train()
+    if os.environ["RANK"] == "1":
+        time.sleep(0.5)
+        ENDING
+    torch.distributed.barrier()
+""")
+
+
+@pytest.mark.parametrize(
+    ("ending", "exception"),
+    [("raise ValueError('lost')", "ValueError: lost"), ("os.kill(os.getpid(), signal.SIGKILL)", None)],
+)
+@pytest.mark.torch
+def test_a_rank_that_fails_takes_no_recording_with_it(start, tmp_path, ending, exception, capsys):
+    pytest.importorskip("torch")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"]
+    done = start(TRAINING + FAILING.replace("ENDING", ending), "--", *launcher)
+    assert done.returncode == 1
+    record = read_run(tmp_path / "runs" / "train")
+    assert [rank.rank for rank in record.ranks] == [0, 1]
+    failed = record.ranks[1].end
+    assert (failed and failed.exception) == exception
+    assert main(["analyze", str(record.path)]) == 0
+    assert "input-bound" in capsys.readouterr().out.lower()
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.torch
+def test_ranks_of_torchrun_write_one_recording(start, tmp_path, inside):
+    pytest.importorskip("torch")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    if inside:
+        (tmp_path / "train.py").write_text(TRAINING + RANK, encoding="utf-8")
+        options = [*LIGHT, "--no-analyze"]
+        done = subprocess.run(
+            [*launcher, "-m", "profilerkit", "run", *options, "train.py"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(HOME), "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    else:
+        done = start(TRAINING + RANK, "--", *launcher, "train.py")
+    assert done.returncode == 0, done.stderr
+    assert recordings(tmp_path) == ["train"]
+    record = read_run(tmp_path / "runs" / "train")
+    assert [rank.end.steps for rank in record.ranks] == [20, 20]
+    assert record.manifest.world_size == 2
+    assert done.stderr.count("profilerkit: recording to") == 1
+
+
+JOINS = textwrap.dedent("""
+    import profilerkit
+    train()
+    with profilerkit.profile("mine", trace_steps=4, analyze=False) as prof:
+        for batch in prof.wrap(list(range(7))):
+            pass
+    train()
+    print(prof.directory)
+""")
+
+
+@pytest.mark.parametrize("trains_before", [True, False])
+@pytest.mark.torch
+def test_a_profile_block_in_the_script_records_once_as_the_command_line_says(start, tmp_path, trains_before):
+    pytest.importorskip("torch")
+    script = TRAINING + (JOINS if trains_before else JOINS.replace("train()", "pass", 1))
+    done = start(script, "-o", "asked", "--no-deep", "train.py", options=LIGHT)
+    assert done.returncode == 0, done.stderr
+    assert recordings(tmp_path) == ["asked"]
+    record = read_run(tmp_path / "asked")
+    assert record.ranks[0].end.steps == (27 if trains_before else 7)
+    assert record.manifest.settings["deep"] == "False"
+    assert record.manifest.settings["trace_steps"] == ("10" if trains_before else "4")
+    assert done.stdout == f"{tmp_path / 'asked'}\n"
+    assert "records nothing" not in done.stderr
+
+
+def test_a_block_keeps_its_own_directory_where_the_command_line_names_none(start, tmp_path):
+    block = "import profilerkit\nwith profilerkit.profile('mine', analyze=False) as prof: list(prof.wrap(range(5)))"
+    assert start(block, options=LIGHT).returncode == 0
+    assert recordings(tmp_path) == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("print('hello')", "nothing was recorded: torch was not imported"),
+        ("import torch", "nothing was recorded: no DataLoader was iterated"),
+    ],
+)
+def test_a_command_that_does_not_train_is_told_so(start, tmp_path, script, reason):
+    if "torch" in script:
+        pytest.importorskip("torch")
+    done = start(script)
+    assert done.returncode == 0
+    assert reason in done.stderr
+    assert recordings(tmp_path) == []
+    assert start(script, options=["-q"]).stderr == ""
+
+
+@pytest.mark.torch
+def test_quiet_leaves_standard_error_to_the_script(start, tmp_path):
+    pytest.importorskip("torch")
+    done = start(TRAIN, options=["-q", *LIGHT])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "runs" / "train" / "report.json").is_file()
+
+
+def test_an_unwritable_place_costs_the_recording_and_not_the_training(start, tmp_path):
+    pytest.importorskip("torch")
+    (tmp_path / "tmp").write_text("in the way", encoding="utf-8")
+    script = f"{TRAINING}import tempfile, torch._dynamo\ntempfile.tempdir = {str(tmp_path / 'tmp')!r}\ntrain()\n"
+    (tmp_path / "file").write_text("in the way", encoding="utf-8")
+    done = start(script + "print('trained')\n", options=[*LIGHT, "-o", "file/run"])
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    assert "profilerkit records nothing, training goes on: cannot write" in done.stderr
+
+
+@pytest.fixture
+def bare_python(tmp_path):
+    """A Python without anything installed, in a directory of its own."""
+    venv.create(tmp_path / "bare", with_pip=False)
+    return tmp_path / "bare" / "bin" / "python"
+
+
+@pytest.mark.parametrize(
+    ("paths", "said"), [((), "is not installed for"), ((HOME,), "cannot be imported by"), (sys.path, "goes on")]
+)
+def test_a_python_that_cannot_record_imports_its_torch_all_the_same(tmp_path, bare_python, paths, said):
+    (tmp_path / "torch.py").write_text("", encoding="utf-8")
+    (tmp_path / "train.py").write_text("import torch\nprint('trained')", encoding="utf-8")
+    variables = {"PYTHONPATH": os.pathsep.join(map(str, paths))}
+    start_directory = Path(launch.__file__).with_name("start")
+    Order(pid=1, start_directory=str(start_directory), directory=str(tmp_path)).put(variables)
+    done = subprocess.run(
+        [bare_python, "train.py"], cwd=tmp_path, env=variables, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    assert said in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("grep") is None, reason="there is no grep")
+def test_a_program_gets_back_the_signals_python_ignores(start):
+    line = start("", "--", "grep", "SigIgn", "/proc/self/status").stdout
+    assert int(line.split()[1], 16) >> signal.SIGPIPE - 1 & 1 == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "hint"),
+    [
+        ([], "profilerkit run has no command", "profilerkit run train.py"),
+        (["--"], "profilerkit run has no command", "profilerkit run train.py"),
+        (["missing.py"], "no such script: missing.py", "check the path"),
+        (["pkg.train"], "no such script or program: pkg.train", "a module needs -m"),
+        (["-m"], "-m names no module", "-m package.train"),
+        (["--trace-steps", "0", "x.py"], "--trace-steps is 0", "--no-deep"),
+        (["--no-depe", "x.py"], "unknown option --no-depe", "did you mean --no-deep?"),
+        (["--trace-steps", "many", "x.py"], "profilerkit run cannot be run as given", "see profilerkit run --help"),
+        (["-o", __file__, __file__], "is a file", "name a directory"),
+    ],
+)
+def test_bad_usage_is_told_before_anything_starts(capsys, monkeypatch, words, error, hint):
+    monkeypatch.setattr(os, "execvpe", None)
+    assert main(["run", *words]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("error: ")
+    assert error in lines[0]
+    assert hint in lines[-1]
+
+
+def test_a_python_that_ignores_the_environment_is_refused(tmp_path):
+    (tmp_path / "train.py").write_text("", encoding="utf-8")
+    code = f"import sys; sys.path.insert(0, {str(HOME)!r}); sys.path += {sys.path!r}\n"
+    code += "from profilerkit.cli import main; sys.exit(main(['run', 'train.py']))"
+    done = subprocess.run([sys.executable, "-E", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "-I, -E or -S" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "split"),
+    [
+        (["run", "x.py", "-o", "y"], (["run"], ["x.py", "-o", "y"])),
+        (["-q", "run", "--no-deep", "-m", "x", "-q"], (["-q", "run", "--no-deep"], ["-m", "x", "-q"])),
+        (["run", "--output=d", "--", "-m", "x"], (["run", "--output=d"], ["-m", "x"])),
+        (["run", "-o", "x.py"], (["run", "-o", "x.py"], [])),
+    ],
+)
+def test_options_end_where_the_command_begins(words, split):
+    assert run.split(words) == split
+
+
+def test_the_variable_has_one_name():
+    started = Path(launch.__file__).with_name("start") / "sitecustomize.py"
+    assert f'"{VARIABLE}"' in started.read_text("utf-8")
