@@ -10,6 +10,10 @@ from profilerkit.units import format_ns
 
 #: Records at the end of a rank's log among which its last sign of life is looked for: nested ones are not in order.
 _LAST_RECORDS = 64
+#: How far the clocks of two hosts may lie apart: NTP holds them within tens of ms over the Internet.
+CLOCK_ERROR_NS = 100_000_000
+#: Hosts whose failures are told where nobody knows which was first.
+_TOLD_HOSTS = 3
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +37,7 @@ class _Last(msgspec.Struct, frozen=True):
     """
 
     rank: int
+    host: str | None
     ended_ns: int | None
     heard_ns: int | None
     unheard_ns: int
@@ -43,7 +48,8 @@ class _Last(msgspec.Struct, frozen=True):
 def ending_of(run: RunRecord) -> Ending | None:
     """How the run ended by what its ranks left; ``None`` when none left anything.
 
-    The earliest failure counts: when a rank dies, the others fail a moment later with errors of their own about it.
+    The earliest failure counts: when a rank dies, the others fail a moment later with errors of their own about it. Of
+    hosts whose clocks may be wrong by more than that, each one's earliest is told.
     """
     last = list(map(_last, run.ranks))
     failed = sorted(
@@ -53,8 +59,9 @@ def ending_of(run: RunRecord) -> Ending | None:
     silent = [entry for entry in last if entry.steps is None]
     said = " ".join([*_silence(silent, last), *_failure(failed, last)]) or None
     if failed:
-        which = f" (rank {failed[0].rank})" if len(last) > 1 else ""
-        return Ending(word=f"{failed[0].exception}{which}", failure=said)
+        told = _perhaps_first(failed)[:_TOLD_HOSTS]
+        words = [f"{entry.exception} (rank {entry.rank})" if len(last) > 1 else f"{entry.exception}" for entry in told]
+        return Ending(word="; ".join(words), failure=said)
     if silent:
         return Ending(word="killed, or still running", failure=said)
     return next((Ending(word=entry.end.reason) for entry in run.ranks if entry.end is not None), None)
@@ -73,6 +80,7 @@ def _last(entry: RankRecord) -> _Last:
 
     return _Last(
         entry.rank,
+        host=meta.host if meta else None,
         ended_ns=unix(end.end_perf_ns) if end else None,
         heard_ns=unix(max(heard, default=None)),
         unheard_ns=step + round(period_s * 1e9),
@@ -81,20 +89,44 @@ def _last(entry: RankRecord) -> _Last:
     )
 
 
+def _perhaps_first(failed: Sequence[_Last]) -> list[_Last]:
+    """The first failure of each host that may have been the first of all, by rank; ``failed`` is by time."""
+    first = failed[0]
+    out: dict[str | None, _Last] = {}
+    for entry in failed:
+        if first.ended_ns is None or entry.ended_ns is None or entry.ended_ns - first.ended_ns > CLOCK_ERROR_NS:
+            break
+        out.setdefault(entry.host, entry)
+    return sorted(out.values(), key=lambda entry: entry.rank) or [first]
+
+
 def _failure(failed: Sequence[_Last], last: Sequence[_Last]) -> list[str]:
     """Who failed first, when, and with what; nothing when no rank failed."""
     if not failed:
         return []
     first, *others = failed
-    steps = (
-        f"after {first.steps} step{'' if first.steps == 1 else 's'}" if first.steps else "before its first step ended"
-    )
+    steps = _after(first)
     if len(last) == 1:
         return [f"The run failed {steps}: {first.exception}"]
     if not others or others[0].ended_ns is None or first.ended_ns is None:
         return [f"Rank {first.rank} failed {steps}: {first.exception}"]
+    several = _perhaps_first(failed)
+    if len(several) > 1:
+        told = [f"rank {entry.rank} {_after(entry)}: {entry.exception}" for entry in several[:_TOLD_HOSTS]]
+        within = format_ns(CLOCK_ERROR_NS)
+        return [
+            f"{len(several)} hosts' ranks failed within {within} of each other, too close to tell which was first by "
+            f"the hosts' clocks: {'; '.join(told)}"
+        ]
     earlier = f"{format_ns(others[0].ended_ns - first.ended_ns)} before rank {others[0].rank}"
     return [f"Rank {first.rank} failed first, {steps} and {earlier}: {first.exception}"]
+
+
+def _after(entry: _Last) -> str:
+    """How many steps a rank that failed had made."""
+    if not entry.steps:
+        return "before its first step ended"
+    return f"after {entry.steps} step{'' if entry.steps == 1 else 's'}"
 
 
 def _silence(silent: Sequence[_Last], last: Sequence[_Last]) -> list[str]:
@@ -114,7 +146,8 @@ def _silence(silent: Sequence[_Last], last: Sequence[_Last]) -> list[str]:
     second = others[0]
     if first.steps is not None or first.heard_ns is None or second.heard_ns is None:
         return [text]
-    margin_ns = max(entry.unheard_ns for entry in last)
+    hosts = {entry.host for entry in last}
+    margin_ns = max(entry.unheard_ns for entry in last) + (CLOCK_ERROR_NS if len(hosts) > 1 else 0)
     failures = [entry.ended_ns for entry in last if entry.exception is not None]
     if second.heard_ns - first.heard_ns <= margin_ns:
         return [text]

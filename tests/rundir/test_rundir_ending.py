@@ -2,9 +2,9 @@ import msgspec
 import pytest
 
 from profilerkit.rundir.ending import ending_of
-from profilerkit.rundir.layout import END, RankEnd, Sample, rank_directory
+from profilerkit.rundir.layout import END, META, RankEnd, Sample, rank_directory
 from profilerkit.rundir.reader import read_run
-from tests.recipes import MS, Log, S, write_run
+from tests.recipes import MS, Log, S, rank_meta, write_run
 
 STEP_US = 100_000
 
@@ -83,6 +83,31 @@ def test_an_exception_elsewhere_at_that_time_may_be_what_stopped_the_rank(tmp_pa
     end = RankEnd(reason="exception", exception="ValueError: own", steps=20, dropped_records=0, end_perf_ns=0)
     place = rank_directory(run, 0) / END
     place.write_bytes(msgspec.json.encode(msgspec.structs.replace(end, end_perf_ns=round(at_s * S))))
+    assert (ENDS_FIRST in ending_of(read_run(run)).failure) is told
+
+
+def test_across_hosts_a_failure_is_the_first_only_beyond_the_error_of_their_clocks(tmp_path):
+    def ended(after_ms, host):
+        at_s = 2.0 + after_ms / 1e3
+        run = run_of(tmp_path, [(2.0, "ValueError: own", 10), (at_s, "RuntimeError: closed by peer", 9)])
+        (rank_directory(run.path, 1) / META).write_bytes(msgspec.json.encode(rank_meta(1, host=host)))
+        return ending_of(read_run(tmp_path))
+
+    close = ended(100, "node1")
+    assert close.word == "ValueError: own (rank 0); RuntimeError: closed by peer (rank 1)"
+    assert close.failure == (
+        "2 hosts' ranks failed within 100 ms of each other, too close to tell which was first by the hosts' clocks: "
+        "rank 0 after 10 steps: ValueError: own; rank 1 after 9 steps: RuntimeError: closed by peer"
+    )
+    told = "Rank 0 failed first, after 10 steps and {} before rank 1: ValueError: own"
+    assert ended(101, "node1").failure == told.format("101 ms")
+    assert ended(1, "node0").failure == told.format("1.00 ms")
+
+
+@pytest.mark.parametrize(("host", "told"), [("node0", True), ("node1", False)])
+def test_the_clocks_of_two_hosts_may_make_records_end_first(tmp_path, host, told):
+    run = write_run(tmp_path, [Log().steps(10, STEP_US), Log().steps(6, STEP_US)], ended=False)
+    (rank_directory(run, 1) / META).write_bytes(msgspec.json.encode(rank_meta(1, host=host)))
     assert (ENDS_FIRST in ending_of(read_run(run)).failure) is told
 
 
