@@ -70,6 +70,7 @@ def analyze(
         recorded=recording.distinct,
         notes=(*recording.notes, *plugin_notes),
         failure=ending.failure if ending else None,
+        raised=ending.raised if ending else False,
     )
     outcomes = run_rules(facts, rules, select=select, ignore=ignore)
     return _report(facts, outcomes, _describe(places, record, ending, facts, ranks, __version__))

@@ -87,8 +87,10 @@ def _inconclusive(headline: str, refuted_by: str) -> Verdict:
 
 def _refusal(facts: Facts, *, unexplained: bool) -> Verdict | None:
     """The inconclusive verdict, if the recording cannot carry another one; ``unexplained`` time may be the reason."""
-    if facts.failure and not facts.steps.count:
+    if facts.raised and not facts.steps.count:
         return _inconclusive("The run ended before its first step did", "Mend what ended it, and record again.")
+    if facts.failure and not facts.steps.count:
+        return _inconclusive("No step was recorded yet", "Wait for some steps, or look for what ended the run.")
     if facts.steps.time_ns is None or not facts.mean_step_ns:
         return _inconclusive("No training step was recorded", "Call prof.step(), or wrap the loader.")
     if facts.device_events_missing:

@@ -255,6 +255,15 @@ def test_a_rank_that_died_before_its_first_step_is_not_asked_to_call_step(tmp_pa
     assert report.run.missing_ranks == 0
 
 
+def test_a_run_that_may_still_be_under_way_has_not_ended(tmp_path):
+    run = run_of(tmp_path, [Log()])
+    (rank_directory(run, 0) / END).unlink()
+    report = analyze(run)
+    assert report.verdict.headline == "No step was recorded yet"
+    assert "Mend" not in report.verdict.consequence
+    assert build(report).no_change == "No change can be recommended: no step was recorded."
+
+
 def test_a_rank_without_a_step_is_named_beside_those_with_steps(tmp_path):
     run = run_of(tmp_path, [Log().steps(30, 1_000, wait=600, wait_cpu=540), Log()])
     report = analyze(run)

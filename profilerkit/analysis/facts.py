@@ -223,6 +223,7 @@ class Facts:
         device_events_missing: the trace shows that a device was used, and holds none of its events.
         doubts: what makes the split of the step less sure, in plain sentences.
         failure: which rank failed first and which left no word of its end; ``None`` when all came to their end.
+        raised: whether an exception ended a rank; after a mere silence the run may still be under way.
         usable_cores: of the host, divided among its ranks; ``None`` when unknown.
         spec: device peaks; ``None`` for an unknown device.
         alone: part to the share of the traced step that it alone kept the device from computing; derived, empty
@@ -248,6 +249,7 @@ class Facts:
     device_events_missing: bool = False
     doubts: tuple[str, ...] = ()
     failure: str | None = None
+    raised: bool = False
     input: InputFacts | None = None
     loader: Loader | None = None
     usable_cores: float | None = None

@@ -34,6 +34,7 @@ def run_facts(
     recorded: int | None = None,
     notes: Sequence[str] = (),
     failure: str | None = None,
+    raised: bool = False,
 ) -> Facts:
     """Facts of a run, told from its judged rank.
 
@@ -44,6 +45,7 @@ def run_facts(
         recorded: ranks that could be read, where ``ranks`` are chosen among them.
         notes: what is said about the run as a whole, for the trust section.
         failure: which rank failed first, in whole sentences; ``None`` when the run came to its end.
+        raised: whether that was an exception.
     """
     world = world_size or _world_size(ranks)
     job = compare(ranks, world)
@@ -83,6 +85,7 @@ def run_facts(
         doubts=doubts,
         late_by_timers=timed == judged,
         failure=failure,
+        raised=raised,
     )
     return _with_trace(facts, trace, ranks) if trace else facts
 

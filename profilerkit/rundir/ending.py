@@ -22,10 +22,12 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         word: in short: ``finished``, ``killed, or still running``, ``switched_off``, or the first failure's exception.
         failure: who failed first and who left no word, in whole sentences; ``None`` when every rank came to its end.
+        raised: whether an exception ended a rank; without one the run may still be under way.
     """
 
     word: str
     failure: str | None = None
+    raised: bool = False
 
 
 class _Last(msgspec.Struct, frozen=True):
@@ -61,7 +63,7 @@ def ending_of(run: RunRecord) -> Ending | None:
     if failed:
         told = _perhaps_first(failed)[:_TOLD_HOSTS]
         words = [f"{entry.exception} (rank {entry.rank})" if len(last) > 1 else f"{entry.exception}" for entry in told]
-        return Ending(word="; ".join(words), failure=said)
+        return Ending(word="; ".join(words), failure=said, raised=True)
     if silent:
         return Ending(word="killed, or still running", failure=said)
     return next((Ending(word=entry.end.reason) for entry in run.ranks if entry.end is not None), None)
