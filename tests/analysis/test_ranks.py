@@ -107,6 +107,17 @@ def test_the_timers_of_all_ranks_name_the_late_one_where_its_trace_is_missing(tm
     assert "Rank 1 has no trace: no window was open." in report.trust.notes
 
 
+@pytest.mark.parametrize(("others", "late"), [(2_000, None), (0, 0)])
+def test_in_a_phase_that_most_ranks_have_the_longer_one_may_be_waiting(tmp_path, others, late):
+    logs = [
+        Log().steps(60, 100_000, wait=1_000, phase=("evaluation", 32_000 if rank == 0 else others)) for rank in (0, 1)
+    ]
+    report = analyze(write_run(tmp_path / "run", logs))
+    assert report.verdict.headline.endswith("evaluation stops training for 32.0 ms in every step".capitalize())
+    assert report.verdict.rank == late
+    assert ("is late" in report.verdict.consequence) is (late is not None)
+
+
 def test_where_the_timers_see_no_difference_what_a_trace_calls_communication_may_be_waiting(tmp_path):
     verdict, _ = uneven_run(tmp_path, traces={0: training(8, comm=440)}, wait=0)
     assert (verdict.bound, verdict.rank, verdict.confidence) == ("comm-bound", None, "low")

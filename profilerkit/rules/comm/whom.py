@@ -39,7 +39,7 @@ def waits_for(facts: Facts) -> list[str]:
     if not facts.late_by_timers or facts.rank.timed_ns is None:
         return []
     more = format_ns(facts.rank.timed_ns - median_rank_ns(spent))
-    said = "data, phases and garbage collections take it"
+    said = "waiting for data, garbage collections and phases that most ranks lack take it"
     return [f"By the timers of {len(spent)} ranks rank {late_rank(facts)} is late: {said} {more} more a step."]
 
 
