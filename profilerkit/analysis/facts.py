@@ -219,6 +219,7 @@ class Facts:
         jitter_share: what of it would be left if that rank came with the others; ``None`` likewise.
         late_by_timers: whether the judged rank spends much more than the others in what timers measure, and nothing
             else tells who waits for whom.
+        timed_may_be_hidden: whether devices may have worked beside what the timers measured, and no trace tells.
         communication: what the collectives of all ranks say; ``None`` when none was seen.
         device_events_missing: the trace shows that a device was used, and holds none of its events.
         doubts: what makes the split of the step less sure, in plain sentences.
@@ -245,6 +246,7 @@ class Facts:
     waiting_share: float | None = None
     jitter_share: float | None = None
     late_by_timers: bool = False
+    timed_may_be_hidden: bool = False
     communication: Communication | None = None
     device_events_missing: bool = False
     doubts: tuple[str, ...] = ()

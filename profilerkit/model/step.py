@@ -195,7 +195,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
         device_window: ``None`` without device events.
         timed_ns: mean time of a steady step in what timers measure: waits for data, garbage collections, named phases
             that most ranks lack; where every rank shows a device, as far as it did not work beside them; ``None``
-            without timers.
+            without timers, or where they saw no fetch.
         last: in how many matched collectives of the judged steps it arrived last; this and the next five are ``None``
             where its collectives could not be matched with those of other ranks.
         matched: matched collectives it took part in.
