@@ -71,7 +71,7 @@ def run_facts(
         missing_ranks=max(world - (recorded or len(ranks)), 0) if world is not None else None,
         waiting_share=job.waiting_share,
         jitter_share=job.jitter_share,
-        communication=_communication(job, trace),
+        communication=_communication(job, trace, timed),
         input=chosen.input,
         loader=meta.loader if meta else None,
         usable_cores=_cores(ranks, meta),
@@ -137,13 +137,14 @@ def _slowest(ranks: Sequence[RankFacts]) -> int:
     return told[lengths.index(max(lengths))]
 
 
-def _communication(job: Job, trace: TraceFacts | None) -> Communication | None:
-    """What all ranks' collectives say, with what the judged rank's say by themselves."""
+def _communication(job: Job, trace: TraceFacts | None, timed: int | None) -> Communication | None:
+    """What all ranks' collectives say, with what the judged rank's say by themselves and whom the timers tell."""
     parallelism = trace.parallelism if trace else ()
     if job.communication is None:
         return Communication(parallelism=parallelism) if parallelism else None
     ratio = trace.comm.unclassified_ratio if trace and trace.comm else None
-    return revise(job.communication, unclassified_ratio=ratio, parallelism=parallelism)
+    late = None if timed is None else job.ranks[timed].rank
+    return revise(job.communication, unclassified_ratio=ratio, parallelism=parallelism, late_by_timers=late)
 
 
 def _with_links(comm: CommFacts, spec: DeviceSpec | None) -> CommFacts:

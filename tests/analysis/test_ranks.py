@@ -116,6 +116,18 @@ def test_a_device_that_no_trace_shows_may_hide_what_the_timers_measure(tmp_path,
     assert ("whether the device hid it is not known" in verdict.consequence) is hidden
 
 
+def test_of_a_job_bound_by_communication_verdict_and_ranks_tell_the_same_late_rank(tmp_path):
+    logs = [Log().steps(60, 100_000, wait=wait) for wait in (1_000, 8_000)]
+    traces = {
+        rank: host_training(2, compute=50_000, comm=42_000, fetch=fetch, rank=rank, world_size=2, backend="gloo")
+        for rank, fetch in enumerate((1_000, 8_000))
+    }
+    report = analyze(write_run(tmp_path / "run", logs, traces=traces))
+    assert (report.verdict.bound, report.verdict.rank) == ("comm-bound", None)
+    assert "By the timers of 2 ranks rank 1 is late" in report.verdict.consequence
+    assert "only the timers point at a rank: rank 1." in build(report).waiting[0]
+
+
 def test_a_rank_whose_fetches_nobody_saw_is_not_the_one_that_waits_for_none(tmp_path):
     logs = [Log().steps(60, 100_000, wait=wait) for wait in (0, 8_000)]
     report = analyze(write_run(tmp_path / "run", logs))
