@@ -105,11 +105,16 @@ class CopyFacts:
 
 @dataclass(frozen=True, slots=True)
 class SyncFacts:
-    """Blocking calls per steady step: how many, how long the host waited in them, which names how often."""
+    """Blocking calls per steady step: how many, how long the host waited in them, which names how often.
+
+    ``awaited_ratio`` is the share of the exposed time of copies to the host in those that the host waited for in their
+    own call; 0.0 without any.
+    """
 
     per_step: float
     blocked_ns: float
     culprits: tuple[tuple[str, int], ...]
+    awaited_ratio: float
 
 
 @dataclass(frozen=True, slots=True)
