@@ -69,7 +69,7 @@ def analyze(
         world_size=record.manifest.world_size if record and record.manifest else None,
         recorded=recording.distinct,
         notes=(*recording.notes, *plugin_notes),
-        failure=ending.failure if ending else None,
+        ending=ending,
     )
     outcomes = run_rules(facts, rules, select=select, ignore=ignore)
     return _report(facts, outcomes, _describe(places, record, ending, facts, ranks, __version__))

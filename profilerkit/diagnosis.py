@@ -12,6 +12,7 @@ from profilerkit.model.step import PARTS
 from profilerkit.model.verdict import BOUND_FAMILY, RULE_LETTERS, RuledOut, Verdict
 from profilerkit.rules.comm.exposed_collectives import undivided
 from profilerkit.rules.comm.whom import late_rank, waits_for, who, whole_job, whose
+from profilerkit.rules.overhead.frequent_sync import lost_share
 from profilerkit.rules.rule import confidence, weakest
 from profilerkit.units import format_ns, format_ratio, format_ratio_range
 
@@ -87,8 +88,10 @@ def _inconclusive(headline: str, refuted_by: str) -> Verdict:
 
 def _refusal(facts: Facts, *, unexplained: bool) -> Verdict | None:
     """The inconclusive verdict, if the recording cannot carry another one; ``unexplained`` time may be the reason."""
-    if facts.failure and not facts.steps.count:
+    if facts.raised and not facts.steps.count:
         return _inconclusive("The run ended before its first step did", "Mend what ended it, and record again.")
+    if facts.failure and not facts.steps.count:
+        return _inconclusive("No step was recorded yet", "Wait for some steps, or look for what ended the run.")
     if facts.steps.time_ns is None or not facts.mean_step_ns:
         return _inconclusive("No training step was recorded", "Call prof.step(), or wrap the loader.")
     if facts.device_events_missing:
@@ -274,7 +277,8 @@ def _headline(facts: Facts, top: _Best) -> str:
             fp32 = facts.math.fp32_share if facts.math else 0.0
             return f"{loser} computes in FP32 for {format_ns(fp32 * (facts.mean_step_ns or 0.0))} of {step}"
         case "overhead-bound", "sync":
-            return f"{loser} loses {time('sync.')} of {step} after host syncs"
+            lost = format_ns(lost_share(facts) * (facts.mean_step_ns or 0.0))
+            return f"{loser} loses {lost} of {step} after host syncs"
         case "overhead-bound", "checkpoint" | "evaluation":
             return top.finding.title
         case "overhead-bound", "python" if top.finding.evidence[0].origin not in _STALL_ORIGINS:

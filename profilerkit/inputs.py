@@ -28,14 +28,14 @@ TRACE_SUFFIXES = (".json", ".json.gz", ".json.tmp")
 
 #: Recordings of other tools by how their names end.
 _OF_OTHER_TOOLS = {
-    ".pb": "JAX or TensorFlow (XPlane)",
+    ".xplane.pb": "JAX or TensorFlow (XPlane)",
     ".nsys-rep": "Nsight Systems",
     ".qdrep": "Nsight Systems",
     ".sqlite": "Nsight Systems",
     ".ncu-rep": "Nsight Compute",
 }
-#: What the first line of a table that nvidia-smi wrote holds.
-_OF_NVIDIA_SMI = re.compile(rb"utilization[._]gpu|memory[._]used|power[._]draw")
+#: What the first line of a table that nvidia-smi wrote holds: its names of columns have a dot where others write "_".
+_OF_NVIDIA_SMI = re.compile(rb"\b(?:utilization\.gpu|memory\.used|power\.draw)\b")
 _TABLE_SUFFIXES = (".csv", ".txt", ".log")
 #: Where JAX and TensorFlow put their profiles below the directory they are given.
 _PROFILES_BELOW = "plugins/profile/*/*"
@@ -209,7 +209,7 @@ def _tool_of(path: Path) -> str | None:
     if not path.is_file():
         return None
     if path.suffix not in _TABLE_SUFFIXES:
-        return _OF_OTHER_TOOLS.get(path.suffix)
+        return next((tool for ending, tool in _OF_OTHER_TOOLS.items() if path.name.endswith(ending)), None)
     try:
         with path.open("rb") as file:
             return "nvidia-smi" if _OF_NVIDIA_SMI.search(file.readline(_LINE_BYTES)) else None

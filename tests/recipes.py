@@ -435,7 +435,7 @@ DEVICE = DeviceFacts(
     between_ratio=0.0,
 )
 INPUT = InputFacts(cpu_ratio=None, fetches=20, single_process=False, source="measured", origin="step timers")
-NO_SYNCS = SyncFacts(per_step=0.0, blocked_ns=0.0, culprits=())
+NO_SYNCS = SyncFacts(per_step=0.0, blocked_ns=0.0, culprits=(), awaited_ratio=0.0)
 NO_CALLS = AllocatorFacts(calls_per_step=0.0)
 
 

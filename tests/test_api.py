@@ -13,7 +13,7 @@ from profilerkit.errors import ProfilerkitError, UnreadableInputError, UsageErro
 from profilerkit.report.terminal import render
 from profilerkit.report.view import build
 from profilerkit.rules import RULES
-from profilerkit.rundir.layout import END, HostSample, RankEnd, Sample, rank_directory
+from profilerkit.rundir.layout import END, META, HostSample, RankEnd, Sample, rank_directory
 from tests.recipes import ALL_REDUCE, Log, S, Trace, host_training, training, write_run
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "traces"
@@ -257,6 +257,15 @@ def test_a_rank_that_died_before_its_first_step_is_not_asked_to_call_step(tmp_pa
     assert report.run.missing_ranks == 0
 
 
+def test_a_run_that_may_still_be_under_way_has_not_ended(tmp_path):
+    run = run_of(tmp_path, [Log()])
+    (rank_directory(run, 0) / END).unlink()
+    report = analyze(run)
+    assert report.verdict.headline == "No step was recorded yet"
+    assert "Mend" not in report.verdict.consequence
+    assert build(report).no_change == "No change can be recommended: no step was recorded."
+
+
 def test_a_rank_without_a_step_is_named_beside_those_with_steps(tmp_path):
     run = run_of(tmp_path, [Log().steps(30, 1_000, wait=600, wait_cpu=540), Log()])
     report = analyze(run)
@@ -270,6 +279,15 @@ def test_what_is_missing_of_several_ranks_is_said_with_their_numbers(tmp_path):
     (rank_directory(run, 2) / END).unlink()
     notes = analyze(run).trust.notes
     assert "Rank 2: end.json is missing: the process was killed, or still runs" in notes
+
+
+def test_what_is_missing_of_a_rank_with_steps_and_of_one_without_is_said_with_their_numbers(tmp_path):
+    run = run_of(tmp_path, [Log().steps(30, 1_000), Log()])
+    (rank_directory(run, 0) / END).unlink()
+    (rank_directory(run, 1) / META).unlink()
+    notes = analyze(run).trust.notes
+    assert "Rank 0: end.json is missing: the process was killed, or still runs" in notes
+    assert "Rank 1: meta.json is missing" in notes
 
 
 def test_a_rank_that_left_nothing_is_missing_even_without_any_trace(tmp_path):

@@ -105,7 +105,7 @@ def test_a_directory_without_any_readable_trace_says_what_was_tried(tmp_path):
         ("a.nsys-rep", "", "a.nsys-rep of Nsight Systems"),
         ("a.sqlite", "SQLite format 3", "a.sqlite of Nsight Systems"),
         ("gpu.csv", "timestamp,memory.used,utilization.gpu\n1,2,3\n", "gpu.csv of nvidia-smi"),
-        ("gpu.csv", "time,utilization_gpu_percent\n1,2\n", "gpu.csv of nvidia-smi"),
+        ("gpu.csv", "utilization.gpu [%], power.draw [W]\n85 %, 300.1 W\n", "gpu.csv of nvidia-smi"),
     ],
 )
 def test_recordings_of_other_tools_are_not_supported_yet(tmp_path, name, text, cause):
@@ -127,6 +127,16 @@ def test_of_many_recordings_of_other_tools_some_are_named(tmp_path):
     assert caught.value.cause == (
         "0.nsys-rep, 1.nsys-rep, 2.nsys-rep … of Nsight Systems; host.xplane.pb of JAX or TensorFlow (XPlane)"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("model.pb", ""), ("metrics.csv", "step,loss,memory_used\n1,2.3,100\n"), ("a.csv", "time,utilization_gpu\n1,2\n")],
+)
+def test_an_ordinary_file_is_of_no_other_tool(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UnreadableInputError, match="no trace in"):
+        analyze(tmp_path)
 
 
 def test_any_other_table_is_no_recording_and_a_trace_beside_one_is_read(tmp_path):

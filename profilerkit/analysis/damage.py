@@ -36,11 +36,9 @@ def _counted(damage: Damage) -> str:
 
 
 def record_notes(records: Sequence[RankRecord]) -> list[str]:
-    """What was missing or damaged in the ranks' records; of several ranks each sentence names those it is about."""
+    """What was missing or damaged in the ranks' records; each sentence names the ranks it is about."""
     of: dict[str, list[int]] = {}
     for record in records:
         for note in record.notes:
             of.setdefault(note, []).append(record.rank)
-    if len(records) == 1:
-        return list(of)
     return [f"{named_ranks(ranks)}: {note}" for note, ranks in of.items()]

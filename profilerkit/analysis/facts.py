@@ -106,11 +106,16 @@ class CopyFacts:
 
 @dataclass(frozen=True, slots=True)
 class SyncFacts:
-    """Blocking calls per steady step: how many, how long the host waited in them, which names how often."""
+    """Blocking calls per steady step: how many, how long the host waited in them, which names how often.
+
+    ``awaited_ratio`` is the share of the exposed time of copies to the host in those that the host waited for in their
+    own call; 0.0 without any.
+    """
 
     per_step: float
     blocked_ns: float
     culprits: tuple[tuple[str, int], ...]
+    awaited_ratio: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,10 +226,12 @@ class Facts:
         jitter_share: what of it would be left if that rank came with the others; ``None`` likewise.
         late_by_timers: whether the judged rank spends much more than the others in what timers measure, and nothing
             else tells who waits for whom.
+        timed_may_be_hidden: whether devices may have worked beside what the timers measured, and no trace tells.
         communication: what the collectives of all ranks say; ``None`` when none was seen.
         device_events_missing: the trace shows that a device was used, and holds none of its events.
         doubts: what makes the split of the step less sure, in plain sentences.
         failure: which rank failed first and which left no word of its end; ``None`` when all came to their end.
+        raised: whether an exception ended a rank; after a mere silence the run may still be under way.
         usable_cores: of the host, divided among its ranks; ``None`` when unknown.
         spec: device peaks; ``None`` for an unknown device.
         workers: what the loader's worker processes did; ``None`` without any, or where that was not recorded.
@@ -247,10 +254,12 @@ class Facts:
     waiting_share: float | None = None
     jitter_share: float | None = None
     late_by_timers: bool = False
+    timed_may_be_hidden: bool = False
     communication: Communication | None = None
     device_events_missing: bool = False
     doubts: tuple[str, ...] = ()
     failure: str | None = None
+    raised: bool = False
     input: InputFacts | None = None
     loader: Loader | None = None
     workers: Workers | None = None

@@ -1,6 +1,7 @@
 """The partition of the steady window: every instant belongs to exactly one part."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +53,7 @@ class Partition:
         lead_in: what leads up to the batch copies, where the main thread's input is only inferred from that.
     """
 
-    mode: str
+    mode: Literal["gpu", "cpu"]
     segments: Segments
     per_step: I64
     alone: I64 | None

@@ -1,6 +1,7 @@
 """One rank: join what its timers and its trace say into one breakdown of the steady step."""
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -57,8 +58,8 @@ class RankFacts:
     workers: Workers | None = None
 
     @property
-    def mode(self) -> str:
-        """gpu, cpu or steps."""
+    def mode(self) -> Literal["gpu", "cpu", "steps"]:
+        """Whose work the parts tell: the device's, the host's, or only the timers'."""
         return self.trace.partition.mode if self.trace else "steps"
 
     def share(self, name: str) -> float:

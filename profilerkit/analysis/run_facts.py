@@ -10,7 +10,7 @@ from profilerkit.analysis.memory.samples import with_samples
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks import Job, comparable, compare, notes_of
 from profilerkit.analysis.steps.steadiness import weaknesses
-from profilerkit.analysis.timed_ranks import late_by_timers, timed_ns
+from profilerkit.analysis.timed_ranks import late_by_timers, may_be_hidden, timed_ns
 from profilerkit.analysis.trace_facts import TraceFacts, device_spec
 from profilerkit.analysis.unequal_ranks import uneven_steps, why_no_trace, without_trace
 from profilerkit.hardware.lookup import DeviceSpec
@@ -19,6 +19,7 @@ from profilerkit.model.communication import Communication
 from profilerkit.model.memory import Memory
 from profilerkit.model.run import Signal, Trust
 from profilerkit.model.step import Rank
+from profilerkit.rundir.ending import Ending
 from profilerkit.rundir.layout import RankMeta
 from profilerkit.units import format_count
 
@@ -33,7 +34,7 @@ def run_facts(
     world_size: int | None = None,
     recorded: int | None = None,
     notes: Sequence[str] = (),
-    failure: str | None = None,
+    ending: Ending | None = None,
 ) -> Facts:
     """Facts of a run, told from its judged rank.
 
@@ -43,7 +44,7 @@ def run_facts(
         world_size: ranks of the job as its manifest says; ``None`` leaves it to the traces.
         recorded: ranks that could be read, where ``ranks`` are chosen among them.
         notes: what is said about the run as a whole, for the trust section.
-        failure: which rank failed first, in whole sentences; ``None`` when the run came to its end.
+        ending: how the run ended; ``None`` where nobody left a word of it.
     """
     world = world_size or _world_size(ranks)
     job = compare(ranks, world)
@@ -52,11 +53,9 @@ def run_facts(
     chosen = ranks[judged]
     no_trace = without_trace(ranks)
     doubts = tuple(_doubts(chosen, no_trace))
-    trace = chosen.trace
-    meta = chosen.record.meta if chosen.record else None
-    mode = chosen.mode
+    trace, meta = chosen.trace, chosen.record.meta if chosen.record else None
     facts = Facts(
-        mode="gpu" if mode == "gpu" else "cpu" if mode == "cpu" else "steps",
+        mode=chosen.mode,
         steps=chosen.steps,
         step_ns=float(chosen.steps.time_ns.median) if chosen.steps.time_ns else None,
         step_error_ns=chosen.step_error_ns,
@@ -71,7 +70,7 @@ def run_facts(
         missing_ranks=max(world - (recorded or len(ranks)), 0) if world is not None else None,
         waiting_share=job.waiting_share,
         jitter_share=job.jitter_share,
-        communication=_communication(job, trace),
+        communication=_communication(job, trace, timed),
         input=chosen.input,
         loader=meta.loader if meta else None,
         workers=chosen.workers,
@@ -83,7 +82,9 @@ def run_facts(
         trace_read=trace is not None,
         doubts=doubts,
         late_by_timers=timed == judged,
-        failure=failure,
+        timed_may_be_hidden=may_be_hidden(ranks),
+        failure=ending.failure if ending else None,
+        raised=ending is not None and ending.raised,
     )
     return _with_trace(facts, trace, ranks) if trace else facts
 
@@ -137,13 +138,14 @@ def _slowest(ranks: Sequence[RankFacts]) -> int:
     return told[lengths.index(max(lengths))]
 
 
-def _communication(job: Job, trace: TraceFacts | None) -> Communication | None:
-    """What all ranks' collectives say, with what the judged rank's say by themselves."""
+def _communication(job: Job, trace: TraceFacts | None, timed: int | None) -> Communication | None:
+    """What all ranks' collectives say, with what the judged rank's say by themselves and whom the timers tell."""
     parallelism = trace.parallelism if trace else ()
     if job.communication is None:
         return Communication(parallelism=parallelism) if parallelism else None
     ratio = trace.comm.unclassified_ratio if trace and trace.comm else None
-    return revise(job.communication, unclassified_ratio=ratio, parallelism=parallelism)
+    late = None if timed is None else job.ranks[timed].rank
+    return revise(job.communication, unclassified_ratio=ratio, parallelism=parallelism, late_by_timers=late)
 
 
 def _with_links(comm: CommFacts, spec: DeviceSpec | None) -> CommFacts:

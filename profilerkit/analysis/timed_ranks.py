@@ -11,24 +11,52 @@ from profilerkit.analysis.steps.log import StepLog
 TIMED_SPREAD = 0.05
 
 
+#: What only its own rank can be busy with, whatever the others do.
+_ALONE = (*WAITS, "over.gc")
+
+
 def timed_ns(ranks: Sequence[RankFacts]) -> list[float | None]:
-    """Per rank the mean time of a judged step in what its timers measure of it, ns; ``None`` without timers.
+    """Per rank the mean time of a judged step in what its timers measure of it, ns; ``None`` where no fetch was seen.
 
-    That is waiting for data, named phases and garbage collections: what one rank can do while the others wait. Where a
-    device's trace of every rank tells what the device worked beside it, only the rest counts; else all of it on every
-    rank, so that like is compared with like.
+    That is what one rank can do while the others wait: waiting for data, garbage collections, and phases that most
+    ranks lack. In a phase that most have, such as an evaluation that ends in a collective, the longer one may be the
+    rank that waits. Where a device's trace of every rank tells what the device worked beside it, only the rest counts;
+    else all of it on every rank, so that like is compared with like.
     """
-    exposed = all(rank.mode == "gpu" for rank in ranks)
-    return [None if rank.log is None else _exposed_ns(rank) if exposed else _spent_ns(rank.log) for rank in ranks]
+    exposed = _all_show_devices(ranks)
+    spent = [
+        None if rank.log is None or not rank.log.waits_seen else _exposed_ns(rank) if exposed else _spent_ns(rank.log)
+        for rank in ranks
+    ]
+    known = [values for values in spent if values is not None]
+    lacked = [name for name in LOGGED if known and not median_rank_ns([values.get(name, 0.0) for values in known])]
+    counted = {*_ALONE, *lacked}
+    return [
+        None if values is None else sum(value for name, value in values.items() if name in counted) for values in spent
+    ]
 
 
-def _exposed_ns(rank: RankFacts) -> float:
-    return float(sum(part.time_ns for part in rank.parts if part.part in (*WAITS, *LOGGED)))
+def may_be_hidden(ranks: Sequence[RankFacts]) -> bool:
+    """Whether a device may have worked beside what the timers measured, where not every rank's trace tells."""
+    metas = [rank.record.meta for rank in ranks if rank.record and rank.record.meta]
+    on_device = any(rank.mode == "gpu" for rank in ranks) or any(meta.device_name for meta in metas)
+    return on_device and not _all_show_devices(ranks)
 
 
-def _spent_ns(log: StepLog) -> float | None:
+def _all_show_devices(ranks: Sequence[RankFacts]) -> bool:
+    return all(rank.mode == "gpu" for rank in ranks)
+
+
+def _exposed_ns(rank: RankFacts) -> dict[str, float]:
+    return {part.part: float(part.time_ns) for part in rank.parts}
+
+
+def _spent_ns(log: StepLog) -> dict[str, float] | None:
     steady = log.steady
-    return float((log.wait + log.collect + sum(log.phases.values()))[steady].mean()) if steady.any() else None
+    if not steady.any():
+        return None
+    spent = {"input.wait": log.wait, "over.gc": log.collect, **log.phases}
+    return {name: float(values[steady].mean()) for name, values in spent.items()}
 
 
 def late_by_timers(ranks: Sequence[RankFacts]) -> int | None:

@@ -33,8 +33,8 @@ from profilerkit.analysis.facts import (
 from profilerkit.analysis.host.input import input_facts
 from profilerkit.analysis.host.names import HostNames, main_thread
 from profilerkit.analysis.host.runtime_calls import allocator_facts, cold_facts, sync_facts
-from profilerkit.analysis.intervals import EMPTY, I64, Spans, union
-from profilerkit.analysis.leaves import LEAVES
+from profilerkit.analysis.intervals import EMPTY, I64, Spans, intersect, union
+from profilerkit.analysis.leaves import LEAVES, leaf
 from profilerkit.analysis.memory.allocator import memory_of
 from profilerkit.analysis.partition import (
     Partition,
@@ -217,11 +217,12 @@ def _with_device(facts: TraceFacts, seen: _Seen, spec: DeviceSpec | None) -> Tra
     columns, names, kinds, launches = seen.columns, seen.names, seen.kinds, seen.launches
     rows, judged, window = seen.rows, seen.judged, facts.window
     count = max(facts.n_steady, 1)
+    copying = seen.parts.segments.only(leaf("sync.d2h"))
     return replace(
         facts,
         device=device_facts(columns, launches, seen.ran, rows, window, seen.parts, facts.properties),
         copies=pageable_copies(columns, launches, seen.parts, rows, count),
-        syncs=sync_facts(columns, names, launches, judged, count),
+        syncs=sync_facts(columns, names, launches, judged, count, intersect(copying, window)),
         allocator=allocator_facts(columns, names, judged, count),
         math=math_facts(columns, kinds, seen.roof, judged, seen.steady_ns, facts.properties),
         chains=chain_facts(columns, kinds, rows, window),

@@ -3,10 +3,9 @@
 import threading
 from collections.abc import Callable
 
+from profilerkit.rundir.layout import FLUSH_SECONDS
 from profilerkit.rundir.writer import RankWriter, Record
 
-#: Bounds what a kill can lose; 0.25 s of a 1 ms step with four records each is 1,000 records, packed in 0.5 ms.
-FLUSH_SECONDS = 0.25
 #: A name made anew for every step would grow without bound; later names share this many ids.
 MOST_NAMES = 1000
 

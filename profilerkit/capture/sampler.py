@@ -5,9 +5,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from profilerkit.capture.guard import Guard
-from profilerkit.rundir.layout import Sample
+from profilerkit.rundir.layout import SAMPLE_SECONDS, Sample
 
-PERIOD_SECONDS = 1.0
 _JOIN_SECONDS = 2.0
 
 
@@ -58,7 +57,7 @@ class Sampler:
             return
         try:
             self._sample()
-            while not self._done.wait(PERIOD_SECONDS):
+            while not self._done.wait(SAMPLE_SECONDS):
                 self._sample()
             self._sample()
         finally:

@@ -76,6 +76,8 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
         time_ns: time of all ranks in the matched collectives of the judged steps, waiting included.
         transfer_ns: the rest of that time; ``None`` where members of a group were not read, who may have come last.
         late: ranks the others wait for; empty when nobody is late but by turns.
+        late_by_timers: global rank that spends much more than the others in what timers measure, where nothing was
+            matched; ``None`` where there is none.
         problems: what could not be matched, in whole sentences.
         unclassified_ratio: share of the judged rank's communication whose collective is not known.
         parallelism: how the work is divided, as far as it shows.
@@ -93,6 +95,7 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
     time_ns: int | None = None
     transfer_ns: int | None = None
     late: tuple[LateRank, ...] = ()
+    late_by_timers: int | None = None
     problems: tuple[str, ...] = ()
     unclassified_ratio: float | None = None
     parallelism: tuple[Parallelism, ...] = ()

@@ -193,8 +193,9 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
         step_ns: median steady step; ``None`` if no step was found.
         device: device name; ``None`` when unknown.
         device_window: ``None`` without device events.
-        timed_ns: mean time of a steady step in what timers measure: waits for data, named phases, garbage collections,
-            where every rank shows a device, as far as it did not work beside them; ``None`` without timers.
+        timed_ns: mean time of a steady step in what timers measure: waits for data, garbage collections, named phases
+            that most ranks lack; where every rank shows a device, as far as it did not work beside them; ``None``
+            without timers, or where they saw no fetch.
         last: in how many matched collectives of the judged steps it arrived last; this and the next five are ``None``
             where its collectives could not be matched with those of other ranks.
         matched: matched collectives it took part in.

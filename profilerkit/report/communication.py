@@ -25,8 +25,8 @@ def waiting_lines(report: Report) -> tuple[str, ...]:
     if found is None or len(report.ranks) < 2:
         return ()
     if not found.matched:
-        timed = report.verdict.rank is not None and any(rank.timed_ns is not None for rank in report.ranks)
-        late = "only timers tell who is late" if timed else "no rank is called late"
+        timed = found.late_by_timers
+        late = "no rank is called late" if timed is None else f"only the timers point at a rank: rank {timed}"
         return (f"The ranks' collectives could not be matched: waiting and transfer cannot be told apart, and {late}.",)
     lines = [_late_line(late, report) for late in found.late]
     if not lines:

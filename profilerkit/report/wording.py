@@ -235,7 +235,7 @@ def limits_of(report: Report) -> tuple[str, ...]:
 def no_change_text(report: Report) -> str:
     """What stands in the place of the top changes when there are none."""
     if report.run.failure and not report.steps.count:
-        return "No change can be recommended: the run ended before its first step did."
+        return "No change can be recommended: no step was recorded."
     if report.verdict.bound == "inconclusive":
         return (
             "No change can be recommended from this recording. "

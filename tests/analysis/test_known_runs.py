@@ -217,6 +217,22 @@ def test_logging_in_every_step_is_priced(tmp_path):
     assert shares(report) == {"compute.math": pytest.approx(0.6), "other.log": pytest.approx(0.4)}
 
 
+def test_a_wait_for_something_else_is_no_wait_for_a_copy_to_the_host(tmp_path):
+    """The device runs a step behind; once a step the host waits for the one before, beside a copy of 3 ms."""
+    trace = Trace()
+    for begin in range(10_000, 150_000, 10_000):
+        issued = begin - 10_000
+        trace.kernel(begin, begin + 6_000, name=TENSOR_CORE, launch=(issued + 102, issued + 108))
+        call = (issued + 202, issued + 208)
+        trace.copy(begin + 6_000, begin + 9_000, kind="DtoH", memory="Device -> Pinned", size=64 << 20, launch=call)
+        trace.kernel(begin + 9_000, begin + 10_000, name=TENSOR_CORE, launch=(issued + 302, issued + 308))
+        trace.sync(issued + 400, issued + 9_900, name="cudaEventSynchronize")
+    trace.steps(*range(0, 150_000, 10_000))
+    report = told(tmp_path, trace)
+    assert shares(report)["sync.d2h"] == pytest.approx(0.3, abs=0.01)
+    assert "OV002" not in fired(report)
+
+
 @pytest.mark.parametrize(("memory", "is_held"), [("Device -> Pageable", True), ("Device -> Pinned", False)])
 def test_a_copy_to_the_host_in_every_step_is_priced_where_it_holds_the_host(tmp_path, memory, is_held):
     trace = Trace()
@@ -233,6 +249,7 @@ def test_a_copy_to_the_host_in_every_step_is_priced_where_it_holds_the_host(tmp_
     report = told(tmp_path, trace)
     assert shares(report)["sync.d2h"] == pytest.approx(0.21, abs=0.005)
     assert ("OV002" in fired(report)) is is_held
+    assert report.verdict.headline.startswith("The GPU loses 40") is is_held
     if is_held:
         assert (report.verdict.bound, report.verdict.detail) == ("overhead-bound", "sync")
         assert report.verdict.saving.expected == pytest.approx(0.21, abs=0.005)

@@ -9,7 +9,7 @@ from profilerkit.api import analyze
 from profilerkit.report.view import build
 from profilerkit.rundir.layout import HostSample, Sample
 from profilerkit.rundir.reader import read_run
-from tests.recipes import Log, S, Trace, host_training, training, write_run
+from tests.recipes import MS, Log, S, Trace, host_training, training, write_run
 
 
 def rank_of(trace, name="trace.json"):
@@ -92,8 +92,8 @@ def test_of_ranks_that_only_timers_saw_the_one_that_waits_longest_for_data_is_to
 
 def uneven_run(tmp_path, *, traces, wait=640, **options):
     """Two ranks that train together, of which rank 1 waits for its data and rank 0 for rank 1; facts and verdict."""
-    logs = [Log().steps(20, 1_450, wait=10 + wait * (rank == 1), **options) for rank in range(2)]
-    report = analyze(write_run(tmp_path / "run", logs, traces=traces))
+    logs = [Log().steps(20, 1_450, wait=10 + wait * (rank == 1)) for rank in range(2)]
+    report = analyze(write_run(tmp_path / "run", logs, traces=traces, **options))
     return report.verdict, report
 
 
@@ -102,9 +102,48 @@ def test_the_timers_of_all_ranks_name_the_late_one_where_its_trace_is_missing(tm
     assert (verdict.bound, verdict.rank) == ("input-bound", 1)
     assert verdict.headline == "Rank 1 waits 650 µs of every 1.45 ms step for data"
     assert verdict.confidence == "medium"
-    assert "By the timers of 2 ranks rank 1 is late" in verdict.consequence
-    assert "take it 640 µs more a step" in verdict.consequence
+    told = "By the timers of 2 ranks rank 1 spends 640 µs more a step on waiting for data"
+    assert told in verdict.consequence
+    assert "whether the device hid it is not known" in verdict.consequence
     assert "Rank 1 has no trace: no window was open." in report.trust.notes
+
+
+@pytest.mark.parametrize(("device", "hidden"), [(None, False), ("NVIDIA H100", True)])
+def test_a_device_that_no_trace_shows_may_hide_what_the_timers_measure(tmp_path, device, hidden):
+    verdict, _ = uneven_run(tmp_path, traces=None, device_name=device)
+    assert verdict.rank == 1
+    assert ("rank 1 is late" in verdict.consequence) is not hidden
+    assert ("whether the device hid it is not known" in verdict.consequence) is hidden
+
+
+def test_of_a_job_bound_by_communication_verdict_and_ranks_tell_the_same_late_rank(tmp_path):
+    logs = [Log().steps(60, 100_000, wait=wait) for wait in (1_000, 8_000)]
+    traces = {
+        rank: host_training(2, compute=50_000, comm=42_000, fetch=fetch, rank=rank, world_size=2, backend="gloo")
+        for rank, fetch in enumerate((1_000, 8_000))
+    }
+    report = analyze(write_run(tmp_path / "run", logs, traces=traces))
+    assert (report.verdict.bound, report.verdict.rank) == ("comm-bound", None)
+    assert "By the timers of 2 ranks rank 1 is late" in report.verdict.consequence
+    assert "only the timers point at a rank: rank 1." in build(report).waiting[0]
+
+
+def test_a_rank_whose_fetches_nobody_saw_is_not_the_one_that_waits_for_none(tmp_path):
+    logs = [Log().steps(60, 100_000, wait=wait) for wait in (0, 8_000)]
+    report = analyze(write_run(tmp_path / "run", logs))
+    assert [rank.timed_ns for rank in report.ranks] == [None, 8 * MS]
+    assert "By the timers" not in report.verdict.consequence
+
+
+@pytest.mark.parametrize(("others", "late"), [(2_000, None), (0, 0)])
+def test_in_a_phase_that_most_ranks_have_the_longer_one_may_be_waiting(tmp_path, others, late):
+    logs = [
+        Log().steps(60, 100_000, wait=1_000, phase=("evaluation", 32_000 if rank == 0 else others)) for rank in (0, 1)
+    ]
+    report = analyze(write_run(tmp_path / "run", logs))
+    assert report.verdict.headline.endswith("evaluation stops training for 32.0 ms in every step".capitalize())
+    assert report.verdict.rank == late
+    assert ("is late" in report.verdict.consequence) is (late is not None)
 
 
 def test_where_the_timers_see_no_difference_what_a_trace_calls_communication_may_be_waiting(tmp_path):

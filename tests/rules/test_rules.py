@@ -151,8 +151,10 @@ def issuing(share, part="over.dispatch", **changes):
     return facts({part: share}, **changes)
 
 
-def syncing(per_step, share=0.2, *, busy=0.5, blocked=0.5, copying=0.0):
-    syncs = SyncFacts(per_step=per_step, blocked_ns=blocked * STEP_NS, culprits=(("cudaStreamSync", 60),))
+def syncing(per_step, share=0.2, *, busy=0.5, blocked=0.5, copying=0.0, awaited=1.0):
+    syncs = SyncFacts(
+        per_step=per_step, blocked_ns=blocked * STEP_NS, culprits=(("cudaStreamSync", 60),), awaited_ratio=awaited
+    )
     shares = {"sync.drain": share - copying, "sync.d2h": copying}
     return facts(shares, syncs=syncs, device=replace(DEVICE, busy_ratio=busy))
 
@@ -1054,6 +1056,18 @@ def test_a_copy_to_the_host_that_stops_much_of_the_step_is_a_finding_though_the_
     assert found.fix.text.startswith("Copy to the host every 50 steps instead of in each")
     assert "copies to the host" in found.confirm
     assert [row.value for row in found.evidence[1:]] == pytest.approx([0.0, 0.21])
+
+
+def test_a_copy_to_the_host_that_the_host_does_not_wait_for_is_not_priced():
+    assert ended("OV002", syncing(1.0, 0.3, copying=0.3, busy=1.0, awaited=0.0)) is Passed
+    found = finding("OV002", syncing(1.0, 0.4, copying=0.3, busy=0.9, awaited=0.1))
+    assert found.saving.high == pytest.approx(0.13)
+    assert found.title == "A host sync drains the queue for 13.0 ms of every step"
+
+
+def test_copies_are_told_without_the_idle_time_after_them():
+    found = finding("OV002", syncing(1.0, 0.20, copying=0.11, busy=0.91))
+    assert found.title == "Copies to the host stop the device for 11.0 ms of every step"
 
 
 def test_a_copy_to_the_host_that_does_not_hold_it_is_no_sync():

@@ -2,9 +2,9 @@ import msgspec
 import pytest
 
 from profilerkit.rundir.ending import ending_of
-from profilerkit.rundir.layout import END, RankEnd, rank_directory
+from profilerkit.rundir.layout import END, META, RankEnd, Sample, rank_directory
 from profilerkit.rundir.reader import read_run
-from tests.recipes import MS, Log, S, write_run
+from tests.recipes import MS, Log, S, rank_meta, write_run
 
 STEP_US = 100_000
 
@@ -44,8 +44,8 @@ def run_of(path, ends, steps=10):
         (
             [(1.5, "RuntimeError: closed by peer", 10), None],
             "RuntimeError: closed by peer (rank 0)",
-            "Rank 1 left no word of its end: killed, or still running. The records of rank 1 end first, 500 ms before "
-            "those of rank 0. Rank 0 failed after 10 steps: RuntimeError: closed by peer",
+            "Rank 1 left no word of its end: killed, or still running. "
+            "Rank 0 failed after 10 steps: RuntimeError: closed by peer",
         ),
     ],
 )
@@ -54,13 +54,61 @@ def test_the_first_failure_is_told_and_not_what_it_did_to_the_others(tmp_path, e
     assert (ending.word, ending.failure) == (word, failure)
 
 
+KILLED = "left no word of their end: killed, or still running."
+ENDS_FIRST = "The records of rank 1 end first"
+
+
+def killed(path, *steps, samples=()):
+    """What is said of ranks that were killed after so many steps."""
+    run = write_run(path, [Log().steps(count, STEP_US) for count in steps], ended=False, samples=samples)
+    return ending_of(read_run(run)).failure
+
+
 def test_of_ranks_that_were_killed_the_one_whose_records_end_first_is_named(tmp_path):
-    run = write_run(tmp_path, [Log().steps(10, STEP_US), Log().steps(9, STEP_US)], ended=False)
-    ending = ending_of(read_run(run))
-    assert ending.failure == (
-        "Ranks 0 and 1 left no word of their end: killed, or still running. "
-        f"The records of rank 1 end first, {STEP_US * 1_000 // MS} ms before those of rank 0."
+    assert killed(tmp_path, 10, 5) == f"Ranks 0 and 1 {KILLED} {ENDS_FIRST}, 500 ms before those of rank 0."
+
+
+@pytest.mark.parametrize(("steps", "told"), [(7, False), (6, True)])
+def test_records_end_first_by_more_than_a_step_and_a_flush(tmp_path, steps, told):
+    assert (ENDS_FIRST in killed(tmp_path, 10, steps)) is told
+
+
+def test_where_samples_are_taken_records_end_first_by_a_second_more(tmp_path):
+    assert ENDS_FIRST not in killed(tmp_path, 10, 1, samples=[Sample(t_ns=50 * MS)])
+
+
+@pytest.mark.parametrize(("at_s", "told"), [(0.8, False), (2.0, True)])
+def test_an_exception_elsewhere_at_that_time_may_be_what_stopped_the_rank(tmp_path, at_s, told):
+    run = write_run(tmp_path, [Log().steps(20, STEP_US), Log().steps(5, STEP_US)], ended=False)
+    end = RankEnd(reason="exception", exception="ValueError: own", steps=20, dropped_records=0, end_perf_ns=0)
+    place = rank_directory(run, 0) / END
+    place.write_bytes(msgspec.json.encode(msgspec.structs.replace(end, end_perf_ns=round(at_s * S))))
+    assert (ENDS_FIRST in ending_of(read_run(run)).failure) is told
+
+
+def test_across_hosts_a_failure_is_the_first_only_beyond_the_error_of_their_clocks(tmp_path):
+    def ended(after_ms, host):
+        at_s = 2.0 + after_ms / 1e3
+        run = run_of(tmp_path, [(2.0, "ValueError: own", 10), (at_s, "RuntimeError: closed by peer", 9)])
+        (rank_directory(run.path, 1) / META).write_bytes(msgspec.json.encode(rank_meta(1, host=host)))
+        return ending_of(read_run(tmp_path))
+
+    close = ended(100, "node1")
+    assert close.word == "ValueError: own (rank 0); RuntimeError: closed by peer (rank 1)"
+    assert close.failure == (
+        "2 hosts' ranks failed within 100 ms of each other, too close to tell which was first by the hosts' clocks: "
+        "rank 0 after 10 steps: ValueError: own; rank 1 after 9 steps: RuntimeError: closed by peer"
     )
+    told = "Rank 0 failed first, after 10 steps and {} before rank 1: ValueError: own"
+    assert ended(101, "node1").failure == told.format("101 ms")
+    assert ended(1, "node0").failure == told.format("1.00 ms")
+
+
+@pytest.mark.parametrize(("host", "told"), [("node0", True), ("node1", False)])
+def test_the_clocks_of_two_hosts_may_make_records_end_first(tmp_path, host, told):
+    run = write_run(tmp_path, [Log().steps(10, STEP_US), Log().steps(6, STEP_US)], ended=False)
+    (rank_directory(run, 1) / META).write_bytes(msgspec.json.encode(rank_meta(1, host=host)))
+    assert (ENDS_FIRST in ending_of(read_run(run)).failure) is told
 
 
 def test_a_failure_without_a_clock_is_not_called_the_first(tmp_path):

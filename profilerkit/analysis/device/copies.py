@@ -128,14 +128,20 @@ def _busiest_streams(columns: TraceColumns, kernels: I64) -> I64:
 
 
 def waiting_calls(columns: TraceColumns, launches: I64) -> I64:
-    """Rows of the runtime calls that returned only when their copy to the host was done.
+    """Rows of the runtime calls that returned only when their copy to the host was done."""
+    return np.unique(launches[awaited_copies(columns, launches)])
+
+
+def awaited_copies(columns: TraceColumns, launches: I64) -> I64:
+    """Rows of the copies to the host whose call returned only when they were done.
 
     The runtime does so for pageable memory by its own rule; of others it shows in the times.
     """
     rows = copy_rows(columns)
     rows = rows[launches[rows] >= 0]
     rows = rows[directions(columns, rows) == TO_HOST]
-    return np.unique(launches[rows[hold_the_host(columns, launches, rows)]])
+    held: I64 = rows[hold_the_host(columns, launches, rows)]
+    return held
 
 
 def hold_the_host(columns: TraceColumns, launches: I64, rows: I64) -> Mask:

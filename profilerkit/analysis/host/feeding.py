@@ -78,7 +78,8 @@ def led_in(columns: TraceColumns, names: HostNames, own: I64, spans: Spans) -> S
 def shown_by_work(columns: TraceColumns, names: HostNames, thread: int, leads: Spans) -> Spans:
     """Which of ``leads``, up to batch copies, hold work that can make a batch; plain Python there may be anything.
 
-    Such work is an operator outside the one that copies, or a frame known to read, prepare or hand over.
+    Such work is an operator outside the one that copies, unless it only allocates or looks at memory, or a frame known
+    to read, prepare or hand over. What of the Python before it is part of getting the batch, nothing tells.
 
     Args:
         columns: the trace.
@@ -90,7 +91,8 @@ def shown_by_work(columns: TraceColumns, names: HostNames, thread: int, leads: S
         return leads
     own = np.flatnonzero(columns.thread == thread)
     start, end = _edges(columns, own)
-    outermost = _outermost(*_edges(columns, own[columns.category[own] == Category.CPU_OP]))
+    working = (columns.category[own] == Category.CPU_OP) & ~names.moves_no_data[columns.name[own]]
+    outermost = _outermost(start[working], end[working])
     last = np.maximum(np.searchsorted(outermost.start, leads.end, side="right") - 1, 0)
     begun = leads.end
     if len(outermost):

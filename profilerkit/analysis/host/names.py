@@ -55,6 +55,12 @@ _COPY_CALL = re.compile(r"^(?:cuda|hip|cu)Memcpy")
 _COMPILE = re.compile(
     r"dynamo_timed|entire_(?:frame|backward)_compile|backend_compile|compile_inner|^dynamo$|^inductor_codecache"
 )
+#: Operators that allocate, look at memory in another shape, or read one value. None of them makes a batch.
+_MOVES_NO_DATA = re.compile(
+    r"^(?:aten::)?(?:empty|new_empty|detach|alias|view|_?reshape|as_strided|_?unsafe_view|expand|t$|transpose|permute"
+    r"|movedim|flatten|squeeze|unsqueeze|slice|select|narrow|split|chunk|unbind|resolve_(?:conj|neg)"
+    r"|item|_local_scalar_dense|is_nonzero)(?:_|$)"
+)
 _OPTIMIZER = re.compile(r"^Optimizer\.step#")
 _BACKWARD = re.compile(r"^autograd::engine")
 _NAMED = re.compile("^" + re.escape(PHASE_SPAN_PREFIX))
@@ -77,6 +83,7 @@ class HostNames:
         single_process: of these, the ones that prepare the batch on the spot.
         feeds: annotations and frames named for getting a batch, to be believed where they issue no other work.
         feeding: input leaf a frame or operator inside a fetch is about, -1 for none.
+        moves_no_data: operators that neither compute nor copy.
         runs_python: frames of Python code; the others of builtins.
         annotation: leaf of a phase, -1 for none.
         frame_phase: leaf of a frame that saves, evaluates or logs, -1 for none.
@@ -88,6 +95,7 @@ class HostNames:
     single_process: Mask
     feeds: Mask
     feeding: I64
+    moves_no_data: Mask
     runs_python: Mask
     offloads: Mask
     optimizer: Mask
@@ -128,6 +136,7 @@ class HostNames:
             single_process=mask(_SINGLE_PROCESS),
             feeds=chosen([entry.feeds or _names_feeding(text) for text, entry in zip(texts, frame, strict=True)]),
             feeding=feeding,
+            moves_no_data=mask(_MOVES_NO_DATA),
             runs_python=chosen([entry.runs_python for entry in frame]),
             offloads=chosen([entry.offloads for entry in frame]),
             optimizer=mask(_OPTIMIZER),

@@ -3,10 +3,10 @@
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.device.copies import waiting_calls
+from profilerkit.analysis.device.copies import awaited_copies, waiting_calls
 from profilerkit.analysis.facts import AllocatorFacts, ColdFacts, SyncFacts
 from profilerkit.analysis.host.names import BLOCKING_CALL_NS, HostNames
-from profilerkit.analysis.intervals import I64, Spans, clip, subtract, union
+from profilerkit.analysis.intervals import I64, Spans, clip, intersect, subtract, union
 from profilerkit.analysis.steps.find import TraceSteps
 from profilerkit.trace.columns import Category, TraceColumns
 
@@ -21,18 +21,29 @@ COLD_STEPS = 3
 
 
 def sync_facts(
-    columns: TraceColumns, names: HostNames, launches: I64, judged: npt.NDArray[np.bool_], count: int
+    columns: TraceColumns,
+    names: HostNames,
+    launches: I64,
+    judged: npt.NDArray[np.bool_],
+    count: int,
+    copying: Spans,
 ) -> SyncFacts:
-    """Blocking calls in the judged events, per step of ``count``: waits, and copies that return with their result."""
+    """Blocking calls in the judged events, per step of ``count``: waits, and copies that return with their result.
+
+    ``copying`` is when the device did nothing but copy to the host.
+    """
     blocking = names.sync_call[columns.name] & (columns.category == Category.RUNTIME)
     blocking[waiting_calls(columns, launches)] = True
     rows = np.flatnonzero(judged & blocking & (columns.dur_ns >= BLOCKING_CALL_NS))
     labels, times = np.unique(columns.name[rows], return_counts=True)
     order = np.argsort(-times)[:3]
+    copies = awaited_copies(columns, launches)
+    awaited = intersect(copying, union(columns.ts_ns[copies], columns.end_ns[copies]))
     return SyncFacts(
         per_step=len(rows) / count,
         blocked_ns=float(columns.dur_ns[rows].sum()) / count,
         culprits=tuple((columns.strings[labels[i]], int(times[i])) for i in order),
+        awaited_ratio=awaited.total_ns / max(copying.total_ns, 1),
     )
 
 

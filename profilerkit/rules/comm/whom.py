@@ -39,8 +39,11 @@ def waits_for(facts: Facts) -> list[str]:
     if not facts.late_by_timers or facts.rank.timed_ns is None:
         return []
     more = format_ns(facts.rank.timed_ns - median_rank_ns(spent))
-    said = "data, phases and garbage collections take it"
-    return [f"By the timers of {len(spent)} ranks rank {late_rank(facts)} is late: {said} {more} more a step."]
+    what = "waiting for data, garbage collections and phases that most ranks lack"
+    timers = f"By the timers of {len(spent)} ranks rank {late_rank(facts)}"
+    if facts.timed_may_be_hidden:
+        return [f"{timers} spends {more} more a step on {what}; whether the device hid it is not known."]
+    return [f"{timers} is late: {what} take it {more} more a step."]
 
 
 def _late_names(facts: Facts) -> str:

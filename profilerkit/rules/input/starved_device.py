@@ -7,7 +7,7 @@ from typing import ClassVar
 from profilerkit.analysis.facts import BEFORE_THE_COPY, Facts
 from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.whatif import LoaderFix, cheaper_input, loader_fix, saving, workers_now
-from profilerkit.model.finding import Evidence, Fix
+from profilerkit.model.finding import Confidence, Evidence, Fix
 from profilerkit.rules.input.costly_handover import CostlyHandover
 from profilerkit.rules.input.costly_samples import CostlySamples
 from profilerkit.rules.input.slow_storage import SlowStorage
@@ -48,7 +48,8 @@ class StarvedDevice(Rule):
         producer / workers, CPU / cores), or half of the wait.
     Traps: The first batch after worker start, and the last fetch of an epoch, are no stalls. A wait hidden under
         device work costs nothing and is not counted. Loaders that leave no event need prof.wrap.
-    Confidence: High from the wrapper's timer; medium from a trace alone, or with workers, whose own time is not known.
+    Confidence: High from the wrapper's timer; medium from a trace alone, or with workers, whose own time is not known;
+        low where most of the wait is Python before a batch copy that no frame names.
     """
 
     code: ClassVar[str] = "IN001"
@@ -87,9 +88,7 @@ class StarvedDevice(Rule):
             title=f"The step waits {format_ns(wait)} of {format_ns(step)} for data{in_function(facts)}",
             why=_why(facts),
             evidence=_evidence(facts, wait),
-            at_most="high"
-            if facts.input.source == "measured" and (facts.workers is not None or not workers_now(facts))
-            else "medium",
+            at_most=_surest(facts),
             detail=leading.removeprefix("input."),
             saving=saving(facts, expected, share),
             fix=proposal,
@@ -97,6 +96,21 @@ class StarvedDevice(Rule):
             "A batch cached in memory shows the floor.",
         )
         return Fired((finding,))
+
+
+def _surest(facts: Facts) -> Confidence:
+    """How sure the rule can be by what the wait was read from."""
+    assert facts.input is not None
+    if _is_unnamed(facts):
+        return "low"
+    seen = facts.workers is not None or not workers_now(facts)
+    return "high" if facts.input.source == "measured" and seen else "medium"
+
+
+def _is_unnamed(facts: Facts) -> bool:
+    """Whether most of the wait is Python before a batch copy, of which nothing tells what it does."""
+    assert facts.input is not None
+    return facts.input.origin == BEFORE_THE_COPY and not facts.input.frames and _most(facts) == "input.wait"
 
 
 def worker_fix(facts: Facts, fix: LoaderFix) -> Fix:
@@ -146,7 +160,10 @@ def _why(facts: Facts) -> str:
     if most == "input.ipc":
         return "Most of the wait joins samples to a batch or takes it over from another process."
     if facts.input.origin == BEFORE_THE_COPY:
-        return "The device waits from the start of the step for its first work: the copy of a batch, made meanwhile."
+        return (
+            "The device waits from the start of the step for its first work: the copy of a batch, made meanwhile by "
+            "Python that nothing names; part of it may do something else."
+        )
     if facts.mode == "gpu":
         return "The device has nothing to run while the loop is inside the loader."
     return "The training thread is inside the loader and does nothing else."

@@ -36,14 +36,15 @@ class FrequentSync(Rule):
     Claim: The host waits for the device several times a step, and the queue runs dry after each wait; or it waits for
         long copies to the host, in which the device computes nothing.
     Evidence: Blocking calls longer than 10 µs per step; idle time between such a call's return and the next kernel;
-        copies to the host that nothing hides.
+        copies to the host that nothing hides and whose call returned only when they were done.
     Threshold: More than 2 calls per step, or 10 % of the step in or after fewer; and a saving above the general floor.
     Fix: Keep losses and metrics on the device, read them every k steps, avoid boolean-mask indexing.
     Saving: Bound: the drained and read-back time. Expected: min(bound, device idle or copying to the host, time blocked
         in the calls): without the calls the host runs ahead by what it spent in them, and the device gains no more than
         it lost.
-    Traps: The length of the call is not its cost: the device works meanwhile. When the step is launch-bound, removing
-        syncs gains little.
+    Traps: A copy whose call returns at once is not priced: nothing tells whether a later wait was for it. The length of
+        the call is not its cost: the device works meanwhile. When the step is launch-bound, removing syncs gains
+        little.
     Confidence: Medium: without the cuda_sync rows a drained queue is inferred from the calls.
     """
 
@@ -62,11 +63,11 @@ class FrequentSync(Rule):
             return no_device_events(facts, "no device events: a CPU has no queue to drain")
         syncs = facts.syncs
         step = facts.mean_step_ns or 1.0
-        bound = facts.share("sync.")
+        bound = lost_share(facts)
         often = syncs.per_step > self.most_per_step
         if not often and bound < self.large_share:
             return Passed(f"{syncs.per_step:,.1f} blocking calls per step")
-        copying = facts.share("sync.d2h")
+        copying = _awaited_share(facts)
         expected = min(bound, 1.0 - facts.device.busy_ratio + copying, syncs.blocked_ns / step)
         if not worth_saying(facts, expected):
             return Passed(
@@ -77,7 +78,7 @@ class FrequentSync(Rule):
         finding = finding_for(
             facts,
             bound="overhead-bound",
-            title=_title(syncs.per_step, bound * step, often=often, copies=copies),
+            title=_title(syncs.per_step, (copying if copies else bound) * step, often=often, copies=copies),
             why=_COPYING if copies else _DRAINED,
             evidence=(
                 Evidence(
@@ -99,6 +100,15 @@ class FrequentSync(Rule):
             confirm=_confirm(often=often, copies=copies),
         )
         return Fired((finding,))
+
+
+def lost_share(facts: Facts) -> float:
+    """Share of the step the device is drained after the host waited for it, or copies what the host waits for."""
+    return facts.share("sync.drain") + _awaited_share(facts)
+
+
+def _awaited_share(facts: Facts) -> float:
+    return facts.syncs.awaited_ratio * facts.share("sync.d2h") if facts.syncs else 0.0
 
 
 def _title(per_step: float, lost_ns: float, *, often: bool, copies: bool) -> str:

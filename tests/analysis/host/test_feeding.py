@@ -223,7 +223,29 @@ def test_plain_python_before_the_batch_copy_may_be_anything(tmp_path, copied_by)
 def test_input_that_is_only_inferred_says_so(tmp_path):
     report = analyze(leading_up(12).write(tmp_path / "trace.json"))
     assert {part.part: part.source for part in report.breakdown}["input.wait"] == "derived"
+    assert (report.verdict.bound, report.verdict.confidence) == ("input-bound", "low")
+    (finding,) = [finding for outcome, finding in report.findings() if outcome.rule == "IN001"]
+    assert "Python that nothing names; part of it may do something else" in finding.why
+
+
+def test_input_that_the_work_before_the_copy_shows_is_surer(tmp_path):
+    report = analyze(leading_up(12, stack=200).write(tmp_path / "trace.json"))
     assert (report.verdict.bound, report.verdict.confidence) == ("input-bound", "medium")
+
+
+@pytest.mark.parametrize(
+    ("name", "shows"),
+    [
+        *((name, False) for name in ("aten::detach", "aten::empty", "aten::empty_strided", "aten::select", "aten::t")),
+        *((name, False) for name in ("aten::view", "aten::item", "aten::slice", "aten::unsqueeze_", "detach_")),
+        *((name, True) for name in ("aten::stack", "aten::pin_memory", "aten::index_select")),
+        *((name, True) for name in ("aten::randint", "aten::lift_fresh", "aten::take", "aten::cat")),
+    ],
+)
+def test_an_operator_that_only_allocates_or_looks_at_memory_shows_no_batch(name, shows):
+    trace = leading_up(1, quiet=30_000, stack=0)
+    trace.op(1_020, 1_025, name=name)
+    assert ("input.wait" in trace.parts()) is shows
 
 
 def test_operators_in_the_lead_in_prepare_the_batch():
