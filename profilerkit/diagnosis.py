@@ -172,7 +172,7 @@ def _unnamed(facts: Facts, ranked: Sequence[_Best], priced: Sequence[str]) -> Ve
     return Verdict(
         bound="balanced",
         confidence=confidence(facts, "medium"),
-        headline=f"{whose(facts)}No fix saves more than {limit} of the {_step(facts)} step",
+        headline=f"No fix is known to save {limit} of {_its(facts)} {_step(facts)} step",
         saving=ranked[0].saving if contenders else None,
         contenders=contenders,
         refuted_by="More steps: small causes need many to stand out.",
@@ -237,6 +237,12 @@ def _unpriced_verdict(facts: Facts, part: str, share: float) -> Verdict:
         f"{whose(facts)}No rule prices {PARTS[part][1].lower()} yet ({format_ratio(share)})",
         f"Look by hand at these {format_ns(facts.time_ns(part))} of every {_step(facts)} step.",
     )
+
+
+def _its(facts: Facts) -> str:
+    """Whose step it is: the late rank's, if there is one."""
+    late = late_rank(facts)
+    return "the" if late is None else f"rank {late}'s"
 
 
 def _step(facts: Facts) -> str:
@@ -349,6 +355,9 @@ def _consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, be
     sentences = []
     if verdict.bound == "inconclusive":
         sentences.append(verdict.refuted_by)
+    elif verdict.saving is not None and verdict.bound == "balanced":
+        expected, most = format_ratio(verdict.saving.expected), format_ratio(verdict.saving.high)
+        sentences.append(f"The best one is expected to save {expected} of it, at most {most}.")
     elif verdict.saving is not None and verdict.saving.method == "bound":
         sentences.append(f"The best fix saves at most {format_ratio(verdict.saving.high)} of the step.")
         if verdict.bound == "comm-bound" and undivided(facts):

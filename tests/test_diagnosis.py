@@ -460,6 +460,16 @@ def test_a_balanced_run_is_not_told_that_its_causes_cost_less_than_they_do(case)
     assert "cause" not in found.headline
 
 
+def test_a_balanced_run_tells_the_known_and_the_most_that_a_fix_could_save_without_contradiction():
+    fixes = [outcome("comm-bound", 0.07, code="CO001")]
+    found = diagnose(facts({"comm.other": 0.16}), fixes)
+    assert found.headline == "No fix is known to save 10 % of the 100 ms step"
+    assert found.consequence.startswith("The best one is expected to save 7.0 % of it, at most 100 %.")
+    late = replace(facts({"comm.other": 0.16}), waiting_share=0.4)
+    late = replace(late, ranks=(replace_rank(late.rank, 7),))
+    assert diagnose(late, fixes).headline == "No fix is known to save 10 % of rank 7's 100 ms step"
+
+
 def ranks_of(traces):
     return run_facts([rank_facts(f"rank{i}.json", trace.facts(), None) for i, trace in enumerate(traces)])
 
