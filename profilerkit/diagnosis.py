@@ -317,7 +317,7 @@ def _ruled_out(
     share = facts.family(BOUND_FAMILY[bound])
     takes = f"{_WORK[bound]} {format_ratio(share)} of the step"
     if best is not None:
-        reason = f"{takes}; the best fix saves {format_ratio(best.expected)}"
+        reason = f"{takes}; the best fix is expected to save {format_ratio(best.expected)}"
         return RuledOut(bound=bound, share=share, saving=best.expected, reason=reason)
     if unseen := _unseen(facts, bound, share):
         return RuledOut(bound=bound, share=None, saving=None, reason=unseen, state="not measured")

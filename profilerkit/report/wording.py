@@ -139,7 +139,9 @@ def step_ns(report: Report) -> int | None:
 
 
 def saving_range(saving: Saving) -> str:
-    """The saving as a share of the step: ``48–61 %``."""
+    """The saving as a share of the step: ``48–61 %``, or ``at most 61 %`` where only the bound is known."""
+    if saving.method == "bound":
+        return f"at most {format_ratio(saving.high)}"
     if saving.low < 0:
         return f"{format_ratio(saving.low)} to {format_ratio(saving.high)}"
     return format_ratio_range(saving.low, saving.high)
@@ -147,17 +149,14 @@ def saving_range(saving: Saving) -> str:
 
 def saving_text(saving: Saving, mean_ns: int | None) -> str:
     """The saving in time and share: ``84.5–107 ms per step (48–61 %, 55 % expected)``."""
-    if saving.method == "bound":
-        most = format_ratio(saving.high)
-        return (
-            f"at most {most} of the step"
-            if mean_ns is None
-            else f"at most {format_ns(saving.high * mean_ns)} per step ({most})"
-        )
-    share = f"{saving_range(saving)}, {format_ratio(saving.expected)} expected"
+    expected = f"{format_ratio(saving.expected)} expected"
     if mean_ns is None:
-        return f"{share} of the step"
-    return f"{format_ns_range(saving.low * mean_ns, saving.high * mean_ns)} per step ({share})"
+        return f"{saving_range(saving)}, {expected} of the step"
+    if saving.method == "bound":
+        return f"at most {format_ns(saving.high * mean_ns)} per step ({format_ratio(saving.high)}, {expected})"
+    return (
+        f"{format_ns_range(saving.low * mean_ns, saving.high * mean_ns)} per step ({saving_range(saving)}, {expected})"
+    )
 
 
 def method_text(saving: Saving) -> str:
@@ -168,7 +167,7 @@ def method_text(saving: Saving) -> str:
 def kind_of(verdict: Verdict, findings: Sequence[tuple[Outcome, Finding]]) -> Kind:
     """Shape, word and confidence; the tone is that of the worst finding which argues for the verdict."""
     tone: Tone = "medium"
-    if verdict.bound in {"balanced", "compute-bound"}:
+    if verdict.bound == "balanced" or (verdict.bound == "compute-bound" and verdict.saving is None):
         tone = "good"
     elif verdict.bound == "inconclusive":
         tone = "info"
