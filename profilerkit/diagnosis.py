@@ -11,7 +11,7 @@ from profilerkit.model.step import PARTS
 from profilerkit.model.verdict import BOUND_FAMILY, RULE_LETTERS, RuledOut, Verdict
 from profilerkit.rules.comm.exposed_collectives import undivided
 from profilerkit.rules.comm.whom import late_rank, waits_for, who, whole_job, whose
-from profilerkit.rules.rule import confidence, weakest
+from profilerkit.rules.rule import confidence, each, weakest
 from profilerkit.units import format_ns, format_ratio, format_ratio_range
 
 #: A bound is named from this expected saving (§1.8 of the diagnosis method); a contender from the second.
@@ -192,7 +192,7 @@ def _kernels_own_it(facts: Facts, sure: Confidence) -> Verdict:
         detail="bandwidth" if memory else {"math": "math", "small": "small kernels"}.get(largest, ""),
         # Names tell the kind of a kernel, not the bytes it moved.
         confidence=weakest(sure, "medium") if memory else sure,
-        headline=f"{who(facts)} {what} for {time} of every {_step(facts)} step",
+        headline=f"{who(facts)} {what} for {time} of {each(facts)} {_step(facts)} step",
         share=facts.family("memory" if memory else "compute"),
         refuted_by="A finding with an expected saving of 5 % or more.",
     )
@@ -235,7 +235,7 @@ def _unpriced_verdict(facts: Facts, part: str, share: float) -> Verdict:
         )
     return _inconclusive(
         f"{whose(facts)}No rule prices {PARTS[part][1].lower()} yet ({format_ratio(share)})",
-        f"Look by hand at these {format_ns(facts.time_ns(part))} of every {_step(facts)} step.",
+        f"Look by hand at these {format_ns(facts.time_ns(part))} of {each(facts)} {_step(facts)} step.",
     )
 
 
@@ -253,7 +253,7 @@ def _headline(facts: Facts, top: _Best) -> str:
     """Who loses how much of what to what, at most 14 words."""
     detail = top.finding.detail
     loser = who(facts)
-    step = f"every {_step(facts)} step"
+    step = f"{each(facts)} {_step(facts)} step"
     priced = format_ns(top.expected * (facts.mean_step_ns or 0.0))
 
     def time(*parts: str) -> str:

@@ -439,6 +439,25 @@ def test_the_headline_says_who_loses_how_much_of_what_to_what(case, headline):
     assert verdict_of(HEADLINES[case]).headline == headline
 
 
+def uneven(known, steady=3, cv=0.2):
+    """The facts with few judged steps that differ much."""
+    times = revise(known.steps.time_ns, cv_ratio=cv)
+    return replace(known, steps=revise(known.steps, steady=steady, time_ns=times))
+
+
+def test_a_mean_of_few_steps_that_differ_much_is_not_said_of_every_step():
+    known = uneven(REACHED["memory-bound", "capacity"])
+    found = diagnose(known, outcomes := run_rules(known, RULES))
+    assert found.headline == "The GPU waits 10.0 ms of the mean 100 ms step for memory allocation"
+    (title,) = [finding.title for outcome in outcomes for finding in outcome.findings if outcome.rule == "ME001"]
+    assert title.endswith("in the mean step")
+
+
+@pytest.mark.parametrize(("steady", "cv"), [(8, 0.2), (3, 0.149)])
+def test_a_mean_of_many_or_of_even_steps_is_said_of_every_step(steady, cv):
+    assert "every 100 ms step" in verdict_of(uneven(REACHED["memory-bound", "capacity"], steady, cv)).headline
+
+
 def test_the_headline_about_fp32_counts_only_the_fp32_kernels():
     # Three quarters of the step are math, half of the step is FP32.
     known = facts({"compute.math": 0.75, "compute.membw": 0.25})

@@ -15,6 +15,7 @@ from profilerkit.rules.rule import (
     Passed,
     Result,
     Rule,
+    each,
     finding_for,
     share_evidence,
     worth_saying,
@@ -72,7 +73,7 @@ class NoWorkers(Rule):
         finding = finding_for(
             facts,
             bound="input-bound",
-            title=f"num_workers = 0: loading costs {wait} in every step{in_function(facts)}",
+            title=f"num_workers = 0: loading costs {wait} in {each(facts)} step{in_function(facts)}",
             why="While the main process loads a batch it issues no work, so loading and computing never overlap.",
             evidence=(
                 Evidence(
