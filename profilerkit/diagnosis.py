@@ -9,7 +9,7 @@ from profilerkit.model.change import revise
 from profilerkit.model.finding import Bound, Confidence, Finding, Outcome, Saving
 from profilerkit.model.step import PARTS
 from profilerkit.model.verdict import BOUND_FAMILY, RULE_LETTERS, RuledOut, Verdict
-from profilerkit.rules.comm.exposed_collectives import undivided
+from profilerkit.rules.comm.exposed_collectives import to_divide, undivided
 from profilerkit.rules.comm.whom import late_rank, waits_for, who, whole_job, whose
 from profilerkit.rules.rule import confidence, each, weakest
 from profilerkit.units import format_ns, format_ratio, format_ratio_range
@@ -226,11 +226,11 @@ def _unpriced_verdict(facts: Facts, part: str, share: float) -> Verdict:
             "Record 10 steps of every rank, and look for work that differs by step and rank.",
         )
     if part.startswith("comm."):
-        alone = len(facts.ranks) == 1 and (facts.world_size or 1) > 1
+        first = to_divide(facts)
         return _inconclusive(
             f"{whose(facts)}{format_ratio(share)} of the step is communication that nothing could hide",
-            "Record every rank: from one, waiting for a late rank and transfer look the same."
-            if alone
+            f"{first}: waiting for a late rank and transfer look the same here."
+            if first
             else "Compare the bus bandwidth with the link's: the transfers may be slow.",
         )
     return _inconclusive(

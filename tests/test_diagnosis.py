@@ -223,6 +223,12 @@ def test_communication_that_nothing_could_hide_is_not_called_waiting_nor_transfe
     assert advice in found.refuted_by
 
 
+def test_where_a_rank_is_missing_the_first_advice_is_to_record_it():
+    several = tuple(replace_rank(facts().rank, rank) for rank in range(3))
+    known = facts({"comm.other": 0.5}, world_size=4, missing_ranks=1, ranks=several)
+    assert diagnose(known, []).refuted_by.startswith("Record every rank and analyze all of them together:")
+
+
 @pytest.mark.parametrize(("second", "confidence"), [(0.1999, "high"), (0.2001, "medium")])
 def test_a_close_second_lowers_the_confidence(second, confidence):
     known = facts({"input.wait": 0.5, "comm.other": 0.3})
