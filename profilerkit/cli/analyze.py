@@ -161,9 +161,13 @@ def _print_verdict(report: "Report", console: Console) -> None:
 
 
 def _brief(report: "Report", outputs: Iterable[Output]) -> str:
-    """Bound, headline and the first file written, whose path is relative where that is shorter."""
+    """Bound, headline, what cut the run or its trace short, and the first file written, by its shorter path."""
+    from profilerkit.report.wording import limits_of
+
     files = [min(str(output.path), os.path.relpath(output.path), key=len) for output in outputs if output.path]
-    said = " ".join(f"{report.verdict.bound}: {report.verdict.headline}".split())
+    headline = f"{report.verdict.bound}: {report.verdict.headline}"
+    limits = limits_of(report) if report.run.failure or report.trust.truncated else ()
+    said = " ".join(". ".join((headline, *(limit.rstrip(".") for limit in limits))).split())
     return f"profilerkit: {said}" + (f" ({files[0]})" if files else "")
 
 

@@ -37,8 +37,8 @@ _FIX = {
 }
 #: What DistributedDataParallel does by itself needs no advice; 25 MB is its default (torch 2.13).
 _FIX_OF_DDP = Fix(
-    text="DDP already reduces bucket by bucket during backward: bucket_cap_mb 25 (its default) → 10, so that they start "
-    "earlier and less is left after the last.",
+    text="DDP already reduces bucket by bucket during backward: bucket_cap_mb 25 (its default) → 10, so that they "
+    "start earlier and less is left after the last.",
     code="DistributedDataParallel(model, bucket_cap_mb=10)",
 )
 
