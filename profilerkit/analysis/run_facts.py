@@ -20,6 +20,7 @@ from profilerkit.model.memory import Memory
 from profilerkit.model.run import Signal, Trust
 from profilerkit.model.step import Rank
 from profilerkit.rundir.layout import RankMeta
+from profilerkit.trace.columns import ANOTHER_FOLLOWS
 from profilerkit.units import format_count
 
 #: Devices that the link of a device's specification joins in one host; larger groups also use the network.
@@ -211,6 +212,7 @@ def _trust(ranks: Sequence[RankFacts], chosen: RankFacts, of_the_run: Sequence[s
         repaired=sum(entry.repaired for entry in damage),
         dropped=sum(entry.dropped for entry in damage),
         truncated=any(entry.truncated for entry in damage),
+        another_follows=any(ANOTHER_FOLLOWS in entry.notes for entry in damage),
         damaged=tuple(
             rank.origin for rank in ranks if rank.trace and (rank.trace.damage.truncated or rank.trace.damage.dropped)
         ),

@@ -224,6 +224,11 @@ def limits_of(report: Report) -> tuple[str, ...]:
         read = f"{plural(trust.events, 'event')} {'was' if trust.events == 1 else 'were'} read"
         lost = f", {format_count(trust.dropped)} {'was' if trust.dropped == 1 else 'were'} dropped"
         lines.append(f"{what} {'cut off' if trust.truncated else 'damaged'}: {read}{lost if trust.dropped else ''}.")
+    if trust.another_follows:
+        lines.append(
+            f"{'The' if len(report.run.files) == 1 else 'A'} file holds another document behind the first: "
+            "only the first was read."
+        )
     off = sum(outcome.status == "off" for outcome in report.outcomes)
     if off:
         lines.append(f"{off} of {plural(len(report.outcomes), 'rule')} {'was' if off == 1 else 'were'} switched off.")
