@@ -22,6 +22,8 @@ from profilerkit.report.wording import (
 from profilerkit.units import format_count, format_ratio, format_value
 
 _TITLE_LIMIT = 200
+# Numbers told where there is no table for them.
+_TOLD_EVIDENCE = 3
 # Their clock is not a trace's: no timeline viewer knows the time.
 _STEP_TIMERS = "step timers"
 
@@ -116,6 +118,11 @@ def cards_of(report: Report) -> tuple[Card, ...]:
     anchors = _Anchors()
     mean_ns = step_ns(report)
     return tuple(_card(outcome, finding, mean_ns, anchors) for outcome, finding in report.findings())
+
+
+def evidence_in_words(card: Card) -> str:
+    """The first numbers behind a finding, for formats without a table of them."""
+    return "; ".join(f"{row.label}: {row.value}" for row in card.evidence[:_TOLD_EVIDENCE])
 
 
 def others_of(report: Report) -> tuple[Other, ...]:
