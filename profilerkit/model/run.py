@@ -29,6 +29,10 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
     hint: str = ""
 
 
+#: The signal of a run whose steps were all timed, not only those in a trace.
+STEP_TIMERS = "step timers, every step"
+
+
 class Trust(msgspec.Struct, frozen=True, kw_only=True):
     """How far the numbers can be trusted.
 

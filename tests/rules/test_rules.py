@@ -21,7 +21,7 @@ from profilerkit.model.change import revise
 from profilerkit.model.communication import Communication, LateRank, Parallelism
 from profilerkit.model.memory import AliveAtPeak, Memory, MemoryGrowth
 from profilerkit.model.report import Collective
-from profilerkit.model.run import Loader, Series, Trust
+from profilerkit.model.run import STEP_TIMERS, Loader, Series, Signal, Trust
 from profilerkit.model.step import PARTS, Rank, SlowSteps, Steps, StepTimes
 from profilerkit.rules import RULES
 from profilerkit.rules.rule import SMALLEST_SAVING, Fired, MissingData, NotApplicable, Passed
@@ -730,7 +730,7 @@ def test_sampled_utilisation_counts_more_than_the_trace():
 def test_an_occupied_device_is_an_observation_without_a_bound():
     found = finding("CP008", FIRES["CP008"])
     assert (found.bound, found.saving, found.fix) == (None, None, None)
-    assert "compute.small" in found.why
+    assert "mostly small kernels, below 10 µs, with" in found.why
 
 
 # IN001
@@ -1095,6 +1095,14 @@ def test_twenty_steps_are_needed_to_say_that_nothing_recurs():
     assert ended("RU001", facts(steps=steps(19, count=20))) is Passed
     assert ended("RU001", facts(steps=steps(18, count=19))) is MissingData
     assert ended("RU001", facts(steps=steps(18, count=19)), fewest_steps=19) is Passed
+
+
+@pytest.mark.parametrize(("code", "least"), [("RU001", "20 steps"), ("ME004", "half a minute")])
+def test_a_run_that_was_recorded_whole_is_asked_to_go_on_and_not_to_be_recorded(code, least):
+    known = replace(facts(steady=8), memory=Memory())
+    assert check(code, known).hint == "record the whole run: profilerkit.profile(...)"
+    timed = revise(known.trust, signals=(Signal(name=STEP_TIMERS, state="measured"),))
+    assert check(code, replace(known, trust=timed)).hint == f"let the run go on for at least {least}"
 
 
 def test_the_reason_for_passing_names_the_threshold_that_was_applied():
