@@ -304,16 +304,14 @@ def _with_scope(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
     return revise(
         verdict,
         rank=None if verdict.bound == "comm-bound" else late_rank(facts),
-        ruled_out=tuple(_ruled_out(facts, outcomes, verdict, bound, best.get(bound)) for bound in others)
+        ruled_out=tuple(_ruled_out(facts, outcomes, bound, best.get(bound)) for bound in others)
         if verdict.bound != "inconclusive"
         else (),
         consequence=_consequence(facts, outcomes, verdict, best.get(verdict.bound)),
     )
 
 
-def _ruled_out(
-    facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bound: Bound, best: _Best | None
-) -> RuledOut:
+def _ruled_out(facts: Facts, outcomes: Sequence[Outcome], bound: Bound, best: _Best | None) -> RuledOut:
     share = facts.family(BOUND_FAMILY[bound])
     takes = f"{_WORK[bound]} {format_ratio(share)} of the step"
     if best is not None:
@@ -328,7 +326,7 @@ def _ruled_out(
     elif off:
         some = "" if off == len(own) else f"{off} of "
         reason = f"{takes}; {some}its rules {'was' if some and off == 1 else 'were'} switched off"
-    elif share > (CONTENDER_SAVING if verdict.share is None else verdict.share):
+    elif share >= CONTENDER_SAVING:
         reason = f"{takes}; no fix for it was found"
     else:
         reason = takes

@@ -276,8 +276,11 @@ def test_collectives_that_a_trace_does_not_have_are_measured():
     assert (row.state, row.share, row.reason) == ("ruled out", 0.0, "no collective was seen")
 
 
-def test_a_larger_share_than_the_verdicts_says_why_it_is_not_the_verdict():
+def test_a_share_that_a_fix_could_be_worth_says_why_it_is_not_the_verdict():
     reasons = {entry.bound: entry.reason for entry in verdict_of(facts({"input.wait": 0.3})).ruled_out}
+    smaller = verdict_of(facts({"input.wait": 0.5, "compute.membw": 0.4, "compute.math": 0.1}))
+    (memory,) = [entry.reason for entry in smaller.ruled_out if entry.bound == "memory-bound"]
+    assert memory == "memory traffic and allocation take 40 % of the step; no fix for it was found"
     assert reasons["compute-bound"] == "computation takes 70 % of the step; no fix for it was found"
     assert reasons["overhead-bound"] == "the host's own work takes 0 % of the step"
 

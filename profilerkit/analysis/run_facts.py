@@ -253,7 +253,8 @@ def _doubts(chosen: RankFacts, no_trace: Sequence[str]) -> list[str]:
         out += weaknesses(chosen.series, chosen.step_error_ns)
     pressure = next((series.mean for series in chosen.samples if series.name == "host.cpu_pressure"), None)
     if pressure is not None and pressure >= HIGH_PRESSURE:
-        out.append(f"Processes waited for a core {pressure:.0%} of the time: host times vary.".replace("%", " %"))
+        waited = f"{pressure:.0%}".replace("%", " %")
+        out.append(f"On this host some task, of this run or another, waited for a core {waited} of the time (PSI).")
     return out
 
 

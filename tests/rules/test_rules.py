@@ -867,6 +867,10 @@ def test_copies_to_the_device_are_no_wait_for_the_loader():
 # IN002
 
 
+def test_what_limits_the_step_with_workers_is_told_in_words():
+    assert finding("IN002", FIRES["IN002"]).confirm.endswith("What limits it afterwards is all it does beside loading.")
+
+
 def test_an_unknown_loader_is_not_taken_for_one_without_workers():
     known = replace(alone(0.4), loader=None, input=replace(INPUT, single_process=None))
     assert ended("IN002", known) is MissingData

@@ -22,6 +22,9 @@ from profilerkit.rules.rule import (
 )
 from profilerkit.units import format_ns, format_ratio
 
+#: What a step waits for once there are workers.
+_LIMITS = {"compute": "all it does beside loading", "workers": "the workers' rate", "cores": "the host's cores"}
+
 
 @dataclass(frozen=True)
 class NoWorkers(Rule):
@@ -91,7 +94,8 @@ class NoWorkers(Rule):
             saving=saving(facts, fix.expected, share),
             fix=worker_fix(facts, fix),
             detail=_detail(facts),
-            confirm=f"Train again; afterwards the step is limited by {fix.limited_by}.",
+            confirm="Train again: the wait for data must fall and the step with it. "
+            f"What limits it afterwards is {_LIMITS[fix.limited_by]}.",
         )
         return Fired((finding,))
 
