@@ -250,7 +250,8 @@ def _step(facts: Facts) -> str:
 
 
 def _headline(facts: Facts, top: _Best) -> str:
-    """Who loses how much of what to what, at most 14 words."""
+    """Who loses how much of what to what, at most 14 words, of which a mean step takes one more than every step."""
+    is_mean = each(facts) != "every"
     detail = top.finding.detail
     loser = who(facts)
     step = f"{each(facts)} {_step(facts)} step"
@@ -266,14 +267,16 @@ def _headline(facts: Facts, top: _Best) -> str:
             return f"{loser} waits {time('input.')} of {step} for data"
         case "comm-bound", _:
             exposed = time("comm.bw", "comm.lat", "comm.other")
+            what = "exposed communication" if is_mean else "communication nothing hides"
             # Transfer is nobody's own: a rank that is late as well does not cause it.
-            return f"{whole_job(facts)} spends {exposed} of {step} on communication nothing hides"
+            return f"{whole_job(facts)} spends {exposed} of {step} on {what}"
         case "memory-bound", "capacity":
             return f"{loser} waits {time('mem.')} of {step} for memory allocation"
         case "memory-bound", _:
             return f"{loser} moves memory for {time('compute.membw')} of {step}"
         case "compute-bound", "imbalance":
-            return f"{loser} computes {_longer(facts, priced)} longer than the others in {step}"
+            others = "others" if is_mean else "the others"
+            return f"{loser} computes {_longer(facts, priced)} longer than {others} in {step}"
         case "compute-bound", _:
             fp32 = facts.math.fp32_share if facts.math else 0.0
             return f"{loser} computes in FP32 for {format_ns(fp32 * (facts.mean_step_ns or 0.0))} of {step}"
@@ -285,9 +288,11 @@ def _headline(facts: Facts, top: _Best) -> str:
             verb, what = ("spends", "in Python") if facts.mode == "cpu" else ("idles", "while Python runs")
             return f"{loser} {verb} {priced} of {step} {what}"
         case "overhead-bound", "contention":
-            return f"{loser} idles {priced} of {step} after kernels were launched"
+            return (
+                f"{loser} idles {priced} of {step} after {'launching kernels' if is_mean else 'kernels were launched'}"
+            )
         case "overhead-bound", "launch":
-            return f"{loser} idles {priced} of {step} while work is issued"
+            return f"{loser} idles {priced} of {step} while {'issuing work' if is_mean else 'work is issued'}"
         case _:
             return top.finding.title
 

@@ -33,6 +33,7 @@ def run_facts(
     device: str | None = None,
     world_size: int | None = None,
     recorded: int | None = None,
+    told: int | None = None,
     notes: Sequence[str] = (),
     failure: str | None = None,
 ) -> Facts:
@@ -42,18 +43,18 @@ def run_facts(
         ranks: at least one.
         device: a device name that overrides the one in the trace.
         world_size: ranks of the job as its manifest says; ``None`` leaves it to the traces.
-        recorded: ranks that could be read, where ``ranks`` are chosen among them.
+        recorded: how many different ranks there are; ``None`` takes each of ``ranks`` for one.
+        told: position of the rank that is judged where nobody is waited for; ``None`` leaves it to the facts.
         notes: what is said about the run as a whole, for the trust section.
         failure: which rank failed first, in whole sentences; ``None`` when the run came to its end.
     """
     world = world_size or _world_size(ranks)
     job = compare(ranks, world)
     ranks, timed = job.ranks, _timed(job)
-    judged = job.suspect if job.suspect is not None else timed if timed is not None else _slowest(job.ranks)
-    chosen = ranks[judged]
+    judged = _judged(job, timed, told)
+    chosen, trace = ranks[judged], ranks[judged].trace
     no_trace = without_trace(ranks)
     doubts = tuple(_doubts(chosen, no_trace))
-    trace = chosen.trace
     meta = chosen.record.meta if chosen.record else None
     mode = chosen.mode
     facts = Facts(
@@ -126,6 +127,13 @@ def _timed(job: Job) -> int | None:
     if job.communication is None:
         return None if any(rank.trace for rank in job.ranks) else late_by_timers(job.ranks)
     return None if job.communication.matched else late_by_timers(job.ranks)
+
+
+def _judged(job: Job, timed: int | None, told: int | None) -> int:
+    """The rank the others wait for, else the one that was asked for, else the one that looks worst."""
+    if told is not None and not job.late and timed is None:
+        return told
+    return job.suspect if job.suspect is not None else timed if timed is not None else _slowest(job.ranks)
 
 
 def _slowest(ranks: Sequence[RankFacts]) -> int:

@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--select", metavar="RULES", action="append", help="run only these, for example IN,CO003")
     parser.add_argument("--ignore", metavar="RULES", action="append", help="do not run these")
-    parser.add_argument("--rank", metavar="N", type=int, help="judge this rank")
+    parser.add_argument("--rank", metavar="N", type=int, help="tell this rank in detail; all are compared")
     parser.add_argument("--device", metavar="NAME", help="compare with this device's peaks, for example h100-sxm")
     parser.add_argument(
         "--communication-kernels",

@@ -253,5 +253,5 @@ def change_heading(findings: Sequence[Finding]) -> str:
     if not expected:
         return "What to change"
     if max(expected) < _SMALL_SAVING:
-        return "Small changes that remain, largest saving first"
-    return "What to change, largest saving first"
+        return "Small changes that remain, largest expected saving first"
+    return "What to change, largest expected saving first"
