@@ -205,7 +205,7 @@ def consequence_of(report: Report) -> str:
         return inert(verdict.consequence, SENTENCE_LIMIT)
     pieces = []
     if verdict.saving:
-        pieces.append(f"Fixing this alone is worth {saving_range(verdict.saving)} of the step.")
+        pieces.append(f"Fixing it saves {saving_range(verdict.saving)} of the step.")
     elif verdict.bound == "inconclusive":
         pieces.append(f"{plural(report.steps.steady, 'steady step')} of {report.steps.count} found.")
     pieces.append(rule_count(report.outcomes))
