@@ -39,8 +39,17 @@ def uneven_steps(ranks: Sequence[RankFacts]) -> list[str]:
     counted = sorted(timed or ranks, key=lambda rank: rank.steps.count)
     if len(counted) < 2 or counted[-1].steps.count - counted[0].steps.count <= _STEPS_APART:
         return []
-    told = " and ".join(f"{rank.steps.count:,} by {rank_name(rank)}" for rank in (counted[0], counted[-1]))
-    return [f"The ranks recorded different numbers of steps: {told}."]
+    ends = (counted[0], counted[-1])
+    told = " and ".join(
+        f"{'at least ' * _lost_its_end(rank)}{rank.steps.count:,} by {rank_name(rank)}" for rank in ends
+    )
+    lost = "; the last records of a rank that was killed are lost" if any(map(_lost_its_end, ends)) else ""
+    return [f"The ranks recorded different numbers of steps: {told}{lost}."]
+
+
+def _lost_its_end(rank: RankFacts) -> bool:
+    """Whether the rank's timers stop without a word: what it had not written yet is not counted."""
+    return rank.log is not None and rank.record is not None and rank.record.end is None
 
 
 def rank_name(rank: RankFacts) -> str:

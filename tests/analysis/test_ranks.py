@@ -154,6 +154,16 @@ def test_ranks_with_different_numbers_of_steps_are_named(tmp_path, steps, said):
     assert (told in report.trust.notes) is said
 
 
+def test_the_steps_of_a_killed_rank_are_the_least_it_made(tmp_path):
+    run = write_run(tmp_path / "run", [Log().steps(count, 1_000, wait=600) for count in (20, 15)])
+    (run / "rank_00001" / "end.json").unlink()
+    told = (
+        "The ranks recorded different numbers of steps: at least 15 by rank 1 and 20 by rank 0; "
+        "the last records of a rank that was killed are lost."
+    )
+    assert told in analyze(run).trust.notes
+
+
 def test_a_short_capture_divides_the_waiting_by_the_steps_it_shares():
     """Rank 1 is late by 600 µs in every step; its capture ends after 12 of the 24."""
     traces = [
