@@ -154,6 +154,18 @@ def test_ranks_with_different_numbers_of_steps_are_named(tmp_path, steps, said):
     assert (told in report.trust.notes) is said
 
 
+@pytest.mark.parametrize(("apart_s", "matched"), [(100, True), (150, False)])
+def test_captures_that_lie_minutes_apart_are_told_and_not_matched(tmp_path, apart_s, matched):
+    epoch_us = 1_700_000_000 * 1_000_000
+    for rank in range(2):
+        start = epoch_us + rank * apart_s * 1_000_000
+        training(12, rank=rank, world_size=2, comm=400, start=start).write(tmp_path / f"rank{rank}.json")
+    report = analyze(tmp_path)
+    told = "The captures do not overlap: that of rank 0 ends 2.5 min before that of rank 1 begins."
+    assert any(note.startswith(told) for note in report.trust.notes) is not matched
+    assert bool(report.communication.matched) is matched
+
+
 def test_the_steps_of_a_killed_rank_are_the_least_it_made(tmp_path):
     run = write_run(tmp_path / "run", [Log().steps(count, 1_000, wait=600) for count in (20, 15)])
     (run / "rank_00001" / "end.json").unlink()
