@@ -36,13 +36,13 @@ _OF_OTHER_TOOLS = {
 }
 #: What the first line of a table that nvidia-smi wrote holds.
 _OF_NVIDIA_SMI = re.compile(rb"utilization[._]gpu|memory[._]used|power[._]draw")
-_RECORD_INSTEAD = "record with torch.profiler, or with profilerkit run -- train.py"
 _TABLE_SUFFIXES = (".csv", ".txt", ".log")
 #: Where JAX and TensorFlow put their profiles below the directory they are given.
 _PROFILES_BELOW = "plugins/profile/*/*"
 _LINE_BYTES = 4096
 
 _NO_TRACES = {LAUNCH, MANIFEST, META, END, WINDOW_STATUS}
+_RECORD_INSTEAD = "record with torch.profiler, or with profilerkit run -- train.py"
 # More files than this are counted instead of named.
 _NAMED = 3
 
