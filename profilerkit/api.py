@@ -1,6 +1,7 @@
 """What users call: paths in, a Report out. Wires the layers and decides nothing."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -37,7 +38,8 @@ def analyze(
     Args:
         paths: what to read; several paths are ranks of one job. Of a directory, files that are no readable traces
             are left out, and the report says so.
-        rank: judge this rank only.
+        rank: tell this rank in detail; all ranks are compared, and where the others wait for one the verdict is about
+            that.
         select: rule codes or their beginnings to run, in any case; empty means all.
         ignore: rule codes or their beginnings to leave out; wins over ``select``.
         device: device name for the peaks, where the trace does not name it.
@@ -61,32 +63,42 @@ def analyze(
     reading = Reading(strict=strict, device=device, registry=with_patterns(communication_kernels))
     recording = read_inputs(places, reading)
     record = recording.run
-    ranks = recording.ranks if rank is None else _only(recording.ranks, rank)
+    ranks = recording.ranks
+    told = None if rank is None else _position(ranks, rank)
     ending = ending_of(record) if record else None
     facts = run_facts(
         ranks,
         device=device,
         world_size=record.manifest.world_size if record and record.manifest else None,
         recorded=recording.distinct,
+        told=told,
         notes=(*recording.notes, *plugin_notes),
         ending=ending,
     )
     outcomes = run_rules(facts, rules, select=select, ignore=ignore)
-    return _report(facts, outcomes, _describe(places, record, ending, facts, ranks, __version__))
+    detail = facts if told in (None, facts.judged_rank) else _alone(facts, ranks[told], told, device)
+    return _report(facts, detail, outcomes, _describe(places, record, ending, facts, ranks, __version__))
 
 
-def _report(facts: Facts, outcomes: tuple[Outcome, ...], run: Run) -> Report:
+def _alone(facts: Facts, entry: RankFacts, position: int, device: str | None) -> Facts:
+    """The facts of one rank of a job, which divided its waiting from transfer."""
+    alone = run_facts([entry], device=device, world_size=facts.world_size)
+    return replace(alone, parts=facts.ranks[position].breakdown)
+
+
+def _report(facts: Facts, detail: Facts, outcomes: tuple[Outcome, ...], run: Run) -> Report:
+    """The verdict on the job, with one of its ranks in detail."""
     return Report(
         verdict=diagnose(facts, outcomes),
-        steps=facts.steps,
-        breakdown=facts.parts,
+        steps=detail.steps,
+        breakdown=detail.parts,
         ranks=facts.ranks,
         outcomes=outcomes,
-        kernels=facts.kernels,
-        compute=facts.compute,
-        copies=facts.host_copies,
-        collectives=facts.comm.table if facts.comm else (),
-        memory=facts.memory,
+        kernels=detail.kernels,
+        compute=detail.compute,
+        copies=detail.host_copies,
+        collectives=detail.comm.table if detail.comm else (),
+        memory=detail.memory,
         trust=facts.trust,
         run=run,
         communication=facts.communication,
@@ -111,14 +123,14 @@ def load(path: str | Path) -> Report:
     return decode(text)
 
 
-def _only(ranks: Sequence[RankFacts], rank: int) -> list[RankFacts]:
-    chosen = [entry for entry in ranks if entry.rank == rank]
-    if not chosen:
+def _position(ranks: Sequence[RankFacts], rank: int) -> int:
+    position = next((index for index, entry in enumerate(ranks) if entry.rank == rank), None)
+    if position is None:
         known = ", ".join(str(entry.rank) for entry in ranks if entry.rank is not None) or "none is named"
         raise UsageError(
             f"rank {rank} was not recorded", cause=f"recorded ranks: {known}", hint="choose one of them, or none"
         )
-    return chosen
+    return position
 
 
 def _describe(

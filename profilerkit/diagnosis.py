@@ -10,10 +10,10 @@ from profilerkit.model.change import revise
 from profilerkit.model.finding import Bound, Confidence, Finding, Outcome, Saving
 from profilerkit.model.step import PARTS
 from profilerkit.model.verdict import BOUND_FAMILY, RULE_LETTERS, RuledOut, Verdict
-from profilerkit.rules.comm.exposed_collectives import undivided
+from profilerkit.rules.comm.exposed_collectives import to_divide, undivided
 from profilerkit.rules.comm.whom import late_rank, waits_for, who, whole_job, whose
 from profilerkit.rules.overhead.frequent_sync import lost_share
-from profilerkit.rules.rule import confidence, weakest
+from profilerkit.rules.rule import confidence, each, weakest
 from profilerkit.units import format_ns, format_ratio, format_ratio_range
 
 #: A bound is named from this expected saving (§1.8 of the diagnosis method); a contender from the second.
@@ -175,7 +175,7 @@ def _unnamed(facts: Facts, ranked: Sequence[_Best], priced: Sequence[str]) -> Ve
     return Verdict(
         bound="balanced",
         confidence=confidence(facts, "medium"),
-        headline=f"{whose(facts)}No fix saves more than {limit} of the {_step(facts)} step",
+        headline=f"No fix is known to save {limit} of {_its(facts)} {_step(facts)} step",
         saving=ranked[0].saving if contenders else None,
         contenders=contenders,
         refuted_by="More steps: small causes need many to stand out.",
@@ -195,7 +195,7 @@ def _kernels_own_it(facts: Facts, sure: Confidence) -> Verdict:
         detail="bandwidth" if memory else {"math": "math", "small": "small kernels"}.get(largest, ""),
         # Names tell the kind of a kernel, not the bytes it moved.
         confidence=weakest(sure, "medium") if memory else sure,
-        headline=f"{who(facts)} {what} for {time} of every {_step(facts)} step",
+        headline=f"{who(facts)} {what} for {time} of {each(facts)} {_step(facts)} step",
         share=facts.family("memory" if memory else "compute"),
         refuted_by="A finding with an expected saving of 5 % or more.",
     )
@@ -229,17 +229,23 @@ def _unpriced_verdict(facts: Facts, part: str, share: float) -> Verdict:
             "Record 10 steps of every rank, and look for work that differs by step and rank.",
         )
     if part.startswith("comm."):
-        alone = len(facts.ranks) == 1 and (facts.world_size or 1) > 1
+        first = to_divide(facts)
         return _inconclusive(
             f"{whose(facts)}{format_ratio(share)} of the step is communication that nothing could hide",
-            "Record every rank: from one, waiting for a late rank and transfer look the same."
-            if alone
+            f"{first}: waiting for a late rank and transfer look the same here."
+            if first
             else "Compare the bus bandwidth with the link's: the transfers may be slow.",
         )
     return _inconclusive(
         f"{whose(facts)}No rule prices {PARTS[part][1].lower()} yet ({format_ratio(share)})",
-        f"Look by hand at these {format_ns(facts.time_ns(part))} of every {_step(facts)} step.",
+        f"Look by hand at these {format_ns(facts.time_ns(part))} of {each(facts)} {_step(facts)} step.",
     )
+
+
+def _its(facts: Facts) -> str:
+    """Whose step it is: the late rank's, if there is one."""
+    late = late_rank(facts)
+    return "the" if late is None else f"rank {late}'s"
 
 
 def _step(facts: Facts) -> str:
@@ -247,10 +253,11 @@ def _step(facts: Facts) -> str:
 
 
 def _headline(facts: Facts, top: _Best) -> str:
-    """Who loses how much of what to what, at most 14 words."""
+    """Who loses how much of what to what, at most 14 words, of which a mean step takes one more than every step."""
+    is_mean = each(facts) != "every"
     detail = top.finding.detail
     loser = who(facts)
-    step = f"every {_step(facts)} step"
+    step = f"{each(facts)} {_step(facts)} step"
     priced = format_ns(top.expected * (facts.mean_step_ns or 0.0))
 
     def time(*parts: str) -> str:
@@ -263,14 +270,16 @@ def _headline(facts: Facts, top: _Best) -> str:
             return f"{loser} waits {time('input.')} of {step} for data"
         case "comm-bound", _:
             exposed = time("comm.bw", "comm.lat", "comm.other")
+            what = "exposed communication" if is_mean else "communication nothing hides"
             # Transfer is nobody's own: a rank that is late as well does not cause it.
-            return f"{whole_job(facts)} spends {exposed} of {step} on communication nothing hides"
+            return f"{whole_job(facts)} spends {exposed} of {step} on {what}"
         case "memory-bound", "capacity":
             return f"{loser} waits {time('mem.')} of {step} for memory allocation"
         case "memory-bound", _:
             return f"{loser} moves memory for {time('compute.membw')} of {step}"
         case "compute-bound", "imbalance":
-            return f"{loser} computes {_longer(facts, priced)} longer than the others in {step}"
+            others = "others" if is_mean else "the others"
+            return f"{loser} computes {_longer(facts, priced)} longer than {others} in {step}"
         case "compute-bound", "slower":
             return f"{loser} takes {_longer(facts, priced)} longer for the same work in {step}"
         case "compute-bound", _:
@@ -285,9 +294,11 @@ def _headline(facts: Facts, top: _Best) -> str:
             verb, what = ("spends", "in Python") if facts.mode == "cpu" else ("idles", "while Python runs")
             return f"{loser} {verb} {priced} of {step} {what}"
         case "overhead-bound", "contention":
-            return f"{loser} idles {priced} of {step} after kernels were launched"
+            return (
+                f"{loser} idles {priced} of {step} after {'launching kernels' if is_mean else 'kernels were launched'}"
+            )
         case "overhead-bound", "launch":
-            return f"{loser} idles {priced} of {step} while work is issued"
+            return f"{loser} idles {priced} of {step} while {'issuing work' if is_mean else 'work is issued'}"
         case _:
             return top.finding.title
 
@@ -304,20 +315,18 @@ def _with_scope(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
     return revise(
         verdict,
         rank=None if verdict.bound == "comm-bound" else late_rank(facts),
-        ruled_out=tuple(_ruled_out(facts, outcomes, verdict, bound, best.get(bound)) for bound in others)
+        ruled_out=tuple(_ruled_out(facts, outcomes, bound, best.get(bound)) for bound in others)
         if verdict.bound != "inconclusive"
         else (),
         consequence=_consequence(facts, outcomes, verdict, best.get(verdict.bound)),
     )
 
 
-def _ruled_out(
-    facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bound: Bound, best: _Best | None
-) -> RuledOut:
+def _ruled_out(facts: Facts, outcomes: Sequence[Outcome], bound: Bound, best: _Best | None) -> RuledOut:
     share = facts.family(BOUND_FAMILY[bound])
     takes = f"{_WORK[bound]} {format_ratio(share)} of the step"
     if best is not None:
-        reason = f"{takes}; the best fix saves {format_ratio(best.expected)}"
+        reason = f"{takes}; the best fix is expected to save {format_ratio(best.expected)}"
         return RuledOut(bound=bound, share=share, saving=best.expected, reason=reason)
     if unseen := _unseen(facts, bound, share):
         return RuledOut(bound=bound, share=None, saving=None, reason=unseen, state="not measured")
@@ -328,7 +337,7 @@ def _ruled_out(
     elif off:
         some = "" if off == len(own) else f"{off} of "
         reason = f"{takes}; {some}its rules {'was' if some and off == 1 else 'were'} switched off"
-    elif share > (CONTENDER_SAVING if verdict.share is None else verdict.share):
+    elif share >= CONTENDER_SAVING:
         reason = f"{takes}; no fix for it was found"
     else:
         reason = takes
@@ -355,6 +364,9 @@ def _consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, be
     sentences = []
     if verdict.bound == "inconclusive":
         sentences.append(verdict.refuted_by)
+    elif verdict.saving is not None and verdict.bound == "balanced":
+        expected, most = format_ratio(verdict.saving.expected), format_ratio(verdict.saving.high)
+        sentences.append(f"The best one is expected to save {expected} of it, at most {most}.")
     elif verdict.saving is not None and verdict.saving.method == "bound":
         sentences.append(f"The best fix saves at most {format_ratio(verdict.saving.high)} of the step.")
         if verdict.bound == "comm-bound" and undivided(facts):

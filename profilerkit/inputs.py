@@ -42,6 +42,7 @@ _PROFILES_BELOW = "plugins/profile/*/*"
 _LINE_BYTES = 4096
 
 _NO_TRACES = {LAUNCH, MANIFEST, META, END, WINDOW_STATUS}
+_RECORD_INSTEAD = "record with torch.profiler, or with profilerkit run -- train.py"
 # More files than this are counted instead of named.
 _NAMED = 3
 
@@ -150,6 +151,7 @@ def _read_traces(paths: Sequence[Path], reading: Reading) -> Recording:
     results = read_all([TraceJob(((path, None),), reading) for path in (*named, *found)])
     for number, (path, result) in enumerate(zip((*named, *found), results, strict=True)):
         if result.errors and (reading.strict or number < len(named)):
+            _refuse_other_tool(path)
             raise result.errors[0][1]
         if result.facts is not None:
             ranks.append(rank_facts(path.name, result.facts, None))
@@ -200,8 +202,17 @@ def _refuse_other_tools(directory: Path) -> None:
     raise UnreadableInputError(
         f"the recordings in {directory} are of a kind that is not supported yet",
         cause=told,
-        hint="record with torch.profiler, or with profilerkit run -- train.py",
+        hint=_RECORD_INSTEAD,
     )
+
+
+def _refuse_other_tool(path: Path) -> None:
+    """Raise ``UnreadableInputError`` where a file that was named is a recording of a tool that is not supported yet."""
+    tool = _tool_of(path)
+    if tool is not None:
+        raise UnreadableInputError(
+            f"{path} is of a kind that is not supported yet", cause=f"it is of {tool}", hint=_RECORD_INSTEAD
+        )
 
 
 def _tool_of(path: Path) -> str | None:

@@ -85,13 +85,21 @@ def test_a_report_beside_the_traces_is_no_rank(tmp_path):
     assert said(analyze(job)) == said(before)
 
 
-def test_one_rank_can_be_judged_alone(tmp_path):
+def test_the_rank_that_is_asked_for_is_told_in_detail_and_all_are_compared(tmp_path):
     job = straggling(tmp_path / "job")
-    report = analyze(job, rank=2)
-    assert [rank.rank for rank in report.ranks] == [2]
-    assert report.verdict.bound == "comm-bound"
+    report, whole = analyze(job, rank=2), analyze(job)
+    assert [rank.rank for rank in report.ranks] == [0, 1, 2]
+    assert report.verdict == whole.verdict
+    assert report.breakdown == whole.ranks[2].breakdown != whole.breakdown
+    assert max(report.breakdown, key=lambda part: part.time_ns).part in ("compute.math", "comm.skew")
     assert report.run.missing_ranks == 0
-    assert "missing" not in report.verdict.consequence
+
+
+def test_where_nobody_is_late_the_verdict_is_about_the_rank_that_is_asked_for(tmp_path):
+    job = straggling(tmp_path / "job", delay=0)
+    assert analyze(job).breakdown == analyze(job).ranks[0].breakdown
+    report = analyze(job, rank=2)
+    assert report.breakdown == report.ranks[2].breakdown
 
 
 def test_a_rank_that_was_not_given_is_missing(tmp_path):
@@ -306,11 +314,12 @@ def test_without_a_manifest_nobody_knows_who_is_missing(tmp_path):
     assert report.verdict.bound == "input-bound"
 
 
-def test_one_rank_of_a_run_can_be_judged_alone(tmp_path):
+def test_one_rank_of_a_run_can_be_judged(tmp_path):
     logs = [Log().steps(30, 1_000, wait=600, wait_cpu=540), Log().steps(30, 1_000, wait=700, wait_cpu=630)]
     report = analyze(run_of(tmp_path, logs), rank=1)
-    assert report.verdict.headline == "Training waits 700 µs of every 1.00 ms step for data"
+    assert report.verdict.headline == "Rank 1 waits 700 µs of every 1.00 ms step for data"
     assert report.run.missing_ranks == 0
+    assert [rank.rank for rank in report.ranks] == [0, 1]
 
 
 def test_a_run_without_any_step_has_no_verdict(tmp_path):

@@ -223,6 +223,12 @@ def test_communication_that_nothing_could_hide_is_not_called_waiting_nor_transfe
     assert advice in found.refuted_by
 
 
+def test_where_a_rank_is_missing_the_first_advice_is_to_record_it():
+    several = tuple(replace_rank(facts().rank, rank) for rank in range(3))
+    known = facts({"comm.other": 0.5}, world_size=4, missing_ranks=1, ranks=several)
+    assert diagnose(known, []).refuted_by.startswith("Record every rank and analyze all of them together:")
+
+
 @pytest.mark.parametrize(("second", "confidence"), [(0.1999, "high"), (0.2001, "medium")])
 def test_a_close_second_lowers_the_confidence(second, confidence):
     known = facts({"input.wait": 0.5, "comm.other": 0.3})
@@ -270,8 +276,11 @@ def test_collectives_that_a_trace_does_not_have_are_measured():
     assert (row.state, row.share, row.reason) == ("ruled out", 0.0, "no collective was seen")
 
 
-def test_a_larger_share_than_the_verdicts_says_why_it_is_not_the_verdict():
+def test_a_share_that_a_fix_could_be_worth_says_why_it_is_not_the_verdict():
     reasons = {entry.bound: entry.reason for entry in verdict_of(facts({"input.wait": 0.3})).ruled_out}
+    smaller = verdict_of(facts({"input.wait": 0.5, "compute.membw": 0.4, "compute.math": 0.1}))
+    (memory,) = [entry.reason for entry in smaller.ruled_out if entry.bound == "memory-bound"]
+    assert memory == "memory traffic and allocation take 40 % of the step; no fix for it was found"
     assert reasons["compute-bound"] == "computation takes 70 % of the step; no fix for it was found"
     assert reasons["overhead-bound"] == "the host's own work takes 0 % of the step"
 
@@ -368,6 +377,20 @@ def test_noise_in_a_run_that_loses_nothing_is_no_doubt():
     assert verdict_of(facts(step_error_ns=0.2 * STEP_NS)).bound == "compute-bound"
 
 
+def uneven(known, steady=3, cv=0.2):
+    """The facts with few judged steps that differ much."""
+    times = revise(known.steps.time_ns, cv_ratio=cv)
+    return replace(known, steps=revise(known.steps, steady=steady, time_ns=times))
+
+
+def test_a_mean_of_few_steps_that_differ_much_is_not_said_of_every_step():
+    known = uneven(REACHED["memory-bound", "capacity"])
+    found = diagnose(known, outcomes := run_rules(known, RULES))
+    assert found.headline == "The GPU waits 10.0 ms of the mean 100 ms step for memory allocation"
+    (title,) = [finding.title for outcome in outcomes for finding in outcome.findings if outcome.rule == "ME001"]
+    assert title.endswith("in the mean step")
+
+
 HEADLINES = {
     "noisy": waiting(0.11, step_error_ns=0.06 * STEP_NS),
     **REACHED,
@@ -396,9 +419,11 @@ HEADLINES = {
 }
 
 
+@pytest.mark.parametrize("differ", [False, True])
 @pytest.mark.parametrize("case", HEADLINES, ids=str)
-def test_a_headline_has_at_most_fourteen_words(case):
+def test_a_headline_has_at_most_fourteen_words(case, differ):
     known = HEADLINES[case]
+    known = uneven(known) if differ and known.steps.time_ns else known
     known = replace(known, ranks=(replace_rank(known.rank, 12_345),)) if known.waiting_share is not None else known
     found = verdict_of(known)
     assert 3 <= len(found.headline.split()) <= 14, found.headline
@@ -439,6 +464,11 @@ def test_the_headline_says_who_loses_how_much_of_what_to_what(case, headline):
     assert verdict_of(HEADLINES[case]).headline == headline
 
 
+@pytest.mark.parametrize(("steady", "cv"), [(8, 0.2), (3, 0.149)])
+def test_a_mean_of_many_or_of_even_steps_is_said_of_every_step(steady, cv):
+    assert "every 100 ms step" in verdict_of(uneven(REACHED["memory-bound", "capacity"], steady, cv)).headline
+
+
 def test_the_headline_about_fp32_counts_only_the_fp32_kernels():
     # Three quarters of the step are math, half of the step is FP32.
     known = facts({"compute.math": 0.75, "compute.membw": 0.25})
@@ -458,6 +488,16 @@ def test_a_balanced_run_is_not_told_that_its_causes_cost_less_than_they_do(case)
     assert found.bound == "balanced"
     assert "fix" in found.headline  # a cause may own much of the step, and no fix remove it
     assert "cause" not in found.headline
+
+
+def test_a_balanced_run_tells_the_known_and_the_most_that_a_fix_could_save_without_contradiction():
+    fixes = [outcome("comm-bound", 0.07, code="CO001")]
+    found = diagnose(facts({"comm.other": 0.16}), fixes)
+    assert found.headline == "No fix is known to save 10 % of the 100 ms step"
+    assert found.consequence.startswith("The best one is expected to save 7.0 % of it, at most 100 %.")
+    late = replace(facts({"comm.other": 0.16}), waiting_share=0.4)
+    late = replace(late, ranks=(replace_rank(late.rank, 7),))
+    assert diagnose(late, fixes).headline == "No fix is known to save 10 % of rank 7's 100 ms step"
 
 
 def ranks_of(traces):

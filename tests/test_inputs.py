@@ -6,6 +6,7 @@ import pytest
 
 from profilerkit.api import analyze
 from profilerkit.errors import UnreadableInputError, UsageError
+from profilerkit.report.wording import limits_of
 from profilerkit.rundir.layout import END, LAUNCH, MANIFEST, META, WINDOW_STATUS
 from tests.recipes import Log, training, write_run
 
@@ -116,6 +117,31 @@ def test_recordings_of_other_tools_are_not_supported_yet(tmp_path, name, text, c
     assert caught.value.what == f"the recordings in {tmp_path} are of a kind that is not supported yet"
     assert caught.value.cause == cause
     assert "torch.profiler" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "tool"),
+    [
+        ("host.xplane.pb", "\n\0", "JAX or TensorFlow (XPlane)"),
+        ("gpu.csv", "timestamp,memory.used,utilization.gpu\n1,2,3\n", "nvidia-smi"),
+    ],
+)
+def test_a_recording_of_another_tool_that_was_named_is_told_like_one_in_a_directory(tmp_path, name, text, tool):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UnreadableInputError) as caught:
+        analyze(tmp_path / name)
+    assert caught.value.what == f"{tmp_path / name} is of a kind that is not supported yet"
+    assert caught.value.cause == f"it is of {tool}"
+    assert "torch.profiler" in caught.value.hint
+
+
+def test_a_second_document_in_a_file_is_said_below_the_headline(tmp_path):
+    content = training(6).bytes()
+    (tmp_path / "two.json").write_bytes(content + content)
+    report = analyze(tmp_path / "two.json")
+    assert "The file holds another document behind the first: only the first was read." in limits_of(report)
+    (tmp_path / "one.json").write_bytes(content)
+    assert limits_of(analyze(tmp_path / "one.json")) == ()
 
 
 def test_of_many_recordings_of_other_tools_some_are_named(tmp_path):

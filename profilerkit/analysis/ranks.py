@@ -18,7 +18,7 @@ from profilerkit.analysis.communication.waiting import Arrivals, Ledger, arrival
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect
 from profilerkit.analysis.rank_facts import RankFacts, with_trace
 from profilerkit.analysis.trace_facts import TraceFacts
-from profilerkit.analysis.unequal_ranks import rank_name
+from profilerkit.analysis.unequal_ranks import captures_apart, rank_name
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Communication, LateRank
 
@@ -73,7 +73,7 @@ def compare(ranks: Sequence[RankFacts], world_size: int | None) -> Job:
     logs = [rank.trace.collectives if rank.trace and index in told else None for index, rank in enumerate(ranks)]
     if all(log is None for log in logs):
         return Job(tuple(ranks), None)
-    if sum(log is not None for log in logs) < 2:
+    if sum(log is not None for log in logs) < 2 or captures_apart(ranks):
         return Job(tuple(ranks), Communication())
     matching = match_ranks(
         [
@@ -308,6 +308,7 @@ def notes_of(job: Job, world_size: int | None) -> list[str]:
         return [f"Of {world_size} ranks one was analyzed: {together}."] if (world_size or 1) > 1 else []
     if not found.matched:
         return [
+            *captures_apart(job.ranks),
             *found.problems,
             f"No collective could be matched across the ranks: {together}.",
         ]

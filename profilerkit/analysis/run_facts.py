@@ -17,10 +17,11 @@ from profilerkit.hardware.lookup import DeviceSpec
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Communication
 from profilerkit.model.memory import Memory
-from profilerkit.model.run import Signal, Trust
+from profilerkit.model.run import STEP_TIMERS, Signal, Trust
 from profilerkit.model.step import Rank
 from profilerkit.rundir.ending import Ending
 from profilerkit.rundir.layout import RankMeta
+from profilerkit.trace.columns import ANOTHER_FOLLOWS
 from profilerkit.units import format_count
 
 #: Devices that the link of a device's specification joins in one host; larger groups also use the network.
@@ -33,6 +34,7 @@ def run_facts(
     device: str | None = None,
     world_size: int | None = None,
     recorded: int | None = None,
+    told: int | None = None,
     notes: Sequence[str] = (),
     ending: Ending | None = None,
 ) -> Facts:
@@ -42,18 +44,19 @@ def run_facts(
         ranks: at least one.
         device: a device name that overrides the one in the trace.
         world_size: ranks of the job as its manifest says; ``None`` leaves it to the traces.
-        recorded: ranks that could be read, where ``ranks`` are chosen among them.
+        recorded: how many different ranks there are; ``None`` takes each of ``ranks`` for one.
+        told: position of the rank that is judged where nobody is waited for; ``None`` leaves it to the facts.
         notes: what is said about the run as a whole, for the trust section.
         ending: how the run ended; ``None`` where nobody left a word of it.
     """
     world = world_size or _world_size(ranks)
     job = compare(ranks, world)
     ranks, timed = job.ranks, _timed(job)
-    judged = job.suspect if job.suspect is not None else timed if timed is not None else _slowest(job.ranks)
-    chosen = ranks[judged]
+    judged = _judged(job, timed, told)
+    chosen, trace = ranks[judged], ranks[judged].trace
     no_trace = without_trace(ranks)
     doubts = tuple(_doubts(chosen, no_trace))
-    trace, meta = chosen.trace, chosen.record.meta if chosen.record else None
+    meta = chosen.record.meta if chosen.record else None
     facts = Facts(
         mode=chosen.mode,
         steps=chosen.steps,
@@ -128,6 +131,13 @@ def _timed(job: Job) -> int | None:
         return None if any(rank.trace for rank in job.ranks) else late_by_timers(job.ranks)
     told = job.communication.matched and not job.communication.blurred
     return None if told else late_by_timers(job.ranks)
+
+
+def _judged(job: Job, timed: int | None, told: int | None) -> int:
+    """The rank the others wait for, else the one that was asked for, else the one that looks worst."""
+    if told is not None and not job.late and timed is None:
+        return told
+    return job.suspect if job.suspect is not None else timed if timed is not None else _slowest(job.ranks)
 
 
 def _slowest(ranks: Sequence[RankFacts]) -> int:
@@ -215,6 +225,7 @@ def _trust(ranks: Sequence[RankFacts], chosen: RankFacts, of_the_run: Sequence[s
         repaired=sum(entry.repaired for entry in damage),
         dropped=sum(entry.dropped for entry in damage),
         truncated=any(entry.truncated for entry in damage),
+        another_follows=any(ANOTHER_FOLLOWS in entry.notes for entry in damage),
         damaged=tuple(
             rank.origin for rank in ranks if rank.trace and (rank.trace.damage.truncated or rank.trace.damage.dropped)
         ),
@@ -255,7 +266,8 @@ def _doubts(chosen: RankFacts, no_trace: Sequence[str]) -> list[str]:
         out += weaknesses(chosen.series, chosen.step_error_ns)
     pressure = next((series.mean for series in chosen.samples if series.name == "host.cpu_pressure"), None)
     if pressure is not None and pressure >= HIGH_PRESSURE:
-        out.append(f"Processes waited for a core {pressure:.0%} of the time: host times vary.".replace("%", " %"))
+        waited = f"{pressure:.0%}".replace("%", " %")
+        out.append(f"On this host some task, of this run or another, waited for a core {waited} of the time (PSI).")
     return out
 
 
@@ -308,7 +320,7 @@ def _signals(chosen: RankFacts) -> tuple[Signal, ...]:
     no_device = "the trace holds none; the main thread stands for the device" if trace else "there is no trace"
     gpu_reason = off.get("nvml", "a trace holds no counters")
     return (
-        signal("step timers, every step", chosen.log is not None, no_steps, capture),
+        signal(STEP_TIMERS, chosen.log is not None, no_steps, capture),
         signal("input wait", chosen.input is not None, "no loader was seen", "wrap the loader: prof.wrap(loader)"),
         signal("operator trace", trace is not None, why_no_trace(record), "profilerkit.profile(..., deep=True)"),
         signal(

@@ -2,11 +2,16 @@
 
 from collections.abc import Sequence
 
+from profilerkit.analysis.communication.matching import EPOCH_NS
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.rundir.reader import RankRecord, named_ranks
+from profilerkit.units import format_long_ns
 
 #: Ranks of one job may be one step apart when something ends it.
 _STEPS_APART = 1
+#: Captures this far apart are of different collectives: hosts' clocks differ by less where they are set at all, and
+#: nobody waits so long (NCCL's own timeout is 10 minutes, but what waits that long ends the run).
+APART_NS = 120 * 1_000_000_000
 
 
 def why_no_trace(record: RankRecord | None) -> str:
@@ -39,8 +44,40 @@ def uneven_steps(ranks: Sequence[RankFacts]) -> list[str]:
     counted = sorted(timed or ranks, key=lambda rank: rank.steps.count)
     if len(counted) < 2 or counted[-1].steps.count - counted[0].steps.count <= _STEPS_APART:
         return []
-    told = " and ".join(f"{rank.steps.count:,} by {rank_name(rank)}" for rank in (counted[0], counted[-1]))
-    return [f"The ranks recorded different numbers of steps: {told}."]
+    ends = (counted[0], counted[-1])
+    told = " and ".join(
+        f"{'at least ' * _lost_its_end(rank)}{rank.steps.count:,} by {rank_name(rank)}" for rank in ends
+    )
+    lost = "; the last records of a rank that was killed are lost" if any(map(_lost_its_end, ends)) else ""
+    return [f"The ranks recorded different numbers of steps: {told}{lost}."]
+
+
+def _lost_its_end(rank: RankFacts) -> bool:
+    """Whether the rank's timers stop without a word: what it had not written yet is not counted."""
+    return rank.log is not None and rank.record is not None and rank.record.end is None
+
+
+def captures_apart(ranks: Sequence[RankFacts]) -> list[str]:
+    """That two traces are of times so far apart that nobody can have waited in both; nothing where a clock is unknown.
+
+    A capture reaches from its first step to the end of its last, on a clock that counts from the epoch.
+    """
+    spans = []
+    for rank in ranks:
+        if rank.trace is not None and len(rank.trace.steps.start):
+            base, steps = rank.trace.meta.base_time_ns or 0, rank.trace.steps
+            spans.append((base + int(steps.start.min()), base + int(steps.end.max()), rank_name(rank)))
+    if len(spans) < 2 or any(start < EPOCH_NS for start, _, _ in spans):
+        return []
+    first, last = min(spans, key=lambda span: span[1]), max(spans)
+    apart_ns = last[0] - first[1]
+    if apart_ns < APART_NS:
+        return []
+    long = format_long_ns(apart_ns)
+    return [
+        f"The captures do not overlap: that of {first[2]} ends {long} before that of {last[2]} begins. "
+        "They are of different steps or of different runs, so no collectives were matched."
+    ]
 
 
 def rank_name(rank: RankFacts) -> str:

@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--select", metavar="RULES", action="append", help="run only these, for example IN,CO003")
     parser.add_argument("--ignore", metavar="RULES", action="append", help="do not run these")
-    parser.add_argument("--rank", metavar="N", type=int, help="judge this rank")
+    parser.add_argument("--rank", metavar="N", type=int, help="tell this rank in detail; all are compared")
     parser.add_argument("--device", metavar="NAME", help="compare with this device's peaks, for example h100-sxm")
     parser.add_argument(
         "--communication-kernels",
@@ -161,9 +161,13 @@ def _print_verdict(report: "Report", console: Console) -> None:
 
 
 def _brief(report: "Report", outputs: Iterable[Output]) -> str:
-    """Bound, headline and the first file written."""
+    """Bound, headline, what cut the run or its trace short, and the first file written."""
+    from profilerkit.report.wording import limits_of
+
     files = [_shortest(output.path) for output in outputs if output.path]
-    said = " ".join(f"{report.verdict.bound}: {report.verdict.headline}".split())
+    headline = f"{report.verdict.bound}: {report.verdict.headline}"
+    limits = limits_of(report) if report.run.failure or report.trust.truncated else ()
+    said = " ".join(". ".join((headline, *(limit.rstrip(".") for limit in limits))).split())
     return f"profilerkit: {said}" + (f" ({files[0]})" if files else "")
 
 

@@ -109,7 +109,7 @@ def _explain(error: BaseException) -> ProfilerkitError:
         )
     if isinstance(error, MemoryError):
         return ProfilerkitError(
-            "not enough memory", cause="the recording does not fit", hint="analyze fewer ranks, or one with --rank N"
+            "not enough memory", cause="the recording does not fit", hint="analyze fewer ranks at once"
         )
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if f"{os.sep}profilerkit{os.sep}" in frame.filename]

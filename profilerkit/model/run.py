@@ -29,6 +29,10 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
     hint: str = ""
 
 
+#: The signal of a run whose steps were all timed, not only those in a trace.
+STEP_TIMERS = "step timers, every step"
+
+
 class Trust(msgspec.Struct, frozen=True, kw_only=True):
     """How far the numbers can be trusted.
 
@@ -39,6 +43,7 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True):
         repaired: events that needed repair.
         dropped: events that could not be read.
         truncated: the end of a file is missing.
+        another_follows: a file holds a second document, which was not read.
         damaged: files or rank directories whose trace lost its end or events.
         inflation_ratio: profiled / unprofiled step time; ``None`` when not measured.
         overhead_ratio: capture's own light-tier cost / step time; ``None`` when not measured.
@@ -51,6 +56,7 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True):
     repaired: int = 0
     dropped: int = 0
     truncated: bool = False
+    another_follows: bool = False
     damaged: tuple[str, ...] = ()
     inflation_ratio: float | None = None
     overhead_ratio: float | None = None

@@ -37,7 +37,7 @@ def strip_paths(timeline: Timeline) -> tuple[dict[str, str], int, int]:
     """SVG path data by class in a box ``width`` × 100, the width, and how many steps share one column.
 
     Columns are 4 wide with a gap of 1. A class is a colour key, with ``pale`` for steps outside the steady window;
-    a column higher than the scale carries a triangle (key ``mark``).
+    above a column higher than the scale stands a bar (key ``mark``).
     """
     columns, group = slowest_of_groups(timeline.columns, _STRIP_COLUMNS)
     paths: dict[str, list[str]] = {}
@@ -50,7 +50,7 @@ def strip_paths(timeline: Timeline) -> tuple[dict[str, str], int, int]:
                 paths.setdefault(key, []).append(f"M{x} {_STRIP_HEIGHT - below:.4g}h4V{_STRIP_HEIGHT - top:.4g}h-4z")
             below = top
         if column.time_ns > timeline.cut_ns:
-            paths.setdefault("mark", []).append(f"M{x} 0h4l-2 -7z")
+            paths.setdefault("mark", []).append(f"M{x} -3h4v-4h-4z")
     return {key: "".join(pieces) for key, pieces in paths.items()}, 5 * len(columns), group
 
 
@@ -115,7 +115,7 @@ def step_figure(timeline: Timeline) -> dict[str, Any]:
         # How far each step's number is from the one before: mostly 1, so runs of 1 are left to the script.
         "skips": {number: gap for number, gap in enumerate(_gaps(columns)) if gap != 1},
         "layers": _layers(timeline, size),
-        "marks": [number for number, c in enumerate(columns) if c.slow or c.time_ns > timeline.cut_ns],
+        "marks": [number for number, c in enumerate(columns) if c.time_ns > timeline.cut_ns],
         "pale": [number for number, c in enumerate(columns) if not c.steady],
         "notes": notes,
         "note": changes,

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from profilerkit.model.finding import Evidence, Finding, Outcome, Status
+from profilerkit.model.finding import Bound, Evidence, Finding, Outcome, Saving, Status
 from profilerkit.model.report import Report
 from profilerkit.model.step import Family
 from profilerkit.model.verdict import BOUND_FAMILY
@@ -22,6 +22,8 @@ from profilerkit.report.wording import (
 from profilerkit.units import format_count, format_ratio, format_value
 
 _TITLE_LIMIT = 200
+# Numbers told where there is no table for them.
+_TOLD_EVIDENCE = 3
 # Their clock is not a trace's: no timeline viewer knows the time.
 _STEP_TIMERS = "step timers"
 
@@ -118,6 +120,11 @@ def cards_of(report: Report) -> tuple[Card, ...]:
     return tuple(_card(outcome, finding, mean_ns, anchors) for outcome, finding in report.findings())
 
 
+def evidence_in_words(card: Card) -> str:
+    """The first numbers behind a finding, for formats without a table of them."""
+    return "; ".join(f"{row.label}: {row.value}" for row in card.evidence[:_TOLD_EVIDENCE])
+
+
 def others_of(report: Report) -> tuple[Other, ...]:
     """Every bound that is not the verdict: contenders first, then those ruled out or not measured."""
     verdict = report.verdict
@@ -126,19 +133,26 @@ def others_of(report: Report) -> tuple[Other, ...]:
         shares[part.family] = shares.get(part.family, 0.0) + part.share
     rows = []
     for bound in verdict.contenders:
-        savings = [f.saving for _, f in report.findings() if f.bound == bound and f.saving]
-        best = saving_range(savings[0]) if savings else "at least 5.0 %"
+        best = _best_saving(report, bound)
         family = BOUND_FAMILY.get(bound)
         share = share_text(shares[family]) if family in shares else "not measured"
-        rows.append(Other(bound, "also costs time", share, best, "Not the bound, yet its best fix saves 5 % or more."))
+        reason = "Not the bound, yet its best fix is expected to save 5 % or more."
+        rows.append(Other(bound, "also costs time", share, saving_range(best) if best else "at least 5.0 %", reason))
     for row in verdict.ruled_out:
         if row.bound in verdict.contenders:
             continue
-        saving = format_ratio(row.saving) if row.saving is not None else "none stated"
+        best = _best_saving(report, row.bound)
+        stated = "none stated" if row.saving is None else format_ratio(row.saving)
+        saving = saving_range(best) if best else stated
         reason = inert(row.reason, SENTENCE_LIMIT)
         share = "not measured" if row.share is None else share_text(row.share)
         rows.append(Other(row.bound, row.state, share, saving, reason))
     return tuple(rows)
+
+
+def _best_saving(report: Report, bound: Bound) -> Saving | None:
+    """The saving that the list of findings states first for a bound."""
+    return next((found.saving for _, found in report.findings() if found.bound == bound and found.saving), None)
 
 
 def outcome_groups(report: Report) -> tuple[OutcomeGroup, ...]:

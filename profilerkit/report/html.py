@@ -50,6 +50,7 @@ class _Strip(msgspec.Struct, frozen=True):
 
     legend: list[tuple[str, str]]
     pale: bool
+    cut: bool
     paths: list[tuple[str, str]]
     width: int
     max_width: int
@@ -173,6 +174,7 @@ def _strip(report: Report) -> _Strip | None:
     return _Strip(
         legend=[(key, name) for key, name in colour_names().items() if key in used],
         pale=any(key.endswith("pale") for key in paths),
+        cut="mark" in paths,
         paths=sorted(paths.items()),
         width=width,
         max_width=width // 5 * _STEP_WIDTH_PX,

@@ -56,7 +56,8 @@ def _against_peaks(compute: Compute, *, cpu: bool) -> list[Fact]:
 def _utilisation(compute: Compute) -> Fact:
     label = "Model FLOP utilisation"
     if compute.mfu is None or compute.peak_flops_per_s is None:
-        return Fact(label, _UNKNOWN, "needs a known device, and shapes of nearly all math kernels")
+        device = "" if compute.spec else "a known device, and "
+        return Fact(label, _UNKNOWN, f"needs {device}shapes of nearly all math kernels")
     peak = format_decimal(compute.peak_flops_per_s, "FLOP/s")
     return Fact(label, format_ratio(compute.mfu), f"derived, of {peak} in {inert(compute.precision or '', 20)}")
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from profilerkit.model.report import Report
+from profilerkit.report.findings import evidence_in_words
 from profilerkit.report.inert import clip, code_spans
 from profilerkit.report.records import Card, Fact, View
 from profilerkit.report.view import build
@@ -57,11 +58,11 @@ def _fence(code: str) -> list[str]:
 
 
 def _change(number: int, card: Card, limit: int) -> list[str]:
+    told = _prose(evidence_in_words(card), limit)
     saving = f"est. saving **{_plain(card.saving)}**, " if card.saving else ""
-    ids = " ".join(row.id for row in card.evidence[:6])
     return [
         f"{number}. {card.shape} **{_prose(card.title, limit)}** {_plain(card.rule)}<br>",
-        f"   {saving}confidence {card.confidence}. {_prose(card.fix, limit)} Evidence: {ids}",
+        f"   {saving}confidence {card.confidence}. {_prose(card.fix, limit)} Evidence: {told}",
     ]
 
 
@@ -151,7 +152,7 @@ def _details(view: View) -> Iterator[tuple[str, list[str], int]]:
     blind = [row for group in view.outcomes if group.status in {"missing_data", "error"} for row in group.rows]
     if blind:
         lines = [
-            f"- {_plain(row.rule)} {_prose(row.summary, 120)} {_prose(row.hint or row.reason, 160)}" for row in blind
+            f"- {_plain(row.rule)} {_prose(row.summary, 120)}: {_prose(row.hint or row.reason, 160)}" for row in blind
         ]
         yield f"Could not run ({len(blind)})", lines, 1
     if view.workers.parts is not None:
@@ -183,7 +184,7 @@ def _fitted(lines: list[str], least: int, room: int) -> list[str]:
         return kept
     if len(kept) < least:
         return []
-    return [*kept, "", f"{len(lines) - len(kept)} more in the HTML report."]
+    return [*kept, "", f"{len(lines) - len(kept)} more, left out for want of room."]
 
 
 def render(report: Report) -> str:

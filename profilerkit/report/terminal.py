@@ -5,6 +5,7 @@ from io import StringIO
 
 from profilerkit.model.report import Report
 from profilerkit.model.step import Family
+from profilerkit.report.findings import evidence_in_words
 from profilerkit.report.inert import to_ascii
 from profilerkit.report.records import Card, Segment, Tone, View
 from profilerkit.report.view import build
@@ -14,6 +15,8 @@ MIN_WIDTH = 40
 _NARROW = 60
 # Ranks shown of those that cause waiting.
 _LEDGER_ROWS = 8
+# Findings named of those that are not among the top changes.
+_OTHER_FINDINGS = 8
 
 _STYLES: dict[Tone, str] = {
     "high": "bold red",
@@ -182,8 +185,7 @@ def _change(page: _Page, number: int, card: Card) -> None:
     scope = f" · {card.scope}" if card.scope else ""
     page.line((f"{saving}confidence {card.confidence}{method}{scope}", "dim"), indent=3)
     page.line((card.fix.replace("`", ""), ""), indent=3)
-    ids = " ".join(row.id for row in card.evidence)
-    page.line((f"Evidence: {ids}", "dim"), indent=3)
+    page.line((f"Evidence: {evidence_in_words(card)}", "dim"), indent=3)
 
 
 def _ranks(page: _Page, view: View) -> None:
@@ -206,10 +208,16 @@ def _changes(page: _Page, view: View) -> None:
         _change(page, number, card)
     if view.no_change:
         page.line((view.no_change, ""))
-    rest = len(view.cards) - len(view.changes)
+    rest = [card for card in view.cards if card not in view.changes]
     if rest:
-        more = "more " if view.changes else ""
-        page.line((f"{rest} {more}finding{'' if rest == 1 else 's'} in the HTML report.", "dim"))
+        page.blank()
+        page.line(("Other findings" if view.changes else "Findings", "bold"))
+    for card in rest[:_OTHER_FINDINGS]:
+        gain = f", saving {card.gain}" if card.gain else ""
+        title = card.title.replace("`", "")
+        page.line((f"{card.shape} ", _STYLES[card.tone]), (title, ""), (f"{gain}  {card.rule}", "dim"))
+    if len(rest) > _OTHER_FINDINGS:
+        page.line((f"{len(rest) - _OTHER_FINDINGS} more.", "dim"))
 
 
 def _others(page: _Page, view: View) -> None:

@@ -100,7 +100,8 @@ def _best_saving(report: Report) -> Fact | None:
     saving = report.verdict.saving
     if saving is None:
         return None
-    return Fact("Saving of the best fix", format_ratio(saving.expected), f"expected, {saving_range(saving)} possible")
+    possible = saving_range(saving) if saving.method == "bound" else f"{saving_range(saving)} possible"
+    return Fact("Saving of the best fix", format_ratio(saving.expected), f"expected, {possible}")
 
 
 def _steady(report: Report) -> Fact:

@@ -122,7 +122,7 @@ def _caption(report: Report, timeline: Timeline) -> str:
     if cut:
         pieces.append(
             f"{plural(len(cut), 'column')} higher than {format_ns(timeline.cut_ns)} "
-            f"{'is' if len(cut) == 1 else 'are'} cut off and marked ▲."
+            f"{'is' if len(cut) == 1 else 'are'} cut off, with a bar above."
         )
     return " ".join([*pieces, *_slow(report.steps.slow), *_warmup(report)])
 

@@ -140,7 +140,9 @@ def step_ns(report: Report) -> int | None:
 
 
 def saving_range(saving: Saving) -> str:
-    """The saving as a share of the step: ``48–61 %``."""
+    """The saving as a share of the step: ``48–61 %``, or ``at most 61 %`` where only the bound is known."""
+    if saving.method == "bound":
+        return f"at most {format_ratio(saving.high)}"
     if saving.low < 0:
         return f"{format_ratio(saving.low)} to {format_ratio(saving.high)}"
     return format_ratio_range(saving.low, saving.high)
@@ -148,17 +150,14 @@ def saving_range(saving: Saving) -> str:
 
 def saving_text(saving: Saving, mean_ns: int | None) -> str:
     """The saving in time and share: ``84.5–107 ms per step (48–61 %, 55 % expected)``."""
-    if saving.method == "bound":
-        most = format_ratio(saving.high)
-        return (
-            f"at most {most} of the step"
-            if mean_ns is None
-            else f"at most {format_ns(saving.high * mean_ns)} per step ({most})"
-        )
-    share = f"{saving_range(saving)}, {format_ratio(saving.expected)} expected"
+    expected = f"{format_ratio(saving.expected)} expected"
     if mean_ns is None:
-        return f"{share} of the step"
-    return f"{format_ns_range(saving.low * mean_ns, saving.high * mean_ns)} per step ({share})"
+        return f"{saving_range(saving)}, {expected} of the step"
+    if saving.method == "bound":
+        return f"at most {format_ns(saving.high * mean_ns)} per step ({format_ratio(saving.high)}, {expected})"
+    return (
+        f"{format_ns_range(saving.low * mean_ns, saving.high * mean_ns)} per step ({saving_range(saving)}, {expected})"
+    )
 
 
 def method_text(saving: Saving) -> str:
@@ -169,7 +168,7 @@ def method_text(saving: Saving) -> str:
 def kind_of(verdict: Verdict, findings: Sequence[tuple[Outcome, Finding]]) -> Kind:
     """Shape, word and confidence; the tone is that of the worst finding which argues for the verdict."""
     tone: Tone = "medium"
-    if verdict.bound in {"balanced", "compute-bound"}:
+    if verdict.bound == "balanced" or (verdict.bound == "compute-bound" and verdict.saving is None):
         tone = "good"
     elif verdict.bound == "inconclusive":
         tone = "info"
@@ -207,7 +206,7 @@ def consequence_of(report: Report) -> str:
         return inert(verdict.consequence, SENTENCE_LIMIT)
     pieces = []
     if verdict.saving:
-        pieces.append(f"Fixing this alone is worth {saving_range(verdict.saving)} of the step.")
+        pieces.append(f"Fixing it saves {saving_range(verdict.saving)} of the step.")
     elif verdict.bound == "inconclusive":
         pieces.append(f"{plural(report.steps.steady, 'steady step')} of {report.steps.count} found.")
     pieces.append(rule_count(report.outcomes))
@@ -226,6 +225,11 @@ def limits_of(report: Report) -> tuple[str, ...]:
         read = f"{plural(trust.events, 'event')} {'was' if trust.events == 1 else 'were'} read"
         lost = f", {format_count(trust.dropped)} {'was' if trust.dropped == 1 else 'were'} dropped"
         lines.append(f"{what} {'cut off' if trust.truncated else 'damaged'}: {read}{lost if trust.dropped else ''}.")
+    if trust.another_follows:
+        lines.append(
+            f"{'The' if len(report.run.files) == 1 else 'A'} file holds another document behind the first: "
+            "only the first was read."
+        )
     off = sum(outcome.status == "off" for outcome in report.outcomes)
     if off:
         lines.append(f"{off} of {plural(len(report.outcomes), 'rule')} {'was' if off == 1 else 'were'} switched off.")
@@ -250,5 +254,5 @@ def change_heading(findings: Sequence[Finding]) -> str:
     if not expected:
         return "What to change"
     if max(expected) < _SMALL_SAVING:
-        return "Small changes that remain, largest saving first"
-    return "What to change, largest saving first"
+        return "Small changes that remain, largest expected saving first"
+    return "What to change, largest expected saving first"

@@ -7,6 +7,8 @@ from typing import ClassVar
 from profilerkit.analysis.facts import Facts, belongs
 from profilerkit.analysis.whatif import relative_error
 from profilerkit.model.finding import SOURCES_BY_STRENGTH, Bound, Confidence, Evidence, Finding, Fix, Saving
+from profilerkit.model.run import STEP_TIMERS
+from profilerkit.model.step import PARTS
 
 #: Headings every rule's docstring has, in this order; it is the rule's documentation page.
 HEADINGS = ("Claim", "Evidence", "Threshold", "Fix", "Saving", "Traps", "Confidence")
@@ -20,6 +22,9 @@ STEPS_FOR_MEDIUM = 2
 DOUBTS_FOR_LOW = 3
 #: Share of the events read that, when as many were lost, leaves no more than a first impression.
 LOST_EVENTS = 0.1
+
+#: Standard deviation over mean from which few steps are told as their mean: one of seven, half as long again, has 0.16.
+UNEVEN_CV = 0.15
 
 _ORDER: tuple[Confidence, ...] = ("low", "medium", "high")
 
@@ -107,6 +112,24 @@ def confidence(facts: Facts, at_most: Confidence) -> Confidence:
 def weakest(*values: Confidence) -> Confidence:
     """The lowest of several confidences."""
     return min(values, key=_ORDER.index)
+
+
+def each(facts: Facts) -> str:
+    """``every``, or ``the mean`` where few judged steps differ so much that a mean time is none's own."""
+    times = facts.steps.time_ns
+    cv = times.cv_ratio if times and facts.steps.steady < STEPS_FOR_HIGH else None
+    return "the mean" if cv is not None and cv >= UNEVEN_CV else "every"
+
+
+def part_words(part: str) -> str:
+    """A part of the step inside a sentence."""
+    return PARTS[part][1].lower() if part in PARTS else part
+
+
+def record_longer(facts: Facts, least: str) -> str:
+    """How to record what only many steps show: ``least`` of them where the whole run was recorded and was too short."""
+    timed = any(signal.name == STEP_TIMERS and signal.state == "measured" for signal in facts.trust.signals)
+    return f"let the run go on for at least {least}" if timed else "record the whole run: profilerkit.profile(...)"
 
 
 def share_evidence(facts: Facts, label: str, *parts: str, origin: str = "partition of the steady window") -> Evidence:

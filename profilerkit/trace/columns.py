@@ -51,6 +51,9 @@ class Wanted(Flag):
 # What the analysis uses.
 ANALYZED = Wanted.PYTHON | Wanted.MEMORY | Wanted.SHAPES
 
+#: The note of a file that holds a second document, whose events are not read.
+ANOTHER_FOLLOWS = "another document follows the first; only the first was read"
+
 
 @dataclass(frozen=True, slots=True)
 class Damage:

@@ -193,6 +193,28 @@ def test_ranks_with_different_numbers_of_steps_are_named(tmp_path, steps, said):
     assert (told in report.trust.notes) is said
 
 
+@pytest.mark.parametrize(("apart_s", "matched"), [(100, True), (150, False)])
+def test_captures_that_lie_minutes_apart_are_told_and_not_matched(tmp_path, apart_s, matched):
+    epoch_us = 1_700_000_000 * 1_000_000
+    for rank in range(2):
+        start = epoch_us + rank * apart_s * 1_000_000
+        training(12, rank=rank, world_size=2, comm=400, start=start).write(tmp_path / f"rank{rank}.json")
+    report = analyze(tmp_path)
+    told = "The captures do not overlap: that of rank 0 ends 2.5 min before that of rank 1 begins."
+    assert any(note.startswith(told) for note in report.trust.notes) is not matched
+    assert bool(report.communication.matched) is matched
+
+
+def test_the_steps_of_a_killed_rank_are_the_least_it_made(tmp_path):
+    run = write_run(tmp_path / "run", [Log().steps(count, 1_000, wait=600) for count in (20, 15)])
+    (run / "rank_00001" / "end.json").unlink()
+    told = (
+        "The ranks recorded different numbers of steps: at least 15 by rank 1 and 20 by rank 0; "
+        "the last records of a rank that was killed are lost."
+    )
+    assert told in analyze(run).trust.notes
+
+
 def test_a_short_capture_divides_the_waiting_by_the_steps_it_shares():
     """Rank 1 is late by 600 µs in every step; its capture ends after 12 of the 24."""
     traces = [
@@ -368,7 +390,9 @@ def test_slow_steps_that_nothing_explains_are_a_doubt(tmp_path):
 @pytest.mark.parametrize(("pressure", "doubted"), [(0.4, True), (0.39, False)])
 def test_a_host_under_pressure_is_a_doubt(tmp_path, pressure, doubted):
     samples = [Sample(t_ns=i, host=HostSample(cpu_pressure_ratio=pressure)) for i in range(3)]
-    assert bool(doubts_of(tmp_path, Log().steps(20, 1_000), samples=samples)) is doubted
+    doubts = doubts_of(tmp_path, Log().steps(20, 1_000), samples=samples)
+    said = ("On this host some task, of this run or another, waited for a core 40 % of the time (PSI).",)
+    assert doubts == (said if doubted else ())
 
 
 def test_a_run_that_was_timed_and_traced_alike_leaves_no_doubt(tmp_path):

@@ -56,8 +56,30 @@ def test_the_verdict_is_printed_and_the_report_lies_beside_the_trace(trace, anal
     assert calls == [((trace,), asked)]
 
 
+@pytest.mark.parametrize(
+    ("run", "trust", "said"),
+    [
+        ({"failure": "Rank 1 raised ValueError:\nx."}, {}, ". Rank 1 raised ValueError: x. "),
+        ({}, {"truncated": True, "events": 12}, ". The trace is cut off: 12 events were read, "),
+    ],
+)
+def test_the_brief_line_says_that_the_run_died_or_the_trace_is_cut_off(trace, analysis, capsys, run, trust, said):
+    report = samples.input_bound()
+    report = msgspec.structs.replace(
+        report,
+        run=msgspec.structs.replace(report.run, **run),
+        trust=msgspec.structs.replace(report.trust, **trust),
+    )
+    analysis(report)
+    assert main(["analyze", "trace.json", "--brief"]) == 0
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("wrote")]
+    assert DATA_HEADLINE in line
+    assert said in line
+
+
 def test_brief_is_one_line_on_standard_error(trace, analysis, capsys):
-    analysis(samples.input_bound())
+    report = samples.input_bound()
+    analysis(msgspec.structs.replace(report, trust=msgspec.structs.replace(report.trust, truncated=False)))
     assert main(["analyze", str(trace.absolute()), "--brief"]) == 0
     assert capsys.readouterr() == ("", f"profilerkit: input-bound: {DATA_HEADLINE} (trace.report.html); {NEXT}\n")
     assert main(["analyze", "trace.json", "--brief", "--fail-on", "high"]) == 1

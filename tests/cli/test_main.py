@@ -103,7 +103,7 @@ def test_our_own_errors_are_shown_as_they_are(verb_that_ends, capsys):
     [
         (KeyError("x"), ("error: internal error", "KeyError: 'x' at", "--debug")),
         (OSError(28, "No space left on device", "report.html"), ("report.html: No space left on device", "hint:")),
-        (MemoryError(), ("error: not enough memory", "--rank N")),
+        (MemoryError(), ("error: not enough memory", "fewer ranks")),
     ],
 )
 def test_other_exceptions_are_2_and_three_lines(verb_that_ends, capsys, ending, words):

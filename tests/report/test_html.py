@@ -14,6 +14,8 @@ import pytest
 
 from profilerkit.report import html, view
 from profilerkit.report import json as report_json
+from profilerkit.report.figures import step_figure
+from profilerkit.report.timeline import timeline_of
 from tests.report.samples import HOSTILE, SAMPLES, SCRIPT
 
 VOID = {"meta", "link", "br", "img", "input", "hr", "col", "line", "path", "source", "wbr"}
@@ -188,6 +190,16 @@ def test_a_hostile_part_that_is_largest_is_escaped_twice_for_the_figure():
     note = json.loads(body)["notes"][0]
     assert "&lt;/script&gt;&lt;script&gt;alert(1)" in note
     assert html_text.unescape(note).endswith(SCRIPT)
+
+
+@pytest.mark.parametrize(("name", "cut"), [("lengths_only", True), ("compute_bound", False)])
+def test_the_mark_of_a_column_that_is_cut_off_has_a_legend_and_no_severity(name, cut):
+    text = html.render(SAMPLES[name](), explorer=False)
+    assert ("Cut off: higher than the scale" in text) is cut
+    assert ('<path class="mark"' in text) is cut
+    assert ".mark{--fill:var(--text)}" in text
+    marks = step_figure(timeline_of(SAMPLES[name]()))["marks"]
+    assert bool(marks) is cut
 
 
 @pytest.mark.parametrize("name", ["input_bound", "many_steps"])

@@ -46,7 +46,12 @@ def test_an_unknown_device_is_said_and_nothing_reads_as_zero():
     found = facts(compute=Compute(by_shape_ratio=0.0, flops_per_step=1e9), copies=())
     assert found["Judged by the peaks of"][0] == "not known"
     assert "not in the hardware table" in found["Judged by the peaks of"][1]
-    assert found["Model FLOP utilisation"][0] == "not known"
+    assert found["Model FLOP utilisation"] == (
+        "not known",
+        "needs a known device, and shapes of nearly all math kernels",
+    )
+    known = facts(compute=Compute(spec="mi300x", by_shape_ratio=0.5), copies=())
+    assert known["Model FLOP utilisation"] == ("not known", "needs shapes of nearly all math kernels")
     assert "Faster than the peaks" not in found
     assert "On matrix units" not in found
 

@@ -2,12 +2,13 @@
 
 import re
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from profilerkit.report import terminal
+from profilerkit.report import terminal, view
 from profilerkit.report.terminal import _cells
 from tests.report.samples import SAMPLES, hostile
 
@@ -75,12 +76,24 @@ def test_everything_a_reader_needs_is_there():
         "Waiting for data: preparing samples",
         "derived",
         "Est. saving 31.9–36.5 ms per step (18–20 %, 19 % expected) · confidence high · ",
-        "Evidence: E1 E2 E3",
+        "Evidence: GPU idle while the loop waits for a batch: 38.1 ms; ",
         "Why not the others",
         "3 of 26 rules fired; 3 could not run.",
         "The others: 12 passed, 6 did not apply, 2 lacked data, 1 failed, 1 suppressed, 1 off.",
     ):
         assert piece in text
+
+
+def test_findings_that_are_no_top_changes_are_named_and_no_other_report_is_sent_for():
+    report = SAMPLES["compute_bound"]()
+    seen = tuple(
+        msgspec.structs.replace(o, findings=tuple(msgspec.structs.replace(f, fix=None) for f in o.findings))
+        for o in report.outcomes
+    )
+    text = " ".join(terminal.render(msgspec.structs.replace(report, outcomes=seen)).split())
+    (card,) = view.build(report).cards
+    assert f"Findings {card.shape} {card.title.replace('`', '')}, saving {card.gain} {card.rule}" in text
+    assert "HTML" not in text
 
 
 def test_a_saving_says_how_it_was_computed_and_calibrated():

@@ -7,6 +7,7 @@ import pytest
 
 from profilerkit.model.finding import Saving
 from profilerkit.model.step import StepTimes
+from profilerkit.model.verdict import RuledOut
 from profilerkit.report import html, markdown, terminal, view, wording
 from profilerkit.report.inert import clip, inert, inert_code
 from profilerkit.report.timeline import slowest_of_groups, timeline_of
@@ -133,6 +134,17 @@ def test_shape_and_tone_follow_the_verdict(name, shape, tone):
     assert (kind.shape, kind.tone) == (shape, tone)
 
 
+def test_a_compute_bound_verdict_with_a_severe_finding_is_as_severe_as_that_finding():
+    report = SAMPLES["compute_bound"]()
+    _, found = report.findings()[0]
+    grave = msgspec.structs.replace(found, severity="high", bound="compute-bound")
+    outcomes = (msgspec.structs.replace(report.outcomes[0], status="fired", findings=(grave,)),)
+    saving = Saving(low=0.2, expected=0.44, high=0.5, method="analytic")
+    verdict = msgspec.structs.replace(report.verdict, saving=saving)
+    built = view.build(msgspec.structs.replace(report, verdict=verdict, outcomes=outcomes))
+    assert (built.kind.shape, built.kind.tone) == ("▲", "high") == (built.cards[0].shape, built.cards[0].tone)
+
+
 def test_contenders_come_before_what_is_ruled_out():
     others = view.build(SAMPLES["input_bound"]()).others
     assert [row.bound for row in others] == ["comm-bound", "memory-bound", "overhead-bound", "compute-bound"]
@@ -195,10 +207,23 @@ def test_missing_events_are_said_right_below_the_headline(damage, files, kind, l
     assert (lines[lines.index(report.verdict.headline) + 1] == line) is bool(line)
 
 
-def test_a_saving_of_which_only_the_bound_is_known_promises_nothing():
+def test_a_saving_of_which_only_the_bound_is_known_is_told_as_the_most_and_with_what_ranks_it():
     saving = Saving(low=0.0, expected=0.4, high=0.5, method="bound")
-    assert wording.saving_text(saving, 46_000_000) == "at most 23.0 ms per step (50 %)"
-    assert wording.saving_text(saving, None) == "at most 50 % of the step"
+    assert wording.saving_range(saving) == "at most 50 %"
+    assert wording.saving_text(saving, 46_000_000) == "at most 23.0 ms per step (50 %, 40 % expected)"
+    assert wording.saving_text(saving, None) == "at most 50 %, 40 % expected of the step"
+
+
+def test_a_bound_that_was_ruled_out_states_the_saving_that_its_finding_states():
+    report = SAMPLES["input_bound"]()
+    verdict = msgspec.structs.replace(
+        report.verdict,
+        contenders=(),
+        ruled_out=(RuledOut(bound="comm-bound", share=0.12, saving=0.06, reason="exposed communication takes 12 %"),),
+    )
+    built = view.build(msgspec.structs.replace(report, verdict=verdict))
+    own = next(card for card in built.cards if card.gain == "4.5–6.8 %")
+    assert built.others[0].saving == own.gain
 
 
 def test_rules_that_were_switched_off_are_counted_below_the_headline():
@@ -268,7 +293,8 @@ def test_a_share_that_rounds_to_nothing_is_not_printed_as_zero():
 
 def test_a_column_higher_than_the_scale_is_said_to_be_cut():
     assert (
-        "1 column higher than 50.0 ms is cut off and marked ▲." in view.build(SAMPLES["lengths_only"]()).steps.caption
+        "1 column higher than 50.0 ms is cut off, with a bar above."
+        in view.build(SAMPLES["lengths_only"]()).steps.caption
     )
 
 

@@ -18,10 +18,10 @@ from profilerkit.analysis.facts import (
 )
 from profilerkit.hardware.lookup import lookup
 from profilerkit.model.change import revise
-from profilerkit.model.communication import Communication, LateRank
+from profilerkit.model.communication import Communication, LateRank, Parallelism
 from profilerkit.model.memory import AliveAtPeak, Memory, MemoryGrowth
 from profilerkit.model.report import Collective
-from profilerkit.model.run import Loader, Series, Trust
+from profilerkit.model.run import STEP_TIMERS, Loader, Series, Signal, Trust
 from profilerkit.model.step import PARTS, Rank, SlowSteps, Steps, StepTimes
 from profilerkit.rules import RULES
 from profilerkit.rules.rule import SMALLEST_SAVING, Fired, MissingData, NotApplicable, Passed
@@ -77,6 +77,11 @@ def communicating(share, *, overlap=0.5, small=0.0, alone=0.5, per_step=4.0):
     return facts({"comm.other": share}, comm=comm, world_size=1)
 
 
+RANKS = tuple(
+    Rank(rank=rank, origin=f"rank{rank}.json", breakdown=(), busy_ratio=0.9, step_ns=STEP_NS) for rank in range(4)
+)
+
+
 def late(share, *, cause="over.python", jitter=0.01, coverage=0.9, others=(), **changes):
     """Ranks of which the judged one, rank 2, makes the others wait for ``share`` of the step."""
     found = LateRank(
@@ -93,10 +98,7 @@ def late(share, *, cause="over.python", jitter=0.01, coverage=0.9, others=(), **
     matched = Communication(
         matched=31, of=32, by="order", residual_ns=19_000, steps=20, late=(found, *others) if share else ()
     )
-    ranks = tuple(
-        Rank(rank=rank, origin=f"rank{rank}.json", breakdown=(), busy_ratio=0.9, step_ns=STEP_NS) for rank in range(4)
-    )
-    known = {"ranks": ranks, "judged_rank": 2, "world_size": 4, "missing_ranks": 0, "communication": matched, **changes}
+    known = {"ranks": RANKS, "judged_rank": 2, "world_size": 4, "missing_ranks": 0, "communication": matched, **changes}
     return facts(waiting_share=share or None, jitter_share=jitter if share else None, **known)
 
 
@@ -529,6 +531,38 @@ def test_why_transfer_and_waiting_look_the_same_is_said(changes, said):
     assert f"{said}: transfer and waiting" in finding("CO001", known).why
 
 
+@pytest.mark.parametrize(
+    ("changes", "first"),
+    [
+        ({"missing_ranks": 1}, "Record every rank and analyze all of them together"),
+        ({"missing_ranks": 0, "ranks": RANKS}, "Record the same steps on every rank, at least 3"),
+        ({"missing_ranks": 0, "ranks": RANKS, "communication": Communication(matched=3, of=3)}, "Record every rank"),
+    ],
+)
+def test_where_waiting_and_transfer_look_the_same_the_fix_begins_with_what_tells_them_apart(changes, first):
+    found = finding("CO001", replace(communicating(0.2), **{"world_size": 4, **changes}))
+    assert found.fix.text.startswith(first)
+    assert "Against transfer: Send fewer bytes" in found.fix.text
+    assert found.confirm.startswith("Record every rank")
+
+
+def test_where_every_rank_was_compared_nobody_is_asked_to_record_more():
+    known = replace(communicating(0.3), parts=parts({"comm.bw": 0.3, "compute.math": 0.7}))
+    found = finding("CO001", known)
+    assert found.fix.text.startswith("Send fewer bytes")
+    assert "every rank" not in found.confirm
+
+
+def test_ddp_is_not_told_to_do_what_it_does():
+    known = communicating(0.2, overlap=0.1)
+    assert "Start collectives during backward" in finding("CO001", known).fix.text
+    told = (Parallelism(name="data", size=2, evidence="DistributedDataParallel.forward"),)
+    found = finding("CO001", replace(known, communication=Communication(parallelism=told)))
+    assert "Start collectives" not in found.fix.text
+    assert "bucket_cap_mb 25 (its default) → 10" in found.fix.text
+    assert "async_op" not in found.fix.code
+
+
 def test_collectives_that_take_much_longer_than_usual_are_said_to_wait_probably():
     known = replace(communicating(0.2), world_size=8)
     assert "probably waiting" not in finding("CO001", known).why
@@ -733,7 +767,7 @@ def test_sampled_utilisation_counts_more_than_the_trace():
 def test_an_occupied_device_is_an_observation_without_a_bound():
     found = finding("CP008", FIRES["CP008"])
     assert (found.bound, found.saving, found.fix) == (None, None, None)
-    assert "compute.small" in found.why
+    assert "mostly small kernels, below 10 µs, with" in found.why
 
 
 # IN001
@@ -868,6 +902,10 @@ def test_copies_to_the_device_are_no_wait_for_the_loader():
 
 
 # IN002
+
+
+def test_what_limits_the_step_with_workers_is_told_in_words():
+    assert finding("IN002", FIRES["IN002"]).confirm.endswith("What limits it afterwards is all it does beside loading.")
 
 
 def test_an_unknown_loader_is_not_taken_for_one_without_workers():
@@ -1110,6 +1148,14 @@ def test_twenty_steps_are_needed_to_say_that_nothing_recurs():
     assert ended("RU001", facts(steps=steps(19, count=20))) is Passed
     assert ended("RU001", facts(steps=steps(18, count=19))) is MissingData
     assert ended("RU001", facts(steps=steps(18, count=19)), fewest_steps=19) is Passed
+
+
+@pytest.mark.parametrize(("code", "least"), [("RU001", "20 steps"), ("ME004", "half a minute")])
+def test_a_run_that_was_recorded_whole_is_asked_to_go_on_and_not_to_be_recorded(code, least):
+    known = replace(facts(steady=8), memory=Memory())
+    assert check(code, known).hint == "record the whole run: profilerkit.profile(...)"
+    timed = revise(known.trust, signals=(Signal(name=STEP_TIMERS, state="measured"),))
+    assert check(code, replace(known, trust=timed)).hint == f"let the run go on for at least {least}"
 
 
 def test_the_reason_for_passing_names_the_threshold_that_was_applied():

@@ -64,8 +64,17 @@ def test_early_end_keeps_every_event_before_it(tmp_path, share):
     assert "the compressed data ends early" in columns.damage.notes
 
 
-def test_missing_checksum_loses_no_event(tmp_path):
-    columns = read(tmp_path, gzip.compress(CONTENT)[:-8])
+@pytest.mark.parametrize("lost", [1, 4, 8])
+def test_missing_checksum_loses_no_event_and_cuts_nothing_off(tmp_path, lost):
+    columns = read(tmp_path, gzip.compress(CONTENT)[:-lost])
+    assert columns.ts_ns.tolist() == STAMPS
+    assert columns.damage.notes == ("the compressed data ends early",)
+    assert not columns.damage.truncated
+
+
+def test_without_the_end_of_its_document_a_file_is_cut_off_though_no_event_is_missing(tmp_path):
+    end = CONTENT.rindex(b"]")
+    columns = read(tmp_path, gzip.compress(CONTENT[:end])[:-8])
     assert columns.ts_ns.tolist() == STAMPS
     assert columns.damage.truncated
 

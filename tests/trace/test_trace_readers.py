@@ -61,6 +61,19 @@ def test_file_that_no_reader_claims_names_the_known_formats(tmp_path, monkeypatc
     assert "kineto" in caught.value.hint
 
 
+@pytest.mark.parametrize(("text", "told"), [("null", True), ("12.5\n", True), ('"text"', True), ("nullx", False)])
+def test_a_single_value_is_called_json(tmp_path, text, told):
+    with pytest.raises(UnreadableInputError) as caught:
+        read_trace(write(tmp_path, text))
+    assert (caught.value.cause == "it is JSON, but a single value instead of a trace") is told
+
+
+def test_strict_says_how_to_read_what_it_refused(tmp_path):
+    with pytest.raises(UnreadableInputError) as caught:
+        read_trace(write(tmp_path, plain([span()])[:-3]), strict=True)
+    assert caught.value.hint.startswith("read it without --strict")
+
+
 def test_every_reader_has_a_name_and_two_functions():
     assert [reader.name for reader in readers.READERS] == ["kineto"]
     assert all(callable(reader.sniff) and callable(reader.read) for reader in readers.READERS)

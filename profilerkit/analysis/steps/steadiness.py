@@ -4,6 +4,7 @@ import numpy as np
 
 from profilerkit.analysis.stats import median, theil_sen
 from profilerkit.analysis.steps.series import StepSeries
+from profilerkit.units import format_ns_range
 
 #: Standard error of the median step over the step from which steps vary too much for a fine judgement. The verdict
 #: keeps silent about lost time above the same ratio.
@@ -32,10 +33,18 @@ def weaknesses(series: StepSeries, step_error_ns: float | None) -> list[str]:
     time = series.time[rows]
     usual = median(time)
     out = []
-    if step_error_ns is not None and usual and step_error_ns >= NOISY_STEPS * usual:
-        out.append(f"Steps vary much: their median is known to ±{100 * step_error_ns / usual:.0f} %.")
-    if 1 < len(rows) < FEW_STEPS and time.max() >= OUTLIER * usual:
+    few = 1 < len(rows) < FEW_STEPS
+    if few and time.max() >= OUTLIER * usual:
         out.append(f"One of only {len(rows)} judged steps took {time.max() / usual:.1f} × the median.")
+    if step_error_ns is not None and usual and step_error_ns >= NOISY_STEPS * usual:
+        # Of so few steps an interval of the median says less than the steps themselves.
+        extent = format_ns_range(float(time.min()), float(time.max()))
+        known = (
+            f"the {len(rows)} judged take {extent}"
+            if few
+            else f"their median is known to ±{100 * step_error_ns / usual:.0f} %"
+        )
+        out.append(f"Steps vary much: {known}.")
     slope = theil_sen(rows, time) if len(rows) >= FEWEST_TO_DRIFT else None
     if slope and (slope.low > 0 or slope.high < 0):
         change = slope.value * float(rows[-1] - rows[0]) / usual

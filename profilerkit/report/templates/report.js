@@ -22,7 +22,6 @@
   const few = 12;
   const pale = new Set(spec.pale);
   const total = xs.map((_, i) => spec.layers.reduce((sum, layer) => sum + layer.y[i], 0));
-  const marked = new Set(spec.marks);
 
   function base85(text, length) {
     const digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%:()*+-;,=.?@^_`{|}~";
@@ -54,10 +53,15 @@
       type: "scatter", mode: "markers", name: "Step", x: xs, cliponaxis: false,
       y: total.map((value) => Math.min(value, spec.cut)),
       customdata: total.map((value, i) => [value.toPrecision(4) + " " + spec.unit, spec.notes[note[i]]]),
-      marker: { symbol: "triangle-up", color: ink.high, size: total.map((_, i) => (marked.has(i) ? 9 : 0)), line: { width: 0 } },
+      marker: { opacity: 0 },
       hovertemplate: "%{customdata[0]} · %{customdata[1]}<extra>Step</extra>",
     };
     return [...bars, totals];
+  }
+
+  // A bar above the plot for each column that is higher than the scale.
+  function caps(ink) {
+    return spec.marks.map((i) => ({ type: "rect", x0: xs[i] - 0.4, x1: xs[i] + 0.4, yref: "paper", y0: 1.015, y1: 1.035, fillcolor: ink.text, line: { width: 0 } }));
   }
 
   function layout(ink) {
@@ -70,7 +74,7 @@
       xaxis: { ...axis, title: { text: "step", standoff: 6 }, tickformat: ",d", showgrid: false, zeroline: false, range: [xs[0] - 0.6, Math.max(xs[count - 1], xs[0] + few - 1) + 0.6], ...(count <= few ? { tickvals: xs } : {}), spikecolor: ink.muted, spikethickness: -1, spikedash: "solid", unifiedhovertitle: { text: "step %{x}" } },
       yaxis: { ...axis, title: { text: `${spec.unit} per step`, standoff: 8 }, range: [0, spec.top], nticks: 6 },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: ink.muted, activecolor: ink.text },
-      shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: spec.median, y1: spec.median, line: { color: ink.text, width: 1.25, dash: "dash" } }],
+      shapes: [...caps(ink), { type: "line", xref: "paper", x0: 0, x1: 1, y0: spec.median, y1: spec.median, line: { color: ink.text, width: 1.25, dash: "dash" } }],
     };
   }
 

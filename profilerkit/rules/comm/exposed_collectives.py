@@ -14,6 +14,7 @@ from profilerkit.rules.rule import (
     Passed,
     Result,
     Rule,
+    each,
     finding_for,
     share_evidence,
     worth_saying,
@@ -34,7 +35,12 @@ _FIX = {
         code="model.register_comm_hook(None, default_hooks.bf16_compress_hook)",
     ),
 }
-
+#: What DistributedDataParallel does by itself needs no advice; 25 MB is its default (torch 2.13).
+_FIX_OF_DDP = Fix(
+    text="DDP already reduces bucket by bucket during backward: bucket_cap_mb 25 (its default) → 10, so that they "
+    "start earlier and less is left after the last.",
+    code="DistributedDataParallel(model, bucket_cap_mb=10)",
+)
 
 #: Surplus over the usual duration that is worth a sentence.
 _NOTED_SURPLUS = 0.10
@@ -50,7 +56,8 @@ class ExposedCollectives(Rule):
     Evidence: Time of communication kernels with no compute kernel beside them; on a CPU-only run, of the transfers
         beside which no operator runs. Waiting for another rank is left out where the ranks could be matched.
     Threshold: 5 % of the step (TraceLens warns at 5 %, torch-tb-profiler at 10 %).
-    Fix: By kind: larger buckets when messages are small, overlap when nothing is hidden, else fewer bytes.
+    Fix: By kind: larger buckets when messages are small, overlap when nothing is hidden (smaller buckets where DDP does
+        that by itself), else fewer bytes. Where transfer and waiting look the same, the traces of every rank first.
     Saving: Bound: the exposed share. Expected: what could be hidden, min(exposed, compute that runs alone); where
         nothing overlaps yet, min(exposed × (1 - 1 / collectives per step), that compute), because the last has nothing
         left to hide behind (a single one would be divided in two); of small messages what one message in place of all
@@ -98,15 +105,17 @@ class ExposedCollectives(Rule):
         finding = finding_for(
             facts,
             bound="comm-bound",
-            title=f"{format_ns(share * step)} of communication in every step is not hidden",
+            title=f"{format_ns(share * step)} of communication in {each(facts)} step is not hidden",
             why=_why(comm, unknown),
             evidence=_evidence(facts, comm),
             at_most="low" if unknown else "medium" if facts.mode == "cpu" else "high",
             detail=detail,
             saving=at_most(expected, share) if unknown else saving(facts, expected, share),
-            fix=_FIX[detail],
+            fix=_fix(facts, detail),
             confirm="Record every rank: if one rank's collectives are much shorter, it is late and the others "
-            "wait for it.",
+            "wait for it."
+            if unknown
+            else "Record again: the communication that is not hidden must fall, and the step with it.",
         )
         return Fired((finding,))
 
@@ -140,6 +149,29 @@ def undivided(facts: Facts) -> str:
     # Without a word on the job, a collective is one of several ranks unless its group is known to have a single member.
     sizes = [row.group_size for row in facts.comm.table if row.group_size] if facts.comm else []
     return "From one rank" if (facts.world_size or max(sizes, default=2)) > 1 else ""
+
+
+def to_divide(facts: Facts) -> str:
+    """What to record so that transfer and waiting for a late rank are told apart; empty where they are."""
+    if not undivided(facts):
+        return ""
+    matched = facts.communication is not None and facts.communication.matched
+    if len(facts.ranks) > 1 and not facts.missing_ranks and not matched:
+        return "Record the same steps on every rank, at least 3"
+    return "Record every rank and analyze all of them together"
+
+
+def _fix(facts: Facts, detail: str) -> Fix:
+    """What helps against transfer; first what tells whether it is transfer, where that is not known."""
+    dimensions = facts.communication.parallelism if facts.communication is not None else ()
+    by_ddp = any(found.evidence.startswith("DistributedDataParallel") for found in dimensions)
+    fix = _FIX_OF_DDP if by_ddp and detail == "no-overlap" else _FIX[detail]
+    first = to_divide(facts)
+    if not first:
+        return fix
+    return Fix(
+        text=f"{first}: one that is late may be what the others wait for. Against transfer: {fix.text}", code=fix.code
+    )
 
 
 def _why(comm: CommFacts, unknown: str) -> str:

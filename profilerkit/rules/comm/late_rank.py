@@ -16,6 +16,7 @@ from profilerkit.rules.rule import (
     Passed,
     Result,
     Rule,
+    each,
     finding_for,
     judged_steps,
     worth_saying,
@@ -120,14 +121,14 @@ class LateRank(Rule):
         if not worth_saying(facts, expected):
             return Passed(f"the others wait {format_ratio(waited)} of the step, within the noise of its length")
         late = found.late[0]
+        lost = format_ns(waited * (facts.mean_step_ns or 0.0))
         known = _remedy(late)
         return Fired(
             (
                 finding_for(
                     facts,
                     bound=known.bound if known else None,
-                    title=f"The other ranks wait {format_ns(waited * (facts.mean_step_ns or 0.0))} of every step "
-                    f"for {_named(found)}",
+                    title=f"The other ranks wait {lost} of {each(facts)} step for {_named(found)}",
                     why=" ".join(_why(one) for one in found.late),
                     evidence=_evidence(facts, found),
                     at_most="medium" if facts.missing_ranks or known is None or late.few_steps else "high",

@@ -5,7 +5,17 @@ from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.model.finding import Evidence
-from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for, share_evidence
+from profilerkit.rules.rule import (
+    Fired,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    finding_for,
+    part_words,
+    share_evidence,
+)
 from profilerkit.units import format_ratio
 
 _USEFUL = ("compute.math", "compute.membw", "compute.other")
@@ -58,7 +68,7 @@ class HollowUtilisation(Rule):
                     bound=None,
                     title=f"The device reads {format_ratio(utilisation)} busy, but works "
                     f"{format_ratio(useful)} of the time",
-                    why=f"The rest is mostly {filler.part}, with {format_ratio(filler.share)} of the step.",
+                    why=f"The rest is mostly {part_words(filler.part)}, with {format_ratio(filler.share)} of the step.",
                     evidence=(
                         Evidence(
                             label="Utilisation",

@@ -15,11 +15,15 @@ from profilerkit.rules.rule import (
     Passed,
     Result,
     Rule,
+    each,
     finding_for,
     share_evidence,
     worth_saying,
 )
 from profilerkit.units import format_ns, format_ratio
+
+#: What a step waits for once there are workers.
+_LIMITS = {"compute": "all it does beside loading", "workers": "the workers' rate", "cores": "the host's cores"}
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ class NoWorkers(Rule):
         finding = finding_for(
             facts,
             bound="input-bound",
-            title=f"num_workers = 0: loading costs {wait} in every step{in_function(facts)}",
+            title=f"num_workers = 0: loading costs {wait} in {each(facts)} step{in_function(facts)}",
             why="While the main process loads a batch it issues no work, so loading and computing never overlap.",
             evidence=(
                 Evidence(
@@ -90,7 +94,8 @@ class NoWorkers(Rule):
             saving=saving(facts, fix.expected, share),
             fix=worker_fix(facts, fix),
             detail=_detail(facts),
-            confirm=f"Train again; afterwards the step is limited by {fix.limited_by}.",
+            confirm="Train again: the wait for data must fall and the step with it. "
+            f"What limits it afterwards is {_LIMITS[fix.limited_by]}.",
         )
         return Fired((finding,))
 

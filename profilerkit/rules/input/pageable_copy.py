@@ -11,6 +11,7 @@ from profilerkit.rules.rule import (
     Passed,
     Result,
     Rule,
+    each,
     finding_for,
     no_device_events,
     worth_saying,
@@ -64,7 +65,7 @@ class PageableCopy(Rule):
         finding = finding_for(
             facts,
             bound="input-bound",
-            title=f"Pageable copies cost {format_ns(bound * step)} in every step",
+            title=f"Pageable copies cost {format_ns(bound * step)} in {each(facts)} step",
             why="A copy from pageable memory goes through a staging buffer and holds the launching thread meanwhile.",
             evidence=(
                 Evidence(

@@ -12,6 +12,7 @@ from profilerkit.rules.rule import (
     Passed,
     Result,
     Rule,
+    each,
     finding_for,
     no_device_events,
     share_evidence,
@@ -56,7 +57,7 @@ class AllocatorChurn(Rule):
         finding = finding_for(
             facts,
             bound="memory-bound",
-            title=f"Allocator calls hold the device for {format_ns(facts.time_ns('mem.alloc'))} in every step",
+            title=f"Allocator calls hold the device for {format_ns(facts.time_ns('mem.alloc'))} in {each(facts)} step",
             why="Each call goes to the driver, and a free waits for the whole device first.",
             evidence=(
                 Evidence(

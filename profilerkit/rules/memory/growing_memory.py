@@ -6,7 +6,7 @@ from typing import ClassVar
 from profilerkit.analysis.facts import Facts
 from profilerkit.model.finding import Evidence, Finding, Fix
 from profilerkit.model.memory import FEWEST_TO_EXTEND, MemoryGrowth, Tracked
-from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for
+from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, record_longer
 from profilerkit.units import format_about, format_bytes, format_count, format_long_ns
 
 _WORDS: dict[Tracked, tuple[str, str, str]] = {
@@ -47,9 +47,7 @@ class GrowingMemory(Rule):
         """Fires once per memory that grows; what the device holds is not told where the allocator's growth is."""
         growth = facts.memory.growth
         if not growth:
-            return MissingData(
-                "memory was not recorded over enough steps", "record the whole run: profilerkit.profile(...)"
-            )
+            return MissingData("memory was not recorded over enough steps", record_longer(facts, "half a minute"))
         large = {row.of: row for row in growth if row.grows and row.total_bytes >= self.smallest_growth_bytes}
         if "allocated" in large:
             large.pop("device", None)

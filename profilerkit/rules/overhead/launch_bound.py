@@ -14,6 +14,7 @@ from profilerkit.rules.rule import (
     Passed,
     Result,
     Rule,
+    each,
     finding_for,
     share_evidence,
     worth_saying,
@@ -86,13 +87,14 @@ class LaunchBound(Rule):
 
     def _finding(self, facts: Facts, value: Saving, detail: str) -> Finding:
         time = format_ns(value.expected * (facts.mean_step_ns or 0.0))
+        step = f"{each(facts)} step"
         known = facts.trust.inflation_ratio is not None
         at_most: Confidence = "high" if known and detail == "launch" else "medium"
         if detail == "python":
             title = (
-                f"The device idles {time} in every step while Python runs"
+                f"The device idles {time} in {step} while Python runs"
                 if facts.mode == "gpu"
-                else f"Python outside of operators takes {time} of every step"
+                else f"Python outside of operators takes {time} of {step}"
             )
             why = "No operator runs on the launching thread in that time: it is Python, or a wait that leaves no event."
             fix = Fix(text="Move logging, metrics and data handling off the loop, or vectorise them.")
@@ -100,11 +102,11 @@ class LaunchBound(Rule):
                 why += " It may be what gets the batch: nothing in the recording tells."
                 fix = revise(fix, text=f"Find out what it is: {_TELL_INPUT}. {fix.text}")
         elif detail == "contention":
-            title = f"Kernels wait {time} in every step between their launch and their start"
+            title = f"Kernels wait {time} in {step} between their launch and their start"
             why = "They were launched in time and the device was idle: another process holds it, or its driver does."
             fix = Fix(text="Look for other processes on this device with nvidia-smi; they take turns of milliseconds.")
         else:
-            title = f"The device idles {time} in every step while the host issues work"
+            title = f"The device idles {time} in {step} while the host issues work"
             why = _queue_words(facts)
             fix = Fix(
                 text="Launch the step as one graph with torch.compile(mode='reduce-overhead'), or enlarge the batch.",

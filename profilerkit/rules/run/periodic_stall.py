@@ -7,7 +7,7 @@ from profilerkit.analysis.facts import Facts, Stall
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.finding import Confidence, Evidence, Finding, Fix
 from profilerkit.model.step import PARTS
-from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, worth_saying
+from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, record_longer, worth_saying
 from profilerkit.units import format_ns, format_ratio
 
 _FIX = {
@@ -58,7 +58,7 @@ class PeriodicStall(Rule):
         if not facts.stalls and facts.steps.count < self.fewest_steps:
             return MissingData(
                 f"{facts.steps.count} steps are too few to see a period",
-                "record the whole run: profilerkit.profile(...)",
+                record_longer(facts, f"{self.fewest_steps} steps"),
             )
         if large:
             most = max(stall.share for stall in large)

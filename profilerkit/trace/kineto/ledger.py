@@ -97,7 +97,7 @@ class Ledger:
         self.samples.append(f"{place}, {what}: {shown}")
 
 
-_STRICT_HINT = "read it without strict to get all events that are whole"
+_STRICT_HINT = "read it without --strict (strict=False) to get all events that are whole"
 
 
 def printable(text: bytes) -> str:

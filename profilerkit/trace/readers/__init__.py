@@ -1,5 +1,6 @@
 """Any trace file into TraceColumns: the table of readers and the choice between them."""
 
+import re
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Protocol, cast
@@ -44,6 +45,8 @@ _KNOWN_STARTS = {
     b"SQLite format 3\0": "it is an SQLite database",
     b"version https://git-lfs": "it is a Git LFS pointer, not the file it stands for",
 }
+
+_SINGLE_VALUE = re.compile(rb'(?:null|true|false|-?\d[\d.eE+-]*|"[^"\\]*")\s*\Z')
 
 # Asked in this order; the first that claims a file reads it.
 READERS: tuple[Reader, ...] = (cast(Reader, kineto),)
@@ -123,4 +126,6 @@ def _what_it_looks_like(head: bytes, source: BlockSource) -> str:
         return f"it is JSON, but without a 'traceEvents' list{seen}"
     if start.startswith(b"["):
         return "it is a JSON list, but not one of events"
+    if _SINGLE_VALUE.match(start):
+        return "it is JSON, but a single value instead of a trace"
     return "its first bytes are neither JSON nor gzip"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from profilerkit.errors import UnreadableInputError
 from profilerkit.trace.blocks import BlockSource
-from profilerkit.trace.columns import ANALYZED, Damage, TraceColumns, Wanted
+from profilerkit.trace.columns import ANALYZED, ANOTHER_FOLLOWS, Damage, TraceColumns, Wanted
 from profilerkit.trace.kineto.buffer import BLANK
 from profilerkit.trace.kineto.builder import ColumnBuilder
 from profilerkit.trace.kineto.cutting import BYTE_ORDER_MARK, EventText, first_event
@@ -120,7 +120,9 @@ class _Pass:
         """Return what was read, with what is said beside it."""
         document, notes = self._document()
         builder, ledger = self._builder, self._ledger
-        truncated = self._source.truncated or self._salvage.document is None
+        found = self._salvage.document
+        # Compressed data may lack no more than its checksum: a document that ends has all of its events.
+        truncated = found is None or (self._source.truncated and not found.is_whole)
         if not builder.n_spans:
             raise UnreadableInputError(
                 f"{self._path} holds no events",
@@ -157,10 +159,14 @@ class _Pass:
         if document is None:
             return self._salvage.frame.broken_off(), notes
         if not document.is_whole and lost_bytes is None:
-            notes.append("the metadata around the events is damaged and was read key by key")
+            begins = self._text.is_list or self._text.head.startswith(b"{")
+            before = "the metadata around the events is damaged and"
+            if not begins:
+                before = "text that is no part of the trace stands before it and was ignored; the metadata"
+            notes.append(f"{before} was read key by key")
         following = document.following[:1].encode() or following
         if following in (b"{", b"["):
-            notes.append("another document follows the first; only the first was read")
+            notes.append(ANOTHER_FOLLOWS)
         elif following:
             notes.append("text that is no part of the trace follows it and was ignored")
         elif document.padded or padded:

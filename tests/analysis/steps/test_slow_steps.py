@@ -99,8 +99,15 @@ def test_even_steps_have_no_weakness():
 
 
 def test_steps_whose_median_is_hardly_known_are_noisy():
-    (sentence,) = told([60, 100, 140, 90, 110, 70, 130])
+    (sentence,) = told([60, 100, 140, 90, 110, 70, 130, 100])
     assert "Steps vary much: their median is known to ±" in sentence
+
+
+def test_a_median_of_few_steps_has_no_interval_but_the_steps_have_a_range():
+    assert told([16_800 * US, 16_000 * US, 53_800 * US]) == [
+        "One of only 3 judged steps took 3.2 × the median.",
+        "Steps vary much: the 3 judged take 16.0–53.8 ms.",
+    ]
 
 
 @pytest.mark.parametrize(("last", "word"), [(130, "longer by 26 %"), (80, "shorter by 22 %")])
