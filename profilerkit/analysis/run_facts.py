@@ -63,10 +63,7 @@ def run_facts(
         step_ns=float(chosen.steps.time_ns.median) if chosen.steps.time_ns else None,
         step_error_ns=chosen.step_error_ns,
         parts=chosen.parts,
-        ranks=tuple(
-            _rank(rank, index, job, spent)
-            for index, (rank, spent) in enumerate(zip(ranks, timed_ns(ranks), strict=True))
-        ),
+        ranks=_all_ranks(job),
         trust=_trust(ranks, chosen, [*notes, *no_trace, *notes_of(job, world), *uneven_steps(ranks)], doubts),
         judged_rank=judged,
         world_size=world,
@@ -183,6 +180,11 @@ def _cores(ranks: Sequence[RankFacts], meta: RankMeta | None) -> float | None:
 def _world_size(ranks: Sequence[RankFacts]) -> int | None:
     sizes = [rank.trace.meta.world_size for rank in ranks if rank.trace and rank.trace.meta.world_size]
     return max(sizes) if sizes else None
+
+
+def _all_ranks(job: Job) -> tuple[Rank, ...]:
+    timed = timed_ns(job.ranks)
+    return tuple(_rank(rank, index, job, timed[index]) for index, rank in enumerate(job.ranks))
 
 
 def _rank(rank: RankFacts, position: int, job: Job, timed: float | None) -> Rank:
