@@ -9,7 +9,7 @@ from profilerkit.trace.kineto.buffer import BLANK
 from profilerkit.trace.kineto.builder import ColumnBuilder
 from profilerkit.trace.kineto.cutting import BYTE_ORDER_MARK, EventText, first_event
 from profilerkit.trace.kineto.ledger import Ledger
-from profilerkit.trace.kineto.metadata import Document, trace_meta
+from profilerkit.trace.kineto.metadata import Document, DocumentFrame, trace_meta
 from profilerkit.trace.kineto.parts import Ahead, Part, join
 from profilerkit.trace.kineto.repair import UNDECODABLE
 from profilerkit.trace.kineto.salvage import Salvage, element_at
@@ -159,11 +159,10 @@ class _Pass:
         if document is None:
             return self._salvage.frame.broken_off(), notes
         if not document.is_whole and lost_bytes is None:
-            begins = self._text.is_list or self._text.head.startswith(b"{")
-            before = "the metadata around the events is damaged and"
-            if not begins:
-                before = "text that is no part of the trace stands before it and was ignored; the metadata"
-            notes.append(f"{before} was read key by key")
+            what = "the metadata around the events is damaged and"
+            if _is_preceded(self._text.head):
+                what = "text that is no part of the trace stands before it and was ignored; the metadata"
+            notes.append(f"{what} was read key by key")
         following = document.following[:1].encode() or following
         if following in (b"{", b"["):
             notes.append(ANOTHER_FOLLOWS)
@@ -178,3 +177,12 @@ class _Pass:
         if dropped:
             return f"all of its {dropped} events are damaged"
         return "the file breaks off before the first event" if truncated else "its list of events is empty"
+
+
+def _is_preceded(head: bytes) -> bool:
+    """Whether the text before the events holds a whole beginning of a document, behind something else."""
+    opening = head.find(b"{")
+    if opening <= 0:
+        return False
+    behind = DocumentFrame(head[opening:], is_list=False).closed_by(b"}")
+    return behind is not None and behind.is_whole
