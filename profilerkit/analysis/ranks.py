@@ -226,6 +226,7 @@ def _communication(
 ) -> Communication:
     used = {group.by for group in matching.groups}
     time_ns = _matched_time(arrivals, [rank.trace.collectives if rank.trace else None for rank in ranks])
+    waited_ns = sum(int(entry.wait[:, entry.step >= 0].sum()) for entry in arrivals)
     whole = all(entry.whole for entry in arrivals)
     return Communication(
         matched=matching.matched,
@@ -234,9 +235,9 @@ def _communication(
         residual_ns=max((value for value in matching.residual_ns if value is not None), default=None),
         most_shift=max(matching.shift, default=0),
         steps=max(seen),
-        waited_ns=ledger.total_ns,
+        waited_ns=waited_ns,
         time_ns=time_ns,
-        transfer_ns=time_ns - ledger.total_ns if whole else None,
+        transfer_ns=time_ns - waited_ns if whole else None,
         late=tuple(
             _late_rank(
                 ranks,

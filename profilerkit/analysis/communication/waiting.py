@@ -21,7 +21,8 @@ class Arrivals:
     Attributes:
         members: ``(m,)`` positions of the ranks.
         rows: ``(m, n)`` rows of their logs.
-        wait: ``(m, n)`` how long each member waited for the last to arrive.
+        start: ``(m, n)`` when each member came.
+        wait: ``(m, n)`` how long it waited for the last to arrive.
         last: ``(n,)`` which member arrived last, an index into ``members``.
         arrived: ``(n,)`` when it arrived.
         transfer: ``(n,)`` from then until the first member left.
@@ -33,6 +34,7 @@ class Arrivals:
 
     members: I64
     rows: I64
+    start: I64
     wait: I64
     last: I64
     arrived: I64
@@ -84,6 +86,7 @@ def _arrivals(
     return Arrivals(
         members=group.members,
         rows=group.rows,
+        start=start,
         wait=np.minimum(arrived, end) - start,
         last=last,
         arrived=arrived,
@@ -146,7 +149,10 @@ class Ledger:
 
 
 def ledger_of(arrivals: Sequence[Arrivals], count: int) -> Ledger:
-    """Book the waiting in every judged collective on the rank that arrived last; ``count`` ranks."""
+    """Book the waiting in every judged collective on the rank that arrived last; ``count`` ranks.
+
+    Where a rank waits in several collectives at once, as in buckets that overlap, the first of them has the time.
+    """
     last, of, caused, waited = (np.zeros(count, dtype=np.int64) for _ in range(4))
     most, crowd = np.full(count, -1, dtype=np.int64), np.ones(count, dtype=np.int64)
     judged = [entry.step >= 0 for entry in arrivals]
@@ -154,8 +160,8 @@ def ledger_of(arrivals: Sequence[Arrivals], count: int) -> Ledger:
     steps = np.unique(np.concatenate([none, *(entry.step[rows] for entry, rows in zip(arrivals, judged, strict=True))]))
     own = np.zeros((count, len(steps)), dtype=np.int64)
     owners, amounts, positions = [none], [none], [none]
-    for entry, rows in zip(arrivals, judged, strict=True):
-        wait, at = entry.wait[:, rows], np.searchsorted(steps, entry.step[rows])
+    for entry, rows, wait in zip(arrivals, judged, _once(arrivals, judged), strict=True):
+        at = np.searchsorted(steps, entry.step[rows])
         owner, amount = entry.members[entry.last[rows]], wait.sum(axis=0)
         here = np.zeros(count, dtype=np.int64)
         np.add.at(here, owner, amount)
@@ -171,3 +177,24 @@ def ledger_of(arrivals: Sequence[Arrivals], count: int) -> Ledger:
         positions.append(at)
     owner, amount, at = (np.concatenate(parts).astype(np.int64) for parts in (owners, amounts, positions))
     return Ledger(last, of, caused, waited, crowd, owner, amount, at, own)
+
+
+def _once(arrivals: Sequence[Arrivals], judged: Sequence[Mask]) -> list[I64]:
+    """Per entry ``(m, n)`` waiting in its judged collectives, no instant of a rank's twice."""
+    waits = [entry.wait[:, rows].copy() for entry, rows in zip(arrivals, judged, strict=True)]
+    places: dict[int, list[tuple[int, int]]] = {}
+    for index, entry in enumerate(arrivals):
+        for at, rank in enumerate(entry.members.tolist()):
+            places.setdefault(rank, []).append((index, at))
+    for own in places.values():
+        start = np.concatenate([arrivals[index].start[at, judged[index]] for index, at in own])
+        end = start + np.concatenate([waits[index][at] for index, at in own])
+        order = np.argsort(start, kind="stable")
+        before = np.maximum.accumulate(np.r_[start[order[:1]], end[order]])[:-1]
+        alone = np.empty_like(start)
+        alone[order] = np.maximum(end[order] - np.maximum(start[order], before), 0)
+        first = 0
+        for index, at in own:
+            waits[index][at] = alone[first : first + waits[index].shape[1]]
+            first += waits[index].shape[1]
+    return waits

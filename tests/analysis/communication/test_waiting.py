@@ -183,10 +183,12 @@ def healthy(rng, ranks, steps):
     size = (ranks, steps, 1 if whole_step else per_step)
     delay = rng.exponential(300 * US, size) if wide else rng.normal(1_000 * US, 150 * US, size)
     start = np.broadcast_to(delay, (ranks, steps, per_step)).reshape(ranks, -1).astype(np.int64)
+    start += 1_000_000 * US * np.arange(steps * per_step)  # one after the other
     arrived = start.max(axis=0)
     return Arrivals(
         members=np.arange(ranks),
         rows=np.tile(np.arange(steps * per_step), (ranks, 1)),
+        start=start,
         wait=arrived - start,
         last=start.argmax(axis=0),
         arrived=arrived,
@@ -444,3 +446,21 @@ def alternating():
 
 def test_examples_of_the_docstrings_hold():
     assert doctest.testmod(late_module).failed == 0
+
+
+def test_waiting_in_two_collectives_at_once_is_counted_once():
+    """Rank 0 waits from 0 to 50 in one collective and from 10 to 80 in another: 80 in all, the first has the most."""
+    both = Arrivals(
+        members=np.arange(2),
+        rows=np.tile(np.arange(2), (2, 1)),
+        start=np.array([[0, 10], [50, 80]]),
+        wait=np.array([[50, 70], [0, 0]]),
+        last=np.array([1, 1]),
+        arrived=np.array([50, 80]),
+        transfer=np.array([5, 5]),
+        step=np.array([0, 0]),
+        whole=True,
+        certain=True,
+    )
+    ledger = ledger_of([both], 2)
+    assert (ledger.waited.tolist(), ledger.caused.tolist(), ledger.amount.tolist()) == ([80, 0], [0, 80], [50, 30])
