@@ -11,6 +11,7 @@ from profilerkit.rules.rule import (
     Passed,
     Result,
     Rule,
+    each,
     finding_for,
     no_device_events,
     share_evidence,
@@ -78,7 +79,7 @@ class FrequentSync(Rule):
         finding = finding_for(
             facts,
             bound="overhead-bound",
-            title=_title(syncs.per_step, (copying if copies else bound) * step, often=often, copies=copies),
+            title=_title(facts, (copying if copies else bound) * step, often=often, copies=copies),
             why=_COPYING if copies else _DRAINED,
             evidence=(
                 Evidence(
@@ -111,12 +112,12 @@ def _awaited_share(facts: Facts) -> float:
     return facts.syncs.awaited_ratio * facts.share("sync.d2h") if facts.syncs else 0.0
 
 
-def _title(per_step: float, lost_ns: float, *, often: bool, copies: bool) -> str:
+def _title(facts: Facts, lost_ns: float, *, often: bool, copies: bool) -> str:
     if copies:
-        return f"Copies to the host stop the device for {format_ns(lost_ns)} of every step"
-    if often:
-        return f"Host syncs drain the queue {per_step:,.0f} times in every step"
-    return f"A host sync drains the queue for {format_ns(lost_ns)} of every step"
+        return f"Copies to the host stop the device for {format_ns(lost_ns)} of {each(facts)} step"
+    if often and facts.syncs is not None:
+        return f"Host syncs drain the queue {facts.syncs.per_step:,.0f} times in {each(facts)} step"
+    return f"A host sync drains the queue for {format_ns(lost_ns)} of {each(facts)} step"
 
 
 def _confirm(*, often: bool, copies: bool) -> str:
