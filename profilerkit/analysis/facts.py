@@ -55,12 +55,15 @@ class LaunchFacts:
         unlinked: of these, without a launch call in the trace; they count in full, what they waited for is less sure.
         in_graphs: of these, launched by a graph.
         graph_launches: calls that launched a graph.
+        lost_ratio: share of the launched work of the judged steps that is not in the trace: calls without their kernel,
+            or math operators without a runtime call, whichever is more. 0 on all whole CUDA and HIP traces tried.
     """
 
     events: int
     unlinked: int
     in_graphs: int
     graph_launches: int
+    lost_ratio: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

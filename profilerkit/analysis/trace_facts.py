@@ -1,6 +1,5 @@
 """One trace to the facts it holds: partition, kernels, copies, blocking calls, allocator, collectives."""
 
-import re
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +14,7 @@ from profilerkit.analysis.device.host_copies import host_copies
 from profilerkit.analysis.device.kernel_facts import chain_facts, device_facts, math_facts, pageable_copies
 from profilerkit.analysis.device.kernel_table import largest
 from profilerkit.analysis.device.kernels import KernelNames, in_window, self_times
-from profilerkit.analysis.device.launches import launch_facts
+from profilerkit.analysis.device.launches import launch_facts, launching_rows
 from profilerkit.analysis.device.roofline import Roofline
 from profilerkit.analysis.device.utilisation import device_window
 from profilerkit.analysis.facts import (
@@ -53,8 +52,6 @@ from profilerkit.model.step import DeviceWindow, Warmup
 from profilerkit.trace.columns import Bools, Category, Damage, DeviceProperties, TraceColumns, TraceMeta
 from profilerkit.trace.distinct import distinct
 from profilerkit.trace.links import launch_of
-
-_LAUNCH = re.compile(r"^(?:cuda|hip|cu)(?:LaunchKernel|LaunchCooperative|GraphLaunch|ModuleLaunch|ExtLaunch)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +224,7 @@ def _with_device(facts: TraceFacts, seen: _Seen, spec: DeviceSpec | None) -> Tra
         math=math_facts(columns, kinds, seen.roof, judged, seen.steady_ns, facts.properties),
         chains=chain_facts(columns, kinds, rows, window),
         cold=cold_facts(columns, names, seen.steps, seen.busy),
-        launches=launch_facts(columns, launches),
+        launches=launch_facts(columns, kinds, launches, window),
         host_copies=host_copies(columns, rows, count, spec),
     )
 
@@ -248,9 +245,7 @@ def _used_a_device(columns: TraceColumns) -> bool:
 
     Kineto writes the host's events first: of a file that is cut off, the device's may be what is missing.
     """
-    launch = np.array([_LAUNCH.match(text) is not None for text in columns.strings], dtype=bool)
-    launched = (columns.category == Category.RUNTIME) & launch[columns.name]
-    return bool(launched.any()) or columns.meta.backend == "nccl" or columns.damage.truncated
+    return len(launching_rows(columns)) > 0 or columns.meta.backend == "nccl" or columns.damage.truncated
 
 
 def leaf_times(totals: I64) -> dict[str, int]:

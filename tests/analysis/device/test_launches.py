@@ -35,3 +35,46 @@ def test_the_report_says_how_much_has_no_launch(tmp_path):
         "3 of 6 device events were launched by 1 graph launch"
     )
     assert signal.reason.split(";")[0] in report.to_html()
+
+
+def multiplying(path, *, keep):
+    """Eight steps of ten products whose device events stand last, in no order of time; what is not kept is left out."""
+    trace, device = Trace(), []
+    for step in range(8):
+        at = 1_000 + 10_000 * step
+        trace.step(step, at, at + 10_000)
+        for index in range(10):
+            start = at + 1_000 * index
+            trace.op(start, start + 90, name="aten::mm", dims=[[64, 64], [64, 64]])
+            trace.kernel(start + 60, start + 900, name="gemm", launch=(start + 20, start + 40))
+    device = [event for event in trace.events if event["cat"] in ("kernel", "cuda_runtime")]
+    host = [event for event in trace.events if event not in device]
+    device.sort(key=lambda event: (int(str(event["args"]["correlation"])) * 37) % 97)
+    trace.events = host + [event for number, event in enumerate(device) if keep(number, event)]
+    return trace.write(path)
+
+
+def test_a_file_cut_inside_the_device_events_of_all_steps_is_not_judged(tmp_path):
+    path = multiplying(tmp_path / "trace.json", keep=lambda *_: True)
+    assert analyze(path).verdict.bound != "inconclusive"
+    text = path.read_text()
+    path.write_text(text[: text.rindex('"gemm"') * 3 // 5])
+    verdict = analyze(path).verdict
+    assert verdict.bound == "inconclusive"
+    assert "of the device's work is missing" in verdict.headline
+
+
+def test_kernels_that_are_damaged_are_no_idle_time(tmp_path):
+    path = multiplying(tmp_path / "trace.json", keep=lambda *_: True)
+    before, *kernels = path.read_text().split('"gemm"')
+    broken = [piece.replace('"dur"', '"dur', 1) if number % 10 == 0 else piece for number, piece in enumerate(kernels)]
+    path.write_text('"gemm"'.join([before, *broken]))
+    report = analyze(path)
+    assert report.trust.dropped == 8
+    assert report.verdict.bound == "inconclusive"
+    assert "of the device's work is missing" in report.verdict.headline
+
+
+def test_whole_files_lose_nothing_whatever_has_no_kernel(tmp_path):
+    path = multiplying(tmp_path / "trace.json", keep=lambda number, event: event["cat"] != "kernel" or number % 3)
+    assert analyze(path).verdict.bound != "inconclusive"
