@@ -11,7 +11,7 @@ from profilerkit.model.finding import Bound, Confidence, Finding, Outcome, Savin
 from profilerkit.model.step import PARTS
 from profilerkit.model.verdict import BOUND_FAMILY, RULE_LETTERS, RuledOut, Verdict
 from profilerkit.rules.comm.exposed_collectives import to_divide, undivided
-from profilerkit.rules.comm.whom import late_rank, waits_for, who, whole_job, whose
+from profilerkit.rules.comm.whom import late_rank, longer, waits_for, who, whole_job, whose
 from profilerkit.rules.overhead.frequent_sync import lost_share
 from profilerkit.rules.rule import confidence, each, weakest
 from profilerkit.units import format_ns, format_ratio, format_ratio_range
@@ -288,9 +288,9 @@ def _headline(facts: Facts, top: _Best) -> str:
             return f"{loser} moves memory for {time('compute.membw')} of {step}"
         case "compute-bound", "imbalance":
             others = "others" if is_mean else "the others"
-            return f"{loser} computes {_longer(facts, priced)} longer than {others} in {step}"
+            return f"{loser} computes {longer(facts, priced)} longer than {others} in {step}"
         case "compute-bound", "slower":
-            return f"{loser} takes {_longer(facts, priced)} longer for the same work in {step}"
+            return f"{loser} takes {longer(facts, priced)} longer for the same work in {step}"
         case "compute-bound", _:
             fp32 = facts.math.fp32_share if facts.math else 0.0
             return f"{loser} computes in FP32 for {format_ns(fp32 * (facts.mean_step_ns or 0.0))} of {step}"
@@ -310,12 +310,6 @@ def _headline(facts: Facts, top: _Best) -> str:
             return f"{loser} idles {priced} of {step} while {'issuing work' if is_mean else 'work is issued'}"
         case _:
             return top.finding.title
-
-
-def _longer(facts: Facts, waited: str) -> str:
-    """How much longer the late rank computes, which may be less than the others wait for it."""
-    late = facts.communication.late if facts.communication is not None else ()
-    return format_ns(late[0].cause_ns) if late and late[0].cause_ns is not None else waited
 
 
 def _with_scope(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, best: dict[Bound, _Best]) -> Verdict:

@@ -64,3 +64,9 @@ def _late_cause(facts: Facts) -> str:
         return ": unattributed"
     words = PARTS[late.cause][1]
     return f": {words[0].lower()}{words[1:]}, {format_ratio(late.coverage)} of it"
+
+
+def longer(facts: Facts, waited: str) -> str:
+    """How much longer the late rank computes, which may be less than the others wait for it."""
+    late = facts.communication.late if facts.communication is not None else ()
+    return format_ns(late[0].cause_ns) if late and late[0].cause_ns is not None else waited
