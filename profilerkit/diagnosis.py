@@ -106,8 +106,8 @@ def _refusal(facts: Facts, *, unexplained: bool) -> Verdict | None:
             "The run used a device, but none of its events is in the trace",
             "Record with ProfilerActivity.CUDA beside ProfilerActivity.CPU.",
         )
-    lost = facts.launches.lost_ratio if facts.launches is not None else 0.0
-    if lost >= MOST_LOST and (facts.trust.truncated or facts.trust.dropped):
+    lost = facts.launches.lost_ratio if facts.launches is not None else None
+    if lost is not None and lost >= MOST_LOST:
         return _inconclusive(
             f"The file is damaged: {format_ratio(lost)} of the device's work is missing",
             "Save the trace again: what the device did is not all there.",

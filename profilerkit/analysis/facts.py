@@ -56,14 +56,15 @@ class LaunchFacts:
         in_graphs: of these, launched by a graph.
         graph_launches: calls that launched a graph.
         lost_ratio: share of the launched work of the judged steps that is not in the trace: calls without their kernel,
-            or math operators without a runtime call, whichever is more. 0 on all whole CUDA and HIP traces tried.
+            or math operators without a runtime call, whichever is more (0 on all whole CUDA and HIP traces tried);
+            ``None`` for a file that is whole.
     """
 
     events: int
     unlinked: int
     in_graphs: int
     graph_launches: int
-    lost_ratio: float = 0.0
+    lost_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,13 +115,12 @@ def _fit_by_order(first: Sequence, other: Sequence, offset_ns: int | None, *, co
     best = min(fits, key=lambda found: (found.residual_ns, abs(found.shift)))
     if offset_ns is not None:
         return best
+    blurred = comparable and first.on_host and other.on_host
+    close = [
+        found for found in fits if found.residual_ns <= best.residual_ns + _allowance(best, found, blurred=blurred)
+    ]
     if comparable:
-        blurred = first.on_host and other.on_host
-        close = [
-            found for found in fits if found.residual_ns <= best.residual_ns + _allowance(best, found, blurred=blurred)
-        ]
         return min(close, key=lambda found: (abs(found.offset_ns), found.residual_ns, -found.common, abs(found.shift)))
-    close = [found for found in fits if found.residual_ns <= TIE_RATIO * best.residual_ns + TIE_NS]
     likeliest = min(close, key=lambda found: (-found.common, abs(found.shift), found.residual_ns))
     return replace(likeliest, ambiguous=len(close) > 1)
 

@@ -19,12 +19,13 @@ def launch_facts(columns: TraceColumns, kinds: KernelNames, launches: I64, windo
     linked = calls[calls >= 0]
     graph = np.array([_GRAPH_LAUNCH.match(text) is not None for text in columns.strings], dtype=bool)
     by_graph = linked[graph[columns.name[linked]]]
+    is_whole = not (columns.damage.truncated or columns.damage.dropped)
     return LaunchFacts(
         events=len(calls),
         unlinked=len(calls) - len(linked),
         in_graphs=len(by_graph),
         graph_launches=len(np.unique(by_graph)),
-        lost_ratio=max(_without_kernel(columns, np.unique(linked), window), _without_call(columns, kinds, window)),
+        lost_ratio=None if is_whole else _lost_ratio(columns, kinds, linked, window),
     )
 
 
@@ -32,6 +33,10 @@ def launching_rows(columns: TraceColumns) -> I64:
     """Runtime calls that launch kernels or graphs of them."""
     names = np.array([_LAUNCH.match(text) is not None for text in columns.strings], dtype=bool)
     return np.flatnonzero((columns.category == Category.RUNTIME) & names[columns.name])
+
+
+def _lost_ratio(columns: TraceColumns, kinds: KernelNames, linked: I64, window: Spans) -> float:
+    return max(_without_kernel(columns, np.unique(linked), window), _without_call(columns, kinds, window))
 
 
 def _without_kernel(columns: TraceColumns, linked: I64, window: Spans) -> float:
