@@ -7,9 +7,9 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.whatif import CHEAPER_TRANSFORM, cheaper_batch, saving, workers_now
 from profilerkit.analysis.workers.capacity import CORES_IN_USE, shortage
-from profilerkit.model.finding import Evidence, Finding, Fix
+from profilerkit.model.finding import Finding, Fix
 from profilerkit.model.workers import Workers
-from profilerkit.rules.input.worker_evidence import measured, optional, part_evidence, recorded_workers
+from profilerkit.rules.input.worker_evidence import cores_evidence, measured, optional, part_evidence, recorded_workers
 from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, worth_saying
 
 
@@ -64,7 +64,7 @@ def _finding(facts: Facts, workers: Workers, reason: str, expected: float, *, is
         evidence=(
             *part_evidence(facts, workers, "prep", "core"),
             *optional(facts, workers, "Cores that the workers keep busy", workers.cpu_cores, "count"),
-            *_cores(facts),
+            *cores_evidence(facts),
             measured(facts, workers, "num_workers", workers_now(facts) or workers.count, "count"),
         ),
         at_most="high" if known else "medium",
@@ -85,13 +85,3 @@ def _fix(facts: Facts, workers: Workers, *, is_own: bool) -> str:
             f"{stay} Halve what a batch computes: decode and resize ahead, a cheaper codec, or transform on the device."
         )
     return f"{stay} Free the cores that other processes take, or give the job more of them or a higher CPU quota."
-
-
-def _cores(facts: Facts) -> tuple[Evidence, ...]:
-    if facts.usable_cores is None:
-        return ()
-    return (
-        Evidence(
-            label="Usable cores", value=facts.usable_cores, unit="count", source="measured", origin="affinity and quota"
-        ),
-    )

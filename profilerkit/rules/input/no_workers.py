@@ -8,6 +8,7 @@ from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.whatif import loader_fix, saving, workers_now
 from profilerkit.model.finding import Evidence
 from profilerkit.rules.input.starved_device import frames_evidence, in_function, worker_fix
+from profilerkit.rules.input.worker_evidence import cores_evidence
 from profilerkit.rules.rule import (
     Fired,
     MissingData,
@@ -88,7 +89,7 @@ class NoWorkers(Rule):
                 ),
                 share_evidence(facts, "Input wait, share of the step", *WAITS),
                 *frames_evidence(facts),
-                *_cores(facts),
+                *cores_evidence(facts),
             ),
             at_most="high" if known else "medium",
             saving=saving(facts, fix.expected, share),
@@ -98,16 +99,6 @@ class NoWorkers(Rule):
             f"What limits it afterwards is {_LIMITS[fix.limited_by]}.",
         )
         return Fired((finding,))
-
-
-def _cores(facts: Facts) -> tuple[Evidence, ...]:
-    if facts.usable_cores is None:
-        return ()
-    return (
-        Evidence(
-            label="Usable cores", value=facts.usable_cores, unit="count", source="measured", origin="affinity and quota"
-        ),
-    )
 
 
 def _detail(facts: Facts) -> str:

@@ -70,3 +70,14 @@ def measured(facts: Facts, workers: Workers, label: str, value: float, unit: str
 def optional(facts: Facts, workers: Workers, label: str, value: float | None, unit: str) -> tuple[Evidence, ...]:
     """``measured`` where there is a value."""
     return () if value is None else (measured(facts, workers, label, value, unit),)
+
+
+def cores_evidence(facts: Facts) -> tuple[Evidence, ...]:
+    """The cores that the process may use; nothing where that is not known."""
+    if facts.usable_cores is None:
+        return ()
+    return (
+        Evidence(
+            label="Usable cores", value=facts.usable_cores, unit="count", source="measured", origin="affinity and quota"
+        ),
+    )
