@@ -16,9 +16,6 @@ from profilerkit.rules.overhead.frequent_sync import lost_share
 from profilerkit.rules.rule import confidence, each, weakest
 from profilerkit.units import format_ns, format_ratio, format_ratio_range
 
-#: Share of the launched work that a damaged file may lack. Each kernel is a gap that looks like idle time: a trace of
-#: eight ranks' training without 4 % of them turned from bound by communication to bound by the host.
-MOST_LOST = 0.02
 #: A bound is named from this expected saving (§1.8 of the diagnosis method); a contender from the second.
 NAMED_SAVING = 0.10
 CONTENDER_SAVING = 0.05
@@ -106,10 +103,9 @@ def _refusal(facts: Facts, *, unexplained: bool) -> Verdict | None:
             "The run used a device, but none of its events is in the trace",
             "Record with ProfilerActivity.CUDA beside ProfilerActivity.CPU.",
         )
-    lost = facts.launches.lost_ratio if facts.launches is not None else None
-    if lost is not None and lost >= MOST_LOST:
+    if facts.launches is not None and facts.launches.lost_much:
         return _inconclusive(
-            f"The file is damaged: {format_ratio(lost)} of the device's work is missing",
+            f"The file is damaged: {format_ratio(facts.launches.lost_ratio or 0.0)} of the device's work is missing",
             "Save the trace again: what the device did is not all there.",
         )
     if facts.cold:

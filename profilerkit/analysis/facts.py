@@ -46,6 +46,11 @@ class InputFacts:
     frames_ratio: float | None = None
 
 
+#: Share of the launched work that a damaged file may lack. Each kernel is a gap that looks like idle time: a trace of
+#: eight ranks' training without 4 % of them turned from bound by communication to bound by the host.
+MOST_LOST = 0.02
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchFacts:
     """How the device's events are joined to the calls that launched them, over the whole trace.
@@ -65,6 +70,11 @@ class LaunchFacts:
     in_graphs: int
     graph_launches: int
     lost_ratio: float | None = None
+
+    @property
+    def lost_much(self) -> bool:
+        """Whether so much is lost that idle time cannot be told from lost work."""
+        return self.lost_ratio is not None and self.lost_ratio >= MOST_LOST
 
 
 @dataclass(frozen=True, slots=True)

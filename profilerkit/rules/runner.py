@@ -59,14 +59,24 @@ def _outcome(rule: Rule, facts: Facts, select: Sequence[str], ignore: Sequence[s
         return blank
     try:
         result = rule.check(facts)
-        if facts.device_events_missing and isinstance(result, Fired) and any(f.saving for f in result.findings):
+        lost = _lost_device_work(facts)
+        if lost is not None and isinstance(result, Fired) and any(f.saving for f in result.findings):
             # What looks like the host's own time may be waiting for the device that the trace does not show.
-            result = MissingData("the run used a device, but the trace holds none of its events", _WITH_DEVICE)
+            result = lost
         return _ended(blank, result)
     except Exception as error:
         # The one guard of the rules: what it caught is shown in the report.
         logger.debug("rule %s failed", rule.code, exc_info=True)
         return revise(blank, status="error", reason=f"{type(error).__name__}: {error}")
+
+
+def _lost_device_work(facts: Facts) -> MissingData | None:
+    """Why no saving can be told: the trace lacks what the device did; ``None`` where it does not."""
+    if facts.device_events_missing:
+        return MissingData("the run used a device, but the trace holds none of its events", _WITH_DEVICE)
+    if facts.launches is not None and facts.launches.lost_much:
+        return MissingData("the file is damaged and lacks much of what the device did", "save the trace again")
+    return None
 
 
 def _ended(blank: Outcome, result: object) -> Outcome:
