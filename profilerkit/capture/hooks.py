@@ -4,7 +4,6 @@ import gc
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import perf_counter_ns
 from types import ModuleType
 from typing import Any
@@ -12,7 +11,9 @@ from typing import Any
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.loader import FetchTimer, patched_iter, patched_next
 from profilerkit.capture.meter import Meter
+from profilerkit.capture.patches import Patches
 from profilerkit.capture.steps import StepTracker
+from profilerkit.capture.watches import is_loaded
 from profilerkit.capture.workers import WorkerWatch
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.writer import Record
@@ -25,27 +26,11 @@ _SHORTEST_GC_NS = 50_000
 _NEEDED = ("torch.utils.data.dataloader", "torch.optim.optimizer", "torch.autograd")
 
 
-@dataclass(slots=True)
-class _Patch:
-    """One attribute that was replaced."""
-
-    owner: Any
-    name: str
-    original: Any
-    ours: Any
-
-    def restore(self) -> None:
-        """Put the original back, unless somebody has patched on top: then ours stays below, passing through."""
-        if self.owner.__dict__.get(self.name) is self.ours:
-            setattr(self.owner, self.name, self.original)
-
-
 class Hooks:
     """All patches and hooks of one session.
 
     Attributes:
         torch_hooked: torch was loaded and is patched.
-        armed: false once removed, and in forked children.
         meters: what is spent beside the engine in a backward pass, and in both hooks of an optimizer step.
     """
 
@@ -59,72 +44,62 @@ class Hooks:
         workers: WorkerWatch | None = None,
     ) -> None:
         self.torch_hooked = False
-        self.armed = True
         self._record = record
         self._tracker = tracker
         self._timer = timer
         self._guard = guard
         self._window_is_open = window_is_open
         self._workers = workers
-        self._patches: list[_Patch] = []
-        self._handles: list[Any] = []
+        self._patches = Patches()
         self._gc_start_ns = 0
         self._optimizer_start_ns = 0
         self.meters = (Meter(), Meter())
-        self._lock = threading.Lock()
 
     def install(self) -> None:
         """Watch garbage collection, and torch if it is loaded."""
-        gc.callbacks.append(self._collected)
+        self._patches.hang(self._watch_collections)
         self.install_torch()
+
+    def _watch_collections(self, patches: Patches) -> None:
+        gc.callbacks.append(self._collected)
+        patches.later(self._watch_no_collections)
+
+    def _watch_no_collections(self) -> None:
+        if self._collected in gc.callbacks:
+            gc.callbacks.remove(self._collected)
 
     def install_torch(self) -> None:
         """Patch torch once it is completely loaded; until then do nothing. May be called from any thread."""
-        if not self.torch_hooked and torch_is_loaded():
-            with self._lock:
-                self._hook_torch()
+        if not self.torch_hooked and is_loaded("torch", *_NEEDED):
+            self._patches.hang(self._hook_torch)
 
-    def _hook_torch(self) -> None:
-        if self.torch_hooked or not self.armed:
+    def _hook_torch(self, patches: Patches) -> None:
+        if self.torch_hooked:
             return
         self.torch_hooked = True
         data, optim, autograd = (sys.modules[name] for name in _NEEDED)
-        self._patch_loader(data)
-        self._patch(autograd, "_engine_run_backward", self.timed_backward)
-        self._handles += [
-            optim.register_optimizer_step_pre_hook(self.optimizer_starts),
-            optim.register_optimizer_step_post_hook(self.optimizer_ends),
-        ]
+        self._patch_loader(data, patches)
+        patches.patch(autograd, "_engine_run_backward", self.timed_backward)
+        patches.later(optim.register_optimizer_step_pre_hook(self.optimizer_starts).remove)
+        patches.later(optim.register_optimizer_step_post_hook(self.optimizer_ends).remove)
 
     def remove(self) -> None:
         """Leave torch and Python as they were."""
-        with self._lock:
-            self.armed = self._timer.armed = False
-            while self._patches:
-                self._patches.pop().restore()
-            while self._handles:
-                self._handles.pop().remove()
-            if self._collected in gc.callbacks:
-                gc.callbacks.remove(self._collected)
+        self._timer.armed = False
+        self._patches.remove()
 
     def remove_in_child(self) -> None:
-        """``remove`` in a forked child, where the lock may have been copied while held."""
-        self._lock = threading.Lock()
-        self.remove()
+        """``remove`` in a forked child."""
+        self._timer.armed = False
+        self._patches.remove_in_child()
 
-    def _patch_loader(self, data: ModuleType) -> None:
+    def _patch_loader(self, data: ModuleType, patches: Patches) -> None:
         iterator, workers = data._BaseDataLoaderIter, self._workers
         look = workers.look if workers is not None else None
-        self._patch(iterator, "__next__", lambda inner: patched_next(self._timer, inner, self._window_is_open, look))
-        self._patch(data.DataLoader, "__iter__", lambda original: patched_iter(self._timer, original))
+        patches.patch(iterator, "__next__", lambda inner: patched_next(self._timer, inner, self._window_is_open, look))
+        patches.patch(data.DataLoader, "__iter__", lambda original: patched_iter(self._timer, original))
         if workers is not None and workers.module() is not None:
-            self._patch(workers.module(), "_worker_loop", workers.watched)
-
-    def _patch(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        original = owner.__dict__[name]
-        ours = make(original)
-        setattr(owner, name, ours)
-        self._patches.append(_Patch(owner, name, original, ours))
+            patches.patch(workers.module(), "_worker_loop", workers.watched)
 
     def timed_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """A replacement for torch's way into the autograd engine."""
@@ -132,7 +107,7 @@ class Hooks:
 
         def timed_backward(*args: Any, **kwargs: Any) -> Any:
             now_ns = perf_counter_ns()
-            if not self.armed or not tracker.adopt(threading.get_ident()):
+            if not self._patches.armed or not tracker.adopt(threading.get_ident()):
                 return original(*args, **kwargs)
             call(tracker.backward_started)
             start_ns = perf_counter_ns()
@@ -153,7 +128,7 @@ class Hooks:
 
     def optimizer_ends(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """After an optimizer step."""
-        if not self.armed or not self._tracker.adopt(threading.get_ident()):
+        if not self._patches.armed or not self._tracker.adopt(threading.get_ident()):
             return
         now_ns = perf_counter_ns()
         start_ns = self._optimizer_start_ns
@@ -169,15 +144,6 @@ class Hooks:
             self._gc_start_ns = now_ns
             return
         start_ns = self._gc_start_ns
-        if self.armed and start_ns and now_ns - start_ns >= _SHORTEST_GC_NS:
+        if self._patches.armed and start_ns and now_ns - start_ns >= _SHORTEST_GC_NS:
             flags = 0 if threading.get_ident() == self._tracker.thread else _OTHER_THREAD
             self._record((_GC, flags, 0, start_ns, now_ns - start_ns, info.get("generation", 0)))
-
-
-def torch_is_loaded() -> bool:
-    """Whether torch and all modules that are patched have finished loading."""
-    for name in ("torch", *_NEEDED):
-        module = sys.modules.get(name)
-        if module is None or getattr(getattr(module, "__spec__", None), "_initializing", False):
-            return False
-    return True

@@ -24,6 +24,7 @@ from profilerkit.capture.recorder import Recorder
 from profilerkit.capture.sampler import Sampler, Source
 from profilerkit.capture.settings import Settings
 from profilerkit.capture.steps import StepTracker
+from profilerkit.capture.watches import Watch, Watches
 from profilerkit.capture.workers import WorkerWatch
 from profilerkit.capture.wrapped import wrapped
 from profilerkit.errors import CaptureError
@@ -130,6 +131,7 @@ class Session:
         self._hooks = Hooks(
             record, self._tracker, self._timer, self._guard, lambda: self._window.recording, self._workers
         )
+        self._watches = Watches(_watches() if settings.light else ())
         self._record = record
         sources: dict[str, Callable[[], Source]] = {}
         if settings.nvml:
@@ -179,6 +181,7 @@ class Session:
         for sampler in self._samplers.values():
             sampler.start()
         self._guard.call(self._hooks.install)
+        self._guard.call(self._watches.install)
 
     def close(self, error: BaseException | None) -> Report | None:
         """End the recording; the report on rank 0 if it was asked for and could be made.
@@ -198,7 +201,9 @@ class Session:
         finally:
             self._armed = False
             call(self._hooks.remove)
+            call(self._watches.remove)
             _State.active = None
+        call(self._watches.close)
         call(self._recorder.stop)
         if error is not None:
             # A launcher whose rank failed kills the other ranks, which fail with it, within a second.
@@ -221,18 +226,22 @@ class Session:
         self._armed = False
         self._closed = True
         self._hooks.remove_in_child()
+        self._watches.remove_in_child()
         self._recorder.disarm()
 
     def _switch_off(self) -> None:
         """After an internal failure: leave the training alone, keep what was recorded."""
         self._armed = False
         self._hooks.remove()
+        self._watches.remove()
         if threading.get_ident() == self._tracker.thread:
             self._window.abort()
 
     def _beat(self) -> None:
         """Four times per second on the writer thread."""
         self._hooks.install_torch()
+        self._watches.install()
+        self._watches.beat()
         if self._workers is not None:
             self._workers.glance()
         self._recorder.flush()
@@ -306,7 +315,14 @@ class Session:
         for name in ("nvml", "host"):
             sampler = self._samplers.get(name)
             features[name] = on(sampler is not None, sampler.reason if sampler is not None else "")
+        for name, reason in self._watches.reasons().items():
+            features[name] = on(light, failure or reason)
         return features
+
+
+def _watches() -> tuple[Watch, ...]:
+    """What is watched beside the steps."""
+    return ()
 
 
 def _nothing(_record: Record) -> None:

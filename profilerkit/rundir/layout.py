@@ -5,7 +5,7 @@
         report.html  report.json
         rank_00003/meta.json        RankMeta (beside and renamed; rewritten when a feature or the loader becomes known)
                    events.bin       HEADER then fixed-size EVENT records, append-only
-                   names.jsonl      {"id": 1, "name": "checkpoint"}: phase names, appended at first use
+                   names.jsonl      {"id": 1, "name": "checkpoint"}: names that records carry, appended at first use
                    samples.jsonl    one Sample per line, append-only
                    worker.<pid>.<id>.bin     HEADER then fixed-size WORKER records, by a DataLoader's worker
                    worker.<pid>.<id>.failed  why that worker stopped recording; only if it did
@@ -79,6 +79,12 @@ class EventKind(IntEnum):
     GC = 7  # one garbage collection; value: generation
     QUEUE = 8  # batches under way as a fetch begins; name id: pid of the worker that makes the next; value: queue_value
     LOOK = 9  # what a loader's worker is doing at a moment; name id: its pid; value: a WorkerState
+    SAVE = 10  # a checkpoint was written; name id: the function that wrote it; value: 0
+    COMPILE = 11  # torch.compile compiled; name id: torch's number of what was compiled; value: 0
+    SYNC = 12  # the host waited in a call for the device; name id: the function; value: 0
+    COPY = 13  # a call that copied to a device; name id: the function; value: bytes, -1 if not known
+    COLLECTIVE = 14  # a call of torch.distributed; name id: the function; value: bytes, -1 if not known
+    DEVICE = 15  # what the device did of a step, by its own clock; start: the step's on the host; value: step number
 
 
 class WorkerState(IntEnum):

@@ -1,0 +1,66 @@
+"""Replaces attributes of other modules while a block runs, and puts them back at its end."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(slots=True)
+class _Patch:
+    """One attribute that was replaced."""
+
+    owner: Any
+    name: str
+    original: Any
+    ours: Any
+
+    def restore(self) -> None:
+        """Put the original back, unless somebody has patched on top: then ours stays below, passing through."""
+        if self.owner.__dict__.get(self.name) is self.ours:
+            setattr(self.owner, self.name, self.original)
+
+
+class Patches:
+    """What was hung into torch and Python, and how it comes out again. May be used from any thread.
+
+    Attributes:
+        armed: false once removed, and in forked children; a replacement that stayed below another one asks for it.
+    """
+
+    def __init__(self) -> None:
+        self.armed = True
+        self._patches: list[_Patch] = []
+        self._undo: list[Callable[[], object]] = []
+        self._lock = threading.Lock()
+
+    def hang(self, work: Callable[["Patches"], object]) -> None:
+        """Run ``work``, which calls ``patch`` and ``later``, unless everything has been removed."""
+        with self._lock:
+            if self.armed:
+                work(self)
+
+    def patch(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        """Replace ``owner.name`` by what ``make`` returns for it."""
+        original = owner.__dict__[name]
+        ours = make(original)
+        setattr(owner, name, ours)
+        self._patches.append(_Patch(owner, name, original, ours))
+
+    def later(self, undo: Callable[[], object]) -> None:
+        """Call ``undo`` at the end, for what torch itself keeps a list of."""
+        self._undo.append(undo)
+
+    def remove(self) -> None:
+        """Leave everything as it was."""
+        with self._lock:
+            self.armed = False
+            while self._patches:
+                self._patches.pop().restore()
+            while self._undo:
+                self._undo.pop()()
+
+    def remove_in_child(self) -> None:
+        """``remove`` in a forked child, where the lock may have been copied while held."""
+        self._lock = threading.Lock()
+        self.remove()
