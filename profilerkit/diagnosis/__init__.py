@@ -1,0 +1,5 @@
+"""Findings to one verdict."""
+
+from profilerkit.diagnosis.verdict import diagnose
+
+__all__ = ["diagnose"]

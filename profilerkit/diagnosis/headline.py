@@ -1,0 +1,107 @@
+"""What the verdict says: its headline, and the line of scope under it."""
+
+from collections.abc import Sequence
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.diagnosis.best import Best
+from profilerkit.model.finding import Outcome
+from profilerkit.model.verdict import Verdict
+from profilerkit.rules.comm.exposed_collectives import undivided
+from profilerkit.rules.comm.whom import longer, waits_for, who, whole_job
+from profilerkit.rules.overhead.frequent_sync import lost_share
+from profilerkit.rules.rule import each
+from profilerkit.units import format_ns, format_ratio, format_ratio_range
+
+#: Where a stall's evidence comes from; its title, not the parts of the typical step, says what it costs.
+_STALL_ORIGINS = ("named phase", "length of the steps")
+
+
+def mean_step(facts: Facts) -> str:
+    """The mean step as text."""
+    return format_ns(facts.mean_step_ns or 0.0)
+
+
+def headline(facts: Facts, top: Best) -> str:
+    """Who loses how much of what to what, at most 14 words, of which a mean step takes one more than every step."""
+    is_mean = each(facts) != "every"
+    detail = top.finding.detail
+    loser = who(facts)
+    step = f"{each(facts)} {mean_step(facts)} step"
+    priced = format_ns(top.expected * (facts.mean_step_ns or 0.0))
+
+    def time(*parts: str) -> str:
+        return format_ns(facts.time_ns(*parts))
+
+    match top.bound, detail:
+        case "input-bound", "h2d":
+            return f"{loser} spends {time('input.h2d')} of {step} on batch copies"
+        case "input-bound", _:
+            return f"{loser} waits {time('input.')} of {step} for data"
+        case "comm-bound", _:
+            exposed = time("comm.bw", "comm.lat", "comm.other")
+            what = "exposed communication" if is_mean else "communication nothing hides"
+            # Transfer is nobody's own: a rank that is late as well does not cause it.
+            return f"{whole_job(facts)} spends {exposed} of {step} on {what}"
+        case "memory-bound", "capacity":
+            return f"{loser} waits {time('mem.')} of {step} for memory allocation"
+        case "memory-bound", _:
+            return f"{loser} moves memory for {time('compute.membw')} of {step}"
+        case "compute-bound", "imbalance":
+            others = "others" if is_mean else "the others"
+            return f"{loser} computes {longer(facts, priced)} longer than {others} in {step}"
+        case "compute-bound", "slower":
+            return f"{loser} takes {longer(facts, priced)} longer for the same work in {step}"
+        case "compute-bound", _:
+            fp32 = facts.math.fp32_share if facts.math else 0.0
+            return f"{loser} computes in FP32 for {format_ns(fp32 * (facts.mean_step_ns or 0.0))} of {step}"
+        case "overhead-bound", "sync":
+            lost = format_ns(lost_share(facts) * (facts.mean_step_ns or 0.0))
+            return f"{loser} loses {lost} of {step} after host syncs"
+        case "overhead-bound", "checkpoint" | "evaluation":
+            return top.finding.title
+        case "overhead-bound", "python" if top.finding.evidence[0].origin not in _STALL_ORIGINS:
+            verb, what = ("spends", "in Python") if facts.mode == "cpu" else ("idles", "while Python runs")
+            return f"{loser} {verb} {priced} of {step} {what}"
+        case "overhead-bound", "contention":
+            return (
+                f"{loser} idles {priced} of {step} after {'launching kernels' if is_mean else 'kernels were launched'}"
+            )
+        case "overhead-bound", "launch":
+            return f"{loser} idles {priced} of {step} while {'issuing work' if is_mean else 'work is issued'}"
+        case _:
+            return top.finding.title
+
+
+def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, best: Best | None) -> str:
+    """What the best fix saves, and what the reader must know of the recording."""
+    fired = sum(outcome.status == "fired" for outcome in outcomes)
+    blind = sum(outcome.status in ("missing_data", "error") for outcome in outcomes)
+    sentences = []
+    if verdict.bound == "inconclusive":
+        sentences.append(verdict.refuted_by)
+    elif verdict.saving is not None and verdict.bound == "balanced":
+        expected, most = format_ratio(verdict.saving.expected), format_ratio(verdict.saving.high)
+        sentences.append(f"The best one is expected to save {expected} of it, at most {most}.")
+    elif verdict.saving is not None and verdict.saving.method == "bound":
+        sentences.append(f"The best fix saves at most {format_ratio(verdict.saving.high)} of the step.")
+        if verdict.bound == "comm-bound" and undivided(facts):
+            sentences.append("Waiting for another rank and transfer cannot be told apart.")
+    elif verdict.saving is not None:
+        saved = format_ratio_range(verdict.saving.low, verdict.saving.high)
+        expected = f"{format_ratio(verdict.saving.expected)} ({saved})"
+        by_a_fix = best is None or best.finding.fix is not None
+        sentences.append(
+            f"The best fix saves {expected} of the step." if by_a_fix else f"Without it a step is {expected} shorter."
+        )
+    elif verdict.bound != "balanced":
+        sentences.append("No fix reaches 5 % of the step.")
+    if verdict.bound != "inconclusive" and facts.steps.steady < 8:
+        plural = "s" if facts.steps.steady != 1 else ""
+        sentences.append(f"Only {facts.steps.steady} steady step{plural}.")
+    sentences += waits_for(facts)
+    if facts.missing_ranks:
+        verb = "is" if facts.missing_ranks == 1 else "are"
+        sentences.append(f"{facts.missing_ranks} of {facts.world_size} ranks {verb} missing.")
+    sentences += facts.doubts[:1]
+    sentences.append(f"{fired} of {len(outcomes)} rules fired; {blind} could not run.")
+    return " ".join(sentences)

@@ -1,0 +1,81 @@
+"""The verdict that there is none, and what the next recording needs."""
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.model.step import PARTS
+from profilerkit.model.verdict import Verdict
+from profilerkit.rules.comm.exposed_collectives import to_divide
+from profilerkit.rules.comm.whom import whose
+from profilerkit.rules.rule import each
+from profilerkit.units import format_ns, format_ratio
+
+#: More of the step than this unexplained, or in one part that no rule priced, and there is no verdict.
+LARGEST_UNPRICED = 0.25
+
+
+def inconclusive(headline: str, refuted_by: str) -> Verdict:
+    """No verdict; ``refuted_by`` says what would give one."""
+    return Verdict(bound="inconclusive", confidence="low", headline=headline, refuted_by=refuted_by)
+
+
+def refusal(facts: Facts, *, unexplained: bool) -> Verdict | None:
+    """The inconclusive verdict, if the recording cannot carry another one; ``unexplained`` time may be the reason."""
+    if facts.raised and not facts.steps.count:
+        return inconclusive("The run ended before its first step did", "Mend what ended it, and record again.")
+    if facts.failure and not facts.steps.count:
+        return inconclusive("No step was recorded yet", "Wait for some steps, or look for what ended the run.")
+    if facts.steps.time_ns is None or not facts.mean_step_ns:
+        return inconclusive("No training step was recorded", "Call prof.step(), or wrap the loader.")
+    if facts.device_events_missing:
+        if facts.trust.truncated:
+            return inconclusive(
+                "The file is cut off before any device event", "Record fewer steps, or save the trace again."
+            )
+        return inconclusive(
+            "The run used a device, but none of its events is in the trace",
+            "Record with ProfilerActivity.CUDA beside ProfilerActivity.CPU.",
+        )
+    if facts.launches is not None and facts.launches.lost_much:
+        return inconclusive(
+            f"The file is damaged: {format_ratio(facts.launches.lost_ratio or 0.0)} of the device's work is missing",
+            "Save the trace again: what the device did is not all there.",
+        )
+    if facts.cold:
+        return inconclusive(
+            f"Only a cold start was recorded: first-use work takes {format_ratio(facts.cold.share)}",
+            "Record at least 10 steps after the first 5.",
+        )
+    if unexplained and facts.share("idle.unknown") >= LARGEST_UNPRICED:
+        return inconclusive(
+            f"{format_ratio(facts.share('idle.unknown'))} of the step cannot be explained", _what_to_record(facts)
+        )
+    return None
+
+
+def _what_to_record(facts: Facts) -> str:
+    """How the next recording would explain more."""
+    if facts.trace_read:
+        return "Record more steps, with every stream and the host: ProfilerActivity.CPU and ProfilerActivity.CUDA."
+    why = next((signal.reason for signal in facts.trust.signals if signal.name == "operator trace"), "")
+    return f"Record a trace of some steps; this run has none: {why}." if why else "Record a trace of some steps."
+
+
+def unpriced_verdict(facts: Facts, part: str, share: float) -> Verdict:
+    """No verdict because ``part`` takes ``share`` of the step and no rule says what it could cost less."""
+    if part == "comm.skew":
+        return inconclusive(
+            f"Ranks wait {format_ratio(share)} of the step for each other, none provably late",
+            "Record 10 steps of every rank, and look for work that differs by step and rank.",
+        )
+    if part.startswith("comm."):
+        first = to_divide(facts)
+        return inconclusive(
+            f"{whose(facts)}{format_ratio(share)} of the step is communication that nothing could hide",
+            f"{first}: waiting for a late rank and transfer look the same here."
+            if first
+            else "Compare the bus bandwidth with the link's: the transfers may be slow.",
+        )
+    step = format_ns(facts.mean_step_ns or 0.0)
+    return inconclusive(
+        f"{whose(facts)}No rule prices {PARTS[part][1].lower()} yet ({format_ratio(share)})",
+        f"Look by hand at these {format_ns(facts.time_ns(part))} of {each(facts)} {step} step.",
+    )

@@ -1,0 +1,55 @@
+"""Why the bounds that the verdict does not name are out."""
+
+from collections.abc import Sequence
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.diagnosis.best import CONTENDER_SAVING, Best
+from profilerkit.model.finding import Bound, Outcome
+from profilerkit.model.verdict import BOUND_FAMILY, RULE_LETTERS, RuledOut
+from profilerkit.units import format_ratio
+
+#: What a family of parts does to the step, for the table of bounds that were ruled out.
+_WORK: dict[Bound, str] = {
+    "input-bound": "waiting for data takes",
+    "memory-bound": "memory traffic and allocation take",
+    "comm-bound": "exposed communication takes",
+    "overhead-bound": "the host's own work takes",
+    "compute-bound": "computation takes",
+}
+
+
+def ruled_out(facts: Facts, outcomes: Sequence[Outcome], bound: Bound, best: Best | None) -> RuledOut:
+    """What speaks against ``bound``; ``best`` is its best finding, if it has one."""
+    share = facts.family(BOUND_FAMILY[bound])
+    takes = f"{_WORK[bound]} {format_ratio(share)} of the step"
+    if best is not None:
+        reason = f"{takes}; the best fix is expected to save {format_ratio(best.expected)}"
+        return RuledOut(bound=bound, share=share, saving=best.expected, reason=reason)
+    if unseen := _unseen(facts, bound, share):
+        return RuledOut(bound=bound, share=None, saving=None, reason=unseen, state="not measured")
+    own = [outcome for outcome in outcomes if outcome.rule.startswith(RULE_LETTERS[bound])]
+    off = sum(outcome.status == "off" for outcome in own)
+    if bound == "comm-bound" and facts.comm is None:
+        reason = "no collective was seen"
+    elif off:
+        some = "" if off == len(own) else f"{off} of "
+        reason = f"{takes}; {some}its rules {'was' if some and off == 1 else 'were'} switched off"
+    elif share >= CONTENDER_SAVING:
+        reason = f"{takes}; no fix for it was found"
+    else:
+        reason = takes
+    return RuledOut(bound=bound, share=share, saving=None, reason=reason)
+
+
+def _unseen(facts: Facts, bound: Bound, share: float) -> str:
+    """Why the recording does not say how much time the bound's family takes; empty when it does."""
+    match bound:
+        case "input-bound" if facts.input is None:
+            return "no loader was seen, so its wait is not measured"
+        case "memory-bound" if facts.mode != "gpu":
+            return "no device events, so memory traffic is not measured"
+        case "comm-bound" if facts.comm is None and not facts.trace_read:
+            return "collectives are only seen in a trace"
+        case "compute-bound" | "overhead-bound" if not facts.trace_read and not share:
+            return "what the step computes and issues is only seen in a trace"
+    return ""

@@ -1,0 +1,120 @@
+"""Findings to one verdict: what bounds the run, how sure, and why not the others."""
+
+from collections.abc import Sequence
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.whatif import relative_error
+from profilerkit.diagnosis.best import CONTENDER_SAVING, Best, best_per_bound, largest_unpriced, priced
+from profilerkit.diagnosis.headline import consequence, headline, mean_step
+from profilerkit.diagnosis.refusal import LARGEST_UNPRICED, inconclusive, refusal, unpriced_verdict
+from profilerkit.diagnosis.ruled_out import ruled_out
+from profilerkit.model.change import revise
+from profilerkit.model.finding import Bound, Confidence, Outcome
+from profilerkit.model.verdict import BOUND_FAMILY, Verdict
+from profilerkit.rules.comm.whom import late_rank, who
+from profilerkit.rules.rule import confidence, each, weakest
+from profilerkit.units import format_ns
+
+#: A bound is named from this expected saving (§1.8 of the diagnosis method).
+NAMED_SAVING = 0.10
+#: Share of the step that compute kernels must own to call a run without savings compute-bound.
+MOST_OF_THE_STEP = 0.5
+#: More of the step than this unexplained, or in one part that no rule priced, and no verdict has high confidence.
+NOTED_UNPRICED = 0.10
+#: Relative standard error of the step time above which silence of the rules means noise, not health.
+NOISY_STEPS = 0.05
+
+
+def diagnose(facts: Facts, outcomes: Sequence[Outcome]) -> Verdict:
+    """Rank bounds by expected saving, never by share; refuse where nothing steady was recorded."""
+    best = best_per_bound(outcomes)
+    ranked = sorted(best.values(), key=lambda entry: -entry.expected)
+    named = bool(ranked) and ranked[0].expected >= NAMED_SAVING
+    # Without a trace most of a step is bound to be unexplained; what the timers measured stands all the same.
+    refused = refusal(facts, unexplained=facts.trace_read or not named)
+    if refused is not None:
+        return _with_scope(facts, outcomes, refused, {})
+    if named:
+        return _with_scope(facts, outcomes, _named(facts, ranked[0], ranked[1:]), best)
+    return _with_scope(facts, outcomes, _unnamed(facts, ranked, priced(outcomes)), best)
+
+
+def _named(facts: Facts, top: Best, others: Sequence[Best]) -> Verdict:
+    share = facts.family(BOUND_FAMILY[top.bound])
+    second = others[0].expected if others else 0.0
+    sure: Confidence = "high" if top.expected >= 1.5 * second else "medium"
+    return Verdict(
+        bound=top.bound,
+        detail=top.finding.detail,
+        confidence=weakest(top.finding.confidence, sure),
+        headline=headline(facts, top),
+        share=share,
+        saving=top.saving,
+        contenders=tuple(entry.bound for entry in others if entry.expected >= CONTENDER_SAVING),
+        refuted_by=top.finding.confirm,
+    )
+
+
+def _unnamed(facts: Facts, ranked: Sequence[Best], priced: Sequence[str]) -> Verdict:
+    """No saving reaches 10 %: the kernels, if they own the step and no saving reaches 5 %; else balanced."""
+    contenders = tuple(entry.bound for entry in ranked if entry.expected >= CONTENDER_SAVING)
+    # Before what no rule prices: among such steps a rule that could price it keeps silent as well.
+    lost = max(facts.share("mem.alloc"), *(facts.family(name) for name in ("input", "communication", "overhead")))
+    if not ranked and lost >= NAMED_SAVING and relative_error(facts) >= NOISY_STEPS:
+        return inconclusive(
+            f"The {facts.steps.steady} steady steps differ too much to judge",
+            "Record at least 10 steps after the first 5.",
+        )
+    unpriced, share = largest_unpriced(facts, priced)
+    if share >= LARGEST_UNPRICED:
+        return unpriced_verdict(facts, unpriced, share)
+    sure: Confidence = "medium" if share >= NOTED_UNPRICED or facts.mode != "gpu" else "high"
+    if not contenders and facts.share("compute.") >= MOST_OF_THE_STEP:
+        return _kernels_own_it(facts, confidence(facts, sure))
+    limit = "10 %" if contenders else "5 %"
+    return Verdict(
+        bound="balanced",
+        confidence=confidence(facts, "medium"),
+        headline=f"No fix is known to save {limit} of {_its(facts)} {mean_step(facts)} step",
+        saving=ranked[0].saving if contenders else None,
+        contenders=contenders,
+        refuted_by="More steps: small causes need many to stand out.",
+    )
+
+
+def _kernels_own_it(facts: Facts, sure: Confidence) -> Verdict:
+    """Compute-bound, or memory-bound where most of the kernels are of the kind that moves memory."""
+    kernels = facts.share("compute.")
+    moving = facts.share("compute.membw")
+    memory = moving > kernels - moving
+    largest = max(("math", "small", "other"), key=lambda kind: facts.share(f"compute.{kind}"))
+    time = format_ns((moving if memory else kernels - moving) * (facts.mean_step_ns or 0.0))
+    what = "moves memory" if memory else "computes"
+    return Verdict(
+        bound="memory-bound" if memory else "compute-bound",
+        detail="bandwidth" if memory else {"math": "math", "small": "small kernels"}.get(largest, ""),
+        # Names tell the kind of a kernel, not the bytes it moved.
+        confidence=weakest(sure, "medium") if memory else sure,
+        headline=f"{who(facts)} {what} for {time} of {each(facts)} {mean_step(facts)} step",
+        share=facts.family("memory" if memory else "compute"),
+        refuted_by="A finding with an expected saving of 5 % or more.",
+    )
+
+
+def _its(facts: Facts) -> str:
+    """Whose step it is: the late rank's, if there is one."""
+    late = late_rank(facts)
+    return "the" if late is None else f"rank {late}'s"
+
+
+def _with_scope(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, best: dict[Bound, Best]) -> Verdict:
+    """Add what rules the other bounds out, and the line of scope under the headline."""
+    others = [bound for bound in BOUND_FAMILY if bound != verdict.bound and bound not in verdict.contenders]
+    return revise(
+        verdict,
+        rank=None if verdict.bound == "comm-bound" else late_rank(facts),
+        ruled_out=tuple(ruled_out(facts, outcomes, bound, best.get(bound)) for bound in others)
+        if verdict.bound != "inconclusive"
+        else (),
+        consequence=consequence(facts, outcomes, verdict, best.get(verdict.bound)),
+    )
