@@ -209,12 +209,14 @@ worker.read_job = read_job
 worker.main()
 """
 PROGRAM = """
+import signal
 import sys
 from profilerkit.cli import main
 from profilerkit.reading import processes, side_by_side
 
 side_by_side._helpers = lambda sizes: 1
 processes.own_program = lambda module: [sys.executable, "slow_worker.py"]
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a shell
 sys.exit(main())
 """
 
