@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from profilerkit.analysis.intervals import I64, NO_LABEL, Segments, Spans, paint, with_label
+from profilerkit.analysis.intervals import I64, Segments, Spans, paint, with_label
 from profilerkit.analysis.ledger.excess import excess, step_kinds
 from profilerkit.analysis.ledger.passes import evaluation_passes
 from profilerkit.analysis.ledger.records import (

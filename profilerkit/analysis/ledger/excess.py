@@ -1,6 +1,7 @@
 """What some steps take beyond what a steady one does, and of which of their parts that is taken."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -68,4 +69,4 @@ def shared_out(total: int, weights: I64) -> I64:
     if total <= 0 or not whole:
         return np.zeros(len(known), dtype=np.int64)
     reached = [total * sum(known[: place + 1]) // whole for place in range(len(known))]
-    return np.diff(np.array([0, *reached], dtype=np.int64))
+    return np.array([after - before for before, after in pairwise([0, *reached])], dtype=np.int64)

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.host.names import is_feeding_phase, phase_leaf
-from profilerkit.analysis.intervals import I64, NO_LABEL, Segments, Spans, innermost_owner, union
+from profilerkit.analysis.intervals import I64, Segments, Spans, innermost_owner, union
 from profilerkit.analysis.leaves import LEAVES
 from profilerkit.analysis.steps.log import EVENT_DTYPE
 from profilerkit.rundir.layout import EventFlag, EventKind
@@ -179,13 +179,13 @@ def complement(segments: Segments, low_ns: int, high_ns: int) -> Spans:
 
 
 def time_in(segments: Segments, label: int, spans: Spans) -> I64:
-    """``(n_spans,)`` ns of each span in segments of the label; ``NO_LABEL`` stands for all of them.
+    """``(n_spans,)`` ns of each span in segments of the label.
 
     >>> segments = Segments(np.array([0, 10]), np.array([4, 12]), np.array([1, 2]))
     >>> time_in(segments, 1, Spans(np.array([2, 9]), np.array([6, 30]))).tolist()
     [2, 0]
     """
-    keep = segments.label == label if label != NO_LABEL else np.ones(len(segments), dtype=np.bool_)
+    keep = segments.label == label
     start, end = segments.start[keep], segments.end[keep]
     if not len(start):
         return np.zeros(len(spans), dtype=np.int64)
