@@ -61,10 +61,16 @@ def wall_view(report: Report) -> WallView:
 
 
 def _by_stage(ledger: Ledger) -> dict[Stage, list[LedgerEntry]]:
-    """The entries of each stage that took time, in the order in which a run passes through them."""
+    """The entries of each stage that took time, in the order in which a run passes through them.
+
+    What is not explained is a number even where it is none.
+    """
     found: dict[Stage, list[LedgerEntry]] = {stage: [] for stage in _STAGES}
     for entry in ledger.entries:
         found[entry.stage].append(entry)
+    if not found["unexplained"]:
+        nothing = LedgerEntry(entry="unexplained", stage="unexplained", time_ns=0, share=0.0, source="derived")
+        found["unexplained"].append(nothing)
     return {stage: entries for stage, entries in found.items() if entries}
 
 
@@ -136,7 +142,8 @@ def _detail(entries: Sequence[LedgerEntry]) -> str:
         return "" if not count else "once" if count == 1 else f"{format_count(count)} times"
     largest = max(entries, key=lambda entry: entry.time_ns)
     label = ENTRIES[largest.entry][1]
-    return f"{format_ratio(largest.time_ns / sum(entry.time_ns for entry in entries))} {label[0].lower()}{label[1:]}"
+    share = format_ratio(largest.time_ns / sum(entry.time_ns for entry in entries))
+    return f"{label[0].lower()}{label[1:]} {share}"
 
 
 def _rows(stage: Stage, entries: list[LedgerEntry], ledger: Ledger) -> list[WallRow]:
@@ -167,10 +174,10 @@ def _rows(stage: Stage, entries: list[LedgerEntry], ledger: Ledger) -> list[Wall
 
 def _caption(ledger: Ledger) -> str:
     """From where to where the wall clock runs, and whose it is."""
-    begin = "the start of the process" if ledger.from_process_start else "the start of the recording"
-    end = "the last record: no end was written" if ledger.to_last_record else "the end of the recording"
+    begin = "the process's start" if ledger.from_process_start else "the recording's start"
+    end = "its last record: no end was written" if ledger.to_last_record else "the recording's end"
     whose = f", rank {ledger.rank}" if ledger.ranks else ""
-    return f"Time of the training thread from {begin} to {end}{whose}."
+    return f"Time of the training thread{whose}, from {begin} to {end}."
 
 
 def _ranks(ledger: Ledger) -> Table | None:

@@ -126,6 +126,7 @@ def _cells(ratios: Sequence[float], width: int) -> list[int]:
 
 def _bar(page: _Page, segments: Sequence[Segment]) -> None:
     fills = _ASCII_FILLS if page.ascii_only else _FILLS
+    segments = [segment for segment in segments if segment.ratio]
     cells = _cells([segment.ratio for segment in segments], page.width)
     page.line(*((fills[s.family] * n, _FILL_STYLES[s.family]) for s, n in zip(segments, cells, strict=True)))
 
