@@ -1,5 +1,7 @@
 """The wall clock of a whole run: every nanosecond of it in exactly one entry, by hand-made logs with a known truth."""
 
+from time import perf_counter
+
 import msgspec
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 
 from profilerkit.analysis.ledger.account import rank_ledger
 from profilerkit.analysis.rank_facts import rank_facts
+from profilerkit.analysis.steps.log import read_log
 from profilerkit.api import analyze
 from profilerkit.model.ledger import ENTRIES
 from profilerkit.rundir.layout import EventFlag, EventKind, RankEnd, WindowStatus
@@ -232,6 +235,18 @@ def test_a_pass_that_is_broken_off_before_the_epoch_is_evaluation():
     assert found["between.epoch"] == 2_000
 
 
+@pytest.mark.parametrize("more", [10, 0], ids=["amid", "at the end"])
+def test_a_pass_whose_end_is_never_fetched_is_evaluation(more):
+    # Where training goes on, the last fetch before the backward pass feeds it.
+    assert times(ledger_of(passes(Run().trains(10), 4, last=0).trains(more)))["evaluation"] == 3 * 1_500 + 500
+
+
+def test_a_prefetched_batch_at_the_start_of_an_epoch_is_no_evaluation():
+    log = Run().trains(10)
+    log.pause(500, EventKind.WAIT, flags=FIRST).trains(10).pause(500, EventKind.WAIT, flags=FIRST).trains(10)
+    assert "evaluation" not in times(ledger_of(log))
+
+
 def test_micro_batches_that_are_fetched_ahead_are_no_evaluation():
     log = Run()
     for _ in range(6):
@@ -405,6 +420,20 @@ def test_neither_the_order_of_records_nor_a_time_shift_changes_the_ledger(record
         ledger = rank_ledger(record, joined.log.state if joined.log else ())
         found.append({entry.entry: entry.time_ns for entry in ledger.entries})
     assert found[0] == found[1]
+
+
+def test_a_long_recording_costs_no_more_than_a_few_times_its_steps():
+    log = Run().trains(20_000)
+    record = record_of(log)
+    state = read_log(record.events, record.names).state
+
+    def seconds(work):
+        began = perf_counter()
+        work()
+        return perf_counter() - began
+
+    steps = min(seconds(lambda: read_log(record.events, record.names)) for _ in range(3))
+    assert min(seconds(lambda: rank_ledger(record, state)) for _ in range(3)) < 15 * steps
 
 
 def test_more_of_an_injected_cost_never_lowers_its_entry():

@@ -3,7 +3,7 @@
 import numpy as np
 
 from profilerkit.analysis.intervals import I64, union
-from profilerkit.analysis.ledger.records import NONE, Records, Timed, joined
+from profilerkit.analysis.ledger.records import NONE, Mask, Records, Timed, joined
 from profilerkit.rundir.layout import EventFlag, EventKind
 
 #: The fewest fetches of a pass that was broken off: of two loaders read side by side each begins with one.
@@ -16,7 +16,8 @@ def evaluation_passes(records: Records) -> Timed:
 
     Fetches of another loader than the one that marks the steps form a pass where no training fetch comes between
     them. Other fetches do from the first of a loader's iteration to its end, where more fetches come before the next
-    backward pass: those feed it. A run that never trains has no such passes, and what lies in a named phase needs none.
+    backward pass: those feed it. Where no end was fetched they do as far as there are more of them than feed a backward
+    pass otherwise. A run that never trains has no such passes, and what lies in a named phase needs none.
     """
     named = union(*_edges([timed for entry, timed in records.phases.items() if entry != "step.input"]))
     fetches = records.fetches
@@ -49,23 +50,38 @@ def _flagged_passes(fetches: Timed, group: I64) -> Timed:
 
 
 def _whole_passes(fetches: Timed, group: I64, marks: int) -> Timed:
-    """Iterations of a loader from their first fetch to their end, or to where the next one begins."""
+    """Iterations of a loader from their first fetch to their end, or to where they were broken off.
+
+    Args:
+        fetches: those that are not flagged.
+        group: ``(n_fetches,)`` how many backward passes and optimizer steps came before each.
+        marks: how many there are in all.
+    """
     count = len(fetches)
     if not count:
         return NONE
     first, last = fetches.has(EventFlag.FIRST), fetches.has(EventFlag.LAST)
-    edges = np.flatnonzero(first | last)
     begin = np.flatnonzero(first & ~last)
-    place = np.searchsorted(edges, begin, side="right")
-    has_next = place < len(edges)
-    begin, stop = begin[has_next], edges[place[has_next]]
-    same = group[stop] == group[begin]
-    ended = same & last[stop] & ~first[stop]
-    broken = same & first[stop] & (stop - begin >= _FEWEST_BROKEN)
-    final = np.where(ended, stop, stop - 1)
+    edges = np.flatnonzero(first | last)
+    behind = np.searchsorted(group, group[begin], side="right")  # where the fetches of the group end
+    stop = np.minimum(np.r_[edges, count][np.searchsorted(edges, begin, side="right")], behind)
+    at = np.minimum(stop, count - 1)
+    ended = (stop < behind) & last[at] & ~first[at]
     # What is fetched next before a backward pass is the training's; where nothing is, the pass itself may feed it.
-    follows = np.minimum(final + 1, count - 1)
-    fed = ((final + 1 < count) & (group[follows] == group[begin])) | (group[begin] == marks)
-    keep = (ended | broken) & fed
+    at_end = group[begin] == marks
+    whole = ended & ((stop + 1 < behind) | at_end)
+    broken = (stop < behind) & first[at]
+    # Some loops know the length of a loader and never ask it for more: the group's last fetches are the training's.
+    left = np.where(at_end, 0, _usual_fetches(first | last, group))
+    open_ended = (stop == behind) & (at_end | (group[begin] > 0))
+    final = np.where(ended, stop, np.where(open_ended, stop - 1 - left, stop - 1))
+    keep = whole | ((broken | open_ended) & (final - begin + 1 >= _FEWEST_BROKEN))
     begin, final = begin[keep], final[keep]
     return Timed(fetches.start[begin], fetches.end[final], np.zeros(len(begin), dtype=np.int64))
+
+
+def _usual_fetches(edges: Mask, group: I64) -> int:
+    """How many fetches feed a backward pass amid an epoch: the median of the groups without an edge of one."""
+    groups, where, counts = np.unique(group, return_inverse=True, return_counts=True)
+    amid = np.bincount(where, weights=edges, minlength=len(groups)) == 0
+    return int(np.median(counts[amid])) if amid.any() else len(group)
