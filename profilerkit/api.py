@@ -7,6 +7,7 @@ from pathlib import Path
 
 from profilerkit.analysis.communication.registry import with_patterns
 from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.ledger.run import run_ledger
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.run_facts import run_facts
 from profilerkit.config import rule_prefixes
@@ -14,6 +15,7 @@ from profilerkit.diagnosis import diagnose
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.inputs import read_inputs
 from profilerkit.model.finding import Outcome
+from profilerkit.model.ledger import Ledger
 from profilerkit.model.report import Report
 from profilerkit.model.run import Run
 from profilerkit.plugins import installed_rules
@@ -77,7 +79,8 @@ def analyze(
     )
     outcomes = run_rules(facts, rules, select=select, ignore=ignore)
     detail = facts if told in (None, facts.judged_rank) else _alone(facts, ranks[told], told, device)
-    return _report(facts, detail, outcomes, _describe(places, record, ending, facts, ranks, __version__))
+    ledger = run_ledger(ranks, facts.judged_rank if told is None else told)
+    return _report(facts, detail, outcomes, _describe(places, record, ending, facts, ranks, __version__), ledger)
 
 
 def _alone(facts: Facts, entry: RankFacts, position: int, device: str | None) -> Facts:
@@ -86,7 +89,7 @@ def _alone(facts: Facts, entry: RankFacts, position: int, device: str | None) ->
     return replace(alone, parts=facts.ranks[position].breakdown)
 
 
-def _report(facts: Facts, detail: Facts, outcomes: tuple[Outcome, ...], run: Run) -> Report:
+def _report(facts: Facts, detail: Facts, outcomes: tuple[Outcome, ...], run: Run, ledger: Ledger | None) -> Report:
     """The verdict on the job, with one of its ranks in detail."""
     return Report(
         verdict=diagnose(facts, outcomes),
@@ -103,6 +106,7 @@ def _report(facts: Facts, detail: Facts, outcomes: tuple[Outcome, ...], run: Run
         run=run,
         communication=facts.communication,
         workers=facts.workers,
+        ledger=ledger,
     )
 
 

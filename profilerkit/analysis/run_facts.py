@@ -17,7 +17,7 @@ from profilerkit.hardware.lookup import DeviceSpec
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Communication
 from profilerkit.model.memory import Memory
-from profilerkit.model.run import STEP_TIMERS, Signal, Trust
+from profilerkit.model.run import INPUT_WAIT, STEP_TIMERS, Signal, Trust
 from profilerkit.model.step import Rank
 from profilerkit.rundir.ending import Ending
 from profilerkit.rundir.layout import RankMeta
@@ -323,7 +323,7 @@ def _signals(chosen: RankFacts) -> tuple[Signal, ...]:
     gpu_reason = off.get("nvml", "a trace holds no counters")
     return (
         signal(STEP_TIMERS, chosen.log is not None, no_steps, capture),
-        signal("input wait", chosen.input is not None, "no loader was seen", "wrap the loader: prof.wrap(loader)"),
+        signal(INPUT_WAIT, chosen.input is not None, "no loader was seen", "wrap the loader: prof.wrap(loader)"),
         signal("operator trace", trace is not None, why_no_trace(record), "profilerkit.profile(..., deep=True)"),
         signal(
             "device events",

@@ -57,6 +57,7 @@ def meta(
         loader=loader,
         self_ns_per_step=self_ns_per_step,
         steps_found_by=steps_found_by,
+        process_start_perf_ns=environment.process_start_ns(os.getpid()) if place.first_here else None,
     )
 
 

@@ -3,8 +3,10 @@
 import os
 import socket
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +37,16 @@ ALLOWED_VARIABLES = (
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where this process stands in its job; ``launch_id`` is equal for all ranks of one job, and for them only."""
+    """Where this process stands in its job; ``launch_id`` is equal for all ranks of one job, and for them only.
+
+    ``first_here`` says that this process recorded nothing before.
+    """
 
     rank: int
     local_rank: int
     world_size: int
     launch_id: str
+    first_here: bool = True
 
 
 def place(variables: Mapping[str, str], session: int) -> Place:
@@ -50,12 +56,12 @@ def place(variables: Mapping[str, str], session: int) -> Place:
     """
     rank, world_size = _number(variables, "RANK", 0), _number(variables, "WORLD_SIZE", 1)
     if world_size < 2 or not 0 <= rank < world_size:
-        return asked(_spawned_place, session) or Place(0, 0, 1, os.urandom(16).hex())
+        return asked(_spawned_place, session) or Place(0, 0, 1, os.urandom(16).hex(), session == 1)
     names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "WORLD_SIZE")
     parts = [variables.get(name, "") for name in names] + [str(session)]
     if variables.get("LOCAL_WORLD_SIZE") == variables["WORLD_SIZE"]:
         parts.append(str(os.getppid()))  # one node: the launcher is the parent of every rank
-    return Place(rank, _number(variables, "LOCAL_RANK", rank), world_size, ":".join(parts))
+    return Place(rank, _number(variables, "LOCAL_RANK", rank), world_size, ":".join(parts), session == 1)
 
 
 def _spawned_place(session: int) -> Place | None:
@@ -64,7 +70,8 @@ def _spawned_place(session: int) -> Place | None:
     if group is None or not group.is_available() or not group.is_initialized() or group.get_world_size() < 2:
         return None
     rank = int(group.get_rank())
-    return Place(rank, rank, int(group.get_world_size()), f"{socket.gethostname()}:{os.getppid()}:{session}")
+    launch_id = f"{socket.gethostname()}:{os.getppid()}:{session}"
+    return Place(rank, rank, int(group.get_world_size()), launch_id, session == 1)
 
 
 def _number(variables: Mapping[str, str], name: str, default: int) -> int:
@@ -101,6 +108,24 @@ def script_name() -> str:
     if stem == "__main__":
         return Path(sys.argv[0]).parent.name or "run"
     return "notebook" if stem.startswith("ipykernel") else stem
+
+
+@lru_cache(maxsize=1)
+def process_start_ns(pid: int) -> int | None:
+    """When this process, ``pid``, began, as ``perf_counter_ns`` would have told it to 10 ms.
+
+    ``None`` where the system does not say (only Linux does), and for an interactive one: what it did before the block
+    is not the run's.
+    """
+    if hasattr(sys, "ps1") or "ipykernel" in sys.modules or not sys.platform.startswith("linux"):
+        return None
+    try:
+        # The name of the program, in parentheses, may hold anything; the start is the 20th field behind it.
+        ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+        age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None
+    return time.perf_counter_ns() - age_ns if ticks and age_ns > 0 else None
 
 
 def usable_cores() -> float:

@@ -29,6 +29,8 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
     hint: str = ""
 
 
+#: The signal of a run in which the fetches of batches were seen.
+INPUT_WAIT = "input wait"
 #: The signal of a run whose steps were all timed, not only those in a trace.
 STEP_TIMERS = "step timers, every step"
 

@@ -207,6 +207,7 @@ def _memory_strip(report: Report) -> _MemoryStrip | None:
 def _sections(view: View) -> list[tuple[str, str]]:
     """Anchors and names of the sections that the page has."""
     present = [
+        ("whole", "The whole run", bool(view.wall.title)),
         ("steps", "Step by step", True),
         ("changes", "What was found", bool(view.cards)),
         ("others", "Why not the others", bool(view.others or view.refuted_by)),

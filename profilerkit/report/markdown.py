@@ -76,6 +76,7 @@ def _head(view: View, limit: int) -> list[str]:
         "",
         *(f"**{_plain(text)}**<br>" for text in view.limits),
         _prose(view.consequence, limit),
+        *([f"<br>{_plain(view.wall.first)}"] if view.wall.first else []),
         "",
         *_table(
             ("Number", "Value", "Note"),
@@ -112,7 +113,17 @@ def _parts_table(view: View) -> list[str]:
         )
         for segment in view.bar
     ]
-    return _table(("Family", "", "Time", "Share", "Source", "Largest part"), rows, ("Time", "Share"))
+    table = _table(("Family", "", "Time", "Share", "Source", "Largest part"), rows, ("Time", "Share"))
+    return [*table, "", _plain(view.input_missing)] if view.input_missing else table
+
+
+def _wall_lines(view: View) -> list[str]:
+    rows = [
+        (s.label, f"`{_text_bar(s.ratio)}`", s.time, s.share, s.source, _plain(clip(s.detail, 80)))
+        for s in view.wall.bar
+    ]
+    header = ("Stage", "", "Time", "Share", "Source", "What")
+    return [*_table(header, rows, ("Time", "Share")), "", _plain(view.wall.caption)]
 
 
 def _fact_lines(facts: Sequence[Fact]) -> list[str]:
@@ -125,6 +136,8 @@ def _fact_lines(facts: Sequence[Fact]) -> list[str]:
 def _details(view: View) -> Iterator[tuple[str, list[str], int]]:
     """Sections in order of use: summary, lines, and how many lines at least make sense (a table's head and a row)."""
     yield "Where the step goes", _parts_table(view), 3
+    if view.wall.title:
+        yield f"The whole run. {view.wall.title}", _wall_lines(view), 3
     if view.waiting:
         yield "Who waits for whom", [f"- {_prose(line, 300)}" for line in view.waiting], 1
     if view.ledger is not None:

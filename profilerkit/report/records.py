@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from profilerkit.model.finding import Source, Status
+from profilerkit.model.ledger import LedgerSource
 from profilerkit.model.step import Family
 
 Tone = Literal["high", "medium", "low", "good", "info"]
@@ -34,14 +35,17 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """One family of the step; ``ratio`` is its share of the bar, 0 to 1, ``detail`` names its largest part."""
+    """One family of the step, or one stage of the run, in a family's colour.
+
+    ``ratio`` is its share of the bar, 0 to 1; ``detail`` names its largest part, or says how often it occurred.
+    """
 
     family: Family
     label: str
     time: str
     share: str
     ratio: float
-    source: Source
+    source: Source | LedgerSource
     detail: str
 
 
@@ -176,6 +180,32 @@ class WorkersView(msgspec.Struct, frozen=True):
     stages: Table | None
 
 
+class WallRow(msgspec.Struct, frozen=True):
+    """One stage of the whole run, or one entry of it; ``source`` says in words what was not measured."""
+
+    family: Family
+    label: str
+    time: str
+    share: str
+    source: str
+    detail: str
+    is_stage: bool = False
+
+
+class WallView(msgspec.Struct, frozen=True):
+    """The wall clock of the whole run; without a ledger the title is empty.
+
+    ``title`` is the finding in words, ``first`` what belongs beside the verdict, ``ranks`` every rank by stage.
+    """
+
+    title: str
+    first: str
+    bar: tuple[Segment, ...]
+    caption: str
+    rows: tuple[WallRow, ...]
+    ranks: Table | None
+
+
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """A report in words, shared by html, markdown and terminal. Empty text or an empty tuple is left out."""
 
@@ -189,6 +219,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     bar_caption: str
     parts: tuple[PartRow, ...]
     parts_missing: str
+    input_missing: str
+    wall: WallView
     change_heading: str
     cards: tuple[Card, ...]
     changes: tuple[Card, ...]

@@ -126,6 +126,7 @@ def _cells(ratios: Sequence[float], width: int) -> list[int]:
 
 def _bar(page: _Page, segments: Sequence[Segment]) -> None:
     fills = _ASCII_FILLS if page.ascii_only else _FILLS
+    segments = [segment for segment in segments if segment.ratio]
     cells = _cells([segment.ratio for segment in segments], page.width)
     page.line(*((fills[s.family] * n, _FILL_STYLES[s.family]) for s, n in zip(segments, cells, strict=True)))
 
@@ -162,6 +163,28 @@ def _parts(page: _Page, view: View) -> None:
         for part in view.parts
     ]
     page.table((("Part", False), ("Time", True), ("Share", True), ("Source", False)), rows)
+    if view.input_missing:
+        page.line((view.input_missing, "yellow"))
+
+
+def _wall(page: _Page, view: View) -> None:
+    """The whole run by stage."""
+    if not view.wall.title:
+        return
+    page.blank()
+    page.line(("The whole run", "bold"))
+    page.line((view.wall.title, ""))
+    _bar(page, view.wall.bar)
+    page.line((view.wall.caption, "dim"))
+    fills = _ASCII_FILLS if page.ascii_only else _FILLS
+    columns = [("Stage", False), ("Time", True), ("Share", True), ("Source", False)]
+    rows = [
+        [(f"{fills[s.family]} {s.label}", ""), (s.time, ""), (s.share, ""), (s.source, "dim")] for s in view.wall.bar
+    ]
+    if page.width >= _NARROW:
+        columns.append(("What", False))
+        rows = [[*row, (s.detail, "dim")] for row, s in zip(rows, view.wall.bar, strict=True)]
+    page.table(columns, rows)
 
 
 def _measured(page: _Page, view: View) -> None:
@@ -269,6 +292,7 @@ def render(report: Report, *, width: int = 80, colour: bool = False, ascii_only:
     page = _Page(width, colour, ascii_only)
     _verdict(page, view)
     _parts(page, view)
+    _wall(page, view)
     _kernels(page, view)
     _measured(page, view)
     _ranks(page, view)

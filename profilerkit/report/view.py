@@ -4,6 +4,7 @@ from profilerkit.model.report import Report
 from profilerkit.report import breakdown, communication, kernels, sections, wording
 from profilerkit.report.findings import cards_of, others_of, outcome_groups
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
+from profilerkit.report.ledger import input_missing, wall_view
 from profilerkit.report.memory import memory_view
 from profilerkit.report.records import View
 from profilerkit.report.tiles import tiles_of
@@ -29,6 +30,8 @@ def build(report: Report) -> View:
         bar_caption=breakdown.bar_caption(report),
         parts=breakdown.part_rows(report.breakdown),
         parts_missing=breakdown.parts_missing(report),
+        input_missing=input_missing(report),
+        wall=wall_view(report),
         change_heading=wording.change_heading(changing),
         cards=cards,
         changes=changes,

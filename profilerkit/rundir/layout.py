@@ -152,6 +152,8 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
         self_ns_per_step: capture's own light-tier time per step; ``None`` until measured.
         steps_found_by: what marks the steps: ``BY_STEP_CALLS``, ``BY_WRAPPED_LOADER``, ``optimizer step`` or ``backward
             pass``; ``None`` until a step was recorded.
+        process_start_perf_ns: when the process began; ``None`` where that is not known, or where it did other work
+            before: a notebook's kernel, a process that recorded before.
     """
 
     format_version: int
@@ -168,6 +170,7 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     loader: Loader | None = None
     self_ns_per_step: float | None = None
     steps_found_by: str | None = None
+    process_start_perf_ns: int | None = None
 
 
 class GpuSample(msgspec.Struct, frozen=True, kw_only=True):

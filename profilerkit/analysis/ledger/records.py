@@ -1,0 +1,206 @@
+"""The records of the training thread by what they are: intervals for the ledger."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from profilerkit.analysis.host.names import is_feeding_phase, phase_leaf
+from profilerkit.analysis.intervals import I64, Segments, Spans, innermost_owner, union
+from profilerkit.analysis.leaves import LEAVES
+from profilerkit.analysis.steps.log import EVENT_DTYPE
+from profilerkit.rundir.layout import EventFlag, EventKind
+from profilerkit.rundir.reader import RankRecord
+
+Mask = npt.NDArray[np.bool_]
+
+#: A clock reading beyond this many ns is a damaged record; sums of such as are kept stay below 2^63.
+_FARTHEST_NS = 1 << 60
+#: Ledger entry of a named phase by its leaf; others are phases.
+_PHASE_ENTRIES = {"other.ckpt": "checkpoint", "other.eval": "evaluation", "other.log": "logging"}
+_NOT_TRAINING = EventFlag.OTHER_LOADER | EventFlag.IN_PHASE
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Intervals of one kind, sorted by start; arrays are ``(n,)`` int64, times in ns."""
+
+    start: I64
+    end: I64
+    flags: I64
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def where(self, mask: Mask) -> "Timed":
+        """Those that the mask keeps."""
+        return Timed(self.start[mask], self.end[mask], self.flags[mask])
+
+    def has(self, flags: int) -> Mask:
+        """``(n,)`` mask of those with any of ``flags``."""
+        found: Mask = (self.flags & flags) != 0
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """What the training thread did, by kind.
+
+    Attributes:
+        steps: one per step.
+        fetches: all of its fetches, those for no training as well.
+        kinds: the other kinds.
+        phases: named phases by ledger entry; those named for getting a batch are under ``step.input``.
+        exports: when a window's trace was stopped and written.
+        begin_ns: start of the recording.
+        end_ns: its end, or that of the last record where no end was written.
+        last_ns: end of the last record.
+    """
+
+    steps: Timed
+    fetches: Timed
+    kinds: Mapping[EventKind, Timed]
+    phases: Mapping[str, Timed]
+    exports: Timed
+    begin_ns: int
+    end_ns: int
+    last_ns: int
+
+    @property
+    def training_fetches(self) -> Timed:
+        """The fetches that feed the training."""
+        return self.fetches.where(~self.fetches.has(_NOT_TRAINING))
+
+
+NONE = Timed(*(np.empty(0, dtype=np.int64) for _ in range(3)))
+_KINDS = (
+    *(EventKind.BACKWARD, EventKind.OPTIMIZER, EventKind.WINDOW, EventKind.GC, EventKind.SAVE, EventKind.COMPILE),
+    *(EventKind.SYNC, EventKind.COPY, EventKind.COLLECTIVE),
+)
+
+
+def read_records(record: RankRecord) -> Records | None:
+    """The records of one rank; ``None`` where it left none."""
+    events = np.frombuffer(record.events, dtype=EVENT_DTYPE)
+    near = np.abs(events["start"]) < _FARTHEST_NS
+    events = events[near & (events["dur"] >= 0) & (events["dur"] < _FARTHEST_NS)]
+    if not len(events):
+        return None
+    first, last = int(events["start"].min()), int((events["start"] + events["dur"]).max())
+    heard = max([last, *(sample.t_ns for sample in record.samples[-1:])])
+    kind = events["kind"]
+    own = (events["flags"] & EventFlag.OTHER_THREAD) == 0
+    windows = _timed(events[kind == EventKind.WINDOW])
+    return Records(
+        steps=_timed(events[kind == EventKind.STEP]),
+        fetches=_timed(events[(kind == EventKind.WAIT) & own]),
+        kinds={wanted: _timed(events[(kind == wanted) & own]) for wanted in _KINDS},
+        phases=_phases(events[(kind == EventKind.PHASE) & own], record.names),
+        exports=_exports(record, windows),
+        begin_ns=min(record.meta.anchor_perf_ns, first) if record.meta else first,
+        end_ns=max(record.end.end_perf_ns, last) if record.end else heard,
+        last_ns=last,
+    )
+
+
+def _timed(events: npt.NDArray[np.void]) -> Timed:
+    events = events[np.argsort(events["start"], kind="stable")]
+    start = events["start"].astype(np.int64)
+    return Timed(start, start + events["dur"], events["flags"].astype(np.int64))
+
+
+def _phases(events: npt.NDArray[np.void], names: Mapping[int, str]) -> dict[str, Timed]:
+    by_entry: dict[str, list[int]] = {}
+    for name_id in np.unique(events["name"]).tolist():
+        by_entry.setdefault(_entry_of(names.get(name_id, "phase")), []).append(name_id)
+    return {entry: _timed(events[np.isin(events["name"], ids)]) for entry, ids in by_entry.items()}
+
+
+def _entry_of(name: str) -> str:
+    return "step.input" if is_feeding_phase(name) else _PHASE_ENTRIES.get(LEAVES[phase_leaf(name)], "phases")
+
+
+def _exports(record: RankRecord, windows: Timed) -> Timed:
+    """From the end of what a window traced to the end of the window."""
+    stops = [status.end_perf_ns for status, _ in record.windows if status.end_perf_ns is not None]
+    start = np.array(sorted(stops), dtype=np.int64)
+    after = np.searchsorted(windows.start, start, side="right") - 1
+    inside = (after >= 0) & (start < windows.end[after]) if len(windows) else np.zeros(len(start), dtype=np.bool_)
+    start, after = start[inside], after[inside]
+    return Timed(start, windows.end[after], np.zeros(len(start), dtype=np.int64))
+
+
+def joined(parts: Sequence[Timed]) -> Timed:
+    """All of them together, by start."""
+    if not parts:
+        return NONE
+    start, end, flags = (np.concatenate([getattr(part, name) for part in parts]) for name in ("start", "end", "flags"))
+    order = np.argsort(start, kind="stable")
+    return Timed(start[order], end[order], flags[order])
+
+
+def owners(parts: Sequence[tuple[Timed, I64]]) -> Segments:
+    """Of nested intervals the innermost owns the instant; each comes with its ``(n,)`` labels, of which lower ones win.
+
+    Intervals that overlap with no other one need no sweep; they are nearly all.
+
+    >>> outer, inner = (Timed(*(np.array([value]) for value in edges)) for edges in ((0, 9, 0), (2, 4, 0)))
+    >>> owned = owners([(outer, np.array([1])), (inner, np.array([0]))])
+    >>> list(zip(owned.start.tolist(), owned.end.tolist(), owned.label.tolist()))
+    [(0, 2, 1), (2, 4, 0), (4, 9, 1)]
+    """
+    start, end = (np.concatenate([getattr(timed, name) for timed, _ in parts]) for name in ("start", "end"))
+    label = np.concatenate([labels for _, labels in parts])
+    order = np.argsort(start, kind="stable")
+    order = order[end[order] > start[order]]
+    start, end, label = start[order], end[order], label[order]
+    if not len(start):
+        return Segments(start, end, label)
+    reach = np.maximum.accumulate(end)
+    alone = np.r_[True, start[1:] >= reach[:-1]] & np.r_[start[1:] >= end[:-1], True]
+    nested = innermost_owner(start[~alone], end[~alone], label[~alone])
+    start, end = np.r_[start[alone], nested.start], np.r_[end[alone], nested.end]
+    label = np.r_[label[alone], nested.label]
+    order = np.argsort(start, kind="stable")
+    return Segments(start[order], end[order], label[order])
+
+
+def labelled(timed: Timed, label: int) -> tuple[Timed, I64]:
+    """The intervals with one label for all."""
+    return timed, np.full(len(timed), label, dtype=np.int64)
+
+
+def complement(segments: Segments, low_ns: int, high_ns: int) -> Spans:
+    """What of [low, high) lies in none of the segments."""
+    start, end = np.r_[low_ns, segments.end], np.r_[segments.start, high_ns]
+    start, end = np.clip(start, low_ns, high_ns), np.clip(end, low_ns, high_ns)
+    return Spans(start[end > start], end[end > start])
+
+
+def time_in(segments: Segments, label: int, spans: Spans) -> I64:
+    """``(n_spans,)`` ns of each span in segments of the label.
+
+    >>> segments = Segments(np.array([0, 10]), np.array([4, 12]), np.array([1, 2]))
+    >>> time_in(segments, 1, Spans(np.array([2, 9]), np.array([6, 30]))).tolist()
+    [2, 0]
+    """
+    keep = segments.label == label
+    start, end = segments.start[keep], segments.end[keep]
+    if not len(start):
+        return np.zeros(len(spans), dtype=np.int64)
+    before = np.r_[0, np.cumsum(end - start)]
+
+    def until(instants: I64) -> I64:
+        index = np.searchsorted(start, instants, side="right") - 1
+        inside = np.clip(instants - start[index], 0, (end - start)[index])
+        found: I64 = np.where(index >= 0, before[np.maximum(index, 0)] + inside, 0)
+        return found
+
+    spent: I64 = until(spans.end) - until(spans.start)
+    return spent
+
+
+def occurrences(timed: Timed) -> int:
+    """How many there are, overlapping ones counted once."""
+    return len(union(timed.start, timed.end))
