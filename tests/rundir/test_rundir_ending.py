@@ -40,7 +40,12 @@ def run_of(path, ends, steps=10):
             "ValueError: own (rank 1)",
             "Rank 1 failed before its first step ended: ValueError: own",
         ),
-        ([None], "killed, or still running", "The run left no word of its end: it was killed, or still runs."),
+        (
+            [None],
+            "killed, or still running",
+            "The run left no word of its end: it was killed, or still runs. "
+            "Its last record is of 2027-01-15 08:00:01 UTC, after 10 steps.",
+        ),
         (
             [(1.5, "RuntimeError: closed by peer", 10), None],
             "RuntimeError: closed by peer (rank 0)",

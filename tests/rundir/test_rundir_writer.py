@@ -44,7 +44,7 @@ def test_full_disk_keeps_whole_records_and_counts_the_rest(tmp_path, monkeypatch
     disk_of(2 * layout.EVENT.size + 11, monkeypatch)
     writer.append_events([STEP] * 5)
     writer.append_events([STEP])
-    assert writer.stopped == "No space left on device"
+    assert writer.stopped == "events.bin: No space left on device"
     assert writer.dropped_records == 4
     size = (writer.path / layout.EVENTS).stat().st_size
     assert size == layout.HEADER.size + 2 * layout.EVENT.size
