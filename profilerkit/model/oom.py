@@ -46,6 +46,7 @@ class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True):
         batch_size: of the training loader.
         fitting_batch_size: the largest batch that may have fitted, estimated: parameters, gradients, optimizer state
             and buffers stay, the rest shrinks with the batch. An upper bound: the step had not made all it needs.
+        rank: that it is about; ``None`` in the rank's own file.
     """
 
     device: str

@@ -8,6 +8,7 @@ import msgspec
 from profilerkit.model.communication import Communication
 from profilerkit.model.finding import Finding, Outcome, Source
 from profilerkit.model.memory import Memory
+from profilerkit.model.oom import OutOfMemory
 from profilerkit.model.run import Run, Trust
 from profilerkit.model.step import Part, Rank, Steps
 from profilerkit.model.verdict import Verdict
@@ -175,6 +176,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     copies: tuple[HostCopy, ...] = ()
     communication: Communication | None = None
     workers: Workers | None = None
+    oom: OutOfMemory | None = None
 
     def findings(self) -> list[tuple[Outcome, Finding]]:
         """All findings with the outcome they belong to, largest expected saving first."""

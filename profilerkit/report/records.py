@@ -176,6 +176,14 @@ class WorkersView(msgspec.Struct, frozen=True):
     stages: Table | None
 
 
+class OomView(msgspec.Struct, frozen=True):
+    """What a rank that ran out of memory held. No facts, no section."""
+
+    facts: tuple[Fact, ...]
+    live: Table | None
+    largest: Table | None
+
+
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """A report in words, shared by html, markdown and terminal. Empty text or an empty tuple is left out."""
 
@@ -203,6 +211,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     ledger: Table | None
     workers: WorkersView
     memory: MemoryView
+    oom: OomView
     compute: tuple[Fact, ...]
     kernels: Table | None
     top_kernels: Table | None

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from profilerkit.model.oom import OutOfMemory
 from profilerkit.rundir.layout import EVENT, FLUSH_SECONDS, SAMPLE_SECONDS, EventKind, RankEnd
 from profilerkit.rundir.process import oom_kills_since, still_runs
 from profilerkit.rundir.reader import RankRecord, RunRecord, named_ranks
@@ -87,6 +88,13 @@ def ending_of(run: RunRecord) -> Ending | None:
         return Ending(word=_word(silent), failure=said)
     word = next((entry.end.left_by or entry.end.reason for entry in run.ranks if entry.end is not None), None)
     return None if word is None else Ending(word=word, failure=said)
+
+
+def dossier_of(run: RunRecord) -> OutOfMemory | None:
+    """What the first rank that ran out of memory held, with its number; ``None`` when none did."""
+    ended = [(entry.end.end_perf_ns if entry.end else 0, entry.rank, entry.oom) for entry in run.ranks if entry.oom]
+    first = min(ended, key=lambda entry: entry[:2], default=None)
+    return None if first is None or first[2] is None else msgspec.structs.replace(first[2], rank=first[1])
 
 
 def _word(silent: Sequence[_Last]) -> str:
