@@ -14,7 +14,6 @@ from profilerkit.capture.settings import Settings
 from profilerkit.model.run import Loader
 from profilerkit.rundir.layout import FORMAT_VERSION, Feature, ProcessMark, RankEnd, RankMeta, RunManifest
 
-#: ``rundir.writer`` takes room for three such texts at the start.
 _LONGEST_TEXT = 2000
 
 

@@ -47,7 +47,8 @@ def _leave_with(status: object) -> Leave:
 class Exits:
     """Notes by which call the program leaves, where that comes out by no exception: Python forgets it before the end.
 
-    A ``raise SystemExit`` outside of a block is not seen, nor a ``sys.exit`` that was imported by name before.
+    Seen are ``sys.exit``, ``exit`` and ``quit``, and ``os._exit``; not a ``raise SystemExit`` outside of a block, nor a
+    ``sys.exit`` that was imported by name before.
     """
 
     def __init__(self, steps: Callable[[], int], leaving: Callable[[Leave], object]) -> None:
@@ -66,6 +67,9 @@ class Exits:
 
     def _hang(self, patches: Patches) -> None:
         patches.patch(sys, "exit", self._noted)
+        quitter = getattr(sys.modules.get("_sitebuiltins"), "Quitter", None)
+        if quitter is not None:  # python -S has none
+            patches.patch(quitter, "__call__", self._quits)
         patches.patch(os, "_exit", self._announced)
 
     def remove(self) -> None:
@@ -89,12 +93,22 @@ class Exits:
 
     def _noted(self, original: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
         def exit(status: Any = None, /) -> NoReturn:  # noqa: A001  it stands for sys.exit
-            # On another thread it ends that thread only.
-            if self._patches.armed and threading.current_thread() is threading.main_thread():
-                self._latest, self._latest_steps = _leave_with(status), self._steps()
+            self._note(status)
             original(status)
 
         return exit
+
+    def _quits(self, original: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+        def quits(quitter: Any, code: Any = None) -> NoReturn:
+            self._note(code)
+            original(quitter, code)
+
+        return quits
+
+    def _note(self, status: object) -> None:
+        # On another thread it ends that thread only.
+        if self._patches.armed and threading.current_thread() is threading.main_thread():
+            self._latest, self._latest_steps = _leave_with(status), self._steps()
 
     def _announced(self, original: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
         def _exit(status: int) -> NoReturn:

@@ -4,6 +4,7 @@ import os
 import re
 import resource
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,6 +33,19 @@ _NO_LIMIT = 1 << 62
 _Limit = Literal["device", "host", "control group", "address space"]
 
 
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """The memory that ran out, as ``OutOfMemory`` has it; ``held_bytes`` are what it calls allocated."""
+
+    device: str
+    live: LiveMemory | None = None
+    held_bytes: int | None = None
+    free_bytes: int | None = None
+    total_bytes: int | None = None
+    reserved_bytes: int | None = None
+    limit: _Limit | None = None
+
+
 def dossier(error: Exception, *, steps: int, loader: Any) -> OutOfMemory | None:
     """What the memory holds now; ``None`` for an ``error`` that is not about memory. Nothing is kept alive by it.
 
@@ -42,17 +56,48 @@ def dossier(error: Exception, *, steps: int, loader: Any) -> OutOfMemory | None:
     text = asked(str, error) or ""
     if not _is_about_memory(error, text, torch):
         return None
+    if _is_of_a_device(error, text, torch):
+        room = asked(_on_device, text, torch) or _Room("device")
+    else:
+        room = asked(_on_host, torch) or _Room("host")
     settings = environment.loader_settings(loader)
-    on_device = _is_of_a_device(error, text, torch)
-    known = OutOfMemory(
-        device="host",
+    batch, requested = settings.batch_size if settings else None, _requested(text)
+    live = room.live
+    return OutOfMemory(
+        device=room.device,
         message=masked(next(iter(text.splitlines()), "") or type(error).__name__)[:_LONGEST_MESSAGE],
-        requested_bytes=_requested(text),
+        requested_bytes=requested,
         step=steps,
-        batch_size=settings.batch_size if settings else None,
+        live=_kinds(room),
+        largest=live.largest if live is not None else (),
+        complete=live is not None and live.complete,
+        free_bytes=room.free_bytes,
+        total_bytes=room.total_bytes,
+        allocated_bytes=room.held_bytes,
+        reserved_bytes=room.reserved_bytes,
+        limit=room.limit,
+        batch_size=batch,
+        fitting_batch_size=_fitting(room, batch, requested),
     )
-    found = asked(_of_device, known, text, torch) if on_device else asked(_of_host, known, torch)
-    return found or known
+
+
+def _kinds(room: _Room) -> tuple[LiveBytes, ...]:
+    """What was found, and what is held beside it; largest first."""
+    if room.live is None:
+        return ()
+    kinds = list(room.live.kinds)
+    unseen = (room.held_bytes or 0) - sum(kind.bytes for kind in kinds)
+    if unseen > 0:
+        kinds.append(LiveBytes(kind="unseen", bytes=unseen))
+    return tuple(sorted(kinds, key=lambda kind: -kind.bytes))
+
+
+def _fitting(room: _Room, batch: int | None, requested: int | None) -> int | None:
+    live, held, free = room.live, room.held_bytes, room.free_bytes
+    if live is None or not live.complete or held is None or free is None or batch is None or requested is None:
+        return None
+    fixed = sum(kind.bytes for kind in live.kinds if kind.kind in _FIXED)
+    return fitting(batch, fixed, held, (room.reserved_bytes or held) + free, requested)
 
 
 def _is_about_memory(error: Exception, text: str, torch: Any) -> bool:
@@ -78,20 +123,20 @@ def _requested(text: str) -> int | None:
     return round(float(match[1]) * _UNITS[match[2]]) if match else None
 
 
-def _of_device(known: OutOfMemory, text: str, torch: Any) -> OutOfMemory:
+def _on_device(text: str, torch: Any) -> _Room:
     cuda = torch.cuda
     match = _GPU.search(text)
     index = int(match[1]) if match else int(cuda.current_device())
     free, total = asked(cuda.mem_get_info, index) or (None, None)
-    allocated, reserved = int(cuda.memory_allocated(index)), int(cuda.memory_reserved(index))
     live = asked(live_memory, torch, "cuda", index)
-    return _filled(known, f"cuda:{index}", live, allocated, free, total, "device", reserved)
+    held, reserved = int(cuda.memory_allocated(index)), int(cuda.memory_reserved(index))
+    return _Room(f"cuda:{index}", live, held, free, total, reserved, "device")
 
 
-def _of_host(known: OutOfMemory, torch: Any) -> OutOfMemory:
+def _on_host(torch: Any) -> _Room:
     held, limit, free, total = _tightest()
     live = asked(live_memory, torch, "cpu", None) if torch is not None else None
-    return _filled(known, "host", live, held, free, total, limit, None)
+    return _Room("host", live, held, free, total, None, limit)
 
 
 def _tightest() -> tuple[int, _Limit, int, int]:
@@ -129,41 +174,7 @@ def _words(path: str) -> list[str]:
         return []
 
 
-def _filled(
-    known: OutOfMemory,
-    device: str,
-    live: LiveMemory | None,
-    held: int,
-    free: int | None,
-    total: int | None,
-    limit: _Limit,
-    reserved: int | None,
-) -> OutOfMemory:
-    import msgspec
-
-    kinds = live.kinds if live is not None else ()
-    unseen = held - sum(kind.bytes for kind in kinds)
-    rest = (LiveBytes(kind="unseen", bytes=unseen),) if live is not None and unseen > 0 else ()
-    fixed = sum(kind.bytes for kind in kinds if kind.kind in _FIXED)
-    fits = None
-    if live is not None and live.complete and free is not None:
-        fits = fitting(known.batch_size, fixed, held, (reserved or held) + free, known.requested_bytes)
-    return msgspec.structs.replace(
-        known,
-        device=device,
-        live=tuple(sorted((*kinds, *rest), key=lambda kind: -kind.bytes)),
-        largest=live.largest if live is not None else (),
-        complete=live is not None and live.complete,
-        free_bytes=free,
-        total_bytes=total,
-        allocated_bytes=held,
-        reserved_bytes=reserved,
-        limit=limit,
-        fitting_batch_size=fits,
-    )
-
-
-def fitting(batch: int | None, fixed: int, held: int, capacity: int, requested: int | None) -> int | None:
+def fitting(batch: int, fixed: int, held: int, capacity: int, requested: int) -> int | None:
     """The largest batch for which there may be room; ``None`` where that cannot be said.
 
     Of ``held`` bytes ``fixed`` stay and the rest, with what was ``requested``, is proportional to the batch. Of a batch
@@ -174,7 +185,5 @@ def fitting(batch: int | None, fixed: int, held: int, capacity: int, requested: 
 
     Where the room would do, it was in pieces; where not even one sample fits, the request was not about the batch.
     """
-    if batch is None or requested is None or capacity <= fixed:
-        return None
     fits = batch * (capacity - fixed) // (held - fixed + requested)
     return fits if 1 <= fits < batch else None

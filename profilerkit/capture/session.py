@@ -29,7 +29,7 @@ from profilerkit.capture.workers import WorkerWatch
 from profilerkit.capture.wrapped import wrapped
 from profilerkit.errors import CaptureError
 from profilerkit.model.report import Report
-from profilerkit.rundir.layout import META, PHASE_SPAN_PREFIX, Feature
+from profilerkit.rundir.layout import END, META, PHASE_SPAN_PREFIX, Feature
 from profilerkit.rundir.process import this_process
 from profilerkit.rundir.writer import RankWriter, Record, write_manifest
 
@@ -332,7 +332,10 @@ class Session:
             end_perf_ns=end_ns,
             stopped=self._writer.stopped,
         )
-        self._writer.write_end(end)
+        try:
+            self._writer.write_end(end)
+        except OSError as error:  # after a failure it is written twice, and there is room for one
+            self._writer.stop(END, error)
 
     def _features(self) -> dict[str, Feature]:
         """What is on, and why the rest is off."""

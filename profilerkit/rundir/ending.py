@@ -92,9 +92,9 @@ def ending_of(run: RunRecord) -> Ending | None:
 
 def dossier_of(run: RunRecord) -> OutOfMemory | None:
     """What the first rank that ran out of memory held, with its number; ``None`` when none did."""
-    ended = [(entry.end.end_perf_ns if entry.end else 0, entry.rank, entry.oom) for entry in run.ranks if entry.oom]
+    ended = [(_last(entry).ended_ns or 0, entry.rank, entry.oom) for entry in run.ranks if entry.oom]
     first = min(ended, key=lambda entry: entry[:2], default=None)
-    return None if first is None or first[2] is None else msgspec.structs.replace(first[2], rank=first[1])
+    return None if first is None else msgspec.structs.replace(first[2], rank=first[1])
 
 
 def _word(silent: Sequence[_Last]) -> str:

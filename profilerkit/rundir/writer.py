@@ -31,8 +31,8 @@ from profilerkit.rundir.layout import (
     window_directory,
 )
 
-#: Holds every ``RankEnd``: three texts of at most 2,000 characters, of at most 6 bytes each in JSON.
-_END_BYTES = 40_960
+#: A block of a disk, which holds nearly every ``RankEnd``: its longest text is an exception's, cut to 2,000 characters.
+_END_BYTES = 4096
 #: kind, flags, name id, start_ns, dur_ns, value: the fields of ``layout.EVENT``
 Record = tuple[int, int, int, int, int, int]
 

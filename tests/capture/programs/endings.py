@@ -4,6 +4,7 @@ What it writes beside the run directory: into ``steps.<rank>`` when each of its 
 """
 
 import code
+import contextlib
 import gc
 import os
 import resource
@@ -11,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 import profilerkit
 
@@ -57,7 +59,7 @@ def allocate():
 
 
 def exhaust_address_space():
-    used = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20),) * 2)
     bytearray(1 << 30)
 
@@ -73,6 +75,14 @@ def in_child(prof, leave):
             prof.step()
         leave()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def fill_the_disk(prof):
+    """Take all the room there is, then train on."""
+    with (Path(WHERE).parent / "filler").open("ab", buffering=0) as filler, contextlib.suppress(OSError):
+        while True:
+            filler.write(bytes(512))
+    train(prof, 3 * STEPS)
 
 
 def kill(number):
@@ -92,7 +102,7 @@ INSIDE = {
     "SIGSEGV": kill(signal.SIGSEGV),
     "out of memory": lambda _prof: allocate(),
     "MemoryError": lambda _prof: exhaust_address_space(),
-    "full disk": train,
+    "full disk": fill_the_disk,
     "file size limit": train,
     "read-only directory": lambda _prof: None,
     "fork and os._exit": lambda prof: in_child(prof, lambda: os._exit(7)),
@@ -103,10 +113,10 @@ INSIDE = {
 
 def block():
     if ENDING == "file size limit":
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
     with profile() as prof:
         train(prof)
-        if RANK == WORLD - 1:
+        if RANK == WORLD - 1 or ENDING in TOGETHER:
             INSIDE[ENDING](prof)
         if ENDING not in ALONE:
             train(prof)
@@ -136,11 +146,12 @@ def open_block(end):
 def caught_exit():
     prof = profile()
     prof.__enter__()
-    try:
+    with contextlib.suppress(SystemExit):
         sys.exit(3)
-    except SystemExit:
-        pass
     train(prof)
+
+
+KEPT = []
 
 
 def generator():
@@ -149,9 +160,8 @@ def generator():
             train(prof)
             yield prof
 
-    global KEPT
-    KEPT = blocks()
-    next(KEPT)
+    KEPT.append(blocks())
+    next(KEPT[0])
 
 
 def daemon_thread():
@@ -183,10 +193,8 @@ def notebook():
     shell.showtraceback = lambda: None
     for again in (True, False):
         shell.locals["again"] = again
-        try:
+        with contextlib.suppress(KeyboardInterrupt):
             shell.runcode(compile(CELL, "cell", "exec"))
-        except KeyboardInterrupt:
-            pass
         assert (sys.exit, os._exit, len(gc.callbacks)) == before
 
 
@@ -202,8 +210,10 @@ WHOLE = {
     "daemon thread": daemon_thread,
     "notebook": notebook,
 }
+#: All ranks end like this, and not only the last one.
+TOGETHER = ("full disk", "file size limit", "exit well")
 #: After these no rank trains on.
-ALONE = ("finish", "read-only directory", "exit well")
+ALONE = ("finish", "full disk", "file size limit", "read-only directory", "exit well")
 
 ENDING = sys.argv[1]
 WHOLE.get(ENDING, block)()
