@@ -1,4 +1,4 @@
-"""A training run of 60 short steps on one or two ranks, whose last rank ends as the first argument says.
+"""A training run of 100 short steps on one or two ranks, whose last rank ends as the first argument says.
 
 What it writes beside the run directory: into ``steps.<rank>`` when each of its steps ended, by the recording's clock.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 import profilerkit
 
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-STEPS = 60
+STEPS = 100
 WHERE = sys.argv[2] if len(sys.argv) > 2 else "run"
 LOG = os.open(f"steps.{RANK}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
@@ -179,9 +179,9 @@ def daemon_thread():
 
 CELL = """
 with profile() as prof:
-    for number, _ in enumerate(prof.wrap(range(60))):
+    for number, _ in enumerate(prof.wrap(range(100))):
         time.sleep(0.01)
-        if number == 59 and again:
+        if number == 99 and again:
             raise KeyboardInterrupt
 """
 
