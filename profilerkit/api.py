@@ -14,15 +14,15 @@ from profilerkit.config import rule_prefixes
 from profilerkit.diagnosis import diagnose
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.inputs import read_inputs
+from profilerkit.model.change import revise
 from profilerkit.model.finding import Outcome
-from profilerkit.model.ledger import Ledger
 from profilerkit.model.report import Report
 from profilerkit.model.run import Run
 from profilerkit.plugins import installed_rules
 from profilerkit.reading.traces import Reading
 from profilerkit.rules import RULES
 from profilerkit.rules.runner import run_rules
-from profilerkit.rundir.ending import Ending, ending_of
+from profilerkit.rundir.ending import Ending, dossier_of, ending_of
 from profilerkit.rundir.reader import RunRecord
 
 
@@ -79,8 +79,12 @@ def analyze(
     )
     outcomes = run_rules(facts, rules, select=select, ignore=ignore)
     detail = facts if told in (None, facts.judged_rank) else _alone(facts, ranks[told], told, device)
-    ledger = run_ledger(ranks, facts.judged_rank if told is None else told)
-    return _report(facts, detail, outcomes, _describe(places, record, ending, facts, ranks, __version__), ledger)
+    run = _describe(places, record, ending, facts, ranks, __version__)
+    return revise(
+        _report(facts, detail, outcomes, run),
+        ledger=run_ledger(ranks, facts.judged_rank if told is None else told),
+        oom=dossier_of(record) if record else None,
+    )
 
 
 def _alone(facts: Facts, entry: RankFacts, position: int, device: str | None) -> Facts:
@@ -89,7 +93,7 @@ def _alone(facts: Facts, entry: RankFacts, position: int, device: str | None) ->
     return replace(alone, parts=facts.ranks[position].breakdown)
 
 
-def _report(facts: Facts, detail: Facts, outcomes: tuple[Outcome, ...], run: Run, ledger: Ledger | None) -> Report:
+def _report(facts: Facts, detail: Facts, outcomes: tuple[Outcome, ...], run: Run) -> Report:
     """The verdict on the job, with one of its ranks in detail."""
     return Report(
         verdict=diagnose(facts, outcomes),
@@ -106,7 +110,6 @@ def _report(facts: Facts, detail: Facts, outcomes: tuple[Outcome, ...], run: Run
         run=run,
         communication=facts.communication,
         workers=facts.workers,
-        ledger=ledger,
     )
 
 

@@ -8,12 +8,13 @@ import traceback
 
 from profilerkit import __version__
 from profilerkit.capture import environment
+from profilerkit.capture.ending import Leave, leave_of
 from profilerkit.capture.secrets import masked, masked_arguments
 from profilerkit.capture.settings import Settings
 from profilerkit.model.run import Loader
-from profilerkit.rundir.layout import FORMAT_VERSION, Feature, RankEnd, RankMeta, RunManifest
+from profilerkit.rundir.layout import FORMAT_VERSION, Feature, ProcessMark, RankEnd, RankMeta, RunManifest
 
-_LONGEST_EXCEPTION = 2000
+_LONGEST_TEXT = 2000
 
 
 def manifest(settings: Settings, place: environment.Place) -> RunManifest:
@@ -38,6 +39,7 @@ def meta(
     loader: Loader | None,
     self_ns_per_step: float | None,
     steps_found_by: str | None,
+    process: ProcessMark | None,
 ) -> RankMeta:
     """What is known of this rank by now; ``anchor`` is unix and ``perf_counter_ns`` time of one moment."""
     device_name, device_uuid = environment.cuda_device()
@@ -58,23 +60,42 @@ def meta(
         self_ns_per_step=self_ns_per_step,
         steps_found_by=steps_found_by,
         process_start_perf_ns=environment.process_start_ns(os.getpid()) if place.first_here else None,
+        process=process,
     )
 
 
 def end(
-    error: BaseException | None, failure: str | None, *, steps: int, dropped_records: int, end_perf_ns: int
+    cause: BaseException | Leave | None,
+    failure: str | None,
+    *,
+    steps: int,
+    dropped_records: int,
+    end_perf_ns: int,
+    stopped: str | None,
 ) -> RankEnd:
-    """How the recording ended: by the user's ``error``, by capture's own ``failure``, or as planned."""
-    reason = "switched_off" if failure is not None else "finished" if error is None else "exception"
-    text = None if error is None else "".join(traceback.format_exception_only(error)).strip()
+    """How the recording ended: by the user's exception or exit, by capture's own ``failure``, or as planned."""
+    leave = leave_of(cause)
+    error = cause if isinstance(cause, BaseException) and leave is None else None
+    reason = "finished" if error is None else "exception"
+    if isinstance(error, KeyboardInterrupt):
+        reason = "interrupted"
+    if leave is not None:
+        reason = "exit"
     return RankEnd(
-        reason=reason,
-        exception=None if text is None else _writable(masked(text))[:_LONGEST_EXCEPTION],
+        reason=reason if failure is None else "switched_off",
+        exception=None if error is None else _bounded("".join(traceback.format_exception_only(error)).strip()),
         steps=steps,
         dropped_records=dropped_records,
         end_perf_ns=end_perf_ns,
-        switched_off_because=failure,
+        switched_off_because=None if failure is None else _bounded(failure),
+        left_by=None if leave is None else _bounded(str(leave)),
+        exit_code=None if leave is None else leave.code,
+        stopped_because=stopped,
     )
+
+
+def _bounded(text: str) -> str:
+    return _writable(masked(text))[:_LONGEST_TEXT]
 
 
 def _writable(text: str) -> str:

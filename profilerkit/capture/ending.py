@@ -1,25 +1,149 @@
-"""Closes a recording that has no block of its own when its program ends."""
+"""How a program ends: closes what no block closed, and notes what Python does not tell then."""
 
 import atexit
 import multiprocessing
+import os
 import sys
+import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing.util import Finalize
+from typing import Any, NoReturn
+
+from profilerkit.capture.guard import asked
+from profilerkit.capture.patches import Patches
+
+#: ``os._exit`` waits this long for the last records and ``end.json``; a disk that hangs must not hold it.
+LEAVE_SECONDS = 2.0
 
 
-def at_exit(close: Callable[[BaseException | None], object]) -> None:
-    """Call ``close`` with the exception that ends the program, if one does, whenever Python still runs then.
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """The program asked to exit, by ``call``, with this code; ``message`` is what ``sys.exit`` was given instead."""
 
-    Python does not tell the code of a ``sys.exit`` here: such an end looks as planned.
+    call: str
+    code: int
+    message: str = ""
+
+    def __str__(self) -> str:
+        """``sys.exit(3)``, or ``sys.exit(1): no data``."""
+        return f"{self.call}({self.code})" + (f": {self.message}" if self.message else "")
+
+
+def leave_of(cause: BaseException | Leave | None) -> Leave | None:
+    """The exit that ``cause`` asks for; ``None`` for another exception."""
+    if isinstance(cause, SystemExit):
+        return _leave_with(cause.code)
+    return cause if isinstance(cause, Leave) else None
+
+
+def _leave_with(status: object) -> Leave:
+    """What ``sys.exit(status)`` makes of it: nothing is 0, a whole number the code, all else is printed and 1."""
+    if status is None or isinstance(status, int):
+        return Leave("sys.exit", int(status or 0))
+    return Leave("sys.exit", 1, asked(str, status) or type(status).__name__)
+
+
+class Exits:
+    """Notes by which call the program leaves, where that comes out by no exception: Python forgets it before the end.
+
+    Seen are ``sys.exit``, ``exit`` and ``quit``, and ``os._exit``; not a ``raise SystemExit`` outside of a block, nor a
+    ``sys.exit`` that was imported by name before.
     """
-    earlier = getattr(sys, "last_value", None)
 
-    def ended() -> None:
-        latest = getattr(sys, "last_value", None)
-        close(sys.exc_info()[1] or (latest if latest is not earlier else None))
+    def __init__(self, steps: Callable[[], int], leaving: Callable[[Leave], object]) -> None:
+        """``steps`` counts those made until now; ``leaving`` has ``LEAVE_SECONDS`` before ``os._exit`` goes on."""
+        self._steps = steps
+        self._leaving = leaving
+        self._patches = Patches()
+        self._pid = os.getpid()
+        self._earlier = _last_shown()
+        self._latest: Leave | None = None
+        self._latest_steps = 0
 
+    def install(self) -> None:
+        """Watch both ways to leave."""
+        self._patches.hang(self._hang)
+
+    def _hang(self, patches: Patches) -> None:
+        patches.patch(sys, "exit", self._noted)
+        quitter = getattr(sys.modules.get("_sitebuiltins"), "Quitter", None)
+        if quitter is not None:  # python -S has none
+            patches.patch(quitter, "__call__", self._quits)
+        patches.patch(os, "_exit", self._announced)
+
+    def remove(self) -> None:
+        """Watch no longer."""
+        self._patches.remove()
+
+    def remove_in_child(self) -> None:
+        """``remove`` in a forked child."""
+        self._patches.remove_in_child()
+
+    def cause(self) -> BaseException | Leave | None:
+        """What ends the program, at its end: an exception that nobody caught, or a call; ``None`` as planned.
+
+        A call of ``sys.exit`` after which a step was made was caught.
+        """
+        latest = _last_shown()
+        error = sys.exc_info()[1] or (latest if latest is not self._earlier else None)
+        if error is not None or self._latest_steps != self._steps():
+            return error
+        return self._latest
+
+    def _noted(self, original: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+        def exit(status: Any = None, /) -> NoReturn:  # noqa: A001  it stands for sys.exit
+            self._note(status)
+            original(status)
+
+        return exit
+
+    def _quits(self, original: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+        def quits(quitter: Any, code: Any = None) -> NoReturn:
+            self._note(code)
+            original(quitter, code)
+
+        return quits
+
+    def _note(self, status: object) -> None:
+        # On another thread it ends that thread only.
+        if self._patches.armed and threading.current_thread() is threading.main_thread():
+            self._latest, self._latest_steps = _leave_with(status), self._steps()
+
+    def _announced(self, original: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+        def _exit(status: int) -> NoReturn:
+            # A child made by a fork that Python knows nothing of still has the patch, and this number tells.
+            if self._patches.armed and os.getpid() == self._pid:
+                asked(self._leave, Leave("os._exit", status))
+            original(status)
+
+        return _exit
+
+    def _leave(self, leave: Leave) -> None:
+        """Have the end noted by a thread: the caller may hold a lock that it needs, or the disk may hang."""
+        thread = threading.Thread(target=asked, args=(self._leaving, leave), name="profilerkit-leaving", daemon=True)
+        thread.start()
+        thread.join(LEAVE_SECONDS)
+
+
+def _last_shown() -> BaseException | None:
+    """The exception that Python printed last because nobody caught it."""
+    return getattr(sys, "last_value", None)
+
+
+class _AtExit:
+    """The process whose end closes what is open then."""
+
+    pid = 0
+
+
+def at_exit(close: Callable[[], object]) -> None:
+    """Call ``close`` when this process ends, if Python still runs then; once, however often this is called."""
+    if _AtExit.pid == os.getpid():
+        return
+    _AtExit.pid = os.getpid()
     if multiprocessing.parent_process() is None:
-        atexit.register(ended)
+        atexit.register(close)
     else:
         # A forked child of multiprocessing leaves by os._exit, which knows nothing of atexit.
-        Finalize(None, ended, exitpriority=0)
+        Finalize(None, close, exitpriority=0)

@@ -76,8 +76,9 @@ class Profile:
     ) -> None:
         """Stop recording, then analyse. The user's exception, if any, goes on unchanged.
 
-        After an exception it takes a few seconds and is bounded: other ranks are not waited for, and the processes
-        that compress the trace and make the report have 20 seconds together.
+        After an exception, or an exit with a code, it takes a few seconds and is bounded: other ranks are not waited
+        for, the processes that compress the trace and make the report have 20 seconds together, and what is live where
+        memory ran out is looked at for two.
         """
         session, self._session = self._session, None
         if session is not None and self._owns_session:

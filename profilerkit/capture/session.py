@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from profilerkit.capture import documents, environment, handoff
+from profilerkit.capture import documents, environment, handoff, oom
 from profilerkit.capture.deep import DeepWindow
-from profilerkit.capture.ending import at_exit
+from profilerkit.capture.ending import Exits, Leave, at_exit, leave_of
 from profilerkit.capture.guard import Guard, announce, asked
 from profilerkit.capture.hooks import Hooks
 from profilerkit.capture.host import HostSource
@@ -29,7 +29,8 @@ from profilerkit.capture.workers import WorkerWatch
 from profilerkit.capture.wrapped import wrapped
 from profilerkit.errors import CaptureError
 from profilerkit.model.report import Report
-from profilerkit.rundir.layout import PHASE_SPAN_PREFIX, Feature
+from profilerkit.rundir.layout import END, META, PHASE_SPAN_PREFIX, Feature
+from profilerkit.rundir.process import this_process
 from profilerkit.rundir.writer import RankWriter, Record, write_manifest
 
 #: With nothing wrong, what may take long has its own bounds; after an exception the user wants to see it.
@@ -79,10 +80,15 @@ def start(settings: Settings, *, until_exit: bool = False) -> "Session | None":
         session.disarm()
         raise CaptureError(f"cannot write the run directory {run}", cause=str(error)) from error
     _State.active = session
-    if until_exit:
-        session.until_exit = True
-        at_exit(session.close)
+    session.until_exit = until_exit
+    at_exit(_close_what_is_open)
     return session
+
+
+def _close_what_is_open() -> None:
+    """At the end of the program: a recording without a block, or a block that was never left."""
+    if _State.active is not None:
+        _State.active.close_at_exit()
 
 
 def _disarm_in_child() -> None:
@@ -131,6 +137,8 @@ class Session:
         self._hooks = Hooks(
             record, self._tracker, self._timer, self._guard, lambda: self._window.recording, self._workers
         )
+        self._exits = Exits(lambda: self._tracker.count, self._leave)
+        self._process = this_process()
         self._watches = Watches(_watches() if settings.light else ())
         self._record = record
         sources: dict[str, Callable[[], Source]] = {}
@@ -182,18 +190,25 @@ class Session:
             sampler.start()
         self._guard.call(self._hooks.install)
         self._guard.call(self._watches.install)
+        self._guard.call(self._exits.install)
 
-    def close(self, error: BaseException | None) -> Report | None:
+    def close_at_exit(self) -> None:
+        """End the recording with the program."""
+        self.close(self._guard.call(self._exits.cause))
+
+    def close(self, cause: BaseException | Leave | None) -> Report | None:
         """End the recording; the report on rank 0 if it was asked for and could be made.
 
         Waits at most one minute for the compression, ten seconds for the other ranks and two minutes for the report.
-        After an exception of the user's it waits for no other rank, and for compression and report together at most
-        20 seconds.
+        After an exception of the user's, or an exit with a code, it waits for no other rank, for compression and report
+        together at most 20 seconds, and looks for two seconds at what is live where memory ran out.
         """
         if self._closed:
             return None
         self._closed = True
-        deadline = time.monotonic() + (_SECONDS if error is None else _SECONDS_AFTER_ERROR)
+        leave = leave_of(cause)
+        planned = cause is None or (leave is not None and leave.code == 0)
+        deadline = time.monotonic() + (_SECONDS if planned else _SECONDS_AFTER_ERROR)
         call = self._guard.call
         end_ns = time.perf_counter_ns()
         try:
@@ -202,12 +217,15 @@ class Session:
             self._armed = False
             call(self._hooks.remove)
             call(self._watches.remove)
+            call(self._exits.remove)
             _State.active = None
         call(self._watches.close)
         call(self._recorder.stop)
-        if error is not None:
+        if not planned:
             # A launcher whose rank failed kills the other ranks, which fail with it, within a second.
-            call(self._write_end, error, end_ns)
+            call(self._write_end, cause, end_ns)
+        if isinstance(cause, Exception):
+            call(self._write_dossier, cause)
         for sampler in self._samplers.values():
             call(sampler.stop)
         if self._workers is not None:
@@ -217,9 +235,14 @@ class Session:
         if self._settings.deep and not self._window.reason:
             # Before end.json: rank 0 reads once that is there.
             call(handoff.compress_traces, self._writer.path, deadline - time.monotonic())
-        call(self._write_end, error, end_ns)
+        call(self._write_end, cause, end_ns)
         call(self._writer.close)
-        return call(self._hand_over, error is None, deadline)
+        return call(self._hand_over, planned, deadline)
+
+    def _leave(self, leave: Leave) -> None:
+        """Note an ``os._exit``, which is about to happen; on a thread of its own."""
+        self._recorder.flush()
+        self._write_end(leave, time.perf_counter_ns())
 
     def disarm(self) -> None:
         """Record nothing from now on and leave everything as it was found; waits for no lock."""
@@ -227,6 +250,7 @@ class Session:
         self._closed = True
         self._hooks.remove_in_child()
         self._watches.remove_in_child()
+        self._exits.remove_in_child()
         self._recorder.disarm()
 
     def _switch_off(self) -> None:
@@ -272,10 +296,13 @@ class Session:
     # Documents
 
     def _write_last_meta(self) -> None:
-        """Rewrite what the start could not know: torch's version, the device, the loader."""
-        self._write_meta()
-        if self._place.rank == 0 and self._closed:
-            write_manifest(self.run, documents.manifest(self._settings, self._place))
+        """Rewrite what the start could not know: torch's version, the device, the loader. A full disk keeps the old."""
+        try:
+            self._write_meta()
+            if self._place.rank == 0 and self._closed:
+                write_manifest(self.run, documents.manifest(self._settings, self._place))
+        except OSError as error:
+            self._writer.stop(META, error)
 
     def _write_meta(self) -> None:
         meta = documents.meta(
@@ -285,24 +312,36 @@ class Session:
             loader=environment.loader_settings(self._timer.source),
             self_ns_per_step=self._self_ns,
             steps_found_by=self._tracker.found_by if self._tracker.count else None,
+            process=self._process,
         )
         self._writer.write_meta(meta)
 
-    def _write_end(self, error: BaseException | None, end_ns: int) -> None:
+    def _write_dossier(self, error: Exception) -> None:
+        """What was live, where the memory ran out on the training thread: another one's tensors are in use."""
+        if threading.get_ident() == self._tracker.thread:
+            dossier = oom.dossier(error, steps=self._tracker.count, loader=self._timer.source)
+            if dossier is not None:
+                self._writer.write_oom(dossier)
+
+    def _write_end(self, cause: BaseException | Leave | None, end_ns: int) -> None:
         end = documents.end(
-            error,
+            cause,
             self._guard.failure,
             steps=self._tracker.count,
             dropped_records=self._writer.dropped_records,
             end_perf_ns=end_ns,
+            stopped=self._writer.stopped,
         )
-        self._writer.write_end(end)
+        try:
+            self._writer.write_end(end)
+        except OSError as error:  # after a failure it is written twice, and there is room for one
+            self._writer.stop(END, error)
 
     def _features(self) -> dict[str, Feature]:
         """What is on, and why the rest is off."""
         on, tracker = documents.feature, self._tracker
         light, failure = self._settings.light, self._guard.failure or ""
-        stopped = failure or (f"events.bin: {self._writer.stopped}" if self._writer.stopped else "")
+        stopped = failure or self._writer.stopped or ""
         hooked = failure or ("" if self._hooks.torch_hooked else "torch was not imported")
         features = {
             "light": on(light, stopped),

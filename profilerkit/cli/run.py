@@ -1,4 +1,10 @@
-"""``profilerkit run``: start a training command so that it records itself, and become it."""
+"""``profilerkit run``: start a training command so that it records itself, and become it.
+
+The command is not watched from a process above it. That could name the signal that killed it, which the recording
+cannot, but a supervisor that is killed itself leaves a training behind that holds its device, hands on a second time
+what was sent to the whole process group (``timeout``, a launcher), and stands between torchrun and its workers.
+``profilerkit analyze`` finds out by itself whether a process that left no word of its end still runs.
+"""
 
 import argparse
 import os

@@ -9,6 +9,7 @@ from profilerkit.model.communication import Communication
 from profilerkit.model.finding import Finding, Outcome, Source
 from profilerkit.model.ledger import Ledger
 from profilerkit.model.memory import Memory
+from profilerkit.model.oom import OutOfMemory
 from profilerkit.model.run import Run, Trust
 from profilerkit.model.step import Part, Rank, Steps
 from profilerkit.model.verdict import Verdict
@@ -177,6 +178,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     communication: Communication | None = None
     workers: Workers | None = None
     ledger: Ledger | None = None
+    oom: OutOfMemory | None = None
 
     def findings(self) -> list[tuple[Outcome, Finding]]:
         """All findings with the outcome they belong to, largest expected saving first."""

@@ -213,6 +213,7 @@ def _sections(view: View) -> list[tuple[str, str]]:
         ("others", "Why not the others", bool(view.others or view.refuted_by)),
         ("ranks", "Ranks", bool(view.ranks)),
         ("workers", "Loader's workers", bool(view.workers.facts)),
+        ("oom", "Out of memory", bool(view.oom.facts)),
         ("memory", "Memory", bool(view.memory.facts)),
         (
             "kernels",

@@ -172,6 +172,8 @@ def _details(view: View) -> Iterator[tuple[str, list[str], int]]:
         parts = [[_plain(cell) for cell in row] for row in view.workers.parts.rows]
         batch = _table(view.workers.parts.columns, parts, ("Time", "Share"))
         yield "Inside the loader's workers", [*batch, "", *_fact_lines(view.workers.facts)], 3
+    if view.oom.facts:
+        yield "Out of memory", _fact_lines(view.oom.facts), 1
     if view.memory.facts:
         yield "Memory", _fact_lines(view.memory.facts), 1
     yield "Trust", [*(f"- {_prose(note, 240)}" for note in view.notes), *_fact_lines(view.trust)], 1

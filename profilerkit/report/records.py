@@ -206,6 +206,14 @@ class WallView(msgspec.Struct, frozen=True):
     ranks: Table | None
 
 
+class OomView(msgspec.Struct, frozen=True):
+    """What a rank that ran out of memory held. No facts, no section."""
+
+    facts: tuple[Fact, ...]
+    live: Table | None
+    largest: Table | None
+
+
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """A report in words, shared by html, markdown and terminal. Empty text or an empty tuple is left out."""
 
@@ -235,6 +243,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     ledger: Table | None
     workers: WorkersView
     memory: MemoryView
+    oom: OomView
     compute: tuple[Fact, ...]
     kernels: Table | None
     top_kernels: Table | None

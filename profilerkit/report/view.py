@@ -6,6 +6,7 @@ from profilerkit.report.findings import cards_of, others_of, outcome_groups
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.ledger import input_missing, wall_view
 from profilerkit.report.memory import memory_view
+from profilerkit.report.oom import oom_view
 from profilerkit.report.records import View
 from profilerkit.report.tiles import tiles_of
 from profilerkit.report.timeline import step_view
@@ -46,6 +47,7 @@ def build(report: Report) -> View:
         ledger=communication.ledger_table(report),
         workers=workers_view(report),
         memory=memory_view(report),
+        oom=oom_view(report),
         compute=kernels.compute_facts(report),
         kernels=kernels.kernel_table(report),
         top_kernels=kernels.short_kernel_table(report),

@@ -7,6 +7,7 @@ from profilerkit.model.report import Report
 from profilerkit.model.step import PARTS, Family
 from profilerkit.model.verdict import Verdict
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
+from profilerkit.report.oom import oom_line
 from profilerkit.report.records import Kind, Tone
 from profilerkit.units import format_count, format_ns, format_ns_range, format_ratio, format_ratio_range
 
@@ -217,6 +218,7 @@ def limits_of(report: Report) -> tuple[str, ...]:
     """What stands against the headline, in whole sentences: a failure, events that are missing, rules switched off."""
     trust = report.trust
     lines = [inert(report.run.failure, SENTENCE_LIMIT)] if report.run.failure else []
+    lines += [oom_line(report)] if report.oom else []
     if trust.truncated or trust.dropped:
         alone = len(report.run.files) == 1
         what = "A trace is" if not alone else "The file is" if report.run.kind == "trace" else "The trace is"

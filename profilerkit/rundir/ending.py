@@ -1,17 +1,26 @@
 """How a run ended: which rank failed first, and which left no word of its end."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 
 import msgspec
 
-from profilerkit.rundir.layout import EVENT, FLUSH_SECONDS, SAMPLE_SECONDS, EventKind
+from profilerkit.model.oom import OutOfMemory
+from profilerkit.rundir.layout import EVENT, FLUSH_SECONDS, SAMPLE_SECONDS, EventKind, RankEnd
+from profilerkit.rundir.process import oom_kills_since, still_runs
 from profilerkit.rundir.reader import RankRecord, RunRecord, named_ranks
-from profilerkit.units import format_ns
+from profilerkit.units import format_ns, format_ratio
 
 #: Records at the end of a rank's log among which its last sign of life is looked for: nested ones are not in order.
 _LAST_RECORDS = 64
 #: How far the clocks of two hosts may lie apart: NTP holds them within tens of ms over the Internet.
 CLOCK_ERROR_NS = 100_000_000
+#: A host, or a device, that is as full as this in its last second may run out of memory in the next.
+_FULL_RATIO = 0.95
+#: Samples older than this against the last record say nothing of the end.
+_LAST_NS = 5_000_000_000
+#: The year 2100: a time beyond it is damage.
+_LATEST_NS = 4_102_444_800_000_000_000
 #: Hosts whose failures are told where nobody knows which was first.
 _TOLD_HOSTS = 3
 
@@ -20,9 +29,12 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """How a run ended.
 
     Attributes:
-        word: in short: ``finished``, ``killed, or still running``, ``switched_off``, or the first failure's exception.
-        failure: who failed first and who left no word, in whole sentences; ``None`` when every rank came to its end.
-        raised: whether an exception ended a rank; without one the run may still be under way.
+        word: in short: ``finished``, ``killed``, ``still running``, ``killed, or still running`` where nobody can tell,
+            ``switched_off``, ``sys.exit(0)``, or the first failure: an exception, ``interrupted (Ctrl-C)``,
+            ``sys.exit(3)`` or ``os._exit(3)``.
+        failure: who failed first, who left no word, and who recorded less than there was, in whole sentences; ``None``
+            when every rank came to its end as planned.
+        raised: whether a failure ended a rank that told so; without one the run may still be under way.
     """
 
     word: str
@@ -34,8 +46,10 @@ class _Last(msgspec.Struct, frozen=True):
     """What a rank left last.
 
     Times are ns since the epoch, ``None`` where its clock is not known: ``ended_ns`` is its end's and ``heard_ns`` that
-    of its last record or sample, which may lie ``unheard_ns`` before its last sign of life. ``steps`` is ``None`` for a
-    rank without an end, ``exception`` for one that did not fail.
+    of its last record or sample, which may lie ``unheard_ns`` before its last sign of life. ``told`` is whether it left
+    an end, ``steps`` what that counts or its records do, ``failure`` is ``None`` for one that did not fail and
+    ``raised`` says whether that was an exception. ``runs`` is whether it still runs, ``None`` where nobody can tell,
+    ``likely`` what may have killed it.
     """
 
     rank: int
@@ -43,8 +57,12 @@ class _Last(msgspec.Struct, frozen=True):
     ended_ns: int | None
     heard_ns: int | None
     unheard_ns: int
-    steps: int | None
-    exception: str | None
+    told: bool
+    steps: int
+    failure: str | None
+    raised: bool
+    runs: bool | None
+    likely: str
 
 
 def ending_of(run: RunRecord) -> Ending | None:
@@ -55,18 +73,36 @@ def ending_of(run: RunRecord) -> Ending | None:
     """
     last = list(map(_last, run.ranks))
     failed = sorted(
-        (entry for entry in last if entry.exception is not None),
+        (entry for entry in last if entry.failure is not None),
         key=lambda entry: (entry.ended_ns is None, entry.ended_ns or 0),
     )
-    silent = [entry for entry in last if entry.steps is None]
-    said = " ".join([*_silence(silent, last), *_failure(failed, last)]) or None
+    silent = [entry for entry in last if not entry.told]
+    said = " ".join([*_silence(silent, last), *_failure(failed, last), *_stopped(run.ranks)]) or None
     if failed:
         told = _perhaps_first(failed)[:_TOLD_HOSTS]
-        words = [f"{entry.exception} (rank {entry.rank})" if len(last) > 1 else f"{entry.exception}" for entry in told]
+        words = [f"{entry.failure} (rank {entry.rank})" if len(last) > 1 else f"{entry.failure}" for entry in told]
+        killed = [entry.rank for entry in silent if entry.runs is False]
+        words += [f"{named_ranks(killed).lower()} killed"] if killed else []
         return Ending(word="; ".join(words), failure=said, raised=True)
     if silent:
-        return Ending(word="killed, or still running", failure=said)
-    return next((Ending(word=entry.end.reason) for entry in run.ranks if entry.end is not None), None)
+        return Ending(word=_word(silent), failure=said)
+    word = next((entry.end.left_by or entry.end.reason for entry in run.ranks if entry.end is not None), None)
+    return None if word is None else Ending(word=word, failure=said)
+
+
+def dossier_of(run: RunRecord) -> OutOfMemory | None:
+    """What the first rank that ran out of memory held, with its number; ``None`` when none did."""
+    ended = [(_last(entry).ended_ns or 0, entry.rank, entry.oom) for entry in run.ranks if entry.oom]
+    first = min(ended, key=lambda entry: entry[:2], default=None)
+    return None if first is None else msgspec.structs.replace(first[2], rank=first[1])
+
+
+def _word(silent: Sequence[_Last]) -> str:
+    """What became of ranks that left no word."""
+    states = {entry.runs for entry in silent}
+    if False in states:
+        return "killed"
+    return "still running" if states == {True} else "killed, or still running"
 
 
 def _last(entry: RankRecord) -> _Last:
@@ -76,18 +112,61 @@ def _last(entry: RankRecord) -> _Last:
     heard = [start + duration for _, _, _, start, duration, _ in tail] + [sample.t_ns for sample in entry.samples[-1:]]
     step = max((duration for kind, _, _, _, duration, _ in tail if kind == EventKind.STEP), default=0)
     period_s = FLUSH_SECONDS + (SAMPLE_SECONDS if entry.samples else 0.0)
+    heard_ns = max(heard, default=None)
 
     def unix(at_ns: int | None) -> int | None:
         return None if meta is None or at_ns is None else at_ns - meta.anchor_perf_ns + meta.anchor_unix_ns
 
+    runs = still_runs(meta) if meta is not None and end is None else None
     return _Last(
         entry.rank,
         host=meta.host if meta else None,
         ended_ns=unix(end.end_perf_ns) if end else None,
-        heard_ns=unix(max(heard, default=None)),
+        heard_ns=unix(heard_ns),
         unheard_ns=step + round(period_s * 1e9),
-        steps=end.steps if end else None,
-        exception=end.exception if end else None,
+        told=end is not None,
+        steps=end.steps if end else _steps(entry.events),
+        failure=_failed_by(end) if end else None,
+        raised=end is not None and end.exception is not None and end.reason != "interrupted",
+        runs=runs,
+        likely="" if end is not None or runs else _likely(entry, heard_ns),
+    )
+
+
+def _failed_by(end: RankEnd) -> str | None:
+    """What ended a rank before its time; ``None`` for the end of its program, and for an exit without a code."""
+    if end.reason == "interrupted":
+        return "interrupted (Ctrl-C)"
+    return end.exception or (end.left_by if end.exit_code else None)
+
+
+def _steps(events: bytes) -> int:
+    """Steps among the records; the last one is at their end, or near it."""
+    for end in range(len(events), 0, -_LAST_RECORDS * EVENT.size):
+        tail = EVENT.iter_unpack(events[max(0, end - _LAST_RECORDS * EVENT.size) : end])
+        found: list[int] = [value for kind, _, _, _, _, value in tail if kind == EventKind.STEP]
+        if found:
+            return max(found) + 1
+    return 0
+
+
+def _likely(entry: RankRecord, heard_ns: int | None) -> str:
+    """What may have killed a rank that left no word, by what is known of its memory; empty without a sign."""
+    kills = oom_kills_since(entry.meta) if entry.meta is not None else None
+    if kills:
+        times = "a process" if kills == 1 else f"{kills} processes"
+        return (
+            f"The kernel has killed {times} in its control group for want of memory since the recording began: likely "
+            "this one."
+        )
+    host = next((sample for sample in reversed(entry.samples) if sample.host is not None), None)
+    if host is None or host.host is None or heard_ns is None or heard_ns - host.t_ns > _LAST_NS:
+        return ""
+    used, total = host.host.memory_used_bytes, host.host.memory_total_bytes
+    if not used or not total or used < _FULL_RATIO * total:
+        return ""
+    return (
+        f"The host's memory was {format_ratio(used / total)} full in its last sample: likely the out-of-memory killer."
     )
 
 
@@ -108,20 +187,21 @@ def _failure(failed: Sequence[_Last], last: Sequence[_Last]) -> list[str]:
         return []
     first, *others = failed
     steps = _after(first)
+    verb = "failed" if first.raised else "ended"
     if len(last) == 1:
-        return [f"The run failed {steps}: {first.exception}"]
+        return [f"The run {verb} {steps}: {first.failure}"]
     if not others or others[0].ended_ns is None or first.ended_ns is None:
-        return [f"Rank {first.rank} failed {steps}: {first.exception}"]
+        return [f"Rank {first.rank} {verb} {steps}: {first.failure}"]
     several = _perhaps_first(failed)
     if len(several) > 1:
-        told = [f"rank {entry.rank} {_after(entry)}: {entry.exception}" for entry in several[:_TOLD_HOSTS]]
+        told = [f"rank {entry.rank} {_after(entry)}: {entry.failure}" for entry in several[:_TOLD_HOSTS]]
         within = format_ns(CLOCK_ERROR_NS)
         return [
             f"{len(several)} hosts' ranks failed within {within} of each other, too close to tell which was first by "
             f"the hosts' clocks: {'; '.join(told)}"
         ]
     earlier = f"{format_ns(others[0].ended_ns - first.ended_ns)} before rank {others[0].rank}"
-    return [f"Rank {first.rank} failed first, {steps} and {earlier}: {first.exception}"]
+    return [f"Rank {first.rank} {verb} first, {steps} and {earlier}: {first.failure}"]
 
 
 def _after(entry: _Last) -> str:
@@ -141,19 +221,61 @@ def _silence(silent: Sequence[_Last], last: Sequence[_Last]) -> list[str]:
     if not silent:
         return []
     if len(last) == 1:
-        return ["The run left no word of its end: it was killed, or still runs."]
-    names = named_ranks([entry.rank for entry in silent])
-    text = f"{names} left no word of {'its' if len(silent) == 1 else 'their'} end: killed, or still running."
+        return [_state(silent[0]), *_sign(silent[0]), *_reasons(silent)]
+    text = [*_states(silent), *_reasons(silent)]
     first, *others = sorted(last, key=lambda entry: (entry.heard_ns is None, entry.heard_ns or 0))
     second = others[0]
-    if first.steps is not None or first.heard_ns is None or second.heard_ns is None:
-        return [text]
+    if first.told or first.heard_ns is None or second.heard_ns is None:
+        return text
     hosts = {entry.host for entry in last}
     margin_ns = max(entry.unheard_ns for entry in last) + (CLOCK_ERROR_NS if len(hosts) > 1 else 0)
-    failures = [entry.ended_ns for entry in last if entry.exception is not None]
+    failures = [entry.ended_ns for entry in last if entry.failure is not None]
     if second.heard_ns - first.heard_ns <= margin_ns:
-        return [text]
+        return text
     if any(at_ns is None or at_ns - first.heard_ns <= margin_ns for at_ns in failures):
-        return [text]
+        return text
     earlier = f"{format_ns(second.heard_ns - first.heard_ns)} before those of rank {second.rank}"
-    return [text, f"The records of rank {first.rank} end first, {earlier}."]
+    return [*text, f"The records of rank {first.rank} end first, {earlier}."]
+
+
+def _state(entry: _Last) -> str:
+    """What became of the only rank."""
+    if entry.runs:
+        return "The run still runs: this is what it has recorded until now."
+    if entry.runs is False:
+        return "The run was killed: it left no word of its end."
+    return "The run left no word of its end: it was killed, or still runs."
+
+
+def _states(silent: Sequence[_Last]) -> Iterator[str]:
+    """What became of those that left no word, as far as that can be told."""
+    for state, words in ((False, "killed"), (None, "killed, or still running"), (True, "")):
+        of = [entry.rank for entry in silent if entry.runs is state]
+        if of and words:
+            yield f"{named_ranks(of)} left no word of {'its' if len(of) == 1 else 'their'} end: {words}."
+        elif of:
+            yield f"{named_ranks(of)} still run{'s' if len(of) == 1 else ''}."
+
+
+def _sign(entry: _Last) -> Iterator[str]:
+    """The last sign of life of the only rank."""
+    if entry.heard_ns is not None and 0 <= entry.heard_ns < _LATEST_NS and entry.steps and not entry.runs:
+        at = datetime.fromtimestamp(entry.heard_ns // 1_000_000_000, UTC)
+        yield f"Its last record is of {at:%Y-%m-%d %H:%M:%S} UTC, {_after(entry)}."
+
+
+def _reasons(silent: Sequence[_Last]) -> Iterator[str]:
+    """What may have killed them, each reason once."""
+    yield from dict.fromkeys(entry.likely for entry in silent if entry.likely)
+
+
+def _stopped(ranks: Sequence[RankRecord]) -> Iterator[str]:
+    """Whose recording stopped before its end because the disk took no more; each reason once."""
+    of: dict[str, list[RankRecord]] = {}
+    for entry in ranks:
+        if entry.end is not None and entry.end.stopped_because:
+            of.setdefault(entry.end.stopped_because, []).append(entry)
+    for reason, entries in of.items():
+        whose = "The recording" if len(ranks) == 1 else f"The recording of {named_ranks([e.rank for e in entries])}"
+        lost = sum(entry.end.dropped_records for entry in entries if entry.end)
+        yield f"{whose} stopped before its end, {lost:,} records are lost: {reason}."

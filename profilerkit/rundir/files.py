@@ -62,9 +62,27 @@ def write_document(path: Path, document: msgspec.Struct) -> None:
     Raises:
         OSError: the disk refused; ``path`` is as it was.
     """
+    data = msgspec.json.encode(document) + b"\n"
     part = path.with_name(path.name + PART_SUFFIX)
-    part.write_bytes(msgspec.json.encode(document) + b"\n")
+    # Not emptied first: a full disk still takes what fits into the room that `reserve` took.
+    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        done = 0
+        while done < len(data):
+            done += os.write(fd, data[done:])
+        os.ftruncate(fd, len(data))
+    finally:
+        os.close(fd)
     part.replace(path)
+
+
+def reserve(path: Path, size_bytes: int) -> None:
+    """Take the room that a document at ``path`` will need, so that it can be written when the disk is full.
+
+    Raises:
+        OSError: the disk is full already.
+    """
+    path.with_name(path.name + PART_SUFFIX).write_bytes(bytes(size_bytes))
 
 
 def read_document(path: Path, kind: type[_Document]) -> _Document:

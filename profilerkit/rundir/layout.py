@@ -10,7 +10,9 @@
                    worker.<pid>.<id>.bin     HEADER then fixed-size WORKER records, by a DataLoader's worker
                    worker.<pid>.<id>.failed  why that worker stopped recording; only if it did
                    windows/000123/  status.json (WindowStatus), trace.json or trace.json.gz (.part until complete)
-                   end.json         RankEnd, only on a clean close; missing means the process was killed
+                   oom.json         OutOfMemory, only when the rank ended by running out of memory
+                   end.json         RankEnd, only on a clean close; missing means the process was killed. Its room is
+                                    taken at the start (end.json.part), so that a full disk cannot refuse it
 
 Times are nanoseconds of ``time.perf_counter_ns`` (one clock for all processes of a Linux host); ``RankMeta`` holds
 the anchor that turns them into unix time.
@@ -34,6 +36,7 @@ EVENTS = "events.bin"
 NAMES = "names.jsonl"
 SAMPLES = "samples.jsonl"
 END = "end.json"
+OOM = "oom.json"
 WINDOWS = "windows"
 WINDOW_STATUS = "status.json"
 WINDOW_TRACE = "trace.json"
@@ -142,6 +145,24 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class ProcessMark(msgspec.Struct, frozen=True, kw_only=True):
+    """What tells a process from every other one on every host, and its control group from every other one.
+
+    Attributes:
+        boot_id: of the kernel it runs on.
+        pid_namespace: in which its number counts.
+        start_ticks: when it started, in clock ticks since the boot.
+        cgroup: number of the directory of its memory control group; ``None`` where it has none.
+        oom_kills: processes that the kernel killed in that group for want of memory, until the recording began.
+    """
+
+    boot_id: str
+    pid_namespace: str
+    start_ticks: int
+    cgroup: int | None = None
+    oom_kills: int | None = None
+
+
 class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     """``meta.json``: one rank of the run.
 
@@ -154,6 +175,7 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
             pass``; ``None`` until a step was recorded.
         process_start_perf_ns: when the process began; ``None`` where that is not known, or where it did other work
             before: a notebook's kernel, a process that recorded before.
+        process: what finds the process again; ``None`` where the system does not tell.
     """
 
     format_version: int
@@ -171,6 +193,7 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     self_ns_per_step: float | None = None
     steps_found_by: str | None = None
     process_start_perf_ns: int | None = None
+    process: ProcessMark | None = None
 
 
 class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,9 +252,15 @@ class WindowStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """``end.json``: how the recording ended. ``reason`` is finished, exception or switched_off.
+    """``end.json``: how the recording ended.
 
-    ``switched_off_because`` names the internal failure that ended the recording before the training.
+    Attributes:
+        reason: finished, exception, interrupted (by Ctrl-C), exit or switched_off.
+        exception: the exception that ended it, but for one that asks Python to exit.
+        switched_off_because: the internal failure that ended the recording before the training.
+        left_by: for an exit the call and its code, for example ``sys.exit(3)`` or ``os._exit(0)``.
+        exit_code: that the program asked for by that call.
+        stopped_because: why the disk took no more before the end.
     """
 
     reason: str
@@ -240,6 +269,9 @@ class RankEnd(msgspec.Struct, frozen=True, kw_only=True):
     dropped_records: int
     end_perf_ns: int
     switched_off_because: str | None = None
+    left_by: str | None = None
+    exit_code: int | None = None
+    stopped_because: str | None = None
 
 
 def queue_value(batch: int, outstanding: int, ready: int) -> int:

@@ -8,6 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from profilerkit.errors import RunDirectoryError
+from profilerkit.model.oom import OutOfMemory
 from profilerkit.rundir.layout import (
     END,
     EVENT,
@@ -19,6 +20,7 @@ from profilerkit.rundir.layout import (
     MANIFEST,
     META,
     NAMES,
+    OOM,
     RANK_PREFIX,
     SAMPLES,
     WINDOW_STATUS,
@@ -80,6 +82,7 @@ class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
         end: ``None`` means the process was killed, or still runs.
         notes: what was missing or damaged, in plain sentences.
         workers: processes of its DataLoaders that wrote anything, by pid.
+        oom: what the memory held when the rank ran out of it; ``None`` when it did not, or nobody could tell.
     """
 
     rank: int
@@ -92,6 +95,7 @@ class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
     end: RankEnd | None
     notes: tuple[str, ...]
     workers: tuple[WorkerRecord, ...] = ()
+    oom: OutOfMemory | None = None
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,6 +187,7 @@ def _read_rank(rank: int, path: Path) -> RankRecord:
         windows=tuple(_windows(path / WINDOWS, notes)),
         end=end,
         workers=tuple(_workers(path, notes)),
+        oom=_document(path / OOM, OutOfMemory, notes, optional=True),
         notes=tuple(notes),
     )
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import msgspec
 
-from profilerkit.rundir.files import AppendFile, write_document
+from profilerkit.model.oom import OutOfMemory
+from profilerkit.rundir.files import AppendFile, reserve, write_document
 from profilerkit.rundir.layout import (
     END,
     EVENT,
@@ -16,6 +17,7 @@ from profilerkit.rundir.layout import (
     MANIFEST,
     META,
     NAMES,
+    OOM,
     PART_SUFFIX,
     SAMPLES,
     WINDOW_STATUS,
@@ -29,6 +31,8 @@ from profilerkit.rundir.layout import (
     window_directory,
 )
 
+#: A block of a disk, which holds nearly every ``RankEnd``: its longest text is an exception's, cut to 2,000 characters.
+_END_BYTES = 4096
 #: kind, flags, name id, start_ns, dur_ns, value: the fields of ``layout.EVENT``
 Record = tuple[int, int, int, int, int, int]
 
@@ -53,13 +57,21 @@ class RankWriter:
         self._names = AppendFile(self.path / NAMES)
         self._samples = AppendFile(self.path / SAMPLES)
         self.dropped_records = 0
+        self._refused: str | None = None
         if self._events.append(HEADER.pack(MAGIC, FORMAT_VERSION, EVENT.size)) != HEADER.size:
             raise OSError(f"cannot write {self.path / EVENTS}: {self._events.stopped}")
+        reserve(self.path / END, _END_BYTES)
 
     @property
     def stopped(self) -> str | None:
-        """Why event records are no longer written; ``None`` while they are."""
-        return self._events.stopped
+        """Which file the disk refused first, and why; ``None`` while all is written."""
+        if self._refused is None and self._events.stopped is not None:
+            self._refused = f"{EVENTS}: {self._events.stopped}"
+        return self._refused
+
+    def stop(self, name: str, error: OSError) -> None:
+        """Note that the disk refused ``name``."""
+        self._refused = self.stopped or f"{name}: {error.strerror or error}"
 
     def append_events(self, records: Sequence[Record]) -> None:
         """Append event records in one write; what the disk refuses is counted in ``dropped_records``."""
@@ -82,6 +94,10 @@ class RankWriter:
     def write_end(self, end: RankEnd) -> None:
         """Write ``end.json``: the mark of a clean close. Raises OSError when the disk refuses."""
         write_document(self.path / END, end)
+
+    def write_oom(self, dossier: OutOfMemory) -> None:
+        """Write ``oom.json``. Raises OSError when the disk refuses."""
+        write_document(self.path / OOM, dossier)
 
     def trace_part(self, first_step: int) -> Path:
         """Where the trace of a window is to be exported before it counts; its directory exists afterwards."""

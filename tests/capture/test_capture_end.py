@@ -42,12 +42,22 @@ def test_exception_comes_out_unchanged_and_the_steps_before_it_are_there(light, 
     assert run.rank.end.exception == "KeyError: 'lost'"
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
-def test_exceptions_that_end_the_program_pass(light, recorded, error):
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (SystemExit(3), ("exit", None, "sys.exit(3)", 3)),
+        (SystemExit(), ("exit", None, "sys.exit(0)", 0)),
+        (SystemExit("no data"), ("exit", None, "sys.exit(1): no data", 1)),
+        (KeyboardInterrupt(), ("interrupted", "KeyboardInterrupt", None, None)),
+        (GeneratorExit(), ("exception", "GeneratorExit", None, None)),
+    ],
+)
+def test_exceptions_that_end_the_program_pass_and_are_named(light, recorded, error, told):
     with pytest.raises(type(error)) as caught, light() as prof:
         raise error
     assert caught.value is error
-    assert recorded(prof.directory).rank.end.reason == "exception"
+    end = recorded(prof.directory).rank.end
+    assert (end.reason, end.exception, end.left_by, end.exit_code) == told
 
 
 def test_exception_that_cannot_be_printed_is_recorded_by_its_type(light, recorded):

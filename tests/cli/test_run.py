@@ -103,16 +103,17 @@ def test_the_script_sees_what_it_would_see_without(start, tmp_path, command):
 
 
 @pytest.mark.parametrize(
-    ("ending", "code", "exception"),
+    ("ending", "code", "exception", "named"),
     [
-        ("", 0, None),
-        ("sys.exit(3)", 3, None),
-        ("raise ValueError('lost')", 1, "ValueError: lost"),
-        ("raise KeyboardInterrupt", -signal.SIGINT, "KeyboardInterrupt"),
+        ("", 0, None, "finished"),
+        ("sys.exit(3)", 3, None, "sys.exit(3)"),
+        ("exit(3)", 3, None, "sys.exit(3)"),
+        ("raise ValueError('lost')", 1, "ValueError: lost", "ValueError: lost"),
+        ("raise KeyboardInterrupt", -signal.SIGINT, "KeyboardInterrupt", "interrupted (Ctrl-C)"),
     ],
 )
 @pytest.mark.torch
-def test_every_ending_python_survives_is_recorded_and_reported(start, tmp_path, ending, code, exception):
+def test_every_ending_python_survives_is_recorded_and_reported(start, tmp_path, ending, code, exception, named):
     pytest.importorskip("torch")
     done = start(TRAIN + ending, options=LIGHT)
     assert done.returncode == code, done.stderr
@@ -120,6 +121,7 @@ def test_every_ending_python_survives_is_recorded_and_reported(start, tmp_path, 
     assert record.ranks[0].end.exception == exception
     assert record.ranks[0].end.steps == 20
     assert (tmp_path / "runs" / "train" / "report.html").is_file()
+    assert json.loads((tmp_path / "runs" / "train" / "report.json").read_text())["run"]["ended"] == named
     first, *_, last = [line for line in done.stderr.splitlines() if line.startswith("profilerkit: ")]
     assert first == (
         "profilerkit: recording to runs/train; at any time, also after a kill: profilerkit analyze runs/train"
@@ -131,22 +133,31 @@ def test_every_ending_python_survives_is_recorded_and_reported(start, tmp_path, 
 
 
 @pytest.mark.parametrize(
-    ("ending", "code"),
+    ("ending", "code", "named"),
     [
-        ("time.sleep(1); os._exit(5)", 5),
-        ("time.sleep(1); os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
-        ("time.sleep(1); os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+        ("time.sleep(1); os._exit(5)", 5, "The run ended after 20 steps: os._exit(5)"),
+        (
+            "time.sleep(1); os.kill(os.getpid(), signal.SIGTERM)",
+            -signal.SIGTERM,
+            "The run was killed: it left no word of its end.",
+        ),
+        (
+            "time.sleep(1); os.kill(os.getpid(), signal.SIGKILL)",
+            -signal.SIGKILL,
+            "The run was killed: it left no word of its end.",
+        ),
     ],
 )
 @pytest.mark.torch
-def test_an_ending_python_does_not_survive_leaves_what_analyze_reads(start, tmp_path, ending, code, capsys):
+def test_an_ending_python_does_not_survive_leaves_what_analyze_reads(start, tmp_path, ending, code, named, capsys):
     pytest.importorskip("torch")
     done = start(TRAIN + ending, options=LIGHT)
     assert done.returncode == code
     assert "also after a kill: profilerkit analyze runs/train" in done.stderr
-    assert read_run(tmp_path / "runs" / "train").ranks[0].end is None
     assert main(["analyze", str(tmp_path / "runs" / "train")]) == 0
-    assert "input-bound" in capsys.readouterr().out.lower()
+    told = capsys.readouterr().out
+    assert "input-bound" in told.lower()
+    assert named in " ".join(told.split())
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])

@@ -5,6 +5,7 @@ import random
 from profilerkit.model.communication import Communication, LateRank, Parallelism
 from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Saving
 from profilerkit.model.memory import AliveAtPeak, Memory, MemoryGrowth, MemoryRow
+from profilerkit.model.oom import LiveBytes, LiveTensor, OutOfMemory
 from profilerkit.model.report import Collective, Compute, HostCopy, Kernel, Report
 from profilerkit.model.run import Loader, Run, Series, Signal, Trust
 from profilerkit.model.step import PARTS, DeviceWindow, Part, Rank, SlowSteps, StepRow, Steps, StepTimes, Warmup
@@ -795,6 +796,13 @@ def hostile(name=HOSTILE):
                 line=name,
                 precision=name,
             ),
+        ),
+        oom=OutOfMemory(
+            device=name,
+            message=name,
+            live=(LiveBytes(kind="other", bytes=5),),
+            largest=(LiveTensor(kind="other", shape=(1,) * 30, dtype=name, bytes=5),),
+            rank=1,
         ),
         compute=Compute(spec=name, precision=name, mfu=0.5, peak_flops_per_s=1e12, flops_per_step=1e12),
         collectives=(Collective(name=name, count=1, total_ns=5, exposed_ns=1, dtype=name, kind=name),),

@@ -1,8 +1,10 @@
 import msgspec
 import pytest
 
+from profilerkit.model.oom import OutOfMemory
+from profilerkit.rundir import ending as finding
 from profilerkit.rundir.ending import ending_of
-from profilerkit.rundir.layout import END, META, RankEnd, Sample, rank_directory
+from profilerkit.rundir.layout import END, META, OOM, HostSample, RankEnd, Sample, rank_directory
 from profilerkit.rundir.reader import read_run
 from tests.recipes import MS, Log, S, rank_meta, write_run
 
@@ -40,7 +42,12 @@ def run_of(path, ends, steps=10):
             "ValueError: own (rank 1)",
             "Rank 1 failed before its first step ended: ValueError: own",
         ),
-        ([None], "killed, or still running", "The run left no word of its end: it was killed, or still runs."),
+        (
+            [None],
+            "killed, or still running",
+            "The run left no word of its end: it was killed, or still runs. "
+            "Its last record is of 2027-01-15 08:00:01 UTC, after 10 steps.",
+        ),
         (
             [(1.5, "RuntimeError: closed by peer", 10), None],
             "RuntimeError: closed by peer (rank 0)",
@@ -121,3 +128,96 @@ def test_a_failure_without_a_clock_is_not_called_the_first(tmp_path):
 def test_a_run_that_nobody_left_anything_of_has_no_ending(tmp_path):
     run = run_of(tmp_path, ["finished"])
     assert ending_of(msgspec.structs.replace(run, ranks=())) is None
+
+
+def end_with(run, rank, **fields):
+    told = RankEnd(reason="exit", exception=None, steps=10, dropped_records=0, end_perf_ns=2 * S)
+    (rank_directory(run.path, rank) / END).write_bytes(msgspec.json.encode(msgspec.structs.replace(told, **fields)))
+    return ending_of(read_run(run.path))
+
+
+def test_an_exit_is_a_failure_by_its_code(tmp_path):
+    run = run_of(tmp_path, ["finished"])
+    ending = end_with(run, 0, left_by="sys.exit(3)", exit_code=3)
+    assert (ending.word, ending.raised) == ("sys.exit(3)", True)
+    assert ending.failure == "The run ended after 10 steps: sys.exit(3)"
+    ending = end_with(run, 0, left_by="os._exit(0)", exit_code=0)
+    assert (ending.word, ending.failure, ending.raised) == ("os._exit(0)", None, False)
+
+
+def test_an_interruption_is_told_in_words(tmp_path):
+    ending = end_with(run_of(tmp_path, ["finished"]), 0, reason="interrupted", exception="KeyboardInterrupt")
+    assert ending.word == "interrupted (Ctrl-C)"
+    assert ending.failure == "The run ended after 10 steps: interrupted (Ctrl-C)"
+
+
+def test_what_the_disk_refused_is_told_of_a_run_that_came_to_its_end(tmp_path):
+    why = "events.bin: No space left on device"
+    ending = end_with(run_of(tmp_path, ["finished"]), 0, reason="finished", stopped_because=why, dropped_records=1234)
+    assert ending.word == "finished"
+    assert ending.failure == f"The recording stopped before its end, 1,234 records are lost: {why}."
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """Says which ranks still run: rank to whether, ``None`` where nobody can tell."""
+
+    def says(**of):
+        states = {int(rank.removeprefix("rank")): state for rank, state in of.items()}
+        monkeypatch.setattr(finding, "still_runs", lambda meta: states[meta.rank])
+
+    return says
+
+
+def test_a_rank_that_runs_is_told_from_one_that_was_killed(tmp_path, runs):
+    run = run_of(tmp_path, [None, None, None])
+    runs(rank0=True, rank1=False, rank2=None)
+    ending = ending_of(run)
+    assert ending.word == "killed"
+    assert ending.failure == (
+        "Rank 1 left no word of its end: killed. Rank 2 left no word of its end: killed, or still running. "
+        "Rank 0 still runs."
+    )
+    runs(rank0=True, rank1=True, rank2=True)
+    assert ending_of(run).word == "still running"
+    assert ending_of(run).failure == "Ranks 0, 1 and 2 still run."
+
+
+def test_a_killed_rank_is_named_beside_the_failure_that_it_caused(tmp_path, runs):
+    runs(rank1=False)
+    ending = ending_of(run_of(tmp_path, [(1.5, "RuntimeError: closed by peer", 10), None]))
+    assert ending.word == "RuntimeError: closed by peer (rank 0); rank 1 killed"
+
+
+def full(path, ratio, at_ms=900):
+    host = HostSample(memory_used_bytes=round(ratio * 1000), memory_total_bytes=1000)
+    return killed(path, 10, samples=[Sample(t_ns=at_ms * MS, host=host)])
+
+
+def test_a_full_memory_at_the_end_is_likely_what_killed_it(tmp_path):
+    told = "The host's memory was 98 % full in its last sample: likely the out-of-memory killer."
+    assert full(tmp_path / "full", 0.98).endswith(told)
+    assert "likely" not in full(tmp_path / "not full", 0.94)
+    assert "likely" not in full(tmp_path / "long before", 0.98, at_ms=-6000)
+
+
+def test_a_kill_for_want_of_memory_is_likely_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(finding, "oom_kills_since", lambda _meta: 1)
+    assert killed(tmp_path, 10).endswith(
+        "The kernel has killed a process in its control group for want of memory since the recording began: likely "
+        "this one."
+    )
+
+
+def test_a_time_that_cannot_be_is_not_shown(tmp_path):
+    run = run_of(tmp_path, [None])
+    (rank_directory(run.path, 0) / META).write_bytes(msgspec.json.encode(rank_meta(anchor_unix_ns=1 << 62)))
+    assert "Its last record" not in ending_of(read_run(tmp_path)).failure
+
+
+def test_the_first_dossier_is_the_runs(tmp_path):
+    run = run_of(tmp_path, [(2.5, "MemoryError", 10), (1.5, "MemoryError", 10)])
+    for rank in (0, 1):
+        place = rank_directory(run.path, rank) / OOM
+        place.write_bytes(msgspec.json.encode(OutOfMemory(device="host", message=f"of {rank}")))
+    assert (finding.dossier_of(read_run(tmp_path)).rank, finding.dossier_of(run)) == (1, None)

@@ -44,7 +44,7 @@ def test_full_disk_keeps_whole_records_and_counts_the_rest(tmp_path, monkeypatch
     disk_of(2 * layout.EVENT.size + 11, monkeypatch)
     writer.append_events([STEP] * 5)
     writer.append_events([STEP])
-    assert writer.stopped == "No space left on device"
+    assert writer.stopped == "events.bin: No space left on device"
     assert writer.dropped_records == 4
     size = (writer.path / layout.EVENTS).stat().st_size
     assert size == layout.HEADER.size + 2 * layout.EVENT.size
@@ -146,3 +146,31 @@ def test_no_free_number_is_an_error(tmp_path, monkeypatch):
     claim(tmp_path / "x", "b", 0)
     with pytest.raises(RunDirectoryError, match="no free directory"):
         claim(tmp_path / "x", "c", 0)
+
+
+def test_the_end_is_written_when_the_disk_is_full(tmp_path):
+    """A document that is no longer than its room takes no more of the disk, and is one when it is."""
+    writer = RankWriter(tmp_path, 0)
+    part = writer.path / (layout.END + layout.PART_SUFFIX)
+    room = part.stat()
+    assert room.st_size == 4096
+    end = layout.RankEnd(reason="finished", exception=None, steps=1, dropped_records=0, end_perf_ns=1)
+    writer.write_end(end)
+    assert (writer.path / layout.END).stat().st_ino == room.st_ino
+    assert read_run(tmp_path).ranks[0].end == end
+    assert not part.exists()
+    writer.close()
+
+
+def test_a_killed_run_leaves_room_that_is_no_end(tmp_path):
+    RankWriter(tmp_path, 0).close()
+    assert read_run(tmp_path).ranks[0].end is None
+
+
+def test_the_first_file_that_the_disk_refuses_is_named(tmp_path):
+    writer = RankWriter(tmp_path, 0)
+    assert writer.stopped is None
+    writer.stop("meta.json", OSError(errno.ENOSPC, "No space left on device"))
+    writer.stop("end.json", OSError(errno.EIO, "Input/output error"))
+    assert writer.stopped == "meta.json: No space left on device"
+    writer.close()
