@@ -1,4 +1,4 @@
-"""Gzips the traces of one rank in a process of its own: ``python -m profilerkit.capture.compress RANK_DIRECTORY [PID]``.
+"""Gzips the traces of one rank in a process of its own: ``python -m profilerkit.capture.compress DIRECTORY [PID]``.
 
 With the process that trains as ``PID`` it runs beside the training: it takes the CPU that nobody else wants, and ends
 with that process.
@@ -27,14 +27,14 @@ _COPY_BYTES = 1 << 20
 _NICE = 10
 
 
-def compress(window: Path, parent: int | None = None) -> None:
+def compress(window: Path, parent: int | None = None) -> bool:
     """Replace ``trace.json`` of a window by ``trace.json.gz``; at every moment one of them is complete.
 
-    Exits, and leaves the window as it is, where ``parent`` is given and not this process's parent any more.
+    ``False``, and the window stays as it is, where ``parent`` is given and not this process's parent any more.
     """
     trace, packed = window / WINDOW_TRACE, window / WINDOW_TRACE_GZ
     if not trace.is_file() or not (window / WINDOW_STATUS).is_file():
-        return
+        return True
     part = packed.with_name(packed.name + PART_SUFFIX)
     with trace.open("rb") as raw, part.open("wb") as file:
         with gzip.GzipFile(WINDOW_TRACE, "wb", _LEVEL, file) as out:
@@ -42,13 +42,14 @@ def compress(window: Path, parent: int | None = None) -> None:
                 out.write(chunk)
                 if parent not in (None, os.getppid()):
                     part.unlink()
-                    sys.exit(1)
+                    return False
         file.flush()
         os.fsync(file.fileno())
     part.replace(packed)
     status = read_document(window / WINDOW_STATUS, WindowStatus)
     write_document(window / WINDOW_STATUS, revise(status, trace=WINDOW_TRACE_GZ, size_bytes=packed.stat().st_size))
     trace.unlink()
+    return True
 
 
 def main() -> None:
@@ -57,7 +58,8 @@ def main() -> None:
     if parent is not None:
         os.nice(_NICE)
     for window in sorted((Path(sys.argv[1]) / WINDOWS).glob("*")):
-        compress(window, parent)
+        if not compress(window, parent):
+            break
 
 
 if __name__ == "__main__":

@@ -192,7 +192,7 @@ class DeepWindow:
         self.reason = "no whole step was traced" if self.may_try_again else export.flaw
         self._writer.finish_window(self._first_step, self._status(export, end_ns))
         if self._asks_device:
-            # torch 2.13 keeps what CUDA sessions took until then (pytorch#193348); it takes 0.2 s, less than the export.
+            # torch 2.13 keeps what CUDA sessions took until then (pytorch#193348); it takes 0.2 s.
             gc.collect()
         self._disturbed()
 

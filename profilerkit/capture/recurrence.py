@@ -1,6 +1,7 @@
 """Sees steps that are far slower than the others, and when they will come again."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 #: Steps of which the median is taken.
 _KEPT = 64
@@ -47,11 +48,13 @@ class StepTimes:
 
     def add(self, dur_ns: int) -> bool:
         """Whether this step is slow, 0.2 µs."""
-        count = self._count = self._count + 1
-        if count <= _KEPT:
+        count = self._count
+        if count < _KEPT:
             self._ring.append(dur_ns)
         else:
             self._ring[count % _KEPT] = dur_ns
+        count += 1
+        self._count = count
         if not count % _ANEW and count >= _FEWEST:
             self._take_median()
         return dur_ns > self._limit_ns
@@ -61,8 +64,9 @@ class StepTimes:
         return dur_ns > self._limit_ns
 
     def last(self, count: int) -> list[int]:
-        """The last steps, fewer at the beginning; only for the first ``_KEPT`` of a run."""
-        return self._ring[-count:]
+        """The last steps, fewer at the beginning."""
+        oldest = self._count % len(self._ring) if self._ring else 0
+        return (self._ring[oldest:] + self._ring[:oldest])[-count:]
 
     def _take_median(self) -> None:
         self.median_ns = sorted(self._ring)[len(self._ring) // 2]
@@ -93,7 +97,7 @@ class Recurrence:
         starts = self._starts
         if len(starts) < _TO_PREDICT:
             return None
-        gaps = [after - before for before, after in zip(starts, starts[1:], strict=False)]
+        gaps = [after - before for before, after in pairwise(starts)]
         spread = max(gaps) - min(gaps)
         period = sorted(gaps)[len(gaps) // 2]
         if spread <= min(_MOST_SPREAD, period // 4):

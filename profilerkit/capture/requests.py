@@ -3,11 +3,9 @@
 Without ports, a server or a barrier. Whoever creates the file first is heard; there is one file for each kind.
 """
 
-import os
 from pathlib import Path
 
-import msgspec
-
+from profilerkit.rundir.files import create_document, read_document
 from profilerkit.rundir.layout import WindowKind, WindowRequest, request_file
 
 _KINDS: tuple[WindowKind, ...] = ("scheduled", "anomaly")
@@ -40,14 +38,7 @@ class Requests:
         """Ask all ranks, unless one has asked before. Raises OSError when the disk refuses."""
         path = request_file(self._run, request.kind)
         path.parent.mkdir(exist_ok=True)
-        try:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        except FileExistsError:
-            return
-        try:
-            os.write(fd, msgspec.json.encode(request))
-        finally:
-            os.close(fd)
+        create_document(path, request)
 
     def look(self) -> list[WindowRequest]:
         """Requests that were not there before; one that is not whole yet is read the next time."""
@@ -57,8 +48,8 @@ class Requests:
             if not path.exists():
                 continue
             try:
-                found.append(msgspec.json.decode(path.read_bytes(), type=WindowRequest))
-            except msgspec.DecodeError:
+                found.append(read_document(path, WindowRequest))
+            except ValueError:
                 continue
             self._unseen.remove(kind)
         return found

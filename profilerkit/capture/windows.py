@@ -40,6 +40,7 @@ class DeepWindows:
         """
         self._guard = Guard("profilerkit's trace window")
         self._guard.on_failure(self.abort)
+        self._beats = Guard("the compression of profilerkit's traces")
         self._writer, self._record = writer, record
         self._settings, self._rank = settings, place.rank
         self._loader_seen = loader_seen
@@ -97,8 +98,12 @@ class DeepWindows:
 
     def beat(self) -> None:
         """Four times per second on the writer thread: what needs the disk or another process."""
+        if self._beats.failure is None:
+            self._beats.call(self._beat)
+
+    def _beat(self) -> None:
         self._packer.beat()
-        if self._alone or not self.traces:
+        if self._alone:
             return
         while self._to_ask:
             self._requests.make(self._to_ask.pop())
@@ -158,7 +163,7 @@ class DeepWindows:
 
     def _open(self, plan: Plan, number: int) -> None:
         if number + 1 > plan.first_step:
-            self._refuse(plan, "another window was open at its step")
+            self._refuse(plan, "another one was open at its step")
             return
         if self._used_bytes + self._largest_bytes > self._settings.max_trace_bytes:
             used = f"{format_bytes(self._used_bytes)} of max_trace_bytes={format_bytes(self._settings.max_trace_bytes)}"
@@ -243,12 +248,11 @@ class DeepWindows:
             self._settle()
         if self._window is None and (self._usable or self._why_not):
             return
-        settle = "before steps had settled" if self._schedule.waits else ""
-        least = self._settings.warmup_steps + 1
-        self._why_not = self._why_not or (
-            f"the loop ended after {steps} steps, {settle}"
-            if settle
-            else f"the loop ended after {steps} steps; a trace needs more than {least} "
-            f"(warmup_steps={self._settings.warmup_steps}, and one that only warms the profiler up)"
+        warmup = self._settings.warmup_steps
+        needs = (
+            "the trace was waiting for them to settle"
+            if self._schedule.waits
+            else f"a trace needs more than {warmup + 1} (warmup_steps={warmup}, one that only warms the profiler up)"
         )
+        self._why_not = self._why_not or f"the loop ended after {steps} steps; {needs}"
         self.abort()
