@@ -14,7 +14,7 @@ SLOW_RATIO = 3
 _NEVER = 1 << 62
 #: Slow steps after which their distances tell a period: one distance may be chance.
 _TO_PREDICT = 3
-#: Distances that differ by no more than this have a period; the window is widened by as much on both sides.
+#: Distances that differ by no more than this have a period; the window is longer by as much.
 _MOST_SPREAD = 8
 #: Slow steps without a period are worth a window if so many steps, the longest such window, are likely to hold one.
 LONGEST_STEPS = 20
@@ -24,10 +24,11 @@ _AROUND = 2
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Where slow steps are expected: the first step to trace, at most how many, and why, in words."""
+    """Where slow steps are expected: the first step to trace, at most how many, how often they come, also in words."""
 
     first_step: int
     steps: int
+    period: int
     why: str
 
 
@@ -92,19 +93,18 @@ class Recurrence:
         >>> seen = Recurrence()
         >>> for step in (100, 200, 300): seen.add(step)
         >>> seen.expected(earliest=302)
-        Expected(first_step=398, steps=5, why='every 100 steps')
+        Expected(first_step=398, steps=5, period=100, why='every 100 steps')
         """
         starts = self._starts
         if len(starts) < _TO_PREDICT:
             return None
         gaps = [after - before for before, after in pairwise(starts)]
-        spread = max(gaps) - min(gaps)
-        period = sorted(gaps)[len(gaps) // 2]
+        period, spread = min(gaps), max(gaps) - min(gaps)
         if spread <= min(_MOST_SPREAD, period // 4):
-            around = _AROUND + spread
-            first = starts[-1] + period - around
+            first = starts[-1] + period - _AROUND
             first += -(-max(0, earliest - first) // period) * period
-            return Expected(first, 2 * around + 1, f"every {period} steps")
-        if len(starts) > _TO_PREDICT and period <= LONGEST_STEPS:
-            return Expected(earliest, LONGEST_STEPS, f"about every {period} steps")
+            return Expected(first, spread + 2 * _AROUND + 1, period, f"every {period} steps")
+        usual = sorted(gaps)[len(gaps) // 2]
+        if len(starts) > _TO_PREDICT and usual <= LONGEST_STEPS:
+            return Expected(earliest, LONGEST_STEPS, usual, f"about every {usual} steps")
         return None

@@ -115,6 +115,8 @@ class Schedule:
         if expected is None:
             return None
         self._watches_slow_steps = False
+        if expected.period <= self._settings.trace_steps:
+            return None  # a window of typical steps holds one
         usual = format_ns(self._times.median_ns)
         why = f"{expected.why} a step takes more than {SLOW_RATIO} times the median of {usual}"
         return Plan(expected.first_step, expected.steps, "anomaly", why)

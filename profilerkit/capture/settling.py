@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-#: Steps that have to be alike, and by how much their longest may exceed their median.
+#: Steps that have to be alike, and how many times longer or shorter than their median they may be.
 _ALIKE = 3
 _ALIKE_RATIO = 1.5
 #: A difference that the scheduler of a busy host makes by itself; compiling and tuning take longer.
@@ -29,7 +29,9 @@ class Settling:
         if len(recent) < _ALIKE:
             return True
         usual = recent[_ALIKE // 2]
-        return recent[-1] - usual <= max((_ALIKE_RATIO - 1) * usual, _NOISE_NS)
+        longest = max(_ALIKE_RATIO * usual, usual + _NOISE_NS)
+        shortest = min(usual / _ALIKE_RATIO, usual - _NOISE_NS)
+        return shortest <= recent[0] and recent[-1] <= longest
 
 
 def _compiled_frames() -> int:
