@@ -46,8 +46,9 @@ class SlowTrace:
         """The step in a sentence; ``trigger`` says why it was traced."""
         excess = self.time_ns - self.usual_ns
         others = "the steps beside it" if self.beside else "the typical traced step"
-        parts = ", ".join(f"{format_ns(grown)} {PARTS[part][1].lower()}" for part, grown in self.grown)
-        of_that = f"of that {parts}" if parts else "in no part more than in the others"
+        labels = {part: PARTS[part][1] for part, _ in self.grown}
+        named = [f"{format_ns(ns)} {labels[part][0].lower()}{labels[part][1:]}" for part, ns in self.grown]
+        of_that = f"of that {', '.join(named)}" if named else "in no part more than in the others"
         return (
             f"Slow step {self.step:,} was traced because {trigger}: it took {format_ns(self.time_ns)}, "
             f"{format_ns(excess)} longer than {others}, {of_that}."
