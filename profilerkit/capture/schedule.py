@@ -20,8 +20,9 @@ _LOOKED_AT_BEFORE = 2
 _AHEAD_NS = round(4 * FLUSH_SECONDS * 1e9)
 #: A rank that would ask for a window looks at its steps at this distance whether they have settled.
 _LOOK_AGAIN = 16
-#: Slow steps longer than this are not traced: what happens in them (an evaluation) makes a trace that nobody reads.
-_LONGEST_SLOW_NS = 10 * 1_000_000_000
+#: Slow steps longer than this, and than a window of typical steps, are not traced: each second of operators takes
+#: about 50 MB of memory and disk, and an evaluation takes minutes.
+_LONGEST_SLOW_NS = 2 * 1_000_000_000
 #: How often the first window is tried again after it gave way to another profiler.
 _MOST_TRIES = 5
 
@@ -108,7 +109,8 @@ class Schedule:
 
     def slow(self, number: int, dur_ns: int) -> Plan | None:
         """Step ``number`` was slow: the window in which the next one is expected; ``None`` if nobody knows yet."""
-        if not self._watches_slow_steps or number <= self._disturbed or dur_ns > _LONGEST_SLOW_NS:
+        longest_ns = max(_LONGEST_SLOW_NS, self._settings.trace_steps * self._times.median_ns)
+        if not self._watches_slow_steps or number <= self._disturbed or dur_ns > longest_ns:
             return None
         self._recurrence.add(number)
         expected = self._recurrence.expected(self._earliest(number + 1))

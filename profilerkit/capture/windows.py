@@ -134,6 +134,7 @@ class DeepWindows:
     def leave_child(self) -> None:
         """In a forked child there is no window, and what torch would record of it goes nowhere."""
         self._look_at = NEVER
+        self._packer.leave_child()
         window, self._window = self._window, None
         if window is not None:
             window.leave_child()

@@ -3,7 +3,7 @@
     RUN/launch.json                 Launch, created by the first rank to arrive: how the ranks of one job meet
         run.json                    RunManifest, written by rank 0 (beside and renamed)
         report.html  report.json
-        windows/anomaly.request     WindowRequest, created once by the rank that wants all ranks to trace the same steps
+        windows/KIND.request        WindowRequest, created once by a rank that wants all of them to trace the same steps
         rank_00003/meta.json        RankMeta (beside and renamed; rewritten when a feature or the loader becomes known)
                    events.bin       HEADER then fixed-size EVENT records, append-only
                    names.jsonl      {"id": 1, "name": "checkpoint"}: names that records carry, appended at first use

@@ -127,8 +127,11 @@ def test_slow_steps_that_every_window_of_typical_steps_holds_are_not_traced_agai
 
 
 def test_very_long_slow_steps_are_not_traced():
-    found = opened(schedule_of(), with_slow(1_000, range(100, 1_000, 100), long=20_000))
-    assert found == [(6, "scheduled")]
+    slow = range(100, 1_000, 100)
+    assert opened(schedule_of(), with_slow(1_000, slow, long=2_001)) == [(6, "scheduled")]
+    assert len(opened(schedule_of(), with_slow(1_000, slow, long=2_000))) == 2
+    assert len(opened(schedule_of(), with_slow(1_000, slow, usual=1_000, long=3_001))) == 1
+    assert len(opened(schedule_of(trace_steps=4), with_slow(1_000, slow, usual=1_000, long=3_001))) == 2
 
 
 def test_ranks_are_asked_for_a_window_at_least_a_second_ahead():
