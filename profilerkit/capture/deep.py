@@ -80,7 +80,7 @@ class DeepWindow:
         self._first_step = plan.first_step
         self.last_step = plan.first_step - 1
         self._slow_step: int | None = None
-        self._opened_ns = 0
+        self._opened_ns = perf_counter_ns()
         self._start_ns = 0
         self._set_log_level = False
         self._weak = ""
@@ -119,7 +119,6 @@ class DeepWindow:
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")
         activities = _activities(torch)
         self._asks_device = len(activities) > 1
-        self._opened_ns = perf_counter_ns()
         self._profiler = torch.profiler.profile(activities=activities, record_shapes=True, with_stack=self._with_stack)
         self._profiler.prepare_trace()
         self._state = "warming"

@@ -23,7 +23,7 @@ _LOOK_AGAIN = 16
 #: Slow steps longer than this, and than a window of typical steps, are not traced: each second of operators takes
 #: about 50 MB of memory and disk, and an evaluation takes minutes.
 _LONGEST_SLOW_NS = 2 * 1_000_000_000
-#: How often the first window is tried again after it gave way to another profiler.
+#: How often a window may give way to another profiler and be tried again.
 _MOST_TRIES = 5
 
 
@@ -42,7 +42,7 @@ class Schedule:
         self._times, self._recurrence, self._settling = StepTimes(), Recurrence(), Settling()
         self._first_is_due = True
         self._due = settings.warmup_steps
-        self._planned: Plan | None = None
+        self._planned: list[Plan] = []
         self._to_ask = False  # the first window opened too early for all ranks, or not at all
         self._watches_slow_steps = True
         self._disturbed = -1
@@ -52,17 +52,15 @@ class Schedule:
 
     def due(self, number: int) -> Plan | None:
         """The window to open at the start of step ``number``, which only warms the profiler up."""
-        planned = self._planned
-        if planned is not None and number + 1 >= planned.first_step:
-            self._planned = None
-            return planned
+        if self._planned and number + 1 >= self._planned[0].first_step:
+            return self._planned.pop(0)
         plan = self._scheduled(number)
         self.look_at = self._next_look(number)
         return plan
 
     def plan(self, plan: Plan) -> None:
         """Open this one at its step, if that is still to come."""
-        self._planned = plan
+        self._planned = sorted([*self._planned, plan], key=lambda other: other.first_step)
         self._watches_slow_steps &= plan.kind != "anomaly"
         self.look_at = min(self.look_at, plan.first_step - 1)
 
@@ -73,12 +71,13 @@ class Schedule:
         self._pass(plan.first_step)
 
     def missed(self, plan: Plan) -> None:
-        """The window could not be opened, or gave way: the first one is tried again."""
-        if plan.kind == "scheduled" and self._tries < _MOST_TRIES:
+        """The window could not be opened, or gave way: another one takes its place."""
+        if plan.kind == "scheduled" and self._alone:
+            self._tries += not self._first_is_due  # it had been opened
+            self._first_is_due, self._due = self._tries < _MOST_TRIES, self._settings.warmup_steps
+        elif plan.kind == "scheduled":
+            self._first_is_due, self._to_ask = False, self._asks and not self._tries
             self._tries += 1
-            self._first_is_due = self._alone
-            self._due = self._settings.warmup_steps
-            self._to_ask = self._asks and self._tries == 1
         self._pass(plan.first_step)
 
     def closed(self, number: int) -> None:
@@ -88,7 +87,7 @@ class Schedule:
 
     def stop(self) -> None:
         """Open nothing any more."""
-        self._planned, self._first_is_due, self._to_ask, self._due = None, False, False, NEVER
+        self._planned, self._first_is_due, self._to_ask, self._due = [], False, False, NEVER
         self._watches_slow_steps = False
         self.look_at = NEVER
 
@@ -140,7 +139,8 @@ class Schedule:
             if self.waits:
                 return None
             self._to_ask = self._asks and not settled
-            return Plan(number + 1, steps, "scheduled", "after the warm-up")
+            why = "once no other profiler was active" if self._tries else "after the warm-up"
+            return Plan(number + 1, steps, "scheduled", why)
         if number < self._due:
             return None
         on_time = number == self._due
@@ -158,5 +158,5 @@ class Schedule:
     def _next_look(self, number: int) -> int:
         if self._first_is_due:
             return max(number + 1, self._settings.warmup_steps - _LOOKED_AT_BEFORE)
-        planned = self._planned.first_step - 1 if self._planned is not None else NEVER
+        planned = self._planned[0].first_step - 1 if self._planned else NEVER
         return max(number + 1, min(self._due, planned, number + _LOOK_AGAIN if self._to_ask else NEVER))

@@ -184,6 +184,8 @@ class DeepWindows:
         else:
             self._window = None
             self._why_not = window.reason
+            if not self._alone:
+                self._refuse(plan, window.reason)
             self._schedule.missed(plan)
 
     def _refuse(self, plan: Plan, reason: str) -> None:
@@ -241,6 +243,8 @@ class DeepWindows:
             self._schedule.missed(window.plan)
         self._schedule.closed(window.last_step + 1)
         self._look_at = self._schedule.look_at
+        if self._heard:
+            self._look_at = 0
 
     def _close(self, steps: int) -> None:
         window = self._window

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from profilerkit.capture.deep import Plan
 from profilerkit.capture.requests import traced_ranks
 from profilerkit.capture.schedule import NEVER, Schedule
 from profilerkit.capture.settings import Settings
@@ -105,6 +106,29 @@ def test_of_several_ranks_the_first_asks_for_another_window_when_that_one_came_t
 def test_a_window_that_could_not_open_is_tried_at_the_next_step_by_a_rank_alone():
     assert opened(schedule_of(), [10] * 20, refused=(5, 6)) == [(8, "scheduled")]
     assert opened(schedule_of(alone=False), [10] * 20, refused=(5,)) == []
+
+
+def test_two_windows_that_were_asked_for_open_both():
+    schedule = schedule_of(alone=False)
+    schedule.opened(schedule.due(5))
+    for first, kind in ((60, "anomaly"), (40, "scheduled")):
+        schedule.plan(Plan(first, 3, kind, "asked for"))
+    assert schedule.look_at == 39
+    assert schedule.due(38) is None
+    assert schedule.due(39).kind == "scheduled"
+    assert schedule.due(59).kind == "anomaly"
+
+
+def test_a_window_that_gives_way_again_and_again_is_given_up():
+    schedule = schedule_of()
+    tried = 0
+    for number in range(5, 100):
+        plan = schedule.due(number)
+        if plan is not None:
+            tried += 1
+            schedule.opened(plan)
+            schedule.missed(plan)
+    assert tried == 5
 
 
 def with_slow(count, slow, usual=10, long=100):

@@ -179,6 +179,7 @@ def test_a_first_window_that_gave_way_is_asked_for_again_by_the_first_rank(loop)
     for entry in loops:
         entry.steps(80, beat=True, usual_ms=100)
     first, second = ([status.first_step for status in entry.statuses if status.ok] for entry in loops)
+    assert loops[0].statuses[0].reason == "it was not opened: another profiler was active"
     assert len(first) == 1
     assert second[-1] == first[0]
 
