@@ -239,7 +239,7 @@ dist.init_process_group("gloo")
 rank = dist.get_rank()
 with profilerkit.profile(sys.argv[1], warmup_steps=5, trace_steps=3, nvml=False, host=False, analyze=False) as prof:
     theirs = torch.profiler.profile() if rank == 0 else None
-    for number in range(130):
+    for number in range(200):
         if theirs and number == 4:
             theirs.start()
         if theirs and number == 8:
