@@ -11,6 +11,7 @@ from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.model.change import revise
 from profilerkit.reading.side_by_side import read_all
 from profilerkit.reading.traces import Reading, TraceJob, TraceResult
+from profilerkit.reading.windows import Window, slow_job, typical_windows, window_notes
 from profilerkit.rundir.layout import (
     BY_STEP_CALLS,
     BY_WRAPPED_LOADER,
@@ -110,22 +111,24 @@ def _read_run(path: Path, reading: Reading) -> Recording:
             cause=f"it has {MANIFEST} but the files of no rank",
             hint="record again; if the files were copied, copy the rank_* directories too",
         )
-    results = read_all([_job_of_run(entry, reading) for entry in run.ranks])
+    typical = typical_windows(run.ranks)
+    jobs = [_job_of_run(entry, windows, reading) for entry, windows in zip(run.ranks, typical, strict=True)]
+    results = list(read_all(jobs))
     ranks = [_rank_of_run(entry, result, reading) for entry, result in zip(run.ranks, results, strict=True)]
     usable = [entry for entry in ranks if entry.log is not None or entry.trace is not None]
     empty = [entry.record for entry in ranks if entry not in usable and entry.record is not None]
+    said = (*run.notes, *window_notes(run.ranks, jobs, results))
     if not usable:
-        return Recording(ranks, run, run.notes)
+        return Recording(ranks, run, said)
     notes = [f"{named_ranks([record.rank for record in empty])} recorded no step."] if empty else []
-    return Recording(usable, run, (*run.notes, *notes, *record_notes(empty)))
+    return Recording(usable, run, (*said, *notes, *record_notes(empty)))
 
 
-def _job_of_run(entry: RankRecord, reading: Reading) -> TraceJob:
-    """The traces of the windows that were closed well."""
-    windows = [(status, path) for status, path in entry.windows if status.ok and path is not None]
+def _job_of_run(entry: RankRecord, windows: Sequence[Window], reading: Reading) -> TraceJob:
+    """The traces of the windows that were closed well, the one to judge first."""
     files = tuple((path, (status.first_step, status.last_step)) for status, path in windows)
     given = entry.meta is None or entry.meta.steps_found_by in (None, BY_STEP_CALLS, BY_WRAPPED_LOADER)
-    return TraceJob(files, reading, steps_are_given=given)
+    return TraceJob(files, reading, steps_are_given=given, slow=slow_job(entry))
 
 
 def _rank_of_run(entry: RankRecord, result: TraceResult, reading: Reading) -> RankFacts:
@@ -135,9 +138,8 @@ def _rank_of_run(entry: RankRecord, result: TraceResult, reading: Reading) -> Ra
     """
     if reading.strict and result.errors:
         raise result.errors[0][1]
-    notes = [
-        f"{path.parent.name}/{path.name} cannot be read: {error.cause or error.what}" for path, error in result.errors
-    ]
+    errors = (*result.errors, *((result.slow_error,) if result.slow_error else ()))
+    notes = [f"{path.parent.name}/{path.name} cannot be read: {error.cause or error.what}" for path, error in errors]
     return rank_facts(entry.path.name, result.facts, revise(entry, notes=(*entry.notes, *notes)))
 
 

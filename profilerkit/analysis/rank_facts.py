@@ -4,12 +4,14 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from profilerkit.analysis.composition import Measured, compose
 from profilerkit.analysis.facts import InputFacts, Stall
 from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.samples import summarise
 from profilerkit.analysis.stats import median, median_error
+from profilerkit.analysis.steps.find import FEWEST_STEPS
 from profilerkit.analysis.steps.log import StepLog, read_log
 from profilerkit.analysis.steps.series import StepSeries
 from profilerkit.analysis.steps.stalls import STALL_KINDS, unnamed_stalls
@@ -128,8 +130,19 @@ def _inflation(trace: TraceFacts | None, log: StepLog | None) -> float | None:
     disturbed = np.array([state == "disturbed" for state in log.state], dtype=bool)
     if not disturbed.any():
         return None
-    unprofiled = median(log.time[log.steady])
+    unprofiled = median(log.time[_beside(trace, log)])
     return median(trace.window.end - trace.window.start) / unprofiled if unprofiled else None
+
+
+#: Untraced steps on each side of a window that its steps are compared with: a run may get slower or quicker meanwhile.
+BESIDE = 50
+
+
+def _beside(trace: TraceFacts, log: StepLog) -> npt.NDArray[np.bool_]:
+    """The steady steps around a window as a mask; all steady ones where there are hardly any around it."""
+    traced = trace.steps.index
+    near = log.steady & (log.index >= traced.min() - BESIDE) & (log.index <= traced.max() + BESIDE)
+    return near if np.count_nonzero(near) >= FEWEST_STEPS else log.steady
 
 
 def _part(name: str, time_ns: float, step_ns: float, source: Source) -> Part:

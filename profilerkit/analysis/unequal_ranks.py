@@ -16,9 +16,12 @@ APART_NS = 120 * 1_000_000_000
 
 def why_no_trace(record: RankRecord | None) -> str:
     """Why a rank has no trace, as far as it says so."""
-    for status, _ in record.windows if record else ():
+    of_typical_steps = [status for status, _ in record.windows if status.kind == "scheduled"] if record else []
+    for status in of_typical_steps:
         if not status.ok:
             return status.reason
+    if record and record.windows and not of_typical_steps:
+        return "only slow steps were traced"
     deep = record.meta.features.get("deep") if record and record.meta else None
     if deep is not None and not deep.on:
         return deep.reason

@@ -1,218 +1,180 @@
-"""The deep tier: one window of steps under ``torch.profiler``, opened and closed by the step logic.
+"""One window of steps under ``torch.profiler``.
 
 Everything here runs on the training thread: stopping a profiler from another one loses the trace.
 """
 
+import gc
 import os
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from pathlib import Path
+from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, Literal
 
-from profilerkit.capture.guard import Guard
+from profilerkit.capture.export import Export, examine
 from profilerkit.capture.rival import RivalWatch
-from profilerkit.rundir.layout import WINDOW_TRACE, EventKind, WindowStatus
+from profilerkit.rundir.layout import WINDOW_TRACE, EventKind, WindowKind, WindowStatus
 from profilerkit.rundir.writer import RankWriter, Record
 
 #: A window of very long steps is closed early: the trace of a minute is larger than anybody reads.
 _LONGEST_NS = 60 * 1_000_000_000
 #: At the end of an epoch a window with this many whole steps is closed instead of waiting for the next epoch.
 _ENOUGH_STEPS = 3
-_STEP_MARK = b"ProfilerStep#"
-_CHUNK_BYTES = 1 << 20
+
+_State = Literal["new", "warming", "recording", "done"]
 
 
-_State = Literal["waiting", "warming", "recording", "done"]
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A window to open.
+
+    Attributes:
+        first_step: first step to trace; the step before it only warms the profiler up.
+        steps: how many to trace, at most.
+        kind: the typical step, or slow ones.
+        trigger: why at this step, in words.
+    """
+
+    first_step: int
+    steps: int
+    kind: WindowKind
+    trigger: str
 
 
 class DeepWindow:
-    """One window of ``trace_steps`` steps after ``warmup_steps``, the first of which only warms the profiler up.
-
-    A failure in here closes the window and nothing else.
+    """One window, from the step in which the profiler warms up to the export.
 
     Attributes:
+        plan: what it is for.
         reason: why there is no usable trace; empty when there is one.
+        last_step: the last whole step traced.
+        size_bytes: of the export, as torch wrote it.
+        may_try_again: nothing was traced because another profiler needed the session.
     """
 
     def __init__(
         self,
         writer: RankWriter,
         record: Callable[[Record], None],
+        plan: Plan,
         *,
-        warmup_steps: int,
-        trace_steps: int,
-        loader_seen: Callable[[], bool] = lambda: True,
+        with_stack: bool,
+        give_way: Callable[[], None],
     ) -> None:
-        """``loader_seen`` says when the window opens whether a loader feeds the steps.
+        """``give_way`` is called before another profiler starts, and has to call the method of that name.
 
-        Where none does, the names of Python's functions are traced: only they tell a ``get_batch`` from other Python.
+        ``with_stack`` traces the names of Python's functions.
         """
-        self._guard = Guard("profilerkit's trace window")
-        self._guard.on_failure(self.abort)
-        self._rival = RivalWatch(lambda: self._guard.call(self._give_way))
-        self._thread = 0
         self._writer = writer
         self._record = record
-        self._warmup_steps = warmup_steps
-        self._trace_steps = trace_steps
-        self._loader_seen = loader_seen
-        self._state: _State = "waiting"
+        self.plan = plan
+        self._with_stack = with_stack
+        self._rival = RivalWatch(give_way)
+        self._thread = 0
+        self._state: _State = "new"
         self._profiler: Any = None
         self._span: Any = None
-        self._first_step = 0
-        self._last_step = -1
-        self._opened_ns = 0
+        self._asks_device = False
+        self._first_step = plan.first_step
+        self.last_step = plan.first_step - 1
+        self._slow_step: int | None = None
+        self._opened_ns = perf_counter_ns()
         self._start_ns = 0
         self._set_log_level = False
+        self._weak = ""
         self.reason = ""
+        self.size_bytes = 0
+        self.may_try_again = False
 
     @property
     def recording(self) -> bool:
         """Whether events are being traced now."""
         return self._state == "recording"
 
+    @property
+    def done(self) -> bool:
+        """Whether it is closed, with a trace or without."""
+        return self._state == "done"
+
     def span(self, name: str) -> AbstractContextManager[object] | None:
         """A named span in the trace; ``None`` while none is recorded, and on other threads than the training one."""
         if self._state != "recording" or threading.get_ident() != self._thread:
             return None
-        return self._guard.call(sys.modules["torch"].profiler.record_function, _harmless(name))
+        span: AbstractContextManager[object] = sys.modules["torch"].profiler.record_function(_harmless(name))
+        return span
 
-    def step_started(self, number: int) -> None:
-        """Open the window when it is due; mark the step in the trace."""
-        if self._state != "done":
-            self._guard.call(self._started, number)
-
-    def step_ended(self, number: int) -> None:
-        """Close the window when it has its steps."""
-        if self._state == "recording":
-            self._guard.call(self._ended, number)
-
-    def step_cut(self) -> None:
-        """The step in progress does not count; the loop may be over."""
-        if self._state == "recording":
-            self._guard.call(self._cut)
-
-    def _started(self, number: int) -> None:
-        if self._state == "waiting":
-            if number >= self._warmup_steps:
-                self._prepare()
-            return
-        if self._state == "warming":
-            self._begin(number)
-        if self._state == "recording":
-            self._mark(number)
-
-    def _ended(self, number: int) -> None:
-        self._unmark()
-        self._last_step = number
-        whole = number - self._first_step + 1
-        if whole >= self._trace_steps or perf_counter_ns() - self._start_ns > _LONGEST_NS:
-            self._finish()
-
-    def _cut(self) -> None:
-        self._unmark()
-        if self._last_step - self._first_step + 1 >= min(_ENOUGH_STEPS, self._trace_steps):
-            self._finish()
-
-    def close(self, steps: int) -> None:
-        """Export what there is, or say why there is nothing after a run of ``steps`` steps."""
-        self._guard.call(self._close, steps)
-        self._state = "done"
-
-    def _close(self, steps: int) -> None:
-        if self._state == "recording":
-            self._unmark()
-            self._finish()
-        elif self._state != "done":
-            self.reason = self.reason or (
-                f"the loop ended after {steps} steps; a trace needs more than {self._warmup_steps + 1} "
-                f"(warmup_steps={self._warmup_steps}, and one that only warms the profiler up)"
-            )
-            self.abort()
-
-    def abort(self) -> None:
-        """Stop the profiler without keeping anything."""
-        state, self._state = self._state, "done"
-        self.reason = self._guard.failure or self.reason or "capture was switched off"
-        profiler, self._profiler = self._profiler, None
-        self._rival.end()
-        try:
-            self._unmark()
-            if state == "warming" and profiler is not None:
-                profiler.start_trace()  # a prepared session can only be given back by running it
-            if profiler is not None:
-                profiler.stop_trace()
-        finally:
-            self._restore_log_level()
-
-    def _prepare(self) -> None:
+    def open(self) -> bool:
         """Start the profiler's own warm-up, unless somebody else is profiling: a nested session empties the outer."""
         torch = sys.modules.get("torch")
         if torch is None:
             self.reason = "torch was not imported"
-            return
+            return False
         if torch.autograd._profiler_enabled():
             self.reason = "another profiler was active"
-            return
+            return False
         # torch 2.13 prints USDT lines on stderr for every session; the level is read when the first one starts.
         self._set_log_level = "KINETO_LOG_LEVEL" not in os.environ
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")
-        activity = torch.profiler.ProfilerActivity
-        activities = [activity.CPU]
-        if torch.cuda.is_initialized():  # asking whether it is available could initialise it
-            activities.append(activity.CUDA)
-        self._opened_ns = perf_counter_ns()
-        self._profiler = torch.profiler.profile(
-            activities=activities, record_shapes=True, with_stack=not self._loader_seen()
-        )
+        activities = _activities(torch)
+        self._asks_device = len(activities) > 1
+        self._profiler = torch.profiler.profile(activities=activities, record_shapes=True, with_stack=self._with_stack)
         self._profiler.prepare_trace()
         self._state = "warming"
-        self.reason = ""
         self._thread = threading.get_ident()
         self._rival.begin()
+        return True
 
-    def _begin(self, number: int) -> None:
-        self._profiler.start_trace()
-        self._state = "recording"
-        self._first_step, self._last_step = number, number - 1
-        self._start_ns = perf_counter_ns()
+    def step_started(self, number: int) -> None:
+        """Begin to trace if this is the first step after the warm-up; mark the step in the trace."""
+        if self._state == "warming":
+            self._profiler.start_trace()
+            self._state = "recording"
+            self._first_step, self.last_step = number, number - 1
+            self._start_ns = perf_counter_ns()
+        if self._state == "recording":
+            self._unmark()
+            self._span = sys.modules["torch"].profiler.record_function(f"ProfilerStep#{number}")
+            self._span.__enter__()
 
-    def _give_way(self) -> None:
+    def step_ended(self, number: int, is_slow: bool) -> None:
+        """Close the window when it has its steps; one for slow steps when it has one and the step behind it."""
+        self._unmark()
+        self.last_step = number
+        whole = number - self._first_step + 1
+        caught = self._slow_step is not None and self.plan.kind == "anomaly"
+        if is_slow and self._slow_step is None:
+            self._slow_step = number
+        if whole >= self.plan.steps or caught:
+            self.finish()
+        elif perf_counter_ns() - self._start_ns > _LONGEST_NS:
+            self._weak = f"closed after {whole} of {self.plan.steps} steps, which took longer than a minute"
+            self.finish()
+
+    def step_cut(self) -> None:
+        """The step in progress does not count; the loop may be over."""
+        self._unmark()
+        if self.last_step - self._first_step + 1 >= min(_ENOUGH_STEPS, self.plan.steps):
+            self.finish()
+
+    def give_way(self) -> None:
         """Another profiler is about to start: keep the whole steps traced so far, and never touch its session."""
         if threading.get_ident() != self._thread:
             self._lose("another profiler was started on another thread inside the window")
         elif self._state == "recording":
-            self._unmark()
-            self._finish()
+            self.finish()
         elif self._state == "warming":
             self.reason = "another profiler was started inside the window"
+            self.may_try_again = True
             self.abort()
 
-    def _lose(self, reason: str) -> None:
-        """The session is not ours any more: stopping it would stop theirs, exporting it would crash."""
-        self._state = "done"
-        self._profiler = self._span = None
-        self.reason = reason
-        self._rival.end()
-        self._restore_log_level()
-
-    def _mark(self, number: int) -> None:
+    def finish(self) -> None:
+        """Stop, export, look at the file, and record which steps were disturbed."""
         self._unmark()
-        self._span = sys.modules["torch"].profiler.record_function(f"ProfilerStep#{number}")
-        self._span.__enter__()
-
-    def _unmark(self) -> None:
-        span, self._span = self._span, None
-        if span is not None:
-            span.__exit__(None, None, None)
-
-    def _finish(self) -> None:
-        """Stop, export, check the file, and record which steps were disturbed."""
         end_ns = perf_counter_ns()
-        if not sys.modules["torch"].autograd._profiler_enabled():
+        torch = sys.modules["torch"]
+        if not torch.autograd._profiler_enabled():
             self._lose("another profiler ended the session")
             return
         self._state = "done"
@@ -223,20 +185,89 @@ class DeepWindow:
         profiler.export_chrome_trace(str(part))
         del profiler
         self._restore_log_level()
-        self.reason = "no whole step was traced" if self._last_step < self._first_step else _flaw(part)
-        status = WindowStatus(
+        export = examine(part)
+        self.size_bytes = export.size_bytes
+        self.may_try_again = self.last_step < self._first_step
+        self.reason = "no whole step was traced" if self.may_try_again else export.flaw
+        self._writer.finish_window(self._first_step, self._status(export, end_ns))
+        if self._asks_device:
+            # torch 2.13 keeps what CUDA sessions took until then (pytorch#193348); it takes 0.2 s.
+            gc.collect()
+        self._disturbed()
+
+    def abort(self) -> None:
+        """Stop the profiler without keeping anything."""
+        state, self._state = self._state, "done"
+        profiler, self._profiler = self._profiler, None
+        self._rival.end()
+        try:
+            self._unmark()
+            if state == "warming" and profiler is not None:
+                profiler.start_trace()  # a prepared session can only be given back by running it
+            if profiler is not None:
+                profiler.stop_trace()
+        finally:
+            self._restore_log_level()
+            self._disturbed()
+
+    def leave_child(self) -> None:
+        """In a forked child: stop recording its operators, which nobody would ever read, and no other session's.
+
+        A worker forked inside a window otherwise keeps 2.9 kB of each operator it calls, for all its life (torch 2.13).
+        Ending the session there instead would take as long as what the parent had traced by then is large.
+        """
+        if self._state == "recording" and threading.get_ident() == self._thread:
+            sys.modules["torch"].autograd._enable_record_function(False)
+        self._state = "done"
+        self._profiler = self._span = None
+
+    def _status(self, export: Export, end_ns: int) -> WindowStatus:
+        ok = not self.reason
+        return WindowStatus(
             first_step=self._first_step,
-            last_step=self._last_step,
-            ok=not self.reason,
-            reason=self.reason,
-            trace=None if self.reason else WINDOW_TRACE,
-            size_bytes=None if self.reason else part.stat().st_size,
+            last_step=self.last_step,
+            ok=ok,
+            reason=self.reason or self._weaknesses(export),
+            trace=WINDOW_TRACE if ok else None,
+            size_bytes=export.size_bytes if ok else None,
             start_perf_ns=self._start_ns,
             end_perf_ns=end_ns,
+            kind=self.plan.kind,
+            trigger=self.plan.trigger,
+            slow_step=self._slow_step if self.plan.kind == "anomaly" else None,
+            kernels=export.kernels if ok and self._asks_device else None,
         )
-        self._writer.finish_window(self._first_step, status)
+
+    def _weaknesses(self, export: Export) -> str:
+        """What a usable trace lacks; empty when nothing."""
+        said = [self._weak] if self._weak else []
+        whole = self.last_step - self._first_step + 1
+        if export.marks < whole:
+            said.append(f"torch wrote {export.marks} of {whole} steps")
+        if self._asks_device and not export.kernels:
+            said.append("the device was to be traced and not one kernel is in the trace")
+        if self.plan.kind == "anomaly" and self._slow_step is None:
+            said.append("no slow step came while the window was open")
+        return "; ".join(said)
+
+    def _lose(self, reason: str) -> None:
+        """The session is not ours any more: stopping it would stop theirs, exporting it would crash."""
+        self._state = "done"
+        self._profiler = self._span = None
+        self.reason = reason
+        self._rival.end()
+        self._restore_log_level()
+        self._disturbed()
+
+    def _disturbed(self) -> None:
+        """Record from when to when steps were not like the others."""
         opened_ns = self._opened_ns
         self._record((EventKind.WINDOW, 0, 0, opened_ns, perf_counter_ns() - opened_ns, self._first_step))
+
+    def _unmark(self) -> None:
+        span, self._span = self._span, None
+        if span is not None:
+            span.__exit__(None, None, None)
 
     def _restore_log_level(self) -> None:
         if self._set_log_level:
@@ -244,21 +275,18 @@ class DeepWindow:
             self._set_log_level = False
 
 
-def _flaw(path: Path) -> str:
-    """What makes an exported trace unusable, empty when nothing: torch reports success for files it never wrote."""
-    if not path.is_file() or not path.stat().st_size:
-        return "torch wrote no trace file; the disk may be full"
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - 64))
-        if not file.read().rstrip().endswith(b"}"):
-            return "the trace file is cut; the disk may be full"
-        file.seek(0)
-        kept = b""
-        while chunk := file.read(_CHUNK_BYTES):
-            if _STEP_MARK in kept + chunk:
-                return ""
-            kept = chunk[-len(_STEP_MARK) :]
-    return "the trace holds no step; another profiler may have run inside the window"
+def _activities(torch: Any) -> list[Any]:
+    """The CPU, and the devices in use: asking whether one is available could initialise it.
+
+    ROCm goes by CUDA's name.
+    """
+    activity = torch.profiler.ProfilerActivity
+    found = [activity.CPU]
+    for name in ("cuda", "xpu"):
+        device = getattr(torch, name, None)
+        if device is not None and device.is_initialized() and hasattr(activity, name.upper()):
+            found.append(getattr(activity, name.upper()))
+    return found
 
 
 def _harmless(name: str) -> str:

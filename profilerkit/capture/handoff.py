@@ -8,7 +8,7 @@ from profilerkit.capture.guard import announce
 from profilerkit.model.report import Report
 from profilerkit.programs import own_environment, own_program
 from profilerkit.rundir.files import read_document
-from profilerkit.rundir.layout import END, REPORT_JSON, rank_directory
+from profilerkit.rundir.layout import END, REPORT_JSON, WINDOW_TRACE, WINDOWS, rank_directory
 
 _COMPRESS_SECONDS = 60.0
 _ANALYZE_SECONDS = 120.0
@@ -24,6 +24,8 @@ def compress_traces(rank_path: Path, seconds: float) -> None:
 
     When that fails they stay as they are, which costs space and nothing else.
     """
+    if not any((rank_path / WINDOWS).glob(f"*/{WINDOW_TRACE}")):
+        return
     command = own_program("profilerkit.capture.compress", str(rank_path))
     _run(command, min(seconds / 2, _COMPRESS_SECONDS), stderr=subprocess.DEVNULL)
 

@@ -31,6 +31,7 @@ class Order:
     path: str | None = None
     trace_steps: int | None = None
     warmup_steps: int | None = None
+    trace_every: int | None = None
     deep: bool | None = None
     nvml: bool | None = None
     host: bool | None = None
@@ -51,7 +52,7 @@ class Order:
         return replace(script, path=path, quiet=self.quiet, **asked)
 
 
-_CHOICES = ("trace_steps", "warmup_steps", "deep", "nvml", "host", "analyze")
+_CHOICES = ("trace_steps", "warmup_steps", "trace_every", "deep", "nvml", "host", "analyze")
 
 
 def read_order(variables: MutableMapping[str, str]) -> Order | None:

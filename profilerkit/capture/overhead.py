@@ -25,7 +25,7 @@ class NoWindow:
     def step_started(self, number: int) -> None:
         """Nothing to do."""
 
-    def step_ended(self, number: int) -> None:
+    def step_ended(self, number: int, dur_ns: int) -> None:
         """Nothing to do."""
 
     def step_cut(self) -> None:

@@ -126,6 +126,8 @@ def profile(
     *,
     trace_steps: int = 10,
     warmup_steps: int = 5,
+    trace_every: int | None = None,
+    max_trace_bytes: int = 1 << 30,
     light: bool = True,
     deep: bool = True,
     nvml: bool = True,
@@ -139,6 +141,10 @@ def profile(
         path: the run directory; ``runs/<script name>`` when not given. If it holds a run, the next free number is used.
         trace_steps: steps traced with ``torch.profiler`` (the deep window).
         warmup_steps: steps before the deep window opens. Its first step only warms the profiler up and is not traced.
+            A single rank waits at most 20 steps more while steps are still compiled or have not settled.
+        trace_every: open another window every so many steps; ``None`` for one. When steps recur that take more than
+            three times the median, one more window is opened to catch one of them, whatever this says.
+        max_trace_bytes: no further window opens once a rank's traces, as torch writes them, would take more.
         light: time every step, input wait, backward pass and optimizer step.
         deep: record the deep window.
         nvml: sample the GPU once per second (read-only queries).
@@ -154,6 +160,8 @@ def profile(
             path=path_of(path),
             trace_steps=trace_steps,
             warmup_steps=warmup_steps,
+            trace_every=trace_every,
+            max_trace_bytes=max_trace_bytes,
             light=light,
             deep=deep,
             nvml=nvml,

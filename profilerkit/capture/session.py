@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from profilerkit.capture import documents, environment, handoff, oom
-from profilerkit.capture.deep import DeepWindow
 from profilerkit.capture.ending import Exits, Leave, at_exit, leave_of
 from profilerkit.capture.guard import Guard, announce, asked
 from profilerkit.capture.hooks import Hooks
@@ -25,6 +24,7 @@ from profilerkit.capture.sampler import Sampler, Source
 from profilerkit.capture.settings import Settings
 from profilerkit.capture.steps import StepTracker
 from profilerkit.capture.watches import Watch, Watches
+from profilerkit.capture.windows import DeepWindows
 from profilerkit.capture.workers import WorkerWatch
 from profilerkit.capture.wrapped import wrapped
 from profilerkit.errors import CaptureError
@@ -124,14 +124,11 @@ class Session:
         self._guard.on_failure(self._switch_off)
         self._recorder = Recorder(writer, lambda: self._guard.call(self._beat))
         record = self._recorder.record if settings.light else _nothing
-        self._window = DeepWindow(
-            writer,
-            self._recorder.record,
-            warmup_steps=settings.warmup_steps,
-            trace_steps=settings.trace_steps,
-            loader_seen=lambda: self._timer.fetches > 0,
+        self._window = DeepWindows(
+            writer, self._recorder.record, settings, place, loader_seen=lambda: self._timer.fetches > 0
         )
-        self._tracker = StepTracker(record, self._window if settings.deep else NoWindow())
+        self._traces = settings.deep and self._window.traces
+        self._tracker = StepTracker(record, self._window if self._traces else NoWindow())
         self._timer = FetchTimer(record, self._tracker, self._guard, self._window.span)
         self._workers = WorkerWatch(record, self._tracker, writer.path) if settings.light else None
         self._hooks = Hooks(
@@ -232,9 +229,7 @@ class Session:
             call(self._workers.close)
         call(self._measure_self)
         call(self._write_last_meta)
-        if self._settings.deep and not self._window.reason:
-            # Before end.json: rank 0 reads once that is there.
-            call(handoff.compress_traces, self._writer.path, deadline - time.monotonic())
+        call(self._window.pack, deadline - time.monotonic())  # before end.json: rank 0 reads once that is there
         call(self._write_end, cause, end_ns)
         call(self._writer.close)
         return call(self._hand_over, planned, deadline)
@@ -251,6 +246,7 @@ class Session:
         self._hooks.remove_in_child()
         self._watches.remove_in_child()
         self._exits.remove_in_child()
+        self._window.leave_child()
         self._recorder.disarm()
 
     def _switch_off(self) -> None:
@@ -266,6 +262,8 @@ class Session:
         self._hooks.install_torch()
         self._watches.install()
         self._watches.beat()
+        if self._traces:
+            self._window.beat()
         if self._workers is not None:
             self._workers.glance()
         self._recorder.flush()
@@ -278,7 +276,7 @@ class Session:
             self._window.abort()
             return
         self._tracker.close()
-        if self._settings.deep:
+        if self._traces:
             self._window.close(self._tracker.count)
 
     def _measure_self(self) -> None:

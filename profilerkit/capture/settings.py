@@ -20,6 +20,8 @@ class Settings:
     host: bool
     analyze: bool
     enabled: bool
+    trace_every: int | None = None
+    max_trace_bytes: int = 1 << 30
     quiet: bool = False
 
     def __post_init__(self) -> None:
@@ -28,8 +30,10 @@ class Settings:
         Raises:
             UsageError: a number of steps is not a whole number in range.
         """
-        for name, least in (("trace_steps", 1), ("warmup_steps", 0)):
+        for name, least in (("trace_steps", 1), ("warmup_steps", 0), ("trace_every", 1), ("max_trace_bytes", 0)):
             value = getattr(self, name)
+            if name == "trace_every" and value is None:
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise UsageError(
                     f"{name} is {value!r}",

@@ -35,8 +35,8 @@ class Window(Protocol):
     def step_started(self, number: int) -> None:
         """Step ``number`` starts now."""
 
-    def step_ended(self, number: int) -> None:
-        """Step ``number`` ends now, whole."""
+    def step_ended(self, number: int, dur_ns: int) -> None:
+        """Step ``number`` ends now, whole; it took that long."""
 
     def step_cut(self) -> None:
         """The step that started last will not be counted."""
@@ -272,7 +272,7 @@ class StepTracker:
         self._record((_STEP, flags, 0, start_ns, now_ns - start_ns, self.count))
         self._start_ns = None
         self._lapsed_ns = now_ns
-        self._window.step_ended(self.count)
+        self._window.step_ended(self.count, now_ns - start_ns)
         self.count += 1
 
     def _discard(self) -> None:

@@ -28,7 +28,7 @@ optimizer, and ends with the program. A profile block in the script joins it.
   profilerkit run -- torchrun --nproc-per-node 2 train.py
   torchrun --nproc-per-node 2 -m profilerkit run train.py"""
 
-_WITH_VALUE = ("-o", "--output", "--trace-steps", "--warmup-steps", "--color")
+_WITH_VALUE = ("-o", "--output", "--trace-steps", "--warmup-steps", "--trace-every", "--color")
 _OFF = {
     "deep": "do not trace a window of steps",
     "nvml": "do not sample the GPU",
@@ -59,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--trace-steps", metavar="N", type=int, help="steps in the trace window (default: 10)")
     parser.add_argument("--warmup-steps", metavar="N", type=int, help="steps before the window (default: 5)")
+    parser.add_argument("--trace-every", metavar="N", type=int, help="open another window every N steps (default: one)")
     for name, text in _OFF.items():
         parser.add_argument(f"--no-{name}", dest=name, action="store_const", const=False, help=text)
 
@@ -85,6 +86,7 @@ def _check_steps(arguments: argparse.Namespace) -> None:
     for option, value, least in (
         ("--trace-steps", arguments.trace_steps, 1),
         ("--warmup-steps", arguments.warmup_steps, 0),
+        ("--trace-every", arguments.trace_every, 1),
     ):
         if value is not None and value < least:
             raise UsageError(
@@ -143,6 +145,7 @@ def _variables(arguments: argparse.Namespace, console: Console) -> dict[str, str
         path=None if arguments.output is None else str(arguments.output.absolute()),
         trace_steps=arguments.trace_steps,
         warmup_steps=arguments.warmup_steps,
+        trace_every=arguments.trace_every,
         **{name: getattr(arguments, name) for name in _OFF},
         quiet=console.quiet,
     ).put(variables)

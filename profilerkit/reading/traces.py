@@ -1,10 +1,11 @@
 """The trace files of one rank to the facts of the first that can be read."""
 
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from profilerkit.analysis.communication.registry import Registry
+from profilerkit.analysis.steps.slow_trace import SlowTrace, slow_trace
 from profilerkit.analysis.trace_facts import TraceFacts, trace_facts
 from profilerkit.errors import UnreadableInputError
 from profilerkit.reading.ahead import reading_ahead
@@ -27,6 +28,16 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
+class SlowJob:
+    """A trace of slow steps: its first and last whole step, the slow one if it is known, and why it was traced."""
+
+    path: Path
+    whole: tuple[int, int]
+    step: int | None
+    trigger: str
+
+
+@dataclass(frozen=True, slots=True)
 class TraceJob:
     """What is to be read of one rank.
 
@@ -34,11 +45,13 @@ class TraceJob:
         files: its traces, each with the first and last step that are known to be whole; ``None`` where nothing is.
         reading: how.
         steps_are_given: the step markers stand where the user put them, not where capture saw an optimizer step.
+        slow: a trace of slow steps to be read beside; ``None`` where there is none.
     """
 
     files: tuple[tuple[Path, tuple[int, int] | None], ...]
     reading: Reading = Reading()
     steps_are_given: bool = True
+    slow: SlowJob | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +61,14 @@ class TraceResult:
     Attributes:
         facts: of the first trace that could be read; ``None`` when none could.
         errors: the traces before it and why they could not be read.
+        slow: what the trace of slow steps showed; ``None`` where there is none, or none was slow.
+        slow_error: why that one could not be read.
     """
 
     facts: TraceFacts | None
     errors: tuple[tuple[Path, UnreadableInputError], ...] = ()
+    slow: SlowTrace | None = None
+    slow_error: tuple[Path, UnreadableInputError] | None = None
 
 
 def read_job(job: TraceJob, *, alone: bool = False) -> TraceResult:
@@ -62,15 +79,26 @@ def read_job(job: TraceJob, *, alone: bool = False) -> TraceResult:
         alone: nothing else is read meanwhile, so that another process may help with a large trace.
     """
     errors: list[tuple[Path, UnreadableInputError]] = []
-    how = job.reading
-    for path, whole in job.files[: 1 if how.strict else None]:
+    facts = None
+    for path, whole in job.files[: 1 if job.reading.strict else None]:
         try:
-            with reading_ahead(path) if alone else nullcontext() as ahead:
-                columns = read_trace(path, strict=how.strict, ahead=ahead)
-            facts = trace_facts(
-                columns, whole, steps_are_given=job.steps_are_given, device=how.device, registry=how.registry
-            )
-            return TraceResult(facts, tuple(errors))
+            facts = _read(job, path, whole, alone=alone)
+            break
         except UnreadableInputError as error:
             errors.append((path, error))
-    return TraceResult(None, tuple(errors))
+    result = TraceResult(facts, tuple(errors))
+    if job.slow is None:
+        return result
+    try:
+        seen = _read(job, job.slow.path, job.slow.whole, alone=alone)
+    except UnreadableInputError as error:
+        return replace(result, slow_error=(job.slow.path, error))
+    return replace(result, slow=slow_trace(seen, facts, job.slow.step))
+
+
+def _read(job: TraceJob, path: Path, whole: tuple[int, int] | None, *, alone: bool) -> TraceFacts:
+    """The facts of one trace. Raises ``UnreadableInputError``."""
+    how = job.reading
+    with reading_ahead(path) if alone else nullcontext() as ahead:
+        columns = read_trace(path, strict=how.strict, ahead=ahead)
+    return trace_facts(columns, whole, steps_are_given=job.steps_are_given, device=how.device, registry=how.registry)

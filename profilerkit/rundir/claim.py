@@ -1,6 +1,5 @@
 """Decides which directory a run gets: the one asked for, or the next free number."""
 
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from profilerkit.errors import RunDirectoryError
+from profilerkit.rundir.files import create_document
 from profilerkit.rundir.layout import LAUNCH, Launch, rank_directory
 from profilerkit.rundir.reader import is_run_directory
 
@@ -32,7 +32,7 @@ def claim(wanted: Path, launch_id: str, rank: int) -> Path:
         if is_run_directory(candidate) and not mark.exists():
             continue
         candidate.mkdir(parents=True, exist_ok=True)
-        if _create(mark, launch_id):
+        if create_document(mark, Launch(id=launch_id)):
             return candidate
         if _read(mark) == launch_id and not rank_directory(candidate, rank).exists():
             return candidate
@@ -44,19 +44,6 @@ def _candidates(wanted: Path) -> Iterator[Path]:
     yield wanted
     for number in range(2, _MOST_NUMBERS):
         yield wanted.with_name(f"{wanted.name}-{number}")
-
-
-def _create(mark: Path, launch_id: str) -> bool:
-    """Whether this process created the mark; ``False`` when it was there."""
-    try:
-        fd = os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    except FileExistsError:
-        return False
-    try:
-        os.write(fd, msgspec.json.encode(Launch(id=launch_id)))
-    finally:
-        os.close(fd)
-    return True
 
 
 def _read(mark: Path) -> str | None:

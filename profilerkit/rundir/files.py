@@ -85,6 +85,25 @@ def reserve(path: Path, size_bytes: int) -> None:
     path.with_name(path.name + PART_SUFFIX).write_bytes(bytes(size_bytes))
 
 
+def create_document(path: Path, document: msgspec.Struct) -> bool:
+    """Write ``document`` to ``path`` unless somebody has; whether it was this process.
+
+    A reader may find it empty for a moment: what it reads then is no document.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    except FileExistsError:
+        return False
+    try:
+        os.write(fd, msgspec.json.encode(document))
+    finally:
+        os.close(fd)
+    return True
+
+
 def read_document(path: Path, kind: type[_Document]) -> _Document:
     """Read a document that ``write_document`` wrote.
 

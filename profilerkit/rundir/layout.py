@@ -3,6 +3,7 @@
     RUN/launch.json                 Launch, created by the first rank to arrive: how the ranks of one job meet
         run.json                    RunManifest, written by rank 0 (beside and renamed)
         report.html  report.json
+        windows/KIND.request        WindowRequest, created once by a rank that wants all of them to trace the same steps
         rank_00003/meta.json        RankMeta (beside and renamed; rewritten when a feature or the loader becomes known)
                    events.bin       HEADER then fixed-size EVENT records, append-only
                    names.jsonl      {"id": 1, "name": "checkpoint"}: names that records carry, appended at first use
@@ -21,6 +22,7 @@ the anchor that turns them into unix time.
 import struct
 from enum import IntEnum
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -41,6 +43,7 @@ WINDOWS = "windows"
 WINDOW_STATUS = "status.json"
 WINDOW_TRACE = "trace.json"
 WINDOW_TRACE_GZ = "trace.json.gz"
+REQUEST_SUFFIX = ".request"
 PART_SUFFIX = ".part"
 RANK_PREFIX = "rank_"
 
@@ -234,11 +237,22 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     host: HostSample | None = None
 
 
+#: Why a window was opened: to see the typical step, or slow ones that recur.
+WindowKind = Literal["scheduled", "anomaly"]
+
+
 class WindowStatus(msgspec.Struct, frozen=True, kw_only=True):
     """``windows/N/status.json``: whether a deep window holds a usable trace, and why not.
 
     ``first_step`` to ``last_step`` are the whole steps in the trace, inclusive; a ``ProfilerStep`` outside that range
     was cut. ``last_step`` is ``first_step - 1`` when no step was whole.
+
+    Attributes:
+        reason: why there is no usable trace; of a usable one, what it lacks.
+        kind: the typical step, or slow ones.
+        trigger: what made it open at this step, in words.
+        slow_step: the slow step that an anomaly's window caught; ``None`` when none came.
+        kernels: kernels in the trace; ``None`` where no device was asked for, or nobody counted.
     """
 
     first_step: int
@@ -249,6 +263,20 @@ class WindowStatus(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int | None = None
     start_perf_ns: int | None = None
     end_perf_ns: int | None = None
+    kind: WindowKind = "scheduled"
+    trigger: str = ""
+    slow_step: int | None = None
+    kernels: int | None = None
+
+
+class WindowRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """``windows/KIND.request``: one rank asks all of them to trace from ``first_step`` on, at most ``steps`` steps."""
+
+    first_step: int
+    steps: int
+    kind: WindowKind
+    trigger: str
+    rank: int
 
 
 class RankEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -296,3 +324,8 @@ def rank_directory(run: Path, rank: int) -> Path:
 def window_directory(rank_path: Path, first_step: int) -> Path:
     """Where one deep window of a rank is kept."""
     return rank_path / WINDOWS / f"{first_step:06d}"
+
+
+def request_file(run: Path, kind: WindowKind) -> Path:
+    """Where one rank asks the others for a window of this kind; there is at most one of each."""
+    return run / WINDOWS / f"{kind}{REQUEST_SUFFIX}"

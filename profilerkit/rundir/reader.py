@@ -273,6 +273,6 @@ def _windows(path: Path, notes: list[str]) -> Iterator[tuple[WindowStatus, Path 
         )
         traces = (directory / WINDOW_TRACE, directory / WINDOW_TRACE_GZ)
         trace = next((trace for trace in traces if trace.is_file()), None)
-        if status.ok and trace is None:
-            notes.append(f"window {directory.name}: the trace is missing")
+        if status.ok and (trace is None or status.reason):
+            notes.append(f"window {directory.name}: {status.reason or 'the trace is missing'}")
         yield status, trace

@@ -29,7 +29,7 @@ class Loop:
     def step_started(self, number):
         self.window.append(("start", number))
 
-    def step_ended(self, number):
+    def step_ended(self, number, dur_ns):
         self.window.append(("end", number))
 
     def step_cut(self):

@@ -278,12 +278,13 @@ JOINS = textwrap.dedent("""
 def test_a_profile_block_in_the_script_records_once_as_the_command_line_says(start, tmp_path, trains_before):
     pytest.importorskip("torch")
     script = TRAINING + (JOINS if trains_before else JOINS.replace("train()", "pass", 1))
-    done = start(script, "-o", "asked", "--no-deep", "train.py", options=LIGHT)
+    done = start(script, "-o", "asked", "--no-deep", "--trace-every", "9", "train.py", options=LIGHT)
     assert done.returncode == 0, done.stderr
     assert recordings(tmp_path) == ["asked"]
     record = read_run(tmp_path / "asked")
     assert record.ranks[0].end.steps == (27 if trains_before else 7)
     assert record.manifest.settings["deep"] == "False"
+    assert record.manifest.settings["trace_every"] == "9"
     assert record.manifest.settings["trace_steps"] == ("10" if trains_before else "4")
     assert done.stdout == f"{tmp_path / 'asked'}\n"
     assert "records nothing" not in done.stderr
@@ -368,6 +369,7 @@ def test_a_program_gets_back_the_signals_python_ignores(start):
         (["pkg.train"], "no such script or program: pkg.train", "a module needs -m"),
         (["-m"], "-m names no module", "-m package.train"),
         (["--trace-steps", "0", "x.py"], "--trace-steps is 0", "--no-deep"),
+        (["--trace-every", "0", "x.py"], "--trace-every is 0", "--no-deep"),
         (["--no-depe", "x.py"], "unknown option --no-depe", "did you mean --no-deep?"),
         (["--trace-steps", "many", "x.py"], "profilerkit run cannot be run as given", "see profilerkit run --help"),
         (["-o", __file__, __file__], "is a file", "name a directory"),

@@ -1,0 +1,47 @@
+"""Has finished traces compressed beside the training, one process at a time; and what is left, at its end."""
+
+import os
+import subprocess
+from pathlib import Path
+
+from profilerkit.capture.handoff import compress_traces
+from profilerkit.programs import own_environment, own_program
+
+
+class Packer:
+    """Compresses the traces of one rank.
+
+    Attributes:
+        wanted: there is a trace to compress; ``beat`` sees to it.
+    """
+
+    def __init__(self, rank_path: Path) -> None:
+        self._path = rank_path
+        self._process: subprocess.Popen[bytes] | None = None
+        self.wanted = False
+
+    def beat(self) -> None:
+        """Start compressing what is there; on the writer thread, because starting a process takes milliseconds."""
+        if not self.wanted or (self._process is not None and self._process.poll() is None):
+            return
+        self.wanted = False
+        self._process = subprocess.Popen(  # noqa: S603  our own module, no shell
+            own_program("profilerkit.capture.compress", str(self._path), str(os.getpid())),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=own_environment(),
+        )
+
+    def finish(self, seconds: float) -> None:
+        """Compress all that is left, in at most half of the time there is for it and the report."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.terminate()  # what it had begun is begun anew, not nice to others any more
+            process.wait()
+        compress_traces(self._path, seconds)
+
+    def leave_child(self) -> None:
+        """In a forked child the process is not ours to wait for."""
+        if self._process is not None:
+            self._process.returncode = 0

@@ -1,0 +1,110 @@
+"""Sees steps that are far slower than the others, and when they will come again."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+#: Steps of which the median is taken.
+_KEPT = 64
+#: The median is taken anew after so many steps: sorting 64 numbers costs 2 µs, so 0.1 µs per step.
+_ANEW = 16
+#: Before so many steps nothing is said to be slow.
+_FEWEST = 20
+#: A step is slow above this multiple of the median.
+SLOW_RATIO = 3
+_NEVER = 1 << 62
+#: Slow steps after which their distances tell a period: one distance may be chance.
+_TO_PREDICT = 3
+#: Distances that differ by no more than this have a period; the window is longer by as much.
+_MOST_SPREAD = 8
+#: Slow steps without a period are worth a window if so many steps, the longest such window, are likely to hold one.
+LONGEST_STEPS = 20
+#: Steps traced before and after the one that is expected to be slow.
+_AROUND = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Where slow steps are expected: the first step to trace, at most how many, how often they come, also in words."""
+
+    first_step: int
+    steps: int
+    period: int
+    why: str
+
+
+class StepTimes:
+    """The times of the last steps.
+
+    Attributes:
+        median_ns: of those; 0 until there are enough.
+    """
+
+    __slots__ = ("_count", "_limit_ns", "_ring", "median_ns")
+
+    def __init__(self) -> None:
+        self._ring: list[int] = []
+        self._count = 0
+        self._limit_ns = _NEVER
+        self.median_ns = 0
+
+    def add(self, dur_ns: int) -> bool:
+        """Whether this step is slow, 0.2 µs."""
+        count = self._count
+        if count < _KEPT:
+            self._ring.append(dur_ns)
+        else:
+            self._ring[count % _KEPT] = dur_ns
+        count += 1
+        self._count = count
+        if not count % _ANEW and count >= _FEWEST:
+            self._take_median()
+        return dur_ns > self._limit_ns
+
+    def is_slow(self, dur_ns: int) -> bool:
+        """Whether a step of this length is slow."""
+        return dur_ns > self._limit_ns
+
+    def last(self, count: int) -> list[int]:
+        """The last steps, fewer at the beginning."""
+        oldest = self._count % len(self._ring) if self._ring else 0
+        return (self._ring[oldest:] + self._ring[:oldest])[-count:]
+
+    def _take_median(self) -> None:
+        self.median_ns = sorted(self._ring)[len(self._ring) // 2]
+        self._limit_ns = SLOW_RATIO * self.median_ns
+
+
+class Recurrence:
+    """The slow steps so far, and where the next one is expected."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._last = -2
+
+    def add(self, number: int) -> None:
+        """Step ``number`` was slow; neighbours count once."""
+        if number != self._last + 1:
+            self._starts = [*self._starts[-_TO_PREDICT:], number]
+        self._last = number
+
+    def expected(self, earliest: int) -> Expected | None:
+        """Where a slow step is expected, to be traced from ``earliest`` on at the earliest; ``None`` if nobody knows.
+
+        >>> seen = Recurrence()
+        >>> for step in (100, 200, 300): seen.add(step)
+        >>> seen.expected(earliest=302)
+        Expected(first_step=398, steps=5, period=100, why='every 100 steps')
+        """
+        starts = self._starts
+        if len(starts) < _TO_PREDICT:
+            return None
+        gaps = [after - before for before, after in pairwise(starts)]
+        period, spread = min(gaps), max(gaps) - min(gaps)
+        if spread <= min(_MOST_SPREAD, period // 4):
+            first = starts[-1] + period - _AROUND
+            first += -(-max(0, earliest - first) // period) * period
+            return Expected(first, spread + 2 * _AROUND + 1, period, f"every {period} steps")
+        usual = sorted(gaps)[len(gaps) // 2]
+        if len(starts) > _TO_PREDICT and usual <= LONGEST_STEPS:
+            return Expected(earliest, LONGEST_STEPS, usual, f"about every {usual} steps")
+        return None

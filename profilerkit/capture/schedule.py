@@ -1,0 +1,163 @@
+"""Decides at which step a deep window opens: by schedule, or where slow steps are expected again.
+
+Windows by schedule open at a step number, so at the same step on all ranks. Any other one has to be asked for far
+enough ahead that every rank hears of it in time. A rank that is alone may wait, too, until its steps have settled.
+"""
+
+from profilerkit.capture.deep import Plan
+from profilerkit.capture.recurrence import SLOW_RATIO, Recurrence, StepTimes
+from profilerkit.capture.settings import Settings
+from profilerkit.capture.settling import Settling
+from profilerkit.rundir.layout import FLUSH_SECONDS
+from profilerkit.units import format_ns
+
+NEVER = 1 << 62
+#: Steps the first window waits for others to settle, at most.
+_LONGEST_WAIT = 20
+#: What is compiled is counted from so many steps before the first window on.
+_LOOKED_AT_BEFORE = 2
+#: A request is written and seen within two beats of the writers, 0.5 s; a busy host or file system may take 2 s. NFS
+#: may show it later still: a rank that hears of it too late says so.
+_AHEAD_NS = round(8 * FLUSH_SECONDS * 1e9)
+#: A rank that would ask for a window looks at its steps at this distance whether they have settled.
+_LOOK_AGAIN = 16
+#: Slow steps longer than this, and than a window of typical steps, are not traced: each second of operators takes
+#: about 50 MB of memory and disk, and an evaluation takes minutes.
+_LONGEST_SLOW_NS = 2 * 1_000_000_000
+#: How often a window may give way to another profiler and be tried again.
+_MOST_TRIES = 5
+
+
+class Schedule:
+    """When to open.
+
+    Attributes:
+        look_at: the step at whose start ``due`` is to be asked next.
+        waits: the first window waits for steps to settle.
+    """
+
+    def __init__(self, settings: Settings, *, alone: bool, asks: bool) -> None:
+        """``alone``: no other rank traces. ``asks``: this rank sees to it that all of them get a typical window."""
+        self._settings = settings
+        self._alone, self._asks = alone, asks
+        self._times, self._recurrence, self._settling = StepTimes(), Recurrence(), Settling()
+        self._first_is_due = True
+        self._due = settings.warmup_steps
+        self._planned: list[Plan] = []
+        self._to_ask = False  # the first window opened too early for all ranks, or not at all
+        self._watches_slow_steps = True
+        self._disturbed = -1
+        self._tries = 0
+        self.waits = False
+        self.look_at = max(0, settings.warmup_steps - _LOOKED_AT_BEFORE)
+
+    def due(self, number: int) -> Plan | None:
+        """The window to open at the start of step ``number``, which only warms the profiler up."""
+        if self._planned and number + 1 >= self._planned[0].first_step:
+            return self._planned.pop(0)
+        plan = self._scheduled(number)
+        self.look_at = self._next_look(number)
+        return plan
+
+    def plan(self, plan: Plan) -> None:
+        """Open this one at its step, if that is still to come."""
+        self._planned = sorted([*self._planned, plan], key=lambda other: other.first_step)
+        self._watches_slow_steps &= plan.kind != "anomaly"
+        self.look_at = min(self.look_at, plan.first_step - 1)
+
+    def opened(self, plan: Plan) -> None:
+        """The window is open; the one after it is due."""
+        if plan.kind == "scheduled":
+            self._first_is_due = self.waits = False
+        self._pass(plan.first_step)
+
+    def missed(self, plan: Plan) -> None:
+        """The window could not be opened, or gave way: another one takes its place."""
+        if plan.kind == "scheduled" and self._alone:
+            self._tries += not self._first_is_due  # it had been opened
+            self._first_is_due, self._due = self._tries < _MOST_TRIES, self._settings.warmup_steps
+        elif plan.kind == "scheduled":
+            self._first_is_due, self._to_ask = False, self._asks and not self._tries
+            self._tries += 1
+        self._pass(plan.first_step)
+
+    def closed(self, number: int) -> None:
+        """A window is closed; step ``number`` waited for its export."""
+        self._disturbed = number
+        self.look_at = self._next_look(number - 1)
+
+    def stop(self) -> None:
+        """Open nothing any more."""
+        self._planned, self._first_is_due, self._to_ask, self._due = [], False, False, NEVER
+        self._watches_slow_steps = False
+        self.look_at = NEVER
+
+    def is_slow(self, dur_ns: int) -> bool:
+        """Whether a step of this length is slow."""
+        return self._times.is_slow(dur_ns)
+
+    def timed(self, dur_ns: int) -> bool:
+        """Take the time of a step outside of any window; whether it is slow."""
+        return self._times.add(dur_ns)
+
+    def asked_for(self, number: int) -> Plan | None:
+        """The window that all ranks are to be asked for at the start of step ``number``; ``None`` for none."""
+        if not self._to_ask or not self._settling.is_over(self._times.last(3)):
+            return None
+        self._to_ask = False
+        return Plan(self._earliest(number), self._settings.trace_steps, "scheduled", "when the steps had settled")
+
+    def slow(self, number: int, dur_ns: int) -> Plan | None:
+        """Step ``number`` was slow: the window in which the next one is expected; ``None`` if nobody knows yet."""
+        longest_ns = max(_LONGEST_SLOW_NS, self._settings.trace_steps * self._times.median_ns)
+        if not self._watches_slow_steps or number <= self._disturbed or dur_ns > longest_ns:
+            return None
+        self._recurrence.add(number)
+        expected = self._recurrence.expected(self._earliest(number + 1))
+        if expected is None:
+            return None
+        self._watches_slow_steps = False
+        if expected.period <= self._settings.trace_steps:
+            return None  # a window of typical steps holds one
+        usual = format_ns(self._times.median_ns)
+        why = f"{expected.why} a step takes more than {SLOW_RATIO} times the median of {usual}"
+        return Plan(expected.first_step, expected.steps, "anomaly", why)
+
+    def _earliest(self, number: int) -> int:
+        """The first step that a window asked for at the start of step ``number`` can trace."""
+        if self._alone:
+            return number + 1
+        step_ns = self._times.median_ns or min(self._times.last(3), default=0)
+        return number + 1 + -(-_AHEAD_NS // max(step_ns, 1000))
+
+    def _scheduled(self, number: int) -> Plan | None:
+        every, steps = self._settings.trace_every, self._settings.trace_steps
+        if self._first_is_due:
+            settled = self._settling.is_over(self._times.last(3))
+            if number < self._due:
+                return None
+            self.waits = self._alone and not settled and number < self._settings.warmup_steps + _LONGEST_WAIT
+            if self.waits:
+                return None
+            self._to_ask = self._asks and not settled
+            why = "once no other profiler was active" if self._tries else "after the warm-up"
+            return Plan(number + 1, steps, "scheduled", why)
+        if number < self._due:
+            return None
+        on_time = number == self._due
+        self._pass(number + 1)
+        return Plan(number + 1, steps, "scheduled", f"every {every} steps") if on_time else None
+
+    def _pass(self, first_step: int) -> None:
+        """What is due up to ``first_step`` is past."""
+        every = self._settings.trace_every
+        if not self._first_is_due:
+            past = max(0, first_step - self._settings.warmup_steps)
+            self._due = NEVER if every is None else self._settings.warmup_steps + (past // every + 1) * every
+        self.look_at = self._next_look(first_step - 1)
+
+    def _next_look(self, number: int) -> int:
+        if self._first_is_due:
+            return max(number + 1, self._settings.warmup_steps - _LOOKED_AT_BEFORE)
+        planned = self._planned[0].first_step - 1 if self._planned else NEVER
+        return max(number + 1, min(self._due, planned, number + _LOOK_AGAIN if self._to_ask else NEVER))

@@ -1,0 +1,263 @@
+"""The deep windows of one rank: opened when due, closed with their steps, their traces kept within a budget.
+
+All methods but ``beat`` run on the training thread.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from profilerkit.capture.deep import DeepWindow, Plan
+from profilerkit.capture.environment import Place
+from profilerkit.capture.guard import Guard
+from profilerkit.capture.packer import Packer
+from profilerkit.capture.requests import Requests, traced_ranks
+from profilerkit.capture.schedule import NEVER, Schedule
+from profilerkit.capture.settings import Settings
+from profilerkit.rundir.layout import WindowRequest, WindowStatus
+from profilerkit.rundir.writer import RankWriter, Record
+from profilerkit.units import format_bytes
+
+
+class DeepWindows:
+    """What the steps and the session know of the windows. A failure in here ends them and nothing else.
+
+    Attributes:
+        traces: this rank traces at all.
+    """
+
+    def __init__(
+        self,
+        writer: RankWriter,
+        record: Callable[[Record], None],
+        settings: Settings,
+        place: Place,
+        *,
+        loader_seen: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``loader_seen`` says when a window opens whether a loader feeds the steps.
+
+        Where none does, the names of Python's functions are traced: only they tell a ``get_batch`` from other Python.
+        """
+        self._guard = Guard("profilerkit's trace window")
+        self._guard.on_failure(self.abort)
+        self._beats = Guard("the compression of profilerkit's traces")
+        self._writer, self._record = writer, record
+        self._settings, self._rank = settings, place.rank
+        self._loader_seen = loader_seen
+        self._alone = place.world_size < 2
+        self._schedule = Schedule(settings, alone=self._alone, asks=not self._alone and not place.rank)
+        self._packer, self._requests = Packer(writer.path), Requests(writer.path.parent)
+        self._heard: list[WindowRequest] = []  # from the writer thread to the training thread
+        self._to_ask: list[WindowRequest] = []  # and back
+        self._window: DeepWindow | None = None
+        self._look_at = self._schedule.look_at
+        self._used_bytes = self._largest_bytes = 0
+        self._usable = False
+        self._why_not = ""
+        chosen = traced_ranks(place.world_size)
+        self.traces = place.rank in chosen
+        if not self.traces:
+            self._why_not = f"{len(chosen)} of {place.world_size} ranks are traced, and this is none of them"
+
+    @property
+    def recording(self) -> bool:
+        """Whether events are being traced now."""
+        return self._window is not None and self._window.recording
+
+    @property
+    def reason(self) -> str:
+        """Why there is no usable trace; empty when there is one."""
+        return "" if self._usable else self._why_not
+
+    def span(self, name: str) -> AbstractContextManager[object] | None:
+        """A named span in the trace; ``None`` while none is recorded, and on other threads than the training one."""
+        window = self._window
+        return self._guard.call(window.span, name) if window is not None else None
+
+    def step_started(self, number: int) -> None:
+        """Open a window when one is due; mark the step in the trace."""
+        if self._window is not None:
+            self._guard.call(self._window.step_started, number)
+        elif number >= self._look_at:
+            self._guard.call(self._look, number)
+
+    def step_ended(self, number: int, dur_ns: int) -> None:
+        """Close the window when it has its steps; look for slow steps while there is none."""
+        window = self._window
+        if window is None:
+            if self._schedule.timed(dur_ns):
+                self._guard.call(self._slow, number, dur_ns)
+        elif window.recording:
+            self._guard.call(self._in_window, window.step_ended, number, self._schedule.is_slow(dur_ns))
+
+    def step_cut(self) -> None:
+        """The step in progress does not count; the loop may be over."""
+        window = self._window
+        if window is not None and window.recording:
+            self._guard.call(self._in_window, window.step_cut)
+
+    def beat(self) -> None:
+        """Four times per second on the writer thread: what needs the disk or another process."""
+        if self._beats.failure is None:
+            self._beats.call(self._beat)
+
+    def _beat(self) -> None:
+        self._packer.beat()
+        if self._alone:
+            return
+        while self._to_ask:
+            self._requests.make(self._to_ask.pop())
+        heard = self._requests.look()
+        if heard:
+            self._heard += heard
+            self._look_at = 0  # in this order: the training thread sets it before it looks whether anything was heard
+
+    def close(self, steps: int) -> None:
+        """Export what there is, or say why there is nothing after a run of ``steps`` steps."""
+        self._guard.call(self._close, steps)
+        self._look_at = NEVER
+
+    def pack(self, seconds: float) -> None:
+        """Compress the traces that are not yet, in at most half of the time there is for it and the report."""
+        if self._usable:
+            self._packer.finish(seconds)
+
+    def abort(self) -> None:
+        """Stop the profiler without keeping anything, and open no window any more."""
+        self._schedule.stop()
+        self._look_at = NEVER
+        self._why_not = self._guard.failure or self._why_not or "capture was switched off"
+        window, self._window = self._window, None
+        if window is not None and not window.done:
+            window.abort()
+
+    def leave_child(self) -> None:
+        """In a forked child there is no window, and what torch would record of it goes nowhere."""
+        self._look_at = NEVER
+        self._packer.leave_child()
+        window, self._window = self._window, None
+        if window is not None:
+            window.leave_child()
+
+    def _look(self, number: int) -> None:
+        """Open what is due; hear what other ranks asked for, and ask them."""
+        self._hear(number)
+        plan = self._schedule.due(number)
+        if plan is not None:
+            self._open(plan, number)
+        wanted = self._schedule.asked_for(number) if self._window is None else None
+        if wanted is not None:
+            self._ask(wanted)
+        self._look_at = self._schedule.look_at
+        if self._heard:
+            self._hear(number)
+            self._look_at = self._schedule.look_at
+
+    def _hear(self, number: int) -> None:
+        while self._heard:
+            heard = self._heard.pop()
+            plan = Plan(heard.first_step, heard.steps, heard.kind, f"{heard.trigger} (asked for by rank {heard.rank})")
+            if number < plan.first_step:
+                self._schedule.plan(plan)
+            else:
+                self._refuse(plan, f"this rank was at step {number} when it heard of it")
+
+    def _open(self, plan: Plan, number: int) -> None:
+        if number + 1 > plan.first_step:
+            self._refuse(plan, "another one was open at its step")
+            return
+        if self._used_bytes + self._largest_bytes > self._settings.max_trace_bytes:
+            used = f"{format_bytes(self._used_bytes)} of max_trace_bytes={format_bytes(self._settings.max_trace_bytes)}"
+            self._refuse(plan, f"the traces before it took {used}")
+            self._schedule.stop()
+            return
+        window = DeepWindow(
+            self._writer,
+            self._record,
+            plan,
+            with_stack=not self._loader_seen(),
+            give_way=lambda: self._guard.call(self._give_way),
+        )
+        self._window = window  # before it opens: a failure in there has to close it
+        if window.open():
+            self._schedule.opened(plan)
+        else:
+            self._window = None
+            self._why_not = window.reason
+            if not self._alone:
+                self._refuse(plan, window.reason)
+            self._schedule.missed(plan)
+
+    def _refuse(self, plan: Plan, reason: str) -> None:
+        """A window that does not open leaves its word where the others have it."""
+        self._why_not = reason
+        status = WindowStatus(
+            first_step=plan.first_step,
+            last_step=plan.first_step - 1,
+            ok=False,
+            reason=f"it was not opened: {reason}",
+            kind=plan.kind,
+            trigger=plan.trigger,
+        )
+        self._writer.finish_window(plan.first_step, status)
+
+    def _ask(self, plan: Plan) -> None:
+        """Open that window here, or on all ranks."""
+        if self._alone:
+            self._schedule.plan(plan)
+            self._look_at = self._schedule.look_at
+            return
+        asked = WindowRequest(
+            first_step=plan.first_step, steps=plan.steps, kind=plan.kind, trigger=plan.trigger, rank=self._rank
+        )
+        self._to_ask.append(asked)
+
+    def _slow(self, number: int, dur_ns: int) -> None:
+        plan = self._schedule.slow(number, dur_ns)
+        if plan is not None:
+            self._ask(plan)
+
+    def _in_window(self, work: Callable[..., None], *arguments: object) -> None:
+        """What may close the window."""
+        work(*arguments)
+        self._settle()
+
+    def _give_way(self) -> None:
+        if self._window is not None:
+            self._window.give_way()
+            self._settle()
+
+    def _settle(self) -> None:
+        """Take note of a window that has closed itself."""
+        window = self._window
+        if window is None or not window.done:
+            return
+        self._window = None
+        self._used_bytes += window.size_bytes
+        self._largest_bytes = max(self._largest_bytes, window.size_bytes)
+        if window.reason:
+            self._why_not = window.reason
+        else:
+            self._usable = self._packer.wanted = True
+        if window.may_try_again:
+            self._schedule.missed(window.plan)
+        self._schedule.closed(window.last_step + 1)
+        self._look_at = self._schedule.look_at
+        if self._heard:
+            self._look_at = 0
+
+    def _close(self, steps: int) -> None:
+        window = self._window
+        if window is not None and window.recording:
+            window.finish()
+            self._settle()
+        if self._window is None and (self._usable or self._why_not):
+            return
+        warmup = self._settings.warmup_steps
+        needs = (
+            "the trace was waiting for them to settle"
+            if self._schedule.waits
+            else f"a trace needs more than {warmup + 1} (warmup_steps={warmup}, one that only warms the profiler up)"
+        )
+        self._why_not = self._why_not or f"the loop ended after {steps} steps; {needs}"
+        self.abort()

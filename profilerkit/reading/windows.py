@@ -1,0 +1,67 @@
+"""Which of a run's traced windows are read: one for the typical step, the same of all ranks, and one for slow steps."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from profilerkit.reading.traces import SlowJob, TraceJob, TraceResult
+from profilerkit.rundir.layout import WindowStatus
+from profilerkit.rundir.reader import RankRecord
+
+Window = tuple[WindowStatus, Path]
+
+
+def typical_windows(ranks: Sequence[RankRecord]) -> list[list[Window]]:
+    """For each rank its usable windows of typical steps, the one to judge first.
+
+    That is the last of those that most ranks have: ranks are compared within the same steps, and the later a window,
+    the longer ago are start-up and warm-up. A window opened for slow steps is never judged as typical.
+    """
+    usable = [[window for window in _usable(rank) if window[0].kind == "scheduled"] for rank in ranks]
+    held = Counter(status.first_step for windows in usable for status, _ in windows)
+    return [
+        sorted(windows, key=lambda window: (held[window[0].first_step], window[0].first_step), reverse=True)
+        for windows in usable
+    ]
+
+
+def slow_job(rank: RankRecord) -> SlowJob | None:
+    """The trace of the window that was opened for slow steps."""
+    for status, path in _usable(rank):
+        if status.kind == "anomaly":
+            return SlowJob(path, (status.first_step, status.last_step), status.slow_step, status.trigger)
+    return None
+
+
+def window_notes(ranks: Sequence[RankRecord], jobs: Sequence[TraceJob], results: Sequence[TraceResult]) -> list[str]:
+    """Which of several windows was judged, and what the slow step showed, in sentences."""
+    judged: Counter[int] = Counter()
+    for job, result in zip(jobs, results, strict=True):
+        if result.facts is not None:
+            whole = job.files[len(result.errors)][1]
+            judged[whole[0] if whole else 0] += 1
+    several = {whole[0] for job in jobs for _, whole in job.files if whole}
+    notes = []
+    if len(several) > 1 and judged:
+        first, _ = judged.most_common(1)[0]
+        which = "the last that most ranks have" if len(ranks) > 1 else "the last that can be read"
+        traced = f"{len(several)} windows of typical steps were traced"
+        notes.append(f"{traced}; judged is that from step {first:,} on, {which}.")
+    return notes + _slow_notes(ranks, jobs, results)
+
+
+def _slow_notes(ranks: Sequence[RankRecord], jobs: Sequence[TraceJob], results: Sequence[TraceResult]) -> list[str]:
+    """The slow step of the rank in which most grew that is no waiting for others: the cause is seen there."""
+    told = [
+        (result.slow.own_ns, rank.rank, result.slow.told(job.slow.trigger))
+        for rank, job, result in zip(ranks, jobs, results, strict=True)
+        if job.slow is not None and result.slow is not None
+    ]
+    if not told:
+        return []
+    _, number, sentence = max(told, key=lambda entry: (entry[0], -entry[1]))
+    return [f"Rank {number}: {sentence}" if len(ranks) > 1 else sentence]
+
+
+def _usable(rank: RankRecord) -> list[Window]:
+    return [(status, path) for status, path in rank.windows if status.ok and path is not None]

@@ -1,0 +1,288 @@
+"""Several deep windows in one run, on real torch."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from profilerkit.capture.environment import Place
+from profilerkit.capture.settings import Settings
+from profilerkit.capture.windows import DeepWindows
+from profilerkit.rundir.files import read_document
+from profilerkit.rundir.layout import WindowRequest, WindowStatus, request_file
+from profilerkit.rundir.writer import RankWriter
+
+pytestmark = pytest.mark.torch
+MS = 1_000_000
+
+
+class Loop:
+    """Drives the windows of one rank with real operators and the step times it is told."""
+
+    def __init__(self, torch, run, *, rank=0, world_size=1, **changes):
+        defaults = {"path": None, "trace_steps": 3, "warmup_steps": 1, "enabled": True}
+        flags = dict.fromkeys(("light", "deep", "nvml", "host", "analyze"), True)
+        self.torch, self.run = torch, run
+        self.writer = RankWriter(run, rank)
+        self.records = []
+        settings = Settings(**{**defaults, **flags, **changes})
+        self.windows = DeepWindows(self.writer, self.records.append, settings, Place(rank, rank, world_size, "x"))
+        self.number = 0
+
+    def steps(self, count, slow=(), beat=False, usual_ms=10):
+        for _ in range(count):
+            self.windows.step_started(self.number)
+            self.torch.ones(3) + 1
+            dur_ms = 10 * usual_ms if self.number in slow else usual_ms
+            self.windows.step_ended(self.number, dur_ms * MS)
+            if beat:
+                self.windows.beat()
+            self.number += 1
+        return self
+
+    @property
+    def statuses(self):
+        paths = sorted((self.writer.path / "windows").glob("*/status.json"))
+        return [read_document(path, WindowStatus) for path in paths]
+
+
+@pytest.fixture
+def loop(toy, tmp_path):
+    """Makes loops in one run directory; what they leave open is closed."""
+    made = []
+
+    def make(**settings):
+        made.append(Loop(toy.torch, tmp_path / "run", **settings))
+        return made[-1]
+
+    yield make
+    for entry in made:
+        entry.windows.close(entry.number)
+        entry.windows._packer.finish(30)
+    assert not toy.torch.autograd._profiler_enabled()
+
+
+def test_windows_open_every_so_many_steps(toy, deep, recorded):
+    with deep(trace_every=8) as prof:
+        for batch in prof.wrap(toy.loader(batches=32)):
+            toy.train(batch)
+    run = recorded(prof.directory)
+    statuses = [status for status, _ in run.rank.windows]
+    assert [(status.first_step, status.last_step) for status in statuses] == [(2, 4), (10, 12), (18, 20), (26, 28)]
+    assert all(status.ok and status.kind == "scheduled" and status.trace == "trace.json.gz" for status in statuses)
+    assert [status.trigger for status in statuses] == ["after the warm-up", *["every 8 steps"] * 3]
+    assert all(path.is_file() for _, path in run.rank.windows)
+
+
+def test_a_slow_step_that_recurs_is_caught_by_one_window(loop):
+    found = loop()
+    found.steps(400, slow=range(50, 400, 50))
+    typical, anomaly = found.statuses
+    assert (typical.kind, typical.slow_step) == ("scheduled", None)
+    assert (anomaly.kind, anomaly.first_step, anomaly.last_step, anomaly.slow_step) == ("anomaly", 198, 201, 200)
+    assert anomaly.ok
+    assert anomaly.reason == ""
+    assert anomaly.trigger == "every 50 steps a step takes more than 3 times the median of 10.0 ms"
+
+
+def test_a_slow_step_that_does_not_come_again_is_told(loop):
+    found = loop()
+    found.steps(300, slow=(50, 100, 150))
+    anomaly = found.statuses[1]
+    assert (anomaly.ok, anomaly.last_step - anomaly.first_step + 1, anomaly.slow_step) == (True, 5, None)
+    assert anomaly.reason == "no slow step came while the window was open"
+
+
+def test_no_window_opens_once_the_budget_is_used_up(loop):
+    found = loop(trace_every=10, max_trace_bytes=1)
+    found.steps(60)
+    first, second = found.statuses
+    assert first.ok
+    assert not second.ok
+    assert second.reason.startswith("it was not opened: the traces before it took")
+    assert second.reason.endswith("max_trace_bytes=1 B")
+    assert found.windows.reason == ""  # there is a usable trace
+
+
+def test_a_window_of_very_long_steps_is_closed_early_and_says_so(loop, monkeypatch):
+    monkeypatch.setattr("profilerkit.capture.deep._LONGEST_NS", 0)
+    found = loop(trace_steps=5)
+    found.steps(10)
+    (status,) = found.statuses
+    assert (status.ok, status.first_step, status.last_step) == (True, 2, 2)
+    assert status.reason == "closed after 1 of 5 steps, which took longer than a minute"
+
+
+def test_a_device_that_left_no_kernel_is_said_loudly_and_the_trace_kept(loop):
+    found = loop()
+    found.steps(2)
+    found.windows._window._asks_device = True  # as with a device that is in use
+    found.steps(6)
+    (status,) = found.statuses
+    assert (status.ok, status.kernels) == (True, 0)
+    assert status.reason == "the device was to be traced and not one kernel is in the trace"
+    assert (found.writer.path / "windows" / "000002" / "trace.json").is_file()
+
+
+@pytest.mark.parametrize("kind", ["missing", "full"])
+def test_a_disk_that_takes_no_trace_costs_the_window_and_not_the_steps(loop, monkeypatch, kind):
+    found = loop()
+    original = found.torch.profiler.profile.export_chrome_trace
+    target = "/dev/full" if kind == "full" else "/nonexistent/trace.json"
+    if kind == "full" and not Path(target).exists():
+        pytest.skip("no /dev/full")
+    monkeypatch.setattr(
+        found.torch.profiler.profile, "export_chrome_trace", lambda profiler, _path: original(profiler, target)
+    )
+    found.steps(8)
+    (status,) = found.statuses
+    assert (status.ok, status.trace) == (False, None)
+    assert status.reason == "torch wrote no trace file; the disk may be full"
+    assert len(found.records) == 1  # the steps were disturbed all the same
+
+
+def test_a_request_opens_the_window_of_all_ranks_at_the_same_step(loop):
+    # One after the other: a process has one profiler. The second rank finds the request before its step.
+    loops = [loop(rank=rank, world_size=2) for rank in range(2)]
+    for entry in loops:
+        entry.steps(300, range(50, 500, 50), beat=True, usual_ms=100)
+    anomalies = [entry.statuses[-1] for entry in loops]
+    assert [entry.kind for entry in anomalies] == ["anomaly"] * 2
+    assert [(entry.first_step, entry.slow_step) for entry in anomalies] == [(198, 200)] * 2
+    assert all("(asked for by rank" in entry.trigger for entry in anomalies)
+    asked = read_document(request_file(loops[0].run, "anomaly"), WindowRequest)
+    assert (asked.first_step, asked.kind) == (198, "anomaly")
+
+
+def test_a_rank_that_hears_of_a_window_too_late_does_not_open_it_and_says_so(loop):
+    first, late = (loop(rank=rank, world_size=2) for rank in range(2))
+    first.steps(300, range(50, 500, 50), beat=True, usual_ms=100)
+    late.steps(300, usual_ms=100)
+    late.windows.beat()
+    late.steps(2)
+    assert [(status.kind, status.ok) for status in first.statuses] == [("scheduled", True), ("anomaly", True)]
+    status = late.statuses[-1]
+    assert (status.kind, status.ok, status.first_step) == ("anomaly", False, 198)
+    assert status.reason == "it was not opened: this rank was at step 300 when it heard of it"
+
+
+def test_a_first_window_that_gave_way_is_asked_for_again_by_the_first_rank(loop):
+    loops = [loop(rank=rank, world_size=2) for rank in range(2)]
+    theirs = loops[0].torch.profiler.profile()
+    theirs.start()
+    loops[0].steps(3, usual_ms=100)
+    theirs.stop()
+    for entry in loops:
+        entry.steps(80, beat=True, usual_ms=100)
+    first, second = ([status.first_step for status in entry.statuses if status.ok] for entry in loops)
+    assert loops[0].statuses[0].reason == "it was not opened: another profiler was active"
+    assert len(first) == 1
+    assert second[-1] == first[0]
+
+
+def test_ranks_beyond_the_eighth_say_why_they_have_no_trace(loop):
+    assert not loop(rank=5, world_size=64).windows.traces
+    assert loop(rank=4, world_size=64).windows.reason == "8 of 64 ranks are traced, and this is none of them"
+    assert loop(rank=63, world_size=64).windows.traces
+
+
+def test_what_fails_on_the_writer_thread_costs_neither_the_window_nor_the_training(loop, monkeypatch):
+    found = loop()
+    monkeypatch.setattr("profilerkit.capture.packer.own_program", lambda *_: ["/nonexistent/python"])
+    found.steps(8)
+    with pytest.warns(RuntimeWarning, match="switched itself off"):
+        found.windows.beat()
+    found.windows.beat()
+    assert found.statuses[0].ok
+
+
+def test_a_worker_forked_inside_the_window_records_nothing_and_the_window_goes_on(toy, deep, recorded):
+    torch = toy.torch
+
+    class Data(torch.utils.data.Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            before = resident_bytes()
+            one = torch.ones(4)
+            for _ in range(5_000):
+                one = one + 0
+            return torch.tensor(resident_bytes() - before)
+
+    grown = []
+    with deep(warmup_steps=0, trace_steps=6) as prof:
+        for _ in range(6):
+            toy.train(toy.batch())
+            prof.step()
+            if len(grown) < 3:
+                grown.append(
+                    max(torch.cat(list(torch.utils.data.DataLoader(Data(), num_workers=2, batch_size=2))).tolist())
+                )
+    ((status, _),) = recorded(prof.directory).rank.windows
+    assert status.ok
+    assert status.last_step - status.first_step >= 3
+    assert max(grown[1:]) < 5_000_000  # recording 5,000 operators would take 14 MB
+
+
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+TWO_RANKS = """
+import os, sys, time, torch, torch.distributed as dist, profilerkit
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+with profilerkit.profile(sys.argv[1], warmup_steps=5, trace_steps=3, nvml=False, host=False, analyze=False) as prof:
+    theirs = torch.profiler.profile() if rank == 0 else None
+    for number in range(200):
+        if theirs and number == 4:
+            theirs.start()
+        if theirs and number == 8:
+            theirs.stop()
+        time.sleep(0.02)
+        data = torch.ones(100)
+        dist.all_reduce(data)
+        prof.step()
+os._exit(0)  # gloo may abort when the other rank is gone first
+"""
+
+
+def test_two_real_ranks_trace_the_same_steps_after_a_request(tmp_path, toy, recorded):
+    script = tmp_path / "train.py"
+    script.write_text(TWO_RANKS)
+    variables = {
+        **os.environ,
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, str(script), str(tmp_path / "run")]
+    ranks = [
+        subprocess.Popen(command, env={**variables, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)
+    ]
+    try:
+        assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    first, second = recorded(tmp_path / "run").run.ranks
+    of_first = [(status.first_step, status.last_step) for status, _ in first.windows if status.ok]
+    of_second = [(status.first_step, status.last_step) for status, _ in second.windows if status.ok]
+    assert of_second[0][0] == 6  # by schedule; the other rank's own profiler ran then
+    assert len(of_first) == 1
+    assert of_first[0] == of_second[1]
+    request = json.loads((tmp_path / "run" / "windows" / "scheduled.request").read_text())
+    assert request["first_step"] == of_first[0][0]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
