@@ -78,7 +78,7 @@ def _last(entry: RankRecord) -> _Last:
     period_s = FLUSH_SECONDS + (SAMPLE_SECONDS if entry.samples else 0.0)
 
     def unix(at_ns: int | None) -> int | None:
-        return None if meta is None or at_ns is None else at_ns - meta.anchor_perf_ns + meta.anchor_unix_ns
+        return None if entry.clock is None or at_ns is None else entry.clock.unix_ns(at_ns)
 
     return _Last(
         entry.rank,

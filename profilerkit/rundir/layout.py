@@ -7,13 +7,17 @@
                    events.bin       HEADER then fixed-size EVENT records, append-only
                    names.jsonl      {"id": 1, "name": "checkpoint"}: names that records carry, appended at first use
                    samples.jsonl    one Sample per line, append-only
+                   clock.jsonl      one ClockAnchor per line, append-only
+                   flight.json      Flight: the last collectives of the run, from torch's flight recorder
+                   ddp.json         DdpRecord: what DistributedDataParallel says of itself
                    worker.<pid>.<id>.bin     HEADER then fixed-size WORKER records, by a DataLoader's worker
                    worker.<pid>.<id>.failed  why that worker stopped recording; only if it did
-                   windows/000123/  status.json (WindowStatus), trace.json or trace.json.gz (.part until complete)
+                   windows/000123/  status.json (WindowStatus), trace.json or trace.json.gz (.part until complete),
+                                    flight.json (Flight: the last collectives at the window's end)
                    end.json         RankEnd, only on a clean close; missing means the process was killed
 
-Times are nanoseconds of ``time.perf_counter_ns`` (one clock for all processes of a Linux host); ``RankMeta`` holds
-the anchor that turns them into unix time.
+Times are nanoseconds of ``time.perf_counter_ns`` (one clock for all processes of a Linux host); ``clock.jsonl``
+holds the anchors that turn them into unix time, and ``RankMeta`` the first of them.
 """
 
 import struct
@@ -33,6 +37,9 @@ META = "meta.json"
 EVENTS = "events.bin"
 NAMES = "names.jsonl"
 SAMPLES = "samples.jsonl"
+CLOCK = "clock.jsonl"
+FLIGHT = "flight.json"
+DDP = "ddp.json"
 END = "end.json"
 WINDOWS = "windows"
 WINDOW_STATUS = "status.json"
@@ -152,6 +159,9 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
         self_ns_per_step: capture's own light-tier time per step; ``None`` until measured.
         steps_found_by: what marks the steps: ``BY_STEP_CALLS``, ``BY_WRAPPED_LOADER``, ``optimizer step`` or ``backward
             pass``; ``None`` until a step was recorded.
+        node: number of its host in the job; ``None`` when the launcher does not say.
+        joined: rank and size of the process group that it joined after the recording had begun as rank 0 of 1: the
+            other ranks recorded elsewhere. ``None`` for a rank that knew its place.
     """
 
     format_version: int
@@ -168,6 +178,8 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     loader: Loader | None = None
     self_ns_per_step: float | None = None
     steps_found_by: str | None = None
+    node: int | None = None
+    joined: tuple[int, int] | None = None
 
 
 class GpuSample(msgspec.Struct, frozen=True, kw_only=True):

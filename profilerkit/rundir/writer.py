@@ -5,8 +5,10 @@ from pathlib import Path
 
 import msgspec
 
+from profilerkit.rundir.clock import ClockAnchor
 from profilerkit.rundir.files import AppendFile, write_document
 from profilerkit.rundir.layout import (
+    CLOCK,
     END,
     EVENT,
     EVENTS,
@@ -52,6 +54,7 @@ class RankWriter:
         self._events = AppendFile(self.path / EVENTS)
         self._names = AppendFile(self.path / NAMES)
         self._samples = AppendFile(self.path / SAMPLES)
+        self._clock = AppendFile(self.path / CLOCK)
         self.dropped_records = 0
         if self._events.append(HEADER.pack(MAGIC, FORMAT_VERSION, EVENT.size)) != HEADER.size:
             raise OSError(f"cannot write {self.path / EVENTS}: {self._events.stopped}")
@@ -74,6 +77,10 @@ class RankWriter:
     def append_sample(self, sample: Sample) -> None:
         """Append one line of ``samples.jsonl``."""
         self._samples.append(msgspec.json.encode(sample) + b"\n")
+
+    def append_anchor(self, anchor: ClockAnchor) -> None:
+        """Append one line of ``clock.jsonl``."""
+        self._clock.append(msgspec.json.encode(anchor) + b"\n")
 
     def write_meta(self, meta: RankMeta) -> None:
         """Replace ``meta.json``. Raises OSError when the disk refuses."""
@@ -100,7 +107,7 @@ class RankWriter:
 
     def close(self) -> None:
         """Close the append-only files."""
-        for file in (self._events, self._names, self._samples):
+        for file in (self._events, self._names, self._samples, self._clock):
             file.close()
 
 
