@@ -6,6 +6,7 @@ from typing import Literal
 
 from profilerkit.analysis.damage import damage_notes, record_notes
 from profilerkit.analysis.facts import CommFacts, Facts, LaunchFacts
+from profilerkit.analysis.flight_ranks import distributed_models, flight_recorder
 from profilerkit.analysis.memory.samples import with_samples
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks import Job, comparable, compare, notes_of
@@ -70,7 +71,7 @@ def run_facts(
         missing_ranks=max(world - (recorded or len(ranks)), 0) if world is not None else None,
         waiting_share=job.waiting_share,
         jitter_share=job.jitter_share,
-        communication=_communication(job, trace, timed),
+        communication=_communication(job, judged, timed),
         input=chosen.input,
         loader=meta.loader if meta else None,
         workers=chosen.workers,
@@ -145,14 +146,24 @@ def _slowest(ranks: Sequence[RankFacts]) -> int:
     return told[lengths.index(max(lengths))]
 
 
-def _communication(job: Job, trace: TraceFacts | None, timed: int | None) -> Communication | None:
+def _communication(job: Job, judged: int, timed: int | None) -> Communication | None:
     """What all ranks' collectives say, with what the judged rank's say by themselves and whom the timers tell."""
+    trace = job.ranks[judged].trace
     parallelism = trace.parallelism if trace else ()
+    flight, ddp = flight_recorder(job.flight, job.ranks, judged), distributed_models(job.ranks[judged])
     if job.communication is None:
-        return Communication(parallelism=parallelism) if parallelism else None
+        known = parallelism or flight is not None or ddp
+        return Communication(parallelism=parallelism, flight=flight, ddp=ddp) if known else None
     ratio = trace.comm.unclassified_ratio if trace and trace.comm else None
     late = None if timed is None else job.ranks[timed].rank
-    return revise(job.communication, unclassified_ratio=ratio, parallelism=parallelism, late_by_timers=late)
+    return revise(
+        job.communication,
+        unclassified_ratio=ratio,
+        parallelism=parallelism,
+        late_by_timers=late,
+        flight=flight,
+        ddp=ddp,
+    )
 
 
 def _with_links(comm: CommFacts, spec: DeviceSpec | None) -> CommFacts:
