@@ -22,6 +22,11 @@ from profilerkit.model.communication import Communication, DistributedModel, Fli
 from profilerkit.rundir.ending import CLOCK_ERROR_NS
 from profilerkit.units import format_ns
 
+_UNTIMED = (
+    "The flight recorders tell when the hosts issued collectives, not when the devices ran them: with "
+    "TORCH_NCCL_ENABLE_TIMING=1 they time them, and a trace of every rank does."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class FlightRanks:
@@ -30,6 +35,7 @@ class FlightRanks:
     Attributes:
         logs: per rank what its recorder held in the judged steps and beside them.
         match: the same collective on all ranks.
+        problems: why their times tell nobody, in whole sentences.
         communication: what they say together.
         ledger: who waited for whom; ``None`` where times tell nothing.
         late: positions of the ranks the others wait for.
@@ -39,6 +45,7 @@ class FlightRanks:
 
     logs: tuple[FlightLog | None, ...]
     match: FlightMatch
+    problems: tuple[str, ...] = ()
     communication: Communication | None = None
     ledger: Ledger | None = None
     late: tuple[int, ...] = ()
@@ -59,7 +66,7 @@ def flight_ranks(ranks: Sequence[RankFacts], world_size: int | None, *, least_sh
         return None
     metas = [rank.record.meta if rank.record else None for rank in ranks]
     match = match_flights(logs, [bool(meta and meta.device_name) for meta in metas], world_size)
-    found = FlightRanks(logs, match)
+    found = FlightRanks(logs, match, (_UNTIMED,) if match.untimed else ())
     if not match.arrivals:
         return found
     reduced = [longest_per_step(entry) for entry in match.arrivals]
@@ -70,12 +77,12 @@ def flight_ranks(ranks: Sequence[RankFacts], world_size: int | None, *, least_sh
     waited_ns = _median_waited_ns(ledger, late.ranks, steps)
     lengths = [rank.steps.time_ns.mean for rank in ranks if rank.steps.time_ns]
     waiting = min(waited_ns / float(np.median(lengths)), 1.0) if lengths else 0.0
-    problems = _problems(match, late, [meta.host for meta in metas if meta], waited_ns)
-    positions = () if problems or waiting < least_share else late.ranks
+    apart = _clocks_apart(match, late, [meta.host for meta in metas if meta], waited_ns)
+    positions = () if apart or waiting < least_share else late.ranks
     jitter = waiting * jitter_ratio(positions[0], reduced) if positions else None
     return replace(
         found,
-        communication=_communication(ranks, match, ledger, late, positions, steps, problems),
+        communication=_communication(ranks, match, ledger, late, positions, steps, (*apart, *found.problems)),
         ledger=ledger,
         late=positions,
         waiting_share=waiting if positions else None,
@@ -100,7 +107,7 @@ def _median_waited_ns(ledger: Ledger, late: Sequence[int], steps: int) -> float:
     return float(np.median(others)) / steps if others and steps else 0.0
 
 
-def _problems(match: FlightMatch, late: Lateness, hosts: Sequence[str], waited_ns: float) -> tuple[str, ...]:
+def _clocks_apart(match: FlightMatch, late: Lateness, hosts: Sequence[str], waited_ns: float) -> tuple[str, ...]:
     """Why nobody can be called late though one rank comes last."""
     if not late.ranks or not match.by_clock or len(set(hosts)) < 2 or waited_ns >= CLOCK_ERROR_NS:
         return ()

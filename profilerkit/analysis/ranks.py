@@ -124,6 +124,9 @@ def _by_flight(ranks: Sequence[RankFacts], world_size: int | None, by_traces: Co
     """The ranks by their flight recorders, where the traces say no more than ``by_traces``."""
     found = flight_ranks(ranks, world_size, least_share=LATE_SHARE)
     if found is None or found.communication is None:
+        if found is not None and found.problems:
+            by_traces = by_traces or Communication()
+            by_traces = revise(by_traces, problems=(*by_traces.problems, *found.problems))
         return Job(tuple(ranks), by_traces, flight=found)
     return Job(
         tuple(ranks),
