@@ -13,7 +13,7 @@ from typing import Any
 
 from profilerkit.capture.guard import asked
 from profilerkit.capture.patches import Patches
-from profilerkit.capture.place import joined
+from profilerkit.capture.place import with_process_group
 from profilerkit.rundir.ddp import DdpModel, DdpRecord, ddp_model
 from profilerkit.rundir.files import write_document
 
@@ -42,7 +42,7 @@ class DdpWatch:
         """Watch the making of models; those made before, which need a process group, are looked for once."""
         wrapper = sys.modules["torch.nn.parallel.distributed"].DistributedDataParallel
         patches.patch(wrapper, "__init__", lambda original: self._watched(original, patches))
-        if asked(joined) is not None:
+        if with_process_group() is not None:
             for model in gc.get_referrers(wrapper, *wrapper.__subclasses__()):
                 if issubclass(type(model), wrapper):
                     self._remember(model)

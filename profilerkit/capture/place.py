@@ -49,10 +49,16 @@ def place(variables: Mapping[str, str], session: int) -> Place:
 
 def joined() -> tuple[int, int] | None:
     """Rank and size of torch's process group; ``None`` without one of several ranks."""
-    group: Any = sys.modules.get("torch.distributed")
-    if group is None or not group.is_available() or not group.is_initialized() or group.get_world_size() < 2:
+    group = with_process_group()
+    if group is None or group.get_world_size() < 2:
         return None
     return int(group.get_rank()), int(group.get_world_size())
+
+
+def with_process_group() -> Any:
+    """``torch.distributed``, if it was imported and a process group is initialised; else ``None``."""
+    group: Any = sys.modules.get("torch.distributed")
+    return group if group is not None and group.is_available() and group.is_initialized() else None
 
 
 def _by_rank(variables: Mapping[str, str], session: int) -> Place | None:
