@@ -18,8 +18,9 @@ from profilerkit.analysis.communication.late import Lateness, jitter_ratio, late
 from profilerkit.analysis.communication.waiting import Ledger, ledger_of
 from profilerkit.analysis.intervals import EMPTY, Spans
 from profilerkit.analysis.rank_facts import LOGGED, RankFacts
-from profilerkit.model.communication import Communication, DistributedModel, FlightRecorder, LateRank
+from profilerkit.model.communication import Communication, FlightRecorder, LateRank
 from profilerkit.rundir.ending import CLOCK_ERROR_NS
+from profilerkit.rundir.reader import named_ranks
 from profilerkit.units import format_ns
 
 _UNTIMED = (
@@ -66,7 +67,9 @@ def flight_ranks(ranks: Sequence[RankFacts], world_size: int | None, *, least_sh
         return None
     metas = [rank.record.meta if rank.record else None for rank in ranks]
     match = match_flights(logs, [bool(meta and meta.device_name) for meta in metas], world_size)
-    found = FlightRanks(logs, match, (_UNTIMED,) if match.untimed else ())
+    without = [rank.rank for rank, log in zip(ranks, logs, strict=True) if log is None and rank.rank is not None]
+    unread = (f"{named_ranks(without)} left no flight recording and may be who is waited for.",) if without else ()
+    found = FlightRanks(logs, match, (*unread, *((_UNTIMED,) if match.untimed else ())))
     if not match.arrivals:
         return found
     reduced = [longest_per_step(entry) for entry in match.arrivals]
@@ -192,36 +195,3 @@ def flight_recorder(found: FlightRanks | None, ranks: Sequence[RankFacts], posit
         per_step=float(np.median(counts)) if len(counts) else None,
         collectives=recorded_collectives(position, log, found.match.arrivals if found is not None else ()),
     )
-
-
-def distributed_models(rank: RankFacts) -> tuple[DistributedModel, ...]:
-    """What DistributedDataParallel said of itself on one rank."""
-    record = rank.record.ddp if rank.record else None
-    return tuple(
-        DistributedModel(
-            module=model.module,
-            backend=model.backend,
-            world_size=model.world_size,
-            parameter_bytes=model.parameter_bytes,
-            unused_parameter_bytes=model.unused_parameter_bytes,
-            bucket_bytes=model.bucket_bytes,
-            bucket_cap_bytes=model.bucket_cap_bytes,
-            rebuilt=model.rebuilt,
-            forward_ns=model.forward_ns,
-            backward_ns=model.backward_ns,
-            comm_ns=model.comm_ns,
-            overlap_ns=model.overlap_ns,
-            overlap_ratio=_ratio(model.overlap_ns, model.comm_ns),
-            find_unused_parameters=model.find_unused_parameters,
-            gradient_as_bucket_view=model.gradient_as_bucket_view,
-            static_graph=model.static_graph,
-            hook=model.hook,
-        )
-        for model in (record.models if record is not None else ())
-    )
-
-
-def _ratio(overlap_ns: int | None, comm_ns: int | None) -> float | None:
-    if overlap_ns is None or comm_ns is None or comm_ns <= 0:
-        return None
-    return min(max(overlap_ns / comm_ns, 0.0), 1.0)

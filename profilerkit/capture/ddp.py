@@ -3,6 +3,7 @@
 The loop pays nothing: torch measures some iterations anyway, and one answer takes 11 µs (torch 2.13).
 """
 
+import functools
 import gc
 import os
 import sys
@@ -68,6 +69,7 @@ class DdpWatch:
         return self._reason
 
     def _watched(self, original: Callable[..., None], patches: Patches) -> Callable[..., None]:
+        @functools.wraps(original)  # launchers look at the names of its arguments
         def __init__(model: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807  what it replaces
             original(model, *args, **kwargs)
             if patches.armed:

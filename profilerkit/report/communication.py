@@ -33,8 +33,9 @@ def waiting_lines(report: Report) -> tuple[str, ...]:
         return (f"The ranks' collectives could not be matched: waiting and transfer cannot be told apart, and {late}.",)
     lines = [_late_line(late, report) for late in found.late]
     if not lines:
-        told = found.problems if found.matched_in == "flight recorders" else ()
-        lines += told or [_nobody_late(found, report)]
+        lines.append(_nobody_late(found, report))
+    if found.matched_in == "flight recorders":
+        lines += found.problems
     if found.time_ns and found.waited_ns is not None:
         share = format_ratio(found.waited_ns / found.time_ns)
         divided = (

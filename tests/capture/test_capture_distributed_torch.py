@@ -1,3 +1,4 @@
+# ruff: noqa: PT012  a block under test is a with statement with several lines
 """Real ranks under torchrun and mp.spawn, without a trace: what torch recorded names the late one."""
 
 import gc
@@ -10,6 +11,7 @@ import weakref
 import pytest
 
 import profilerkit
+from profilerkit.capture import flight
 from profilerkit.capture.flight import dump
 from profilerkit.rundir.reader import read_run
 from tests.capture.test_capture_distributed import clean
@@ -187,9 +189,40 @@ def test_collectives_of_before_the_block_are_not_the_blocks(light, recorded, alo
     with light() as prof:
         for _ in prof.wrap(range(5)):
             torch.distributed.all_reduce(torch.ones(2))
-    (flight,) = recorded(prof.directory).rank.flights
-    assert [entry.input_elements for entry in flight.entries] == [2] * 5
-    assert flight.made >= 6
+    (held,) = recorded(prof.directory).rank.flights
+    assert [entry.input_elements for entry in held.entries] == [2] * 5
+    assert held.made >= 6
+
+
+def test_an_exception_and_a_full_disk_cost_neither_the_recorder_nor_the_loop(light, recorded, alone, monkeypatch):
+    torch = sys.modules["torch"]
+    with pytest.raises(KeyError), light() as prof:
+        torch.distributed.all_reduce(torch.ones(2))
+        raise KeyError("mine")
+    assert len(recorded(prof.directory).rank.flights[0].entries) == 1
+
+    def full(_path, _document):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(flight, "write_document", full)
+    with light() as prof:
+        torch.distributed.all_reduce(torch.ones(2))
+    rank = recorded(prof.directory).rank
+    assert rank.meta.features["flight"].reason == "flight.json cannot be written: No space left on device"
+    assert rank.end.reason == "finished"
+
+
+def test_torch_of_another_form_switches_the_recorder_off_and_nothing_else(light, recorded, alone, monkeypatch):
+    torch = sys.modules["torch"]
+    bindings = sys.modules["torch._C._distributed_c10d"]
+    monkeypatch.setattr(bindings, "_dump_fr_trace_json", lambda: b'{"entries": 3}')
+    with pytest.warns(RuntimeWarning, match="watch on flight switched itself off"), light() as prof:
+        torch.distributed.all_reduce(torch.ones(2))
+    assert recorded(prof.directory).rank.end.reason == "finished"
+    monkeypatch.delattr(bindings, "_dump_fr_trace_json")
+    with light() as prof:
+        torch.distributed.all_reduce(torch.ones(2))
+    assert "no flight recorder" in recorded(prof.directory).rank.meta.features["flight"].reason
 
 
 def test_without_a_process_group_there_is_nothing_to_dump(light, recorded, toy):

@@ -1,10 +1,12 @@
 """Two clocks of one process: from one to the other, and where the time of day was set."""
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from profilerkit.rundir.clock import ClockAnchor, clock_of
-from tests.recipes import MS, S, rank_meta
+from profilerkit.rundir.reader import read_run
+from tests.recipes import MS, Log, S, rank_meta, write_run
 
 DAY = 1_800_000_000 * S
 
@@ -38,6 +40,16 @@ def test_a_slew_is_no_step_and_a_step_is():
 def test_an_anchor_behind_the_one_before_is_left_out():
     clock = clock_of(anchors((10, DAY), (10, DAY + 5), (20, DAY - 5), (30, DAY + 20)), None)
     assert clock.perf == (10, 30)
+
+
+def test_a_step_of_the_clock_and_damaged_anchors_are_notes(tmp_path):
+    run = write_run(tmp_path / "run", [Log().steps(3, 1_000)])
+    lines = [msgspec.json.encode(anchor) for anchor in anchors((0, DAY), (60 * S, DAY + 60 * S - 2 * S))]
+    (run / "rank_00000" / "clock.jsonl").write_bytes(b"\n".join([lines[0], b"{}", lines[1], b'{"perf_ns": 12']))
+    rank = read_run(run).ranks[0]
+    assert rank.clock.perf == (0, 60 * S)
+    assert any("clock was set by up to 2.00 s during the run" in note for note in rank.notes)
+    assert "clock.jsonl: 1 of 3 lines are damaged and were left out" in rank.notes
 
 
 def test_without_any_anchor_there_is_no_clock():

@@ -6,6 +6,7 @@ import pytest
 import profilerkit
 from profilerkit.analysis.communication.flight import flight_log
 from profilerkit.analysis.intervals import EMPTY
+from profilerkit.report.communication import waiting_lines
 from profilerkit.report.recorded import model_facts
 from profilerkit.rundir.ddp import DdpModel, DdpRecord
 from profilerkit.rundir.files import write_document
@@ -181,6 +182,14 @@ def test_one_recorder_shows_what_it_held_and_calls_nobody(tmp_path):
     assert row.skew_ns is None
 
 
+def test_a_rank_without_a_recorder_may_be_the_late_one(tmp_path):
+    report = job(tmp_path, flight(times(0)), flight(times(20_000)), None)
+    assert [late.rank for late in report.communication.late] == [1]
+    said = "Rank 2 left no flight recording and may be who is waited for."
+    assert said in report.trust.notes
+    assert said in waiting_lines(report)
+
+
 def test_a_run_without_recorders_is_as_before(tmp_path):
     assert job(tmp_path, None, None).communication is None
 
@@ -265,6 +274,22 @@ def test_what_ddp_says_is_shown_as_it_is(tmp_path):
     assert "hidden behind backward" in report.to_html()
     values = [fact.value for fact in model_facts(report)]
     assert values == ["forward 1.00 ms, communication 4.00 ms", "75 %", "2: 1.00 KiB, 2.00 KiB"]
+
+
+def test_ddp_tells_that_the_work_is_divided_by_data(tmp_path):
+    run = write_run(tmp_path / "run", [Log().steps(STEPS, STEP)] * 2)
+    record = DdpRecord(models=(DdpModel(world_size=2), DdpModel(world_size=1)))
+    for rank in range(2):
+        write_document(run / f"rank_{rank:05d}" / "ddp.json", record)
+    (dimension,) = profilerkit.analyze(run).communication.parallelism
+    assert (dimension.name, dimension.size) == ("data", 2)
+
+
+def test_a_rank_that_learned_its_place_late_is_one_of_several(tmp_path):
+    run = write_run(tmp_path / "run", [Log().steps(STEPS, STEP)], joined=(1, 4))
+    report = profilerkit.analyze(run)
+    assert "3 of 4 ranks are missing." in report.verdict.consequence
+    assert any(note.startswith("Rank 0: the process became rank 1 of 4 only after") for note in report.trust.notes)
 
 
 def test_windows_and_the_end_are_one_log():
