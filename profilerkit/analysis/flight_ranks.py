@@ -28,6 +28,8 @@ _UNTIMED = (
     "TORCH_NCCL_ENABLE_TIMING=1 they time them, and a trace of every rank does."
 )
 
+_OUTSIDE = "None of the collectives in the flight recorders was issued in a judged step."
+
 
 @dataclass(frozen=True, slots=True)
 class FlightRanks:
@@ -77,6 +79,8 @@ def flight_ranks(ranks: Sequence[RankFacts], world_size: int | None, *, least_sh
     ledger = replace(ledger, last=every.last, of=every.of)
     late = late_ranks(ledger)
     steps = ledger.own.shape[1]
+    if not steps:
+        return replace(found, problems=(*found.problems, _OUTSIDE))
     waited_ns = _median_waited_ns(ledger, late.ranks, steps)
     lengths = [rank.steps.time_ns.mean for rank in ranks if rank.steps.time_ns]
     waiting = min(waited_ns / float(np.median(lengths)), 1.0) if lengths else 0.0
@@ -85,7 +89,9 @@ def flight_ranks(ranks: Sequence[RankFacts], world_size: int | None, *, least_sh
     jitter = waiting * jitter_ratio(positions[0], reduced) if positions else None
     return replace(
         found,
-        communication=_communication(ranks, match, ledger, late, positions, steps, (*apart, *found.problems)),
+        communication=_communication(
+            ranks, match, ledger, late, positions, steps, blurred=bool(apart), problems=(*apart, *found.problems)
+        ),
         ledger=ledger,
         late=positions,
         waiting_share=waiting if positions else None,
@@ -127,6 +133,8 @@ def _communication(
     late: Lateness,
     positions: Sequence[int],
     steps: int,
+    *,
+    blurred: bool,
     problems: tuple[str, ...],
 ) -> Communication:
     return Communication(
@@ -137,6 +145,7 @@ def _communication(
         steps_needed=late.needed,
         waited_ns=ledger.total_ns,
         late=tuple(_late_rank(ranks, position, ledger, steps) for position in positions),
+        blurred=blurred,
         problems=problems,
         matched_in="flight recorders",
     )

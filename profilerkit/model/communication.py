@@ -161,7 +161,8 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
         most_shift: most collectives that one rank's capture lacks at its beginning.
         steps: judged steps with matched collectives, which the waiting was counted in.
         steps_needed: judged steps from which a late rank could be told from chance, where there are fewer.
-        blurred: whether one rank seems late, but the ends of one collective lie too far apart on its host to say so.
+        blurred: whether one rank seems late, but the ends of one collective lie too far apart on its host, or the
+            hosts' clocks may, to say so.
         waited_ns: waiting of all ranks in them, hidden or not.
         time_ns: time of all ranks in the matched collectives of the judged steps, waiting included.
         transfer_ns: the rest of that time; ``None`` where members of a group were not read, who may have come last.

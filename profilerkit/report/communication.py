@@ -32,10 +32,10 @@ def waiting_lines(report: Report) -> tuple[str, ...]:
         late = "no rank is called late" if timed is None else f"only the timers point at a rank: rank {timed}"
         return (f"The ranks' collectives could not be matched: waiting and transfer cannot be told apart, and {late}.",)
     lines = [_late_line(late, report) for late in found.late]
-    if not lines:
+    by_flight = found.matched_in == "flight recorders"
+    if not lines and not (by_flight and found.blurred):
         lines.append(_nobody_late(found, report))
-    if found.matched_in == "flight recorders":
-        lines += found.problems
+    lines += found.problems if by_flight else ()
     if found.time_ns and found.waited_ns is not None:
         share = format_ratio(found.waited_ns / found.time_ns)
         divided = (

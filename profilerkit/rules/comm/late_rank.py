@@ -117,7 +117,9 @@ class LateRank(Rule):
                     f"{found.steps} judged steps are too few to call a rank late: it takes {found.steps_needed}"
                 )
             if found is not None and found.blurred:
-                return Passed("the host is too busy to tell by how much a rank is late")
+                clocks = found.matched_in == "flight recorders"
+                why = "the hosts' clocks may be too far apart" if clocks else "the host is too busy"
+                return Passed(f"{why} to tell by how much a rank is late")
             return Passed("no rank causes most of the waiting beyond accident, or hardly any of it is exposed")
         expected = max(waited - (facts.jitter_share or 0.0), 0.0)
         if not worth_saying(facts, expected):

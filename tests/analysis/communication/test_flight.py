@@ -148,6 +148,8 @@ def test_another_groups_members_alone_are_compared(tmp_path):
 def test_clocks_of_several_hosts_are_not_trusted_below_their_error(tmp_path):
     report = job(tmp_path, flight(times(0)), flight(times(20_000)), hosts=["a", "b"])
     assert report.communication.late == ()
+    assert "clocks" in outcome(report).reason
+    assert "by turns" not in " ".join(waiting_lines(report))
     assert any("2 hosts, whose clocks may be 100 ms apart" in note for note in report.trust.notes)
     (tmp_path / "near").mkdir()
     assert job(tmp_path / "near", flight(times(0)), flight(times(20_000)), hosts=["a", "a"]).communication.late
@@ -172,6 +174,13 @@ def test_issuing_for_a_device_tells_nobody_late_unless_it_was_timed(tmp_path):
 def test_gloo_beside_a_device_tells_nobody_late(tmp_path):
     report = job(tmp_path, flight(times(0)), flight(times(20_000)), device_name="NVIDIA H200")
     assert report.communication.late == ()
+
+
+def test_collectives_outside_of_the_judged_steps_call_nobody(tmp_path):
+    after = STEPS * STEP
+    report = job(tmp_path, *(flight([after + late + number for number in range(9)]) for late in (0, 20_000)))
+    assert report.communication.matched is None
+    assert waiting_lines(report) == ("None of the collectives in the flight recorders was issued in a judged step.",)
 
 
 def test_one_recorder_shows_what_it_held_and_calls_nobody(tmp_path):
