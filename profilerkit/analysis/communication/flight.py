@@ -80,9 +80,12 @@ class FlightLog:
         rows = rows[back[-1] + 1 :] if len(back) else rows
         return rows[np.unique(self.sequence[rows], return_index=True)[1]]
 
-    def label(self, row: int) -> tuple[str, int]:
-        """What must be equal on all members."""
-        return self.names[self.name[row]], int(self.bytes[row])
+    def labels(self, rows: I64, known: dict[tuple[str, int], int]) -> I64:
+        """``(n,)`` numbers of what must be equal on all members, the name and the bytes; ``known`` grows."""
+        pairs, which = np.unique(np.stack([self.name[rows], self.bytes[rows]]), axis=1, return_inverse=True)
+        texts = ((self.names[name], size) for name, size in pairs.T.tolist())
+        numbers = np.array([known.setdefault(label, len(known)) for label in texts], dtype=np.int64)
+        return numbers[which.ravel()]
 
 
 def flight_log(flights: Sequence[Flight], clock: Clock | None, steady: Spans, numbers: I64) -> FlightLog | None:
@@ -232,11 +235,9 @@ def _common(members: _Members) -> I64:
     if numbers is None or not len(numbers):
         return np.empty((len(members), 0), dtype=np.int64)
     found = np.stack([rows[np.searchsorted(log.sequence[rows], numbers)] for log, rows in members.values()])
-    logs = [log for log, _ in members.values()]
-    alike = np.array(
-        [len({log.label(row) for log, row in zip(logs, column, strict=True)}) == 1 for column in found.T.tolist()],
-        dtype=np.bool_,
-    )
+    known: dict[tuple[str, int], int] = {}
+    labels = np.stack([log.labels(rows, known) for (log, _), rows in zip(members.values(), found, strict=True)])
+    alike = (labels == labels[0]).all(axis=0)
     if alike.mean() < FEWEST_ALIKE:
         return np.empty((len(members), 0), dtype=np.int64)
     kept: I64 = found[:, alike]

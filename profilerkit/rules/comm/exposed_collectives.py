@@ -140,19 +140,25 @@ def undivided(facts: Facts) -> str:
             f"{facts.missing_ranks} of {facts.world_size} ranks {'is' if facts.missing_ranks == 1 else 'are'} missing"
         )
     if len(facts.ranks) > 1:
-        matched = facts.communication is not None and facts.communication.matched
-        return "Other members were not read" if matched else "The ranks' collectives could not be matched"
+        return (
+            "Other members were not read" if _traces_matched(facts) else "The ranks' collectives could not be matched"
+        )
     # Without a word on the job, a collective is one of several ranks unless its group is known to have a single member.
     sizes = [row.group_size for row in facts.comm.table if row.group_size] if facts.comm else []
     return "From one rank" if (facts.world_size or max(sizes, default=2)) > 1 else ""
+
+
+def _traces_matched(facts: Facts) -> bool:
+    """Whether collectives of traces were matched: those of flight recorders divide no collective."""
+    found = facts.communication
+    return found is not None and bool(found.matched) and found.matched_in == "traces"
 
 
 def to_divide(facts: Facts) -> str:
     """What to record so that transfer and waiting for a late rank are told apart; empty where they are."""
     if not undivided(facts):
         return ""
-    matched = facts.communication is not None and facts.communication.matched
-    if len(facts.ranks) > 1 and not facts.missing_ranks and not matched:
+    if len(facts.ranks) > 1 and not facts.missing_ranks and not _traces_matched(facts):
         return "Record the same steps on every rank, at least 3"
     return "Record every rank and analyze all of them together"
 
