@@ -104,6 +104,7 @@ def test_place_comes_from_the_task_of_srun():
     [
         {"SLURM_STEP_ID": ""},  # a batch script
         {"SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1"},  # the shell of salloc
+        {"SLURM_STEP_ID": "4294967291", "SLURM_STEP_NUM_TASKS": ""},  # a batch script that numbers itself
         {"SLURM_STEP_NUM_TASKS": "1"},  # srun -n1 inside a larger job
         {"SLURM_STEP_NUM_TASKS": "", "SLURM_NTASKS": "1"},
         {"SLURM_PROCID": "2"},

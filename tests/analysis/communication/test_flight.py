@@ -124,11 +124,13 @@ def test_numbers_that_stand_for_different_calls_match_nothing(tmp_path):
 
 
 def test_a_group_made_anew_counts_from_its_start(tmp_path):
-    again = [flight(times(late)) for late in (0, 20_000)]
+    rest = STEPS - 10
+    again = [flight(times(late)) for late in ([40_000] * 10 + [0] * rest, [0] * 10 + [20_000] * rest)]
     cut = [msgspec.structs.replace(one, entries=_restarted(one.entries, 10)) for one in again]
     report = job(tmp_path, *cut)
-    assert report.communication.matched == STEPS - 10
-    assert report.communication.late[0].rank == 1
+    assert report.communication.matched == rest
+    assert report.communication.late[0].waited_ns == 20 * MS
+    assert [rank.caused_ns for rank in report.ranks] == [0, rest * 20 * MS]
 
 
 def _restarted(entries, at):
@@ -299,6 +301,16 @@ def test_a_rank_that_learned_its_place_late_is_one_of_several(tmp_path):
     report = profilerkit.analyze(run)
     assert "3 of 4 ranks are missing." in report.verdict.consequence
     assert any(note.startswith("Rank 0: the process became rank 1 of 4 only after") for note in report.trust.notes)
+
+
+def test_what_windows_held_is_read_too(tmp_path):
+    run = write_run(tmp_path / "run", [Log().steps(STEPS, STEP)])
+    early, last = flight(times(0)[:10]), flight(times(0)[8:], first=9)
+    window = run / "rank_00000" / "windows" / "000008"
+    window.mkdir(parents=True)
+    write_document(window / "flight.json", early)
+    write_document(run / "rank_00000" / "flight.json", last)
+    assert profilerkit.analyze(run).communication.flight.held == STEPS
 
 
 def test_windows_and_the_end_are_one_log():
