@@ -1,5 +1,6 @@
 """Ranks of one job, by what launched them: where each stands, whose directory it writes, who is missing."""
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -67,6 +68,19 @@ def test_place_comes_from_torchrun_and_is_shared_by_its_ranks():
 @pytest.mark.parametrize("other", [{"run": "b"}, {"port": 1}, {"restart": 1}, {"world": 3}, {"SLURM_JOB_ID": "9"}])
 def test_jobs_of_torchrun_differ(other):
     assert place(torchrun(0, **other), 1).launch_id != place(torchrun(0), 1).launch_id
+
+
+def test_what_started_the_ranks_of_one_host_tells_their_jobs_apart(monkeypatch):
+    def launched(parent, **changes):
+        monkeypatch.setattr(os, "getppid", lambda: parent)
+        return place(torchrun(0, **changes), 1).launch_id
+
+    assert launched(10) != launched(11)
+    assert launched(10, LOCAL_WORLD_SIZE="1") == launched(11, LOCAL_WORLD_SIZE="1")
+    monkeypatch.setattr(multiprocessing, "parent_process", object)
+    script = {"LOCAL_WORLD_SIZE": ""}  # ranks that a script spawned with variables of its own
+    assert launched(10, **script) != launched(11, **script)
+    assert launched(10, **script, MASTER_ADDR="node7") == launched(11, **script, MASTER_ADDR="node7")
 
 
 def test_hosts_of_one_torchrun_may_be_several_steps_of_slurm():
