@@ -24,6 +24,7 @@ from profilerkit.model.change import revise
 from profilerkit.model.run import Loader, Trust
 from profilerkit.model.step import PARTS, Part, Rank, StepRow, Steps, StepTimes
 from profilerkit.model.workers import WorkerPart, Workers, WorkerStage
+from profilerkit.rundir.flight import Flight, FlightEntry, FlightGroup
 from profilerkit.rundir.layout import (
     EVENT,
     FORMAT_VERSION,
@@ -366,6 +367,26 @@ def rank_meta(rank=0, **changes):
         loader=LOADER,
     )
     return msgspec.structs.replace(meta, **changes)
+
+
+def flight(at, *, name="gloo:all_reduce", group="0", first=1, elements=1024, dtype="Float", size=None, durations=()):
+    """What a flight recorder held of one group: collectives issued ``at``, µs of the rank's own clock."""
+    entries = [
+        FlightEntry(
+            name=0,
+            group=0,
+            sequence=first + number,
+            between=False,
+            created_ns=rank_meta().anchor_unix_ns + round(instant * US),
+            input_elements=elements,
+            output_elements=elements,
+            dtype=1,
+            duration_ns=round(durations[number] * US) if durations else None,
+        )
+        for number, instant in enumerate(at)
+    ]
+    groups = (FlightGroup(name=group, description="default_pg" if group == "0" else "", size=size),)
+    return Flight(made=len(entries), names=(name, dtype), groups=groups, entries=tuple(entries))
 
 
 def write_run(run, logs, *, traces=None, world_size=None, ended=True, samples=(), **meta):

@@ -15,6 +15,7 @@ from profilerkit.analysis.communication.same_work import more_work, same_work
 from profilerkit.analysis.communication.sequences import RankLog
 from profilerkit.analysis.communication.table import Split, collective_table
 from profilerkit.analysis.communication.waiting import Arrivals, Ledger, arrivals_of, ledger_of, splits_of
+from profilerkit.analysis.flight_ranks import FlightRanks, flight_ranks
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect
 from profilerkit.analysis.rank_facts import RankFacts, with_trace
 from profilerkit.analysis.trace_facts import TraceFacts
@@ -50,6 +51,7 @@ class Job:
         suspect: the rank that causes most of the waiting, if that is much; proven late or not.
         waiting_share: of a step, waited by the median other rank; ``None`` when nobody is late.
         jitter_share: what of it would be left without the late rank; ``None`` likewise.
+        flight: what the flight recorders say; ``None`` where they were not needed or fewer than two ranks have one.
     """
 
     ranks: tuple[RankFacts, ...]
@@ -60,6 +62,7 @@ class Job:
     suspect: int | None = None
     waiting_share: float | None = None
     jitter_share: float | None = None
+    flight: FlightRanks | None = None
 
 
 def compare(ranks: Sequence[RankFacts], world_size: int | None) -> Job:
@@ -72,9 +75,9 @@ def compare(ranks: Sequence[RankFacts], world_size: int | None) -> Job:
     told = comparable(ranks)
     logs = [rank.trace.collectives if rank.trace and index in told else None for index, rank in enumerate(ranks)]
     if all(log is None for log in logs):
-        return Job(tuple(ranks), None)
+        return _by_flight(ranks, world_size, None)
     if sum(log is not None for log in logs) < 2 or captures_apart(ranks):
-        return Job(tuple(ranks), Communication())
+        return _by_flight(ranks, world_size, Communication())
     matching = match_ranks(
         [
             RankLog(rank_name(rank), log, rank.trace.meta.base_time_ns if rank.trace else None)
@@ -83,7 +86,7 @@ def compare(ranks: Sequence[RankFacts], world_size: int | None) -> Job:
         world_size,
     )
     if not matching.groups:
-        return Job(tuple(ranks), Communication(matched=0, of=matching.of, problems=matching.problems))
+        return _by_flight(ranks, world_size, Communication(matched=0, of=matching.of, problems=matching.problems))
     arrivals = arrivals_of(matching, logs, [_steady(rank.trace) for rank in ranks])
     floor_ns = latency_floor_ns(arrivals, logs)
     divided = _all_divided(ranks, splits_of(arrivals, logs), floor_ns)
@@ -114,6 +117,26 @@ def compare(ranks: Sequence[RankFacts], world_size: int | None) -> Job:
         suspect=suspects[0] if waiting >= LATE_SHARE else None,
         waiting_share=waiting if late else None,
         jitter_share=waiting * jitter_ratio(late[0], arrivals) if late else None,
+    )
+
+
+def _by_flight(ranks: Sequence[RankFacts], world_size: int | None, by_traces: Communication | None) -> Job:
+    """The ranks by their flight recorders, where the traces say no more than ``by_traces``."""
+    found = flight_ranks(ranks, world_size, least_share=LATE_SHARE)
+    if found is None or found.communication is None:
+        if found is not None and found.problems:
+            by_traces = by_traces or Communication()
+            by_traces = revise(by_traces, problems=(*by_traces.problems, *found.problems))
+        return Job(tuple(ranks), by_traces, flight=found)
+    return Job(
+        tuple(ranks),
+        found.communication,
+        ledger=found.ledger,
+        late=found.late,
+        suspect=found.late[0] if found.late else None,
+        waiting_share=found.waiting_share,
+        jitter_share=found.jitter_share,
+        flight=found,
     )
 
 

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
+from profilerkit.analysis.communication.ddp import distributed_models, parallelism_of
 from profilerkit.analysis.damage import damage_notes, record_notes
 from profilerkit.analysis.facts import CommFacts, Facts, LaunchFacts
+from profilerkit.analysis.flight_ranks import flight_recorder
 from profilerkit.analysis.memory.samples import with_samples
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks import Job, comparable, compare, notes_of
@@ -49,7 +51,7 @@ def run_facts(
         notes: what is said about the run as a whole, for the trust section.
         ending: how the run ended; ``None`` where nobody left a word of it.
     """
-    world = world_size or _world_size(ranks)
+    world = _joined_size(ranks) or world_size or _world_size(ranks)
     job = compare(ranks, world)
     ranks, timed = job.ranks, _timed(job)
     judged = _judged(job, timed, told)
@@ -70,7 +72,7 @@ def run_facts(
         missing_ranks=max(world - (recorded or len(ranks)), 0) if world is not None else None,
         waiting_share=job.waiting_share,
         jitter_share=job.jitter_share,
-        communication=_communication(job, trace, timed),
+        communication=_communication(job, judged, timed),
         input=chosen.input,
         loader=meta.loader if meta else None,
         workers=chosen.workers,
@@ -145,14 +147,24 @@ def _slowest(ranks: Sequence[RankFacts]) -> int:
     return told[lengths.index(max(lengths))]
 
 
-def _communication(job: Job, trace: TraceFacts | None, timed: int | None) -> Communication | None:
+def _communication(job: Job, judged: int, timed: int | None) -> Communication | None:
     """What all ranks' collectives say, with what the judged rank's say by themselves and whom the timers tell."""
-    parallelism = trace.parallelism if trace else ()
+    trace, record = job.ranks[judged].trace, job.ranks[judged].record
+    flight, ddp = flight_recorder(job.flight, job.ranks, judged), distributed_models(record.ddp if record else None)
+    parallelism = (trace.parallelism if trace else ()) or parallelism_of(ddp)
     if job.communication is None:
-        return Communication(parallelism=parallelism) if parallelism else None
+        known = parallelism or flight is not None or ddp
+        return Communication(parallelism=parallelism, flight=flight, ddp=ddp) if known else None
     ratio = trace.comm.unclassified_ratio if trace and trace.comm else None
     late = None if timed is None else job.ranks[timed].rank
-    return revise(job.communication, unclassified_ratio=ratio, parallelism=parallelism, late_by_timers=late)
+    return revise(
+        job.communication,
+        unclassified_ratio=ratio,
+        parallelism=parallelism,
+        late_by_timers=late,
+        flight=flight,
+        ddp=ddp,
+    )
 
 
 def _with_links(comm: CommFacts, spec: DeviceSpec | None) -> CommFacts:
@@ -180,6 +192,12 @@ def _cores(ranks: Sequence[RankFacts], meta: RankMeta | None) -> float | None:
 def _world_size(ranks: Sequence[RankFacts]) -> int | None:
     sizes = [rank.trace.meta.world_size for rank in ranks if rank.trace and rank.trace.meta.world_size]
     return max(sizes) if sizes else None
+
+
+def _joined_size(ranks: Sequence[RankFacts]) -> int | None:
+    """Ranks of a job of which each recorded by itself, because it did not know of the others when it began."""
+    joined = [rank.record.meta.joined for rank in ranks if rank.record and rank.record.meta]
+    return max((found[1] for found in joined if found is not None), default=None)
 
 
 def _all_ranks(job: Job) -> tuple[Rank, ...]:

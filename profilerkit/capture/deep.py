@@ -49,6 +49,7 @@ class DeepWindow:
     Attributes:
         plan: what it is for.
         reason: why there is no usable trace; empty when there is one.
+        first_step: the first step traced, or planned.
         last_step: the last whole step traced.
         size_bytes: of the export, as torch wrote it.
         may_try_again: nothing was traced because another profiler needed the session.
@@ -77,7 +78,7 @@ class DeepWindow:
         self._profiler: Any = None
         self._span: Any = None
         self._asks_device = False
-        self._first_step = plan.first_step
+        self.first_step = plan.first_step
         self.last_step = plan.first_step - 1
         self._slow_step: int | None = None
         self._opened_ns = perf_counter_ns()
@@ -131,7 +132,7 @@ class DeepWindow:
         if self._state == "warming":
             self._profiler.start_trace()
             self._state = "recording"
-            self._first_step, self.last_step = number, number - 1
+            self.first_step, self.last_step = number, number - 1
             self._start_ns = perf_counter_ns()
         if self._state == "recording":
             self._unmark()
@@ -142,7 +143,7 @@ class DeepWindow:
         """Close the window when it has its steps; one for slow steps when it has one and the step behind it."""
         self._unmark()
         self.last_step = number
-        whole = number - self._first_step + 1
+        whole = number - self.first_step + 1
         caught = self._slow_step is not None and self.plan.kind == "anomaly"
         if is_slow and self._slow_step is None:
             self._slow_step = number
@@ -155,7 +156,7 @@ class DeepWindow:
     def step_cut(self) -> None:
         """The step in progress does not count; the loop may be over."""
         self._unmark()
-        if self.last_step - self._first_step + 1 >= min(_ENOUGH_STEPS, self.plan.steps):
+        if self.last_step - self.first_step + 1 >= min(_ENOUGH_STEPS, self.plan.steps):
             self.finish()
 
     def give_way(self) -> None:
@@ -181,15 +182,15 @@ class DeepWindow:
         self._rival.end()
         profiler, self._profiler = self._profiler, None
         profiler.stop_trace()
-        part = self._writer.trace_part(self._first_step)
+        part = self._writer.trace_part(self.first_step)
         profiler.export_chrome_trace(str(part))
         del profiler
         self._restore_log_level()
         export = examine(part)
         self.size_bytes = export.size_bytes
-        self.may_try_again = self.last_step < self._first_step
+        self.may_try_again = self.last_step < self.first_step
         self.reason = "no whole step was traced" if self.may_try_again else export.flaw
-        self._writer.finish_window(self._first_step, self._status(export, end_ns))
+        self._writer.finish_window(self.first_step, self._status(export, end_ns))
         if self._asks_device:
             # torch 2.13 keeps what CUDA sessions took until then (pytorch#193348); it takes 0.2 s.
             gc.collect()
@@ -224,7 +225,7 @@ class DeepWindow:
     def _status(self, export: Export, end_ns: int) -> WindowStatus:
         ok = not self.reason
         return WindowStatus(
-            first_step=self._first_step,
+            first_step=self.first_step,
             last_step=self.last_step,
             ok=ok,
             reason=self.reason or self._weaknesses(export),
@@ -241,7 +242,7 @@ class DeepWindow:
     def _weaknesses(self, export: Export) -> str:
         """What a usable trace lacks; empty when nothing."""
         said = [self._weak] if self._weak else []
-        whole = self.last_step - self._first_step + 1
+        whole = self.last_step - self.first_step + 1
         if export.marks < whole:
             said.append(f"torch wrote {export.marks} of {whole} steps")
         if self._asks_device and not export.kernels:
@@ -262,7 +263,7 @@ class DeepWindow:
     def _disturbed(self) -> None:
         """Record from when to when steps were not like the others."""
         opened_ns = self._opened_ns
-        self._record((EventKind.WINDOW, 0, 0, opened_ns, perf_counter_ns() - opened_ns, self._first_step))
+        self._record((EventKind.WINDOW, 0, 0, opened_ns, perf_counter_ns() - opened_ns, self.first_step))
 
     def _unmark(self) -> None:
         span, self._span = self._span, None

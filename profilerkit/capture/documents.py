@@ -9,15 +9,17 @@ import traceback
 from profilerkit import __version__
 from profilerkit.capture import environment
 from profilerkit.capture.ending import Leave, leave_of
+from profilerkit.capture.place import Place
 from profilerkit.capture.secrets import masked, masked_arguments
 from profilerkit.capture.settings import Settings
 from profilerkit.model.run import Loader
+from profilerkit.rundir.clock import ClockAnchor
 from profilerkit.rundir.layout import FORMAT_VERSION, Feature, ProcessMark, RankEnd, RankMeta, RunManifest
 
 _LONGEST_TEXT = 2000
 
 
-def manifest(settings: Settings, place: environment.Place) -> RunManifest:
+def manifest(settings: Settings, place: Place) -> RunManifest:
     """What was started, without secrets, and with the versions of what is loaded by now."""
     return RunManifest(
         format_version=FORMAT_VERSION,
@@ -32,26 +34,29 @@ def manifest(settings: Settings, place: environment.Place) -> RunManifest:
 
 
 def meta(
-    place: environment.Place,
-    anchor: tuple[int, int],
+    place: Place,
+    anchor: ClockAnchor,
     *,
+    joined: tuple[int, int] | None,
     features: dict[str, Feature],
     loader: Loader | None,
     self_ns_per_step: float | None,
     steps_found_by: str | None,
     process: ProcessMark | None,
 ) -> RankMeta:
-    """What is known of this rank by now; ``anchor`` is unix and ``perf_counter_ns`` time of one moment."""
+    """What is known of this rank by now; ``anchor`` is of its start.
+
+    ``joined`` is rank and size of the process group, as far as there was one by now.
+    """
     device_name, device_uuid = environment.cuda_device()
-    unix_ns, perf_ns = anchor
     return RankMeta(
         format_version=FORMAT_VERSION,
         rank=place.rank,
         local_rank=place.local_rank,
         pid=os.getpid(),
         host=socket.gethostname(),
-        anchor_unix_ns=unix_ns,
-        anchor_perf_ns=perf_ns,
+        anchor_unix_ns=anchor.unix_ns,
+        anchor_perf_ns=anchor.perf_ns,
         usable_cores=environment.usable_cores(),
         device_name=device_name,
         device_uuid=device_uuid,
@@ -61,6 +66,8 @@ def meta(
         steps_found_by=steps_found_by,
         process_start_perf_ns=environment.process_start_ns(os.getpid()) if place.first_here else None,
         process=process,
+        node=place.node,
+        joined=joined if place.world_size == 1 else None,
     )
 
 

@@ -1,11 +1,9 @@
-"""What the process runs on and with: ranks, versions, cores, device, allow-listed environment, loader settings."""
+"""What the process runs on and with: versions, cores, device, allow-listed environment, loader settings."""
 
 import os
-import socket
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -33,50 +31,6 @@ ALLOWED_VARIABLES = (
     "TORCHINDUCTOR_MAX_AUTOTUNE",
     "WORLD_SIZE",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where this process stands in its job; ``launch_id`` is equal for all ranks of one job, and for them only.
-
-    ``first_here`` says that this process recorded nothing before.
-    """
-
-    rank: int
-    local_rank: int
-    world_size: int
-    launch_id: str
-    first_here: bool = True
-
-
-def place(variables: Mapping[str, str], session: int) -> Place:
-    """The place torchrun's variables give, else torch's process group, else rank 0 of 1.
-
-    ``session`` counts this process's blocks.
-    """
-    rank, world_size = _number(variables, "RANK", 0), _number(variables, "WORLD_SIZE", 1)
-    if world_size < 2 or not 0 <= rank < world_size:
-        return asked(_spawned_place, session) or Place(0, 0, 1, os.urandom(16).hex(), session == 1)
-    names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "WORLD_SIZE")
-    parts = [variables.get(name, "") for name in names] + [str(session)]
-    if variables.get("LOCAL_WORLD_SIZE") == variables["WORLD_SIZE"]:
-        parts.append(str(os.getppid()))  # one node: the launcher is the parent of every rank
-    return Place(rank, _number(variables, "LOCAL_RANK", rank), world_size, ":".join(parts), session == 1)
-
-
-def _spawned_place(session: int) -> Place | None:
-    """The place in the process group of ranks that a script spawned itself, on one node; ``None`` without a group."""
-    group = sys.modules.get("torch.distributed")
-    if group is None or not group.is_available() or not group.is_initialized() or group.get_world_size() < 2:
-        return None
-    rank = int(group.get_rank())
-    launch_id = f"{socket.gethostname()}:{os.getppid()}:{session}"
-    return Place(rank, rank, int(group.get_world_size()), launch_id, session == 1)
-
-
-def _number(variables: Mapping[str, str], name: str, default: int) -> int:
-    value = variables.get(name, "")
-    return int(value) if value.isdecimal() else default
 
 
 def allowed(variables: Mapping[str, str]) -> dict[str, str]:

@@ -4,8 +4,8 @@ import os
 import tempfile
 from pathlib import Path
 
-from profilerkit.capture.environment import Place
 from profilerkit.capture.guard import announce
+from profilerkit.capture.place import Place
 from profilerkit.errors import CaptureError, UsageError
 from profilerkit.rundir.claim import claim
 from profilerkit.rundir.writer import RankWriter

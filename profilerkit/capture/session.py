@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from profilerkit.capture import documents, environment, handoff, oom
+from profilerkit.capture.clock_anchors import ClockWatch, take_anchor
+from profilerkit.capture.ddp import DdpWatch
 from profilerkit.capture.ending import Exits, Leave, at_exit, leave_of
+from profilerkit.capture.flight import FlightWatch
 from profilerkit.capture.guard import Guard, announce, asked
 from profilerkit.capture.hooks import Hooks
 from profilerkit.capture.host import HostSource
@@ -19,6 +22,8 @@ from profilerkit.capture.opening import open_run
 from profilerkit.capture.order import take_order
 from profilerkit.capture.overhead import NoWindow, self_ns_per_step
 from profilerkit.capture.phase import Phase
+from profilerkit.capture.place import Place
+from profilerkit.capture.place import place as place_of
 from profilerkit.capture.recorder import Recorder
 from profilerkit.capture.sampler import Sampler, Source
 from profilerkit.capture.settings import Settings
@@ -29,7 +34,7 @@ from profilerkit.capture.workers import WorkerWatch
 from profilerkit.capture.wrapped import wrapped
 from profilerkit.errors import CaptureError
 from profilerkit.model.report import Report
-from profilerkit.rundir.layout import END, META, PHASE_SPAN_PREFIX, Feature
+from profilerkit.rundir.layout import DDP, END, FLIGHT, META, PHASE_SPAN_PREFIX, Feature
 from profilerkit.rundir.process import this_process
 from profilerkit.rundir.writer import RankWriter, Record, write_manifest
 
@@ -70,7 +75,7 @@ def start(settings: Settings, *, until_exit: bool = False) -> "Session | None":
     if order is not None:
         settings = order.settings(settings)
     _State.started += 1
-    place = environment.place(os.environ, _State.started)
+    place = place_of(os.environ, _State.started)
     wanted = Path.cwd() / (settings.path or Path("runs") / environment.script_name())
     run, writer = open_run(wanted, place)
     session = Session(settings, place, run, writer)
@@ -109,7 +114,7 @@ class Session:
         until_exit: no block has it; the end of the program closes it.
     """
 
-    def __init__(self, settings: Settings, place: environment.Place, run: Path, writer: RankWriter) -> None:
+    def __init__(self, settings: Settings, place: Place, run: Path, writer: RankWriter) -> None:
         self.run = run
         self.until_exit = False
         self._settings = settings
@@ -119,7 +124,8 @@ class Session:
         self._closed = False
         self._meta_is_known = False
         self._self_ns: float | None = None
-        self._anchor = (time.time_ns(), time.perf_counter_ns())
+        self._anchor = take_anchor()
+        self._flight = FlightWatch(writer.path / FLIGHT, self._anchor.unix_ns)
         self._guard = Guard("profilerkit")
         self._guard.on_failure(self._switch_off)
         self._recorder = Recorder(writer, lambda: self._guard.call(self._beat))
@@ -136,7 +142,7 @@ class Session:
         )
         self._exits = Exits(lambda: self._tracker.count, self._leave)
         self._process = this_process()
-        self._watches = Watches(_watches() if settings.light else ())
+        self._watches = Watches(_watches(writer, self._flight) if settings.light else ())
         self._record = record
         sources: dict[str, Callable[[], Source]] = {}
         if settings.nvml:
@@ -306,6 +312,7 @@ class Session:
         meta = documents.meta(
             self._place,
             self._anchor,
+            joined=self._flight.joined,
             features=self._features(),
             loader=environment.loader_settings(self._timer.source),
             self_ns_per_step=self._self_ns,
@@ -357,9 +364,9 @@ class Session:
         return features
 
 
-def _watches() -> tuple[Watch, ...]:
+def _watches(writer: RankWriter, flight: FlightWatch) -> tuple[Watch, ...]:
     """What is watched beside the steps."""
-    return ()
+    return (ClockWatch(writer.append_anchor), flight, DdpWatch(writer.path / DDP))
 
 
 def _nothing(_record: Record) -> None:

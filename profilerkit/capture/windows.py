@@ -3,17 +3,19 @@
 All methods but ``beat`` run on the training thread.
 """
 
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
+from profilerkit.capture import flight
 from profilerkit.capture.deep import DeepWindow, Plan
-from profilerkit.capture.environment import Place
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.packer import Packer
+from profilerkit.capture.place import Place
 from profilerkit.capture.requests import Requests, traced_ranks
 from profilerkit.capture.schedule import NEVER, Schedule
 from profilerkit.capture.settings import Settings
-from profilerkit.rundir.layout import WindowRequest, WindowStatus
+from profilerkit.rundir.layout import FLIGHT, WindowRequest, WindowStatus, window_directory
 from profilerkit.rundir.writer import RankWriter, Record
 from profilerkit.units import format_bytes
 
@@ -41,6 +43,8 @@ class DeepWindows:
         self._guard = Guard("profilerkit's trace window")
         self._guard.on_failure(self.abort)
         self._beats = Guard("the compression of profilerkit's traces")
+        self._flights = Guard("profilerkit's look into torch's flight recorder")
+        self._since_unix_ns = time.time_ns()
         self._writer, self._record = writer, record
         self._settings, self._rank = settings, place.rank
         self._loader_seen = loader_seen
@@ -239,6 +243,9 @@ class DeepWindows:
             self._why_not = window.reason
         else:
             self._usable = self._packer.wanted = True
+            if not self._alone:
+                path = window_directory(self._writer.path, window.first_step) / FLIGHT
+                self._flights.call(flight.dump, path, self._since_unix_ns)
         if window.may_try_again:
             self._schedule.missed(window.plan)
         self._schedule.closed(window.last_step + 1)

@@ -4,6 +4,7 @@ from profilerkit.model.communication import Communication, LateRank, Parallelism
 from profilerkit.model.report import Collective, Report
 from profilerkit.model.step import Rank
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
+from profilerkit.report.recorded import matched_in_words
 from profilerkit.report.records import Fact, Table
 from profilerkit.report.wording import listed, part_label, plural, share_text
 from profilerkit.units import format_bytes, format_count, format_ns, format_ratio
@@ -24,13 +25,17 @@ def waiting_lines(report: Report) -> tuple[str, ...]:
     found = report.communication
     if found is None or len(report.ranks) < 2:
         return ()
+    if not found.matched and found.flight is not None and not report.collectives:
+        return tuple(inert(problem, SENTENCE_LIMIT) for problem in found.problems)
     if not found.matched:
         timed = found.late_by_timers
         late = "no rank is called late" if timed is None else f"only the timers point at a rank: rank {timed}"
         return (f"The ranks' collectives could not be matched: waiting and transfer cannot be told apart, and {late}.",)
     lines = [_late_line(late, report) for late in found.late]
-    if not lines:
+    by_flight = found.matched_in == "flight recorders"
+    if not lines and not (by_flight and found.blurred):
         lines.append(_nobody_late(found, report))
+    lines += found.problems if by_flight else ()
     if found.time_ns and found.waited_ns is not None:
         share = format_ratio(found.waited_ns / found.time_ns)
         divided = (
@@ -46,7 +51,7 @@ def waiting_lines(report: Report) -> tuple[str, ...]:
     within = f"; ends agree within {format_ns(found.residual_ns)} (median)" if found.residual_ns is not None else ""
     lines.append(
         f"{format_count(found.matched)} of {plural(found.of or 0, 'collective')} matched by "
-        f"{_MATCHED_BY[found.by or 'order']}{shift}{within}."
+        f"{_MATCHED_BY[found.by or 'order']}{shift}{within}.{matched_in_words(found)}"
     )
     return tuple(inert(line, SENTENCE_LIMIT) for line in lines)
 
@@ -63,7 +68,8 @@ def _nobody_late(found: Communication, report: Report) -> str:
     if found.steps_needed is not None:
         steps = plural(found.steps or 0, "judged step")
         return f"{steps} are too few to call a rank late: chance is excluded from {found.steps_needed} on."
-    known = "" if found.transfer_ns is not None else " Who was not read may be."
+    of_all = found.transfer_ns is not None or found.matched_in == "flight recorders"
+    known = "" if of_all else " Who was not read may be."
     return f"No rank is late beyond accident: waiting comes by turns.{known}"
 
 

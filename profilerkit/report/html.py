@@ -218,7 +218,7 @@ def _sections(view: View) -> list[tuple[str, str]]:
         (
             "kernels",
             "Kernels and communication",
-            bool(view.compute or view.kernels or view.collectives or view.windows),
+            bool(view.compute or view.kernels or view.collectives or view.recorded or view.models or view.windows),
         ),
         ("trust", "Trust", True),
         ("rules", "Other rules", bool(view.outcomes)),

@@ -248,6 +248,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     kernels: Table | None
     top_kernels: Table | None
     collectives: Table | None
+    recorded: Table | None
+    models: tuple[Fact, ...]
     windows: Table | None
     trust: tuple[Fact, ...]
     signals: tuple[SignalRow, ...]

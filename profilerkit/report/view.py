@@ -1,7 +1,7 @@
 """Report to view: the one place that decides what is said, in which order, with which numbers."""
 
 from profilerkit.model.report import Report
-from profilerkit.report import breakdown, communication, kernels, sections, wording
+from profilerkit.report import breakdown, communication, kernels, recorded, sections, wording
 from profilerkit.report.findings import cards_of, others_of, outcome_groups
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.ledger import input_missing, wall_view
@@ -52,6 +52,8 @@ def build(report: Report) -> View:
         kernels=kernels.kernel_table(report),
         top_kernels=kernels.short_kernel_table(report),
         collectives=communication.collective_table(report),
+        recorded=recorded.recorded_table(report),
+        models=recorded.model_facts(report),
         windows=sections.window_table(report),
         trust=sections.trust_facts(report),
         signals=sections.signal_rows(report),

@@ -115,7 +115,7 @@ def _last(entry: RankRecord) -> _Last:
     heard_ns = max(heard, default=None)
 
     def unix(at_ns: int | None) -> int | None:
-        return None if meta is None or at_ns is None else at_ns - meta.anchor_perf_ns + meta.anchor_unix_ns
+        return None if entry.clock is None or at_ns is None else entry.clock.unix_ns(at_ns)
 
     runs = still_runs(meta) if meta is not None and end is None else None
     return _Last(

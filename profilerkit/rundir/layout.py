@@ -8,15 +8,19 @@
                    events.bin       HEADER then fixed-size EVENT records, append-only
                    names.jsonl      {"id": 1, "name": "checkpoint"}: names that records carry, appended at first use
                    samples.jsonl    one Sample per line, append-only
+                   clock.jsonl      one ClockAnchor per line, append-only
+                   flight.json      Flight: the last collectives of the run, from torch's flight recorder
+                   ddp.json         DdpRecord: what DistributedDataParallel says of itself
                    worker.<pid>.<id>.bin     HEADER then fixed-size WORKER records, by a DataLoader's worker
                    worker.<pid>.<id>.failed  why that worker stopped recording; only if it did
-                   windows/000123/  status.json (WindowStatus), trace.json or trace.json.gz (.part until complete)
+                   windows/000123/  status.json (WindowStatus), trace.json or trace.json.gz (.part until complete),
+                                    flight.json (Flight: the last collectives at the window's end)
                    oom.json         OutOfMemory, only when the rank ended by running out of memory
                    end.json         RankEnd, only on a clean close; missing means the process was killed. Its room is
                                     taken at the start (end.json.part), so that a full disk cannot refuse it
 
-Times are nanoseconds of ``time.perf_counter_ns`` (one clock for all processes of a Linux host); ``RankMeta`` holds
-the anchor that turns them into unix time.
+Times are nanoseconds of ``time.perf_counter_ns`` (one clock for all processes of a Linux host); ``clock.jsonl``
+holds the anchors that turn them into unix time, and ``RankMeta`` the first of them.
 """
 
 import struct
@@ -37,6 +41,9 @@ META = "meta.json"
 EVENTS = "events.bin"
 NAMES = "names.jsonl"
 SAMPLES = "samples.jsonl"
+CLOCK = "clock.jsonl"
+FLIGHT = "flight.json"
+DDP = "ddp.json"
 END = "end.json"
 OOM = "oom.json"
 WINDOWS = "windows"
@@ -179,6 +186,9 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
         process_start_perf_ns: when the process began; ``None`` where that is not known, or where it did other work
             before: a notebook's kernel, a process that recorded before.
         process: what finds the process again; ``None`` where the system does not tell.
+        node: number of its host in the job; ``None`` when the launcher does not say.
+        joined: rank and size of the process group that it joined after the recording had begun as rank 0 of 1: the
+            other ranks recorded elsewhere. ``None`` for a rank that knew its place.
     """
 
     format_version: int
@@ -197,6 +207,8 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     steps_found_by: str | None = None
     process_start_perf_ns: int | None = None
     process: ProcessMark | None = None
+    node: int | None = None
+    joined: tuple[int, int] | None = None
 
 
 class GpuSample(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,11 +9,17 @@ import msgspec
 
 from profilerkit.errors import RunDirectoryError
 from profilerkit.model.oom import OutOfMemory
+from profilerkit.rundir.clock import Clock, ClockAnchor, clock_of
+from profilerkit.rundir.ddp import DdpRecord
+from profilerkit.rundir.flight import Flight
 from profilerkit.rundir.layout import (
+    CLOCK,
+    DDP,
     END,
     EVENT,
     EVENTS,
     FAILED_SUFFIX,
+    FLIGHT,
     FORMAT_VERSION,
     HEADER,
     MAGIC,
@@ -37,6 +43,7 @@ from profilerkit.rundir.layout import (
     Sample,
     WindowStatus,
 )
+from profilerkit.units import format_ns
 
 #: A reason longer than this is cut.
 _LONGEST_REASON = 300
@@ -83,6 +90,9 @@ class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
         notes: what was missing or damaged, in plain sentences.
         workers: processes of its DataLoaders that wrote anything, by pid.
         oom: what the memory held when the rank ran out of it; ``None`` when it did not, or nobody could tell.
+        clock: turns its times into the time of day; ``None`` without an anchor.
+        flights: the last collectives before the end of each window and of the run, as far as they were recorded.
+        ddp: what DistributedDataParallel said of itself; ``None`` where it was not asked or not used.
     """
 
     rank: int
@@ -96,6 +106,9 @@ class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     workers: tuple[WorkerRecord, ...] = ()
     oom: OutOfMemory | None = None
+    clock: Clock | None = None
+    flights: tuple[Flight, ...] = ()
+    ddp: DdpRecord | None = None
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,10 +190,17 @@ def _read_rank(rank: int, path: Path) -> RankRecord:
     end = _document(path / END, RankEnd, notes, optional=True)
     if end is None and not (path / END).exists():
         notes.append(f"{END} is missing: the process was killed, or still runs")
+    meta = _document(path / META, RankMeta, notes)
+    clock = clock_of(_lines(path / CLOCK, ClockAnchor, notes), meta)
+    notes += _clock_notes(clock)
+    flights = [
+        _document(file, Flight, notes, optional=True)
+        for file in (*sorted(path.glob(f"{WINDOWS}/*/{FLIGHT}")), path / FLIGHT)
+    ]
     return RankRecord(
         rank=rank,
         path=path,
-        meta=_document(path / META, RankMeta, notes),
+        meta=meta,
         events=_records(path / EVENTS, MAGIC, EVENT.size, notes),
         names={line.id: line.name for line in _lines(path / NAMES, _Name, notes)},
         samples=tuple(_lines(path / SAMPLES, Sample, notes)),
@@ -188,8 +208,31 @@ def _read_rank(rank: int, path: Path) -> RankRecord:
         end=end,
         workers=tuple(_workers(path, notes)),
         oom=_document(path / OOM, OutOfMemory, notes, optional=True),
-        notes=tuple(notes),
+        clock=clock,
+        flights=tuple(flight for flight in flights if flight is not None),
+        ddp=_document(path / DDP, DdpRecord, notes, optional=True),
+        notes=(*notes, *_joined_notes(meta)),
     )
+
+
+def _clock_notes(clock: Clock | None) -> list[str]:
+    """That the time of day was set while the rank recorded."""
+    steps = clock.steps_ns() if clock is not None else ()
+    if not steps:
+        return []
+    largest = format_ns(abs(max(steps, key=abs)))
+    return [f"the host's clock was set by up to {largest} during the run; times of day around that are off by as much"]
+
+
+def _joined_notes(meta: RankMeta | None) -> list[str]:
+    """That the rank learned its place too late for its directory."""
+    if meta is None or meta.joined is None:
+        return []
+    rank, size = meta.joined
+    return [
+        f"the process became rank {rank} of {size} only after the recording had begun; the other ranks recorded into "
+        "directories of their own. Open the block after init_process_group to have them in one report"
+    ]
 
 
 def _bytes(path: Path, notes: list[str], *, optional: bool = False) -> bytes | None:

@@ -6,8 +6,10 @@ from pathlib import Path
 import msgspec
 
 from profilerkit.model.oom import OutOfMemory
+from profilerkit.rundir.clock import ClockAnchor
 from profilerkit.rundir.files import AppendFile, reserve, write_document
 from profilerkit.rundir.layout import (
+    CLOCK,
     END,
     EVENT,
     EVENTS,
@@ -56,6 +58,7 @@ class RankWriter:
         self._events = AppendFile(self.path / EVENTS)
         self._names = AppendFile(self.path / NAMES)
         self._samples = AppendFile(self.path / SAMPLES)
+        self._clock = AppendFile(self.path / CLOCK)
         self.dropped_records = 0
         self._refused: str | None = None
         if self._events.append(HEADER.pack(MAGIC, FORMAT_VERSION, EVENT.size)) != HEADER.size:
@@ -87,6 +90,10 @@ class RankWriter:
         """Append one line of ``samples.jsonl``."""
         self._samples.append(msgspec.json.encode(sample) + b"\n")
 
+    def append_anchor(self, anchor: ClockAnchor) -> None:
+        """Append one line of ``clock.jsonl``."""
+        self._clock.append(msgspec.json.encode(anchor) + b"\n")
+
     def write_meta(self, meta: RankMeta) -> None:
         """Replace ``meta.json``. Raises OSError when the disk refuses."""
         write_document(self.path / META, meta)
@@ -116,7 +123,7 @@ class RankWriter:
 
     def close(self) -> None:
         """Close the append-only files."""
-        for file in (self._events, self._names, self._samples):
+        for file in (self._events, self._names, self._samples, self._clock):
             file.close()
 
 

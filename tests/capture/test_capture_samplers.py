@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from profilerkit.capture import environment, host
-from profilerkit.capture.environment import cgroup_quota, place, script_name
+from profilerkit.capture.environment import cgroup_quota, script_name
 from profilerkit.capture.host import HostSource, pressure_total_us, throttled_us
 from profilerkit.capture.nvml import NvmlSource
 from profilerkit.capture.sampler import Sampler
@@ -317,21 +317,6 @@ def test_older_cgroup_quota_is_cores(tmp_path):
     assert cgroup_quota(tmp_path) is None
     (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("250000\n")
     assert cgroup_quota(tmp_path) == 2.5
-
-
-def test_place_comes_from_torchrun_and_is_shared_by_its_ranks():
-    job = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none"}
-    places = [place({**job, "RANK": str(rank), "LOCAL_RANK": str(rank)}, 1) for rank in range(4)]
-    assert [found.rank for found in places] == [0, 1, 2, 3]
-    assert len({found.launch_id for found in places}) == 1
-    assert place({**job, "RANK": "0"}, 2).launch_id != places[0].launch_id
-
-
-@pytest.mark.parametrize("variables", [{}, {"RANK": "0"}, {"WORLD_SIZE": "1", "RANK": "0"}, {"WORLD_SIZE": "x"}])
-def test_single_process_is_rank_0_of_1(variables):
-    found = place(variables, 1)
-    assert (found.rank, found.local_rank, found.world_size) == (0, 0, 1)
-    assert found.launch_id != place(variables, 1).launch_id
 
 
 def test_only_allow_listed_variables_are_recorded():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from profilerkit.capture.environment import Place
+from profilerkit.capture.place import Place
 from profilerkit.capture.settings import Settings
 from profilerkit.capture.windows import DeepWindows
 from profilerkit.rundir.files import read_document

@@ -18,7 +18,7 @@ from profilerkit.analysis.facts import (
 )
 from profilerkit.hardware.lookup import lookup
 from profilerkit.model.change import revise
-from profilerkit.model.communication import Communication, LateRank, Parallelism
+from profilerkit.model.communication import Communication, DistributedModel, LateRank, Parallelism
 from profilerkit.model.memory import AliveAtPeak, Memory, MemoryGrowth
 from profilerkit.model.report import Collective
 from profilerkit.model.run import STEP_TIMERS, Loader, Series, Signal, Trust
@@ -561,6 +561,16 @@ def test_ddp_is_not_told_to_do_what_it_does():
     assert "Start collectives" not in found.fix.text
     assert "bucket_cap_mb 25 (its default) → 10" in found.fix.text
     assert "async_op" not in found.fix.code
+
+
+@pytest.mark.parametrize(("megabytes", "said"), [(25, "25 → 10"), (11, "11 → 10"), (10, "10 → 5"), (1, "1 → 0.5")])
+def test_buckets_of_ddp_are_made_smaller_than_they_are(megabytes, said):
+    told = (Parallelism(name="data", size=2, evidence="DistributedDataParallel.forward"),)
+    model = DistributedModel(module="Net", backend="gloo", bucket_cap_bytes=megabytes << 20)
+    known = replace(communicating(0.2, overlap=0.1), communication=Communication(parallelism=told, ddp=(model,)))
+    found = finding("CO001", known)
+    assert f"bucket_cap_mb {said}," in found.fix.text
+    assert f"bucket_cap_mb={said.split()[-1]})" in found.fix.code
 
 
 def test_collectives_that_take_much_longer_than_usual_are_said_to_wait_probably():

@@ -35,12 +35,8 @@ _FIX = {
         code="model.register_comm_hook(None, default_hooks.bf16_compress_hook)",
     ),
 }
-#: What DistributedDataParallel does by itself needs no advice; 25 MB is its default (torch 2.13).
-_FIX_OF_DDP = Fix(
-    text="DDP already reduces bucket by bucket during backward: bucket_cap_mb 25 (its default) → 10, so that they "
-    "start earlier and less is left after the last.",
-    code="DistributedDataParallel(model, bucket_cap_mb=10)",
-)
+#: Where DistributedDataParallel overlaps by itself, smaller buckets than its default are what is left to try.
+_SMALLER_BUCKETS_MB = 10
 
 #: Surplus over the usual duration that is worth a sentence.
 _NOTED_SURPLUS = 0.10
@@ -144,19 +140,25 @@ def undivided(facts: Facts) -> str:
             f"{facts.missing_ranks} of {facts.world_size} ranks {'is' if facts.missing_ranks == 1 else 'are'} missing"
         )
     if len(facts.ranks) > 1:
-        matched = facts.communication is not None and facts.communication.matched
-        return "Other members were not read" if matched else "The ranks' collectives could not be matched"
+        return (
+            "Other members were not read" if _traces_matched(facts) else "The ranks' collectives could not be matched"
+        )
     # Without a word on the job, a collective is one of several ranks unless its group is known to have a single member.
     sizes = [row.group_size for row in facts.comm.table if row.group_size] if facts.comm else []
     return "From one rank" if (facts.world_size or max(sizes, default=2)) > 1 else ""
+
+
+def _traces_matched(facts: Facts) -> bool:
+    """Whether collectives of traces were matched: those of flight recorders divide no collective."""
+    found = facts.communication
+    return found is not None and bool(found.matched) and found.matched_in == "traces"
 
 
 def to_divide(facts: Facts) -> str:
     """What to record so that transfer and waiting for a late rank are told apart; empty where they are."""
     if not undivided(facts):
         return ""
-    matched = facts.communication is not None and facts.communication.matched
-    if len(facts.ranks) > 1 and not facts.missing_ranks and not matched:
+    if len(facts.ranks) > 1 and not facts.missing_ranks and not _traces_matched(facts):
         return "Record the same steps on every rank, at least 3"
     return "Record every rank and analyze all of them together"
 
@@ -165,12 +167,26 @@ def _fix(facts: Facts, detail: str) -> Fix:
     """What helps against transfer; first what tells whether it is transfer, where that is not known."""
     dimensions = facts.communication.parallelism if facts.communication is not None else ()
     by_ddp = any(found.evidence.startswith("DistributedDataParallel") for found in dimensions)
-    fix = _FIX_OF_DDP if by_ddp and detail == "no-overlap" else _FIX[detail]
+    fix = _fix_of_ddp(facts) if by_ddp and detail == "no-overlap" else _FIX[detail]
     first = to_divide(facts)
     if not first:
         return fix
     return Fix(
         text=f"{first}: one that is late may be what the others wait for. Against transfer: {fix.text}", code=fix.code
+    )
+
+
+def _fix_of_ddp(facts: Facts) -> Fix:
+    """Smaller buckets than those that DDP says it has, by default 25 MB (torch 2.13): it reduces them by itself."""
+    models = facts.communication.ddp if facts.communication is not None else ()
+    caps = {model.bucket_cap_bytes for model in models if model.bucket_cap_bytes}
+    current = caps.pop() / (1 << 20) if len(caps) == 1 else None
+    smaller = _SMALLER_BUCKETS_MB if current is None or current > _SMALLER_BUCKETS_MB else current / 2
+    now = "25 (its default)" if current is None else f"{current:g}"
+    return Fix(
+        text=f"DDP already reduces bucket by bucket during backward: bucket_cap_mb {now} → {smaller:g}, so that they "
+        "start earlier and less is left after the last.",
+        code=f"DistributedDataParallel(model, bucket_cap_mb={smaller:g})",
     )
 
 

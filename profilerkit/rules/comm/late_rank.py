@@ -87,7 +87,9 @@ class LateRank(Rule):
 
     Claim: The other ranks wait for one rank, or two, that come late to the collectives again and again.
     Evidence: Each collective of all ranks, matched by process group and number or by order, divided at the arrival of
-        the last rank; the waiting is booked on that rank.
+        the last rank; the waiting is booked on that rank. Without a trace those that torch's flight recorders held:
+        they tell when hosts issued them, which is when ranks arrive where the hosts compute; on devices their times are
+        used if they were taken. Of a step the longest wait counts.
     Threshold: Exposed waiting of the median other rank is 5 % of the step, and the late rank causes 60 % of all
         waiting, in most steps, with a probability below 2 % of being an accident; in too few steps to exclude that,
         exposed waiting of two thirds of the step. On a host ten times what the ends of one collective lie apart.
@@ -115,7 +117,9 @@ class LateRank(Rule):
                     f"{found.steps} judged steps are too few to call a rank late: it takes {found.steps_needed}"
                 )
             if found is not None and found.blurred:
-                return Passed("the host is too busy to tell by how much a rank is late")
+                clocks = found.matched_in == "flight recorders"
+                why = "the hosts' clocks may be too far apart" if clocks else "the host is too busy"
+                return Passed(f"{why} to tell by how much a rank is late")
             return Passed("no rank causes most of the waiting beyond accident, or hardly any of it is exposed")
         expected = max(waited - (facts.jitter_share or 0.0), 0.0)
         if not worth_saying(facts, expected):
@@ -155,6 +159,11 @@ def _unable(facts: Facts) -> Result | None:
         return NotApplicable("no collective was seen")
     if len(facts.ranks) == 1:
         return MissingData("one rank's trace does not show who comes last", "analyze the traces of all ranks together")
+    if not found.matched and found.flight is not None and not facts.trace_read:
+        return MissingData(
+            "the flight recorders do not tell when the ranks arrived",
+            "TORCH_NCCL_ENABLE_TIMING=1, or profilerkit.profile(..., deep=True)",
+        )
     if not found.matched:
         return MissingData(
             "no collective could be matched across the ranks", "record the same steps on every rank, at least 3"
@@ -204,6 +213,8 @@ def _evidence(facts: Facts, found: Communication) -> tuple[Evidence, ...]:
     origin = (
         f"{found.matched} collectives matched by {'process group and number' if found.by == 'sequence' else 'order'}"
     )
+    if found.matched_in == "flight recorders":
+        origin = f"{found.matched} collectives of torch's flight recorders, matched by process group and number"
 
     def derived(late: Late, label: str, value: float | None, unit: str, n: int | None = None) -> Evidence:
         return Evidence(

@@ -1,0 +1,140 @@
+"""``flight.json``: the collectives that torch's flight recorder held at one moment, and how its dump becomes that."""
+
+from collections.abc import Sequence
+from math import prod
+
+import msgspec
+
+#: Longer names are cut: torch's own have 40 characters.
+_LONGEST_NAME = 200
+
+
+class FlightGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A process group; ``size`` is ``None`` where the recorder does not know its members, as under gloo."""
+
+    name: str
+    description: str = ""
+    size: int | None = None
+
+
+class FlightEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """One collective, or one transfer between two ranks. An array in the file, in this order.
+
+    Attributes:
+        name: position in ``Flight.names``.
+        group: position in ``Flight.groups``.
+        sequence: its number in the group; transfers between two are numbered apart.
+        between: whether it is such a transfer.
+        created_ns: when the host issued it, ns since the epoch.
+        input_elements: of all its input tensors together.
+        output_elements: of all its output tensors.
+        dtype: position in ``Flight.names``; ``None`` without a tensor or with several types.
+        duration_ns: on the device; ``None`` unless the back-end times it (NCCL, ``TORCH_NCCL_ENABLE_TIMING=1``).
+    """
+
+    name: int
+    group: int
+    sequence: int
+    between: bool
+    created_ns: int
+    input_elements: int
+    output_elements: int
+    dtype: int | None = None
+    duration_ns: int | None = None
+
+
+class Flight(msgspec.Struct, frozen=True, kw_only=True):
+    """``flight.json``.
+
+    Attributes:
+        made: collectives this process had issued by then; the recorder holds the last ones only.
+        names: of collectives and types. Hostile text.
+        groups: whose they are.
+        entries: by time.
+    """
+
+    made: int
+    names: tuple[str, ...]
+    groups: tuple[FlightGroup, ...]
+    entries: tuple[FlightEntry, ...]
+
+
+class _Entry(msgspec.Struct):
+    """What is used of an entry of torch's dump (2.13)."""
+
+    record_id: int = -1
+    profiling_name: str = ""
+    process_group: list[str] = []
+    collective_seq_id: int = 0
+    p2p_seq_id: int = 0
+    is_p2p: bool = False
+    input_sizes: list[list[int]] = []
+    output_sizes: list[list[int]] = []
+    input_dtypes: list[str] = []
+    output_dtypes: list[str] = []
+    time_created_ns: int = 0
+    duration_ms: float | None = None
+
+
+class _Config(msgspec.Struct):
+    """Members of a group, as text: ``[0, 1]``."""
+
+    ranks: str = ""
+
+
+class _Dump(msgspec.Struct):
+    """What is used of torch's dump."""
+
+    entries: list[_Entry] = []
+    pg_config: dict[str, _Config] = {}
+
+
+def flight_of(dumps: Sequence[bytes], since_unix_ns: int) -> Flight:
+    """The record of what torch's recorders dumped as JSON, without what was issued before ``since_unix_ns``.
+
+    Raises:
+        ValueError: a dump has another form than torch gives it.
+    """
+    names: dict[str, int] = {}
+    groups: dict[tuple[str, str], int] = {}
+    sizes: dict[str, int | None] = {}
+    entries: list[FlightEntry] = []
+    made = 0
+    for data in dumps:
+        dump = msgspec.json.decode(data, type=_Dump)
+        sizes.update({name: _size(config.ranks) for name, config in dump.pg_config.items()})
+        made += max((entry.record_id + 1 for entry in dump.entries), default=0)
+        for entry in dump.entries:
+            if entry.time_created_ns < since_unix_ns:
+                continue
+            name, description = (*entry.process_group, "", "")[:2]
+            dtypes = {*entry.input_dtypes, *entry.output_dtypes}
+            entries.append(
+                FlightEntry(
+                    name=names.setdefault(entry.profiling_name[:_LONGEST_NAME], len(names)),
+                    group=groups.setdefault((name, description), len(groups)),
+                    sequence=entry.p2p_seq_id if entry.is_p2p else entry.collective_seq_id,
+                    between=entry.is_p2p,
+                    created_ns=entry.time_created_ns,
+                    input_elements=sum(prod(shape) for shape in entry.input_sizes),
+                    output_elements=sum(prod(shape) for shape in entry.output_sizes),
+                    dtype=names.setdefault(dtypes.pop()[:_LONGEST_NAME], len(names)) if len(dtypes) == 1 else None,
+                    duration_ns=None if entry.duration_ms is None else round(entry.duration_ms * 1e6),
+                )
+            )
+    entries.sort(key=lambda entry: entry.created_ns)
+    return Flight(
+        made=made,
+        names=tuple(names),
+        groups=tuple(
+            FlightGroup(name=name[:_LONGEST_NAME], description=text[:_LONGEST_NAME], size=sizes.get(name))
+            for name, text in groups
+        ),
+        entries=tuple(entries),
+    )
+
+
+def _size(ranks: str) -> int | None:
+    """Members of a group whose ranks are written as a list; ``None`` where none are."""
+    count = len([part for part in ranks.strip("[] ").split(",") if part.strip().isdecimal()])
+    return count or None
