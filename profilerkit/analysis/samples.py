@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from profilerkit.model.run import Series
-from profilerkit.rundir.layout import Sample
+from profilerkit.rundir.sampled import Sample
 
 #: Sampled field to signal name and unit.
 _SIGNALS = {

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from time import perf_counter_ns, process_time_ns
 
-from profilerkit.rundir.layout import HostSample, Sample
+from profilerkit.rundir.sampled import HostSample, Sample
 
 #: Enough for the first ten fields of a cgroup's cpu.stat, which has the most.
 _READ_BYTES = 512

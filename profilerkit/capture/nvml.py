@@ -7,7 +7,7 @@ from time import perf_counter_ns
 from typing import Any, TypeVar
 
 from profilerkit.capture.environment import cuda_device
-from profilerkit.rundir.layout import GpuSample, Sample
+from profilerkit.rundir.sampled import GpuSample, Sample
 
 _T = TypeVar("_T")
 

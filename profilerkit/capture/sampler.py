@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from profilerkit.capture.guard import Guard
-from profilerkit.rundir.layout import SAMPLE_SECONDS, Sample
+from profilerkit.rundir.layout import SAMPLE_SECONDS
+from profilerkit.rundir.sampled import Sample
 
 _JOIN_SECONDS = 2.0
 

@@ -6,7 +6,7 @@
         rank_00003/meta.json        RankMeta (beside and renamed; rewritten when a feature or the loader becomes known)
                    events.bin       HEADER then fixed-size EVENT records, append-only
                    names.jsonl      {"id": 1, "name": "checkpoint"}: names that records carry, appended at first use
-                   samples.jsonl    one Sample per line, append-only
+                   samples.jsonl    one Sample (rundir/sampled.py) per line, append-only
                    worker.<pid>.<id>.bin     HEADER then fixed-size WORKER records, by a DataLoader's worker
                    worker.<pid>.<id>.failed  why that worker stopped recording; only if it did
                    windows/000123/  status.json (WindowStatus), trace.json or trace.json.gz (.part until complete)
@@ -23,6 +23,7 @@ from pathlib import Path
 import msgspec
 
 from profilerkit.model.run import Loader
+from profilerkit.rundir.sampled import GpuFacts
 
 FORMAT_VERSION = 1
 LAUNCH = "launch.json"
@@ -152,6 +153,7 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
         self_ns_per_step: capture's own light-tier time per step; ``None`` until measured.
         steps_found_by: what marks the steps: ``BY_STEP_CALLS``, ``BY_WRAPPED_LOADER``, ``optimizer step`` or ``backward
             pass``; ``None`` until a step was recorded.
+        gpu: of the device that was sampled; ``None`` without NVML, or until it is known which one is used.
     """
 
     format_version: int
@@ -168,44 +170,7 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     loader: Loader | None = None
     self_ns_per_step: float | None = None
     steps_found_by: str | None = None
-
-
-class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
-    """One reading of one device; ``None`` means unsupported or failed."""
-
-    utilization_ratio: float | None = None
-    memory_utilization_ratio: float | None = None
-    memory_used_bytes: int | None = None
-    memory_total_bytes: int | None = None
-    power_mw: int | None = None
-    power_limit_mw: int | None = None
-    sm_clock_mhz: int | None = None
-    sm_clock_max_mhz: int | None = None
-    temperature_c: int | None = None
-    throttle_reasons: int | None = None
-
-
-class HostSample(msgspec.Struct, frozen=True, kw_only=True):
-    """One reading of the host and of this process; ``None`` means unsupported or failed."""
-
-    cpu_ratio: float | None = None
-    process_cpu_cores: float | None = None
-    memory_used_bytes: int | None = None
-    memory_total_bytes: int | None = None
-    process_rss_bytes: int | None = None
-    read_bytes: int | None = None
-    write_bytes: int | None = None
-    cpu_pressure_ratio: float | None = None
-    io_pressure_ratio: float | None = None
-    cpu_throttled_ratio: float | None = None
-
-
-class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of ``samples.jsonl``; ``t_ns`` is ``perf_counter_ns``."""
-
-    t_ns: int
-    gpu: GpuSample | None = None
-    host: HostSample | None = None
+    gpu: GpuFacts | None = None
 
 
 class WindowStatus(msgspec.Struct, frozen=True, kw_only=True):

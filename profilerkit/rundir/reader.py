@@ -32,9 +32,9 @@ from profilerkit.rundir.layout import (
     RankEnd,
     RankMeta,
     RunManifest,
-    Sample,
     WindowStatus,
 )
+from profilerkit.rundir.sampled import Sample
 
 #: A reason longer than this is cut.
 _LONGEST_REASON = 300

@@ -23,11 +23,11 @@ from profilerkit.rundir.layout import (
     RankEnd,
     RankMeta,
     RunManifest,
-    Sample,
     WindowStatus,
     rank_directory,
     window_directory,
 )
+from profilerkit.rundir.sampled import Sample
 
 #: kind, flags, name id, start_ns, dur_ns, value: the fields of ``layout.EVENT``
 Record = tuple[int, int, int, int, int, int]

@@ -5,7 +5,7 @@ import pytest
 from profilerkit.analysis.leaves import leaf
 from profilerkit.analysis.samples import summarise
 from profilerkit.model.step import DeviceWindow
-from profilerkit.rundir.layout import GpuSample, HostSample, Sample
+from profilerkit.rundir.sampled import GpuSample, HostSample, Sample
 from tests.recipes import ALL_REDUCE, ELEMENTWISE, GEMM, SINGLE, US, WORKERS, Trace, host_training, training
 
 A100 = {"id": 0, "name": "NVIDIA A100-SXM4-80GB", "totalGlobalMem": 85_000_000_000, "computeMajor": 8, "numSms": 108}

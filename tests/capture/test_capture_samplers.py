@@ -14,7 +14,7 @@ from profilerkit.capture.environment import cgroup_quota, place, script_name
 from profilerkit.capture.host import HostSource, pressure_total_us, throttled_us
 from profilerkit.capture.nvml import NvmlSource
 from profilerkit.capture.sampler import Sampler
-from profilerkit.rundir.layout import Sample
+from profilerkit.rundir.sampled import Sample
 
 NVML_ERROR_NOT_SUPPORTED = 3
 NVML_ERROR_UNKNOWN = 999

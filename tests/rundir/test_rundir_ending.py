@@ -2,8 +2,9 @@ import msgspec
 import pytest
 
 from profilerkit.rundir.ending import ending_of
-from profilerkit.rundir.layout import END, META, RankEnd, Sample, rank_directory
+from profilerkit.rundir.layout import END, META, RankEnd, rank_directory
 from profilerkit.rundir.reader import read_run
+from profilerkit.rundir.sampled import Sample
 from tests.recipes import MS, Log, S, rank_meta, write_run
 
 STEP_US = 100_000
