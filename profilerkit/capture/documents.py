@@ -12,6 +12,7 @@ from profilerkit.capture.secrets import masked, masked_arguments
 from profilerkit.capture.settings import Settings
 from profilerkit.model.run import Loader
 from profilerkit.rundir.layout import FORMAT_VERSION, Feature, RankEnd, RankMeta, RunManifest
+from profilerkit.rundir.sampled import GpuFacts
 
 _LONGEST_EXCEPTION = 2000
 
@@ -38,6 +39,7 @@ def meta(
     loader: Loader | None,
     self_ns_per_step: float | None,
     steps_found_by: str | None,
+    gpu: GpuFacts | None,
 ) -> RankMeta:
     """What is known of this rank by now; ``anchor`` is unix and ``perf_counter_ns`` time of one moment."""
     device_name, device_uuid = environment.cuda_device()
@@ -57,6 +59,7 @@ def meta(
         loader=loader,
         self_ns_per_step=self_ns_per_step,
         steps_found_by=steps_found_by,
+        gpu=gpu,
     )
 
 

@@ -20,6 +20,9 @@ class Source(Protocol):
     def read(self) -> Sample | None:
         """One sample; ``None`` when there is nothing to say yet."""
 
+    def missing(self) -> str:
+        """Why there was nothing to read, or nothing more after some samples; empty otherwise."""
+
     def close(self) -> None:
         """Give back what ``open`` took."""
 
@@ -61,6 +64,7 @@ class Sampler:
             while not self._done.wait(SAMPLE_SECONDS):
                 self._sample()
             self._sample()
+            self.reason = self._source.missing()
         finally:
             self._source.close()
 
