@@ -161,7 +161,7 @@ UNSIGNED(nvmlDeviceGetPowerUsage, d->is_mig ? 1 : 250000)
 UNSIGNED(nvmlDeviceGetEnforcedPowerLimit, 700000)
 int nvmlDeviceGetTotalEnergyConsumption(device *d, u64 *mj) {
     ENTER(nvmlDeviceGetTotalEnergyConsumption);
-    *mj = now_ns() / 4000000; /* 250 W */
+    *mj = now_ns() / 4000; /* 250 W */
     return OK;
 }
 int nvmlDeviceGetClockInfo(device *d, int which, unsigned *out) {
