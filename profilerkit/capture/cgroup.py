@@ -19,7 +19,7 @@ _NO_LIMIT = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """Where one version keeps its numbers: files, names of fields in them (empty: the file is the number), units."""
+    """Where one version keeps its numbers: files, fields in them (none: the file is the number), and their units."""
 
     usage: str
     usage_field: str
@@ -32,9 +32,11 @@ class _Version:
 
 
 _V1 = _Version(
-    "cpuacct.usage", "", 1, "throttled_time", 1, "memory.usage_in_bytes", "memory.limit_in_bytes", "memory.oom_control"
+    "cpuacct.usage", "", 1, "throttled_time ", 1, "memory.usage_in_bytes", "memory.limit_in_bytes", "memory.oom_control"
 )
-_V2 = _Version("cpu.stat", "usage_usec", 1000, "throttled_usec", 1000, "memory.current", "memory.max", "memory.events")
+_V2 = _Version(
+    "cpu.stat", "usage_usec ", 1000, "throttled_usec ", 1000, "memory.current", "memory.max", "memory.events"
+)
 
 
 class CgroupReading(NamedTuple):
@@ -83,7 +85,7 @@ class Cgroup:
             memory_pressure_ratio=self._stalled.ratio(stalled, now_ns),
             memory_bytes=number(self._memory.text()),
             memory_max_bytes=_limit(self._memory_max.text()),
-            oom_kills=field(self._oom.text(), "oom_kill"),
+            oom_kills=field(self._oom.text(), "oom_kill "),
         )
 
 

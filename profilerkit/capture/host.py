@@ -114,8 +114,8 @@ class _Machine:
         # "1.72 1.14 1.07 3/101 25750": the fourth is running / all.
         running = [*self._loadavg.text().split(), "", "", "", ""][3].partition("/")[0]
         memory = self._meminfo.text()
-        total, available = field(memory, "MemTotal"), field(memory, "MemAvailable")
-        swap, swap_free = field(memory, "SwapTotal"), field(memory, "SwapFree")
+        total, available = field(memory, "MemTotal:"), field(memory, "MemAvailable:")
+        swap, swap_free = field(memory, "SwapTotal:"), field(memory, "SwapFree:")
         return _MachineReading(
             cpu_ratio=cpu,
             iowait_ratio=iowait,
@@ -190,7 +190,7 @@ class _Process:
         used = self._used.per_s(process_time_ns(), now_ns)
         # "917473 77711 2": ns on a processor, ns waiting for one, times it got one.
         queued = number([*self._schedstat.text().split(), "", ""][1])
-        preempted = self._preempted.per_s(field(self._status.text(), "nonvoluntary_ctxt_switches"), now_ns)
+        preempted = self._preempted.per_s(field(self._status.text(), "nonvoluntary_ctxt_switches:"), now_ns)
         stat = ProcessStat(self._stat.text())
         faults = self._faults.per_s(stat.major_faults if stat.is_known else None, now_ns)
         traffic = self._io.text()
@@ -200,8 +200,8 @@ class _Process:
             thread_preemptions_per_s=None if preempted is None else round(preempted, 1),
             rss_bytes=stat.rss_bytes if stat.is_known else None,
             major_faults_per_s=None if faults is None else round(faults, 1),
-            read_bytes=field(traffic, "read_bytes"),
-            write_bytes=field(traffic, "write_bytes"),
+            read_bytes=field(traffic, "read_bytes:"),
+            write_bytes=field(traffic, "write_bytes:"),
         )
 
 

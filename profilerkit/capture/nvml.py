@@ -58,7 +58,7 @@ class NvmlSource:
             self._rarely_at_ns = now_ns + _RARELY_NS
         if self._device is None:
             return None
-        sample = self._device.read(now_ns, rarely=rarely)
+        sample = self._device.read(rarely=rarely)
         return Sample(t_ns=now_ns, gpu=GpuSample(is_lost=True) if calls.lost else sample)
 
     def missing(self) -> str:
@@ -94,7 +94,7 @@ class _Watched:
         self._calls = calls
         self._counters = Counters(calls, device.whole)
 
-    def read(self, now_ns: int, *, rarely: bool) -> GpuSample:
+    def read(self, *, rarely: bool) -> GpuSample:
         nvml, ask, handle, whole = self._calls.nvml, self._calls.ask, self.device.handle, self.device.whole
         use = ask("nvmlDeviceGetUtilizationRates", handle)
         memory = ask("nvmlDeviceGetMemoryInfo", handle, getattr(nvml, "nvmlMemory_v2", None))
@@ -103,8 +103,12 @@ class _Watched:
         reasons = ask("nvmlDeviceGetCurrentClocksEventReasons", whole)
         if reasons is None:
             reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons", whole)
-        steady, gpm = self._counters.steady(now_ns), self.gpm.read(now_ns)
-        tx, rx = self._counters.pcie(now_ns) if self.gpm.reason else (gpm.pcie_tx_bytes_per_s, gpm.pcie_rx_bytes_per_s)
+        # The clock beside each counter: between two queries the thread may wait 5 ms for Python's lock.
+        steady = self._counters.steady(perf_counter_ns())
+        gpm = self.gpm.read(perf_counter_ns())
+        tx, rx = gpm.pcie_tx_bytes_per_s, gpm.pcie_rx_bytes_per_s
+        if self.gpm.reason:
+            tx, rx = self._counters.pcie(perf_counter_ns())
         corrected, uncorrected = self._counters.ecc() if rarely else (None, None)
         others, others_bytes = self._others() if rarely else (None, None)
         return GpuSample(
@@ -114,10 +118,10 @@ class _Watched:
             memory_total_bytes=None if memory is None else int(memory.total),
             power_mw=ask("nvmlDeviceGetPowerUsage", whole),
             power_instant_mw=steady.power_instant_mw,
-            power_limit_mw=ask("nvmlDeviceGetEnforcedPowerLimit", whole),
+            power_limit_mw=ask("nvmlDeviceGetEnforcedPowerLimit", whole) if rarely else None,
             energy_mj=ask("nvmlDeviceGetTotalEnergyConsumption", whole),
             sm_clock_mhz=ask("nvmlDeviceGetClockInfo", whole, nvml.NVML_CLOCK_SM),
-            sm_clock_max_mhz=ask("nvmlDeviceGetMaxClockInfo", whole, nvml.NVML_CLOCK_SM),
+            sm_clock_max_mhz=ask("nvmlDeviceGetMaxClockInfo", whole, nvml.NVML_CLOCK_SM) if rarely else None,
             memory_clock_mhz=ask("nvmlDeviceGetClockInfo", whole, nvml.NVML_CLOCK_MEM),
             temperature_c=ask("nvmlDeviceGetTemperature", whole, nvml.NVML_TEMPERATURE_GPU),
             pcie_generation=ask("nvmlDeviceGetCurrPcieLinkGeneration", whole),

@@ -1,8 +1,7 @@
 """Asks NVML, where every query may fail alone: what a device cannot say is not asked again."""
 
-import ctypes
 import logging
-from time import perf_counter_ns
+from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 _logger = logging.getLogger(__name__)
@@ -13,11 +12,12 @@ REFUSED = frozenset((2, 3, 4, 13, 18, 25, 26))
 #: The device fell off the bus, or waits for a reset.
 _LOST = frozenset((15, 16))
 
-#: A query that takes longer than this, three times in a row, is asked once a minute. Slow ones hold the driver's lock,
-#: on which kernel launches of every process wait (flightlessmango/MangoHud#2104: a list of processes took 4.5 ms, and
-#: asking 40 times per second blocked the threads that submit work).
-_SLOW_NS = 2_000_000
-_STRIKES = 3
+#: A query that took this much processor time in each of its first trials is asked once a minute: it would cost more
+#: than all others together. Slow ones also hold the driver's lock, on which kernel launches of every process wait
+#: (flightlessmango/MangoHud#2104: a list of processes took 4.5 ms, and asking 40 times per second blocked the threads
+#: that submit work). Not the time that passes: on the way back from NVML the thread may wait 5 ms for Python's lock.
+_SLOW_NS = 1_000_000
+_TRIALS = 3
 _PAUSE_NS = 60_000_000_000
 
 
@@ -32,8 +32,8 @@ class Calls:
     def __init__(self, nvml: Any) -> None:
         self.nvml = nvml
         self.lost = ""
-        self._refused: set[tuple[Any, ...]] = set()
-        self._strikes: dict[tuple[Any, ...], int] = {}
+        self._refused: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        self._tried: dict[tuple[Any, ...], list[int]] = {}
         self._paused_until_ns: dict[tuple[Any, ...], int] = {}
 
     def ask(self, function: str, *args: Any) -> Any:
@@ -41,21 +41,25 @@ class Calls:
         key = (function, *map(_named, args))
         if key in self._refused or self.lost:
             return None
-        began_ns = perf_counter_ns()
-        if began_ns < self._paused_until_ns.get(key, 0):
+        if key in self._paused_until_ns and perf_counter_ns() < self._paused_until_ns[key]:
             return None
+        tried = self._tried.setdefault(key, [])
+        began_ns = thread_time_ns() if len(tried) < _TRIALS else None
         try:
             answer = getattr(self.nvml, function)(*args)
         except self.nvml.NVMLError as error:
             if error.value in _LOST:
                 self.lost = str(error)
             elif error.value in REFUSED:
-                self._refused.add(key)
+                self._refused[key] = args
             return None
         except (AttributeError, TypeError):  # an older pynvml without the function or the argument
-            self._refused.add(key)
+            self._refused[key] = args
             return None
-        self._judge(key, began_ns, perf_counter_ns())
+        if began_ns is not None:
+            tried.append(thread_time_ns() - began_ns)
+        if len(tried) == _TRIALS and min(tried) >= _SLOW_NS:
+            self._paused_until_ns[key] = perf_counter_ns() + _PAUSE_NS
         return answer
 
     def give_back(self, function: str, *args: Any) -> None:
@@ -65,17 +69,10 @@ class Calls:
         except self.nvml.NVMLError as error:
             _logger.debug("%s failed: %s", function, error)
 
-    def _judge(self, key: tuple[Any, ...], began_ns: int, ended_ns: int) -> None:
-        if ended_ns - began_ns < _SLOW_NS:
-            self._strikes.pop(key, None)
-            return
-        self._strikes[key] = self._strikes.get(key, 0) + 1
-        if self._strikes[key] >= _STRIKES:
-            self._paused_until_ns[key] = ended_ns + _PAUSE_NS
-
 
 def _named(argument: Any) -> Any:
-    """What tells an argument from others: a handle is a pointer, of which two of the same device are not equal."""
-    if isinstance(argument, ctypes._Pointer):
-        return ctypes.cast(argument, ctypes.c_void_p).value
-    return ctypes.addressof(argument) if isinstance(argument, ctypes.Structure) else argument
+    """What tells an argument from others: pointers, which handles are, cannot be compared.
+
+    Those of a refused query are kept, so that no other takes their place in memory.
+    """
+    return argument if argument is None or isinstance(argument, (int, bytes, tuple)) else id(argument)

@@ -86,17 +86,16 @@ def number(text: str) -> int | None:
 
 
 def field(text: str, name: str) -> int | None:
-    r"""The number after ``name`` in lines such as ``MemTotal:  12 kB``, ``read_bytes: 12`` and ``oom_kill 12``.
+    r"""The number after ``name``, given with what separates the two, at the beginning of a line.
 
-    >>> field("a 1\noom_kill 12\n", "oom_kill"), field("MemFree:   7 kB\n", "MemFree"), field("", "x")
+    >>> field("oom_kill_disable 0\noom_kill 12\n", "oom_kill "), field("MemFree:   7 kB\n", "MemFree:"), field("", "x ")
     (12, 7, None)
     """
-    for line in text.splitlines():
-        if line.startswith(name):
-            words = line.split()
-            if words[0].rstrip(":") == name and len(words) > 1:
-                return number(words[1])
-    return None
+    at = 0 if text.startswith(name) else text.find("\n" + name) + 1
+    if not at and not text.startswith(name):
+        return None
+    words = text[at + len(name) :].split(None, 1)
+    return number(words[0]) if words else None
 
 
 def pressure_total_us(text: str) -> int | None:

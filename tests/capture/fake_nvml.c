@@ -3,7 +3,7 @@
    FAKE_NVML_DEVICES    UUIDs in NVML's order
    FAKE_NVML_MIG        UUIDs of the MIG devices of the first device
    FAKE_NVML_FAIL       function:code[:from which call on], separated by commas
-   FAKE_NVML_SLOW       function:milliseconds
+   FAKE_NVML_SLOW       function:milliseconds of processor time
    FAKE_NVML_PROCESSES  pid:bytes, separated by commas; "self" is this process
    FAKE_NVML_FIELDS     "580": that driver's numbers of fields; "narrow": PCIe counters of 32 bits
    FAKE_NVML_LOG        file to which the name of every function that is called is appended
@@ -65,7 +65,10 @@ static int entered(const char *function) {
         FILE *file = fopen(log, "a");
         if (file) { fprintf(file, "%s\n", function); fclose(file); }
     }
-    if (slow && sscanf(slow, "%63[^:]:%d", name, &ms) == 2 && !strcmp(name, function)) usleep(1000 * ms);
+    if (slow && sscanf(slow, "%63[^:]:%d", name, &ms) == 2 && !strcmp(name, function)) {
+        clock_t until = clock() + ms * (CLOCKS_PER_SEC / 1000);
+        while (clock() < until) {}
+    }
     snprintf(text, sizeof text, "%s", fail ? fail : "");
     while ((one = strsep(&rest, ","))) {
         from = 1;

@@ -32,8 +32,9 @@ def test_a_device_is_read(stub):
     first, second = found["samples"]
     assert (second["utilization_ratio"], second["memory_utilization_ratio"]) == (0.37, 0.12)
     assert (second["memory_used_bytes"], second["memory_total_bytes"]) == (3 * GIB, 141 * GIB)
-    assert (second["power_mw"], second["power_instant_mw"], second["power_limit_mw"]) == (250_000, 300_000, 700_000)
-    assert (second["sm_clock_mhz"], second["sm_clock_max_mhz"], second["memory_clock_mhz"]) == (1500, 1980, 2600)
+    assert (second["power_mw"], second["power_instant_mw"]) == (250_000, 300_000)
+    assert (second["sm_clock_mhz"], second["memory_clock_mhz"]) == (1500, 2600)
+    assert (first["power_limit_mw"], first["sm_clock_max_mhz"]) == (700_000, 1980)
     assert (second["temperature_c"], second["throttle_reasons"]) == (45, 4)
     assert (second["pcie_generation"], second["pcie_width"]) == (4, 16)
     assert second["energy_mj"] > first["energy_mj"]
@@ -115,8 +116,18 @@ def test_gpm_tells_how_busy_the_parts_are(stub):
 
 
 def test_gpm_is_not_asked_twice_within_a_tenth_of_a_second(stub):
-    samples = stub.run("cuda(); read(times=3)")["samples"]
-    assert not any("sm_active_ratio" in sample for sample in samples)
+    code = """
+cuda()
+source = NvmlSource()
+source.open()
+began = time.monotonic()
+samples = [source.read().gpu.sm_active_ratio for _ in range(3)]
+say(samples=samples, spent_s=time.monotonic() - began)
+"""
+    found = stub.run(code)
+    if found["spent_s"] >= 0.1:
+        pytest.skip("the machine was too busy to read three times in a tenth of a second")
+    assert found["samples"] == [None, None, None]
     assert stub.calls.count("nvmlGpmSampleGet") == 1
 
 
