@@ -48,10 +48,11 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         power_mw: the driver's own average, over one second from GA100 on.
+        power_limit_mw: asked once a minute, as are ``sm_clock_max_mhz``, memory errors and other processes.
         energy_mj: since the driver was loaded.
         pcie_generation: of the link at this moment.
         power_throttle_ratio: clocks held down to keep the power limit.
-        ecc_uncorrected: memory errors since the driver was loaded; asked once a minute, as are the processes.
+        ecc_uncorrected: memory errors since the driver was loaded.
         other_processes: processes on the device that are not this one.
         sm_active_ratio: GPM: multiprocessors with at least one warp, and so on for ``sm_occupancy`` (warps of the
             possible ones), ``tensor_active``, ``fp32_active`` and ``dram_active`` (bandwidth of the possible one).

@@ -4,6 +4,7 @@ import pytest
 
 from profilerkit.analysis.counters import counter_signals
 from profilerkit.analysis.samples import FEWEST_FOR_SLOPE, summarise
+from profilerkit.api import analyze
 from profilerkit.rundir.layout import Feature
 from profilerkit.rundir.reader import read_run
 from profilerkit.rundir.sampled import GpuFacts, GpuSample, HostSample, Sample, WorkerSample
@@ -127,3 +128,8 @@ def test_a_trace_holds_no_counters():
     assert {(signal.state, signal.reason) for signal in counter_signals(None, (), "hint")} == {
         ("missing", "a trace holds no counters")
     }
+
+
+def test_the_driver_stands_among_the_versions(tmp_path):
+    write_run(tmp_path, [Log().steps(6, 1000)], gpu=GpuFacts(found_by="x", driver_version="610.57"))
+    assert analyze(tmp_path).run.versions == {"torch": "2.13.0", "driver": "610.57"}
