@@ -48,23 +48,21 @@ class Counters:
         self._calls = calls
         self._device = whole_device
         self._groups = [_POWER_THROTTLE, _SW_THERMAL, _HW_THERMAL, _NVLINK_TX, _NVLINK_RX]
-        self._has_power = True
+        self._refused: set[_Key] = set()
         self._throttle = (Growth(), Growth(), Growth())
         self._nvlink = (Growth(), Growth())
         self._pcie = (Growth(), Growth())
 
     def steady(self, now_ns: int) -> Steady:
         """Power at this moment, and what grew since the reading before."""
-        power_keys: tuple[_Key, ...] = (_POWER_INSTANT,) if self._has_power else ()
-        values, refused = self._values((*power_keys, *(key for group in self._groups for key in group)))
+        values = self._values((_POWER_INSTANT, *(key for group in self._groups for key in group)))
         power = values.get(_POWER_INSTANT)
-        self._has_power = self._has_power and _POWER_INSTANT not in refused
         totals = []
         for place, group in enumerate(self._groups):
             counted = [(key, total) for key in group if (total := _wide(values.get(key))) is not None]
             totals.append(counted[0][1] if counted else None)
             # One that was read once stays: its neighbours count something else, or from elsewhere.
-            self._groups[place] = (counted[0][0],) if counted else tuple(key for key in group if key not in refused)
+            self._groups[place] = (counted[0][0],) if counted else group
         (by_power, by_software, by_hardware), (sent, received) = self._throttle, self._nvlink
         return Steady(
             power_instant_mw=None if power is None else _number(power),
@@ -80,25 +78,24 @@ class Counters:
 
         ``nvmlDeviceGetPcieThroughput`` would hold the thread for 20 ms each time, and measure no more than that.
         """
-        values, _ = self._values((_PCIE_TX, _PCIE_RX))
+        values = self._values((_PCIE_TX, _PCIE_RX))
         totals = [_wide(values.get(key)) for key in (_PCIE_TX, _PCIE_RX)]
         tx, rx = (whole(counter.per_s(total, now_ns)) for counter, total in zip(self._pcie, totals, strict=True))
         return tx, rx
 
     def ecc(self) -> tuple[int | None, int | None]:
         """Corrected and uncorrected memory errors since the driver was loaded."""
-        values, _ = self._values((_ECC_CORRECTED, _ECC_UNCORRECTED))
+        values = self._values((_ECC_CORRECTED, _ECC_UNCORRECTED))
         corrected, uncorrected = (values.get(key) for key in (_ECC_CORRECTED, _ECC_UNCORRECTED))
         return None if corrected is None else _number(corrected), None if uncorrected is None else _number(uncorrected)
 
-    def _values(self, keys: tuple[_Key, ...]) -> tuple[dict[_Key, Any], set[_Key]]:
-        """The fields that were answered, and those that never will be."""
-        answers = self._calls.ask("nvmlDeviceGetFieldValues", self._device, keys) if keys else None
-        if answers is None:
-            return {}, set()
-        pairs = list(zip(keys, answers, strict=True))
-        values = {key: value for key, value in pairs if value.nvmlReturn == 0}
-        return values, {key for key, value in pairs if value.nvmlReturn in REFUSED}
+    def _values(self, keys: tuple[_Key, ...]) -> dict[_Key, Any]:
+        """The fields that were answered; what was refused is not asked again."""
+        asked = tuple(key for key in keys if key not in self._refused)
+        answers = self._calls.ask("nvmlDeviceGetFieldValues", self._device, asked) if asked else None
+        pairs = list(zip(asked, answers, strict=True)) if answers is not None else []
+        self._refused.update(key for key, value in pairs if value.nvmlReturn in REFUSED)
+        return {key: value for key, value in pairs if value.nvmlReturn == 0}
 
 
 def _number(value: Any) -> int | None:
