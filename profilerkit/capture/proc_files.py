@@ -16,7 +16,7 @@ class ProcFile:
 
     def __init__(self, path: Path) -> None:
         try:
-            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._fd = os.open(path, os.O_RDONLY)
         except OSError:
             self._fd = -1
 
