@@ -165,10 +165,20 @@ def _describe(
         devices=tuple(dict.fromkeys(entry.device for entry in facts.ranks if entry.device)),
         loader=facts.loader,
         batch_size=facts.loader.batch_size if facts.loader else None,
-        versions=dict(manifest.versions) if manifest else {k: v for meta in traced for k, v in meta.versions.items()},
+        versions=_versions(record)
+        if record and manifest
+        else {k: v for meta in traced for k, v in meta.versions.items()},
         settings={**manifest.settings, **manifest.environment} if manifest else {},
         samples=facts.samples,
     )
+
+
+def _versions(record: RunRecord) -> dict[str, str]:
+    """Of what ran, as rank 0 saw it, and of the driver of the device that was sampled."""
+    gpus = [rank.meta.gpu for rank in record.ranks if rank.meta and rank.meta.gpu]
+    drivers = [gpu.driver_version for gpu in gpus if gpu.driver_version]
+    found = dict(record.manifest.versions) if record.manifest else {}
+    return found | ({"driver": drivers[0]} if drivers else {})
 
 
 def _name(places: Sequence[Path]) -> str:

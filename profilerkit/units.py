@@ -122,12 +122,20 @@ def format_count(value: float) -> str:
 
 
 def format_value(value: float | None, unit: str) -> str:
-    """A number in one of the report's units (``ns bytes ratio count per_s text``), or "not measured" for ``None``."""
+    """A number in one of the report's units (``ns bytes ratio count per_s text``), or "not measured" for ``None``.
+
+    >>> format_value(1.5e9, "bytes_per_s"), format_value(250_000, "mW"), format_value(45.0, "°C")
+    ('1.50 GB/s', '250 W', '45.0 °C')
+    """
     if value is None:
         return "not measured"
     formats = {"ns": format_ns, "bytes": format_bytes, "ratio": format_ratio, "count": format_count}
     if unit in formats:
         return formats[unit](value)
+    if unit == "bytes_per_s":
+        return format_decimal(value, "B/s") if value else "0 B/s"
+    if unit == "mW":
+        return format_decimal(value / 1000, "W")
     if unit == "per_s":
-        return f"{_three_digits(value)}/s"
+        return f"{_three_digits(value)}/s" if value else "0/s"
     return f"{_three_digits(value)} {unit}".strip()

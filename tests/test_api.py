@@ -13,7 +13,8 @@ from profilerkit.errors import ProfilerkitError, UnreadableInputError, UsageErro
 from profilerkit.report.terminal import render
 from profilerkit.report.view import build
 from profilerkit.rules import RULES
-from profilerkit.rundir.layout import END, META, HostSample, RankEnd, Sample, rank_directory
+from profilerkit.rundir.layout import END, META, RankEnd, rank_directory
+from profilerkit.rundir.sampled import HostSample, Sample
 from tests.recipes import ALL_REDUCE, Log, S, Trace, host_training, training, write_run
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "traces"

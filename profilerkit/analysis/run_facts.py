@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Literal
 
 from profilerkit.analysis.communication.ddp import distributed_models, parallelism_of
+from profilerkit.analysis.counters import counter_signals
 from profilerkit.analysis.damage import damage_notes, record_notes
 from profilerkit.analysis.facts import CommFacts, Facts, LaunchFacts
 from profilerkit.analysis.flight_ranks import flight_recorder
@@ -324,8 +325,6 @@ def _memory_signal(chosen: RankFacts) -> Signal:
 def _signals(chosen: RankFacts) -> tuple[Signal, ...]:
     """What was recorded of the judged rank and how to record the rest."""
     trace, record = chosen.trace, chosen.record
-    features = record.meta.features if record and record.meta else {}
-    off = {name: feature.reason for name, feature in features.items() if not feature.on}
     recorded = trace.meta.recorded if trace else frozenset()
     capture = "run the loop under profilerkit.profile(...)"
 
@@ -338,7 +337,6 @@ def _signals(chosen: RankFacts) -> tuple[Signal, ...]:
 
     no_steps = "no step was recorded" if record else "only a trace was given"
     no_device = "the trace holds none; the main thread stands for the device" if trace else "there is no trace"
-    gpu_reason = off.get("nvml", "a trace holds no counters")
     return (
         signal(STEP_TIMERS, chosen.log is not None, no_steps, capture),
         signal(INPUT_WAIT, chosen.input is not None, "no loader was seen", "wrap the loader: prof.wrap(loader)"),
@@ -353,13 +351,7 @@ def _signals(chosen: RankFacts) -> tuple[Signal, ...]:
         signal("operator shapes", "record_shapes" in recorded, "not recorded", "torch.profiler: record_shapes=True"),
         signal("Python stacks", "with_stack" in recorded, "not recorded", "torch.profiler: with_stack=True"),
         _memory_signal(chosen),
-        signal("GPU counters", any(s.name.startswith("gpu.") for s in chosen.samples), gpu_reason, capture),
-        signal(
-            "host counters",
-            any(s.name.startswith("host.") for s in chosen.samples),
-            off.get("host", "a trace holds no counters"),
-            capture,
-        ),
+        *counter_signals(record, chosen.samples, capture),
         signal(
             "unprofiled step time",
             chosen.log is not None,

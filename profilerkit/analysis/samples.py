@@ -1,54 +1,191 @@
 """The samplers' lines to one summary per signal."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from profilerkit.model.run import Series
-from profilerkit.rundir.layout import Sample
+from profilerkit.rundir.sampled import GpuSample, HostSample, Sample
 
-#: Sampled field to signal name and unit.
-_SIGNALS = {
-    "gpu": {
-        "utilization_ratio": ("gpu.utilization", "ratio"),
-        "memory_utilization_ratio": ("gpu.memory_utilization", "ratio"),
-        "memory_used_bytes": ("gpu.memory_used", "bytes"),
-        "power_mw": ("gpu.power", "mW"),
-        "sm_clock_mhz": ("gpu.sm_clock", "MHz"),
-        "temperature_c": ("gpu.temperature", "°C"),
-    },
-    "host": {
-        "cpu_ratio": ("host.cpu", "ratio"),
-        "process_cpu_cores": ("host.process_cores", "cores"),
-        "memory_used_bytes": ("host.memory_used", "bytes"),
-        "process_rss_bytes": ("host.process_memory", "bytes"),
-        "cpu_pressure_ratio": ("host.cpu_pressure", "ratio"),
-        "io_pressure_ratio": ("host.io_pressure", "ratio"),
-        "cpu_throttled_ratio": ("host.cpu_throttled", "ratio"),
-    },
-}
+_R = TypeVar("_R")
+_F64 = npt.NDArray[np.float64]
+_Gpu = list[tuple[int, GpuSample]]
+_Host = list[tuple[int, HostSample]]
+
+#: Below so many samples a trend is what happened to be going on.
+FEWEST_FOR_SLOPE = 10
+#: Counters read closer together than this say little: the energy counter was seen to step every 10 ms
+#: (gpuopenanalytics/pynvml#18), and the last sample of a run may follow the one before at once.
+_SHORTEST_S = 0.1
+
+#: Bits of ``throttle_reasons`` (nvml.h, nvmlClocksEventReason*) that stand for a counter the driver lacks.
+_POWER_CAP, _SW_THERMAL, _HW_THERMAL = 0x4, 0x20, 0x40
+#: The clock is at most half of what it could be: too hot, the supply broke in, or current was too high.
+_HW_SLOWDOWN = 0x8 | 0x80
+
+#: Sampled field, name of the signal, its unit.
+_GPU_FIELDS = (
+    ("utilization_ratio", "gpu.utilization", "ratio"),
+    ("memory_utilization_ratio", "gpu.memory_utilization", "ratio"),
+    ("sm_active_ratio", "gpu.sm_active", "ratio"),
+    ("sm_occupancy_ratio", "gpu.sm_occupancy", "ratio"),
+    ("tensor_active_ratio", "gpu.tensor_active", "ratio"),
+    ("fp32_active_ratio", "gpu.fp32_active", "ratio"),
+    ("dram_active_ratio", "gpu.dram_active", "ratio"),
+    ("memory_used_bytes", "gpu.memory_used", "bytes"),
+    ("power_instant_mw", "gpu.power_instant", "mW"),
+    ("sm_clock_mhz", "gpu.sm_clock", "MHz"),
+    ("memory_clock_mhz", "gpu.memory_clock", "MHz"),
+    ("temperature_c", "gpu.temperature", "°C"),
+    ("pcie_tx_bytes_per_s", "gpu.pcie_tx", "bytes_per_s"),
+    ("pcie_rx_bytes_per_s", "gpu.pcie_rx", "bytes_per_s"),
+    ("pcie_generation", "gpu.pcie_generation", "count"),
+    ("pcie_width", "gpu.pcie_width", "count"),
+    ("nvlink_tx_bytes_per_s", "gpu.nvlink_tx", "bytes_per_s"),
+    ("nvlink_rx_bytes_per_s", "gpu.nvlink_rx", "bytes_per_s"),
+    ("ecc_corrected", "gpu.ecc_corrected", "count"),
+    ("ecc_uncorrected", "gpu.ecc_uncorrected", "count"),
+    ("other_processes", "gpu.other_processes", "count"),
+    ("other_processes_bytes", "gpu.other_processes_memory", "bytes"),
+)
+_HOST_FIELDS = (
+    ("cpu_ratio", "host.cpu", "ratio"),
+    ("iowait_ratio", "host.iowait", "ratio"),
+    ("steal_ratio", "host.steal", "ratio"),
+    ("running_tasks", "host.running_tasks", "count"),
+    ("process_cpu_cores", "host.process_cores", "cores"),
+    ("thread_queue_ratio", "host.thread_queue", "ratio"),
+    ("thread_preemptions_per_s", "host.thread_preemptions", "per_s"),
+    ("memory_used_bytes", "host.memory_used", "bytes"),
+    ("swap_used_bytes", "host.swap_used", "bytes"),
+    ("process_rss_bytes", "host.process_memory", "bytes"),
+    ("process_major_faults_per_s", "host.major_faults", "per_s"),
+    ("cpu_pressure_ratio", "host.cpu_pressure", "ratio"),
+    ("io_pressure_ratio", "host.io_pressure", "ratio"),
+    ("memory_pressure_ratio", "host.memory_pressure", "ratio"),
+    ("cgroup_cpu_cores", "host.cgroup_cores", "cores"),
+    ("cgroup_cpu_pressure_ratio", "host.cgroup_cpu_pressure", "ratio"),
+    ("cgroup_memory_pressure_ratio", "host.cgroup_memory_pressure", "ratio"),
+    ("cpu_throttled_ratio", "host.cpu_throttled", "ratio"),
+    ("cgroup_memory_bytes", "host.cgroup_memory", "bytes"),
+    ("cgroup_memory_max_bytes", "host.cgroup_memory_limit", "bytes"),
+    ("disk_read_bytes_per_s", "host.disk_read", "bytes_per_s"),
+    ("disk_write_bytes_per_s", "host.disk_write", "bytes_per_s"),
+    ("disk_busy_ratio", "host.disk_busy", "ratio"),
+    ("net_rx_bytes_per_s", "host.net_rx", "bytes_per_s"),
+    ("net_tx_bytes_per_s", "host.net_tx", "bytes_per_s"),
+)
+
+
+class _Signal(NamedTuple):
+    """``values`` at ``at_s``: both (n,) float64, n > 0."""
+
+    name: str
+    unit: str
+    at_s: _F64
+    values: _F64
 
 
 def summarise(samples: Sequence[Sample], rank: int) -> tuple[Series, ...]:
     """One ``Series`` per signal that was read at least once."""
-    out = []
-    for group, signals in _SIGNALS.items():
-        records = [record for sample in samples if (record := getattr(sample, group)) is not None]
-        for field, (name, unit) in signals.items():
-            values = np.array([v for record in records if (v := getattr(record, field)) is not None], dtype=np.float64)
-            if not len(values):
-                continue
-            low, high = np.quantile(values, [0.1, 0.9])
-            out.append(
-                Series(
-                    name=name,
-                    unit=unit,
-                    n=len(values),
-                    mean=float(values.mean()),
-                    p10=float(low),
-                    p90=float(high),
-                    maximum=float(values.max()),
-                    rank=rank,
-                )
-            )
-    return tuple(out)
+    gpu = [(sample.t_ns, sample.gpu) for sample in samples if sample.gpu is not None]
+    host = [(sample.t_ns, sample.host) for sample in samples if sample.host is not None]
+    return tuple(_series(signal, rank) for signal in (*_of_gpu(gpu), *_of_host(host)))
+
+
+def _of_gpu(gpu: _Gpu) -> Iterator[_Signal]:
+    for field, name, unit in _GPU_FIELDS:
+        yield from _signal(name, unit, gpu, attrgetter(field))
+    by_energy = list(_rate("gpu.power", "mW", gpu, lambda record: record.energy_mj))
+    yield from by_energy or _signal("gpu.power", "mW", gpu, lambda record: record.power_mw)
+    for field, name, bit in (
+        ("power_throttle_ratio", "gpu.power_throttle", _POWER_CAP),
+        ("sw_thermal_throttle_ratio", "gpu.sw_thermal_throttle", _SW_THERMAL),
+        ("hw_thermal_throttle_ratio", "gpu.hw_thermal_throttle", _HW_THERMAL),
+    ):
+        counted = list(_signal(name, "ratio", gpu, attrgetter(field)))
+        yield from counted or _signal(name, "ratio", gpu, partial(_is_set, bits=bit))
+    yield from _signal("gpu.hw_slowdown", "ratio", gpu, partial(_is_set, bits=_HW_SLOWDOWN))
+
+
+def _of_host(host: _Host) -> Iterator[_Signal]:
+    for field, name, unit in _HOST_FIELDS:
+        yield from _signal(name, unit, host, attrgetter(field))
+    yield from _rate("host.process_read", "bytes_per_s", host, lambda record: record.read_bytes)
+    yield from _rate("host.process_write", "bytes_per_s", host, lambda record: record.write_bytes)
+    first = next((kills for _, record in host if (kills := record.cgroup_oom_kills) is not None), 0)
+    yield from _signal("host.oom_kills", "count", host, lambda record: _less(record.cgroup_oom_kills, first))
+    yield from _signal("host.workers", "count", host, lambda record: len(record.workers) or None)
+    yield from _signal("host.worker_cores", "cores", host, lambda record: _worker_cores(record, sum))
+    yield from _signal("host.busiest_worker", "cores", host, lambda record: _worker_cores(record, max))
+    yield from _signal("host.worker_memory", "bytes", host, _worker_memory)
+
+
+def _signal(
+    name: str, unit: str, records: list[tuple[int, _R]], read: Callable[[_R], float | None]
+) -> Iterator[_Signal]:
+    """What ``read`` says of each record; nothing when it never says anything."""
+    pairs = [(t_ns, value) for t_ns, record in records if (value := read(record)) is not None]
+    if pairs:
+        at_ns, values = zip(*pairs, strict=True)
+        at_s = (np.array(at_ns, dtype=np.int64) - at_ns[0]) / 1e9
+        yield _Signal(name, unit, at_s, np.array(values, dtype=np.float64))
+
+
+def _rate(name: str, unit: str, records: list[tuple[int, _R]], read: Callable[[_R], int | None]) -> Iterator[_Signal]:
+    """Growth per second of a counter between samples; where it shrinks it was reset, and says nothing."""
+    for signal in _signal(name, unit, records, read):
+        passed, grown = np.diff(signal.at_s), np.diff(signal.values)
+        kept = (passed >= _SHORTEST_S) & (grown >= 0)
+        if kept.any():
+            yield _Signal(name, unit, signal.at_s[1:][kept], grown[kept] / passed[kept])
+
+
+def _is_set(record: GpuSample, bits: int) -> float | None:
+    """1 while one of these reasons holds the clock down; ``None`` when the driver gives no reasons."""
+    return None if record.throttle_reasons is None else float(bool(record.throttle_reasons & bits))
+
+
+def _less(value: int | None, start: int) -> int | None:
+    return None if value is None else max(value - start, 0)
+
+
+def _worker_cores(record: HostSample, fold: Callable[[list[float]], float]) -> float | None:
+    known = [worker.cpu_cores for worker in record.workers if worker.cpu_cores is not None]
+    return fold(known) if known else None
+
+
+def _worker_memory(record: HostSample) -> int | None:
+    """Resident memory of the workers together; what they share counts in each."""
+    return sum(worker.rss_bytes for worker in record.workers) if record.workers else None
+
+
+def _series(signal: _Signal, rank: int) -> Series:
+    low, high = np.quantile(signal.values, [0.1, 0.9])
+    return Series(
+        name=signal.name,
+        unit=signal.unit,
+        n=len(signal.values),
+        mean=float(signal.values.mean()),
+        p10=float(low),
+        p90=float(high),
+        maximum=float(signal.values.max()),
+        slope_per_s=_slope(signal) if signal.unit == "bytes" else None,
+        rank=rank,
+    )
+
+
+def _slope(signal: _Signal) -> float | None:
+    """The slope of the straight line with the least squared distance, per second; ``None`` for few samples.
+
+    Ten samples a second apart that grow by 5 each time have the slope 5.
+    """
+    centred = signal.at_s - signal.at_s.mean()
+    spread = float(centred @ centred)
+    if len(signal.values) < FEWEST_FOR_SLOPE or spread == 0.0:
+        return None
+    return float(centred @ (signal.values - signal.values.mean())) / spread

@@ -15,6 +15,7 @@ from profilerkit.capture.settings import Settings
 from profilerkit.model.run import Loader
 from profilerkit.rundir.clock import ClockAnchor
 from profilerkit.rundir.layout import FORMAT_VERSION, Feature, ProcessMark, RankEnd, RankMeta, RunManifest
+from profilerkit.rundir.sampled import GpuFacts
 
 _LONGEST_TEXT = 2000
 
@@ -43,6 +44,7 @@ def meta(
     self_ns_per_step: float | None,
     steps_found_by: str | None,
     process: ProcessMark | None,
+    gpu: GpuFacts | None,
 ) -> RankMeta:
     """What is known of this rank by now; ``anchor`` is of its start.
 
@@ -68,6 +70,7 @@ def meta(
         process=process,
         node=place.node,
         joined=joined if place.world_size == 1 else None,
+        gpu=gpu,
     )
 
 

@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from profilerkit.capture.cgroup import quota_cores
 from profilerkit.capture.guard import asked
 from profilerkit.model.run import Loader
 
@@ -85,36 +86,25 @@ def process_start_ns(pid: int) -> int | None:
 def usable_cores() -> float:
     """Cores this process may use: the scheduling affinity, capped by the cgroup's CPU quota."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = cgroup_quota(Path("/sys/fs/cgroup"))
+    quota = quota_cores()
     return float(affinity) if quota is None else min(float(affinity), quota)
-
-
-def cgroup_quota(root: Path) -> float | None:
-    """Cores the cgroup's quota allows; ``None`` without one. ``cpu.max`` of ``150000 100000`` is 1.5."""
-    try:
-        quota, period = (root / "cpu.max").read_text().split()[:2]
-    except (OSError, ValueError):
-        try:
-            quota = (root / "cpu" / "cpu.cfs_quota_us").read_text().strip()
-            period = (root / "cpu" / "cpu.cfs_period_us").read_text().strip()
-        except OSError:
-            return None
-    if not quota.isdecimal() or not period.isdecimal() or not int(period):
-        return None
-    return int(quota) / int(period)
 
 
 def cuda_device() -> tuple[str | None, str | None]:
     """Name and NVML's UUID of the device this process trains on; nothing before CUDA is in use.
 
-    The device is the one that holds most of this process's memory: the current device is a property of a thread.
+    The device is the one that holds most of this process's memory: the current device is a property of a thread. Of
+    several devices none is told before one holds any.
     CUDA is never initialised here: workers forked after that could not use it.
     """
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
     if cuda is None or not hasattr(cuda, "is_initialized") or not cuda.is_initialized():
         return None, None
-    index = max(range(cuda.device_count()), key=lambda device: int(cuda.memory_allocated(device)))
+    held = [int(cuda.memory_allocated(device)) for device in range(cuda.device_count())]
+    if not held or (len(held) > 1 and not any(held)):
+        return None, None
+    index = held.index(max(held))
     properties = cuda.get_device_properties(index)
     uuid = getattr(properties, "uuid", None)
     return str(properties.name), None if uuid is None else _nvml_uuid(str(uuid))

@@ -1,121 +1,210 @@
-"""Reads the host and this process: ``psutil`` once per second, ``/proc`` files opened once."""
+"""Reads the host and this process from ``/proc`` and ``/sys``, and where there is none through ``psutil``."""
 
-import os
-from collections.abc import Callable
+import threading
+from pathlib import Path
 from time import perf_counter_ns, process_time_ns
+from typing import Any, NamedTuple
 
-from profilerkit.rundir.layout import HostSample, Sample
-
-#: Enough for the first ten fields of a cgroup's cpu.stat, which has the most.
-_READ_BYTES = 512
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+from profilerkit.capture.cgroup import Cgroup
+from profilerkit.capture.child_processes import ChildProcesses, ProcessStat
+from profilerkit.capture.proc_files import ProcFile, ProcFiles, field, number, pressure_total_us
+from profilerkit.capture.rates import Growth, rounded
+from profilerkit.capture.traffic import Traffic
+from profilerkit.rundir.sampled import HostSample, Sample
 
 
 class HostSource:
-    """CPU, memory, disk traffic, pressure and throttling. Rates are over the time since the sample before."""
+    """CPU, memory, pressure, traffic and limits. Rates are over the time since the sample before.
 
-    def __init__(self) -> None:
-        self._statm = self._io = -1
-        self._last_ns = 0
-        self._last_process_ns = 0
-        self._cpu_pressure = self._io_pressure = self._throttled = _Waited(-1)
+    Made on the training thread, whose waiting for a processor is measured.
+    """
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root = root
+        self._tid = threading.get_native_id()
 
     def open(self) -> str:
         """Open the files that exist; there is always something to read."""
-        import psutil
-
-        self._psutil = psutil
-        psutil.cpu_percent(None)  # the first call has nothing to compare with and says 0
-        self._statm = _open("/proc/self/statm")
-        self._io = _open("/proc/self/io")
-        self._cpu_pressure = _Waited(_open("/proc/pressure/cpu"))
-        self._io_pressure = _Waited(_open("/proc/pressure/io"))
-        self._throttled = _Waited(_open("/sys/fs/cgroup/cpu.stat"))
+        files = self._files = ProcFiles(self._root)
+        self._machine: _Machine | _Portable = _Machine(files)
+        if not self._machine.is_there:
+            self._machine = _Portable()
+        self._process = _Process(files, self._tid)
+        self._pressure = [(files.open(f"proc/pressure/{name}"), Growth()) for name in ("cpu", "io", "memory")]
+        self._cgroup = Cgroup(files)
+        self._traffic = Traffic(files)
+        self._children = ChildProcesses(files)
         return ""
 
     def read(self) -> Sample | None:
         """One sample of the host."""
-        now_ns, process_ns = perf_counter_ns(), process_time_ns()
-        wall_ns = now_ns - self._last_ns if self._last_ns else 0
-        memory = self._psutil.virtual_memory()
-        cpu_percent = self._psutil.cpu_percent(None)
-        traffic = _fields(_read(self._io))
-        statm = _read(self._statm).split()
-        host = HostSample(
-            cpu_ratio=cpu_percent / 100 if wall_ns else None,
-            process_cpu_cores=(process_ns - self._last_process_ns) / wall_ns if wall_ns else None,
-            memory_used_bytes=memory.total - memory.available,
-            memory_total_bytes=memory.total,
-            process_rss_bytes=int(statm[1]) * _PAGE_BYTES if len(statm) > 1 else None,
-            read_bytes=traffic.get("read_bytes"),
-            write_bytes=traffic.get("write_bytes"),
-            cpu_pressure_ratio=self._cpu_pressure.ratio(pressure_total_us, wall_ns),
-            io_pressure_ratio=self._io_pressure.ratio(pressure_total_us, wall_ns),
-            cpu_throttled_ratio=self._throttled.ratio(throttled_us, wall_ns),
+        now_ns = perf_counter_ns()
+        machine = self._machine.read()
+        process, cgroup, traffic = self._process.read(now_ns), self._cgroup.read(now_ns), self._traffic.read(now_ns)
+        cpu_pressure, io_pressure, memory_pressure = (
+            waited.ratio(_us(pressure_total_us(file.text())), now_ns) for file, waited in self._pressure
         )
-        self._last_ns, self._last_process_ns = now_ns, process_ns
+        host = HostSample(
+            cpu_ratio=machine.cpu_ratio,
+            iowait_ratio=machine.iowait_ratio,
+            steal_ratio=machine.steal_ratio,
+            running_tasks=machine.running_tasks,
+            process_cpu_cores=process.cpu_cores,
+            thread_queue_ratio=process.thread_queue_ratio,
+            thread_preemptions_per_s=process.thread_preemptions_per_s,
+            memory_used_bytes=machine.memory_used_bytes,
+            memory_total_bytes=machine.memory_total_bytes,
+            swap_used_bytes=machine.swap_used_bytes,
+            process_rss_bytes=process.rss_bytes if process.rss_bytes is not None else machine.process_rss_bytes,
+            process_major_faults_per_s=process.major_faults_per_s,
+            read_bytes=process.read_bytes,
+            write_bytes=process.write_bytes,
+            cpu_pressure_ratio=cpu_pressure,
+            io_pressure_ratio=io_pressure,
+            memory_pressure_ratio=memory_pressure,
+            cgroup_cpu_cores=cgroup.cpu_cores,
+            cgroup_cpu_pressure_ratio=cgroup.cpu_pressure_ratio,
+            cgroup_memory_pressure_ratio=cgroup.memory_pressure_ratio,
+            cpu_throttled_ratio=cgroup.throttled_ratio,
+            cgroup_memory_bytes=cgroup.memory_bytes,
+            cgroup_memory_max_bytes=cgroup.memory_max_bytes,
+            cgroup_oom_kills=cgroup.oom_kills,
+            disk_read_bytes_per_s=traffic.disk_read_bytes_per_s,
+            disk_write_bytes_per_s=traffic.disk_write_bytes_per_s,
+            disk_busy_ratio=traffic.disk_busy_ratio,
+            net_rx_bytes_per_s=traffic.net_rx_bytes_per_s,
+            net_tx_bytes_per_s=traffic.net_tx_bytes_per_s,
+            workers=self._children.read(now_ns),
+        )
         return Sample(t_ns=now_ns, host=host)
+
+    def missing(self) -> str:
+        """Nothing is missing as a whole."""
+        return ""
 
     def close(self) -> None:
         """Close the files."""
-        waited = (self._cpu_pressure, self._io_pressure, self._throttled)
-        for fd in (self._statm, self._io, *(file.fd for file in waited)):
-            if fd >= 0:
-                os.close(fd)
+        self._children.close()
+        self._files.close()
 
 
-class _Waited:
-    """A file that counts microseconds of waiting."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self._last_us: int | None = None
-
-    def ratio(self, total: Callable[[str], int | None], wall_ns: int) -> float | None:
-        """Share of ``wall_ns`` by which ``total`` of the file's text grew since the last call."""
-        total_us = total(_read(self.fd))
-        last_us, self._last_us = self._last_us, total_us
-        if total_us is None or last_us is None or not wall_ns:
-            return None
-        return min(1.0, (total_us - last_us) * 1000 / wall_ns)
+class _MachineReading(NamedTuple):
+    cpu_ratio: float | None = None
+    iowait_ratio: float | None = None
+    steal_ratio: float | None = None
+    running_tasks: int | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    swap_used_bytes: int | None = None
+    process_rss_bytes: int | None = None
 
 
-def pressure_total_us(text: str) -> int | None:
-    """The total of PSI's ``some`` line: ``some avg10=0.00 avg60=0.00 avg300=0.00 total=12`` is 12."""
-    for line in text.splitlines():
-        kind, *pairs = line.split()
-        if kind == "some":
-            value = dict(pair.split("=", 1) for pair in pairs if "=" in pair).get("total", "")
-            return int(value) if value.isdecimal() else None
-    return None
+class _Machine:
+    """Processors and memory of the machine."""
+
+    def __init__(self, files: ProcFiles) -> None:
+        self._stat = files.open("proc/stat")
+        self._loadavg = files.open("proc/loadavg")
+        self._meminfo = files.open("proc/meminfo")
+        self.is_there = self._stat.is_open and self._meminfo.is_open
+        self._last: list[int] = []
+
+    def read(self) -> _MachineReading:
+        cpu, iowait, steal = self._shares()
+        # "1.72 1.14 1.07 3/101 25750": the fourth is running / all.
+        running = [*self._loadavg.text().split(), "", "", "", ""][3].partition("/")[0]
+        memory = self._meminfo.text()
+        total, available = field(memory, "MemTotal:"), field(memory, "MemAvailable:")
+        swap, swap_free = field(memory, "SwapTotal:"), field(memory, "SwapFree:")
+        return _MachineReading(
+            cpu_ratio=cpu,
+            iowait_ratio=iowait,
+            steal_ratio=steal,
+            running_tasks=number(running),
+            memory_used_bytes=None if total is None or available is None else (total - available) * 1024,
+            memory_total_bytes=None if total is None else total * 1024,
+            swap_used_bytes=None if swap is None or swap_free is None else (swap - swap_free) * 1024,
+        )
+
+    def _shares(self) -> tuple[float | None, float | None, float | None]:
+        """Busy, waiting for a disk, and stolen, of all processors' time since the reading before.
+
+        ``cpu  user nice system idle iowait irq softirq steal guest guest_nice``; a guest's time is in user and nice.
+        """
+        words = self._stat.text().partition("\n")[0].split()[1:9]
+        times = [int(word) for word in words] if len(words) == 8 else []
+        last, self._last = self._last, times
+        if not times or not last:
+            return None, None, None
+        grown = [now - before for now, before in zip(times, last, strict=True)]
+        total = sum(grown)
+        if total <= 0 or min(grown) < 0:  # iowait may shrink (proc(5)); nothing can be said of such a second
+            return None, None, None
+        busy = total - grown[3] - grown[4]
+        return rounded(busy / total), rounded(grown[4] / total), rounded(grown[7] / total)
 
 
-def throttled_us(text: str) -> int | None:
-    """Time in which the cgroup's quota held all its threads: ``throttled_usec 12`` of ``cpu.stat`` is 12."""
-    fields = dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
-    value = fields.get("throttled_usec", "")
-    return int(value) if value.isdecimal() else None
+class _Portable:
+    """The machine where there is no ``/proc``: macOS and Windows."""
+
+    def __init__(self) -> None:
+        import psutil
+
+        self._psutil: Any = psutil
+        self._process = psutil.Process()
+        psutil.cpu_percent(None)  # the first call has nothing to compare with and says 0
+        self._is_first = True
+
+    def read(self) -> _MachineReading:
+        memory, percent = self._psutil.virtual_memory(), self._psutil.cpu_percent(None)
+        first, self._is_first = self._is_first, False
+        return _MachineReading(
+            cpu_ratio=None if first else rounded(percent / 100),
+            memory_used_bytes=memory.total - memory.available,
+            memory_total_bytes=memory.total,
+            process_rss_bytes=self._process.memory_info().rss,
+        )
 
 
-def _open(path: str) -> int:
-    """A descriptor to pread from, -1 when the file is not there or not allowed."""
-    try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return -1
+class _ProcessReading(NamedTuple):
+    cpu_cores: float | None
+    thread_queue_ratio: float | None
+    thread_preemptions_per_s: float | None
+    rss_bytes: int | None
+    major_faults_per_s: float | None
+    read_bytes: int | None
+    write_bytes: int | None
 
 
-def _read(fd: int) -> str:
-    """What the file says now; empty when it cannot be read."""
-    if fd < 0:
-        return ""
-    try:
-        return os.pread(fd, _READ_BYTES, 0).decode("ascii", "replace")
-    except OSError:
-        return ""
+class _Process:
+    """This process and its training thread."""
+
+    def __init__(self, files: ProcFiles, tid: int) -> None:
+        self._stat = files.open("proc/self/stat")
+        self._io = files.open("proc/self/io")
+        self._schedstat: ProcFile = files.open(f"proc/self/task/{tid}/schedstat")
+        self._status = files.open(f"proc/self/task/{tid}/status")
+        self._used, self._queued, self._preempted, self._faults = Growth(), Growth(), Growth(), Growth()
+
+    def read(self, now_ns: int) -> _ProcessReading:
+        used = self._used.per_s(process_time_ns(), now_ns)
+        # "917473 77711 2": ns on a processor, ns waiting for one, times it got one.
+        queued = number([*self._schedstat.text().split(), "", ""][1])
+        preempted = self._preempted.per_s(field(self._status.text(), "nonvoluntary_ctxt_switches:"), now_ns)
+        stat = ProcessStat(self._stat.text())
+        faults = self._faults.per_s(stat.major_faults if stat.is_known else None, now_ns)
+        traffic = self._io.text()
+        return _ProcessReading(
+            cpu_cores=None if used is None else rounded(used / 1e9),
+            thread_queue_ratio=self._queued.ratio(queued, now_ns),
+            thread_preemptions_per_s=None if preempted is None else round(preempted, 1),
+            rss_bytes=stat.rss_bytes if stat.is_known else None,
+            major_faults_per_s=None if faults is None else round(faults, 1),
+            read_bytes=field(traffic, "read_bytes:"),
+            write_bytes=field(traffic, "write_bytes:"),
+        )
 
 
-def _fields(text: str) -> dict[str, int]:
-    """``name: number`` lines."""
-    pairs = (line.split(":", 1) for line in text.splitlines() if ":" in line)
-    return {name: int(value) for name, value in pairs if value.strip().isdecimal()}
+def _us(value: int | None) -> int | None:
+    """Microseconds in nanoseconds."""
+    return None if value is None else value * 1000

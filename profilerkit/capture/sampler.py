@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from profilerkit.capture.guard import Guard
-from profilerkit.rundir.layout import SAMPLE_SECONDS, Sample
+from profilerkit.rundir.layout import SAMPLE_SECONDS
+from profilerkit.rundir.sampled import Sample
 
 _JOIN_SECONDS = 2.0
 
@@ -18,6 +19,9 @@ class Source(Protocol):
 
     def read(self) -> Sample | None:
         """One sample; ``None`` when there is nothing to say yet."""
+
+    def missing(self) -> str:
+        """Why there was nothing to read, or nothing more after some samples; empty otherwise."""
 
     def close(self) -> None:
         """Give back what ``open`` took."""
@@ -60,6 +64,7 @@ class Sampler:
             while not self._done.wait(SAMPLE_SECONDS):
                 self._sample()
             self._sample()
+            self.reason = self._source.missing()
         finally:
             self._source.close()
 

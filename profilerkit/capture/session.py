@@ -3,7 +3,6 @@
 import os
 import threading
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -144,12 +143,13 @@ class Session:
         self._process = this_process()
         self._watches = Watches(_watches(writer, self._flight) if settings.light else ())
         self._record = record
-        sources: dict[str, Callable[[], Source]] = {}
+        sources: dict[str, Source] = {}
+        self._gpu = NvmlSource()
         if settings.nvml:
-            sources["nvml"] = NvmlSource
+            sources["nvml"] = self._gpu
         if settings.host:
-            sources["host"] = HostSource
-        self._samplers = {name: Sampler(name, make(), writer.append_sample) for name, make in sources.items()}
+            sources["host"] = HostSource()
+        self._samplers = {name: Sampler(name, source, writer.append_sample) for name, source in sources.items()}
 
     # The training script's calls
 
@@ -318,6 +318,7 @@ class Session:
             self_ns_per_step=self._self_ns,
             steps_found_by=self._tracker.found_by if self._tracker.count else None,
             process=self._process,
+            gpu=self._gpu.facts,
         )
         self._writer.write_meta(meta)
 

@@ -67,7 +67,11 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """A sampled signal in summary, for example ``gpu.utilization``; ``unit`` as in ``Evidence``."""
+    """A sampled signal in summary, for example ``gpu.utilization``; ``unit`` as in ``Evidence``.
+
+    ``slope_per_s`` is derived: the straight line closest to all samples of a memory, in ``unit`` per second; ``None``
+    for other signals and for few samples.
+    """
 
     name: str
     unit: str
@@ -77,6 +81,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     p90: float
     maximum: float
     rank: int | None = None
+    slope_per_s: float | None = None
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):

@@ -262,5 +262,5 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     loader: tuple[Fact, ...]
     versions: tuple[Fact, ...]
     settings: tuple[Fact, ...]
-    samples: Table | None
+    samples: tuple[tuple[str, Table], ...]
     created: str

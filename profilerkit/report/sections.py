@@ -4,7 +4,7 @@ from profilerkit.model.report import Report
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.records import Fact, SignalRow, Table
 from profilerkit.report.wording import STATE_WORDS, listed, plural
-from profilerkit.units import format_count, format_ns, format_ratio, format_value
+from profilerkit.units import format_count, format_ns, format_ratio
 
 _TOP_ROWS = 20
 _FACT_LIMIT = 60
@@ -162,17 +162,3 @@ def loader_facts(report: Report) -> tuple[Fact, ...]:
 def mapping_facts(mapping: dict[str, str]) -> tuple[Fact, ...]:
     """A string mapping in order of its keys."""
     return tuple(Fact(inert(key, 60), inert(mapping[key])) for key in sorted(mapping)[:_FACT_LIMIT])
-
-
-def sample_table(report: Report) -> Table | None:
-    """Sampled signals in summary; ``None`` without any."""
-    samples = report.run.samples
-    if not samples:
-        return None
-    rows = []
-    for s in samples[:_FACT_LIMIT]:
-        scope = "all" if s.rank is None else f"{s.rank}"
-        numbers = (format_value(value, inert(s.unit, 20)) for value in (s.p10, s.mean, s.p90, s.maximum))
-        rows.append((inert(s.name), scope, format_count(s.n), *numbers))
-    columns = ("Signal", "Rank", "n", "p10", "Mean", "p90", "Maximum")
-    return Table("", columns, tuple(rows), 1, _rest(len(samples), len(rows), "series"))

@@ -8,6 +8,7 @@ from profilerkit.report.ledger import input_missing, wall_view
 from profilerkit.report.memory import memory_view
 from profilerkit.report.oom import oom_view
 from profilerkit.report.records import View
+from profilerkit.report.sampled import sample_tables
 from profilerkit.report.tiles import tiles_of
 from profilerkit.report.timeline import step_view
 from profilerkit.report.workers import workers_view
@@ -66,6 +67,6 @@ def build(report: Report) -> View:
         loader=sections.loader_facts(report),
         versions=sections.mapping_facts(report.run.versions),
         settings=sections.mapping_facts(report.run.settings),
-        samples=sections.sample_table(report),
+        samples=sample_tables(report),
         created=inert(report.run.created, 40),
     )

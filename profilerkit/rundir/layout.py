@@ -7,7 +7,7 @@
         rank_00003/meta.json        RankMeta (beside and renamed; rewritten when a feature or the loader becomes known)
                    events.bin       HEADER then fixed-size EVENT records, append-only
                    names.jsonl      {"id": 1, "name": "checkpoint"}: names that records carry, appended at first use
-                   samples.jsonl    one Sample per line, append-only
+                   samples.jsonl    one Sample (rundir/sampled.py) per line, append-only
                    clock.jsonl      one ClockAnchor per line, append-only
                    flight.json      Flight: the last collectives of the run, from torch's flight recorder
                    ddp.json         DdpRecord: what DistributedDataParallel says of itself
@@ -31,6 +31,7 @@ from typing import Literal
 import msgspec
 
 from profilerkit.model.run import Loader
+from profilerkit.rundir.sampled import GpuFacts
 
 FORMAT_VERSION = 1
 LAUNCH = "launch.json"
@@ -189,6 +190,7 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
         node: number of its host in the job; ``None`` when the launcher does not say.
         joined: rank and size of the process group that it joined after the recording had begun as rank 0 of 1: the
             other ranks recorded elsewhere. ``None`` for a rank that knew its place.
+        gpu: of the device that was sampled; ``None`` without NVML, or until it is known which one is used.
     """
 
     format_version: int
@@ -209,44 +211,7 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     process: ProcessMark | None = None
     node: int | None = None
     joined: tuple[int, int] | None = None
-
-
-class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
-    """One reading of one device; ``None`` means unsupported or failed."""
-
-    utilization_ratio: float | None = None
-    memory_utilization_ratio: float | None = None
-    memory_used_bytes: int | None = None
-    memory_total_bytes: int | None = None
-    power_mw: int | None = None
-    power_limit_mw: int | None = None
-    sm_clock_mhz: int | None = None
-    sm_clock_max_mhz: int | None = None
-    temperature_c: int | None = None
-    throttle_reasons: int | None = None
-
-
-class HostSample(msgspec.Struct, frozen=True, kw_only=True):
-    """One reading of the host and of this process; ``None`` means unsupported or failed."""
-
-    cpu_ratio: float | None = None
-    process_cpu_cores: float | None = None
-    memory_used_bytes: int | None = None
-    memory_total_bytes: int | None = None
-    process_rss_bytes: int | None = None
-    read_bytes: int | None = None
-    write_bytes: int | None = None
-    cpu_pressure_ratio: float | None = None
-    io_pressure_ratio: float | None = None
-    cpu_throttled_ratio: float | None = None
-
-
-class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of ``samples.jsonl``; ``t_ns`` is ``perf_counter_ns``."""
-
-    t_ns: int
-    gpu: GpuSample | None = None
-    host: HostSample | None = None
+    gpu: GpuFacts | None = None
 
 
 #: Why a window was opened: to see the typical step, or slow ones that recur.

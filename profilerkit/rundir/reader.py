@@ -40,9 +40,9 @@ from profilerkit.rundir.layout import (
     RankEnd,
     RankMeta,
     RunManifest,
-    Sample,
     WindowStatus,
 )
+from profilerkit.rundir.sampled import Sample
 from profilerkit.units import format_ns
 
 #: A reason longer than this is cut.

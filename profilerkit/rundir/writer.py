@@ -27,11 +27,11 @@ from profilerkit.rundir.layout import (
     RankEnd,
     RankMeta,
     RunManifest,
-    Sample,
     WindowStatus,
     rank_directory,
     window_directory,
 )
+from profilerkit.rundir.sampled import Sample
 
 #: A block of a disk, which holds nearly every ``RankEnd``: its longest text is an exception's, cut to 2,000 characters.
 _END_BYTES = 4096

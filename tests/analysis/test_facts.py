@@ -3,9 +3,7 @@
 import pytest
 
 from profilerkit.analysis.leaves import leaf
-from profilerkit.analysis.samples import summarise
 from profilerkit.model.step import DeviceWindow
-from profilerkit.rundir.layout import GpuSample, HostSample, Sample
 from tests.recipes import ALL_REDUCE, ELEMENTWISE, GEMM, SINGLE, US, WORKERS, Trace, host_training, training
 
 A100 = {"id": 0, "name": "NVIDIA A100-SXM4-80GB", "totalGlobalMem": 85_000_000_000, "computeMajor": 8, "numSms": 108}
@@ -376,21 +374,3 @@ def test_operators_of_a_host_are_listed_by_the_time_no_operator_inside_them_take
         "aten::linear": (600 * US, 200 * US, 3),
         "aten::relu": (300 * US, 100 * US, 3),
     }
-
-
-def test_samples_become_one_series_per_signal_that_was_read():
-    samples = [
-        Sample(t_ns=i, gpu=GpuSample(utilization_ratio=i / 10), host=HostSample(cpu_ratio=0.5 if i == 3 else None))
-        for i in range(11)
-    ]
-    series = {entry.name: entry for entry in summarise(samples, rank=2)}
-    assert set(series) == {"gpu.utilization", "host.cpu"}
-    utilization = series["gpu.utilization"]
-    assert (utilization.n, utilization.rank, utilization.unit) == (11, 2, "ratio")
-    assert (utilization.mean, utilization.maximum) == (pytest.approx(0.5), 1.0)
-    assert (utilization.p10, utilization.p90) == (pytest.approx(0.1), pytest.approx(0.9))
-    assert series["host.cpu"].n == 1
-
-
-def test_no_samples_are_no_series():
-    assert summarise([], rank=0) == ()

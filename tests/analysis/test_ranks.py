@@ -7,8 +7,8 @@ from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.run_facts import run_facts
 from profilerkit.api import analyze
 from profilerkit.report.view import build
-from profilerkit.rundir.layout import HostSample, Sample
 from profilerkit.rundir.reader import read_run
+from profilerkit.rundir.sampled import HostSample, Sample
 from tests.recipes import MS, Log, S, Trace, host_training, training, write_run
 
 

@@ -344,7 +344,8 @@ def test_analysis_finds_profilerkit_and_never_runs_what_lies_beside_the_script(t
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
     assert line.startswith("profilerkit: ")
-    assert f" ({Path('run', 'report.html')}); next: profilerkit " in line
+    # What comes next depends on the verdict, and steps of 4 µs have one only if no garbage collection falls into them.
+    assert f" ({Path('run', 'report.html')}); next: " in line
 
 
 @pytest.mark.torch

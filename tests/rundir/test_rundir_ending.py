@@ -4,8 +4,9 @@ import pytest
 from profilerkit.model.oom import OutOfMemory
 from profilerkit.rundir import ending as finding
 from profilerkit.rundir.ending import ending_of
-from profilerkit.rundir.layout import END, META, OOM, HostSample, RankEnd, Sample, rank_directory
+from profilerkit.rundir.layout import END, META, OOM, RankEnd, rank_directory
 from profilerkit.rundir.reader import read_run
+from profilerkit.rundir.sampled import HostSample, Sample
 from tests.recipes import MS, Log, S, rank_meta, write_run
 
 STEP_US = 100_000

@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from profilerkit.errors import RunDirectoryError
-from profilerkit.rundir import layout
+from profilerkit.rundir import layout, sampled
 from profilerkit.rundir.reader import is_run_directory, read_run
 from profilerkit.rundir.writer import RankWriter, write_manifest
 
@@ -42,7 +42,7 @@ def run(tmp_path):
     writer.write_meta(meta())
     writer.append_events([STEP, STEP])
     writer.append_name(1, "checkpoint")
-    writer.append_sample(layout.Sample(t_ns=1))
+    writer.append_sample(sampled.Sample(t_ns=1))
     writer.write_end(layout.RankEnd(reason="finished", exception=None, steps=2, dropped_records=0, end_perf_ns=1))
     writer.close()
     return tmp_path

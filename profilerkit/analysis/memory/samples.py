@@ -11,7 +11,7 @@ from profilerkit.analysis.steps.find import in_step, shown_rows
 from profilerkit.analysis.steps.log import StepLog
 from profilerkit.model.change import revise
 from profilerkit.model.memory import Memory, MemoryGrowth, MemoryRow, Tracked
-from profilerkit.rundir.layout import Sample
+from profilerkit.rundir.sampled import Sample
 
 #: Samples are a second apart and wander with what the process happens to do: half a minute of them before growth is
 #: claimed.

@@ -7,8 +7,8 @@ from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.run_facts import run_facts
 from profilerkit.analysis.steps.log import read_log
 from profilerkit.model.memory import Memory
-from profilerkit.rundir.layout import GpuSample, HostSample, Sample
 from profilerkit.rundir.reader import read_run
+from profilerkit.rundir.sampled import GpuSample, HostSample, Sample
 from tests.recipes import MS, Log, Trace, training, write_run
 
 GIB = 1 << 30

@@ -1,0 +1,165 @@
+"""The records of what is sampled once per second: the lines of ``samples.jsonl``, and the device they are of.
+
+A field that is ``None`` is not written: what a machine cannot say costs nothing on its disk.
+"""
+
+import msgspec
+
+
+class GpuFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What does not change of the device in a run; ``None`` means unsupported or failed.
+
+    Attributes:
+        found_by: how the device was told from the others of the machine.
+        uuid: NVML's, of the MIG device where the process has only that.
+        gpm: why there are no GPM metrics; empty while there are.
+        pcie_generation: of the link when it was asked; an idle link may run slower than a busy one.
+        cpu_affinity: processors next to the device, such as ``0-15,64-79``.
+        remapped_rows_uncorrectable: memory rows replaced after errors that could not be corrected, in all its life.
+    """
+
+    found_by: str
+    driver_version: str | None = None
+    name: str | None = None
+    uuid: str | None = None
+    gpm: str = ""
+    pcie_generation: int | None = None
+    pcie_generation_max: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    power_limit_mw: int | None = None
+    sm_clock_max_mhz: int | None = None
+    memory_clock_max_mhz: int | None = None
+    ecc_is_on: bool | None = None
+    mig_is_on: bool | None = None
+    nvlinks_up: int | None = None
+    numa_node: int | None = None
+    cpu_affinity: str | None = None
+    remapped_rows_correctable: int | None = None
+    remapped_rows_uncorrectable: int | None = None
+    remapping_is_pending: bool | None = None
+
+
+class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One reading of one device; ``None`` means unsupported, failed, or not asked this time.
+
+    Ratios of throttling and rates are over the time since the sample before, from the driver's own counters. Under MIG
+    memory and processes are the instance's, power, clocks, temperature and throttling the whole device's.
+
+    Attributes:
+        power_mw: the driver's own average, over one second from GA100 on.
+        power_limit_mw: asked once a minute, as are ``sm_clock_max_mhz``, memory errors and other processes.
+        energy_mj: since the driver was loaded.
+        pcie_generation: of the link at this moment.
+        power_throttle_ratio: clocks held down to keep the power limit.
+        ecc_uncorrected: memory errors since the driver was loaded.
+        other_processes: processes on the device that are not this one.
+        sm_active_ratio: GPM: multiprocessors with at least one warp, and so on for ``sm_occupancy`` (warps of the
+            possible ones), ``tensor_active``, ``fp32_active`` and ``dram_active`` (bandwidth of the possible one).
+        is_lost: the device stopped answering; nothing is read of it from here on.
+    """
+
+    utilization_ratio: float | None = None
+    memory_utilization_ratio: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    power_mw: int | None = None
+    power_instant_mw: int | None = None
+    power_limit_mw: int | None = None
+    energy_mj: int | None = None
+    sm_clock_mhz: int | None = None
+    sm_clock_max_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    temperature_c: int | None = None
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    throttle_reasons: int | None = None
+    power_throttle_ratio: float | None = None
+    sw_thermal_throttle_ratio: float | None = None
+    hw_thermal_throttle_ratio: float | None = None
+    pcie_tx_bytes_per_s: int | None = None
+    pcie_rx_bytes_per_s: int | None = None
+    nvlink_tx_bytes_per_s: int | None = None
+    nvlink_rx_bytes_per_s: int | None = None
+    ecc_corrected: int | None = None
+    ecc_uncorrected: int | None = None
+    other_processes: int | None = None
+    other_processes_bytes: int | None = None
+    sm_active_ratio: float | None = None
+    sm_occupancy_ratio: float | None = None
+    tensor_active_ratio: float | None = None
+    fp32_active_ratio: float | None = None
+    dram_active_ratio: float | None = None
+    is_lost: bool | None = None
+
+
+class WorkerSample(msgspec.Struct, frozen=True, array_like=True):
+    """One worker process: ``cpu_cores`` since the sample before, ``None`` when it is new."""
+
+    pid: int
+    cpu_cores: float | None
+    rss_bytes: int
+
+
+class HostSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One reading of the host and of this process; ``None`` means unsupported or failed.
+
+    Ratios of time and rates are over the time since the sample before.
+
+    Attributes:
+        cpu_ratio: busy share of the machine's processors.
+        steal_ratio: time in which another guest of the same machine ran instead.
+        running_tasks: threads of the machine that run or wait for a processor, the sampler's own included.
+        process_cpu_cores: of this process, without its children.
+        thread_queue_ratio: time the training thread waited for a processor.
+        thread_preemptions_per_s: how often the training thread was taken off its processor.
+        process_major_faults_per_s: pages of this process that had to be read from a disk.
+        read_bytes: by this process from storage, since its start; ``write_bytes`` likewise.
+        cpu_pressure_ratio: time in which some task of the machine waited for a processor (PSI).
+        cgroup_cpu_cores: used by the group of processes whose quota is the tightest around this one.
+        cpu_throttled_ratio: time in which that quota held it.
+        cgroup_memory_bytes: of the group whose limit is the tightest around this process, its file cache included.
+        cgroup_oom_kills: processes of that group killed for memory, in all its life.
+        disk_busy_ratio: of the busiest disk.
+        net_rx_bytes_per_s: of the interfaces of this network namespace, the loopback left out.
+        workers: processes that this one started, at most 64.
+    """
+
+    cpu_ratio: float | None = None
+    iowait_ratio: float | None = None
+    steal_ratio: float | None = None
+    running_tasks: int | None = None
+    process_cpu_cores: float | None = None
+    thread_queue_ratio: float | None = None
+    thread_preemptions_per_s: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    swap_used_bytes: int | None = None
+    process_rss_bytes: int | None = None
+    process_major_faults_per_s: float | None = None
+    read_bytes: int | None = None
+    write_bytes: int | None = None
+    cpu_pressure_ratio: float | None = None
+    io_pressure_ratio: float | None = None
+    memory_pressure_ratio: float | None = None
+    cgroup_cpu_cores: float | None = None
+    cgroup_cpu_pressure_ratio: float | None = None
+    cgroup_memory_pressure_ratio: float | None = None
+    cpu_throttled_ratio: float | None = None
+    cgroup_memory_bytes: int | None = None
+    cgroup_memory_max_bytes: int | None = None
+    cgroup_oom_kills: int | None = None
+    disk_read_bytes_per_s: int | None = None
+    disk_write_bytes_per_s: int | None = None
+    disk_busy_ratio: float | None = None
+    net_rx_bytes_per_s: int | None = None
+    net_tx_bytes_per_s: int | None = None
+    workers: tuple[WorkerSample, ...] = ()
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of ``samples.jsonl``; ``t_ns`` is ``perf_counter_ns``."""
+
+    t_ns: int
+    gpu: GpuSample | None = None
+    host: HostSample | None = None
