@@ -22,6 +22,8 @@ _Hooks = Sequence[Callable[..., Any]]
 class NoWindow:
     """A deep window that never opens."""
 
+    recording = False
+
     def step_started(self, number: int) -> None:
         """Nothing to do."""
 
@@ -82,11 +84,11 @@ def _compare(work: "_Work") -> tuple[float, float, tuple[Meter, ...]]:
     records: list[Record] = []
     guard = Guard("the overhead measurement")
     tracker = StepTracker(records.append, NoWindow())
-    timer = FetchTimer(records.append, tracker, guard, NoWindow().span)
-    hooks = Hooks(records.append, tracker, timer, guard, lambda: False)
+    timer = FetchTimer(records.append, tracker, guard, NoWindow())
+    hooks = Hooks(records.append, tracker, timer, guard)
 
     class Patched(_Loader):
-        __next__ = patched_next(timer, _Loader.__next__, lambda: False)
+        __next__ = patched_next(timer, _Loader.__next__)
 
     sides: tuple[tuple[Any, Callable[..., None], _Hooks, _Hooks], ...] = (
         (

@@ -126,11 +126,9 @@ class Session:
             loader_seen=lambda: self._timer.fetches > 0,
         )
         self._tracker = StepTracker(record, self._window if settings.deep else NoWindow())
-        self._timer = FetchTimer(record, self._tracker, self._guard, self._window.span)
+        self._timer = FetchTimer(record, self._tracker, self._guard, self._window)
         self._workers = WorkerWatch(record, self._tracker, writer.path) if settings.light else None
-        self._hooks = Hooks(
-            record, self._tracker, self._timer, self._guard, lambda: self._window.recording, self._workers
-        )
+        self._hooks = Hooks(record, self._tracker, self._timer, self._guard, self._workers)
         self._watches = Watches(_watches() if settings.light else ())
         self._record = record
         sources: dict[str, Callable[[], Source]] = {}
