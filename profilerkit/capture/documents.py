@@ -11,7 +11,7 @@ from profilerkit.capture import environment
 from profilerkit.capture.secrets import masked, masked_arguments
 from profilerkit.capture.settings import Settings
 from profilerkit.model.run import Loader
-from profilerkit.rundir.layout import FORMAT_VERSION, Feature, RankEnd, RankMeta, RunManifest
+from profilerkit.rundir.layout import FORMAT_VERSION, Feature, OwnCost, RankEnd, RankMeta, RunManifest
 
 _LONGEST_EXCEPTION = 2000
 
@@ -37,6 +37,7 @@ def meta(
     features: dict[str, Feature],
     loader: Loader | None,
     self_ns_per_step: float | None,
+    own_cost: OwnCost,
     steps_found_by: str | None,
 ) -> RankMeta:
     """What is known of this rank by now; ``anchor`` is unix and ``perf_counter_ns`` time of one moment."""
@@ -56,6 +57,7 @@ def meta(
         features=features,
         loader=loader,
         self_ns_per_step=self_ns_per_step,
+        own_cost=own_cost,
         steps_found_by=steps_found_by,
     )
 
@@ -73,6 +75,7 @@ def end(
         dropped_records=dropped_records,
         end_perf_ns=end_perf_ns,
         switched_off_because=failure,
+        closed_perf_ns=time.perf_counter_ns(),
     )
 
 

@@ -31,6 +31,7 @@ class Hooks:
 
     Attributes:
         torch_hooked: torch was loaded and is patched.
+        watches_backward: backward passes are timed.
         meters: what is spent after the engine in a backward pass, and after an optimizer step.
     """
 
@@ -43,6 +44,7 @@ class Hooks:
         workers: WorkerWatch | None = None,
     ) -> None:
         self.torch_hooked = False
+        self.watches_backward = True
         self._record = record
         self._tracker = tracker
         self._timer = timer
@@ -105,7 +107,9 @@ class Hooks:
         record, call, meter = self._record, self._guard.call, self.meters[0]
 
         def timed_backward(*args: Any, **kwargs: Any) -> Any:
-            if not patches.armed or (get_ident() != tracker.thread and not tracker.adopt(get_ident())):
+            if not (patches.armed and self.watches_backward) or (
+                get_ident() != tracker.thread and not tracker.adopt(get_ident())
+            ):
                 return original(*args, **kwargs)
             tracker.backward_depth += 1
             start_ns = perf_counter_ns()

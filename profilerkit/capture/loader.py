@@ -78,6 +78,7 @@ class FetchTimer:
         trace: what may be recording a trace.
         source: the loader that feeds the steps: the last one iterated before the first step was recorded.
         meter: what fetches on the training thread cost beside the wait.
+        reads_cpu: the CPU time of fetches is read.
     """
 
     def __init__(self, record: Callable[[Record], None], tracker: StepTracker, guard: Guard, trace: Trace) -> None:
@@ -90,6 +91,7 @@ class FetchTimer:
         self.here = PerThread()
         self.source: object | None = None
         self.meter = Meter()
+        self.reads_cpu = True
         self._cpu_reads = _AFTER_LONG_WAIT  # fetches before the CPU time is no longer read every time; then negative
         self._backwards = 0  # backward passes before the last fetch
         self._latest = 0  # the loader fetched last since, by the id of what stands for it
@@ -137,7 +139,7 @@ class FetchTimer:
         tracker = self.tracker
         start_ns, cpu_ns = now_ns, -1
         self._cpu_reads = left = self._cpu_reads - 1
-        if left >= 0 or left % _READ_EVERY == 0:
+        if (left >= 0 or left % _READ_EVERY == 0) and self.reads_cpu:
             cpu_ns = thread_time_ns()
         if flags & _FIRST:
             if start_ns - local.ready_ns < _START_GAP_NS:

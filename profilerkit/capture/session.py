@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from profilerkit.capture import documents, environment, handoff
+from profilerkit.capture.budget import Budget, stages
 from profilerkit.capture.deep import DeepWindow
 from profilerkit.capture.ending import at_exit
 from profilerkit.capture.guard import Guard, announce, asked
@@ -18,7 +19,7 @@ from profilerkit.capture.loader import FetchTimer
 from profilerkit.capture.nvml import NvmlSource
 from profilerkit.capture.opening import open_run
 from profilerkit.capture.order import take_order
-from profilerkit.capture.overhead import NoWindow, self_ns_per_step
+from profilerkit.capture.overhead import NoWindow, running_ns_per_step, self_ns_per_step
 from profilerkit.capture.phase import Phase
 from profilerkit.capture.recorder import Recorder
 from profilerkit.capture.sampler import Sampler, Source
@@ -113,6 +114,7 @@ class Session:
         self._closed = False
         self._meta_is_known = False
         self._self_ns: float | None = None
+        self._start_ns = 0
         self._anchor = (time.time_ns(), time.perf_counter_ns())
         self._guard = Guard("profilerkit")
         self._guard.on_failure(self._switch_off)
@@ -137,6 +139,8 @@ class Session:
         if settings.host:
             sources["host"] = HostSource
         self._samplers = {name: Sampler(name, make(), writer.append_sample) for name, make in sources.items()}
+        can_go = stages(self._timer, self._hooks, self._workers, self._samplers.values())
+        self._budget = Budget(settings.overhead_budget, can_go if settings.light else ())
 
     # The training script's calls
 
@@ -172,6 +176,7 @@ class Session:
 
     def begin(self) -> None:
         """Write what is known, then start the threads and hang in the hooks. Raises OSError when the disk refuses."""
+        began_ns = time.perf_counter_ns()
         if self._place.rank == 0:
             write_manifest(self.run, documents.manifest(self._settings, self._place))
         self._write_meta()
@@ -180,6 +185,7 @@ class Session:
             sampler.start()
         self._guard.call(self._hooks.install)
         self._guard.call(self._watches.install)
+        self._start_ns = time.perf_counter_ns() - began_ns
 
     def close(self, error: BaseException | None) -> Report | None:
         """End the recording; the report on rank 0 if it was asked for and could be made.
@@ -243,6 +249,8 @@ class Session:
         if self._workers is not None:
             self._workers.glance()
         self._recorder.flush()
+        steps = self._tracker.count
+        self._budget.check(steps, running_ns_per_step(self._timer, self._hooks, self._workers, steps))
         if self._tracker.count and not self._meta_is_known:
             self._meta_is_known = True
             self._write_last_meta()
@@ -282,6 +290,7 @@ class Session:
             features=self._features(),
             loader=environment.loader_settings(self._timer.source),
             self_ns_per_step=self._self_ns,
+            own_cost=self._budget.own_cost(self._start_ns),
             steps_found_by=self._tracker.found_by if self._tracker.count else None,
         )
         self._writer.write_meta(meta)
@@ -315,6 +324,8 @@ class Session:
             features[name] = on(sampler is not None, sampler.reason if sampler is not None else "")
         for name, reason in self._watches.reasons().items():
             features[name] = on(light, failure or reason)
+        for name, reason in self._budget.turned_off.items():
+            features[name] = on(light, reason)
         return features
 
 

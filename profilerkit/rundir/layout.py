@@ -142,6 +142,22 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class OwnCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What the recording was allowed to cost, and did beside its time per step.
+
+    Attributes:
+        budget_ratio: the most it may cost per step, of the step's time.
+        start_ns: time it took to start.
+        turned_off: what was given up to stay within the budget: one sentence each, without its full stop.
+        is_exceeded: it cost more even so.
+    """
+
+    budget_ratio: float
+    start_ns: int
+    turned_off: tuple[str, ...] = ()
+    is_exceeded: bool = False
+
+
 class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     """``meta.json``: one rank of the run.
 
@@ -150,6 +166,7 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
         usable_cores: from the scheduling affinity and the cgroup quota.
         features: feature name to state: light, deep, nvml, host, loader, optimizer …
         self_ns_per_step: capture's own light-tier time per step; ``None`` until measured.
+        own_cost: what else it cost; ``None`` in recordings of versions that did not say.
         steps_found_by: what marks the steps: ``BY_STEP_CALLS``, ``BY_WRAPPED_LOADER``, ``optimizer step`` or ``backward
             pass``; ``None`` until a step was recorded.
     """
@@ -167,6 +184,7 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     features: dict[str, Feature] = {}
     loader: Loader | None = None
     self_ns_per_step: float | None = None
+    own_cost: OwnCost | None = None
     steps_found_by: str | None = None
 
 
@@ -228,7 +246,8 @@ class WindowStatus(msgspec.Struct, frozen=True, kw_only=True):
 class RankEnd(msgspec.Struct, frozen=True, kw_only=True):
     """``end.json``: how the recording ended. ``reason`` is finished, exception or switched_off.
 
-    ``switched_off_because`` names the internal failure that ended the recording before the training.
+    ``switched_off_because`` names the internal failure that ended the recording before the training. ``closed_perf_ns``
+    is when the recording was complete.
     """
 
     reason: str
@@ -237,6 +256,7 @@ class RankEnd(msgspec.Struct, frozen=True, kw_only=True):
     dropped_records: int
     end_perf_ns: int
     switched_off_because: str | None = None
+    closed_perf_ns: int | None = None
 
 
 def queue_value(batch: int, outstanding: int, ready: int) -> int:
