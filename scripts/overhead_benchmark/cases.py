@@ -15,8 +15,8 @@ TRACEML = "TraceML"
 OURS = (OFF, LIGHT, UNEDITED, SAMPLERS)
 PEERS = (SIMPLE, ADVANCED, WAITING, ACTIVE)
 
-#: Pairs of blocks per figure, and seconds per block by the step's length in ms.
-PAIRS = 30
+#: Pairs of blocks per figure of ours and of the others, and seconds per block by the step's length in ms.
+PAIRS, PEER_PAIRS = 30, 15
 BLOCK_S = {0.0: 0.05, 1.0: 0.06, 5.0: 0.1, 50.0: 0.2}
 #: A block with samplers holds one whole period of theirs.
 SAMPLED_S = 1.0
@@ -57,11 +57,12 @@ def _cases() -> tuple[Case, ...]:
         for ranks in (1, 2):
             for workers in (0, 2):
                 alone = ranks == 1 and not workers
-                both = ranks == 2 and workers > 0
-                variants = (OFF, LIGHT) + ((SAMPLERS,) if alone or both else ()) + (PEERS if alone else ())
+                sampled = alone or (step_ms == 5.0 and ranks == 2 and workers > 0)
+                variants = (OFF, LIGHT) + ((SAMPLERS,) if sampled else ())
                 key = f"{step_ms:g}ms{'' if ranks == 1 else '.2ranks'}{'.2workers' if workers else ''}"
                 found.append(Case(key, step_ms, ranks, workers, variants, deep=alone))
-        found.append(Case(f"{step_ms:g}ms.traceml", step_ms, 1, 0, (OFF, TRACEML), traceml=True))
+        found.append(Case(f"{step_ms:g}ms.peers", step_ms, 1, 0, (OFF, *PEERS), PEER_PAIRS))
+        found.append(Case(f"{step_ms:g}ms.traceml", step_ms, 1, 0, (OFF, TRACEML), PEER_PAIRS, traceml=True))
     return tuple(found)
 
 

@@ -12,9 +12,8 @@ from profilerkit.rundir.reader import read_run
 
 #: Until then everything that is made once has been made.
 _FIRST = 10_000
-#: Near-empty steps between two looks at the memory.
-STEPS = 100_000
-_DISK_STEPS = 400
+#: Steps from which the bytes of a run directory are counted.
+DISK_STEPS = 400
 
 
 def memory(place: Path, steps: int) -> dict[str, Any]:
@@ -36,13 +35,13 @@ def memory(place: Path, steps: int) -> dict[str, Any]:
     return {"steps": steps, "first_steps": first, "bytes": seen, "bare_bytes": bare}
 
 
-def disk(place: Path, workers: int) -> dict[str, Any]:
+def disk(place: Path, workers: int, steps: int) -> dict[str, Any]:
     """Bytes of a run directory per step, and per second beside that, from a run of 5 ms steps."""
     work = Workload(5.0, workers)
     start_ns = perf_counter_ns()
     with profile(place / f"disk{workers}", deep=False, analyze=False, overhead_budget=1.0) as prof:
         batches = prof.wrap(work.loader())
-        for _ in range(_DISK_STEPS):
+        for _ in range(steps):
             work.step(batches)
         seconds = (perf_counter_ns() - start_ns) / 1e9
         directory = prof.directory
@@ -54,7 +53,7 @@ def disk(place: Path, workers: int) -> dict[str, Any]:
     once = sum(path.stat().st_size for path in directory.rglob("*.json"))
     return {
         "workers": workers,
-        "bytes_per_step": (total - timed - once) / _DISK_STEPS,
+        "bytes_per_step": (total - timed - once) / steps,
         "bytes_per_second": timed / seconds,
         "bytes_once": once,
     }

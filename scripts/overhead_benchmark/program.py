@@ -31,7 +31,10 @@ def main() -> None:
         from overhead_benchmark import growth  # noqa: PLC0415 - the peers' environments do not have profilerkit
 
         steps = given["growth_steps"]
-        found = {"memory": growth.memory(place, steps), "disk": [growth.disk(place, workers) for workers in (0, 2)]}
+        found = {
+            "memory": growth.memory(place, steps),
+            "disk": [growth.disk(place, workers, min(growth.DISK_STEPS, steps // 20)) for workers in (0, 2)],
+        }
         out.write_text(json.dumps(found), "utf-8")
         return
     case = Case(**{**given, "variants": tuple(given["variants"])})
