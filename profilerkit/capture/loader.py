@@ -231,7 +231,7 @@ def patched_next(timer: FetchTimer, original: Callable[[Any], Any], look: Callab
     def timed_next(self: Any) -> Any:
         if not timer.armed:
             return original(self)
-        if look is not None:
+        if look is not None and getattr(self, "_num_workers", True):
             look(self)
         if here.fetching:
             return original(self)
