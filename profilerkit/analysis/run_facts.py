@@ -10,6 +10,7 @@ from profilerkit.analysis.damage import damage_notes, record_notes
 from profilerkit.analysis.facts import CommFacts, Facts, LaunchFacts
 from profilerkit.analysis.flight_ranks import flight_recorder
 from profilerkit.analysis.memory.samples import with_samples
+from profilerkit.analysis.own_cost import budget_notes, capture_cost
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks import Job, comparable, compare, notes_of
 from profilerkit.analysis.steps.steadiness import weaknesses
@@ -234,7 +235,8 @@ def _trust(ranks: Sequence[RankFacts], chosen: RankFacts, of_the_run: Sequence[s
     step_ns = chosen.steps.time_ns.median if chosen.steps.time_ns else None
     own = meta.self_ns_per_step if meta else None
     notes = [*of_the_run, *damage_notes([(rank.origin, rank.trace.damage) for rank in ranks if rank.trace])]
-    notes += record_notes([rank.record for rank in ranks if rank.record])
+    records = [rank.record for rank in ranks if rank.record]
+    notes += [*record_notes(records), *budget_notes(records)]
     if trace and trace.device_events_missing and not trace.damage.truncated:
         notes.insert(0, "The run used a device, but the trace holds none of its events.")
     notes += [doubt for doubt in doubts if doubt not in notes]
@@ -252,6 +254,7 @@ def _trust(ranks: Sequence[RankFacts], chosen: RankFacts, of_the_run: Sequence[s
         ),
         inflation_ratio=chosen.inflation_ratio,
         overhead_ratio=own / step_ns if own is not None and step_ns else None,
+        cost=capture_cost(chosen.record, step_ns or 0),
         signals=_signals(chosen),
         notes=tuple(notes),
     )

@@ -14,7 +14,7 @@ from profilerkit.capture.secrets import masked, masked_arguments
 from profilerkit.capture.settings import Settings
 from profilerkit.model.run import Loader
 from profilerkit.rundir.clock import ClockAnchor
-from profilerkit.rundir.layout import FORMAT_VERSION, Feature, ProcessMark, RankEnd, RankMeta, RunManifest
+from profilerkit.rundir.layout import FORMAT_VERSION, Feature, OwnCost, ProcessMark, RankEnd, RankMeta, RunManifest
 from profilerkit.rundir.sampled import GpuFacts
 
 _LONGEST_TEXT = 2000
@@ -42,6 +42,7 @@ def meta(
     features: dict[str, Feature],
     loader: Loader | None,
     self_ns_per_step: float | None,
+    own_cost: OwnCost,
     steps_found_by: str | None,
     process: ProcessMark | None,
     gpu: GpuFacts | None,
@@ -65,6 +66,7 @@ def meta(
         features=features,
         loader=loader,
         self_ns_per_step=self_ns_per_step,
+        own_cost=own_cost,
         steps_found_by=steps_found_by,
         process_start_perf_ns=environment.process_start_ns(os.getpid()) if place.first_here else None,
         process=process,
@@ -101,6 +103,7 @@ def end(
         left_by=None if leave is None else _bounded(str(leave)),
         exit_code=None if leave is None else leave.code,
         stopped_because=stopped,
+        closed_perf_ns=time.perf_counter_ns(),
     )
 
 

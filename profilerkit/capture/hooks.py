@@ -2,8 +2,8 @@
 
 import gc
 import sys
-import threading
 from collections.abc import Callable
+from threading import get_ident
 from time import perf_counter_ns
 from types import ModuleType
 from typing import Any
@@ -31,7 +31,8 @@ class Hooks:
 
     Attributes:
         torch_hooked: torch was loaded and is patched.
-        meters: what is spent beside the engine in a backward pass, and in both hooks of an optimizer step.
+        watches_backward: backward passes are timed.
+        meters: what is spent after the engine in a backward pass, and after an optimizer step.
     """
 
     def __init__(
@@ -40,15 +41,14 @@ class Hooks:
         tracker: StepTracker,
         timer: FetchTimer,
         guard: Guard,
-        window_is_open: Callable[[], bool],
         workers: WorkerWatch | None = None,
     ) -> None:
         self.torch_hooked = False
+        self.watches_backward = True
         self._record = record
         self._tracker = tracker
         self._timer = timer
         self._guard = guard
-        self._window_is_open = window_is_open
         self._workers = workers
         self._patches = Patches()
         self._gc_start_ns = 0
@@ -96,20 +96,22 @@ class Hooks:
     def _patch_loader(self, data: ModuleType, patches: Patches) -> None:
         iterator, workers = data._BaseDataLoaderIter, self._workers
         look = workers.look if workers is not None else None
-        patches.patch(iterator, "__next__", lambda inner: patched_next(self._timer, inner, self._window_is_open, look))
+        patches.patch(iterator, "__next__", lambda original: patched_next(self._timer, original, look))
         patches.patch(data.DataLoader, "__iter__", lambda original: patched_iter(self._timer, original))
         if workers is not None and workers.module() is not None:
             patches.patch(workers.module(), "_worker_loop", workers.watched)
 
     def timed_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """A replacement for torch's way into the autograd engine."""
-        record, tracker, call, meter = self._record, self._tracker, self._guard.call, self.meters[0]
+        patches, tracker = self._patches, self._tracker
+        record, call, meter = self._record, self._guard.call, self.meters[0]
 
         def timed_backward(*args: Any, **kwargs: Any) -> Any:
-            now_ns = perf_counter_ns()
-            if not self._patches.armed or not tracker.adopt(threading.get_ident()):
+            if not (patches.armed and self.watches_backward) or (
+                get_ident() != tracker.thread and not tracker.adopt(get_ident())
+            ):
                 return original(*args, **kwargs)
-            call(tracker.backward_started)
+            tracker.backward_depth += 1
             start_ns = perf_counter_ns()
             try:
                 return original(*args, **kwargs)
@@ -118,7 +120,7 @@ class Hooks:
                 record((_BACKWARD, _INFERRED, 0, start_ns, end_ns - start_ns, 0))
                 call(tracker.backward_ended, end_ns)
                 if meter.is_open:
-                    meter.add(start_ns - now_ns + perf_counter_ns() - end_ns)
+                    meter.add(perf_counter_ns() - end_ns)
 
         return timed_backward
 
@@ -128,12 +130,12 @@ class Hooks:
 
     def optimizer_ends(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """After an optimizer step."""
-        if not self._patches.armed or not self._tracker.adopt(threading.get_ident()):
+        now_ns, tracker = perf_counter_ns(), self._tracker
+        if not self._patches.armed or (get_ident() != tracker.thread and not tracker.adopt(get_ident())):
             return
-        now_ns = perf_counter_ns()
         start_ns = self._optimizer_start_ns
         self._record((_OPTIMIZER, _INFERRED, 0, start_ns, now_ns - start_ns, 0))
-        self._guard.call(self._tracker.optimizer_stepped, id(optimizer), now_ns)
+        self._guard.call(tracker.optimizer_stepped, id(optimizer), now_ns)
         meter = self.meters[1]
         if meter.is_open:
             meter.add(perf_counter_ns() - now_ns)
@@ -145,5 +147,5 @@ class Hooks:
             return
         start_ns = self._gc_start_ns
         if self._patches.armed and start_ns and now_ns - start_ns >= _SHORTEST_GC_NS:
-            flags = 0 if threading.get_ident() == self._tracker.thread else _OTHER_THREAD
+            flags = 0 if get_ident() == self._tracker.thread else _OTHER_THREAD
             self._record((_GC, flags, 0, start_ns, now_ns - start_ns, info.get("generation", 0)))

@@ -3,8 +3,10 @@
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from threading import get_ident
 from time import perf_counter_ns, thread_time_ns
-from typing import Any, TypeVar
+from types import MethodType
+from typing import Any, Protocol, TypeVar
 
 from profilerkit.capture.guard import Guard, asked
 from profilerkit.capture.meter import Meter
@@ -32,8 +34,19 @@ _READ_EVERY = 16
 #: ``torch.utils.data._DatasetKind.Iterable``
 _ITERABLE_KIND = 1
 
-#: A fetch under way: start, CPU time at its start (-1 when not read), flags, span in the trace.
-_Fetch = tuple[int, int, int, AbstractContextManager[object] | None]
+#: A fetch under way: start, CPU time at its start (-1 when not read), flags, span in the trace, time spent on this.
+_Fetch = tuple[int, int, int, AbstractContextManager[object] | None, int]
+
+
+class Trace(Protocol):
+    """What may be recording a trace meanwhile: the deep window."""
+
+    @property
+    def recording(self) -> bool:
+        """Whether it does now."""
+
+    def span(self, name: str) -> AbstractContextManager[object] | None:
+        """A named span in the trace, if one is being recorded."""
 
 
 class PerThread(threading.local):
@@ -44,7 +57,6 @@ class PerThread(threading.local):
         began_ns: when the making of the newest iterator began; ``began_cpu_ns`` is the thread's CPU time then.
         ready_ns: when that iterator was made.
         phases: named phases of the user that are open.
-        cpu_reads: fetches before the CPU time is no longer read every time; negative after that.
     """
 
     fetching = False
@@ -52,7 +64,6 @@ class PerThread(threading.local):
     began_cpu_ns = 0
     ready_ns = 0
     phases = 0
-    cpu_reads = _AFTER_LONG_WAIT
 
 
 class FetchTimer:
@@ -64,20 +75,15 @@ class FetchTimer:
         armed: false outside the block and in forked children; fetches then pass straight through.
         fetches: fetches seen on the training thread.
         here: what the calling thread is doing.
+        trace: what may be recording a trace.
         source: the loader that feeds the steps: the last one iterated before the first step was recorded.
         meter: what fetches on the training thread cost beside the wait.
+        reads_cpu: the CPU time of fetches is read.
     """
 
-    def __init__(
-        self,
-        record: Callable[[Record], None],
-        tracker: StepTracker,
-        guard: Guard,
-        span: Callable[[str], AbstractContextManager[object] | None],
-    ) -> None:
-        """``span`` opens a named span in the trace that is being recorded, if there is one."""
+    def __init__(self, record: Callable[[Record], None], tracker: StepTracker, guard: Guard, trace: Trace) -> None:
         self.armed = True
-        self._span = span
+        self.trace = trace
         self.fetches = 0
         self._record = record
         self.tracker = tracker
@@ -85,6 +91,8 @@ class FetchTimer:
         self.here = PerThread()
         self.source: object | None = None
         self.meter = Meter()
+        self.reads_cpu = True
+        self._cpu_reads = _AFTER_LONG_WAIT  # fetches before the CPU time is no longer read every time; then negative
         self._backwards = 0  # backward passes before the last fetch
         self._latest = 0  # the loader fetched last since, by the id of what stands for it
         self._trainer = 0  # the loader fetched last before a backward pass
@@ -96,7 +104,7 @@ class FetchTimer:
             return make(*args)
         began_ns, began_cpu_ns = perf_counter_ns(), thread_time_ns()
         iterator = make(*args)
-        if self.tracker.count == 0 and threading.get_ident() == self.tracker.thread:
+        if self.tracker.count == 0 and get_ident() == self.tracker.thread:
             self.source = source
         local.began_ns, local.began_cpu_ns, local.ready_ns = began_ns, began_cpu_ns, perf_counter_ns()
         return iterator
@@ -110,9 +118,8 @@ class FetchTimer:
         if local.fetching:
             return pull()
         now_ns = perf_counter_ns()
-        fetch = self._guard.call(self._begin, now_ns, iterator, loader, owner, more, flags)
+        fetch = self._guard.call(self._begin, local, now_ns, iterator, loader, owner, more, flags)
         ended: int | None = None
-        own_ns = perf_counter_ns() - now_ns
         try:
             local.fetching = True
             batch = pull()
@@ -123,20 +130,22 @@ class FetchTimer:
         finally:
             local.fetching = False
             if fetch is not None:
-                self._guard.call(self._end, fetch, ended, own_ns, iterator, owner, more)
+                self._guard.call(self._end, fetch, ended, iterator, owner, more)
         return batch
 
-    def _begin(self, now_ns: int, iterator: int, loader: int, owner: bool, more: bool, flags: int) -> _Fetch:
-        local, tracker = self.here, self.tracker
+    def _begin(
+        self, local: PerThread, now_ns: int, iterator: int, loader: int, owner: bool, more: bool, flags: int
+    ) -> _Fetch:
+        tracker = self.tracker
         start_ns, cpu_ns = now_ns, -1
-        local.cpu_reads = left = local.cpu_reads - 1
-        if left >= 0 or left % _READ_EVERY == 0:
+        self._cpu_reads = left = self._cpu_reads - 1
+        if (left >= 0 or left % _READ_EVERY == 0) and self.reads_cpu:
             cpu_ns = thread_time_ns()
         if flags & _FIRST:
             if start_ns - local.ready_ns < _START_GAP_NS:
                 start_ns, cpu_ns = local.began_ns, local.began_cpu_ns
             local.ready_ns = 0
-        if threading.get_ident() == tracker.thread:
+        if get_ident() == tracker.thread:
             self.fetches += 1
             if tracker.backwards != self._backwards:
                 self._backwards = tracker.backwards
@@ -144,21 +153,23 @@ class FetchTimer:
             if owner:
                 self._latest = loader
             else:
-                flags |= self._aside(loader, flags)
+                flags |= self._aside(loader, flags, local.phases)
             tracker.fetch_started(start_ns, iterator, owner, more)
-            if perf_counter_ns() - now_ns > _PAUSE_NS:
-                start_ns = perf_counter_ns()
-                cpu_ns = thread_time_ns() if cpu_ns >= 0 else -1
         else:
             flags |= _OTHER_THREAD | (_IN_PHASE if local.phases else 0)
-        span = None if flags & _NOT_FOR_THE_STEP else self._span(INPUT_SPAN)
-        if span is not None:
-            span.__enter__()
-        return start_ns, cpu_ns, flags, span
+        span = None
+        if self.trace.recording and not flags & _NOT_FOR_THE_STEP:
+            span = self.trace.span(INPUT_SPAN)
+            if span is not None:
+                span.__enter__()
+        ready_ns = perf_counter_ns()
+        if ready_ns - now_ns > _PAUSE_NS:
+            start_ns = ready_ns
+            cpu_ns = thread_time_ns() if cpu_ns >= 0 else -1
+        return start_ns, cpu_ns, flags, span, ready_ns - now_ns
 
-    def _aside(self, loader: int, flags: int) -> int:
+    def _aside(self, loader: int, flags: int, phases: int) -> int:
         """The flags of a fetch on the training thread that does not feed the training; 0 when it does, or may."""
-        phases = self.here.phases
         if not phases or not self._latest:
             self._latest = loader
         if loader == self._trainer:
@@ -166,14 +177,14 @@ class FetchTimer:
         other = _OTHER_LOADER if flags & _INFERRED and self.tracker.wrapped else 0
         return other | _IN_PHASE if phases else other
 
-    def _end(self, fetch: _Fetch, ended: int | None, own_ns: int, iterator: int, owner: bool, more: bool) -> None:
+    def _end(self, fetch: _Fetch, ended: int | None, iterator: int, owner: bool, more: bool) -> None:
         """Record a fetch that gave a batch (``ended`` 0) or found the loader exhausted, not one that raised (None)."""
-        start_ns, cpu_ns, flags, span = fetch
+        start_ns, cpu_ns, flags, span, own_ns = fetch
         now_ns = perf_counter_ns()
         if ended is not None:
             wait_ns = now_ns - start_ns
             if wait_ns >= _LONG_WAIT_NS:
-                self.here.cpu_reads = _AFTER_LONG_WAIT
+                self._cpu_reads = _AFTER_LONG_WAIT
             value = thread_time_ns() - cpu_ns if cpu_ns >= 0 else -1
             self._record((_WAIT, flags | ended, 0, start_ns, wait_ns, value))
         if span is not None:
@@ -192,7 +203,7 @@ class FetchTimer:
 
         Never one on another thread than the training, and not another loader inside a named phase.
         """
-        if threading.get_ident() != self.tracker.thread:
+        if get_ident() != self.tracker.thread:
             return False
         return bool(self._guard.call(self.tracker.own, iterator, source, self.here.phases > 0))
 
@@ -213,27 +224,23 @@ def _asked_length(source: object) -> int | None:
     return None if known is None else len(known)
 
 
-def patched_next(
-    timer: FetchTimer,
-    original: Callable[[Any], Any],
-    window_is_open: Callable[[], bool],
-    look: Callable[[Any], None] | None = None,
-) -> Any:
+def patched_next(timer: FetchTimer, original: Callable[[Any], Any], look: Callable[[Any], None] | None = None) -> Any:
     """A replacement for ``_BaseDataLoaderIter.__next__``; ``look`` is shown the iterator before each fetch."""
+    here, trace, fetch = timer.here, timer.trace, timer.fetch
 
     def timed_next(self: Any) -> Any:
         if not timer.armed:
             return original(self)
-        if look is not None:
+        if look is not None and getattr(self, "_num_workers", True):
             look(self)
-        if timer.here.fetching:
+        if here.fetching:
             return original(self)
         yielded = getattr(self, "_num_yielded", -1)
         # The length is only worth its 1 µs while a trace is recorded: a span must not begin for a step without a batch.
-        more = not window_is_open() or yielded < 0 or yielded != length(self)
+        more = not trace.recording or yielded < 0 or yielded != length(self)
         flags = _INFERRED | _FIRST if yielded == 0 else _INFERRED
         loader = id(getattr(self, "_index_sampler", self))  # the iterators of one loader share its sampler
-        return timer.fetch(lambda: original(self), id(self), loader, False, more, flags)
+        return fetch(MethodType(original, self), id(self), loader, False, more, flags)
 
     return timed_next
 

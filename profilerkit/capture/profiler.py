@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from profilerkit.capture.settings import Settings, path_of
+from profilerkit.capture.settings import Settings, budget_of, path_of
 from profilerkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -134,6 +134,7 @@ def profile(
     host: bool = True,
     analyze: bool = True,
     enabled: bool = True,
+    overhead_budget: float | None = None,
 ) -> Profile:
     """A recording of a training run, as a context manager or a decorator.
 
@@ -151,6 +152,9 @@ def profile(
         host: sample the host once per second.
         analyze: write the report at the end of the block.
         enabled: ``False`` makes everything here do nothing.
+        overhead_budget: the most that recording every step may cost, of the step's time. Above it features are turned
+            off, those that tell least first, and the report says so. When not given ``PROFILERKIT_OVERHEAD_BUDGET``
+            counts, and without that 0.01.
 
     Raises:
         UsageError: an argument is out of range.
@@ -168,5 +172,6 @@ def profile(
             host=host,
             analyze=analyze,
             enabled=enabled,
+            overhead_budget=budget_of(overhead_budget, os.environ),
         )
     )

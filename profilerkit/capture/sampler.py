@@ -32,10 +32,12 @@ class Sampler:
 
     Attributes:
         reason: why it is off; empty while it is on.
+        period_seconds: time between samples.
     """
 
     def __init__(self, name: str, source: Source, write: Callable[[Sample], None]) -> None:
         self.reason = ""
+        self.period_seconds = SAMPLE_SECONDS
         self._guard = Guard(f"profilerkit's {name} sampler")
         self._source = source
         self._write = write
@@ -61,7 +63,7 @@ class Sampler:
             return
         try:
             self._sample()
-            while not self._done.wait(SAMPLE_SECONDS):
+            while not self._done.wait(self.period_seconds):
                 self._sample()
             self._sample()
             self.reason = self._source.missing()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from profilerkit.capture import documents, environment, handoff, oom
+from profilerkit.capture.budget import Budget, stages
 from profilerkit.capture.clock_anchors import ClockWatch, take_anchor
 from profilerkit.capture.ddp import DdpWatch
 from profilerkit.capture.ending import Exits, Leave, at_exit, leave_of
@@ -19,7 +20,7 @@ from profilerkit.capture.loader import FetchTimer
 from profilerkit.capture.nvml import NvmlSource
 from profilerkit.capture.opening import open_run
 from profilerkit.capture.order import take_order
-from profilerkit.capture.overhead import NoWindow, self_ns_per_step
+from profilerkit.capture.overhead import NoWindow, running_ns_per_step, self_ns_per_step
 from profilerkit.capture.phase import Phase
 from profilerkit.capture.place import Place
 from profilerkit.capture.place import place as place_of
@@ -123,6 +124,7 @@ class Session:
         self._closed = False
         self._meta_is_known = False
         self._self_ns: float | None = None
+        self._start_ns = 0
         self._anchor = take_anchor()
         self._flight = FlightWatch(writer.path / FLIGHT, self._anchor.unix_ns)
         self._guard = Guard("profilerkit")
@@ -134,11 +136,9 @@ class Session:
         )
         self._traces = settings.deep and self._window.traces
         self._tracker = StepTracker(record, self._window if self._traces else NoWindow())
-        self._timer = FetchTimer(record, self._tracker, self._guard, self._window.span)
+        self._timer = FetchTimer(record, self._tracker, self._guard, self._window)
         self._workers = WorkerWatch(record, self._tracker, writer.path) if settings.light else None
-        self._hooks = Hooks(
-            record, self._tracker, self._timer, self._guard, lambda: self._window.recording, self._workers
-        )
+        self._hooks = Hooks(record, self._tracker, self._timer, self._guard, self._workers)
         self._exits = Exits(lambda: self._tracker.count, self._leave)
         self._process = this_process()
         self._watches = Watches(_watches(writer, self._flight) if settings.light else ())
@@ -150,6 +150,8 @@ class Session:
         if settings.host:
             sources["host"] = HostSource()
         self._samplers = {name: Sampler(name, source, writer.append_sample) for name, source in sources.items()}
+        can_go = stages(self._timer, self._hooks, self._workers, self._samplers.values())
+        self._budget = Budget(settings.overhead_budget, can_go if settings.light else ())
 
     # The training script's calls
 
@@ -185,6 +187,7 @@ class Session:
 
     def begin(self) -> None:
         """Write what is known, then start the threads and hang in the hooks. Raises OSError when the disk refuses."""
+        began_ns = time.perf_counter_ns()
         if self._place.rank == 0:
             write_manifest(self.run, documents.manifest(self._settings, self._place))
         self._write_meta()
@@ -194,6 +197,7 @@ class Session:
         self._guard.call(self._hooks.install)
         self._guard.call(self._watches.install)
         self._guard.call(self._exits.install)
+        self._start_ns = time.perf_counter_ns() - began_ns
 
     def close_at_exit(self) -> None:
         """End the recording with the program."""
@@ -273,6 +277,8 @@ class Session:
         if self._workers is not None:
             self._workers.glance()
         self._recorder.flush()
+        steps = self._tracker.count
+        self._budget.check(steps, running_ns_per_step(self._timer, self._hooks, self._workers, steps))
         if self._tracker.count and not self._meta_is_known:
             self._meta_is_known = True
             self._write_last_meta()
@@ -316,6 +322,7 @@ class Session:
             features=self._features(),
             loader=environment.loader_settings(self._timer.source),
             self_ns_per_step=self._self_ns,
+            own_cost=self._budget.own_cost(self._start_ns),
             steps_found_by=self._tracker.found_by if self._tracker.count else None,
             process=self._process,
             gpu=self._gpu.facts,
@@ -362,6 +369,8 @@ class Session:
             features[name] = on(sampler is not None, sampler.reason if sampler is not None else "")
         for name, reason in self._watches.reasons().items():
             features[name] = on(light, failure or reason)
+        for name, reason in self._budget.turned_off.items():
+            features[name] = on(light, reason)
         return features
 
 

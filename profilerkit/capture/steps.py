@@ -49,6 +49,7 @@ class StepTracker:
         count: steps recorded.
         wrapped: a wrapped iterator marks the steps, or did.
         backwards: backward passes seen.
+        backward_depth: backward passes under way: whoever starts one counts it here, and calls ``backward_ended``.
         thread: identifier of the training thread.
         owner_id: ``id`` of the wrapped iterator that marks the steps, 0 without one.
         found_by: what marks the steps: ``step()``, ``wrapped loader``, ``optimizer step``, ``backward pass``.
@@ -77,7 +78,7 @@ class StepTracker:
         self._tentative_ns: int | None = None  # where the step ends unless another one joins
         self._since_closing = 0
         self._in_backward = False  # an optimizer stepped inside the backward pass under way
-        self._backward_depth = 0
+        self.backward_depth = 0
         self.backwards = 0
         self._optimizer_seen = False
 
@@ -181,7 +182,7 @@ class StepTracker:
         self._optimizer_seen = self._worked = True
         if self._marked or self._feeder is not None:
             return
-        if self._backward_depth:
+        if self.backward_depth:
             self._in_backward = True
             return
         self._since_closing += 1
@@ -200,15 +201,11 @@ class StepTracker:
             self._since_closing = 0
             self._boundary(now_ns)
 
-    def backward_started(self) -> None:
-        """A backward pass starts."""
-        self._backward_depth += 1
-
     def backward_ended(self, now_ns: int) -> None:
         """A backward pass ends; it ends a step when the optimizer ran inside it, or when there is no optimizer."""
-        self._backward_depth -= 1
+        self.backward_depth -= 1
         self.backwards += 1
-        if self._backward_depth:
+        if self.backward_depth:
             return
         alone = not self._optimizer_seen and self.backwards >= _BACKWARDS_ALONE
         self._worked |= alone

@@ -36,6 +36,8 @@ class WorkerWatch:
     """The main process's side of what happens in workers. A failure in here ends the watch, not the recording.
 
     Attributes:
+        looks: the queue is looked at.
+        seen: a loader with worker processes was fetched from.
         meter: what a look at the queue costs the training thread.
     """
 
@@ -46,8 +48,9 @@ class WorkerWatch:
         self._guard = Guard("profilerkit's watch on the loader's workers")
         self._channels: dict[int, int] = {}  # worker to the open file that says where in the kernel it waits
         self._turn = 0
+        self.looks = True
         self.meter = Meter()
-        self._seen = False
+        self.seen = False
         self._patched = False
 
     def module(self) -> Any:
@@ -63,12 +66,12 @@ class WorkerWatch:
 
     def look(self, iterator: Any) -> None:
         """Record what is under way for ``iterator`` as a fetch begins; nothing without worker processes."""
-        if getattr(iterator, "_task_info", None) is not None and self._guard.failure is None:
+        if self.looks and getattr(iterator, "_task_info", None) is not None and self._guard.failure is None:
             self._guard.call(self._look, iterator)
 
     def _look(self, iterator: Any) -> None:
         now_ns = perf_counter_ns()
-        self._seen = True
+        self.seen = True
         tasks, batch, outstanding = iterator._task_info, iterator._rcvd_idx, iterator._tasks_outstanding
         # Tasks that are no longer outstanding and still listed were received before their turn.
         ready = iterator._data_queue.qsize() + len(tasks) - outstanding
@@ -118,7 +121,7 @@ class WorkerWatch:
             return "this torch has no loop of worker processes to watch"
         if any(self._directory.glob(f"{WORKER_PREFIX}*{WORKER_SUFFIX}")):
             return ""
-        if self._seen:
+        if self.seen:
             return "the workers were started before the recording, or are not those of torch's DataLoader"
         return "no loader with worker processes was seen"
 

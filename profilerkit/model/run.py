@@ -35,6 +35,22 @@ INPUT_WAIT = "input wait"
 STEP_TIMERS = "step timers, every step"
 
 
+class CaptureCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What the recording itself cost the judged rank, measured by itself; ``None`` means not measured.
+
+    Attributes:
+        per_step_ns: time added to every step.
+        start_ns: time until the loop could begin.
+        close_ns: time from the end of the loop until the recording was complete, without the analysis.
+        windows_ns: time the loop stood still for trace windows, all of them together.
+    """
+
+    per_step_ns: float | None = None
+    start_ns: int | None = None
+    close_ns: int | None = None
+    windows_ns: int | None = None
+
+
 class Trust(msgspec.Struct, frozen=True, kw_only=True):
     """How far the numbers can be trusted.
 
@@ -49,6 +65,7 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True):
         damaged: files or rank directories whose trace lost its end or events.
         inflation_ratio: profiled / unprofiled step time; ``None`` when not measured.
         overhead_ratio: capture's own light-tier cost / step time; ``None`` when not measured.
+        cost: what else the recording cost; ``None`` without a run directory that says so.
         signals: what was and was not recorded.
         notes: plain sentences, most important first.
     """
@@ -62,6 +79,7 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True):
     damaged: tuple[str, ...] = ()
     inflation_ratio: float | None = None
     overhead_ratio: float | None = None
+    cost: CaptureCost | None = None
     signals: tuple[Signal, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -1,6 +1,7 @@
 """The deeper sections: device windows, trust, run details."""
 
 from profilerkit.model.report import Report
+from profilerkit.model.run import CaptureCost
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.records import Fact, SignalRow, Table
 from profilerkit.report.wording import STATE_WORDS, listed, plural
@@ -66,7 +67,8 @@ def trust_facts(report: Report) -> tuple[Fact, ...]:
     if trust.overhead_ratio is None:
         facts.append(Fact("Capture overhead", "not measured"))
     else:
-        facts.append(Fact("Capture overhead", format_ratio(trust.overhead_ratio), "of the step time"))
+        facts.append(Fact("Capture overhead", format_ratio(trust.overhead_ratio), _per_step(trust.cost)))
+    facts += _other_cost(trust.cost)
     damage = [f"{format_count(trust.repaired)} repaired" if trust.repaired else ""]
     damage.append(f"{format_count(trust.dropped)} could not be read" if trust.dropped else "")
     damage.append("the end of a file is missing" if trust.truncated else "")
@@ -75,6 +77,29 @@ def trust_facts(report: Report) -> tuple[Fact, ...]:
     calibrations = sorted({inert(f.saving.calibration) for _, f in report.findings() if f.saving})
     if calibrations:
         facts.append(Fact("Saving ranges", "; ".join(calibrations)))
+    return tuple(facts)
+
+
+def _per_step(cost: CaptureCost | None) -> str:
+    """How much of the step capture takes."""
+    own = f", {format_ns(cost.per_step_ns)} per step" if cost and cost.per_step_ns is not None else ""
+    return f"of the step time{own}"
+
+
+def _other_cost(cost: CaptureCost | None) -> tuple[Fact, ...]:
+    """What capture cost outside the steps."""
+    if cost is None:
+        return ()
+    around = [
+        f"{format_ns(value_ns)} to {what}"
+        for what, value_ns in (("start", cost.start_ns), ("end", cost.close_ns))
+        if value_ns is not None
+    ]
+    facts = [Fact("Start and end of capture", ", ".join(around), "outside the loop")] if around else []
+    if cost.windows_ns is not None:
+        facts.append(
+            Fact("Pauses for trace windows", format_ns(cost.windows_ns), "in total; these steps are not judged")
+        )
     return tuple(facts)
 
 

@@ -174,6 +174,22 @@ class ProcessMark(msgspec.Struct, frozen=True, kw_only=True):
     oom_kills: int | None = None
 
 
+class OwnCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What the recording was allowed to cost, and did beside its time per step.
+
+    Attributes:
+        budget_ratio: the most it may cost per step, of the step's time.
+        start_ns: time it took to start.
+        turned_off: what was given up to stay within the budget: one sentence each, without its full stop.
+        is_exceeded: it cost more even so.
+    """
+
+    budget_ratio: float
+    start_ns: int
+    turned_off: tuple[str, ...] = ()
+    is_exceeded: bool = False
+
+
 class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     """``meta.json``: one rank of the run.
 
@@ -182,6 +198,7 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
         usable_cores: from the scheduling affinity and the cgroup quota.
         features: feature name to state: light, deep, nvml, host, loader, optimizer …
         self_ns_per_step: capture's own light-tier time per step; ``None`` until measured.
+        own_cost: what else it cost; ``None`` in recordings of versions that did not say.
         steps_found_by: what marks the steps: ``BY_STEP_CALLS``, ``BY_WRAPPED_LOADER``, ``optimizer step`` or ``backward
             pass``; ``None`` until a step was recorded.
         process_start_perf_ns: when the process began; ``None`` where that is not known, or where it did other work
@@ -206,6 +223,7 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     features: dict[str, Feature] = {}
     loader: Loader | None = None
     self_ns_per_step: float | None = None
+    own_cost: OwnCost | None = None
     steps_found_by: str | None = None
     process_start_perf_ns: int | None = None
     process: ProcessMark | None = None
@@ -266,6 +284,7 @@ class RankEnd(msgspec.Struct, frozen=True, kw_only=True):
         left_by: for an exit the call and its code, for example ``sys.exit(3)`` or ``os._exit(0)``.
         exit_code: that the program asked for by that call.
         stopped_because: why the disk took no more before the end.
+        closed_perf_ns: when the recording was complete.
     """
 
     reason: str
@@ -277,6 +296,7 @@ class RankEnd(msgspec.Struct, frozen=True, kw_only=True):
     left_by: str | None = None
     exit_code: int | None = None
     stopped_because: str | None = None
+    closed_perf_ns: int | None = None
 
 
 def queue_value(batch: int, outstanding: int, ready: int) -> int:

@@ -2,6 +2,7 @@
 
 import logging
 import warnings
+from types import SimpleNamespace
 
 import pytest
 
@@ -96,7 +97,7 @@ class BrokenSpan:
 @pytest.mark.parametrize("where", ["enter", "exit"])
 def test_span_that_fails_around_a_fetch_switches_off_and_leaves_no_fetch_open(light, where):
     with light() as prof:
-        prof._session._timer._span = lambda _name: BrokenSpan(where)
+        prof._session._timer.trace = SimpleNamespace(recording=True, span=lambda _name: BrokenSpan(where))
         with pytest.warns(RuntimeWarning, match="broken span"):
             assert list(prof.wrap(range(4))) == [0, 1, 2, 3]
         assert not prof._session._timer.here.fetching

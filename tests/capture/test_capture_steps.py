@@ -48,7 +48,7 @@ class Loop:
                 if letter == "Y":
                     tracker.exhausted(OTHER, False)
             elif letter in "B(":
-                tracker.backward_started()
+                tracker.backward_depth += 1
             elif letter == "S":
                 tracker.step()
             self.now += 10

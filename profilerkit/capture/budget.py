@@ -1,0 +1,131 @@
+"""Keeps what capture costs the training within its budget: above it features are turned off, one after the other."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from time import perf_counter_ns
+
+from profilerkit.capture.hooks import Hooks
+from profilerkit.capture.loader import FetchTimer
+from profilerkit.capture.sampler import Sampler
+from profilerkit.capture.workers import WorkerWatch
+from profilerkit.rundir.layout import OwnCost
+from profilerkit.units import format_ns, format_ratio
+
+#: How often the cost is compared with the steps, and after how many of them: a mean of fewer says little.
+_EVERY_NS = 1_000_000_000
+_ENOUGH_STEPS = 100
+#: Time between samples where one per second is too much.
+_SLOW_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Something that can be done without.
+
+    Attributes:
+        feature: its name in ``meta.json``.
+        what: what is different without it.
+        turn_off: gives it up; called on the writer thread.
+        is_on: whether there is anything to give up.
+    """
+
+    feature: str
+    what: str
+    turn_off: Callable[[], None]
+    is_on: Callable[[], bool]
+
+
+class Budget:
+    """Compares capture's own cost with the steps of the run, on the writer thread.
+
+    Attributes:
+        turned_off: sentence of what was given up, by feature.
+        is_exceeded: nothing is left to give up and the cost is still above the budget.
+    """
+
+    def __init__(self, ratio: float, stages: Sequence[Stage], clock: Callable[[], int] = perf_counter_ns) -> None:
+        """``ratio`` is the most capture may cost, of the time of a step; ``stages`` go in their order."""
+        self.turned_off: dict[str, str] = {}
+        self.is_exceeded = False
+        self._ratio = ratio
+        self._stages = list(stages)
+        self._clock = clock
+        self._mark: tuple[int, int] | None = None  # time and steps of the last comparison
+
+    def check(self, steps: int, own_ns: float | None) -> None:
+        """Give up the next thing if ``own_ns`` per step is too much; ``steps`` were recorded so far."""
+        now_ns = self._clock()
+        if self._mark is None:
+            if steps:
+                self._mark = now_ns, steps
+            return
+        since_ns, before = self._mark
+        if own_ns is None or now_ns - since_ns < _EVERY_NS or steps - before < _ENOUGH_STEPS:
+            return
+        self._mark = now_ns, steps
+        step_ns = (now_ns - since_ns) / (steps - before)
+        if own_ns <= self._ratio * step_ns:
+            return
+        while self._stages and not self._stages[0].is_on():
+            del self._stages[0]
+        if not self._stages:
+            self.is_exceeded = True
+            return
+        stage = self._stages.pop(0)
+        stage.turn_off()
+        self.turned_off[stage.feature] = (
+            f"from step {steps} on {stage.what}: recording cost {format_ns(own_ns)} of a {format_ns(step_ns)} step, "
+            f"above its budget of {format_ratio(self._ratio)}"
+        )
+
+    def own_cost(self, start_ns: int) -> OwnCost:
+        """For ``meta.json``; ``start_ns`` is how long the start of the recording took."""
+        return OwnCost(
+            budget_ratio=self._ratio,
+            start_ns=start_ns,
+            turned_off=tuple(self.turned_off.values()),
+            is_exceeded=self.is_exceeded,
+        )
+
+
+def stages(
+    timer: FetchTimer, hooks: Hooks, workers: WorkerWatch | None, samplers: Iterable[Sampler]
+) -> tuple[Stage, ...]:
+    """What can be given up, least useful for its cost first; steps and the waits for batches never are.
+
+    Backward passes are kept where they are what marks the steps.
+    """
+    sampled = tuple(samplers)
+
+    def look_no_more() -> None:
+        if workers is not None:
+            workers.looks = False
+
+    def sample_slowly() -> None:
+        for sampler in sampled:
+            sampler.period_seconds = _SLOW_SECONDS
+
+    def read_no_cpu_time() -> None:
+        timer.reads_cpu = False
+
+    def time_no_backward() -> None:
+        hooks.watches_backward = False
+
+    return (
+        Stage(
+            "queue", "the loader's queue was not looked at", look_no_more, lambda: workers is not None and workers.seen
+        ),
+        Stage(
+            "samplers",
+            f"samples were taken every {_SLOW_SECONDS:.0f} s",
+            sample_slowly,
+            lambda: any(not sampler.reason for sampler in sampled),
+        ),
+        Stage("wait_cpu", "the CPU time of waits was not read", read_no_cpu_time, lambda: timer.fetches > 0),
+        Stage(
+            "backward",
+            "backward passes were not timed",
+            time_no_backward,
+            lambda: timer.tracker.backwards > 0 and timer.tracker.found_by != "backward pass",
+        ),
+    )

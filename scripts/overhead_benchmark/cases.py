@@ -1,0 +1,69 @@
+"""What is measured: training loops of three step lengths, alone and as two ranks, with and without loader workers."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+OFF = "off, beside off"
+LIGHT = "light tier"
+UNEDITED = "light tier, loop unedited"
+SAMPLERS = "light tier and samplers"
+SIMPLE = "Lightning SimpleProfiler"
+ADVANCED = "Lightning AdvancedProfiler"
+WAITING = "torch.profiler, waiting"
+ACTIVE = "torch.profiler, recording"
+TRACEML = "TraceML"
+OURS = (OFF, LIGHT, UNEDITED, SAMPLERS)
+PEERS = (SIMPLE, ADVANCED, WAITING, ACTIVE)
+
+#: Pairs of blocks per figure of ours and of the others, and seconds per block by the step's length in ms.
+PAIRS, PEER_PAIRS = 30, 15
+BLOCK_S = {0.0: 0.05, 1.0: 0.06, 5.0: 0.1, 50.0: 0.2}
+#: A block with samplers holds one whole period of theirs.
+SAMPLED_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One program with its pairs.
+
+    Attributes:
+        key: names it on the command line and in the JSON.
+        step_ms: what a step is calibrated to; 0 for one that is as short as torch allows.
+        ranks: processes that train one model together.
+        workers: of the loader.
+        variants: what is compared with the bare loop.
+        pairs: of blocks, of each variant.
+        deep: trace windows are measured, too.
+        traceml: this is the program of that peer.
+    """
+
+    key: str
+    step_ms: float
+    ranks: int
+    workers: int
+    variants: tuple[str, ...]
+    pairs: int = PAIRS
+    deep: bool = False
+    traceml: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """For the program, and the report."""
+        return asdict(self)
+
+
+def _cases() -> tuple[Case, ...]:
+    found = [Case("empty", 0.0, 1, 0, (OFF, LIGHT, UNEDITED))]
+    for step_ms in (1.0, 5.0, 50.0):
+        for ranks in (1, 2):
+            for workers in (0, 2):
+                alone = ranks == 1 and not workers
+                sampled = alone or (step_ms == 5.0 and ranks == 2 and workers > 0)
+                variants = (OFF, LIGHT) + ((SAMPLERS,) if sampled else ())
+                key = f"{step_ms:g}ms{'' if ranks == 1 else '.2ranks'}{'.2workers' if workers else ''}"
+                found.append(Case(key, step_ms, ranks, workers, variants, deep=alone))
+        found.append(Case(f"{step_ms:g}ms.peers", step_ms, 1, 0, (OFF, *PEERS), PEER_PAIRS))
+        found.append(Case(f"{step_ms:g}ms.traceml", step_ms, 1, 0, (OFF, TRACEML), PEER_PAIRS, traceml=True))
+    return tuple(found)
+
+
+CASES = _cases()

@@ -1,0 +1,112 @@
+"""Starts the measured processes: one, two ranks, or one under TraceML's launcher from an environment of its own."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from overhead_benchmark.cases import TRACEML, Case
+
+SCRIPTS = Path(__file__).resolve().parents[1]
+PROGRAM = Path(__file__).with_name("program.py")
+TRACEML_PACKAGE = "traceml-ai"
+_MOST_SECONDS = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """TraceML's environment, or the reason why there is none."""
+
+    place: Path | None
+    version: str = ""
+    reason: str = ""
+
+
+def install_traceml(peers: Path | None) -> Peer:
+    """An environment under ``peers`` that has TraceML, and torch from this interpreter's packages."""
+    if peers is None:
+        return Peer(None, reason="not asked for: --peers was not given")
+    place = peers / TRACEML_PACKAGE
+    python = place / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", place], check=True, capture_output=True)
+    found = subprocess.run(
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    Path(found.stdout.strip(), "torch_of_the_benchmark.pth").write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
+    asked = f"from importlib.metadata import version; print(version({TRACEML_PACKAGE!r}))"
+    installed = subprocess.run([python, "-c", asked], check=False, capture_output=True, text=True)
+    if installed.returncode:
+        pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", TRACEML_PACKAGE]
+        got = subprocess.run(pip, check=False, capture_output=True, text=True)
+        if got.returncode:
+            return Peer(None, reason=f"not installed: {(got.stderr.splitlines() or ['pip failed'])[-1]}")
+        installed = subprocess.run([python, "-c", asked], check=True, capture_output=True, text=True)
+    return Peer(place, version=installed.stdout.strip())
+
+
+def run_case(case: Case, peer: Peer, place: Path) -> dict[str, Any]:
+    """What the program of a case found; ``{"reasons": ...}`` alone when it could not be run."""
+    if not case.traceml:
+        return run_program(case.as_json(), place, case.ranks)
+    if peer.place is None:
+        return {"reasons": {TRACEML: peer.reason}}
+    out = place / "out.json"
+    # Its launcher starts the process that gathers what the training process sends.
+    command = [
+        peer.place / "bin" / "traceml", "run", "--mode", "summary", "--logs-dir", place / "traceml",
+        "--finalize-timeout-sec", "20", PROGRAM, "--args", json.dumps(case.as_json()), out, place / "runs",
+    ]  # fmt: skip
+    environment = {**_environment(), "PYTHONPATH": str(SCRIPTS)}
+    failed = _wait([subprocess.Popen(command, env=environment, cwd=place, **_SILENT)])
+    if not out.exists():
+        return {"reasons": {TRACEML: f"failed: {failed}"}}
+    return json.loads(out.read_text("utf-8"))
+
+
+def run_program(given: dict[str, Any], place: Path, ranks: int = 1) -> dict[str, Any]:
+    """What ``program.py`` writes. Raises RuntimeError with the end of what it printed when it fails."""
+    out = place / "out.json"
+    command = [sys.executable, PROGRAM, json.dumps(given), out, place / "runs"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    job = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    started = []
+    for rank in range(ranks):
+        where = {**job, "RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {}
+        started.append(subprocess.Popen(command, env={**_environment(), **where}, cwd=place, **_SILENT))
+    failed = _wait(started)
+    if not out.exists():
+        raise RuntimeError(f"the measured program failed: {failed}")
+    return json.loads(out.read_text("utf-8"))
+
+
+_SILENT: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+
+
+def _wait(processes: list[Any]) -> str:
+    """The last line that the first failing process wrote; empty when all ended well."""
+    said = ""
+    for process in processes:
+        try:
+            _, error = process.communicate(timeout=_MOST_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            _, error = process.communicate()
+        if process.returncode and not said:
+            said = (error.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
+    return said
+
+
+def _environment() -> dict[str, str]:
+    """This tree first, one thread per process, and no messages of torch's profiler."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PROFILERKIT_")}
+    threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "KINETO_LOG_LEVEL": "6"}
+    return {**kept, **threads, "PYTHONPATH": os.pathsep.join([str(SCRIPTS.parent), str(SCRIPTS)])}

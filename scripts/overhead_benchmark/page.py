@@ -1,0 +1,114 @@
+"""The overhead report as one offline HTML page: the budgets, every row with its interval, the tools."""
+
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from overhead_benchmark.cases import LIGHT, SAMPLERS
+from overhead_benchmark.results import case_words
+from profilerkit.report.palette import FILLS, INKS
+
+
+def render(document: dict[str, Any]) -> str:
+    """The page; everything that came from a tool is escaped."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(figure=_figure, percent=_percent, words=case_words, limit=_limit, value=_value)
+    return environment.get_template("page.html.j2").render(
+        document=document,
+        headline=_headline(document),
+        machine=_machine(document),
+        schemes={name: _scheme(name) for name in ("light", "dark")},
+        bars=_bars(document["cases"]),
+    )
+
+
+def _scheme(name: str) -> Markup:
+    """Colours as CSS custom properties."""
+    colours = {**INKS[name], **FILLS[name]}  # type: ignore[index]
+    return Markup(";".join(f"--{key}:{value}" for key, value in colours.items()))
+
+
+def _number(value: float) -> str:
+    """Three significant digits, thousands set apart."""
+    short = float(f"{value:.3g}")
+    return f"{short:,.0f}" if abs(short) >= 100 else f"{short:g}"
+
+
+def _figure(figure: dict[str, float] | None, scale: float = 1.0) -> str:
+    """``median [low, high]``; a dash where nothing was measured."""
+    if figure is None:
+        return "–"
+    median, low, high = (_number(scale * figure[name]) for name in ("median", "low", "high"))
+    return median if low == high else f"{median} [{low}, {high}]"
+
+
+def _percent(figure: dict[str, float] | None) -> str:
+    """A share in percent, to two digits after the point."""
+    if figure is None:
+        return "–"
+    median, low, high = (f"{100 * figure[name]:+.2f}" for name in ("median", "low", "high"))
+    return f"{median} [{low}, {high}]"
+
+
+def _value(check: dict[str, Any]) -> str:
+    """The measured value of a budget."""
+    figure = {"median": check["measured"], "low": check["low"], "high": check["high"]}
+    return f"{_percent(figure)} %" if check["unit"] == "ratio" else f"{_figure(figure)} {_unit(check)}"
+
+
+def _limit(check: dict[str, Any]) -> str:
+    """The limit of a budget."""
+    return f"{100 * check['limit']:g} %" if check["unit"] == "ratio" else f"{_number(check['limit'])} {_unit(check)}"
+
+
+def _unit(check: dict[str, Any]) -> str:
+    return "B" if check["unit"] == "bytes" else str(check["unit"])
+
+
+def _bars(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For one rank without workers, by step length: what each tool adds in CPU time, against the largest of all."""
+    alone = [case for case in cases if case["step_ms"] and case["ranks"] == 1 and not case["workers"]]
+    found = []
+    for step_ms in sorted({case["step_ms"] for case in alone}):
+        first: dict[str, Any] = {}
+        for row in (row for case in alone if case["step_ms"] == step_ms for row in case["rows"] if not row["reason"]):
+            first.setdefault(row["variant"], row["thread_cpu_ratio"])  # each program has a control of its own
+        rows: list[dict[str, Any]] = [
+            {"variant": name, "ratio": ratio, "ours": name in (LIGHT, SAMPLERS)} for name, ratio in first.items()
+        ]
+        largest = max([row["ratio"]["median"] for row in rows], default=0.0) or 1.0
+        for row in rows:
+            row["width"] = round(100 * max(0.0, row["ratio"]["median"]) / max(largest, 1e-9), 1)
+        found.append({"step_ms": step_ms, "rows": rows})
+    return found
+
+
+def _headline(document: dict[str, Any]) -> str:
+    """The one sentence: what a step pays, and how many budgets are kept."""
+    if document["quick"]:
+        return "A quick run: it shows that everything runs, its figures mean nothing"
+    kept = [check["holds"] for check in document["checks"]]
+    budgets = f"{sum(kept)} of {len(kept)} budgets hold"
+    for check in document["checks"]:
+        if check["unit"] == "µs":
+            return f"Recording every step takes {_number(check['measured'])} µs of it; {budgets}"
+    return budgets
+
+
+def _machine(document: dict[str, Any]) -> str:
+    machine = document["machine"]
+    gib = round(machine["memory_bytes"] / 2**30)
+    loads = [case["load"]["before"] for case in document["cases"]]
+    load = f"; load average {min(loads):.1f} to {max(loads):.1f} before the rows" if loads else ""
+    return (
+        f"{machine['cores']} cores ({machine['architecture']}), {gib} GiB of memory, {machine['system']}, "
+        f"Python {machine['python']}{load}"
+    )

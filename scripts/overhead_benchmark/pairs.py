@@ -1,0 +1,88 @@
+"""Blocks of steps in pairs, with and without a tool, in random order; what the tool adds is the paired difference."""
+
+import math
+import random
+from dataclasses import dataclass, field
+from time import perf_counter_ns, process_time_ns, thread_time_ns
+from typing import Any
+
+from overhead_benchmark.cases import BLOCK_S, SAMPLED_S, SAMPLERS, Case
+from overhead_benchmark.variants import Variant
+
+#: Steps before a block is measured: until the loop runs warm, and until the tool's own start is over.
+_SETTLE_S = 0.02
+_SETTLE_SAMPLERS_S = 0.3
+#: Capture times itself in the first 500 steps; steps that take nothing wait until that is over.
+_SETTLE_EMPTY = 600
+_CLOCKS = {"thread_cpu": thread_time_ns, "wall": perf_counter_ns, "process_cpu": process_time_ns}
+
+
+@dataclass(slots=True)
+class Pairs:
+    """What one variant's pairs gave; ns per step, one entry per pair.
+
+    Attributes:
+        added: by clock: ``thread_cpu``, ``wall``, ``process_cpu``: with the tool minus without.
+        bare: the same without the tool.
+        enter_ns: time to switch the tool on, per pair; ``leave_ns`` off.
+    """
+
+    added: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in _CLOCKS})
+    bare: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in _CLOCKS})
+    enter_ns: list[int] = field(default_factory=list)
+    leave_ns: list[int] = field(default_factory=list)
+
+
+def measure(case: Case, step_s: float, off: Variant, variants: dict[str, Variant], seed: int) -> dict[str, Pairs]:
+    """The pairs of every variant. All ranks make the same blocks in the same order."""
+    order = random.Random(seed)
+    found = {name: Pairs() for name in variants}
+    for _ in range(case.pairs):
+        names = list(variants)
+        order.shuffle(names)
+        for name in names:
+            pair = found[name]
+            with_first = order.random() < 0.5
+            sides: dict[bool, list[float]] = {}
+            for with_tool in (with_first, not with_first):
+                sampled = with_tool and name == SAMPLERS
+                counts = _counts(case, step_s, sampled=sampled)
+                sides[with_tool] = _block(variants[name] if with_tool else off, counts, pair if with_tool else None)
+            for clock, on_ns, off_ns in zip(_CLOCKS, sides[True], sides[False], strict=True):
+                pair.added[clock].append(on_ns - off_ns)
+                pair.bare[clock].append(off_ns)
+    return found
+
+
+def _counts(case: Case, step_s: float, *, sampled: bool) -> tuple[int, int]:
+    """Steps to settle and steps to measure."""
+    block_s = SAMPLED_S if sampled else BLOCK_S[case.step_ms]
+    settle = math.ceil((_SETTLE_SAMPLERS_S if sampled else _SETTLE_S) / step_s)
+    return (settle if case.step_ms else _SETTLE_EMPTY), max(2, math.ceil(block_s / step_s))
+
+
+def _block(variant: Variant, counts: tuple[int, int], pair: Pairs | None) -> list[float]:
+    """Time per step by each clock, ns."""
+    settle, steps = counts
+    start_ns = perf_counter_ns()
+    with variant() as step:
+        entered_ns = perf_counter_ns()
+        for _ in range(settle):
+            step()
+        before = [clock() for clock in _CLOCKS.values()]
+        for _ in range(steps):
+            step()
+        after = [clock() for clock in _CLOCKS.values()]
+        leaving_ns = perf_counter_ns()
+    if pair is not None:
+        pair.enter_ns.append(entered_ns - start_ns)
+        pair.leave_ns.append(perf_counter_ns() - leaving_ns)
+    return [(end - start) / steps for start, end in zip(before, after, strict=True)]
+
+
+def as_json(found: dict[str, Pairs]) -> dict[str, Any]:
+    """For the file that the program writes."""
+    return {
+        name: {"added": pair.added, "bare": pair.bare, "enter_ns": pair.enter_ns, "leave_ns": pair.leave_ns}
+        for name, pair in found.items()
+    }

@@ -1,0 +1,146 @@
+"""From pairs of blocks to what the report says: medians with their intervals, and the budgets they keep."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from overhead_benchmark.cases import LIGHT, SAMPLERS, Case
+
+#: What the light tier and the samplers may cost.
+MOST_US = 15.0
+MOST_RATIO = {5.0: 0.005, 50.0: 0.001}
+MOST_GROWTH_BYTES = 5_000_000
+MOST_BYTES_PER_STEP = 300.0
+#: Steps between two trace windows over which their cost is spread.
+SPREAD_STEPS = 1_000
+_RESAMPLES = 4_000
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One budget: what is claimed, where, the measured value with its 95 % interval, and the limit."""
+
+    claim: str
+    where: str
+    unit: str
+    measured: float
+    low: float
+    high: float
+    limit: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the median keeps the limit."""
+        return self.measured <= self.limit
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the whole interval lies on one side of the limit."""
+        return self.high <= self.limit or self.low > self.limit
+
+
+def median_interval(values: Sequence[float], scale: float = 1.0) -> dict[str, float]:
+    """Median and its bootstrap 95 % interval, multiplied by ``scale``."""
+    found = np.asarray(values, dtype=np.float64) * scale
+    drawn = np.random.default_rng(0).integers(len(found), size=(_RESAMPLES, len(found)))
+    low, high = np.percentile(np.median(found[drawn], axis=1), [2.5, 97.5])
+    return {"median": float(np.median(found)), "low": float(low), "high": float(high)}
+
+
+def case_record(case: Case, found: dict[str, Any], load: tuple[float, float]) -> dict[str, Any]:
+    """One case of the document; ``load`` is the machine's before and after."""
+    variants = found.get("variants", {})
+    rows = [_row(name, pair) for name, pair in variants.items()]
+    rows += [{"variant": name, "reason": reason} for name, reason in found.get("reasons", {}).items()]
+    bare_ns = [value for pair in variants.values() for value in pair["bare"]["wall"]]
+    windows = found.get("windows")
+    return {
+        **{name: value for name, value in case.as_json().items() if name not in ("variants", "deep", "traceml")},
+        "layers": found.get("layers"),
+        "bare_step_ms": statistics.median(bare_ns) / 1e6 if bare_ns else None,
+        "load": {"before": load[0], "after": load[1]},
+        "rows": rows,
+        "windows": _windows(windows) if windows and windows["windows"] else None,
+    }
+
+
+def _row(name: str, pair: dict[str, Any]) -> dict[str, Any]:
+    row: dict[str, Any] = {"variant": name, "reason": None, "pairs": len(pair["enter_ns"])}
+    for clock, added in pair["added"].items():
+        row[f"{clock}_us"] = median_interval(added, 1e-3)
+        row[f"{clock}_ratio"] = median_interval(added, 1 / statistics.median(pair["bare"][clock]))
+    row["enter_ms"] = median_interval(pair["enter_ns"], 1e-6)
+    row["leave_ms"] = median_interval(pair["leave_ns"], 1e-6)
+    return row
+
+
+def _windows(found: dict[str, list[float]]) -> dict[str, Any]:
+    """A window in ms, the steps inside it against the others, and both spread over many steps."""
+    outside_ns = statistics.median(found["outside_ns"])
+    inside = [inside / outside for inside, outside in zip(found["inside_ns"], found["outside_ns"], strict=True)]
+    return {
+        "runs": len(found["windows"]),
+        "per_window_ms": median_interval(found["per_window_ns"], 1e-6),
+        "inside_ratio": median_interval(inside),
+        "spread_steps": SPREAD_STEPS,
+        "spread_ratio": median_interval(found["per_window_ns"], 1 / (SPREAD_STEPS * outside_ns)),
+    }
+
+
+def checks(document: dict[str, Any]) -> list[Check]:
+    """Every budget that the measured cases can show."""
+    found = []
+    for case in document["cases"]:
+        rows = {row["variant"]: row for row in case["rows"] if not row["reason"]}
+        where = case_words(case)
+        if not case["step_ms"] and LIGHT in rows:
+            found.append(_check("hook time per step", where, "µs", rows[LIGHT]["thread_cpu_us"], MOST_US))
+        limit = MOST_RATIO.get(case["step_ms"])
+        for name in (LIGHT, SAMPLERS):
+            if limit is not None and name in rows:
+                found.append(_check(f"{name}, CPU time", where, "ratio", rows[name]["thread_cpu_ratio"], limit))
+                found.append(_check(f"{name}, wall time", where, "ratio", rows[name]["wall_ratio"], limit))
+    growth = document.get("growth")
+    if growth:
+        memory = growth["memory"]
+        first, last = memory["bytes"]
+        words = f"{memory['first_steps']:,} to {memory['steps']:,} steps"
+        found.append(_check("memory growth", words, "bytes", _exact(last - first), MOST_GROWTH_BYTES))
+        for disk in growth["disk"]:
+            for step_ms in (1.0, 5.0, 50.0):
+                per_step = disk["bytes_per_step"] + disk["bytes_per_second"] * step_ms / 1e3
+                words = f"{step_ms:g} ms steps, {'with' if disk['workers'] else 'without'} workers"
+                found.append(_check("run directory per step", words, "bytes", _exact(per_step), MOST_BYTES_PER_STEP))
+    return found
+
+
+def _check(claim: str, where: str, unit: str, figure: dict[str, float], limit: float) -> Check:
+    return Check(claim, where, unit, figure["median"], figure["low"], figure["high"], limit)
+
+
+def _exact(value: float) -> dict[str, float]:
+    return {"median": value, "low": value, "high": value}
+
+
+def case_words(case: dict[str, Any]) -> str:
+    """A case in words."""
+    step = f"{case['step_ms']:g} ms steps" if case["step_ms"] else "shortest step"
+    ranks = f", {case['ranks']} ranks" if case["ranks"] > 1 else ""
+    return f"{step}{ranks}{', loader workers' if case['workers'] else ''}"
+
+
+def merged(earlier: dict[str, Any] | None, document: dict[str, Any]) -> dict[str, Any]:
+    """The document with what an earlier one has and it lacks, its cases in the order of the table, and the budgets."""
+    cases = {case["key"]: case for case in (earlier or {}).get("cases", ())}
+    cases |= {case["key"]: case for case in document["cases"]}
+    order = {key: number for number, key in enumerate(document["order"])}
+    whole = {**document, "cases": sorted(cases.values(), key=lambda case: order.get(case["key"], len(order)))}
+    whole["growth"] = document.get("growth") or (earlier or {}).get("growth")
+    del whole["order"]
+    whole["checks"] = [
+        {**asdict(check), "holds": check.holds, "is_certain": check.is_certain} for check in checks(whole)
+    ]
+    return whole

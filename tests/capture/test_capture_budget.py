@@ -1,0 +1,141 @@
+"""What recording costs is compared with the steps; above the budget features are turned off, and the report says so."""
+
+import time
+
+import pytest
+
+import profilerkit
+from profilerkit.capture import budget, meter
+from profilerkit.capture.budget import Budget, Stage
+from profilerkit.errors import UsageError
+
+SECOND_NS = 1_000_000_000
+
+
+class Run:
+    """A budget of 1 % on a clock that is set by hand, with stages that say when they were turned off."""
+
+    def __init__(self, *names, missing=()):
+        self.off = []
+        self.now_ns = self.steps = 0
+
+        def stage(name):
+            return Stage(name, f"{name} was not there", lambda: self.off.append(name), lambda: name not in missing)
+
+        self.budget = Budget(0.01, [stage(name) for name in names], clock=lambda: self.now_ns)
+        self.second(steps=1, own_ns=None)
+
+    def second(self, *, steps, own_ns):
+        self.now_ns += SECOND_NS
+        self.steps += steps
+        self.budget.check(self.steps, own_ns)
+
+
+def test_nothing_is_turned_off_within_the_budget():
+    run = Run("a")
+    run.second(steps=1000, own_ns=10_000)
+    assert run.off == []
+    assert not run.budget.is_exceeded
+
+
+def test_one_thing_after_another_is_turned_off_until_the_cost_fits():
+    run = Run("a", "b", "c")
+    run.second(steps=1000, own_ns=10_001)
+    assert run.off == ["a"]
+    run.second(steps=1000, own_ns=10_001)
+    run.second(steps=1000, own_ns=9_999)
+    assert run.off == ["a", "b"]
+    assert run.budget.turned_off["b"] == (
+        "from step 2001 on b was not there: recording cost 10.0 µs of a 1.00 ms step, above its budget of 1.0 %"
+    )
+
+
+def test_what_is_not_there_is_passed_over_and_the_end_is_said():
+    run = Run("a", "b", missing=["a"])
+    run.second(steps=1000, own_ns=50_000)
+    assert run.off == ["b"]
+    assert not run.budget.is_exceeded
+    run.second(steps=1000, own_ns=50_000)
+    assert run.budget.is_exceeded
+
+
+def test_few_steps_and_an_unknown_cost_decide_nothing():
+    run = Run("a")
+    run.second(steps=20, own_ns=SECOND_NS)
+    run.second(steps=1000, own_ns=None)
+    assert run.off == []
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    """The comparison is made after 40 measured calls and at every beat."""
+    monkeypatch.setattr(meter, "_CALLS", 40)
+    monkeypatch.setattr(budget, "_EVERY_NS", 1)
+
+
+def test_near_empty_steps_turn_features_off_and_the_report_says_so(toy, light, recorded, soon):
+    torch = toy.torch
+    weight = torch.ones(1, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    with light(host=True, overhead_budget=1e-6) as prof:
+        until = time.monotonic() + 20
+        for _ in prof.wrap(iter(int, 1)):
+            weight.sum().backward()
+            optimizer.step()
+            if prof._session._budget.is_exceeded or time.monotonic() > until:
+                break
+        session = prof._session
+    meta = recorded(prof.directory).rank.meta
+    off = {name: feature.reason for name, feature in meta.features.items() if not feature.on}
+    assert {"samplers", "wait_cpu", "backward"} <= set(off)
+    assert "above its budget of" in off["backward"]
+    assert not session._hooks.watches_backward
+    assert all(sampler.period_seconds == 5 for sampler in session._samplers.values())
+    trust = profilerkit.analyze(prof.directory).trust
+    assert sum("above its budget of" in note for note in trust.notes) == 3
+    assert any(note.startswith("Recording every step cost more than its budget") for note in trust.notes)
+    assert trust.cost.per_step_ns == meta.self_ns_per_step
+    assert trust.cost.start_ns > 0
+    assert trust.cost.close_ns > 0
+    assert trust.cost.windows_ns is None
+
+
+def test_steps_of_five_milliseconds_keep_everything(light, recorded, soon):
+    with light(host=True) as prof:
+        for _ in prof.wrap(range(250)):
+            time.sleep(0.005)
+        mark = prof._session._budget._mark
+    assert mark[1] >= 100  # it was compared
+    own = recorded(prof.directory).rank.meta.own_cost
+    assert own.turned_off == ()
+    assert own.budget_ratio == 0.01
+
+
+def test_budget_comes_from_the_environment_unless_it_is_given(light, recorded, monkeypatch):
+    monkeypatch.setenv("PROFILERKIT_OVERHEAD_BUDGET", "0.2")
+    for given, used in (({}, 0.2), ({"overhead_budget": 0.3}, 0.3)):
+        with light(**given) as prof:
+            pass
+        assert recorded(prof.directory).rank.meta.own_cost.budget_ratio == used
+
+
+@pytest.mark.parametrize("wrong", ["much", "0", "-1", "nan"])
+def test_budget_that_is_no_share_is_refused(light, monkeypatch, wrong):
+    monkeypatch.setenv("PROFILERKIT_OVERHEAD_BUDGET", wrong)
+    with pytest.raises(UsageError, match=r"(?i)overhead_budget"):
+        light()
+
+
+def test_pauses_for_trace_windows_are_counted_without_their_steps(toy, deep):
+    with deep(trace_steps=3) as prof:
+        for batch in prof.wrap(toy.loader(batches=32)):
+            toy.train(batch)
+            time.sleep(0.02)
+    cost = profilerkit.analyze(prof.directory).trust.cost
+    assert cost.windows_ns > 0
+    with deep(trace_steps=20) as prof:
+        for batch in prof.wrap(toy.loader(batches=32)):
+            toy.train(batch)
+            time.sleep(0.02)
+    longer = profilerkit.analyze(prof.directory).trust.cost
+    assert longer.windows_ns < cost.windows_ns + 17 * 20_000_000

@@ -1,0 +1,141 @@
+"""``scripts/benchmark_overhead``: its statistics, its budgets, and a small run of the whole script."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from overhead_benchmark import results
+from overhead_benchmark.cases import CASES, LIGHT, OFF, PAIRS, PEERS, SAMPLERS, TRACEML
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = ROOT / "scripts" / "benchmark_overhead"
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """The script run twice: two rows, then one of them again and a third."""
+    out = tmp_path_factory.mktemp("reports")
+    for rows in ("empty,growth", "empty,1ms.2ranks.2workers"):
+        command = [sys.executable, SCRIPT, "--quick", "--only", rows, "--out", out]
+        subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
+    return out
+
+
+@pytest.fixture(scope="module")
+def document(reports):
+    return json.loads((reports / "overhead.json").read_text("utf-8"))
+
+
+def pair(added_ns, bare_ns):
+    clocks = ("thread_cpu", "wall", "process_cpu")
+    return {
+        "added": dict.fromkeys(clocks, added_ns),
+        "bare": dict.fromkeys(clocks, bare_ns),
+        "enter_ns": [1_000_000] * len(added_ns),
+        "leave_ns": [2_000_000] * len(added_ns),
+    }
+
+
+def of(step_ms, added_ns):
+    """The document of one case with this added to each pair's steps."""
+    case = next(case for case in CASES if case.step_ms == step_ms)
+    found = {"variants": {LIGHT: pair(added_ns, [step_ms * 1e6 or 1e5] * len(added_ns))}}
+    return {"cases": [results.case_record(case, found, (0.0, 0.0))]}
+
+
+def test_every_row_has_enough_pairs_and_a_control_beside_it():
+    assert all(case.pairs >= PAIRS >= 30 for case in CASES if LIGHT in case.variants)
+    assert all(OFF in case.variants for case in CASES)
+    told = {(case.step_ms, case.ranks, case.workers) for case in CASES if LIGHT in case.variants}
+    assert told >= {(step, ranks, workers) for step in (1, 5, 50) for ranks in (1, 2) for workers in (0, 2)}
+    for step_ms in (1, 5, 50):
+        here = {name for case in CASES if case.step_ms == step_ms for name in case.variants}
+        assert here >= {LIGHT, SAMPLERS, TRACEML, *PEERS}
+
+
+def test_a_figure_is_the_median_with_an_interval_around_it():
+    figure = results.median_interval([1.0] * 10 + [2.0] * 11 + [50.0] * 10, scale=10)
+    assert figure["median"] == 20
+    assert 10 <= figure["low"] <= 20 <= figure["high"] <= 500
+    assert results.median_interval([3.0, 3.0]) == {"median": 3.0, "low": 3.0, "high": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("step_ms", "added_ns", "claim", "holds"),
+    [
+        (0.0, 15_000, "hook time per step", True),
+        (0.0, 15_100, "hook time per step", False),
+        (5.0, 25_000, f"{LIGHT}, CPU time", True),
+        (5.0, 25_100, f"{LIGHT}, CPU time", False),
+        (50.0, 50_000, f"{LIGHT}, wall time", True),
+        (50.0, 50_100, f"{LIGHT}, wall time", False),
+    ],
+)
+def test_budgets_hold_up_to_their_limit(step_ms, added_ns, claim, holds):
+    found = {check.claim: check.holds for check in results.checks(of(step_ms, [added_ns] * 30))}
+    assert found[claim] is holds
+
+
+def test_a_limit_inside_the_interval_is_not_certain():
+    (check,) = results.checks(of(0.0, [1_000] * 14 + [14_000, 14_000] + [90_000] * 14))
+    assert check.holds
+    assert not check.is_certain
+
+
+def test_growth_is_checked_at_every_step_length():
+    disk = {"workers": 0, "bytes_per_step": 290.0, "bytes_per_second": 1_000.0, "bytes_once": 1}
+    memory = {"steps": 100_000, "first_steps": 10_000, "bytes": [1, 5_000_002], "bare_bytes": [1, 1]}
+    found = results.checks({"cases": [], "growth": {"memory": memory, "disk": [disk]}})
+    assert [check.holds for check in found] == [False, True, True, False]
+    assert [round(check.measured) for check in found[1:]] == [291, 295, 340]
+
+
+def test_only_some_rows_replace_those_in_the_report(document):
+    assert [case["key"] for case in document["cases"]] == ["empty", "1ms.2ranks.2workers"]
+    assert document["growth"]["memory"]["steps"] == 2000
+    both = document["cases"][1]
+    assert (both["ranks"], both["workers"]) == (2, 2)
+    assert both["load"]["before"] >= 0
+    for case in document["cases"]:
+        for row in case["rows"]:
+            assert row["pairs"] == 2
+            assert row["thread_cpu_us"]["low"] <= row["thread_cpu_us"]["median"] <= row["thread_cpu_us"]["high"]
+    light = next(row for row in document["cases"][0]["rows"] if row["variant"] == LIGHT)
+    assert light["thread_cpu_us"]["high"] > 0
+    assert light["leave_ms"]["median"] > light["enter_ms"]["median"] > 0
+
+
+def test_the_run_directory_stays_below_its_bytes_per_step(document):
+    for disk in document["growth"]["disk"]:
+        assert 3 * 32 <= disk["bytes_per_step"] <= 300
+        assert disk["bytes_per_second"] > 0
+
+
+def test_the_page_loads_nothing_and_names_no_machine(reports):
+    page = (reports / "overhead.html").read_text("utf-8")
+    assert not re.search(r"""(?:src|href)\s*=|@import|url\(|https?://|<script""", page)
+    for text in (page, (reports / "overhead.json").read_text("utf-8")):
+        assert str(ROOT) not in text
+        assert str(Path.home()) not in text
+
+
+def test_a_row_that_does_not_exist_is_refused():
+    asked = subprocess.run([sys.executable, SCRIPT, "--only", "6ms"], capture_output=True, text=True, check=False)
+    assert asked.returncode == 2
+    assert "unknown row 6ms" in asked.stderr
+
+
+def test_a_committed_report_is_complete():
+    committed = ROOT / "reports" / "overhead.json"
+    if not committed.exists():
+        pytest.skip("the report is measured on a quiet machine and has not been committed")
+    document = json.loads(committed.read_text("utf-8"))
+    assert not document["quick"]
+    assert [case["key"] for case in document["cases"]] == [case.key for case in CASES]
+    assert document["growth"]["memory"]["steps"] == 100_000
