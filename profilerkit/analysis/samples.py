@@ -26,6 +26,16 @@ _SIGNALS = {
         "io_pressure_ratio": ("host.io_pressure", "ratio"),
         "cpu_throttled_ratio": ("host.cpu_throttled", "ratio"),
     },
+    "allocator": {
+        "allocated_bytes": ("allocator.allocated", "bytes"),
+        "reserved_bytes": ("allocator.reserved", "bytes"),
+        "active_bytes": ("allocator.active", "bytes"),
+        "inactive_split_bytes": ("allocator.inactive_split", "bytes"),
+        "allocated_peak_bytes": ("allocator.allocated_peak", "bytes"),
+        "reserved_peak_bytes": ("allocator.reserved_peak", "bytes"),
+        "alloc_retries": ("allocator.retries", "count"),
+        "ooms": ("allocator.ooms", "count"),
+    },
 }
 
 

@@ -9,7 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from profilerkit.capture import documents, environment, handoff
+from profilerkit.capture.allocator import AllocatorWatch
+from profilerkit.capture.collectives import CollectiveWatch
+from profilerkit.capture.compiles import CompileWatch
 from profilerkit.capture.deep import DeepWindow
+from profilerkit.capture.device_clock import CudaDevice, DeviceClock
 from profilerkit.capture.ending import at_exit
 from profilerkit.capture.guard import Guard, announce, asked
 from profilerkit.capture.hooks import Hooks
@@ -22,8 +26,10 @@ from profilerkit.capture.overhead import NoWindow, self_ns_per_step
 from profilerkit.capture.phase import Phase
 from profilerkit.capture.recorder import Recorder
 from profilerkit.capture.sampler import Sampler, Source
+from profilerkit.capture.saves import SaveWatch
 from profilerkit.capture.settings import Settings
 from profilerkit.capture.steps import StepTracker
+from profilerkit.capture.syncs import CopyWatch, SyncWatch
 from profilerkit.capture.watches import Watch, Watches
 from profilerkit.capture.workers import WorkerWatch
 from profilerkit.capture.wrapped import wrapped
@@ -131,7 +137,7 @@ class Session:
         self._hooks = Hooks(
             record, self._tracker, self._timer, self._guard, lambda: self._window.recording, self._workers
         )
-        self._watches = Watches(_watches() if settings.light else ())
+        self._watches = Watches(self._watched() if settings.light else ())
         self._record = record
         sources: dict[str, Callable[[], Source]] = {}
         if settings.nvml:
@@ -139,6 +145,19 @@ class Session:
         if settings.host:
             sources["host"] = HostSource
         self._samplers = {name: Sampler(name, make(), writer.append_sample) for name, make in sources.items()}
+
+    def _watched(self) -> tuple[Watch, ...]:
+        """What is watched beside the steps."""
+        record, tracker, name_id = self._recorder.record, self._tracker, self._recorder.name_id
+        return (
+            SaveWatch(record, tracker, name_id),
+            CompileWatch(record, name_id),
+            CollectiveWatch(record, tracker, name_id),
+            SyncWatch(record, tracker, name_id),
+            CopyWatch(),
+            AllocatorWatch(self._writer.append_sample),
+            DeviceClock(record, tracker, CudaDevice()),
+        )
 
     # The training script's calls
 
@@ -318,11 +337,6 @@ class Session:
         for name, reason in self._watches.reasons().items():
             features[name] = on(light, failure or reason)
         return features
-
-
-def _watches() -> tuple[Watch, ...]:
-    """What is watched beside the steps."""
-    return ()
 
 
 def _nothing(_record: Record) -> None:

@@ -42,6 +42,25 @@ class Window(Protocol):
         """The step that started last will not be counted."""
 
 
+class _Both:
+    """Tells two of each step; the first one first."""
+
+    def __init__(self, first: Window, second: Window) -> None:
+        self._both = (first, second)
+
+    def step_started(self, number: int) -> None:
+        for window in self._both:
+            window.step_started(number)
+
+    def step_ended(self, number: int) -> None:
+        for window in self._both:
+            window.step_ended(number)
+
+    def step_cut(self) -> None:
+        for window in self._both:
+            window.step_cut()
+
+
 class StepTracker:
     """The steps of one run. All methods but ``abandoned`` are called on the training thread.
 
@@ -101,6 +120,16 @@ class StepTracker:
         if thread != self.thread and self.count == 0 and self._start_ns is None:
             self.thread = thread
         return thread == self.thread
+
+    def observe(self, observer: Window) -> Callable[[], None]:
+        """Tell ``observer`` of steps too, before the window; what is returned ends that. May be called anywhere."""
+        alone = self._window
+        self._window = _Both(observer, alone)
+
+        def end() -> None:
+            self._window = alone
+
+        return end
 
     # Fetches
 

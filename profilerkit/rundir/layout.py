@@ -109,6 +109,7 @@ class EventFlag(IntEnum):
     OTHER_THREAD = 8  # not on the training thread
     OTHER_LOADER = 16  # a DataLoader that was not wrapped while a wrapped one marks the steps: not the training input
     IN_PHASE = 32  # fetched inside a named phase, not for the training: the phase's time
+    CAUGHT_UP = 64  # on DEVICE: as the host ended the step, the device had done all of the steps before
 
 
 #: ``RankMeta.steps_found_by`` where the user put the ends of the steps himself.
@@ -200,12 +201,29 @@ class HostSample(msgspec.Struct, frozen=True, kw_only=True):
     cpu_throttled_ratio: float | None = None
 
 
+class AllocatorSample(msgspec.Struct, frozen=True, kw_only=True):
+    """What torch's CUDA allocator says of one device; ``None`` where this torch does not say.
+
+    Peaks are since the start or since the user reset them; ``alloc_retries`` and ``ooms`` count since the start.
+    """
+
+    allocated_bytes: int | None = None
+    allocated_peak_bytes: int | None = None
+    reserved_bytes: int | None = None
+    reserved_peak_bytes: int | None = None
+    active_bytes: int | None = None
+    inactive_split_bytes: int | None = None
+    alloc_retries: int | None = None
+    ooms: int | None = None
+
+
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """One line of ``samples.jsonl``; ``t_ns`` is ``perf_counter_ns``."""
 
     t_ns: int
     gpu: GpuSample | None = None
     host: HostSample | None = None
+    allocator: AllocatorSample | None = None
 
 
 class WindowStatus(msgspec.Struct, frozen=True, kw_only=True):
