@@ -65,9 +65,7 @@ class CollectiveWatch:
         if work is not None:
             self._patch(patches, work, "wait", "wait", None)
 
-    def _patch(
-        self, patches: Patches, owner: Any, method: str, name: str, size: Callable[[tuple[Any, ...]], int] | None
-    ) -> None:
+    def _patch(self, patches: Patches, owner: Any, method: str, name: str, size: Size | None) -> None:
         patches.patch(owner, method, lambda original: self._calls.method(patches, original, name, size))
 
     def beat(self) -> None:

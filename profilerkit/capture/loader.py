@@ -1,10 +1,11 @@
 """Times the wait for every batch; any torch ``DataLoader`` is seen through two patches."""
 
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from time import perf_counter_ns, thread_time_ns
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from profilerkit.capture.guard import Guard, asked
 from profilerkit.capture.meter import Meter
@@ -32,8 +33,19 @@ _READ_EVERY = 16
 #: ``torch.utils.data._DatasetKind.Iterable``
 _ITERABLE_KIND = 1
 
+#: The attribute of a torch iterator that holds its ``_Claim``.
+_CLAIM = "_profilerkit_claim"
+
 #: A fetch under way: start, CPU time at its start (-1 when not read), flags, span in the trace.
 _Fetch = tuple[int, int, int, AbstractContextManager[object] | None]
+
+
+class _Claim(NamedTuple):
+    """What an iterator whose fetches mark steps carries: whose timer, of which loader, of how many batches."""
+
+    timer: "FetchTimer"
+    loader: Any
+    length: int
 
 
 class PerThread(threading.local):
@@ -85,9 +97,25 @@ class FetchTimer:
         self.here = PerThread()
         self.source: object | None = None
         self.meter = Meter()
+        self._claimed: weakref.WeakSet[Any] = weakref.WeakSet()
         self._backwards = 0  # backward passes before the last fetch
         self._latest = 0  # the loader fetched last since, by the id of what stands for it
         self._trainer = 0  # the loader fetched last before a backward pass
+
+    def claim(self, loader: Any) -> bool:
+        """Whether the patches see all of ``loader``, a torch one: its iterations then mark steps from now on.
+
+        Such a loader is not wrapped, so that it stays what it was for everyone who asks for its type. Another kind of
+        loader, and one that makes its iterators in a way of its own, is.
+        """
+        if getattr(type(loader).__iter__, "__wrapped_by__", None) is not self:
+            return False
+        self._claimed.add(loader)
+        return True
+
+    def marks(self, loader: Any) -> bool:
+        """Whether the iterations of a torch loader mark steps."""
+        return self.armed and loader in self._claimed
 
     def iterate(self, make: Callable[..., _R], source: object, *args: object) -> _R:
         """``make(*args)``, an iterator of ``source``, timed as the beginning of its first fetch."""
@@ -229,11 +257,16 @@ def patched_next(
         if timer.here.fetching:
             return original(self)
         yielded = getattr(self, "_num_yielded", -1)
+        first = _FIRST if yielded == 0 else 0
+        claim = self.__dict__.get(_CLAIM)
+        if claim is not None and claim.timer is timer:
+            owner = timer.tracker.owner_id == id(self) or timer.own(self, claim.loader)
+            more = yielded != claim.length
+            return timer.fetch(lambda: original(self), id(self), id(claim.loader), owner, more, first)
         # The length is only worth its 1 µs while a trace is recorded: a span must not begin for a step without a batch.
         more = not window_is_open() or yielded < 0 or yielded != length(self)
-        flags = _INFERRED | _FIRST if yielded == 0 else _INFERRED
         loader = id(getattr(self, "_index_sampler", self))  # the iterators of one loader share its sampler
-        return timer.fetch(lambda: original(self), id(self), loader, False, more, flags)
+        return timer.fetch(lambda: original(self), id(self), loader, False, more, first | _INFERRED)
 
     return timed_next
 
@@ -242,6 +275,10 @@ def patched_iter(timer: FetchTimer, original: Callable[[Any], Any]) -> Any:
     """A replacement for ``DataLoader.__iter__``, where workers start and the loader's settings can be seen."""
 
     def timed_iter(self: Any) -> Any:
-        return timer.iterate(original, self, self)
+        iterator = timer.iterate(original, self, self)
+        if timer.marks(self):
+            iterator.__dict__[_CLAIM] = _Claim(timer, self, length(self))
+        return iterator
 
+    timed_iter.__wrapped_by__ = timer  # type: ignore[attr-defined]  # how ``claim`` knows its own
     return timed_iter

@@ -1,4 +1,4 @@
-"""Stands for the loader a training script wrapped: iterates it with timed fetches, and is it in all else."""
+"""Stands for a loader that the patches of torch do not see: iterates it with timed fetches, and is it in all else."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -36,9 +36,15 @@ class WrappedIterator:
         return timer.fetch(inner.__next__, id(self), id(self.source), owner, more, flags)
 
     def __getattr__(self, name: str) -> Any:
-        if name in self.__slots__:
-            raise AttributeError(name)  # a copy that is not filled yet
         return getattr(self._inner, name)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:  # what isinstance() asks second
+        return type(self._inner)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """A copy or a pickle is one of the inner iterator, where it has one."""
+        return self._inner.__reduce_ex__(protocol)
 
 
 class WrappedLoader:
@@ -70,16 +76,36 @@ class WrappedLoader:
         return reversed(self._loader)
 
     def __getattr__(self, name: str) -> Any:
-        if name in self.__slots__:
-            raise AttributeError(name)  # a copy that is not filled yet
         return getattr(self._loader, name)
 
     def __setattr__(self, name: str, value: object) -> None:
         setattr(self._loader, name, value)
 
+    def __delattr__(self, name: str) -> None:
+        delattr(self._loader, name)
+
+    def __eq__(self, other: object) -> Any:
+        return self._loader == (other._loader if type(other) is WrappedLoader else other)
+
+    def __hash__(self) -> int:
+        return hash(self._loader)
+
+    def __repr__(self) -> str:
+        return repr(self._loader)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:  # what isinstance() asks second
+        return type(self._loader)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """A copy or a pickle is one of the inner loader, untimed: the timer lives in this process and this run."""
+        return self._loader.__reduce_ex__(protocol)
+
 
 def wrapped(loader: Any, timer: FetchTimer) -> Any:
-    """``loader`` with timed fetches; an iterator stays an iterator."""
+    """``loader`` with timed fetches; an iterator stays an iterator, and what torch's patches see stays itself."""
+    if timer.claim(loader):
+        return loader
     if hasattr(loader, "__next__"):
         return WrappedIterator(loader, loader, timer)
     return WrappedLoader(loader, timer)
