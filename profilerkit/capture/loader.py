@@ -97,7 +97,7 @@ class FetchTimer:
         self.here = PerThread()
         self.source: object | None = None
         self.meter = Meter()
-        self._claimed: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._claimed: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._backwards = 0  # backward passes before the last fetch
         self._latest = 0  # the loader fetched last since, by the id of what stands for it
         self._trainer = 0  # the loader fetched last before a backward pass
@@ -108,14 +108,21 @@ class FetchTimer:
         Such a loader is not wrapped, so that it stays what it was for everyone who asks for its type. Another kind of
         loader, and one that makes its iterators in a way of its own, is.
         """
-        if getattr(type(loader).__iter__, "__wrapped_by__", None) is not self:
+        makers = [kind for kind in type(loader).__mro__ if "__iter__" in vars(kind) or "_get_iterator" in vars(kind)]
+        if not makers or getattr(vars(makers[0]).get("__iter__"), "timed_by", None) is not self:
             return False
-        self._claimed.add(loader)
+        self._claimed[id(loader)] = loader
         return True
 
     def marks(self, loader: Any) -> bool:
         """Whether the iterations of a torch loader mark steps."""
-        return self.armed and loader in self._claimed
+        return self.armed and self._claimed.get(id(loader)) is loader
+
+    def starts_over(self, loader: Any) -> None:
+        """A torch loader is to be iterated anew; with persistent workers it keeps the iterator it has."""
+        kept = asked(getattr, loader, "_iterator", None)
+        if kept is not None:
+            self._guard.call(self.tracker.left_behind, kept)
 
     def iterate(self, make: Callable[..., _R], source: object, *args: object) -> _R:
         """``make(*args)``, an iterator of ``source``, timed as the beginning of its first fetch."""
@@ -275,10 +282,12 @@ def patched_iter(timer: FetchTimer, original: Callable[[Any], Any]) -> Any:
     """A replacement for ``DataLoader.__iter__``, where workers start and the loader's settings can be seen."""
 
     def timed_iter(self: Any) -> Any:
+        if not timer.marks(self):
+            return timer.iterate(original, self, self)
+        timer.starts_over(self)
         iterator = timer.iterate(original, self, self)
-        if timer.marks(self):
-            iterator.__dict__[_CLAIM] = _Claim(timer, self, length(self))
+        iterator.__dict__[_CLAIM] = _Claim(timer, self, length(self))
         return iterator
 
-    timed_iter.__wrapped_by__ = timer  # type: ignore[attr-defined]  # how ``claim`` knows its own
+    timed_iter.timed_by = timer  # type: ignore[attr-defined]  # how ``claim`` knows its own
     return timed_iter

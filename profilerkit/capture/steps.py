@@ -140,6 +140,7 @@ class StepTracker:
         """
         owner = self._owner() if self._owner is not None else None
         if owner is iterator:
+            self.owner_id = id(iterator)
             return True
         if id(source) != self._source_id and (owner is not None or (in_phase and self.wrapped)):
             return False
@@ -187,6 +188,11 @@ class StepTracker:
             self._iteration_ended(self._start_ns, self._clock())
         else:
             self._discard()
+
+    def left_behind(self, iterator: object) -> None:
+        """A loader that keeps its iterator from epoch to epoch starts over: as if the iterator were gone."""
+        if id(iterator) == self.owner_id:
+            self.abandoned()
 
     # The user's word
 
