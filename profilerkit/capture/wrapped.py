@@ -35,7 +35,8 @@ class _Stand:
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:  # what isinstance() asks beside the type
-        return type(self._inner)
+        kind: type = self._inner.__class__  # not its type: accelerate's loaders say that they are torch's
+        return kind
 
     def __dir__(self) -> Any:
         return dir(self._inner)
@@ -56,7 +57,9 @@ class WrappedIterator(_Stand):
         object.__setattr__(self, "source", source)
 
     def __iter__(self) -> "WrappedIterator":
-        return self
+        """Itself, unless its iterator is another one. It is asked: some start over then, as Lightning's loader does."""
+        inner = self._timer.iterate(iter, self.source, self._inner)
+        return self if inner is self._inner else _timed(inner, self.source, self._timer)
 
     def __next__(self) -> Any:
         timer = self._timer
@@ -77,8 +80,7 @@ class WrappedLoader(_Stand):
 
     def __iter__(self) -> WrappedIterator:
         inner = self._timer.iterate(iter, self._inner, self._inner)
-        made: WrappedIterator = _like(WrappedIterator, _type_of(inner))(inner, self._inner, self._timer)
-        return made
+        return _timed(inner, self._inner, self._timer)
 
 
 def wrapped(loader: Any, timer: FetchTimer) -> Any:
@@ -86,12 +88,15 @@ def wrapped(loader: Any, timer: FetchTimer) -> Any:
     if timer.claim(loader):
         return loader
     if hasattr(loader, "__next__"):
-        return _like(WrappedIterator, _type_of(loader))(loader, loader, timer)
-    return _like(WrappedLoader, _type_of(loader))(loader, timer)
+        return _timed(loader, loader, timer)
+    kind: Any = type(loader)
+    return _like(WrappedLoader, kind)(loader, timer)
 
 
-def _type_of(value: object) -> Any:
-    return type(value)
+def _timed(iterator: Any, source: object, timer: FetchTimer) -> WrappedIterator:
+    kind: Any = type(iterator)
+    made: WrappedIterator = _like(WrappedIterator, kind)(iterator, source, timer)
+    return made
 
 
 @functools.cache
