@@ -9,7 +9,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from profilerkit.capture.calls import Size, TimedCalls
+from profilerkit.capture.calls import Size, TimedCalls, not_compiled
+from profilerkit.capture.guard import asked
 from profilerkit.capture.patches import Patches
 from profilerkit.capture.steps import StepTracker
 from profilerkit.rundir.layout import EventKind
@@ -57,6 +58,8 @@ class CollectiveWatch:
 
     def hang(self, patches: Patches) -> None:
         """Patch what this torch has."""
+        for below in (asked, message_bytes, _side_bytes):  # what a replacement calls is not traced either
+            not_compiled(below)
         c10d = sys.modules[_C10D]
         group, work = getattr(c10d, "ProcessGroup", None), getattr(c10d, "Work", None)
         for method, name in _METHODS.items() if group is not None else ():

@@ -155,7 +155,7 @@ class DeviceClock:
         if device.is_capturing():
             return
         self._read()
-        if len(self._under_way) >= _MOST_EVENTS:
+        if len(self._under_way) >= _MOST_EVENTS - 1:  # one more is kept of the step before
             return
         here = device.current()
         if here != self._free_on:

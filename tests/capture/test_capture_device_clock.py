@@ -80,7 +80,7 @@ def test_each_step_has_the_devices_time_from_event_to_event():
     assert loop.clock.reason() == ""
 
 
-@pytest.mark.parametrize(("behind", "caught_up"), [(0, True), (1, True), (2, False), (5, False)])
+@pytest.mark.parametrize(("behind", "caught_up"), [(0, True), (1, False), (5, False)])
 def test_a_device_that_lags_is_told_from_one_that_waits(behind, caught_up):
     loop = Loop(Fake(behind))
     loop.steps(20)

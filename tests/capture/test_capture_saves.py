@@ -36,6 +36,7 @@ def test_a_save_is_recorded_with_its_function_and_its_time(toy, light, recorded,
     assert sorted(toy.torch.load(tmp_path / "model.pt")) == sorted(toy.model.state_dict())
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is:UserWarning")
 def test_a_distributed_checkpoint_is_one_save_and_its_background_another(toy, light, recorded, tmp_path):
     checkpoint = pytest.importorskip("torch.distributed.checkpoint")
     state = {"model": toy.model.state_dict()}
