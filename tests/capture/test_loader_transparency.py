@@ -310,7 +310,8 @@ def test_a_loader_is_itself_in_a_block_wrapped_or_not(light, recorded, kind):
     assert recorded(prof.directory).rank.end.reason == "finished"
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("list", "range", "iterator")])
+# Torch itself takes 5 s to end each forked worker after an exception: once is enough.
+@pytest.mark.parametrize("kind", [k for k in KINDS if k not in ("list", "range", "iterator", "map-style, persistent")])
 def test_an_exception_of_the_dataset_is_the_same(light, kind):
     def batches_until_it_raises(loader):
         out = []
