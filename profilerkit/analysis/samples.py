@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.model.run import Series
-from profilerkit.rundir.sampled import GpuSample, HostSample, Sample
+from profilerkit.rundir.sampled import AllocatorSample, GpuSample, HostSample, Sample
 
 _R = TypeVar("_R")
 _F64 = npt.NDArray[np.float64]
 _Gpu = list[tuple[int, GpuSample]]
 _Host = list[tuple[int, HostSample]]
+_Allocator = list[tuple[int, AllocatorSample]]
 
 #: Below so many samples a trend is what happened to be going on.
 FEWEST_FOR_SLOPE = 10
@@ -79,6 +80,16 @@ _HOST_FIELDS = (
     ("net_rx_bytes_per_s", "host.net_rx", "bytes_per_s"),
     ("net_tx_bytes_per_s", "host.net_tx", "bytes_per_s"),
 )
+_ALLOCATOR_FIELDS = (
+    ("allocated_bytes", "allocator.allocated", "bytes"),
+    ("reserved_bytes", "allocator.reserved", "bytes"),
+    ("active_bytes", "allocator.active", "bytes"),
+    ("inactive_split_bytes", "allocator.inactive_split", "bytes"),
+    ("allocated_peak_bytes", "allocator.allocated_peak", "bytes"),
+    ("reserved_peak_bytes", "allocator.reserved_peak", "bytes"),
+    ("alloc_retries", "allocator.retries", "count"),
+    ("ooms", "allocator.ooms", "count"),
+)
 
 
 class _Signal(NamedTuple):
@@ -94,7 +105,8 @@ def summarise(samples: Sequence[Sample], rank: int) -> tuple[Series, ...]:
     """One ``Series`` per signal that was read at least once."""
     gpu = [(sample.t_ns, sample.gpu) for sample in samples if sample.gpu is not None]
     host = [(sample.t_ns, sample.host) for sample in samples if sample.host is not None]
-    return tuple(_series(signal, rank) for signal in (*_of_gpu(gpu), *_of_host(host)))
+    allocator = [(sample.t_ns, sample.allocator) for sample in samples if sample.allocator is not None]
+    return tuple(_series(signal, rank) for signal in (*_of_gpu(gpu), *_of_host(host), *_of_allocator(allocator)))
 
 
 def _of_gpu(gpu: _Gpu) -> Iterator[_Signal]:
@@ -123,6 +135,11 @@ def _of_host(host: _Host) -> Iterator[_Signal]:
     yield from _signal("host.worker_cores", "cores", host, lambda record: _worker_cores(record, sum))
     yield from _signal("host.busiest_worker", "cores", host, lambda record: _worker_cores(record, max))
     yield from _signal("host.worker_memory", "bytes", host, _worker_memory)
+
+
+def _of_allocator(allocator: _Allocator) -> Iterator[_Signal]:
+    for field, name, unit in _ALLOCATOR_FIELDS:
+        yield from _signal(name, unit, allocator, attrgetter(field))
 
 
 def _signal(

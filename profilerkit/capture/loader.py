@@ -1,12 +1,13 @@
 """Times the wait for every batch; any torch ``DataLoader`` is seen through two patches."""
 
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from threading import get_ident
 from time import perf_counter_ns, thread_time_ns
 from types import MethodType
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from profilerkit.capture.guard import Guard, asked
 from profilerkit.capture.meter import Meter
@@ -34,6 +35,9 @@ _READ_EVERY = 16
 #: ``torch.utils.data._DatasetKind.Iterable``
 _ITERABLE_KIND = 1
 
+#: The attribute of a torch iterator that holds its ``_Claim``.
+_CLAIM = "_profilerkit_claim"
+
 #: A fetch under way: start, CPU time at its start (-1 when not read), flags, span in the trace, time spent on this.
 _Fetch = tuple[int, int, int, AbstractContextManager[object] | None, int]
 
@@ -47,6 +51,14 @@ class Trace(Protocol):
 
     def span(self, name: str) -> AbstractContextManager[object] | None:
         """A named span in the trace, if one is being recorded."""
+
+
+class _Claim(NamedTuple):
+    """What an iterator whose fetches mark steps carries: whose timer, of which loader, of how many batches."""
+
+    timer: "FetchTimer"
+    loader: Any
+    length: int
 
 
 class PerThread(threading.local):
@@ -93,9 +105,32 @@ class FetchTimer:
         self.meter = Meter()
         self.reads_cpu = True
         self._cpu_reads = _AFTER_LONG_WAIT  # fetches before the CPU time is no longer read every time; then negative
+        self._claimed: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._backwards = 0  # backward passes before the last fetch
         self._latest = 0  # the loader fetched last since, by the id of what stands for it
         self._trainer = 0  # the loader fetched last before a backward pass
+
+    def claim(self, loader: Any) -> bool:
+        """Whether the patches see all of ``loader``, a torch one: its iterations then mark steps from now on.
+
+        Such a loader is not wrapped, so that it stays what it was for everyone who asks for its type. Another kind of
+        loader, and one that makes its iterators in a way of its own, is.
+        """
+        makers = [kind for kind in type(loader).__mro__ if "__iter__" in vars(kind) or "_get_iterator" in vars(kind)]
+        if not makers or getattr(vars(makers[0]).get("__iter__"), "timed_by", None) is not self:
+            return False
+        self._claimed[id(loader)] = loader
+        return True
+
+    def marks(self, loader: Any) -> bool:
+        """Whether the iterations of a torch loader mark steps."""
+        return self.armed and self._claimed.get(id(loader)) is loader
+
+    def starts_over(self, loader: Any) -> None:
+        """A torch loader is to be iterated anew; with persistent workers it keeps the iterator it has."""
+        kept = asked(getattr, loader, "_iterator", None)
+        if kept is not None:
+            self._guard.call(self.tracker.left_behind, kept)
 
     def iterate(self, make: Callable[..., _R], source: object, *args: object) -> _R:
         """``make(*args)``, an iterator of ``source``, timed as the beginning of its first fetch."""
@@ -236,11 +271,16 @@ def patched_next(timer: FetchTimer, original: Callable[[Any], Any], look: Callab
         if here.fetching:
             return original(self)
         yielded = getattr(self, "_num_yielded", -1)
+        first = _FIRST if yielded == 0 else 0
+        claim = self.__dict__.get(_CLAIM)
+        if claim is not None and claim.timer is timer:
+            owner = timer.tracker.owner_id == id(self) or timer.own(self, claim.loader)
+            more = yielded != claim.length
+            return fetch(MethodType(original, self), id(self), id(claim.loader), owner, more, first)
         # The length is only worth its 1 µs while a trace is recorded: a span must not begin for a step without a batch.
         more = not trace.recording or yielded < 0 or yielded != length(self)
-        flags = _INFERRED | _FIRST if yielded == 0 else _INFERRED
         loader = id(getattr(self, "_index_sampler", self))  # the iterators of one loader share its sampler
-        return fetch(MethodType(original, self), id(self), loader, False, more, flags)
+        return fetch(MethodType(original, self), id(self), loader, False, more, first | _INFERRED)
 
     return timed_next
 
@@ -249,6 +289,12 @@ def patched_iter(timer: FetchTimer, original: Callable[[Any], Any]) -> Any:
     """A replacement for ``DataLoader.__iter__``, where workers start and the loader's settings can be seen."""
 
     def timed_iter(self: Any) -> Any:
-        return timer.iterate(original, self, self)
+        if not timer.marks(self):
+            return timer.iterate(original, self, self)
+        timer.starts_over(self)
+        iterator = timer.iterate(original, self, self)
+        iterator.__dict__[_CLAIM] = _Claim(timer, self, length(self))
+        return iterator
 
+    timed_iter.timed_by = timer  # type: ignore[attr-defined]  # how ``claim`` knows its own
     return timed_iter

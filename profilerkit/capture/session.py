@@ -9,8 +9,7 @@ from typing import Any
 
 from profilerkit.capture import documents, environment, handoff, oom
 from profilerkit.capture.budget import Budget, stages
-from profilerkit.capture.clock_anchors import ClockWatch, take_anchor
-from profilerkit.capture.ddp import DdpWatch
+from profilerkit.capture.clock_anchors import take_anchor
 from profilerkit.capture.ending import Exits, Leave, at_exit, leave_of
 from profilerkit.capture.flight import FlightWatch
 from profilerkit.capture.guard import Guard, announce, asked
@@ -28,13 +27,14 @@ from profilerkit.capture.recorder import Recorder
 from profilerkit.capture.sampler import Sampler, Source
 from profilerkit.capture.settings import Settings
 from profilerkit.capture.steps import StepTracker
-from profilerkit.capture.watches import Watch, Watches
+from profilerkit.capture.watched import watched
+from profilerkit.capture.watches import Watches
 from profilerkit.capture.windows import DeepWindows
 from profilerkit.capture.workers import WorkerWatch
 from profilerkit.capture.wrapped import wrapped
 from profilerkit.errors import CaptureError
 from profilerkit.model.report import Report
-from profilerkit.rundir.layout import DDP, END, FLIGHT, META, PHASE_SPAN_PREFIX, Feature
+from profilerkit.rundir.layout import END, FLIGHT, META, PHASE_SPAN_PREFIX, Feature
 from profilerkit.rundir.process import this_process
 from profilerkit.rundir.writer import RankWriter, Record, write_manifest
 
@@ -141,7 +141,7 @@ class Session:
         self._hooks = Hooks(record, self._tracker, self._timer, self._guard, self._workers)
         self._exits = Exits(lambda: self._tracker.count, self._leave)
         self._process = this_process()
-        self._watches = Watches(_watches(writer, self._flight) if settings.light else ())
+        self._watches = Watches(watched(self._recorder, self._tracker, writer, self._flight) if settings.light else ())
         self._record = record
         sources: dict[str, Source] = {}
         self._gpu = NvmlSource()
@@ -372,11 +372,6 @@ class Session:
         for name, reason in self._budget.turned_off.items():
             features[name] = on(light, reason)
         return features
-
-
-def _watches(writer: RankWriter, flight: FlightWatch) -> tuple[Watch, ...]:
-    """What is watched beside the steps."""
-    return (ClockWatch(writer.append_anchor), flight, DdpWatch(writer.path / DDP))
 
 
 def _nothing(_record: Record) -> None:

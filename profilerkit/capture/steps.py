@@ -42,6 +42,25 @@ class Window(Protocol):
         """The step that started last will not be counted."""
 
 
+class _Both:
+    """Tells two of each step; the first one first."""
+
+    def __init__(self, first: Window, second: Window) -> None:
+        self._both = (first, second)
+
+    def step_started(self, number: int) -> None:
+        for window in self._both:
+            window.step_started(number)
+
+    def step_ended(self, number: int, dur_ns: int) -> None:
+        for window in self._both:
+            window.step_ended(number, dur_ns)
+
+    def step_cut(self) -> None:
+        for window in self._both:
+            window.step_cut()
+
+
 class StepTracker:
     """The steps of one run. All methods but ``abandoned`` are called on the training thread.
 
@@ -103,6 +122,16 @@ class StepTracker:
             self.thread = thread
         return thread == self.thread
 
+    def observe(self, observer: Window) -> Callable[[], None]:
+        """Tell ``observer`` of steps too, before the window; what is returned ends that. May be called anywhere."""
+        alone = self._window
+        self._window = _Both(observer, alone)
+
+        def end() -> None:
+            self._window = alone
+
+        return end
+
     # Fetches
 
     def own(self, iterator: object, source: object, in_phase: bool = False) -> bool:
@@ -112,6 +141,7 @@ class StepTracker:
         """
         owner = self._owner() if self._owner is not None else None
         if owner is iterator:
+            self.owner_id = id(iterator)
             return True
         if id(source) != self._source_id and (owner is not None or (in_phase and self.wrapped)):
             return False
@@ -159,6 +189,11 @@ class StepTracker:
             self._iteration_ended(self._start_ns, self._clock())
         else:
             self._discard()
+
+    def left_behind(self, iterator: object) -> None:
+        """A loader that keeps its iterator from epoch to epoch starts over: as if the iterator were gone."""
+        if id(iterator) == self.owner_id:
+            self.abandoned()
 
     # The user's word
 

@@ -1,85 +1,121 @@
-"""Stands for the loader a training script wrapped: iterates it with timed fetches, and is it in all else."""
+"""Stands for a loader that the patches of torch do not see: iterates it with timed fetches, and is it in all else."""
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from profilerkit.capture.loader import FetchTimer, length
 from profilerkit.rundir.layout import EventFlag
 
 _FIRST = int(EventFlag.FIRST)  # an enum lookup costs 0.2 µs on Python 3.11
+#: Methods that Python looks up in the type: what stands for a loader has those of them that the loader has.
+_LOOKED_UP_IN_THE_TYPE = (
+    *("__len__", "__length_hint__", "__bool__", "__getitem__", "__setitem__", "__delitem__", "__contains__"),
+    *("__reversed__", "__call__", "__enter__", "__exit__", "__eq__", "__hash__", "__repr__", "__str__"),
+)
 
 
-class WrappedIterator:
+class _Stand:
+    """What stands for ``inner``: its class, its attributes, and copies and pickles of it, which are not timed."""
+
+    __slots__ = ("__weakref__", "_inner", "_timer")
+
+    def __init__(self, inner: Any, timer: FetchTimer) -> None:
+        object.__setattr__(self, "_inner", inner)
+        object.__setattr__(self, "_timer", timer)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self._inner, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._inner, name)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:  # what isinstance() asks beside the type
+        kind: type = self._inner.__class__  # not its type: accelerate's loaders say that they are torch's
+        return kind
+
+    def __dir__(self) -> Any:
+        return dir(self._inner)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self._inner.__reduce_ex__(protocol)
+
+
+class WrappedIterator(_Stand):
     """An iterator with timed fetches; everything else is the inner iterator's."""
 
-    __slots__ = ("__weakref__", "_flags", "_inner", "_left", "_timer", "source")
+    __slots__ = ("_progress", "source")
 
     def __init__(self, inner: Iterator[Any], source: object, timer: FetchTimer) -> None:
-        self._inner = inner
-        self._timer = timer
-        self._flags = _FIRST
-        self._left = length(source)
-        self.source = source
+        super().__init__(inner, timer)
+        # Flags of the next fetch, and batches left: a list, because setting an attribute sets the inner iterator's.
+        object.__setattr__(self, "_progress", [_FIRST, length(source)])
+        object.__setattr__(self, "source", source)
 
     def __iter__(self) -> "WrappedIterator":
-        return self
+        """Itself, unless its iterator is another one. It is asked: some start over then, as Lightning's loader does."""
+        inner = self._timer.iterate(iter, self.source, self._inner)
+        return self if inner is self._inner else _timed(inner, self.source, self._timer)
 
     def __next__(self) -> Any:
         timer = self._timer
         inner = self._inner
         if not timer.armed:
             return next(inner)
-        flags, self._flags = self._flags, 0
-        more = self._left != 0
-        self._left -= 1
+        progress = self._progress
+        flags, left = progress
+        progress[:] = 0, left - 1
         owner = timer.tracker.owner_id == id(self) or timer.own(self, self.source)
-        return timer.fetch(inner.__next__, id(self), id(self.source), owner, more, flags)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in self.__slots__:
-            raise AttributeError(name)  # a copy that is not filled yet
-        return getattr(self._inner, name)
+        return timer.fetch(inner.__next__, id(self), id(self.source), owner, left != 0, flags)
 
 
-class WrappedLoader:
-    """A loader whose iterators are timed; length, items, attributes and truth are the inner loader's."""
+class WrappedLoader(_Stand):
+    """A loader whose iterators are timed; everything else is the inner loader's."""
 
-    __slots__ = ("_loader", "_timer")
-
-    def __init__(self, loader: Any, timer: FetchTimer) -> None:
-        object.__setattr__(self, "_loader", loader)
-        object.__setattr__(self, "_timer", timer)
+    __slots__ = ()
 
     def __iter__(self) -> WrappedIterator:
-        inner = self._timer.iterate(iter, self._loader, self._loader)
-        return WrappedIterator(inner, self._loader, self._timer)
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __bool__(self) -> bool:
-        return bool(self._loader)
-
-    def __getitem__(self, key: Any) -> Any:
-        return self._loader[key]
-
-    def __contains__(self, item: object) -> bool:
-        return item in self._loader
-
-    def __reversed__(self) -> Any:
-        return reversed(self._loader)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in self.__slots__:
-            raise AttributeError(name)  # a copy that is not filled yet
-        return getattr(self._loader, name)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        setattr(self._loader, name, value)
+        inner = self._timer.iterate(iter, self._inner, self._inner)
+        return _timed(inner, self._inner, self._timer)
 
 
 def wrapped(loader: Any, timer: FetchTimer) -> Any:
-    """``loader`` with timed fetches; an iterator stays an iterator."""
+    """``loader`` with timed fetches; an iterator stays an iterator, and what torch's patches see stays itself."""
+    if timer.claim(loader):
+        return loader
     if hasattr(loader, "__next__"):
-        return WrappedIterator(loader, loader, timer)
-    return WrappedLoader(loader, timer)
+        return _timed(loader, loader, timer)
+    kind: Any = type(loader)
+    return _like(WrappedLoader, kind)(loader, timer)
+
+
+def _timed(iterator: Any, source: object, timer: FetchTimer) -> WrappedIterator:
+    kind: Any = type(iterator)
+    made: WrappedIterator = _like(WrappedIterator, kind)(iterator, source, timer)
+    return made
+
+
+@functools.cache
+def _like(base: Any, kind: Any) -> Any:
+    """``base`` with the name of ``kind``, a type, and the methods of it that Python looks up in the type."""
+    has = {name for parent in reversed(kind.__mro__) for name in vars(parent)}
+    found = {name: _passed_on(name) for name in _LOOKED_UP_IN_THE_TYPE if name in has and getattr(kind, name)}
+    return type(getattr(kind, "__name__", ""), (base,), {"__slots__": (), **found})
+
+
+def _passed_on(name: str) -> Callable[..., Any]:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        inner = self._inner
+        return getattr(type(inner), name)(inner, *map(_bare, args), **kwargs)
+
+    method.__name__ = name
+    return method
+
+
+def _bare(value: Any) -> Any:
+    """What ``value`` stands for, or itself: a wrapped list equals a wrapped list."""
+    return value._inner if issubclass(type(value), _Stand) else value

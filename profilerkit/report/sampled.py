@@ -31,6 +31,16 @@ _GROUPS: dict[str, dict[str, str]] = {
         "gpu.other_processes": "Other processes",
         "gpu.other_processes_memory": "Memory of other processes",
     },
+    "Memory in torch's allocator": {
+        "allocator.allocated": "In tensors",
+        "allocator.allocated_peak": "In tensors, peak since the start or its reset",
+        "allocator.active": "In tensors, or waiting for a stream",
+        "allocator.reserved": "Taken from the device",
+        "allocator.reserved_peak": "Taken from the device, peak since the start or its reset",
+        "allocator.inactive_split": "Free between what is in use",
+        "allocator.retries": "Flushes of the cache before another try",
+        "allocator.ooms": "Requests that failed",
+    },
     "Links of the device": {
         "gpu.pcie_rx": "PCIe, to the device",
         "gpu.pcie_tx": "PCIe, from the device",

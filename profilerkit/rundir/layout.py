@@ -123,6 +123,7 @@ class EventFlag(IntEnum):
     OTHER_THREAD = 8  # not on the training thread
     OTHER_LOADER = 16  # a DataLoader that was not wrapped while a wrapped one marks the steps: not the training input
     IN_PHASE = 32  # fetched inside a named phase, not for the training: the phase's time
+    CAUGHT_UP = 64  # on DEVICE: as the host ended the step, the device had done all of the steps before
 
 
 #: ``RankMeta.steps_found_by`` where the user put the ends of the steps himself.

@@ -157,9 +157,26 @@ class HostSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     workers: tuple[WorkerSample, ...] = ()
 
 
+class AllocatorSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What torch's CUDA allocator says of one device; ``None`` where this torch does not say.
+
+    Peaks are since the start or since the user reset them; ``alloc_retries`` and ``ooms`` count since the start.
+    """
+
+    allocated_bytes: int | None = None
+    allocated_peak_bytes: int | None = None
+    reserved_bytes: int | None = None
+    reserved_peak_bytes: int | None = None
+    active_bytes: int | None = None
+    inactive_split_bytes: int | None = None
+    alloc_retries: int | None = None
+    ooms: int | None = None
+
+
 class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of ``samples.jsonl``; ``t_ns`` is ``perf_counter_ns``."""
 
     t_ns: int
     gpu: GpuSample | None = None
     host: HostSample | None = None
+    allocator: AllocatorSample | None = None

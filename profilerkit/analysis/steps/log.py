@@ -15,6 +15,7 @@ from profilerkit.analysis.steps.find import FEWEST_STEPS, in_step
 from profilerkit.analysis.steps.series import StepSeries
 from profilerkit.analysis.steps.stalls import STALL_KINDS, regular_distance, unnamed_stalls
 from profilerkit.analysis.steps.warmup import warmup_length
+from profilerkit.analysis.steps.watched import with_watched
 from profilerkit.model.step import StepState
 from profilerkit.rundir.layout import EventFlag, EventKind
 
@@ -39,6 +40,7 @@ class StepLog:
         wait_cpu: CPU time of that thread during the wait.
         phases: leaf name to ns per step.
         collect: time in garbage collections.
+        compiling: time in which torch.compile compiled, whatever phase it was in.
         optimizes: steps in which an optimizer step was recorded.
         inferred: steps were seen by hooks, not given.
         waits_seen: at least one fetch was recorded.
@@ -54,6 +56,7 @@ class StepLog:
     wait_cpu: I64
     phases: Mapping[str, I64]
     collect: I64
+    compiling: I64
     optimizes: npt.NDArray[np.bool_]
     inferred: bool
     waits_seen: bool
@@ -84,7 +87,8 @@ def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
     time = (np.r_[start[1:], end[-1]] - start).astype(np.int64)
     stop = start + time
     waits = events[(events["kind"] == EventKind.WAIT) & ((events["flags"] & NOT_A_WAIT) == 0)]
-    named, feeding = _split_phases(events[events["kind"] == EventKind.PHASE], names)
+    named, names = with_watched(events[events["kind"] == EventKind.PHASE], events, names)
+    named, feeding = _split_phases(named, names)
     waits = _outermost(np.concatenate([waits, feeding]))
     wait, wait_cpu = _per_step(waits, start, stop), _cpu_per_step(waits, start, stop)
     # What happens inside something else is counted once: a fetch beats the phase around it, both beat a collection.
@@ -109,6 +113,7 @@ def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
         wait_cpu=wait_cpu,
         phases=phases,
         collect=collect,
+        compiling=_spent(subtract(_spans(events[events["kind"] == EventKind.COMPILE]), waited), start, stop),
         optimizes=optimizes,
         inferred=bool((steps["flags"] & EventFlag.INFERRED).any()),
         waits_seen=bool(len(waits)),

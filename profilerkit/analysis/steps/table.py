@@ -28,7 +28,7 @@ def trace_series(trace: TraceFacts) -> StepSeries:
 
 def log_steps(log: StepLog, series: StepSeries, found_by: str) -> Steps:
     """Steps as the timers saw them: waits, phases and collections are split off, the rest is one remainder."""
-    warmup = warmup_cost(log.state, log.time, {"the first batches": log.wait})
+    warmup = warmup_cost(log.state, log.time, {"compilation": log.compiling, "the first batches": log.wait})
     return told_steps(series, log.start, log.state, found_by, inferred=log.inferred, warmup=warmup)
 
 

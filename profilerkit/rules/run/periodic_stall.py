@@ -17,6 +17,10 @@ _FIX = {
     ),
     "evaluation": Fix(text="Evaluate half as often, or on another device."),
     "logging": Fix(text="Log half as often, or from a background thread."),
+    "compile": Fix(
+        text="Compile once for all shapes: mark the sizes that change as dynamic, or pad batches to a few sizes.",
+        code="torch.compile(model, dynamic=True)",
+    ),
 }
 
 
@@ -103,7 +107,7 @@ class PeriodicStall(Rule):
                 ),
             ),
             at_most=at_most,
-            detail=stall.kind if stall.kind in ("checkpoint", "evaluation") else "python",
+            detail=stall.kind if stall.kind in ("checkpoint", "evaluation", "compile") else "python",
             saving=saving(facts, self._expected(stall), stall.share),
             fix=_FIX.get(stall.kind, unnamed),
             confirm="The long steps must be gone from the per-step figure.",

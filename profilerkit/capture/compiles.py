@@ -1,0 +1,63 @@
+"""Watches ``torch.compile`` compile, and compile again."""
+
+import sys
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any
+
+from profilerkit.capture.guard import asked
+from profilerkit.capture.patches import Patches
+from profilerkit.rundir.layout import EventFlag, EventKind
+from profilerkit.rundir.writer import Record
+
+_COMPILE, _INFERRED = int(EventKind.COMPILE), int(EventFlag.INFERRED)
+_CALLBACK = "torch._dynamo.callback"
+
+
+class CompileWatch:
+    """Records one COMPILE per compilation, through the callbacks that torch has for it.
+
+    Torch calls them around the outermost compilation, under a lock of its own. The start of the one that was under way
+    when the watch was hung is not known: it counts from then on and is marked inferred.
+    """
+
+    name = "compiles"
+    needs: tuple[str, ...] = (_CALLBACK,)
+
+    def __init__(self, record: Callable[[Record], None], name_id: Callable[[str], int]) -> None:
+        self._record = record
+        self._name_id = name_id
+        self._start_ns = 0
+        self._flags = _INFERRED
+        self._seen = False
+
+    def hang(self, patches: Patches) -> None:
+        """Have torch say when it compiles."""
+        self._start_ns = perf_counter_ns()
+        handler = sys.modules[_CALLBACK].callback_handler
+        self._add(handler.start_callbacks, self._started, patches)
+        self._add(handler.end_callbacks, self._ended, patches)
+
+    def _add(self, callbacks: list[Any], callback: Callable[[Any], None], patches: Patches) -> None:
+        callbacks.append(callback)
+        patches.later(lambda: callbacks.remove(callback) if callback in callbacks else None)
+
+    def _started(self, _args: Any) -> None:
+        self._start_ns = perf_counter_ns()
+        self._flags = 0
+
+    def _ended(self, args: Any) -> None:
+        now_ns, start_ns = perf_counter_ns(), self._start_ns
+        number = asked(lambda: self._name_id(str(args.compile_id))) or 0
+        self._record((_COMPILE, self._flags, number, start_ns, now_ns - start_ns, 0))
+        self._seen = True
+
+    def beat(self) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        """Nothing is left to do."""
+
+    def reason(self) -> str:
+        """Why no compilation was seen."""
+        return "" if self._seen else "torch.compile compiled nothing"

@@ -1,0 +1,33 @@
+"""The list of what is watched beside the steps."""
+
+from profilerkit.capture.allocator import AllocatorWatch
+from profilerkit.capture.clock_anchors import ClockWatch
+from profilerkit.capture.collectives import CollectiveWatch
+from profilerkit.capture.compiles import CompileWatch
+from profilerkit.capture.ddp import DdpWatch
+from profilerkit.capture.device_clock import CudaDevice, DeviceClock
+from profilerkit.capture.flight import FlightWatch
+from profilerkit.capture.recorder import Recorder
+from profilerkit.capture.saves import SaveWatch
+from profilerkit.capture.steps import StepTracker
+from profilerkit.capture.syncs import CopyWatch, SyncWatch
+from profilerkit.capture.watches import Watch
+from profilerkit.rundir.layout import DDP
+from profilerkit.rundir.writer import RankWriter
+
+
+def watched(recorder: Recorder, tracker: StepTracker, writer: RankWriter, flight: FlightWatch) -> tuple[Watch, ...]:
+    """One watch of each kind; ``flight`` is made before, because the session asks it about the process group."""
+    record, name_id = recorder.record, recorder.name_id
+    return (
+        ClockWatch(writer.append_anchor),
+        SaveWatch(record, tracker, name_id),
+        CompileWatch(record, name_id),
+        CollectiveWatch(record, tracker, name_id),
+        SyncWatch(record, tracker, name_id),
+        CopyWatch(),
+        AllocatorWatch(writer.append_sample),
+        DeviceClock(record, tracker, CudaDevice()),
+        flight,
+        DdpWatch(writer.path / DDP),
+    )

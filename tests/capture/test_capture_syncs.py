@@ -1,0 +1,48 @@
+"""Calls that wait for the device, on a device that is only said to be in use."""
+
+import pytest
+
+from profilerkit.capture.overhead import NoWindow
+from profilerkit.capture.patches import Patches
+from profilerkit.capture.steps import StepTracker
+from profilerkit.capture.syncs import SyncWatch
+from profilerkit.rundir.layout import EventKind
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+
+def test_without_cuda_nothing_is_patched_and_the_reason_says_so(light, recorded):
+    tensor_methods = {name: getattr(torch.Tensor, name) for name in ("item", "to", "cpu", "cuda", "tolist", "numpy")}
+    before = torch._C._accelerator_synchronizeDevice
+    with light() as prof:
+        assert torch._C._accelerator_synchronizeDevice is before
+        assert {name: getattr(torch.Tensor, name) for name in tensor_methods} == tensor_methods
+    features = recorded(prof.directory).rank.meta.features
+    assert features["syncs"].reason == "CUDA is not in use"
+    assert "methods of a tensor" in features["copies"].reason
+
+
+def test_synchronising_is_recorded_from_when_the_device_is_in_use(monkeypatch):
+    monkeypatch.setattr(torch._C, "_cuda_synchronize", lambda: "waited", raising=False)
+    monkeypatch.setattr(torch.cuda.Event, "synchronize", lambda _event: None)
+    records, names, patches, in_use = [], {}, Patches(), []
+    watch = SyncWatch(
+        records.append,
+        StepTracker(records.append, NoWindow()),
+        lambda name: names.setdefault(name, len(names) + 1),
+        lambda: bool(in_use),
+    )
+    patches.hang(watch.hang)
+    torch._C._cuda_synchronize()
+    assert (records, watch.reason()) == ([], "CUDA is not in use")
+    in_use.append(True)
+    watch.beat()
+    assert "no synchronize() was called" in watch.reason()
+    assert torch._C._cuda_synchronize() == "waited"
+    torch.cuda.Event.synchronize(object())
+    assert watch.reason() == ""
+    patches.remove()
+    torch._C._cuda_synchronize()
+    assert [record[0] for record in records] == 2 * [EventKind.SYNC]
+    assert [record[2] for record in records] == [names["torch.cuda.synchronize"], names["torch.cuda.Event.synchronize"]]
