@@ -53,6 +53,11 @@ def test_memory_caps_the_proposal():
     assert "free memory allows no more" in text
     full = {**room, "samples": (series("host.memory_used", 85 * GB),)}
     assert ended("IN003", worked(0.4, workers, **full)) is Passed
+    group = (series("host.cgroup_memory_limit", 50 * GB), series("host.process_memory", 10 * GB))
+    limited = {**room, "samples": (*room["samples"], *group, series("host.worker_memory", 20 * GB))}
+    assert "num_workers 4 → 5" in finding("IN003", worked(0.4, workers, **limited)).fix.text  # 15 GB of 90 % are free
+    full = {**limited, "samples": (*limited["samples"][:-1], series("host.worker_memory", 30 * GB))}
+    assert ended("IN003", worked(0.4, workers, **full)) is Passed
 
 
 @pytest.mark.parametrize(

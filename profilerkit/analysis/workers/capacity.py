@@ -68,11 +68,17 @@ def lock_held(facts: Facts) -> str | None:
 
 
 def memory_room(facts: Facts) -> int | None:
-    """Workers that the host's free memory has room for beside those there are; ``None`` where it is not known."""
+    """Workers that the host's free memory, or its control group's, has room for; ``None`` where it is not known."""
     workers, used = facts.workers, facts.series("host.memory_used")
     capacity = facts.memory.host_capacity_bytes
     if workers is None or workers.memory_bytes is None or used is None or not capacity:
         return None
+    free = MEMORY_IN_USE * capacity - used.maximum
+    limit, process = facts.series("host.cgroup_memory_limit"), facts.series("host.process_memory")
+    if limit is not None and process is not None:
+        # What the group itself reports holds file cache that the kernel gives up first.
+        others = facts.series("host.worker_memory")
+        free = min(free, MEMORY_IN_USE * limit.mean - process.maximum - (others.maximum if others else 0.0))
     ahead = (facts.loader.prefetch_factor if facts.loader else None) or PREFETCH
     each = max(workers.memory_bytes + ahead * (workers.batch_bytes or 0), 1)
-    return max(int((MEMORY_IN_USE * capacity - used.maximum) / each), 0)
+    return max(int(free / each), 0)
