@@ -638,3 +638,9 @@ def test_one_percent_of_noise_does_not_flip_a_clear_verdict(noise, share):
 
 def test_the_rank_of_a_steady_run_is_not_named():
     assert verdict_of(FIRES["IN001"]).rank is None
+
+
+def test_a_rank_that_is_waited_for_is_named_where_nobody_knows_what_makes_it_late():
+    known = facts({"idle.unknown": 0.9}, waiting_share=0.4)
+    assert verdict_of(known).headline == "The others wait 40 % of the step for rank 0, cause unknown"
+    assert verdict_of(facts({"idle.unknown": 0.9}, waiting_share=0.2)).headline.endswith("cannot be explained")

@@ -4,7 +4,7 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.model.step import PARTS
 from profilerkit.model.verdict import Verdict
 from profilerkit.rules.comm.exposed_collectives import to_divide
-from profilerkit.rules.comm.whom import whose
+from profilerkit.rules.comm.whom import late_rank, whose
 from profilerkit.rules.rule import each
 from profilerkit.units import format_ns, format_ratio
 
@@ -45,10 +45,16 @@ def refusal(facts: Facts, *, unexplained: bool) -> Verdict | None:
             "Record at least 10 steps after the first 5.",
         )
     if unexplained and facts.share("idle.unknown") >= LARGEST_UNPRICED:
-        return inconclusive(
-            f"{format_ratio(facts.share('idle.unknown'))} of the step cannot be explained", _what_to_record(facts)
-        )
+        return inconclusive(_unexplained(facts), _what_to_record(facts))
     return None
+
+
+def _unexplained(facts: Facts) -> str:
+    """What cannot be explained: why a rank is late, if it is waited for that long, else the step."""
+    if facts.waiting_share is not None and facts.waiting_share >= LARGEST_UNPRICED:
+        waited = format_ratio(facts.waiting_share)
+        return f"The others wait {waited} of the step for rank {late_rank(facts)}, cause unknown"
+    return f"{format_ratio(facts.share('idle.unknown'))} of the step cannot be explained"
 
 
 def _what_to_record(facts: Facts) -> str:

@@ -49,7 +49,8 @@ def _unseen(facts: Facts, bound: Bound, share: float) -> str:
         case "memory-bound" if facts.mode != "gpu":
             return "no device events, so memory traffic is not measured"
         case "comm-bound" if facts.comm is None and not facts.trace_read:
-            return "collectives are only seen in a trace"
+            flight = facts.communication.flight if facts.communication else None
+            return "only a trace times collectives" if flight else "collectives are only seen in a trace"
         case "compute-bound" | "overhead-bound" if not facts.trace_read and not share:
             return "what the step computes and issues is only seen in a trace"
     return ""
