@@ -165,6 +165,7 @@ def _describe(
         devices=tuple(dict.fromkeys(entry.device for entry in facts.ranks if entry.device)),
         loader=facts.loader,
         batch_size=facts.loader.batch_size if facts.loader else None,
+        batches_per_step=facts.input.fetches / facts.steps.steady if facts.input and facts.steps.steady else None,
         versions=_versions(record)
         if record and manifest
         else {k: v for meta in traced for k, v in meta.versions.items()},

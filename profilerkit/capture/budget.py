@@ -7,6 +7,7 @@ from time import perf_counter_ns
 from profilerkit.capture.hooks import Hooks
 from profilerkit.capture.loader import FetchTimer
 from profilerkit.capture.sampler import Sampler
+from profilerkit.capture.steps import StepTracker
 from profilerkit.capture.workers import WorkerWatch
 from profilerkit.rundir.layout import OwnCost
 from profilerkit.units import format_ns, format_ratio
@@ -49,6 +50,7 @@ class Budget:
         self.is_exceeded = False
         self._ratio = ratio
         self._stages = list(stages)
+        self._is_empty = not self._stages  # nothing is timed
         self._clock = clock
         self._mark: tuple[int, int] | None = None  # time and steps of the last comparison
 
@@ -60,7 +62,7 @@ class Budget:
                 self._mark = now_ns, steps
             return
         since_ns, before = self._mark
-        if own_ns is None or now_ns - since_ns < _EVERY_NS or steps - before < _ENOUGH_STEPS:
+        if own_ns is None or self._is_empty or now_ns - since_ns < _EVERY_NS or steps - before < _ENOUGH_STEPS:
             return
         self._mark = now_ns, steps
         step_ns = (now_ns - since_ns) / (steps - before)
@@ -126,6 +128,11 @@ def stages(
             "backward",
             "backward passes were not timed",
             time_no_backward,
-            lambda: timer.tracker.backwards > 0 and timer.tracker.found_by != "backward pass",
+            lambda: timer.tracker.backwards > 0 and not _marked_by_backward(timer.tracker),
         ),
     )
+
+
+def _marked_by_backward(tracker: StepTracker) -> bool:
+    """Whether steps end where backward passes do."""
+    return tracker.ends_in_backward or tracker.found_by == "backward pass"

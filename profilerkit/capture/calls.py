@@ -91,7 +91,7 @@ class TimedCalls:
                 here.inside = False
                 value = None if size is None else asked(size, args)
                 flags = 0 if get_ident() == tracker.thread else _OTHER_THREAD
-                record((kind, flags, number, start_ns, duration_ns, -1 if value is None else value))
+                record((kind, flags, number, start_ns, duration_ns, value if type(value) is int else -1))
                 self.seen = True
 
         timed.__code__ = timed.__code__.replace(co_name=original.__name__)

@@ -30,30 +30,38 @@ class CompileWatch:
         self._start_ns = 0
         self._flags = _INFERRED
         self._seen = False
+        self._hung: list[tuple[list[Any], Callable[..., None]]] = []
 
     def hang(self, patches: Patches) -> None:
         """Have torch say when it compiles."""
         self._start_ns = perf_counter_ns()
         handler = sys.modules[_CALLBACK].callback_handler
-        self._add(handler.start_callbacks, self._started, patches)
-        self._add(handler.end_callbacks, self._ended, patches)
+        self._hung = [(handler.start_callbacks, self._started), (handler.end_callbacks, self._ended)]
+        self.beat()
+        patches.later(self._leave)
 
-    def _add(self, callbacks: list[Any], callback: Callable[[Any], None], patches: Patches) -> None:
-        callbacks.append(callback)
-        patches.later(lambda: callbacks.remove(callback) if callback in callbacks else None)
+    def _leave(self) -> None:
+        hung, self._hung = self._hung, []
+        for callbacks, callback in hung:
+            if callback in callbacks:
+                callbacks.remove(callback)
 
-    def _started(self, _args: Any) -> None:
+    # Older versions of torch call both without arguments.
+    def _started(self, *_args: Any) -> None:
         self._start_ns = perf_counter_ns()
         self._flags = 0
 
-    def _ended(self, args: Any) -> None:
+    def _ended(self, *args: Any) -> None:
         now_ns, start_ns = perf_counter_ns(), self._start_ns
-        number = asked(lambda: self._name_id(str(args.compile_id))) or 0
+        number = asked(lambda: self._name_id(str(args[0].compile_id))) or 0
         self._record((_COMPILE, self._flags, number, start_ns, now_ns - start_ns, 0))
         self._seen = True
 
     def beat(self) -> None:
-        """Nothing to do."""
+        """Ask again where ``torch._dynamo.reset()`` has emptied torch's lists."""
+        for callbacks, callback in self._hung:
+            if callback not in callbacks:
+                callbacks.append(callback)
 
     def close(self) -> None:
         """Nothing is left to do."""

@@ -23,6 +23,8 @@ _LONGEST_NS = 60 * 1_000_000_000
 #: At the end of an epoch a window with this many whole steps is closed instead of waiting for the next epoch.
 _ENOUGH_STEPS = 3
 
+#: Spans of sessions that another profiler took: to end them, as dropping them does, would crash the process.
+_LOST: list[object] = []
 _State = Literal["new", "warming", "recording", "done"]
 
 
@@ -77,6 +79,7 @@ class DeepWindow:
         self._state: _State = "new"
         self._profiler: Any = None
         self._span: Any = None
+        self._open: list[_Span] = []
         self._asks_device = False
         self.first_step = plan.first_step
         self.last_step = plan.first_step - 1
@@ -95,6 +98,15 @@ class DeepWindow:
         return self._state == "recording"
 
     @property
+    def is_here(self) -> bool:
+        """Whether the calling thread is the one whose session it is."""
+        return threading.get_ident() == self._thread
+
+    def leave_behind(self) -> None:
+        """The block ends on another thread: torch loses what is stopped there, so the session stays as it is."""
+        self._lose("the block ended on another thread than the training's while a trace was recorded")
+
+    @property
     def done(self) -> bool:
         """Whether it is closed, with a trace or without."""
         return self._state == "done"
@@ -103,8 +115,7 @@ class DeepWindow:
         """A named span in the trace; ``None`` while none is recorded, and on other threads than the training one."""
         if self._state != "recording" or threading.get_ident() != self._thread:
             return None
-        span: AbstractContextManager[object] = sys.modules["torch"].profiler.record_function(_harmless(name))
-        return span
+        return _Span(sys.modules["torch"].profiler.record_function(_harmless(name)), self._open)
 
     def open(self) -> bool:
         """Start the profiler's own warm-up, unless somebody else is profiling: a nested session empties the outer."""
@@ -172,7 +183,7 @@ class DeepWindow:
 
     def finish(self) -> None:
         """Stop, export, look at the file, and record which steps were disturbed."""
-        self._unmark()
+        self._unmark_all()
         end_ns = perf_counter_ns()
         torch = sys.modules["torch"]
         if not torch.autograd._profiler_enabled():
@@ -202,7 +213,7 @@ class DeepWindow:
         profiler, self._profiler = self._profiler, None
         self._rival.end()
         try:
-            self._unmark()
+            self._unmark_all()
             if state == "warming" and profiler is not None:
                 profiler.start_trace()  # a prepared session can only be given back by running it
             if profiler is not None:
@@ -254,6 +265,8 @@ class DeepWindow:
     def _lose(self, reason: str) -> None:
         """The session is not ours any more: stopping it would stop theirs, exporting it would crash."""
         self._state = "done"
+        _LOST.append((self._span, *self._open))
+        self._open.clear()
         self._profiler = self._span = None
         self.reason = reason
         self._rival.end()
@@ -270,10 +283,37 @@ class DeepWindow:
         if span is not None:
             span.__exit__(None, None, None)
 
+    def _unmark_all(self) -> None:
+        """End what is open while the session is: torch crashes if a span ends in another one (2.13, CPU)."""
+        while self._open:
+            self._open[-1].end()
+        self._unmark()
+
     def _restore_log_level(self) -> None:
         if self._set_log_level:
             os.environ.pop("KINETO_LOG_LEVEL", None)
             self._set_log_level = False
+
+
+class _Span:
+    """A named span that ends with the block it is around, or with the session if that is over first."""
+
+    def __init__(self, inner: AbstractContextManager[object], among: list["_Span"]) -> None:
+        self._inner = inner
+        self._among = among
+
+    def __enter__(self) -> None:
+        self._inner.__enter__()
+        self._among.append(self)
+
+    def __exit__(self, *_error: object) -> None:
+        if self in self._among:
+            self.end()
+
+    def end(self) -> None:
+        """End it now."""
+        self._among.remove(self)
+        self._inner.__exit__(None, None, None)
 
 
 def _activities(torch: Any) -> list[Any]:

@@ -14,7 +14,16 @@ from profilerkit.capture.secrets import masked, masked_arguments
 from profilerkit.capture.settings import Settings
 from profilerkit.model.run import Loader
 from profilerkit.rundir.clock import ClockAnchor
-from profilerkit.rundir.layout import FORMAT_VERSION, Feature, OwnCost, ProcessMark, RankEnd, RankMeta, RunManifest
+from profilerkit.rundir.layout import (
+    FORMAT_VERSION,
+    OFF_BY_SETTINGS,
+    Feature,
+    OwnCost,
+    ProcessMark,
+    RankEnd,
+    RankMeta,
+    RunManifest,
+)
 from profilerkit.rundir.sampled import GpuFacts
 
 _LONGEST_TEXT = 2000
@@ -118,4 +127,4 @@ def _writable(text: str) -> str:
 
 def feature(wanted: bool, reason: str) -> Feature:
     """On when it is wanted and nothing speaks against it."""
-    return Feature(on=wanted and not reason, reason=reason if wanted else "switched off by the settings")
+    return Feature(on=wanted and not reason, reason=reason if wanted else OFF_BY_SETTINGS)

@@ -96,7 +96,7 @@ class Exits:
             self._note(status)
             original(status)
 
-        return exit
+        return _named_as(exit, sys.__name__, "exit")
 
     def _quits(self, original: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
         def quits(quitter: Any, code: Any = None) -> NoReturn:
@@ -113,17 +113,23 @@ class Exits:
     def _announced(self, original: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
         def _exit(status: int) -> NoReturn:
             # A child made by a fork that Python knows nothing of still has the patch, and this number tells.
-            if self._patches.armed and os.getpid() == self._pid:
+            if self._patches.armed and os.getpid() == self._pid and isinstance(status, int):
                 asked(self._leave, Leave("os._exit", status))
             original(status)
 
-        return _exit
+        return _named_as(_exit, os.__name__, "_exit")
 
     def _leave(self, leave: Leave) -> None:
         """Have the end noted by a thread: the caller may hold a lock that it needs, or the disk may hang."""
         thread = threading.Thread(target=asked, args=(self._leaving, leave), name="profilerkit-leaving", daemon=True)
         thread.start()
         thread.join(LEAVE_SECONDS)
+
+
+def _named_as(function: Callable[..., NoReturn], module: str, name: str) -> Callable[..., NoReturn]:
+    """``function``, which is pickled by that name: another process finds there what it has itself."""
+    function.__module__, function.__qualname__ = module, name
+    return function
 
 
 def _last_shown() -> BaseException | None:

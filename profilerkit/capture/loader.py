@@ -56,8 +56,8 @@ class Trace(Protocol):
 class _Claim(NamedTuple):
     """What an iterator whose fetches mark steps carries: whose timer, of which loader, of how many batches."""
 
-    timer: "FetchTimer"
-    loader: Any
+    timer: "weakref.ref[FetchTimer]"
+    source: object
     length: int
 
 
@@ -105,6 +105,7 @@ class FetchTimer:
         self.meter = Meter()
         self.reads_cpu = True
         self._cpu_reads = _AFTER_LONG_WAIT  # fetches before the CPU time is no longer read every time; then negative
+        self._sources: dict[int, object] = {}
         self._claimed: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._backwards = 0  # backward passes before the last fetch
         self._latest = 0  # the loader fetched last since, by the id of what stands for it
@@ -119,8 +120,14 @@ class FetchTimer:
         makers = [kind for kind in type(loader).__mro__ if "__iter__" in vars(kind) or "_get_iterator" in vars(kind)]
         if not makers or getattr(vars(makers[0]).get("__iter__"), "timed_by", None) is not self:
             return False
-        self._claimed[id(loader)] = loader
+        if self._claimed.get(id(loader)) is not loader:
+            self._claimed[id(loader)] = loader
+            self._sources[id(loader)] = object()
         return True
+
+    def stands_for(self, loader: Any) -> object:
+        """What stands for a claimed loader in its iterators, which it may hold: a cycle would keep its workers."""
+        return self._sources[id(loader)]
 
     def marks(self, loader: Any) -> bool:
         """Whether the iterations of a torch loader mark steps."""
@@ -273,10 +280,10 @@ def patched_next(timer: FetchTimer, original: Callable[[Any], Any], look: Callab
         yielded = getattr(self, "_num_yielded", -1)
         first = _FIRST if yielded == 0 else 0
         claim = self.__dict__.get(_CLAIM)
-        if claim is not None and claim.timer is timer:
-            owner = timer.tracker.owner_id == id(self) or timer.own(self, claim.loader)
+        if claim is not None and claim.timer() is timer:
+            owner = timer.tracker.owner_id == id(self) or timer.own(self, claim.source)
             more = yielded != claim.length
-            return fetch(MethodType(original, self), id(self), id(claim.loader), owner, more, first)
+            return fetch(MethodType(original, self), id(self), id(claim.source), owner, more, first)
         # The length is only worth its 1 µs while a trace is recorded: a span must not begin for a step without a batch.
         more = not trace.recording or yielded < 0 or yielded != length(self)
         loader = id(getattr(self, "_index_sampler", self))  # the iterators of one loader share its sampler
@@ -293,7 +300,7 @@ def patched_iter(timer: FetchTimer, original: Callable[[Any], Any]) -> Any:
             return timer.iterate(original, self, self)
         timer.starts_over(self)
         iterator = timer.iterate(original, self, self)
-        iterator.__dict__[_CLAIM] = _Claim(timer, self, length(self))
+        iterator.__dict__[_CLAIM] = _Claim(weakref.ref(timer), timer.stands_for(self), length(self))
         return iterator
 
     timed_iter.timed_by = timer  # type: ignore[attr-defined]  # how ``claim`` knows its own

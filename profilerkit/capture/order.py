@@ -32,6 +32,7 @@ class Order:
     trace_steps: int | None = None
     warmup_steps: int | None = None
     trace_every: int | None = None
+    with_stack: bool | None = None
     deep: bool | None = None
     nvml: bool | None = None
     host: bool | None = None
@@ -52,7 +53,7 @@ class Order:
         return replace(script, path=path, quiet=self.quiet, **asked)
 
 
-_CHOICES = ("trace_steps", "warmup_steps", "trace_every", "deep", "nvml", "host", "analyze")
+_CHOICES = ("trace_steps", "warmup_steps", "trace_every", "with_stack", "deep", "nvml", "host", "analyze")
 
 
 def read_order(variables: MutableMapping[str, str]) -> Order | None:

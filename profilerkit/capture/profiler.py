@@ -128,6 +128,7 @@ def profile(
     warmup_steps: int = 5,
     trace_every: int | None = None,
     max_trace_bytes: int = 1 << 30,
+    with_stack: bool = False,
     light: bool = True,
     deep: bool = True,
     nvml: bool = True,
@@ -145,6 +146,7 @@ def profile(
             A single rank waits at most 20 steps more while steps are still compiled or have not settled.
         trace_every: open another window every so many steps; ``None`` for one. When steps recur that take more than
             three times the median, one more window is opened to catch one of them, whatever this says.
+        with_stack: trace the names of Python's functions too; without a loader that always is so.
         max_trace_bytes: no further window opens once a rank's traces, as torch writes them, would take more.
         light: time every step, input wait, backward pass and optimizer step.
         deep: record the deep window.
@@ -166,6 +168,7 @@ def profile(
             warmup_steps=warmup_steps,
             trace_every=trace_every,
             max_trace_bytes=max_trace_bytes,
+            with_stack=with_stack,
             light=light,
             deep=deep,
             nvml=nvml,

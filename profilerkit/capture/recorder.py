@@ -25,7 +25,7 @@ class Recorder:
         self.record: Callable[[Record], None] = self._buffer.append
         self._names: dict[str, int] = {}
         self._unwritten_names: list[tuple[int, str]] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer of the user's may name a phase while the writer thread flushes
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="profilerkit-writer", daemon=True)
 

@@ -92,8 +92,12 @@ def start(settings: Settings, *, until_exit: bool = False) -> "Session | None":
 
 def _close_what_is_open() -> None:
     """At the end of the program: a recording without a block, or a block that was never left."""
-    if _State.active is not None:
-        _State.active.close_at_exit()
+    session = _State.active
+    if session is not None:
+        try:
+            session.close_at_exit()
+        except KeyboardInterrupt:
+            announce(f"interrupted at its end; `profilerkit analyze {session.run}` makes the report")
 
 
 def _disarm_in_child() -> None:
@@ -207,6 +211,7 @@ class Session:
         """End the recording; the report on rank 0 if it was asked for and could be made.
 
         Waits at most one minute for the compression, ten seconds for the other ranks and two minutes for the report.
+        The writer thread has five seconds to end, each sampler two.
         After an exception of the user's, or an exit with a code, it waits for no other rank, for compression and report
         together at most 20 seconds, and looks for two seconds at what is live where memory ran out.
         """

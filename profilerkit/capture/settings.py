@@ -27,6 +27,7 @@ class Settings:
     enabled: bool
     trace_every: int | None = None
     max_trace_bytes: int = 1 << 30
+    with_stack: bool = False
     overhead_budget: float = OVERHEAD_BUDGET
     quiet: bool = False
 

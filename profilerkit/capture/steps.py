@@ -69,6 +69,7 @@ class StepTracker:
         wrapped: a wrapped iterator marks the steps, or did.
         backwards: backward passes seen.
         backward_depth: backward passes under way: whoever starts one counts it here, and calls ``backward_ended``.
+        ends_in_backward: optimizers step inside of backward passes, whose ends mark steps.
         thread: identifier of the training thread.
         owner_id: ``id`` of the wrapped iterator that marks the steps, 0 without one.
         found_by: what marks the steps: ``step()``, ``wrapped loader``, ``optimizer step``, ``backward pass``.
@@ -97,6 +98,7 @@ class StepTracker:
         self._tentative_ns: int | None = None  # where the step ends unless another one joins
         self._since_closing = 0
         self._in_backward = False  # an optimizer stepped inside the backward pass under way
+        self.ends_in_backward = False
         self.backward_depth = 0
         self.backwards = 0
         self._optimizer_seen = False
@@ -218,7 +220,7 @@ class StepTracker:
         if self._marked or self._feeder is not None:
             return
         if self.backward_depth:
-            self._in_backward = True
+            self._in_backward = self.ends_in_backward = True
             return
         self._since_closing += 1
         if optimizer not in self._optimizers or self._since_closing > _LONGEST_CYCLE:

@@ -112,7 +112,7 @@ class DeepWindows:
         while self._to_ask:
             self._requests.make(self._to_ask.pop())
         heard = self._requests.look()
-        if heard:
+        if heard and self._guard.failure is None:
             self._heard += heard
             self._look_at = 0  # in this order: the training thread sets it before it looks whether anything was heard
 
@@ -179,7 +179,7 @@ class DeepWindows:
             self._writer,
             self._record,
             plan,
-            with_stack=not self._loader_seen(),
+            with_stack=self._settings.with_stack or not self._loader_seen(),
             give_way=lambda: self._guard.call(self._give_way),
         )
         self._window = window  # before it opens: a failure in there has to close it
@@ -256,7 +256,10 @@ class DeepWindows:
     def _close(self, steps: int) -> None:
         window = self._window
         if window is not None and window.recording:
-            window.finish()
+            if window.is_here:
+                window.finish()
+            else:
+                window.leave_behind()
             self._settle()
         if self._window is None and (self._usable or self._why_not):
             return

@@ -60,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trace-steps", metavar="N", type=int, help="steps in the trace window (default: 10)")
     parser.add_argument("--warmup-steps", metavar="N", type=int, help="steps before the window (default: 5)")
     parser.add_argument("--trace-every", metavar="N", type=int, help="open another window every N steps (default: one)")
+    parser.add_argument("--with-stack", action="store_const", const=True, help="trace the names of Python's functions")
     for name, text in _OFF.items():
         parser.add_argument(f"--no-{name}", dest=name, action="store_const", const=False, help=text)
 
@@ -146,6 +147,7 @@ def _variables(arguments: argparse.Namespace, console: Console) -> dict[str, str
         trace_steps=arguments.trace_steps,
         warmup_steps=arguments.warmup_steps,
         trace_every=arguments.trace_every,
+        with_stack=arguments.with_stack,
         **{name: getattr(arguments, name) for name in _OFF},
         quiet=console.quiet,
     ).put(variables)

@@ -1,6 +1,7 @@
 """The verdict that there is none, and what the next recording needs."""
 
 from profilerkit.analysis.facts import Facts
+from profilerkit.model.run import STEP_TIMERS
 from profilerkit.model.step import PARTS
 from profilerkit.model.verdict import Verdict
 from profilerkit.rules.comm.exposed_collectives import to_divide
@@ -59,6 +60,9 @@ def _unexplained(facts: Facts) -> str:
 
 def _what_to_record(facts: Facts) -> str:
     """How the next recording would explain more."""
+    timed = any(signal.name == STEP_TIMERS and signal.state == "measured" for signal in facts.trust.signals)
+    if facts.trace_read and timed:
+        return "Record more steps, with the names of functions: profile(..., trace_steps=30, with_stack=True)."
     if facts.trace_read:
         return "Record more steps, with every stream and the host: ProfilerActivity.CPU and ProfilerActivity.CUDA."
     why = next((signal.reason for signal in facts.trust.signals if signal.name == "operator trace"), "")

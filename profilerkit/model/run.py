@@ -117,6 +117,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
             ended as planned, or it is not known.
         devices: distinct device names.
         loader: settings of the training loader; ``None`` when unknown.
+        batch_size: samples of a batch; ``None`` when unknown.
+        batches_per_step: batches fetched in a step; ``None`` when unknown.
         versions: package or driver to version.
         settings: capture settings and allow-listed environment, as text: ``{"trace_steps": "10"}``.
         samples: summaries of what the samplers recorded.
@@ -138,6 +140,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[str, ...] = ()
     loader: Loader | None = None
     batch_size: int | None = None
+    batches_per_step: float | None = None
     versions: dict[str, str] = {}
     settings: dict[str, str] = {}
     samples: tuple[Series, ...] = ()

@@ -13,7 +13,7 @@ from profilerkit.units import format_count, format_long_ns, format_ns, format_ra
 #: Stage to the colour it has, that of the family its time would be in a step, and to its words.
 _STAGES: dict[Stage, tuple[Family, str]] = {
     "start-up": ("other", "Start-up"),
-    "warm-up": ("overhead", "Warm-up and compiling"),
+    "warm-up": ("overhead", "Warm-up"),
     "steps": ("compute", "Steps"),
     "between": ("input", "Between steps"),
     "evaluation": ("overhead", "Evaluation"),

@@ -6,7 +6,7 @@ from profilerkit.report.inert import inert
 from profilerkit.report.records import Fact, OomView, Table
 from profilerkit.units import format_bytes, format_count
 
-_NAMES = {"other": "batch, activations and temporaries", "unseen": "held by no tensor of Python"}
+_NAMES = {"other": "batch, activations and temporaries", "unseen": "outside of all tensors that Python holds"}
 _LIMITS = {"control group": "the control group", "address space": "the address space", "host": "the host"}
 #: Kinds in the sentence.
 _TOLD = 3

@@ -44,8 +44,11 @@ def _throughput(report: Report) -> Fact | None:
     if batch is None:
         return Fact("Throughput", format_value(rate, "per_s").replace("/s", " steps/s"), "derived from step time")
     scope = "one rank, " if (report.run.world_size or 1) > 1 else ""
-    text = format_value(rate * batch, "per_s").replace("/s", " samples/s")
-    return Fact("Throughput", text, f"{scope}batch size {format_count(batch)}")
+    # Gradients of several batches may be accumulated in one step.
+    batches = max(round(report.run.batches_per_step or 1), 1)
+    text = format_value(rate * batch * batches, "per_s").replace("/s", " samples/s")
+    several = f", {batches} batches per step" if batches > 1 else ""
+    return Fact("Throughput", text, f"{scope}batch size {format_count(batch)}{several}")
 
 
 def _busy(report: Report) -> Fact | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from profilerkit.rundir.layout import RankMeta
+from profilerkit.rundir.times import TimeNs
 
 #: What NTP may slew a clock by (Linux: 500 ppm); a faster change is a step of the clock.
 _FASTEST_DRIFT = 500e-6
@@ -23,9 +24,9 @@ class ClockAnchor(msgspec.Struct, frozen=True, kw_only=True):
         width_ns: between the two readings of the one clock that lie around that of the other.
     """
 
-    perf_ns: int
-    unix_ns: int
-    width_ns: int
+    perf_ns: TimeNs
+    unix_ns: TimeNs
+    width_ns: TimeNs
 
 
 @dataclass(frozen=True, slots=True)

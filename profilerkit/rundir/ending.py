@@ -1,5 +1,6 @@
 """How a run ended: which rank failed first, and which left no word of its end."""
 
+import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
@@ -17,8 +18,10 @@ _LAST_RECORDS = 64
 CLOCK_ERROR_NS = 100_000_000
 #: A host, or a device, that is as full as this in its last second may run out of memory in the next.
 _FULL_RATIO = 0.95
+#: A kill is counted within so long of the last sign of life (a choice: long enough to start an analysis by hand).
+_SOON_NS = 60_000_000_000
 #: Samples older than this against the last record say nothing of the end.
-_LAST_NS = 5_000_000_000
+_LAST_NS = 10_000_000_000
 #: The year 2100: a time beyond it is damage.
 _LATEST_NS = 4_102_444_800_000_000_000
 #: Hosts whose failures are told where nobody knows which was first.
@@ -153,7 +156,8 @@ def _steps(events: bytes) -> int:
 def _likely(entry: RankRecord, heard_ns: int | None) -> str:
     """What may have killed a rank that left no word, by what is known of its memory; empty without a sign."""
     kills = oom_kills_since(entry.meta) if entry.meta is not None else None
-    if kills:
+    # What was killed long after the last sign of life was another process.
+    if kills and kills > 0 and heard_ns is not None and time.perf_counter_ns() - heard_ns < _SOON_NS:
         times = "a process" if kills == 1 else f"{kills} processes"
         return (
             f"The kernel has killed {times} in its control group for want of memory since the recording began: likely "

@@ -32,6 +32,7 @@ import msgspec
 
 from profilerkit.model.run import Loader
 from profilerkit.rundir.sampled import GpuFacts
+from profilerkit.rundir.times import TimeNs
 
 FORMAT_VERSION = 1
 LAUNCH = "launch.json"
@@ -150,6 +151,10 @@ class RunManifest(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
 
 
+#: The reason of a feature that nobody wanted.
+OFF_BY_SETTINGS = "switched off by the settings"
+
+
 class Feature(msgspec.Struct, frozen=True, kw_only=True):
     """A part of capture that was on, or off with the reason."""
 
@@ -186,7 +191,7 @@ class OwnCost(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     budget_ratio: float
-    start_ns: int
+    start_ns: TimeNs
     turned_off: tuple[str, ...] = ()
     is_exceeded: bool = False
 
@@ -216,8 +221,8 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     local_rank: int
     pid: int
     host: str
-    anchor_unix_ns: int
-    anchor_perf_ns: int
+    anchor_unix_ns: TimeNs
+    anchor_perf_ns: TimeNs
     usable_cores: float
     device_name: str | None = None
     device_uuid: str | None = None
@@ -226,7 +231,7 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     self_ns_per_step: float | None = None
     own_cost: OwnCost | None = None
     steps_found_by: str | None = None
-    process_start_perf_ns: int | None = None
+    process_start_perf_ns: TimeNs | None = None
     process: ProcessMark | None = None
     node: int | None = None
     joined: tuple[int, int] | None = None
@@ -257,8 +262,8 @@ class WindowStatus(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     trace: str | None = None
     size_bytes: int | None = None
-    start_perf_ns: int | None = None
-    end_perf_ns: int | None = None
+    start_perf_ns: TimeNs | None = None
+    end_perf_ns: TimeNs | None = None
     kind: WindowKind = "scheduled"
     trigger: str = ""
     slow_step: int | None = None
@@ -292,12 +297,12 @@ class RankEnd(msgspec.Struct, frozen=True, kw_only=True):
     exception: str | None
     steps: int
     dropped_records: int
-    end_perf_ns: int
+    end_perf_ns: TimeNs
     switched_off_because: str | None = None
     left_by: str | None = None
     exit_code: int | None = None
     stopped_because: str | None = None
-    closed_perf_ns: int | None = None
+    closed_perf_ns: TimeNs | None = None
 
 
 def queue_value(batch: int, outstanding: int, ready: int) -> int:

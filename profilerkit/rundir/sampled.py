@@ -5,6 +5,8 @@ A field that is ``None`` is not written: what a machine cannot say costs nothing
 
 import msgspec
 
+from profilerkit.rundir.times import TimeNs
+
 
 class GpuFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What does not change of the device in a run; ``None`` means unsupported or failed.
@@ -176,7 +178,7 @@ class AllocatorSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of ``samples.jsonl``; ``t_ns`` is ``perf_counter_ns``."""
 
-    t_ns: int
+    t_ns: TimeNs
     gpu: GpuSample | None = None
     host: HostSample | None = None
     allocator: AllocatorSample | None = None

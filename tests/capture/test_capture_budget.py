@@ -6,7 +6,12 @@ import pytest
 
 import profilerkit
 from profilerkit.capture import budget, meter
-from profilerkit.capture.budget import Budget, Stage
+from profilerkit.capture.budget import Budget, Stage, stages
+from profilerkit.capture.guard import Guard
+from profilerkit.capture.hooks import Hooks
+from profilerkit.capture.loader import FetchTimer
+from profilerkit.capture.overhead import NoWindow
+from profilerkit.capture.steps import StepTracker
 from profilerkit.errors import UsageError
 
 SECOND_NS = 1_000_000_000
@@ -139,3 +144,23 @@ def test_pauses_for_trace_windows_are_counted_without_their_steps(toy, deep):
             time.sleep(0.02)
     longer = profilerkit.analyze(prof.directory).trust.cost
     assert longer.windows_ns < cost.windows_ns + 17 * 20_000_000
+
+
+def test_backward_passes_that_end_steps_are_timed_on():
+    tracker = StepTracker([].append, NoWindow())
+    timer = FetchTimer([].append, tracker, Guard("the test"), NoWindow())
+    backward = stages(timer, Hooks([].append, tracker, timer, Guard("the test")), None, ())[-1]
+    tracker.backward_depth += 1
+    tracker.backward_ended(1)
+    tracker.optimizer_stepped(1, 2)
+    assert backward.is_on()
+    tracker.backward_depth += 1
+    tracker.optimizer_stepped(1, 3)
+    tracker.backward_ended(4)
+    assert not backward.is_on()
+
+
+def test_nothing_is_said_of_a_budget_where_nothing_is_timed():
+    run = Run()
+    run.second(steps=1000, own_ns=50_000)
+    assert not run.budget.is_exceeded

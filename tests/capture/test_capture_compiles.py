@@ -97,3 +97,25 @@ def test_what_is_watched_breaks_no_graph(toy, light, backend, tmp_path):
     finally:
         dist.destroy_process_group()
         dynamo.reset()
+
+
+def test_a_torch_that_calls_without_arguments_is_understood():
+    records = []
+    watch = CompileWatch(records.append, lambda _name: 1)
+    watch._started()
+    watch._ended()
+    assert [record[:3] for record in records] == [(EventKind.COMPILE, 0, 0)]
+
+
+def test_what_dynamo_forgets_at_its_reset_is_asked_again():
+    import torch._dynamo.callback as callback
+
+    patches, watch = Patches(), CompileWatch([].append, lambda _name: 1)
+    patches.hang(watch.hang)
+    callback.callback_handler.clear()
+    watch.beat()
+    watch.beat()
+    assert len(callback.callback_handler.start_callbacks) == 1
+    patches.remove()
+    watch.beat()
+    assert callback.callback_handler.start_callbacks == callback.callback_handler.end_callbacks == []

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from profilerkit.capture.place import Place
+from profilerkit.capture.requests import Requests
 from profilerkit.capture.settings import Settings
 from profilerkit.capture.windows import DeepWindows
 from profilerkit.rundir.files import read_document
@@ -208,10 +209,11 @@ def test_a_worker_forked_inside_the_window_records_nothing_and_the_window_goes_o
             return 8
 
         def __getitem__(self, index):
-            before = resident_bytes()
             one = torch.ones(4)
-            for _ in range(5_000):
-                one = one + 0
+            for _ in range(2):  # the first time takes what the child had shared with its parent
+                before = resident_bytes()
+                for _ in range(5_000):
+                    one = one + 0
             return torch.tensor(resident_bytes() - before)
 
     grown = []
@@ -286,3 +288,49 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+OWN_PROFILER = """
+import sys, torch, profilerkit
+layer = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+
+def batches():
+    for number in range(30):
+        if number == 8:
+            own = torch.profiler.profile()
+            own.start()
+        if number == 20:
+            own.stop()
+            assert len(own.events()) > 10
+        yield torch.ones(8, 64)
+
+settings = {"nvml": False, "host": False, "analyze": False, "warmup_steps": 2, "trace_steps": 20}
+with profilerkit.profile(sys.argv[1], **settings) as prof:
+    for batch in prof.wrap(batches()):
+        with prof.phase("work"):
+            layer(batch).sum().backward()
+            optimizer.step()
+"""
+
+
+def test_a_profiler_that_starts_while_a_batch_is_fetched_crashes_nothing(tmp_path, recorded):
+    """Our span around the fetch began in our session, and must end in it: torch ends the process otherwise."""
+    for name in "abc":
+        run = tmp_path / name
+        done = subprocess.run(
+            [sys.executable, "-c", OWN_PROFILER, str(run)], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        ((status, _), *_) = recorded(run).rank.windows
+        assert status.ok
+        assert status.last_step < 8
+
+
+def test_no_window_opens_for_another_rank_after_a_failure(loop):
+    rank = loop(rank=1, world_size=2, warmup_steps=100)
+    with pytest.warns(RuntimeWarning, match="trace window switched itself off"):
+        rank.windows._guard.call(lambda: 1 / 0)
+    Requests(rank.run).make(WindowRequest(first_step=5, steps=3, kind="anomaly", trigger="slow", rank=0))
+    rank.steps(10, beat=True)
+    assert rank.statuses == []

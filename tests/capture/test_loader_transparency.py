@@ -2,10 +2,12 @@
 
 import collections.abc
 import copy
+import gc
 import importlib
 import inspect
 import pickle
 import types
+import weakref
 
 import pytest
 
@@ -367,3 +369,26 @@ def test_an_epoch_left_early_with_persistent_workers_ends_its_last_step(toy, lig
         for batch in loader:
             toy.train(batch)
     assert len(recorded(prof.directory).steps) == 3 + 8
+
+
+def test_a_wrapped_loader_dies_with_its_last_name(toy, light):
+    """Its persistent workers, which it holds through its iterator, would live on until a collection of garbage."""
+    with light() as prof:
+        loader = toy.torch.utils.data.DataLoader(range(8), batch_size=2, num_workers=1, persistent_workers=True)
+        gone = weakref.ref(loader)
+        gc.disable()
+        try:
+            for _batch in prof.wrap(loader):
+                pass
+            prof._session._timer.source = None  # what the settings in meta.json are read from
+            del loader
+            assert gone() is None
+        finally:
+            gc.enable()
+
+
+def test_a_wrapped_loader_without_a_name_marks_steps(toy, light, recorded):
+    with light() as prof:
+        for batch in prof.wrap(toy.loader(batches=4)):
+            toy.train(batch)
+    assert recorded(prof.directory).rank.meta.steps_found_by == "wrapped loader"

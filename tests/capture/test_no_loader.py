@@ -110,3 +110,16 @@ def test_a_wrapped_generator_is_measured(toy, light):
     assert report.ledger.loader_seen
     waited = sum(entry.time_ns for entry in report.ledger.entries if entry.entry in ("step.input", "between.epoch"))
     assert waited >= 0.9 * STEPS * WAIT_S * 1e9
+
+
+def test_windows_alone_have_no_ledger(tmp_path):
+    """Without timers nobody knows where the time of the whole run went."""
+    torch = pytest.importorskip("torch")
+    layer = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    settings = {"light": False, "nvml": False, "host": False, "analyze": False}
+    with profilerkit.profile(tmp_path / "run", **settings, warmup_steps=2, trace_steps=3) as prof:
+        for _ in range(12):
+            layer(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+    assert profilerkit.analyze(prof.directory).ledger is None

@@ -66,7 +66,7 @@ def wall(*args, **changes):
 def test_the_stages_stand_in_the_order_of_a_run_and_fill_the_bar():
     shown = wall()
     assert [segment.label for segment in shown.bar] == [
-        *("Start-up", "Warm-up and compiling", "Steps", "After the last step", "Not explained")
+        *("Start-up", "Warm-up", "Steps", "After the last step", "Not explained")
     ]
     assert sum(segment.ratio for segment in shown.bar) == pytest.approx(1.0)
     assert shown.title == "Steps: 90 % of the run's 100 s; after the last step 5.0 %"

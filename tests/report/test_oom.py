@@ -39,8 +39,8 @@ def report(name="balanced", **changes):
 
 def test_one_sentence_tells_what_was_asked_for_what_there_was_and_what_may_fit():
     assert oom_line(report()) == (
-        "Out of memory on cuda:0: 10.0 GiB were asked for with 2.00 GiB free of 80.0 GiB. The most was held by no "
-        "tensor of Python 49.0 GiB, parameters 20.0 GiB, batch, activations and temporaries 1.00 GiB. "
+        "Out of memory on cuda:0: 10.0 GiB were asked for with 2.00 GiB free of 80.0 GiB. The most was outside "
+        "of all tensors that Python holds 49.0 GiB, parameters 20.0 GiB, batch, activations and temporaries 1.00 GiB. "
         "Estimated: of a batch of 32 samples at most 28 fit."
     )
 
@@ -61,7 +61,7 @@ def test_what_is_not_known_is_left_out():
 def test_every_size_says_how_it_came_about():
     view = oom_view(report())
     assert {row[0]: row[1] for row in view.live.rows} == {
-        "held by no tensor of Python": "derived",
+        "outside of all tensors that Python holds": "derived",
         "parameters": "measured",
         "batch, activations and temporaries": "measured",
         "buffers": "measured",

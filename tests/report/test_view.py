@@ -94,6 +94,15 @@ def test_a_few_steps_without_a_verdict_are_no_steady_throughput(bound, steady, n
     assert ("Throughput" in [tile.label for tile in tiles]) == told
 
 
+def test_throughput_counts_all_batches_of_a_step():
+    base = SAMPLES["balanced"]()
+    steps = msgspec.structs.replace(base.steps, time_ns=StepTimes(median=20 * MS, mean=20 * MS))
+    run = msgspec.structs.replace(base.run, batch_size=8, batches_per_step=4.02, world_size=1)
+    tiles = view.build(msgspec.structs.replace(base, steps=steps, run=run)).tiles
+    tile = next(tile for tile in tiles if tile.label == "Throughput")
+    assert (tile.value, tile.note) == ("1,600 samples/s", "batch size 8, 4 batches per step")
+
+
 def test_rules_that_did_not_fire_stand_by_code_within_how_they_ended():
     outcomes = tuple(passing(code) for code in ("ME003", "AA001", "ME001"))
     (group,) = view.build(msgspec.structs.replace(SAMPLES["balanced"](), outcomes=outcomes)).outcomes

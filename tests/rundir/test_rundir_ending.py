@@ -199,11 +199,13 @@ def test_a_full_memory_at_the_end_is_likely_what_killed_it(tmp_path):
     told = "The host's memory was 98 % full in its last sample: likely the out-of-memory killer."
     assert full(tmp_path / "full", 0.98).endswith(told)
     assert "likely" not in full(tmp_path / "not full", 0.94)
-    assert "likely" not in full(tmp_path / "long before", 0.98, at_ms=-6000)
+    assert "likely" not in full(tmp_path / "long before", 0.98, at_ms=-12_000)
 
 
 def test_a_kill_for_want_of_memory_is_likely_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(finding, "oom_kills_since", lambda _meta: 1)
+    assert "likely" not in killed(tmp_path / "long ago", 10)
+    monkeypatch.setattr(finding, "_SOON_NS", 1 << 62)
     assert killed(tmp_path, 10).endswith(
         "The kernel has killed a process in its control group for want of memory since the recording began: likely "
         "this one."

@@ -1,3 +1,5 @@
+import json
+
 import msgspec
 import pytest
 
@@ -158,3 +160,23 @@ def test_future_fields_are_accepted(run):
 def test_future_format_is_said(run):
     write_manifest(run, msgspec.structs.replace(manifest(), format_version=2))
     assert any("format 2" in note for note in read_run(run).notes)
+
+
+@pytest.mark.parametrize("number", [10**30, 2**63, -(2**63), 2**62])
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        (layout.END, "end_perf_ns"),
+        (layout.META, "anchor_perf_ns"),
+        (layout.META, "process_start_perf_ns"),
+        (layout.SAMPLES, "t_ns"),
+        (layout.CLOCK, "perf_ns"),
+    ],
+)
+def test_a_time_that_cannot_be_costs_its_record(run, name, field, number):
+    """Arithmetic on it would overflow."""
+    path = run / "rank_00000" / name
+    fields = msgspec.json.decode(path.read_bytes()) if path.exists() and path.stat().st_size else {}
+    path.write_text(json.dumps({"perf_ns": 1, "unix_ns": 1, "width_ns": 1, **fields, field: number}) + "\n")
+    (rank,) = read_run(run).ranks
+    assert any(name in note for note in rank.notes)

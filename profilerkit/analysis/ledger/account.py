@@ -22,7 +22,7 @@ from profilerkit.analysis.ledger.records import (
 )
 from profilerkit.model.ledger import ENTRIES, Ledger, LedgerEntry, LedgerSource
 from profilerkit.model.step import StepState
-from profilerkit.rundir.layout import EventFlag, EventKind
+from profilerkit.rundir.layout import OFF_BY_SETTINGS, EventFlag, EventKind
 from profilerkit.rundir.reader import RankRecord
 
 _PARTS: Final = {
@@ -61,7 +61,8 @@ def rank_ledger(record: RankRecord, state: tuple[StepState, ...]) -> Ledger | No
         record: what it left.
         state: of each of its steps, by start, why it is in or out of the steady window; empty without steps.
     """
-    records = read_records(record)
+    light = record.meta.features.get("light") if record.meta else None
+    records = read_records(record) if light is None or light.on or light.reason != OFF_BY_SETTINGS else None
     if records is None:
         return None
     started = record.meta.process_start_perf_ns if record.meta else None

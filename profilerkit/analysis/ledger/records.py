@@ -95,13 +95,19 @@ def read_records(record: RankRecord) -> Records | None:
     return Records(
         steps=_timed(events[kind == EventKind.STEP]),
         fetches=_timed(events[(kind == EventKind.WAIT) & own]),
-        kinds={wanted: _timed(events[(kind == wanted) & own]) for wanted in _KINDS},
+        kinds={wanted: _timed(events[(kind == wanted) & own & _is_whole(record, wanted)]) for wanted in _KINDS},
         phases=_phases(events[(kind == EventKind.PHASE) & own], record.names),
         exports=_exports(record, windows),
         begin_ns=min(record.meta.anchor_perf_ns, first) if record.meta else first,
         end_ns=max(record.end.end_perf_ns, last) if record.end else heard,
         last_ns=last,
     )
+
+
+def _is_whole(record: RankRecord, kind: EventKind) -> bool:
+    """Whether the records of a kind tell its time: backward passes may be timed no longer, to save their cost."""
+    backward = record.meta.features.get("backward") if record.meta else None
+    return kind != EventKind.BACKWARD or backward is None or backward.on
 
 
 def _timed(events: npt.NDArray[np.void]) -> Timed:

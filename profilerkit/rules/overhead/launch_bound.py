@@ -22,7 +22,8 @@ from profilerkit.rules.rule import (
 from profilerkit.units import format_ns, format_ratio
 
 #: How a loop without a loader shows what it waits for.
-_TELL_INPUT = 'record with_stack=True, or put it under prof.phase("data")'
+_TELL_BY_NAME = 'wrap what gives the batches, prof.wrap(batches), or put getting one under prof.phase("data")'
+_TELL_INPUT = f"{_TELL_BY_NAME}, or record with_stack=True"
 _ALL = ("over.dispatch", "over.launch", "over.python")
 
 
@@ -100,7 +101,8 @@ class LaunchBound(Rule):
             fix = Fix(text="Move logging, metrics and data handling off the loop, or vectorise them.")
             if facts.input is None:
                 why += " It may be what gets the batch: nothing in the recording tells."
-                fix = revise(fix, text=f"Find out what it is: {_TELL_INPUT}. {fix.text}")
+                tell = _TELL_BY_NAME if _has_stacks(facts) else _TELL_INPUT
+                fix = revise(fix, text=f"Find out what it is: {tell}. {fix.text}")
         elif detail == "contention":
             title = f"Kernels wait {time} in {step} between their launch and their start"
             why = "They were launched in time and the device was idle: another process holds it, or its driver does."
@@ -171,3 +173,8 @@ def _evidence(facts: Facts) -> tuple[Evidence, ...]:
             )
         )
     return tuple(entries)
+
+
+def _has_stacks(facts: Facts) -> bool:
+    """Whether the names of Python's functions were traced."""
+    return any(signal.name == "Python stacks" and signal.state == "measured" for signal in facts.trust.signals)

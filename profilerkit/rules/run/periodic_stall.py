@@ -124,7 +124,7 @@ def _grown(stall: Stall) -> str:
 def _how_often(stall: Stall) -> str:
     if stall.period == 1:
         return "in every step"
-    return f"every {stall.period} steps" if stall.period else f"{stall.count} times"
+    return f"every {stall.period} steps" if stall.period else "once" if stall.count == 1 else f"{stall.count} times"
 
 
 def _label(kind: str) -> str:

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import profilerkit
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a shell
+
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 STEPS = 100
 WHERE = sys.argv[2] if len(sys.argv) > 2 else "run"
