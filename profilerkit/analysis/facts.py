@@ -324,6 +324,10 @@ class Facts:
         """Mean steady step, ns."""
         return float(self.steps.time_ns.mean) if self.steps.time_ns else None
 
+    def measured(self, signal: str) -> bool:
+        """Whether the recording holds a signal of the trust section whole."""
+        return any(known.name == signal and known.state == "measured" for known in self.trust.signals)
+
     def series(self, name: str) -> Series | None:
         """One sampled signal's summary, ``None`` if it was not sampled."""
         return next((series for series in self.samples if series.name == name), None)

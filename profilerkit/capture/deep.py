@@ -113,7 +113,7 @@ class DeepWindow:
 
     def span(self, name: str) -> AbstractContextManager[object] | None:
         """A named span in the trace; ``None`` while none is recorded, and on other threads than the training one."""
-        if self._state != "recording" or threading.get_ident() != self._thread:
+        if self._state != "recording" or not self.is_here:
             return None
         return _Span(sys.modules["torch"].profiler.record_function(_harmless(name)), self._open)
 
@@ -172,7 +172,7 @@ class DeepWindow:
 
     def give_way(self) -> None:
         """Another profiler is about to start: keep the whole steps traced so far, and never touch its session."""
-        if threading.get_ident() != self._thread:
+        if not self.is_here:
             self._lose("another profiler was started on another thread inside the window")
         elif self._state == "recording":
             self.finish()
@@ -228,7 +228,7 @@ class DeepWindow:
         A worker forked inside a window otherwise keeps 2.9 kB of each operator it calls, for all its life (torch 2.13).
         Ending the session there instead would take as long as what the parent had traced by then is large.
         """
-        if self._state == "recording" and threading.get_ident() == self._thread:
+        if self._state == "recording" and self.is_here:
             sys.modules["torch"].autograd._enable_record_function(False)
         self._state = "done"
         self._profiler = self._span = None

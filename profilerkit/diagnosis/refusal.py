@@ -60,8 +60,7 @@ def _unexplained(facts: Facts) -> str:
 
 def _what_to_record(facts: Facts) -> str:
     """How the next recording would explain more."""
-    timed = any(signal.name == STEP_TIMERS and signal.state == "measured" for signal in facts.trust.signals)
-    if facts.trace_read and timed:
+    if facts.trace_read and facts.measured(STEP_TIMERS):
         return "Record more steps, with the names of functions: profile(..., trace_steps=30, with_stack=True)."
     if facts.trace_read:
         return "Record more steps, with every stream and the host: ProfilerActivity.CPU and ProfilerActivity.CUDA."

@@ -128,7 +128,7 @@ def part_words(part: str) -> str:
 
 def record_longer(facts: Facts, least: str) -> str:
     """How to record what only many steps show: ``least`` of them where the whole run was recorded and was too short."""
-    timed = any(signal.name == STEP_TIMERS and signal.state == "measured" for signal in facts.trust.signals)
+    timed = facts.measured(STEP_TIMERS)
     return f"let the run go on for at least {least}" if timed else "record the whole run: profilerkit.profile(...)"
 
 

@@ -101,7 +101,7 @@ class LaunchBound(Rule):
             fix = Fix(text="Move logging, metrics and data handling off the loop, or vectorise them.")
             if facts.input is None:
                 why += " It may be what gets the batch: nothing in the recording tells."
-                tell = _TELL_BY_NAME if _has_stacks(facts) else _TELL_INPUT
+                tell = _TELL_BY_NAME if facts.measured("Python stacks") else _TELL_INPUT
                 fix = revise(fix, text=f"Find out what it is: {tell}. {fix.text}")
         elif detail == "contention":
             title = f"Kernels wait {time} in {step} between their launch and their start"
@@ -173,8 +173,3 @@ def _evidence(facts: Facts) -> tuple[Evidence, ...]:
             )
         )
     return tuple(entries)
-
-
-def _has_stacks(facts: Facts) -> bool:
-    """Whether the names of Python's functions were traced."""
-    return any(signal.name == "Python stacks" and signal.state == "measured" for signal in facts.trust.signals)
