@@ -20,6 +20,7 @@ _FIELDS = {
     "inactive_split_bytes": ("inactive_split_bytes", "all", "current"),
     "alloc_retries": ("num_alloc_retries",),
     "ooms": ("num_ooms",),
+    "requested_bytes": ("requested_bytes", "all", "current"),
 }
 
 

@@ -21,6 +21,16 @@ class ProcessStat:
         self.is_known = len(self._words) > 21
 
     @property
+    def minor_faults(self) -> int:
+        """Pages that were given to it, or mapped, without reading them."""
+        return int(self._words[7])
+
+    @property
+    def system_ns(self) -> int:
+        """Processor time in system mode."""
+        return int(self._words[12]) * _TICK_NS
+
+    @property
     def major_faults(self) -> int:
         """Pages that had to be read from a disk."""
         return int(self._words[9])

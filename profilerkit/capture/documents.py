@@ -82,6 +82,8 @@ def meta(
         node=place.node,
         joined=joined if place.world_size == 1 else None,
         gpu=gpu,
+        threads=environment.intra_op_threads(),
+        processor=environment.processor_name(),
     )
 
 

@@ -90,6 +90,26 @@ def usable_cores() -> float:
     return float(affinity) if quota is None else min(float(affinity), quota)
 
 
+def intra_op_threads() -> int | None:
+    """Threads that one operator of torch may use on the host; ``None`` before torch is loaded."""
+    ask = getattr(sys.modules.get("torch"), "get_num_threads", None)
+    return None if ask is None else _whole(asked(ask))
+
+
+@lru_cache(maxsize=1)
+def processor_name() -> str | None:
+    """Model of the host's processor, as Linux names the first one; ``None`` where it does not say.
+
+    Virtual machines often name only the family (``AMD EPYC``); ARM's kernels name no model at all.
+    """
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
+            named = next((line for line in lines if line.startswith("model name")), "")
+    except OSError:
+        return None
+    return " ".join(named.partition(":")[2].split()) or None
+
+
 def cuda_device() -> tuple[str | None, str | None]:
     """Name and NVML's UUID of the device this process trains on; nothing before CUDA is in use.
 

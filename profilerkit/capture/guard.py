@@ -32,11 +32,12 @@ class Guard:
         try:
             return work(*args)
         except Exception as error:  # noqa: BLE001  this is the guard
-            self._trip(getattr(work, "__qualname__", repr(work)), error)
+            self.caught(work, error)
             return None
 
-    def _trip(self, where: str, error: Exception) -> None:
-        """Record the first failure, switch capture off and say so once."""
+    def caught(self, work: Callable[..., object], error: Exception) -> None:
+        """Record the first failure, one of ``work``, switch capture off and say so once."""
+        where = getattr(work, "__qualname__", repr(work))
         _logger.debug("capture failed in %s", where, exc_info=error)
         if self.failure is not None:
             return

@@ -35,6 +35,11 @@ class Hooks:
         meters: what is spent after the engine in a backward pass, and after an optimizer step.
     """
 
+    __slots__ = (  # see ``StepTracker``
+        *("_gc_start_ns", "_guard", "_optimizer_start_ns", "_patches", "_record", "_timer", "_tracker", "_workers"),
+        *("meters", "torch_hooked", "watches_backward"),
+    )
+
     def __init__(
         self,
         record: Callable[[Record], None],
@@ -104,7 +109,7 @@ class Hooks:
     def timed_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """A replacement for torch's way into the autograd engine."""
         patches, tracker = self._patches, self._tracker
-        record, call, meter = self._record, self._guard.call, self.meters[0]
+        record, guard, meter = self._record, self._guard, self.meters[0]
 
         def timed_backward(*args: Any, **kwargs: Any) -> Any:
             if not (patches.armed and self.watches_backward) or (
@@ -118,7 +123,11 @@ class Hooks:
             finally:
                 end_ns = perf_counter_ns()
                 record((_BACKWARD, _INFERRED, 0, start_ns, end_ns - start_ns, 0))
-                call(tracker.backward_ended, end_ns)
+                if tracker.marked and tracker.optimizer_seen:  # as ``backward_ended`` does then
+                    tracker.backward_depth -= 1
+                    tracker.backwards += 1
+                else:
+                    guard.call(tracker.backward_ended, end_ns)
                 if meter.is_open:
                     meter.add(perf_counter_ns() - end_ns)
 
@@ -135,7 +144,10 @@ class Hooks:
             return
         start_ns = self._optimizer_start_ns
         self._record((_OPTIMIZER, _INFERRED, 0, start_ns, now_ns - start_ns, 0))
-        self._guard.call(tracker.optimizer_stepped, id(optimizer), now_ns)
+        if tracker.marked:  # as ``optimizer_stepped`` does then, without the way there
+            tracker.optimizer_seen = tracker.worked = True
+        else:
+            self._guard.call(tracker.optimizer_stepped, id(optimizer), now_ns)
         meter = self.meters[1]
         if meter.is_open:
             meter.add(perf_counter_ns() - now_ns)

@@ -75,6 +75,9 @@ class HostSource:
             net_rx_bytes_per_s=traffic.net_rx_bytes_per_s,
             net_tx_bytes_per_s=traffic.net_tx_bytes_per_s,
             workers=self._children.read(now_ns),
+            thread_faults_per_s=process.thread_faults_per_s,
+            thread_system_ratio=process.thread_system_ratio,
+            thread_cpu_ratio=process.thread_cpu_ratio,
         )
         return Sample(t_ns=now_ns, host=host)
 
@@ -174,6 +177,9 @@ class _ProcessReading(NamedTuple):
     major_faults_per_s: float | None
     read_bytes: int | None
     write_bytes: int | None
+    thread_faults_per_s: float | None
+    thread_system_ratio: float | None
+    thread_cpu_ratio: float | None
 
 
 class _Process:
@@ -184,7 +190,9 @@ class _Process:
         self._io = files.open("proc/self/io")
         self._schedstat: ProcFile = files.open(f"proc/self/task/{tid}/schedstat")
         self._status = files.open(f"proc/self/task/{tid}/status")
+        self._thread = files.open(f"proc/self/task/{tid}/stat")
         self._used, self._queued, self._preempted, self._faults = Growth(), Growth(), Growth(), Growth()
+        self._given, self._in_system, self._on_core = Growth(), Growth(), Growth()
 
     def read(self, now_ns: int) -> _ProcessReading:
         used = self._used.per_s(process_time_ns(), now_ns)
@@ -194,6 +202,8 @@ class _Process:
         stat = ProcessStat(self._stat.text())
         faults = self._faults.per_s(stat.major_faults if stat.is_known else None, now_ns)
         traffic = self._io.text()
+        thread = ProcessStat(self._thread.text())
+        given = self._given.per_s(thread.minor_faults if thread.is_known else None, now_ns)
         return _ProcessReading(
             cpu_cores=None if used is None else rounded(used / 1e9),
             thread_queue_ratio=self._queued.ratio(queued, now_ns),
@@ -202,6 +212,9 @@ class _Process:
             major_faults_per_s=None if faults is None else round(faults, 1),
             read_bytes=field(traffic, "read_bytes:"),
             write_bytes=field(traffic, "write_bytes:"),
+            thread_faults_per_s=None if given is None else round(given, 1),
+            thread_system_ratio=self._in_system.ratio(thread.system_ns if thread.is_known else None, now_ns),
+            thread_cpu_ratio=self._on_core.ratio(thread.cpu_ns if thread.is_known else None, now_ns),
         )
 
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from threading import get_ident
 from time import perf_counter_ns, thread_time_ns
-from types import MethodType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from profilerkit.capture.guard import Guard, asked
 from profilerkit.capture.meter import Meter
 from profilerkit.capture.steps import StepTracker
-from profilerkit.rundir.layout import INPUT_SPAN, EventFlag, EventKind
+from profilerkit.capture.thread_clock import Moment, ThreadClock
+from profilerkit.rundir.layout import INPUT_SPAN, EventFlag, EventKind, wait_queue_field
 from profilerkit.rundir.writer import Record
 
 _R = TypeVar("_R")
@@ -32,22 +32,25 @@ _LONG_WAIT_NS = 1_000_000
 _AFTER_LONG_WAIT = 64
 #: … and else for one fetch in 16.
 _READ_EVERY = 16
+#: How long the thread queued for a processor is read with one in so many of these: the file costs 40 µs twice.
+_QUEUE_EVERY = 8
 #: ``torch.utils.data._DatasetKind.Iterable``
 _ITERABLE_KIND = 1
 
 #: The attribute of a torch iterator that holds its ``_Claim``.
 _CLAIM = "_profilerkit_claim"
 
-#: A fetch under way: start, CPU time at its start (-1 when not read), flags, span in the trace, time spent on this.
-_Fetch = tuple[int, int, int, AbstractContextManager[object] | None, int]
+#: A fetch under way: start, the thread's clocks then (``None`` when not read), flags, span in the trace, time spent on
+#: this.
+_Fetch = tuple[int, Moment | None, int, AbstractContextManager[object] | None, int]
 
 
 class Trace(Protocol):
     """What may be recording a trace meanwhile: the deep window."""
 
     @property
-    def recording(self) -> bool:
-        """Whether it does now."""
+    def window(self) -> object | None:
+        """What records, or is about to; ``None`` when nothing does."""
 
     def span(self, name: str) -> AbstractContextManager[object] | None:
         """A named span in the trace, if one is being recorded."""
@@ -61,21 +64,32 @@ class _Claim(NamedTuple):
     length: int
 
 
-class PerThread(threading.local):
+class Doing:
     """What a thread is doing.
 
     Attributes:
         fetching: inside a fetch, so that a wrapped DataLoader is not counted twice.
-        began_ns: when the making of the newest iterator began; ``began_cpu_ns`` is the thread's CPU time then.
+        began: the thread's clocks when the making of the newest iterator began.
         ready_ns: when that iterator was made.
         phases: named phases of the user that are open.
+        clock: the thread's.
     """
 
-    fetching = False
-    began_ns = 0
-    began_cpu_ns = 0
-    ready_ns = 0
-    phases = 0
+    __slots__ = ("began", "clock", "fetching", "phases", "ready_ns")
+
+    def __init__(self) -> None:
+        self.fetching = False
+        self.began: Moment = (0, 0, 0)
+        self.ready_ns = 0
+        self.phases = 0
+        self.clock = ThreadClock()
+
+
+class PerThread(threading.local):
+    """What the calling thread is doing, found with one look for it."""
+
+    def __init__(self) -> None:
+        self.doing = Doing()
 
 
 class FetchTimer:
@@ -93,6 +107,12 @@ class FetchTimer:
         reads_cpu: the CPU time of fetches is read.
     """
 
+    __slots__ = (  # see ``StepTracker``
+        *("__weakref__", "_after_long_wait", "_backwards", "_claimed", "_guard", "_latest", "_reads", "_record"),
+        *("_skips", "_sources", "_trainer", "armed", "fetches", "here", "meter", "reads_cpu", "source", "trace"),
+        "tracker",
+    )
+
     def __init__(self, record: Callable[[Record], None], tracker: StepTracker, guard: Guard, trace: Trace) -> None:
         self.armed = True
         self.trace = trace
@@ -104,7 +124,9 @@ class FetchTimer:
         self.source: object | None = None
         self.meter = Meter()
         self.reads_cpu = True
-        self._cpu_reads = _AFTER_LONG_WAIT  # fetches before the CPU time is no longer read every time; then negative
+        self._reads = 0  # of the clocks
+        self._skips = 0  # fetches before the next one whose CPU time is read
+        self._after_long_wait = _AFTER_LONG_WAIT  # fetches before not every one is
         self._sources: dict[int, object] = {}
         self._claimed: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._backwards = 0  # backward passes before the last fetch
@@ -141,74 +163,95 @@ class FetchTimer:
 
     def iterate(self, make: Callable[..., _R], source: object, *args: object) -> _R:
         """``make(*args)``, an iterator of ``source``, timed as the beginning of its first fetch."""
-        local = self.here
-        if not self.armed or local.fetching:
+        doing = self.here.doing
+        if not self.armed or doing.fetching:
             return make(*args)
-        began_ns, began_cpu_ns = perf_counter_ns(), thread_time_ns()
+        began: Moment = (perf_counter_ns(), thread_time_ns(), -1)
         iterator = make(*args)
         if self.tracker.count == 0 and get_ident() == self.tracker.thread:
             self.source = source
-        local.began_ns, local.began_cpu_ns, local.ready_ns = began_ns, began_cpu_ns, perf_counter_ns()
+        doing.began, doing.ready_ns = began, perf_counter_ns()
         return iterator
 
-    def fetch(self, pull: Callable[[], _R], iterator: int, loader: int, owner: bool, more: bool, flags: int) -> _R:
-        """The next batch from ``pull``; whatever it raises goes on unchanged.
+    def fetch(
+        self,
+        doing: Doing,
+        pull: Callable[[Any], _R],
+        of: Any,
+        iterator: int,
+        loader: int,
+        owner: bool,
+        more: bool,
+        flags: int,
+    ) -> _R:
+        """The next batch, ``pull(of)``, on a thread that fetches none yet; whatever it raises goes on unchanged.
 
         ``iterator`` and ``loader`` are ids; ``owner`` says that the iterator marks the steps.
         """
-        local = self.here
-        if local.fetching:
-            return pull()
-        now_ns = perf_counter_ns()
-        fetch = self._guard.call(self._begin, local, now_ns, iterator, loader, owner, more, flags)
-        ended: int | None = None
+        try:  # and not ``guard.call``, which costs 0.3 µs between a user's calls
+            fetch = self._begin(doing, perf_counter_ns(), iterator, loader, owner, more, flags)
+        except Exception as error:  # noqa: BLE001  as the guard does
+            self._guard.caught(self._begin, error)
+            return pull(of)
         try:
-            local.fetching = True
-            batch = pull()
-            ended = 0
-        except StopIteration:
-            ended = _LAST
+            doing.fetching = True
+            batch = pull(of)
+        except BaseException as error:
+            ended = _LAST if isinstance(error, StopIteration) else None
+            self._guard.call(self._end, fetch, ended, iterator, owner, more)
             raise
         finally:
-            local.fetching = False
-            if fetch is not None:
-                self._guard.call(self._end, fetch, ended, iterator, owner, more)
+            doing.fetching = False
+        try:
+            self._end(fetch, 0, iterator, owner, more)
+        except Exception as error:  # noqa: BLE001  as the guard does
+            self._guard.caught(self._end, error)
         return batch
 
     def _begin(
-        self, local: PerThread, now_ns: int, iterator: int, loader: int, owner: bool, more: bool, flags: int
+        self, doing: Doing, now_ns: int, iterator: int, loader: int, owner: bool, more: bool, flags: int
     ) -> _Fetch:
-        tracker = self.tracker
-        start_ns, cpu_ns = now_ns, -1
-        self._cpu_reads = left = self._cpu_reads - 1
-        if (left >= 0 or left % _READ_EVERY == 0) and self.reads_cpu:
-            cpu_ns = thread_time_ns()
+        tracker, window = self.tracker, self.trace.window
+        start_ns, clocks = now_ns, None
+        self._skips -= 1
+        if self._skips <= 0:
+            clocks = self._clocks(doing)
         if flags & _FIRST:
-            if start_ns - local.ready_ns < _START_GAP_NS:
-                start_ns, cpu_ns = local.began_ns, local.began_cpu_ns
-            local.ready_ns = 0
+            if start_ns - doing.ready_ns < _START_GAP_NS:
+                clocks = doing.began
+                start_ns = clocks[0]
+            doing.ready_ns = 0
         if get_ident() == tracker.thread:
             self.fetches += 1
             if tracker.backwards != self._backwards:
                 self._backwards = tracker.backwards
                 self._trainer, self._latest = self._latest, 0
-            if owner:
+            if owner or (loader == self._trainer and not doing.phases):
                 self._latest = loader
             else:
-                flags |= self._aside(loader, flags, local.phases)
+                flags |= self._aside(loader, flags, doing.phases)
             tracker.fetch_started(start_ns, iterator, owner, more)
         else:
-            flags |= _OTHER_THREAD | (_IN_PHASE if local.phases else 0)
-        span = None
-        if self.trace.recording and not flags & _NOT_FOR_THE_STEP:
-            span = self.trace.span(INPUT_SPAN)
-            if span is not None:
-                span.__enter__()
+            flags |= _OTHER_THREAD | (_IN_PHASE if doing.phases else 0)
+        if window is self.trace.window is None and not self.meter.is_open:
+            return start_ns, clocks, flags, None, 0
+        span = None if flags & _NOT_FOR_THE_STEP else self.trace.span(INPUT_SPAN)
+        if span is not None:
+            span.__enter__()
         ready_ns = perf_counter_ns()
         if ready_ns - now_ns > _PAUSE_NS:
             start_ns = ready_ns
-            cpu_ns = thread_time_ns() if cpu_ns >= 0 else -1
-        return start_ns, cpu_ns, flags, span, ready_ns - now_ns
+            clocks = None if clocks is None else _moment(doing, clocks)
+        return start_ns, clocks, flags, span, ready_ns - now_ns
+
+    def _clocks(self, doing: Doing) -> Moment | None:
+        """The clocks of this thread; ``None`` where they are not to be read."""
+        self._skips = 0 if self._after_long_wait else _READ_EVERY
+        self._after_long_wait = max(self._after_long_wait - 1, 0)
+        if not self.reads_cpu:
+            return None
+        self._reads += 1
+        return doing.clock.now() if self._reads % _QUEUE_EVERY == 1 else (perf_counter_ns(), thread_time_ns(), -1)
 
     def _aside(self, loader: int, flags: int, phases: int) -> int:
         """The flags of a fetch on the training thread that does not feed the training; 0 when it does, or may."""
@@ -221,14 +264,14 @@ class FetchTimer:
 
     def _end(self, fetch: _Fetch, ended: int | None, iterator: int, owner: bool, more: bool) -> None:
         """Record a fetch that gave a batch (``ended`` 0) or found the loader exhausted, not one that raised (None)."""
-        start_ns, cpu_ns, flags, span, own_ns = fetch
+        start_ns, clocks, flags, span, own_ns = fetch
         now_ns = perf_counter_ns()
         if ended is not None:
             wait_ns = now_ns - start_ns
             if wait_ns >= _LONG_WAIT_NS:
-                self._cpu_reads = _AFTER_LONG_WAIT
-            value = thread_time_ns() - cpu_ns if cpu_ns >= 0 else -1
-            self._record((_WAIT, flags | ended, 0, start_ns, wait_ns, value))
+                self._skips, self._after_long_wait = 0, _AFTER_LONG_WAIT
+            queued, cpu_ns = (0, -1) if clocks is None else _spent(clocks, _moment(self.here.doing, clocks))
+            self._record((_WAIT, flags | ended, queued, start_ns, wait_ns, cpu_ns))
         if span is not None:
             span.__exit__(None, None, None)
         if ended is None or flags & _OTHER_THREAD:
@@ -247,7 +290,17 @@ class FetchTimer:
         """
         if get_ident() != self.tracker.thread:
             return False
-        return bool(self._guard.call(self.tracker.own, iterator, source, self.here.phases > 0))
+        return bool(self._guard.call(self.tracker.own, iterator, source, self.here.doing.phases > 0))
+
+
+def _moment(doing: Doing, start: Moment) -> Moment:
+    """The clocks of the thread that were read at ``start``."""
+    return doing.clock.now() if start[2] >= 0 else (perf_counter_ns(), thread_time_ns(), -1)
+
+
+def _spent(start: Moment, end: Moment) -> tuple[int, int]:
+    """What a WAIT record says of the thread's time: µs in the queue for a processor as ``wait_queue_field``, CPU ns."""
+    return wait_queue_field(end[2] - start[2] if start[2] >= 0 and end[2] >= 0 else None), end[1] - start[1]
 
 
 def length(source: object) -> int:
@@ -275,19 +328,20 @@ def patched_next(timer: FetchTimer, original: Callable[[Any], Any], look: Callab
             return original(self)
         if look is not None and getattr(self, "_num_workers", True):
             look(self)
-        if here.fetching:
+        doing = here.doing
+        if doing.fetching:
             return original(self)
         yielded = getattr(self, "_num_yielded", -1)
         first = _FIRST if yielded == 0 else 0
         claim = self.__dict__.get(_CLAIM)
         if claim is not None and claim.timer() is timer:
-            owner = timer.tracker.owner_id == id(self) or timer.own(self, claim.source)
-            more = yielded != claim.length
-            return fetch(MethodType(original, self), id(self), id(claim.source), owner, more, first)
+            number = id(self)
+            owner = timer.tracker.owner_id == number or timer.own(self, claim.source)
+            return fetch(doing, original, self, number, id(claim.source), owner, yielded != claim.length, first)
         # The length is only worth its 1 µs while a trace is recorded: a span must not begin for a step without a batch.
-        more = not trace.recording or yielded < 0 or yielded != length(self)
+        more = trace.window is None or yielded < 0 or yielded != length(self)
         loader = id(getattr(self, "_index_sampler", self))  # the iterators of one loader share its sampler
-        return fetch(MethodType(original, self), id(self), loader, False, more, first | _INFERRED)
+        return fetch(doing, original, self, id(self), loader, False, more, first | _INFERRED)
 
     return timed_next
 

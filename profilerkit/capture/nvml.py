@@ -14,6 +14,8 @@ from profilerkit.rundir.sampled import GpuFacts, GpuSample, Sample
 #: How often the other processes and memory errors are asked for, and which device it is: a list of processes took
 #: 4.5 ms with one driver (flightlessmango/MangoHud#2104).
 _RARELY_NS = 60_000_000_000
+#: Numbers of other processes that are kept: a device shared by more is shared, whoever they are.
+_MOST_PIDS = 64
 
 
 class NvmlSource:
@@ -110,7 +112,7 @@ class _Watched:
         if self.gpm.reason:
             tx, rx = self._counters.pcie(perf_counter_ns())
         corrected, uncorrected = self._counters.ecc() if rarely else (None, None)
-        others, others_bytes = self._others() if rarely else (None, None)
+        others = self._others() if rarely else None
         return GpuSample(
             utilization_ratio=None if use is None else use.gpu / 100,
             memory_utilization_ratio=None if use is None else use.memory / 100,
@@ -136,29 +138,36 @@ class _Watched:
             nvlink_rx_bytes_per_s=_either(gpm.nvlink_rx_bytes_per_s, steady.nvlink_rx_bytes_per_s),
             ecc_corrected=corrected,
             ecc_uncorrected=uncorrected,
-            other_processes=others,
-            other_processes_bytes=others_bytes,
+            other_processes=None if others is None else len(others),
+            other_processes_bytes=_together(others),
             sm_active_ratio=gpm.sm_active_ratio,
             sm_occupancy_ratio=gpm.sm_occupancy_ratio,
             tensor_active_ratio=gpm.tensor_active_ratio,
             fp32_active_ratio=gpm.fp32_active_ratio,
             dram_active_ratio=gpm.dram_active_ratio,
+            other_pids=tuple(sorted(process.pid for process in others or ())[:_MOST_PIDS]),
         )
 
-    def _others(self) -> tuple[int | None, int | None]:
-        """Processes on the device that are not this one, and their memory.
+    def _others(self) -> list[Any] | None:
+        """Processes on the device that are not this one.
 
         ``None`` where this process is not in the list: in a container the numbers of processes are the host's, so that
         it cannot be told from the others, or it is not on the device yet.
         """
         processes: list[Any] | None = self._calls.ask("nvmlDeviceGetComputeRunningProcesses", self.device.handle)
         if processes is None or os.getpid() not in [process.pid for process in processes]:
-            return None, None
-        others = [process.usedGpuMemory for process in processes if process.pid != os.getpid()]
-        return len(others), None if None in others else sum(others)
+            return None
+        return [process for process in processes if process.pid != os.getpid()]
 
     def close(self) -> None:
         self.gpm.close()
+
+
+def _together(processes: list[Any] | None) -> int | None:
+    """Memory of all of these; ``None`` where that of one is not told."""
+    if processes is None or any(process.usedGpuMemory is None for process in processes):
+        return None
+    return sum(int(process.usedGpuMemory) for process in processes)
 
 
 def _either(first: int | None, second: int | None) -> int | None:

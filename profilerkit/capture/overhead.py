@@ -20,19 +20,10 @@ _STEPS, _WORK_BYTES = 200, 1 << 20
 _Hooks = Sequence[Callable[..., Any]]
 
 
-class NoWindow:
-    """A deep window that never opens."""
+class NoTrace:
+    """Where no trace is recorded."""
 
-    recording = False
-
-    def step_started(self, number: int) -> None:
-        """Nothing to do."""
-
-    def step_ended(self, number: int, dur_ns: int) -> None:
-        """Nothing to do."""
-
-    def step_cut(self) -> None:
-        """Nothing to do."""
+    window = None
 
     def span(self, name: str) -> None:
         """Nothing to do."""
@@ -103,8 +94,8 @@ def _compare(work: "_Work") -> tuple[float, float, tuple[Meter, ...]]:
     """Median time of a step with capture and without, ns, taken in turn; and capture's own clocks."""
     records: list[Record] = []
     guard = Guard("the overhead measurement")
-    tracker = StepTracker(records.append, NoWindow())
-    timer = FetchTimer(records.append, tracker, guard, NoWindow())
+    tracker = StepTracker(records.append)
+    timer = FetchTimer(records.append, tracker, guard, NoTrace())
     hooks = Hooks(records.append, tracker, timer, guard)
 
     class Patched(_Loader):

@@ -43,7 +43,7 @@ class Phase:
 
     def _begin(self) -> None:
         self._start_ns = perf_counter_ns()
-        self._here.phases += 1
+        self._here.doing.phases += 1
         self._is_open = True
         in_trace = self._span()
         if in_trace is not None:
@@ -54,7 +54,7 @@ class Phase:
         if not self._is_open:
             return
         self._is_open = False
-        self._here.phases -= 1
+        self._here.doing.phases -= 1
         start_ns = self._start_ns
         self._record((_PHASE, 0, self._name_id, start_ns, perf_counter_ns() - start_ns, 0))
         in_trace, self._in_trace = self._in_trace, None

@@ -1,5 +1,6 @@
 """Sees steps that are far slower than the others, and when they will come again."""
 
+from collections import deque
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -39,24 +40,19 @@ class StepTimes:
         median_ns: of those; 0 until there are enough.
     """
 
-    __slots__ = ("_count", "_limit_ns", "_ring", "median_ns")
+    __slots__ = ("_limit_ns", "_ring", "_to_go", "median_ns")
 
     def __init__(self) -> None:
-        self._ring: list[int] = []
-        self._count = 0
+        self._ring: deque[int] = deque(maxlen=_KEPT)
+        self._to_go = _FEWEST  # steps until the median is taken
         self._limit_ns = _NEVER
         self.median_ns = 0
 
     def add(self, dur_ns: int) -> bool:
         """Whether this step is slow, 0.2 µs."""
-        count = self._count
-        if count < _KEPT:
-            self._ring.append(dur_ns)
-        else:
-            self._ring[count % _KEPT] = dur_ns
-        count += 1
-        self._count = count
-        if not count % _ANEW and count >= _FEWEST:
+        self._ring.append(dur_ns)
+        self._to_go -= 1
+        if not self._to_go:
             self._take_median()
         return dur_ns > self._limit_ns
 
@@ -66,12 +62,12 @@ class StepTimes:
 
     def last(self, count: int) -> list[int]:
         """The last steps, fewer at the beginning."""
-        oldest = self._count % len(self._ring) if self._ring else 0
-        return (self._ring[oldest:] + self._ring[:oldest])[-count:]
+        return list(self._ring)[-count:]
 
     def _take_median(self) -> None:
         self.median_ns = sorted(self._ring)[len(self._ring) // 2]
         self._limit_ns = SLOW_RATIO * self.median_ns
+        self._to_go = _ANEW
 
 
 class Recurrence:

@@ -34,6 +34,7 @@ class Schedule:
     Attributes:
         look_at: the step at whose start ``due`` is to be asked next.
         waits: the first window waits for steps to settle.
+        timed: takes the time of a step outside of any window, ns; whether it is slow.
     """
 
     def __init__(self, settings: Settings, *, alone: bool, asks: bool) -> None:
@@ -41,6 +42,7 @@ class Schedule:
         self._settings = settings
         self._alone, self._asks = alone, asks
         self._times, self._recurrence, self._settling = StepTimes(), Recurrence(), Settling()
+        self.timed = self._times.add
         self._first_is_due = True
         self._due = settings.warmup_steps
         self._planned: list[Plan] = []
@@ -95,10 +97,6 @@ class Schedule:
     def is_slow(self, dur_ns: int) -> bool:
         """Whether a step of this length is slow."""
         return self._times.is_slow(dur_ns)
-
-    def timed(self, dur_ns: int) -> bool:
-        """Take the time of a step outside of any window; whether it is slow."""
-        return self._times.add(dur_ns)
 
     def asked_for(self, number: int) -> Plan | None:
         """The window that all ranks are to be asked for at the start of step ``number``; ``None`` for none."""

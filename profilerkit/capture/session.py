@@ -19,7 +19,7 @@ from profilerkit.capture.loader import FetchTimer
 from profilerkit.capture.nvml import NvmlSource
 from profilerkit.capture.opening import open_run
 from profilerkit.capture.order import take_order
-from profilerkit.capture.overhead import NoWindow, running_ns_per_step, self_ns_per_step
+from profilerkit.capture.overhead import running_ns_per_step, self_ns_per_step
 from profilerkit.capture.phase import Phase
 from profilerkit.capture.place import Place
 from profilerkit.capture.place import place as place_of
@@ -139,7 +139,7 @@ class Session:
             writer, self._recorder.record, settings, place, loader_seen=lambda: self._timer.fetches > 0
         )
         self._traces = settings.deep and self._window.traces
-        self._tracker = StepTracker(record, self._window if self._traces else NoWindow())
+        self._tracker = StepTracker(record, self._window if self._traces else None)
         self._timer = FetchTimer(record, self._tracker, self._guard, self._window)
         self._workers = WorkerWatch(record, self._tracker, writer.path) if settings.light else None
         self._hooks = Hooks(record, self._tracker, self._timer, self._guard, self._workers)
@@ -292,9 +292,10 @@ class Session:
         if self._guard.failure is not None:
             self._window.abort()
             return
+        held_back = self._tracker.is_held_back
         self._tracker.close()
         if self._traces:
-            self._window.close(self._tracker.count)
+            self._window.close(self._tracker.count, held_back=held_back)
 
     def _measure_self(self) -> None:
         if self._settings.light and self._tracker.count:

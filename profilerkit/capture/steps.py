@@ -71,12 +71,26 @@ class StepTracker:
         backward_depth: backward passes under way: whoever starts one counts it here, and calls ``backward_ended``.
         ends_in_backward: optimizers step inside of backward passes, whose ends mark steps.
         thread: identifier of the training thread.
+        optimizer_seen: an optimizer stepped.
+        worked: one did in the open step.
+        marked: something else than optimizers and backward passes ends the open step.
         owner_id: ``id`` of the wrapped iterator that marks the steps, 0 without one.
         found_by: what marks the steps: ``step()``, ``wrapped loader``, ``optimizer step``, ``backward pass``.
     """
 
+    # An attribute in a slot is found with one look at memory; a step of the user's has emptied the caches meanwhile.
+    __slots__ = (
+        *("__weakref__", "_clock", "_closing", "_explicit", "_feeder", "_held", "_in_backward", "_lapsed_ns"),
+        *("_optimizers", "_owner", "_record", "_since_closing", "_source_id", "_start_ns", "_tentative_ns", "_window"),
+        *("backward_depth", "backwards", "count", "ends_in_backward", "marked", "optimizer_seen", "owner_id"),
+        *("thread", "worked", "wrapped"),
+    )
+
     def __init__(
-        self, record: Callable[[Record], None], window: Window, clock: Callable[[], int] = perf_counter_ns
+        self,
+        record: Callable[[Record], None],
+        window: Window | None = None,
+        clock: Callable[[], int] = perf_counter_ns,
     ) -> None:
         self._record = record
         self._window = window
@@ -86,9 +100,9 @@ class StepTracker:
         self._start_ns: int | None = None
         self._lapsed_ns = clock()  # where a step starts when nothing said so: the block, or the step that lapsed
         self._feeder: int | None = None  # the iterator that gave the open step its first batch
-        self._worked = False  # an optimizer stepped in the open step
+        self.worked = False  # an optimizer stepped in the open step
         self._explicit = False
-        self.wrapped = False
+        self.wrapped = self.marked = False
         self._owner: weakref.ref[object] | None = None
         self.owner_id = 0
         self._source_id = 0
@@ -101,7 +115,7 @@ class StepTracker:
         self.ends_in_backward = False
         self.backward_depth = 0
         self.backwards = 0
-        self._optimizer_seen = False
+        self.optimizer_seen = False
 
     @property
     def found_by(self) -> str:
@@ -110,12 +124,12 @@ class StepTracker:
             return BY_STEP_CALLS
         if self.wrapped:
             return BY_WRAPPED_LOADER
-        return "optimizer step" if self._optimizer_seen or not self.backwards else "backward pass"
+        return "optimizer step" if self.optimizer_seen or not self.backwards else "backward pass"
 
     def missing(self, what: Literal["optimizer", "backward"]) -> str:
         """Why nothing of that kind was recorded; empty when something was."""
         if what == "optimizer":
-            return "" if self._optimizer_seen else "no torch.optim optimizer stepped"
+            return "" if self.optimizer_seen else "no torch.optim optimizer stepped"
         return "" if self.backwards else "no backward pass was seen"
 
     def adopt(self, thread: int) -> bool:
@@ -127,7 +141,7 @@ class StepTracker:
     def observe(self, observer: Window) -> Callable[[], None]:
         """Tell ``observer`` of steps too, before the window; what is returned ends that. May be called anywhere."""
         alone = self._window
-        self._window = _Both(observer, alone)
+        self._window = observer if alone is None else _Both(observer, alone)
 
         def end() -> None:
             self._window = alone
@@ -150,7 +164,7 @@ class StepTracker:
         self._owner = weakref.ref(iterator, self.abandoned)
         self._source_id = id(source)
         self.owner_id = id(iterator)
-        self.wrapped = True
+        self.wrapped = self.marked = True
         return True
 
     def fetch_started(self, now_ns: int, feeder: int, owner: bool, more: bool = True) -> None:
@@ -168,14 +182,14 @@ class StepTracker:
             if more:
                 self._open(now_ns)
         else:
-            if self._start_ns is not None and self._worked and self._feeder is not None:
+            if self._start_ns is not None and self.worked and self._feeder is not None:
                 self._end(now_ns, _INFERRED)
             elif self._start_ns is not None and self._feeder is None:
                 self._join_unfed(now_ns)
             if self._start_ns is None and more:
                 self._open(now_ns)
         if self._feeder is None:
-            self._feeder = feeder
+            self._feeder, self.marked = feeder, True
 
     def exhausted(self, feeder: int, owner: bool) -> None:
         """The fetch that just started found the loader empty: the step it began, or left unfinished, does not count."""
@@ -187,7 +201,7 @@ class StepTracker:
         self.owner_id = 0
         if self._explicit or self._start_ns is None or threading.get_ident() != self.thread:
             return
-        if self._worked:
+        if self.worked:
             self._iteration_ended(self._start_ns, self._clock())
         else:
             self._discard()
@@ -203,7 +217,7 @@ class StepTracker:
         """The user ends a step."""
         now_ns = self._clock()
         if not self._explicit:
-            self._explicit = True
+            self._explicit = self.marked = True
             if self._held:
                 self._start_ns = self._held[0][0]
             self._held = None
@@ -216,8 +230,8 @@ class StepTracker:
 
     def optimizer_stepped(self, optimizer: int, now_ns: int) -> None:
         """An optimizer step ended at ``now_ns``."""
-        self._optimizer_seen = self._worked = True
-        if self._marked or self._feeder is not None:
+        self.optimizer_seen = self.worked = True
+        if self.marked:
             return
         if self.backward_depth:
             self._in_backward = self.ends_in_backward = True
@@ -233,7 +247,7 @@ class StepTracker:
             return
         if self._tentative_ns is not None:
             self._boundary(self._tentative_ns)
-            self._worked = True
+            self.worked = True
         if optimizer == self._closing:
             self._since_closing = 0
             self._boundary(now_ns)
@@ -242,21 +256,22 @@ class StepTracker:
         """A backward pass ends; it ends a step when the optimizer ran inside it, or when there is no optimizer."""
         self.backward_depth -= 1
         self.backwards += 1
-        if self.backward_depth:
+        if self.backward_depth or (self.optimizer_seen and self.marked):
             return
-        alone = not self._optimizer_seen and self.backwards >= _BACKWARDS_ALONE
-        self._worked |= alone
-        if not self._marked and self._feeder is None and (alone or self._in_backward):
+        alone = not self.optimizer_seen and self.backwards >= _BACKWARDS_ALONE
+        self.worked |= alone
+        if (alone or self._in_backward) and not self.marked:
             self._boundary(now_ns)
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether iterations wait for a sign that they are the steps, such as an optimizer's."""
+        return self.wrapped and not self._explicit and bool(self._held)
 
     def close(self) -> None:
         """The block ends: what is whole is recorded, the open step is not."""
         self._commit()
         self._discard()
-
-    @property
-    def _marked(self) -> bool:
-        return self._explicit or self.wrapped
 
     def _boundary(self, end_ns: int) -> None:
         """An inferred step without a fetch ends, the next one starts."""
@@ -267,18 +282,18 @@ class StepTracker:
 
     def _join_unfed(self, now_ns: int) -> None:
         """A step that began without a fetch now fetches: it ends here if it trained, else it starts here."""
-        if self._worked:
+        if self.worked:
             self._end(now_ns, _INFERRED)
         else:
             self._discard()
 
     def _open(self, now_ns: int) -> None:
         self._start_ns = now_ns
-        self._feeder = None
-        self._worked = False
+        self._feeder, self.marked = None, self.wrapped or self._explicit
+        self.worked = False
         self._tentative_ns = None
         self._in_backward = False
-        if self._explicit or self._held is None or not self.wrapped:
+        if self._window is not None and (self._explicit or self._held is None or not self.wrapped):
             self._window.step_started(self.count)
 
     def _iteration_ended(self, start_ns: int, now_ns: int) -> None:
@@ -289,7 +304,7 @@ class StepTracker:
         self._held.append((start_ns, now_ns))
         self._start_ns = None
         limit = _HELD_ACCUMULATING if self.backwards else _HELD_PLAIN
-        if self._optimizer_seen or len(self._held) >= limit:
+        if self.optimizer_seen or len(self._held) >= limit:
             self._commit()
 
     def _commit(self) -> None:
@@ -306,11 +321,13 @@ class StepTracker:
         self._record((_STEP, flags, 0, start_ns, now_ns - start_ns, self.count))
         self._start_ns = None
         self._lapsed_ns = now_ns
-        self._window.step_ended(self.count, now_ns - start_ns)
+        if self._window is not None:
+            self._window.step_ended(self.count, now_ns - start_ns)
         self.count += 1
 
     def _discard(self) -> None:
         if self._start_ns is not None:
             self._lapsed_ns = self._start_ns
             self._start_ns = None
-            self._window.step_cut()
+            if self._window is not None:
+                self._window.step_cut()

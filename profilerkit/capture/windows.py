@@ -25,6 +25,7 @@ class DeepWindows:
 
     Attributes:
         traces: this rank traces at all.
+        window: the one that is open; it may still be warming up.
     """
 
     def __init__(
@@ -50,10 +51,11 @@ class DeepWindows:
         self._loader_seen = loader_seen
         self._alone = place.world_size < 2
         self._schedule = Schedule(settings, alone=self._alone, asks=not self._alone and not place.rank)
+        self._timed = self._schedule.timed
         self._packer, self._requests = Packer(writer.path), Requests(writer.path.parent)
         self._heard: list[WindowRequest] = []  # from the writer thread to the training thread
         self._to_ask: list[WindowRequest] = []  # and back
-        self._window: DeepWindow | None = None
+        self.window: DeepWindow | None = None
         self._look_at = self._schedule.look_at
         self._used_bytes = self._largest_bytes = 0
         self._usable = False
@@ -64,39 +66,34 @@ class DeepWindows:
             self._why_not = f"{len(chosen)} of {place.world_size} ranks are traced, and this is none of them"
 
     @property
-    def recording(self) -> bool:
-        """Whether events are being traced now."""
-        return self._window is not None and self._window.recording
-
-    @property
     def reason(self) -> str:
         """Why there is no usable trace; empty when there is one."""
         return "" if self._usable else self._why_not
 
     def span(self, name: str) -> AbstractContextManager[object] | None:
         """A named span in the trace; ``None`` while none is recorded, and on other threads than the training one."""
-        window = self._window
+        window = self.window
         return self._guard.call(window.span, name) if window is not None else None
 
     def step_started(self, number: int) -> None:
         """Open a window when one is due; mark the step in the trace."""
-        if self._window is not None:
-            self._guard.call(self._window.step_started, number)
+        if self.window is not None:
+            self._guard.call(self.window.step_started, number)
         elif number >= self._look_at:
             self._guard.call(self._look, number)
 
     def step_ended(self, number: int, dur_ns: int) -> None:
         """Close the window when it has its steps; look for slow steps while there is none."""
-        window = self._window
+        window = self.window
         if window is None:
-            if self._schedule.timed(dur_ns):
+            if self._timed(dur_ns):
                 self._guard.call(self._slow, number, dur_ns)
         elif window.recording:
             self._guard.call(self._in_window, window.step_ended, number, self._schedule.is_slow(dur_ns))
 
     def step_cut(self) -> None:
         """The step in progress does not count; the loop may be over."""
-        window = self._window
+        window = self.window
         if window is not None and window.recording:
             self._guard.call(self._in_window, window.step_cut)
 
@@ -116,9 +113,12 @@ class DeepWindows:
             self._heard += heard
             self._look_at = 0  # in this order: the training thread sets it before it looks whether anything was heard
 
-    def close(self, steps: int) -> None:
-        """Export what there is, or say why there is nothing after a run of ``steps`` steps."""
-        self._guard.call(self._close, steps)
+    def close(self, steps: int, *, held_back: bool = False) -> None:
+        """Export what there is, or say why there is nothing after a run of ``steps`` steps.
+
+        ``held_back`` says that they were not known to be steps before the end.
+        """
+        self._guard.call(self._close, steps, held_back)
         self._look_at = NEVER
 
     def pack(self, seconds: float) -> None:
@@ -131,7 +131,7 @@ class DeepWindows:
         self._schedule.stop()
         self._look_at = NEVER
         self._why_not = self._guard.failure or self._why_not or "capture was switched off"
-        window, self._window = self._window, None
+        window, self.window = self.window, None
         if window is not None and not window.done:
             window.abort()
 
@@ -139,7 +139,7 @@ class DeepWindows:
         """In a forked child there is no window, and what torch would record of it goes nowhere."""
         self._look_at = NEVER
         self._packer.leave_child()
-        window, self._window = self._window, None
+        window, self.window = self.window, None
         if window is not None:
             window.leave_child()
 
@@ -149,7 +149,7 @@ class DeepWindows:
         plan = self._schedule.due(number)
         if plan is not None:
             self._open(plan, number)
-        wanted = self._schedule.asked_for(number) if self._window is None else None
+        wanted = self._schedule.asked_for(number) if self.window is None else None
         if wanted is not None:
             self._ask(wanted)
         self._look_at = self._schedule.look_at
@@ -182,11 +182,11 @@ class DeepWindows:
             with_stack=self._settings.with_stack or not self._loader_seen(),
             give_way=lambda: self._guard.call(self._give_way),
         )
-        self._window = window  # before it opens: a failure in there has to close it
+        self.window = window  # before it opens: a failure in there has to close it
         if window.open():
             self._schedule.opened(plan)
         else:
-            self._window = None
+            self.window = None
             self._why_not = window.reason
             if not self._alone:
                 self._refuse(plan, window.reason)
@@ -227,16 +227,16 @@ class DeepWindows:
         self._settle()
 
     def _give_way(self) -> None:
-        if self._window is not None:
-            self._window.give_way()
+        if self.window is not None:
+            self.window.give_way()
             self._settle()
 
     def _settle(self) -> None:
         """Take note of a window that has closed itself."""
-        window = self._window
+        window = self.window
         if window is None or not window.done:
             return
-        self._window = None
+        self.window = None
         self._used_bytes += window.size_bytes
         self._largest_bytes = max(self._largest_bytes, window.size_bytes)
         if window.reason:
@@ -253,16 +253,21 @@ class DeepWindows:
         if self._heard:
             self._look_at = 0
 
-    def _close(self, steps: int) -> None:
-        window = self._window
+    def _close(self, steps: int, held_back: bool) -> None:
+        window = self.window
         if window is not None and window.recording:
             if window.is_here:
                 window.finish()
             else:
                 window.leave_behind()
             self._settle()
-        if self._window is None and (self._usable or self._why_not):
+        if self.window is None and (self._usable or self._why_not):
             return
+        if held_back:
+            self._why_not = self._why_not or (
+                "no torch.optim optimizer stepped, so the loop might have called step() yet: call it, prof.step(), "
+                "or make the loop longer"
+            )
         warmup = self._settings.warmup_steps
         needs = (
             "the trace was waiting for them to settle"

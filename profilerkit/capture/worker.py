@@ -11,10 +11,11 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter_ns, thread_time_ns
+from time import perf_counter_ns
 from typing import Any
 
 from profilerkit.capture.guard import Guard
+from profilerkit.capture.thread_clock import Moment, ThreadClock, open_for_reading
 from profilerkit.rundir.files import AppendFile
 from profilerkit.rundir.layout import (
     END,
@@ -39,9 +40,6 @@ _CHECK_NS = 1_000_000_000
 _READ_BYTES = 256
 #: Fields of a record that are bytes; they stand after the times.
 _SIZES = 4
-
-#: CPU ns and run-queue ns of the calling thread (-1 where the kernel does not say), at a moment on the clock.
-_Moment = tuple[int, int, int]
 
 
 class _State:
@@ -98,20 +96,20 @@ class WorkerProbe:
         self._file = AppendFile(path)
         self._file.append(HEADER.pack(WORKER_MAGIC, FORMAT_VERSION, WORKER.size))
         self._stat = ThreadClock()
-        self._io = _open("/proc/self/io")
+        self._io = open_for_reading("/proc/self/io")
         self._read = _traffic(self._io)
-        self._statm = _open("/proc/self/statm")
+        self._statm = open_for_reading("/proc/self/statm")
         # A forked worker shares what it starts with; it owns what comes on top, at least.
         self._shared_bytes = _anonymous_bytes(self._statm) if _State.original is not None else 0
         self._memory_bytes = -1
         self._collations = 0
         self._batch = self._items = 0
-        self._began: _Moment | None = None
+        self._began: Moment | None = None
         self._row: tuple[int, ...] | None = None
         self._put_ns = 0
         self._pending: deque[tuple[tuple[int, ...], int] | None] = deque()
         self._sender: ThreadClock | None = None
-        self._sent: _Moment = (0, 0, 0)
+        self._sent: Moment = (0, 0, 0)
         self._checked_ns = perf_counter_ns()
 
     @property
@@ -174,7 +172,7 @@ class WorkerProbe:
         self._items = len(index) if isinstance(index, (list, tuple)) else 1
         self._began = self._stat.now()
 
-    def _collated(self, before: _Moment, batch: object) -> None:
+    def _collated(self, before: Moment, batch: object) -> None:
         began, after = self._began, self._stat.now()
         if began is None:
             return
@@ -211,18 +209,6 @@ class WorkerProbe:
                 self._file.close()
 
 
-class ThreadClock:
-    """Wall, CPU and run-queue time of the thread that made it."""
-
-    def __init__(self) -> None:
-        self._fd = _open("/proc/thread-self/schedstat")
-
-    def now(self) -> _Moment:
-        """The three clocks, ns; run-queue time is -1 where the kernel does not keep it."""
-        waited = int(os.pread(self._fd, _READ_BYTES, 0).split()[1]) if self._fd >= 0 else -1
-        return perf_counter_ns(), thread_time_ns(), waited
-
-
 def batch_bytes(batch: object) -> int:
     """Bytes of the tensors and arrays in a batch of at most ``_MOST_LEAVES`` leaves; -1 when that is not known."""
     found, looked, todo = -1, 0, [batch]
@@ -243,7 +229,7 @@ def batch_bytes(batch: object) -> int:
     return found
 
 
-def _between(start: _Moment, end: _Moment) -> tuple[int, int, int]:
+def _between(start: Moment, end: Moment) -> tuple[int, int, int]:
     """Wall, CPU and run-queue µs from one moment to another."""
     waited = (end[2] - start[2]) // 1000 if start[2] >= 0 else UNKNOWN_US
     return (end[0] - start[0]) // 1000, (end[1] - start[1]) // 1000, waited
@@ -257,14 +243,6 @@ def packed(row: tuple[int, ...]) -> bytes:
         durations = slice(3, len(row) - _SIZES)
         fitting = [min(max(value, 0), UNKNOWN_US) for value in row[durations]]
         return WORKER.pack(*row[:3], *fitting, *row[-_SIZES:])
-
-
-def _open(path: str) -> int:
-    """A descriptor to pread from, -1 where there is no such file."""
-    try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return -1
 
 
 def _traffic(fd: int) -> tuple[int, int]:

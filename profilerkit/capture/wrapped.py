@@ -64,13 +64,16 @@ class WrappedIterator(_Stand):
     def __next__(self) -> Any:
         timer = self._timer
         inner = self._inner
-        if not timer.armed:
+        doing = timer.here.doing
+        if not timer.armed or doing.fetching:
             return next(inner)
-        progress = self._progress
+        progress, source, number = self._progress, self.source, id(self)
         flags, left = progress
-        progress[:] = 0, left - 1
-        owner = timer.tracker.owner_id == id(self) or timer.own(self, self.source)
-        return timer.fetch(inner.__next__, id(self), id(self.source), owner, left != 0, flags)
+        progress[1] = left - 1
+        if flags:
+            progress[0] = 0
+        owner = timer.tracker.owner_id == number or timer.own(self, source)
+        return timer.fetch(doing, next, inner, number, id(source), owner, left != 0, flags)
 
 
 class WrappedLoader(_Stand):

@@ -5,8 +5,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import IO
 
+from profilerkit.analysis.replay.scope import MOST_EVENTS
 from profilerkit.reading.processes import free_cores, has_room, own_process
 from profilerkit.reading.traces import TraceJob, TraceResult, read_job
 from profilerkit.reading.worker import LENGTH_BYTES
@@ -14,6 +16,9 @@ from profilerkit.trace.blocks import GZIP_MAGIC
 
 #: A process starts in about 0.3 s of CPU time, in which 50 MB are read and attributed; each gets twice as much.
 BYTES_EACH = 100_000_000
+#: Device events that all ranks together keep for a replay, of which only one is needed, and a rank at least: about 150
+#: bytes each.
+REPLAYED_TOGETHER, FEWEST_REPLAYED = 160_000, 1_000
 #: Kineto traces compress 11:1 to 19:1.
 GZIP_RATIO = 15
 
@@ -24,6 +29,8 @@ def read_all(jobs: Sequence[TraceJob]) -> Iterator[TraceResult]:
     The processes run a module of ours and never the script of this one, so this is safe wherever it is called. A job
     whose process dies is read here.
     """
+    budget = max(min(MOST_EVENTS, REPLAYED_TOGETHER // max(len(jobs), 1)), FEWEST_REPLAYED)
+    jobs = [replace(job, replay_events=budget) for job in jobs]
     sizes = [_size_bytes(job) for job in jobs]
     helpers = _helpers(sizes)
     if not helpers:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from profilerkit.analysis.communication.registry import Registry
+from profilerkit.analysis.replay.scope import MOST_EVENTS
 from profilerkit.analysis.steps.slow_trace import SlowTrace, slow_trace
 from profilerkit.analysis.trace_facts import TraceFacts, trace_facts
 from profilerkit.errors import UnreadableInputError
@@ -46,12 +47,14 @@ class TraceJob:
         reading: how.
         steps_are_given: the step markers stand where the user put them, not where capture saw an optimizer step.
         slow: a trace of slow steps to be read beside; ``None`` where there is none.
+        replay_events: device events that are kept for replaying steps.
     """
 
     files: tuple[tuple[Path, tuple[int, int] | None], ...]
     reading: Reading = Reading()
     steps_are_given: bool = True
     slow: SlowJob | None = None
+    replay_events: int = MOST_EVENTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,4 +104,11 @@ def _read(job: TraceJob, path: Path, whole: tuple[int, int] | None, *, alone: bo
     how = job.reading
     with reading_ahead(path) if alone else nullcontext() as ahead:
         columns = read_trace(path, strict=how.strict, ahead=ahead)
-    return trace_facts(columns, whole, steps_are_given=job.steps_are_given, device=how.device, registry=how.registry)
+    return trace_facts(
+        columns,
+        whole,
+        steps_are_given=job.steps_are_given,
+        device=how.device,
+        registry=how.registry,
+        replay_events=job.replay_events,
+    )

@@ -86,7 +86,7 @@ class EventKind(IntEnum):
     """What an event record is, and what its ``value`` holds."""
 
     STEP = 1  # value: step number, counted from 0
-    WAIT = 2  # input wait; value: CPU ns of the waiting thread, -1 if not measured
+    WAIT = 2  # input wait; value: CPU ns of the waiting thread, -1 if not measured; name id: wait_queue_field
     PHASE = 3  # named phase; name id set; value: 0
     OPTIMIZER = 4  # one optimizer step; value: 0
     BACKWARD = 5  # one backward pass; value: 0
@@ -100,6 +100,15 @@ class EventKind(IntEnum):
     COPY = 13  # a call that copied to a device; name id: the function; value: bytes, -1 if not known
     COLLECTIVE = 14  # a call of torch.distributed; name id: the function; value: bytes, -1 if not known
     DEVICE = 15  # what the device did of a step, by its own clock; start: the step's on the host; value: step number
+
+
+def wait_queue_field(queued_ns: int | None) -> int:
+    """The name id of a WAIT record: µs in which the waiting thread was ready and got no processor, and one; 0 without.
+
+    >>> wait_queue_field(3_000), wait_queue_field(0), wait_queue_field(None)
+    (4, 1, 0)
+    """
+    return 0 if queued_ns is None else min(max(queued_ns, 0) // 1000 + 1, UNKNOWN_US)
 
 
 class WorkerState(IntEnum):
@@ -214,6 +223,8 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
         joined: rank and size of the process group that it joined after the recording had begun as rank 0 of 1: the
             other ranks recorded elsewhere. ``None`` for a rank that knew its place.
         gpu: of the device that was sampled; ``None`` without NVML, or until it is known which one is used.
+        threads: intra-op threads of torch; ``None`` while torch is not loaded, and in recordings of older versions.
+        processor: model of the host's processor; ``None`` where the system does not name it.
     """
 
     format_version: int
@@ -236,6 +247,8 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     node: int | None = None
     joined: tuple[int, int] | None = None
     gpu: GpuFacts | None = None
+    threads: int | None = None
+    processor: str | None = None
 
 
 #: Why a window was opened: to see the typical step, or slow ones that recur.

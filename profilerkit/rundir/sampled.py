@@ -1,6 +1,6 @@
 """The records of what is sampled once per second: the lines of ``samples.jsonl``, and the device they are of.
 
-A field that is ``None`` is not written: what a machine cannot say costs nothing on its disk.
+Of a device a field that is ``None`` is not written: what a machine cannot say costs nothing on its disk.
 """
 
 import msgspec
@@ -55,7 +55,7 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         pcie_generation: of the link at this moment.
         power_throttle_ratio: clocks held down to keep the power limit.
         ecc_uncorrected: memory errors since the driver was loaded.
-        other_processes: processes on the device that are not this one.
+        other_processes: processes on the device that are not this one; ``other_pids`` are the numbers of at most 64.
         sm_active_ratio: GPM: multiprocessors with at least one warp, and so on for ``sm_occupancy`` (warps of the
             possible ones), ``tensor_active``, ``fp32_active`` and ``dram_active`` (bandwidth of the possible one).
         is_lost: the device stopped answering; nothing is read of it from here on.
@@ -93,6 +93,7 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fp32_active_ratio: float | None = None
     dram_active_ratio: float | None = None
     is_lost: bool | None = None
+    other_pids: tuple[int, ...] = ()
 
 
 class WorkerSample(msgspec.Struct, frozen=True, array_like=True):
@@ -103,8 +104,11 @@ class WorkerSample(msgspec.Struct, frozen=True, array_like=True):
     rss_bytes: int
 
 
-class HostSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class HostSample(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """One reading of the host and of this process; ``None`` means unsupported or failed.
+
+    Written as a list in the order of its fields, at whose end new ones go: most are known everywhere, and their names
+    would be two thirds of what a run with 50 ms steps writes beside its steps.
 
     Ratios of time and rates are over the time since the sample before.
 
@@ -125,6 +129,8 @@ class HostSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         disk_busy_ratio: of the busiest disk.
         net_rx_bytes_per_s: of the interfaces of this network namespace, the loopback left out.
         workers: processes that this one started, at most 64.
+        thread_faults_per_s: pages that the training thread touched for the first time since they were given to it.
+        thread_system_ratio: time of the training thread in the kernel, and ``thread_cpu_ratio`` on a processor at all.
     """
 
     cpu_ratio: float | None = None
@@ -157,11 +163,15 @@ class HostSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     net_rx_bytes_per_s: int | None = None
     net_tx_bytes_per_s: int | None = None
     workers: tuple[WorkerSample, ...] = ()
+    thread_faults_per_s: float | None = None
+    thread_system_ratio: float | None = None
+    thread_cpu_ratio: float | None = None
 
 
 class AllocatorSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What torch's CUDA allocator says of one device; ``None`` where this torch does not say.
 
+    ``requested_bytes`` is what was asked for of ``allocated_bytes``, before the allocator rounded it up.
     Peaks are since the start or since the user reset them; ``alloc_retries`` and ``ooms`` count since the start.
     """
 
@@ -173,6 +183,7 @@ class AllocatorSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     inactive_split_bytes: int | None = None
     alloc_retries: int | None = None
     ooms: int | None = None
+    requested_bytes: int | None = None
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 I8 = npt.NDArray[np.int8]
 I32 = npt.NDArray[np.int32]
+F32 = npt.NDArray[np.float32]
 I64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
@@ -37,7 +38,8 @@ class Wanted(Flag):
             frames of garbage collection and compilation are read.
         FLOWS: flow links. They are read without being asked for when device work has no correlation to be joined by.
         MEMORY: ``[memory]`` instants.
-        SHAPES: ``Input Dims`` and ``Input type`` of operators, ``Concrete Inputs`` of convolutions and attention.
+        SHAPES: ``Input Dims`` and ``Input type`` of operators, ``Concrete Inputs`` of convolutions and attention, and
+            how many blocks a kernel has.
     """
 
     NOTHING = 0
@@ -180,6 +182,8 @@ class TraceColumns:
             that launch nothing themselves: views, allocations, and calls of another one that does the work.
         input_dims: the same of ``Input Dims``.
         concrete_inputs: the same of ``Concrete Inputs``, -1 also for all operators but convolutions and attention.
+        blocks_per_sm: float32 blocks of a kernel's grid for each multiprocessor, 0 where absent; traces of AMD devices
+            do not say.
         strings: id to text. Hostile: escape before showing.
         threads: id to (pid, tid) as text.
         read: what was read; what was not is empty, or -1.
@@ -203,6 +207,7 @@ class TraceColumns:
     input_types: I32
     input_dims: I32
     concrete_inputs: I32
+    blocks_per_sm: F32
     strings: tuple[str, ...]
     threads: tuple[tuple[str, str], ...]
     thread_names: dict[int, str]

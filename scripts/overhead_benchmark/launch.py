@@ -1,7 +1,6 @@
 """Starts the measured processes: one, two ranks, or one under TraceML's launcher from an environment of its own."""
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -10,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from measured_processes import SCRIPTS, SILENT, environment, wait
+
 from overhead_benchmark.cases import TRACEML, Case
 
-SCRIPTS = Path(__file__).resolve().parents[1]
 PROGRAM = Path(__file__).with_name("program.py")
 TRACEML_PACKAGE = "traceml-ai"
 _MOST_SECONDS = 600
@@ -63,8 +63,8 @@ def run_case(case: Case, peer: Peer, place: Path) -> dict[str, Any]:
         peer.place / "bin" / "traceml", "run", "--mode", "summary", "--logs-dir", place / "traceml",
         "--finalize-timeout-sec", "20", PROGRAM, "--args", json.dumps(case.as_json()), out, place / "runs",
     ]  # fmt: skip
-    environment = {**_environment(), "PYTHONPATH": str(SCRIPTS)}
-    failed = _wait([subprocess.Popen(command, env=environment, cwd=place, **_SILENT)])
+    own = {**environment(), "PYTHONPATH": str(SCRIPTS)}
+    failed = wait([subprocess.Popen(command, env=own, cwd=place, **SILENT)], _MOST_SECONDS)
     if not out.exists():
         return {"reasons": {TRACEML: f"failed: {failed}"}}
     return json.loads(out.read_text("utf-8"))
@@ -81,32 +81,8 @@ def run_program(given: dict[str, Any], place: Path, ranks: int = 1) -> dict[str,
     started = []
     for rank in range(ranks):
         where = {**job, "RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {}
-        started.append(subprocess.Popen(command, env={**_environment(), **where}, cwd=place, **_SILENT))
-    failed = _wait(started)
+        started.append(subprocess.Popen(command, env={**environment(), **where}, cwd=place, **SILENT))
+    failed = wait(started, _MOST_SECONDS)
     if not out.exists():
         raise RuntimeError(f"the measured program failed: {failed}")
     return json.loads(out.read_text("utf-8"))
-
-
-_SILENT: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-
-
-def _wait(processes: list[Any]) -> str:
-    """The last line that the first failing process wrote; empty when all ended well."""
-    said = ""
-    for process in processes:
-        try:
-            _, error = process.communicate(timeout=_MOST_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            _, error = process.communicate()
-        if process.returncode and not said:
-            said = (error.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
-    return said
-
-
-def _environment() -> dict[str, str]:
-    """This tree first, one thread per process, and no messages of torch's profiler."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PROFILERKIT_")}
-    threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "KINETO_LOG_LEVEL": "6"}
-    return {**kept, **threads, "PYTHONPATH": os.pathsep.join([str(SCRIPTS.parent), str(SCRIPTS)])}

@@ -10,7 +10,7 @@ from profilerkit.capture.budget import Budget, Stage, stages
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.hooks import Hooks
 from profilerkit.capture.loader import FetchTimer
-from profilerkit.capture.overhead import NoWindow
+from profilerkit.capture.overhead import NoTrace
 from profilerkit.capture.steps import StepTracker
 from profilerkit.errors import UsageError
 
@@ -147,8 +147,8 @@ def test_pauses_for_trace_windows_are_counted_without_their_steps(toy, deep):
 
 
 def test_backward_passes_that_end_steps_are_timed_on():
-    tracker = StepTracker([].append, NoWindow())
-    timer = FetchTimer([].append, tracker, Guard("the test"), NoWindow())
+    tracker = StepTracker([].append)
+    timer = FetchTimer([].append, tracker, Guard("the test"), NoTrace())
     backward = stages(timer, Hooks([].append, tracker, timer, Guard("the test")), None, ())[-1]
     tracker.backward_depth += 1
     tracker.backward_ended(1)

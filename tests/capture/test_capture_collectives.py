@@ -5,7 +5,6 @@ import time
 import pytest
 
 from profilerkit.capture.collectives import CollectiveWatch, message_bytes
-from profilerkit.capture.overhead import NoWindow
 from profilerkit.capture.patches import Patches
 from profilerkit.capture.steps import StepTracker
 from profilerkit.rundir.layout import EventKind
@@ -103,7 +102,7 @@ def test_the_larger_side_is_the_message():
 def test_a_call_costs_little_beside_the_shortest_collective():
     """The replacement around nothing: below 10 µs on any machine, 1.2 µs on a quiet one."""
     records, patches = [], Patches()
-    watch = CollectiveWatch(records.append, StepTracker(records.append, NoWindow()), lambda _name: 1)
+    watch = CollectiveWatch(records.append, StepTracker(records.append), lambda _name: 1)
 
     def allreduce(_group, _tensors):
         return None

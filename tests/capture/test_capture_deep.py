@@ -305,3 +305,12 @@ def test_only_fetches_of_the_training_loader_have_an_input_span(toy, deep, recor
     _, events = trace_of(recorded(prof.directory))
     assert len(spans(events, "enumerate(DataLoader)")) == 3 + 3 * 3
     assert len(spans(events, "profilerkit.input")) == 3
+
+
+def test_a_loop_whose_steps_no_optimizer_shows_says_why_it_has_no_trace(toy, deep, recorded):
+    with deep() as prof:
+        for batch in prof.wrap(toy.loader(batches=32)):
+            toy.backward(batch)
+    run = recorded(prof.directory)
+    assert len(run.steps) == 32
+    assert "no torch.optim optimizer stepped" in run.rank.meta.features["deep"].reason

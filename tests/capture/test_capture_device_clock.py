@@ -3,7 +3,6 @@
 import pytest
 
 from profilerkit.capture.device_clock import DeviceClock
-from profilerkit.capture.overhead import NoWindow
 from profilerkit.capture.patches import Patches
 from profilerkit.capture.steps import StepTracker
 from profilerkit.rundir.layout import EventFlag, EventKind
@@ -56,7 +55,7 @@ class Loop:
 
     def __init__(self, device):
         self.records, self.device, self.patches = [], device, Patches()
-        self.tracker = StepTracker(self.records.append, NoWindow())
+        self.tracker = StepTracker(self.records.append)
         self.clock = DeviceClock(self.records.append, self.tracker, device)
         self.patches.hang(self.clock.hang)
 

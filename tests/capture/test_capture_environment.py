@@ -20,3 +20,22 @@ def test_only_allow_listed_variables_are_recorded():
 def test_script_names_the_run(monkeypatch, argv, name):
     monkeypatch.setattr(sys, "argv", argv)
     assert script_name() == name
+
+
+@pytest.mark.torch
+def test_torchs_threads_are_asked_of_a_torch_that_is_loaded(monkeypatch):
+    import torch
+
+    assert environment.intra_op_threads() == torch.get_num_threads()
+    monkeypatch.delitem(sys.modules, "torch")
+    assert environment.intra_op_threads() is None
+
+
+def test_a_torch_that_cannot_be_asked_costs_no_more_than_the_answer(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", object())
+    assert environment.intra_op_threads() is None
+
+
+def test_the_processor_has_a_name_of_one_line_or_none():
+    name = environment.processor_name()
+    assert name is None or (name.strip() == name and "\n" not in name)

@@ -97,10 +97,10 @@ class BrokenSpan:
 @pytest.mark.parametrize("where", ["enter", "exit"])
 def test_span_that_fails_around_a_fetch_switches_off_and_leaves_no_fetch_open(light, where):
     with light() as prof:
-        prof._session._timer.trace = SimpleNamespace(recording=True, span=lambda _name: BrokenSpan(where))
+        prof._session._timer.trace = SimpleNamespace(window=object(), span=lambda _name: BrokenSpan(where))
         with pytest.warns(RuntimeWarning, match="broken span"):
             assert list(prof.wrap(range(4))) == [0, 1, 2, 3]
-        assert not prof._session._timer.here.fetching
+        assert not prof._session._timer.here.doing.fetching
 
 
 @pytest.mark.parametrize("where", ["enter", "exit"])
@@ -121,7 +121,7 @@ def test_exception_of_the_loader_leaves_no_fetch_open(light, recorded):
     with light() as prof:
         with pytest.raises(ValueError, match="bad sample"):
             list(prof.wrap(batches()))
-        assert not prof._session._timer.here.fetching
+        assert not prof._session._timer.here.doing.fetching
         assert list(prof.wrap([1, 2])) == [1, 2]
     assert len(recorded(prof.directory).waits) == 4
 

@@ -81,6 +81,7 @@ def test_the_training_thread_waits_for_a_processor(readings):
             more={
                 f"proc/self/task/{TID}/schedstat": f"9 {queued_ns} 4\n",
                 f"proc/self/task/{TID}/status": f"{VOLUNTARY}:\t7\nnon{VOLUNTARY}:\t{switches}\n",
+                f"proc/self/task/{TID}/stat": STAT.format(faults=0, user=200 + faults, system=100 + switches // 6),
                 "proc/self/stat": STAT.format(faults=faults, user=200, system=100),
                 "proc/self/io": "rchar: 5\nread_bytes: 70\nwrite_bytes: 80\ncancelled_write_bytes: 1\n",
             }
@@ -91,6 +92,8 @@ def test_the_training_thread_waits_for_a_processor(readings):
     assert (second.thread_queue_ratio, second.thread_preemptions_per_s) == (0.25, 50)
     assert (second.process_major_faults_per_s, second.read_bytes, second.write_bytes) == (20, 70, 80)
     assert second.process_rss_bytes % 300 == 0
+    # 0.2 s in user mode and 9 ticks in the kernel; the count of faults did not change.
+    assert (second.thread_faults_per_s, second.thread_system_ratio, second.thread_cpu_ratio) == (0, 0.09, 0.29)
 
 
 def test_pressure_is_a_share_of_the_time_between_two_samples(readings):

@@ -55,6 +55,7 @@ def test_unedited_loop_is_understood(toy, light, recorded, workers):
     assert run.rank.meta.loader.num_workers == workers
     assert run.rank.meta.loader.batch_size == 8
     assert run.rank.meta.loader.dataset_len == 64
+    assert run.rank.meta.threads == toy.torch.get_num_threads()
 
 
 def test_step_groups_accumulated_micro_batches(toy, light, recorded):

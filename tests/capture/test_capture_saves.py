@@ -6,7 +6,6 @@ import types
 
 import pytest
 
-from profilerkit.capture.overhead import NoWindow
 from profilerkit.capture.patches import Patches
 from profilerkit.capture.saves import SaveWatch
 from profilerkit.capture.steps import StepTracker
@@ -78,9 +77,7 @@ def test_a_save_by_a_name_imported_before_the_block_is_seen_one_call_below(monke
     early = module.save_file
     monkeypatch.setitem(sys.modules, "safetensors.torch", module)
     records, names, patches = [], {}, Patches()
-    watch = SaveWatch(
-        records.append, StepTracker(records.append, NoWindow()), lambda name: names.setdefault(name, len(names) + 1)
-    )
+    watch = SaveWatch(records.append, StepTracker(records.append), lambda name: names.setdefault(name, len(names) + 1))
     patches.hang(watch.hang)
     early()
     module.save_file()
@@ -92,7 +89,7 @@ def test_a_save_by_a_name_imported_before_the_block_is_seen_one_call_below(monke
 def test_a_module_that_is_imported_later_is_watched_from_the_next_beat(monkeypatch):
     records, patches = [], Patches()
     monkeypatch.delitem(sys.modules, "safetensors.torch", raising=False)
-    watch = SaveWatch(records.append, StepTracker(records.append, NoWindow()), lambda _name: 1)
+    watch = SaveWatch(records.append, StepTracker(records.append), lambda _name: 1)
     patches.hang(watch.hang)
     module = types.ModuleType("safetensors.torch")
     module.save_file = lambda: None

@@ -2,7 +2,6 @@
 
 import pytest
 
-from profilerkit.capture.overhead import NoWindow
 from profilerkit.capture.patches import Patches
 from profilerkit.capture.steps import StepTracker
 from profilerkit.capture.syncs import SyncWatch
@@ -29,7 +28,7 @@ def test_synchronising_is_recorded_from_when_the_device_is_in_use(monkeypatch):
     records, names, patches, in_use = [], {}, Patches(), []
     watch = SyncWatch(
         records.append,
-        StepTracker(records.append, NoWindow()),
+        StepTracker(records.append),
         lambda name: names.setdefault(name, len(names) + 1),
         lambda: bool(in_use),
     )

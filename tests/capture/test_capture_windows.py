@@ -121,7 +121,7 @@ def test_a_window_of_very_long_steps_is_closed_early_and_says_so(loop, monkeypat
 def test_a_device_that_left_no_kernel_is_said_loudly_and_the_trace_kept(loop):
     found = loop()
     found.steps(2)
-    found.windows._window._asks_device = True  # as with a device that is in use
+    found.windows.window._asks_device = True  # as with a device that is in use
     found.steps(6)
     (status,) = found.statuses
     assert (status.ok, status.kernels) == (True, 0)

@@ -399,6 +399,7 @@ def test_every_column_has_the_contract_types(read):
         "int8": ["category"],
         "int32": ["name", "thread", "device", "input_types", "input_dims", "concrete_inputs"],
         "int64": ["ts_ns", "dur_ns", "correlation", "external_id", "stream", "bytes"],
+        "float32": ["blocks_per_sm"],
     }
     for dtype, names in dtypes.items():
         for name in names:
@@ -445,3 +446,11 @@ def test_an_event_is_in_any_of_the_categories_asked_for(read):
     columns = read([span("a", cat="kernel"), span("b", cat="gpu_memcpy"), span("c", cat="cpu_op")])
     assert columns.is_a(Category.KERNEL, Category.MEMCPY).tolist() == [True, True, False]
     assert columns.is_a().tolist() == [False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("written", "value"), [(0.25, 0.25), (3, 3.0), (None, 0.0), ("1", 0.0), (-1, 0.0), (1e30, 0.0), (True, 1.0)]
+)
+def test_blocks_for_each_multiprocessor_are_a_positive_number_or_unknown(read, written, value):
+    columns = read([span("k", cat="kernel", **{"blocks per SM": written}), span("k")])
+    assert columns.blocks_per_sm.tolist() == [value, 0.0]

@@ -31,7 +31,7 @@ from profilerkit.trace.kineto.arguments import ArgumentsWanted
 from profilerkit.trace.kineto.collectives import collective, collective_args
 from profilerkit.trace.kineto.frames import FRAME, PausingFrames
 from profilerkit.trace.kineto.naming import ThreadNames
-from profilerkit.trace.kineto.numbers import as_int32, small_numbers, whole_numbers
+from profilerkit.trace.kineto.numbers import as_int32, grid_sizes, small_numbers, whole_numbers
 from profilerkit.trace.kineto.records import (
     NO_TEXT,
     Detail,
@@ -61,7 +61,10 @@ _SPANS: Dtypes = {
     **dict.fromkeys(("name", "kind", "thread", "device"), np.int32),
     **dict.fromkeys(("ts_ns", "dur_ns", "correlation", "external_id", "stream", "bytes"), np.int64),
 }
-_SHAPES = ("input_dims", "input_types", "concrete_inputs")
+_SHAPES: Dtypes = {
+    **dict.fromkeys(("input_dims", "input_types", "concrete_inputs"), np.int32),
+    "blocks_per_sm": np.float32,
+}
 _FLOWS: Dtypes = {"id": np.int64, "kind": np.int32, "starts": np.bool_, "ts_ns": np.int64, "thread": np.int32}
 _MEMORY: Dtypes = {
     **dict.fromkeys(("ts_ns", "bytes", "allocated", "reserved", "address"), np.int64),
@@ -121,8 +124,7 @@ class ColumnBuilder:
         self._raw_ids = RawTextIds(self.strings)
         self._arguments = ArgumentsWanted()
         self._pausing = PausingFrames()
-        shapes: Dtypes = dict.fromkeys(_SHAPES, np.int32) if Wanted.SHAPES in wanted else {}
-        self.spans = Table(_SPANS | shapes)
+        self.spans = Table(_SPANS | (_SHAPES if Wanted.SHAPES in wanted else {}))
         self.flows = Table(_FLOWS)
         self.memory = Table(_MEMORY)
         self.collectives: list[CollectiveArgs] = []
@@ -263,8 +265,8 @@ class ColumnBuilder:
         rows = [row for row, found in enumerate(args) if found.input_dims is not NO_TEXT and wanted[spans[row].name][0]]
         picked = [args[row] for row in rows]
         valued = [row for row in rows if wanted[spans[row].name][1]]
-        for column in _SHAPES:
-            values[column] = np.full(len(args), -1, np.int32)
+        values |= _absent(len(args))
+        values["blocks_per_sm"] = grid_sizes([found.blocks_per_sm for found in args])
         values["input_dims"][rows] = [ids[bytes(found.input_dims)] for found in picked]
         values["input_types"][rows] = [ids[bytes(found.input_types)] for found in picked]
         values["concrete_inputs"][valued] = [ids[bytes(args[row].concrete_inputs)] for row in valued]
@@ -353,10 +355,10 @@ class ColumnBuilder:
     def finish(self, meta: TraceMeta, damage: Damage) -> TraceColumns:
         """Return the columns of everything added; the builder is spent."""
         spans, flows, memory = self.spans, self.flows, self.memory
-        shapes: Values = {
-            column: spans.take(column) if Wanted.SHAPES in self.wanted else np.full(spans.rows, -1, np.int32)
-            for column in _SHAPES
-        }
+        if Wanted.SHAPES in self.wanted:
+            shapes: Values = {column: spans.take(column) for column in _SHAPES}
+        else:
+            shapes = _absent(spans.rows)
         strings, threads = tuple(map(printable_text, self.strings)), tuple(self.threads.texts)
         name, kind, thread = spans.take("name"), spans.take("kind"), spans.take("thread")
         category = classify(name, kind, thread, strings=strings, kinds=tuple(self.kinds), threads=threads)
@@ -379,3 +381,8 @@ class ColumnBuilder:
             **{column: spans.take(column) for column in _SPANS if column not in ("name", "kind", "thread")},
             **shapes,
         )
+
+
+def _absent(count: int) -> Values:
+    """Return the columns of what is passed, for ``count`` events that do not say."""
+    return {name: np.full(count, -1 if np.dtype(dtype).kind == "i" else 0, dtype) for name, dtype in _SHAPES.items()}

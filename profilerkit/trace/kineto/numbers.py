@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from profilerkit.trace.columns import I32, I64
+from profilerkit.trace.columns import F32, I32, I64
 
 _INT64 = range(-(2**63), 2**63)
 _UNPACKABLE = (struct.error, OverflowError, ValueError)
@@ -37,6 +37,24 @@ def whole_numbers(values: Sequence[object]) -> I64:
         return np.frombuffer(struct.pack(f"{count}q", *values), np.int64)
     except _UNPACKABLE:
         return np.fromiter(map(whole_number, values), np.int64, count)
+
+
+#: More blocks for each multiprocessor than any grid has: 2**31 blocks on a device with a single one.
+_MOST_BLOCKS = float(2**31)
+
+
+def grid_size(value: object) -> float:
+    """Return blocks per multiprocessor, or 0 for what is no such number: no grid is empty.
+
+    >>> [grid_size(value) for value in (0.25, 3, "1.5", None, -1, 1e30)]
+    [0.25, 3.0, 0.0, 0.0, 0.0, 0.0]
+    """
+    return float(value) if isinstance(value, int | float) and 0.0 < value <= _MOST_BLOCKS else 0.0
+
+
+def grid_sizes(values: Sequence[object]) -> F32:
+    """Return ``(n,)`` float32 blocks per multiprocessor, 0 where unknown."""
+    return np.fromiter(map(grid_size, values), np.float32, len(values))
 
 
 def small_numbers(values: Collection[int]) -> I32:

@@ -27,11 +27,12 @@ class SpanArgs(msgspec.Struct, gc=False, frozen=True):
 
 
 class ShapedArgs(SpanArgs, frozen=True, gc=False):
-    """``args`` of a complete event with what was passed to an operator."""
+    """``args`` of a complete event with what was passed to an operator, and how large a kernel's grid is."""
 
     input_dims: Raw = field(default=NO_TEXT, name="Input Dims")
     input_types: Raw = field(default=NO_TEXT, name="Input type")
     concrete_inputs: Raw = field(default=NO_TEXT, name="Concrete Inputs")
+    blocks_per_sm: int | float | str | None = field(default=0, name="blocks per SM")
 
 
 class WideArgs(ShapedArgs, frozen=True, gc=False):

@@ -13,7 +13,7 @@ from msgspec import Raw
 from profilerkit.trace.clocks import written_to_ns
 from profilerkit.trace.columns import Wanted
 from profilerkit.trace.kineto import records
-from profilerkit.trace.kineto.numbers import whole_number
+from profilerkit.trace.kineto.numbers import grid_size, whole_number
 from profilerkit.trace.kineto.records import STAMPED, InstantArgs, MetadataArgs, WideArgs
 from profilerkit.trace.limits import REPAIRED_BYTES
 
@@ -223,6 +223,8 @@ def _span_args(args: dict[str, Any]) -> WideArgs:
             found[info.name] = Raw(json.dumps(value, default=float).encode())
         elif info.name in ("collective", "dtype", "group_name"):
             found[info.name] = str(value)
+        elif info.name == "blocks_per_sm":
+            found[info.name] = grid_size(float(value) if isinstance(value, Decimal) else value)
         else:
             found[info.name] = _number(value)
     return WideArgs(**found)

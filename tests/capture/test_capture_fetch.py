@@ -1,0 +1,68 @@
+"""The wait of a fetch: what it holds beside the loader's own time."""
+
+import os
+import time
+
+import pytest
+
+from profilerkit.capture.guard import Guard
+from profilerkit.capture.loader import FetchTimer
+from profilerkit.capture.steps import StepTracker
+from profilerkit.capture.thread_clock import ThreadClock
+from profilerkit.capture.wrapped import wrapped
+from profilerkit.rundir.layout import EventKind
+
+PAUSE_S = 0.2
+
+
+class SlowWindow:
+    """A trace window that opens, or is exported, at the start of a step, which takes long."""
+
+    def __init__(self, step, opens):
+        self._step, self._opens = step, opens
+        self.window = None if opens else object()
+
+    def step_started(self, number):
+        if number == self._step:
+            time.sleep(PAUSE_S)
+            self.window = object() if self._opens else None
+
+    def step_ended(self, number, dur_ns):
+        pass
+
+    def step_cut(self):
+        pass
+
+    def span(self, _name):
+        return None
+
+
+@pytest.mark.parametrize("opens", [True, False])
+def test_a_wait_holds_neither_the_opening_nor_the_export_of_a_window(opens):
+    # So late that capture has stopped measuring itself, which takes one more look at the clock.
+    step = 600
+    window = SlowWindow(step, opens)
+    records = []
+    tracker = StepTracker(records.append, window)
+    tracker.optimizer_seen = True  # the loader's iterations are steps
+    timer = FetchTimer(records.append, tracker, Guard("the test"), window)
+    for _ in wrapped(range(step + 5), timer):
+        pass
+    assert not timer.meter.is_open
+    waits = [dur_ns for kind, _flags, _name, _start, dur_ns, _value in records if kind == EventKind.WAIT]
+    assert len(waits) == step + 6
+    assert max(waits) < PAUSE_S * 1e9 / 2
+
+
+def test_a_program_that_closes_all_descriptors_keeps_its_loop_and_its_files(tmp_path):
+    clock = ThreadClock()
+    assert clock.now()[2] >= 0
+    os.close(clock._fd)
+    with (tmp_path / "mine").open("w") as mine:
+        assert mine.fileno() == clock._fd  # the number is given again
+        mine.write("a line of the program's own")
+        mine.flush()
+        assert clock.now()[2] == -1
+        clock.__del__()
+        mine.write(", and one more")
+    assert (tmp_path / "mine").read_text() == "a line of the program's own, and one more"
