@@ -64,3 +64,25 @@ def test_only_some_classes_write_no_report(tmp_path):
     )  # fmt: skip
     assert done.stdout.startswith("G26  empty GPU")
     assert not list(tmp_path.iterdir())
+
+
+def test_the_committed_page_of_what_ifs_shows_the_committed_figures():
+    document = json.loads((ROOT / "reports" / "whatifs.json").read_text("utf-8"))
+    page = (ROOT / "reports" / "whatifs.html").read_text("utf-8")
+    assert f"{document['close']} of {document['open']} what-ifs are foretold within 2 points" in page
+    assert all(f"<td>{row['code']}</td>" in page for row in document["rows"])
+    assert document["holds"]
+    assert document["close_ratio"] >= document["goals"]["least_close"]
+    for text in (page, (ROOT / "reports" / "whatifs.json").read_text("utf-8")):
+        assert str(ROOT) not in text
+    assert not re.search(r"""(?:src|href)\s*=|@import|url\(|https?://|<script""", page)
+
+
+def test_what_ifs_of_some_rows_write_no_report(tmp_path):
+    done = subprocess.run(
+        [sys.executable, SCRIPT, "--what-ifs", "--draws", "2", "--only", "W07,W12", "--out", tmp_path],
+        capture_output=True, text=True, cwd=ROOT, check=True,
+    )  # fmt: skip
+    assert done.stdout.startswith("W07  kernels twice as fast")
+    assert "2 of 2 with an open gate" in done.stdout
+    assert not list(tmp_path.iterdir())

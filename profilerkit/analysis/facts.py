@@ -4,6 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from profilerkit.analysis.communication.wire import Wire
+from profilerkit.analysis.device.bus_copies import PinnedFacts, SmallCopyFacts
+from profilerkit.analysis.host.host_facts import HostFacts
+from profilerkit.analysis.ledger.pause import Pause
+from profilerkit.analysis.memory.use import MemoryUse
+from profilerkit.analysis.replay.gate import ReplayFacts
+from profilerkit.analysis.surroundings import Surroundings
+from profilerkit.analysis.throttling import Throttling
+from profilerkit.analysis.waste.records import Waste
+from profilerkit.analysis.workers.loading import LoadingFacts
 from profilerkit.hardware.lookup import DeviceSpec
 from profilerkit.model.communication import Communication
 from profilerkit.model.finding import Source
@@ -33,6 +43,8 @@ class InputFacts:
         frames: of the calls that hold most of the wait the innermost frames, outer first, as the profiler names them;
             empty without Python stacks. Hostile text.
         frames_ratio: share of the wait in the innermost of them; ``None`` without.
+        queue_ratio: share of the wait in which the waiting thread was ready to run and got no processor: whatever
+            loads the data would wait for one; ``None`` when not measured.
     """
 
     cpu_ratio: float | None
@@ -44,6 +56,7 @@ class InputFacts:
     held_ratio: float | None = None
     frames: tuple[str, ...] = ()
     frames_ratio: float | None = None
+    queue_ratio: float | None = None
 
 
 #: Share of the launched work that a damaged file may lack. Each kernel is a gap that looks like idle time: a trace of
@@ -141,22 +154,35 @@ class AllocatorFacts:
 
 @dataclass(frozen=True, slots=True)
 class MathFacts:
-    """Matrix and convolution kernels: time shares of the steady step by what the names tell."""
+    """Matrix and convolution kernels: time shares of the steady step by what the names tell.
+
+    ``priced_share`` is that of the FP32 kernels whose shapes are known, ``floor_share`` what TF32, or FP16 where the
+    device has none, would leave of it at the rates that real kernels reach: never less than its bytes take.
+    ``fastest_share`` is the same at the very peaks of arithmetic and memory.
+    """
 
     fp32_share: float
     tensor_core_share: float
     compute_major: int | None
     example: str | None
+    priced_share: float = 0.0
+    floor_share: float = 0.0
+    fastest_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class ChainFacts:
-    """Chains of at least three fusible kernels in a row on one stream."""
+    """Chains of at least three fusible kernels in a row on one stream, those of the optimizer left out.
+
+    ``memory_ratio`` is the rate of their compulsory traffic / the device's memory bandwidth, over those whose traffic
+    is known; ``None`` where that is less than half of their time.
+    """
 
     share: float
     chains_per_step: float
     mean_length: float
     example: tuple[str, ...]
+    memory_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,12 +273,23 @@ class Facts:
         failure: which rank failed first and which left no word of its end; ``None`` when all came to their end.
         raised: whether an exception ended a rank; after a mere silence the run may still be under way.
         usable_cores: of the host, divided among its ranks; ``None`` when unknown.
+        host_ranks: recorded ranks on the judged rank's host, which share its cores; ``None`` when unknown.
         spec: device peaks; ``None`` for an unknown device.
         workers: what the loader's worker processes did; ``None`` without any, or where that was not recorded.
         alone: part to the share of the traced step that it alone kept the device from computing; derived, empty
             without device events.
         hidden: part to the share in which the host was held up by it while the device communicated or copied; a fix of
             it shows only once that transfer is gone as well.
+        loading: the replayed queue of the loader and its epochs; ``None`` without records of steps.
+        pinned: batch copies from pinned memory; ``None`` without device events, and so for ``small_copies``.
+        host: what the training process does besides issuing work.
+        memory_use: what memory costs beside its size.
+        pauses: what training stood still for, over all steps of a run that was recorded whole.
+        surroundings: what the run shares its device with.
+        waste: what the device's kernels waste; ``None`` without device events.
+        throttling: how far the device's clock was held down; ``None`` where it was not sampled.
+        wire: what the collectives are made of; ``None`` without a trace.
+        replay: some of the traced steps as a graph that runs again with changes; ``None`` where none could be built.
     """
 
     mode: Literal["gpu", "cpu", "steps"]
@@ -278,6 +315,7 @@ class Facts:
     loader: Loader | None = None
     workers: Workers | None = None
     usable_cores: float | None = None
+    host_ranks: int | None = None
     device: DeviceFacts | None = None
     copies: CopyFacts | None = None
     syncs: SyncFacts | None = None
@@ -297,6 +335,17 @@ class Facts:
     launches: LaunchFacts | None = None
     alone: Mapping[str, float] = field(default_factory=dict)
     hidden: Mapping[str, float] = field(default_factory=dict)
+    loading: LoadingFacts | None = None
+    pinned: PinnedFacts | None = None
+    small_copies: SmallCopyFacts | None = None
+    host: HostFacts = field(default_factory=HostFacts)
+    memory_use: MemoryUse = field(default_factory=MemoryUse)
+    pauses: tuple[Pause, ...] = ()
+    surroundings: Surroundings = field(default_factory=Surroundings)
+    waste: Waste | None = None
+    throttling: Throttling | None = None
+    wire: Wire | None = None
+    replay: ReplayFacts | None = field(default=None, compare=False, repr=False)
 
     def share(self, *names: str) -> float:
         """Share of the steady step that belongs to these parts; a name ending in ``.`` takes its whole group."""
@@ -318,6 +367,11 @@ class Facts:
         """Mean time per steady step of these parts, ns; names as in ``share``."""
         mean = self.mean_step_ns
         return self.share(*names) * mean if mean else 0.0
+
+    @property
+    def short_python_ratio(self) -> float:
+        """Share of the Python time between operators that lies in short gaps, not in longer stretches."""
+        return self.device.between_ratio if self.device is not None else self.host.between_ratio
 
     @property
     def mean_step_ns(self) -> float | None:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from profilerkit.analysis.device.copies import copy_leaves, hold_the_host, leads_of, leads_to_copies, waiting_calls
 from profilerkit.analysis.device.kernels import KernelNames, device_rows
-from profilerkit.analysis.host.activity import HostActivity
+from profilerkit.analysis.host.activity import NO_ROWS, HostActivity
 from profilerkit.analysis.host.feeding import NOT_FED, Feeding, shown_by_work
 from profilerkit.analysis.host.gaps import Issued, attribute, in_order
 from profilerkit.analysis.host.names import HostNames, backward_threads, main_thread
@@ -51,6 +51,7 @@ class Partition:
         hidden: the same shape, time in which the host was held up as well while the device communicated or copied.
         fed: how the main thread gets its batches.
         lead_in: what leads up to the batch copies, where the main thread's input is only inferred from that.
+        offloads: rows of the judged device's copies of state that is kept on the host.
     """
 
     mode: Literal["gpu", "cpu"]
@@ -60,6 +61,7 @@ class Partition:
     hidden: I64 | None
     fed: Feeding
     lead_in: Spans
+    offloads: I64
 
     @property
     def totals(self) -> I64:
@@ -103,6 +105,20 @@ def partition(
     *,
     is_marked: bool = False,
 ) -> Partition:
+    """``partition_and_host`` without what the host's threads did."""
+    return partition_and_host(columns, names, kinds, launches, window, work, is_marked=is_marked)[0]
+
+
+def partition_and_host(
+    columns: TraceColumns,
+    names: HostNames,
+    kinds: KernelNames,
+    launches: I64,
+    window: Spans,
+    work: I64,
+    *,
+    is_marked: bool = False,
+) -> tuple[Partition, HostActivity]:
     """Cut ``window`` into parts: device mode if the trace holds device events, else the main thread is the device.
 
     Args:
@@ -120,12 +136,12 @@ def partition(
     on_gpu = ran_on_a_device(columns)
     main = main_thread(columns)
     if on_gpu:
-        host, segments, held = _on_device(columns, names, kinds, launches, window, work, main, is_marked)
+        host, segments, held, offloads = _on_device(columns, names, kinds, launches, window, work, main, is_marked)
     else:
-        host, segments, held = *_on_host(columns, names, kinds, window, work, main), None
+        host, segments, held, offloads = *_on_host(columns, names, kinds, window, work, main), None, NO_ROWS
     per_step = _per_step(segments, window)
     _check_sum(per_step, window)
-    return Partition(
+    parts = Partition(
         mode="gpu" if on_gpu else "cpu",
         segments=segments,
         per_step=per_step,
@@ -133,7 +149,9 @@ def partition(
         hidden=_per_step(_cut(held.hidden, window), window) if held else None,
         fed=host.thread(main).fed if main >= 0 else NOT_FED,
         lead_in=host.lead_in,
+        offloads=offloads,
     )
+    return parts, host
 
 
 def _per_step(segments: Segments, window: Spans) -> I64:
@@ -163,7 +181,7 @@ def _on_device(
     work: I64,
     main: int,
     is_marked: bool,
-) -> tuple[HostActivity, Segments, Held]:
+) -> tuple[HostActivity, Segments, Held, I64]:
     mine = judged_device_rows(columns, window)
     communicates = kinds.communication[columns.name]
     kernels = np.flatnonzero(mine & (columns.category == Category.KERNEL) & ~communicates)
@@ -187,7 +205,8 @@ def _on_device(
     idle = _complete(paint(quiet, [attribute(union(quiet.start, quiet.end), issued, host)]))
     exposed = joined(_only(base, busy & np.isin(base.label, _TRANSFERS)))
     held = releases(columns, idle, exposed, np.r_[collectives, copy_rows], issued, host)
-    return host, in_order([_only(base, busy), idle]), held
+    offloads = copy_rows[copies[copy_rows] == leaf("mem.offload")]
+    return host, in_order([_only(base, busy), idle]), held, offloads
 
 
 def _cut(segments: Segments, window: Spans) -> Segments:

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from profilerkit.analysis.composition import Measured, compose
 from profilerkit.analysis.facts import InputFacts, Stall
+from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.samples import summarise
 from profilerkit.analysis.stats import median, median_error
@@ -30,6 +31,8 @@ COMPUTING_RATIO = 0.7
 
 #: Leaves the timers measure themselves: of these a trace's composition is not used where there are timers.
 LOGGED = ("other.ckpt", "other.eval", "other.log", "other.phase", "over.gc")
+#: What a trace shows instead of a phase that only the timers know, the likeliest first.
+_UNMARKED_PHASES = ("warm.compile", "over.python")
 #: Parts of a trace that rest on which thread launched what, not on an event of their own.
 _DERIVED = (
     *("comm.skew", "comm.lat", "comm.bw", "over.", "sync.drain", "idle."),
@@ -116,7 +119,8 @@ def _steps(
     if log is not None:
         series = log.series(wait_part)
         found_by = record.meta.steps_found_by if record and record.meta else None
-        return log_steps(log, series, found_by or "the training loop"), series
+        samples = record.samples if record else ()
+        return log_steps(log, series, found_by or "the training loop", samples), series
     if trace is not None:
         series = trace_series(trace)
         return trace_steps(trace, series), series
@@ -181,11 +185,7 @@ def _parts_by_log(
     steady = log.steady
     waits = {wait_part: log.wait[steady]} if log.waits_seen else {}
     spent = {**waits, **{name: values[steady] for name, values in log.phases.items()}, "over.gc": log.collect[steady]}
-    traced: dict[str, float] = {}
-    if trace is not None:
-        leave_out = (*LOGGED, *(WAITS if log.waits_seen else ()))
-        count = max(trace.n_steady, 1)
-        traced = {name: value / count for name, value in leaf_times(trace.totals).items() if name not in leave_out}
+    traced = _composition(log, trace) if trace is not None else {}
     step_ns = float(log.time[steady].mean())
     unnamed = sum(stall.share for stall in log.stalls if stall.part is None)
     measured = Measured(
@@ -204,6 +204,25 @@ def _parts_by_log(
     )
 
 
+def _composition(log: StepLog, trace: TraceFacts) -> dict[str, float]:
+    """Leaf to mean time per traced step, ns, without what the timers measure themselves."""
+    count = max(trace.n_steady, 1)
+    times = {name: value / count for name, value in leaf_times(trace.totals).items()}
+    leave_out = (*LOGGED, *(WAITS if log.waits_seen else ()))
+    traced = {name: value for name, value in times.items() if name not in leave_out}
+    # A trace has no event of a checkpoint, nor the timers' name for a compilation: it shows both as something else.
+    judged = [state == "steady" for state in trace.steps.state]
+    here = np.isin(log.index, trace.steps.index[judged])
+    timed = sum((float(spent[here].sum()) for spent in log.phases.values()), 0.0) / count
+    unmarked = timed - sum(times.get(name, 0.0) for name in log.phases)
+    for name in _UNMARKED_PHASES:
+        taken = min(max(unmarked, 0.0), traced.get(name, 0.0))
+        if taken:
+            traced[name] -= taken
+            unmarked -= taken
+    return traced
+
+
 def _source(name: str, source: Source) -> Source:
     """The source of a part's time: what rests on other ranks' clocks is derived however well it was timed."""
     return "derived" if source == "measured" and name in ("comm.skew", "comm.lat", "comm.bw") else source
@@ -216,18 +235,23 @@ def input_part(log: StepLog, record: RankRecord | None, workers: Workers | None 
     workers their own records tell. Without either the cause is not known.
     """
     loader = record.meta.loader if record and record.meta else None
-    ratio = _cpu_ratio(log)
+    ratio = _ratio_of_waits(log, log.wait_cpu)
     if workers is not None:
         return named_wait(workers, ratio)
+    # A thread that is ready and gets no processor neither computes nor is blocked.
+    queued = _ratio_of_waits(log, log.wait_queue)
+    if ratio is not None and queued is not None and queued < 1.0:
+        ratio = min(ratio / (1.0 - queued), 1.0)
     if ratio is None or (loader is not None and loader.num_workers not in (0, None)):
         return "input.wait"
     return "input.prep" if ratio >= COMPUTING_RATIO else "input.fetch" if ratio <= BLOCKED_RATIO else "input.wait"
 
 
-def _cpu_ratio(log: StepLog) -> float | None:
-    known = log.steady & (log.wait_cpu >= 0)
+def _ratio_of_waits(log: StepLog, spent: I64) -> float | None:
+    """What was ``spent`` in the waits of the steady steps where that is known, over these waits."""
+    known = log.steady & (spent >= 0)
     waited = int(log.wait[known].sum())
-    return min(float(log.wait_cpu[known].sum()) / waited, 1.0) if waited else None
+    return min(float(spent[known].sum()) / waited, 1.0) if waited else None
 
 
 def _input(trace: TraceFacts | None, log: StepLog | None, record: RankRecord | None) -> InputFacts | None:
@@ -238,12 +262,15 @@ def _input(trace: TraceFacts | None, log: StepLog | None, record: RankRecord | N
     if single is None and trace and trace.input:
         single = trace.input.single_process
     on_gpu = trace is not None and trace.partition.mode == "gpu"
+    steady_ns = int(log.time[log.steady].sum())
     return InputFacts(
-        cpu_ratio=_cpu_ratio(log),
+        cpu_ratio=_ratio_of_waits(log, log.wait_cpu),
+        queue_ratio=_ratio_of_waits(log, log.wait_queue),
         fetches=log.fetches,
         single_process=single,
         source="derived" if on_gpu else "measured",
         origin="step timers",
+        held_ratio=int(log.wait[log.steady].sum()) / steady_ns if steady_ns else None,
         frames=trace.input.frames if trace and trace.input else (),
         frames_ratio=trace.input.frames_ratio if trace and trace.input else None,
     )

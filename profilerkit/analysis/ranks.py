@@ -15,6 +15,7 @@ from profilerkit.analysis.communication.same_work import more_work, same_work
 from profilerkit.analysis.communication.sequences import RankLog
 from profilerkit.analysis.communication.table import Split, collective_table
 from profilerkit.analysis.communication.waiting import Arrivals, Ledger, arrivals_of, ledger_of, splits_of
+from profilerkit.analysis.communication.wire_facts import divided_wire
 from profilerkit.analysis.flight_ranks import FlightRanks, flight_ranks
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect
 from profilerkit.analysis.rank_facts import RankFacts, with_trace
@@ -178,7 +179,8 @@ def _divided(trace: TraceFacts, split: Split, floor_ns: int) -> TraceFacts:
     if comm is not None:
         exposed = intersect(trace.window, parts.segments.only(*EXPOSED))
         comm = replace(comm, table=collective_table(log, covered(trace.window, log.start), exposed, split))
-    return replace(trace, partition=parts, comm=comm)
+    wire = trace.wire and divided_wire(trace.wire, log, trace.window, parts, split, trace.meta, floor_ns)
+    return replace(trace, partition=parts, comm=comm, wire=wire)
 
 
 def _steps_seen(

@@ -9,14 +9,18 @@ from profilerkit.analysis.counters import counter_signals
 from profilerkit.analysis.damage import damage_notes, record_notes
 from profilerkit.analysis.facts import CommFacts, Facts, LaunchFacts
 from profilerkit.analysis.flight_ranks import flight_recorder
+from profilerkit.analysis.host.training_process import host_facts
 from profilerkit.analysis.memory.samples import with_samples
 from profilerkit.analysis.own_cost import budget_notes, capture_cost
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks import Job, comparable, compare, notes_of
+from profilerkit.analysis.siblings import host_ranks, sibling_cores
 from profilerkit.analysis.steps.steadiness import weaknesses
+from profilerkit.analysis.throttling import throttling
 from profilerkit.analysis.timed_ranks import late_by_timers, may_be_hidden, timed_ns
 from profilerkit.analysis.trace_facts import TraceFacts, device_spec
 from profilerkit.analysis.unequal_ranks import uneven_steps, why_no_trace, without_trace
+from profilerkit.analysis.workers.loader_facts import loading_facts
 from profilerkit.hardware.lookup import DeviceSpec
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Communication
@@ -24,7 +28,6 @@ from profilerkit.model.memory import Memory
 from profilerkit.model.run import INPUT_WAIT, STEP_TIMERS, Signal, Trust
 from profilerkit.model.step import Rank
 from profilerkit.rundir.ending import Ending
-from profilerkit.rundir.layout import RankMeta
 from profilerkit.trace.columns import ANOTHER_FOLLOWS
 from profilerkit.units import format_count
 
@@ -78,7 +81,7 @@ def run_facts(
         input=chosen.input,
         loader=meta.loader if meta else None,
         workers=chosen.workers,
-        usable_cores=_cores(ranks, meta),
+        usable_cores=_cores(ranks, chosen),
         stalls=chosen.stalls,
         spec=device_spec(trace.properties if trace else None, device),
         memory=_memory(chosen),
@@ -90,7 +93,20 @@ def run_facts(
         failure=ending.failure if ending else None,
         raised=ending is not None and ending.raised,
     )
+    facts = _with_records(facts, chosen, ranks)
     return _with_trace(facts, trace, ranks) if trace else facts
+
+
+def _with_records(facts: Facts, chosen: RankFacts, ranks: Sequence[RankFacts]) -> Facts:
+    """The facts with what is derived of the judged rank's records, and costs too much to derive of all."""
+    return replace(
+        facts,
+        host_ranks=host_ranks(ranks, chosen),
+        samples=(*chosen.samples, *sibling_cores(ranks, chosen, facts.world_size)),
+        loading=loading_facts(chosen.record, chosen.log, chosen.workers),
+        host=host_facts(chosen.record, chosen.log, chosen.trace),
+        throttling=throttling([rank.record.samples if rank.record else () for rank in ranks], facts.judged_rank),
+    )
 
 
 def _with_trace(facts: Facts, trace: TraceFacts, ranks: Sequence[RankFacts]) -> Facts:
@@ -101,6 +117,8 @@ def _with_trace(facts: Facts, trace: TraceFacts, ranks: Sequence[RankFacts]) -> 
         facts,
         device=trace.device,
         copies=trace.copies,
+        pinned=trace.pinned,
+        small_copies=trace.small_copies,
         syncs=trace.syncs,
         allocator=trace.allocator,
         math=trace.math,
@@ -114,6 +132,9 @@ def _with_trace(facts: Facts, trace: TraceFacts, ranks: Sequence[RankFacts]) -> 
         launches=trace.launches,
         alone=trace.shares(trace.partition.alone),
         hidden=trace.shares(trace.partition.hidden),
+        waste=trace.waste,
+        wire=trace.wire,
+        replay=trace.replay,
     )
 
 
@@ -183,12 +204,10 @@ def _with_links(comm: CommFacts, spec: DeviceSpec | None) -> CommFacts:
     return replace(comm, table=table)
 
 
-def _cores(ranks: Sequence[RankFacts], meta: RankMeta | None) -> float | None:
+def _cores(ranks: Sequence[RankFacts], chosen: RankFacts) -> float | None:
     """Usable cores for the judged rank: those of its host, divided among the ranks recorded there."""
-    if meta is None:
-        return None
-    hosts = [rank.record.meta.host for rank in ranks if rank.record and rank.record.meta]
-    return meta.usable_cores / max(hosts.count(meta.host), 1)
+    meta = chosen.record.meta if chosen.record else None
+    return meta.usable_cores / (host_ranks(ranks, chosen) or 1) if meta else None
 
 
 def _world_size(ranks: Sequence[RankFacts]) -> int | None:
@@ -270,6 +289,8 @@ OUTLIER_MEAN = 1.2
 NOTED_UNKNOWN = 0.10
 #: Mean share of time in which some process waited for a core (PSI), from which host times are not the run's own (R58).
 HIGH_PRESSURE = 0.4
+#: Mean share of the processors' time that other guests took, from which they are not either (R58).
+HIGH_STEAL = 0.02
 
 
 def _doubts(chosen: RankFacts, no_trace: Sequence[str]) -> list[str]:
@@ -292,6 +313,12 @@ def _doubts(chosen: RankFacts, no_trace: Sequence[str]) -> list[str]:
     if pressure is not None and pressure >= HIGH_PRESSURE:
         waited = f"{pressure:.0%}".replace("%", " %")
         out.append(f"On this host some task, of this run or another, waited for a core {waited} of the time (PSI).")
+    steal = next((series.mean for series in chosen.samples if series.name == "host.steal"), None)
+    if steal is not None and steal > HIGH_STEAL:
+        taken = f"{steal:.0%}".replace("%", " %")
+        out.append(
+            f"Other guests of this machine took {taken} of its processors' time: host times may differ next time."
+        )
     return out
 
 

@@ -79,6 +79,8 @@ _HOST_FIELDS = (
     ("disk_busy_ratio", "host.disk_busy", "ratio"),
     ("net_rx_bytes_per_s", "host.net_rx", "bytes_per_s"),
     ("net_tx_bytes_per_s", "host.net_tx", "bytes_per_s"),
+    ("thread_faults_per_s", "host.thread_faults", "per_s"),
+    ("thread_system_ratio", "host.thread_system", "ratio"),
 )
 _ALLOCATOR_FIELDS = (
     ("allocated_bytes", "allocator.allocated", "bytes"),
@@ -89,6 +91,7 @@ _ALLOCATOR_FIELDS = (
     ("reserved_peak_bytes", "allocator.reserved_peak", "bytes"),
     ("alloc_retries", "allocator.retries", "count"),
     ("ooms", "allocator.ooms", "count"),
+    ("requested_bytes", "allocator.requested", "bytes"),
 )
 
 

@@ -1,6 +1,6 @@
 """One trace to the facts it holds: partition, kernels, copies, blocking calls, allocator, collectives."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -8,6 +8,9 @@ from profilerkit.analysis.communication.comm_facts import EXPOSED, comm_facts
 from profilerkit.analysis.communication.log import CollectiveLog, collective_log
 from profilerkit.analysis.communication.parallelism import parallelism_of
 from profilerkit.analysis.communication.registry import Registry, built_in
+from profilerkit.analysis.communication.wire import Wire
+from profilerkit.analysis.communication.wire_facts import wire_facts
+from profilerkit.analysis.device.bus_copies import PinnedFacts, SmallCopyFacts, pinned_copies, small_copies
 from profilerkit.analysis.device.compute_facts import compute_facts
 from profilerkit.analysis.device.compute_leaves import compute_leaves
 from profilerkit.analysis.device.host_copies import host_copies
@@ -29,21 +32,34 @@ from profilerkit.analysis.facts import (
     MathFacts,
     SyncFacts,
 )
+from profilerkit.analysis.host.compiles import compiles_of_trace
+from profilerkit.analysis.host.host_facts import CompileFacts, PythonFacts
 from profilerkit.analysis.host.input import input_facts
 from profilerkit.analysis.host.names import HostNames, main_thread
+from profilerkit.analysis.host.python_stretches import python_facts
 from profilerkit.analysis.host.runtime_calls import allocator_facts, cold_facts, sync_facts
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, intersect, union
 from profilerkit.analysis.leaves import LEAVES, leaf
-from profilerkit.analysis.memory.allocator import memory_of
+from profilerkit.analysis.memory.allocator import judged_instants, memory_of
+from profilerkit.analysis.memory.kept import offloaded, recomputed_bytes
+from profilerkit.analysis.memory.use import MemoryUse
+from profilerkit.analysis.memory.zeroing import zeroed_gradients
 from profilerkit.analysis.partition import (
     Partition,
     busiest_device,
     judged_device_rows,
-    partition,
+    partition_and_host,
     ran_on_a_device,
 )
+from profilerkit.analysis.replay.build import Material
+from profilerkit.analysis.replay.gate import ReplayFacts, replay_facts
+from profilerkit.analysis.replay.scope import MOST_EVENTS
 from profilerkit.analysis.steps.find import TraceSteps, find_steps
 from profilerkit.analysis.steps.warmup_cause import causes, loading_per_step, warmup_cost
+from profilerkit.analysis.waste.find import kernel_waste
+from profilerkit.analysis.waste.judged import Judged
+from profilerkit.analysis.waste.optimizer import optimizer_kernels
+from profilerkit.analysis.waste.records import Waste
 from profilerkit.hardware.lookup import DeviceSpec, lookup
 from profilerkit.model.communication import Parallelism
 from profilerkit.model.memory import Memory
@@ -89,6 +105,14 @@ class TraceFacts:
     cold: ColdFacts | None = None
     launches: LaunchFacts | None = None
     host_copies: tuple[HostCopy, ...] = ()
+    pinned: PinnedFacts | None = None
+    small_copies: SmallCopyFacts | None = None
+    python: PythonFacts | None = None
+    compiles: CompileFacts | None = None
+    memory_use: MemoryUse = field(default_factory=MemoryUse)
+    waste: Waste | None = None
+    wire: Wire | None = None
+    replay: ReplayFacts | None = None
 
     @property
     def totals(self) -> I64:
@@ -114,6 +138,7 @@ def trace_facts(
     steps_are_given: bool = True,
     device: str | None = None,
     registry: Registry | None = None,
+    replay_events: int = MOST_EVENTS,
 ) -> TraceFacts:
     """Analyse one trace. Steps outside the steady window are partitioned too, for the step table.
 
@@ -124,6 +149,7 @@ def trace_facts(
             which a loop may do more than get a batch.
         device: a device name that overrides the one in the trace.
         registry: which names are communication; the built-in one unless given.
+        replay_events: device events that are kept for replaying some of the steps; fewer where many ranks are read.
     """
     columns, registry = distinct(columns), registry or built_in()
     names, kinds = HostNames.of(columns), KernelNames.of(columns, registry)
@@ -136,7 +162,7 @@ def trace_facts(
     ran = judged_device_rows(columns, all_steps) if on_gpu else columns.category == Category.CPU_OP
     roof, work = compute_leaves(columns, kinds, launches, ran, spec)
     is_marked = steps_are_given and not steps.inferred
-    parts = partition(columns, names, kinds, launches, all_steps, work, is_marked=is_marked)
+    parts, host = partition_and_host(columns, names, kinds, launches, all_steps, work, is_marked=is_marked)
     seen = _Seen(columns, names, kinds, launches, steps, parts, roof, ran, in_window(columns, steps.steady))
     collectives = collective_log(columns, kinds.communication, launches, registry, device=ran if on_gpu else None)
     facts = TraceFacts(
@@ -158,7 +184,12 @@ def trace_facts(
         kernels=largest(columns, kinds, roof, launches, seen.rows, seen.time_ns, seen.steady_ns),
         compute=compute_facts(columns, kinds, roof, work, seen.judged, steps.steady),
         memory=memory_of(columns, names, steps, busiest_device(columns, all_steps)),
+        python=python_facts(columns, parts.segments, steps.steady, main_thread(columns)),
+        compiles=compiles_of_trace(columns, names.compiles, steps, parts.per_step),
+        wire=_wire(seen, collectives),
     )
+    material = Material(columns, names, kinds, launches, steps, roof, work, ran, host, parts, replay_events)
+    facts = replace(facts, replay=replay_facts(material), memory_use=_memory_use(seen, facts))
     return _with_device(facts, seen, spec) if on_gpu else facts
 
 
@@ -204,10 +235,29 @@ class _Seen:
         return union(self.columns.ts_ns[ran], self.columns.end_ns[ran]) if on_gpu else EMPTY
 
 
+def _wire(seen: _Seen, collectives: CollectiveLog | None) -> Wire:
+    device = seen.ran if seen.parts.mode == "gpu" else None
+    names, window = seen.kinds.communication, seen.steps.steady
+    return wire_facts(seen.columns, names, seen.launches, window, collectives, seen.parts, device=device)
+
+
 def _warmup(seen: _Seen) -> Warmup | None:
     steps = seen.steps
     loading = loading_per_step(seen.columns, seen.names, Spans(steps.start, steps.end), seen.busy)
     return warmup_cost(steps.state, steps.end - steps.start, causes(seen.parts.per_step, loading))
+
+
+def _memory_use(seen: _Seen, facts: TraceFacts) -> MemoryUse:
+    columns, steps = seen.columns, seen.steps
+    recomputes = facts.totals[leaf("mem.recompute")] > 0
+    on_gpu = facts.partition.mode == "gpu"
+    offloads = facts.partition.offloads
+    mine = judged_instants(columns.memory, busiest_device(columns, Spans(steps.start, steps.end)))
+    return MemoryUse(
+        zeroed=zeroed_gradients(columns, seen.launches, seen.ran if on_gpu else None, facts.window, seen.busy),
+        offload=offloaded(columns, offloads[seen.judged[offloads]], max(facts.n_steady, 1)),
+        recomputed_bytes=recomputed_bytes(columns, steps, mine) if recomputes else None,
+    )
 
 
 def _with_device(facts: TraceFacts, seen: _Seen, spec: DeviceSpec | None) -> TraceFacts:
@@ -215,6 +265,8 @@ def _with_device(facts: TraceFacts, seen: _Seen, spec: DeviceSpec | None) -> Tra
     rows, judged, window = seen.rows, seen.judged, facts.window
     count = max(facts.n_steady, 1)
     copying = seen.parts.segments.only(leaf("sync.d2h"))
+    work = Judged(columns, kinds, launches, seen.roof, np.flatnonzero(judged[seen.roof.rows]), window)
+    optimizer_step = optimizer_kernels(work)
     return replace(
         facts,
         device=device_facts(columns, launches, seen.ran, rows, window, seen.parts, facts.properties),
@@ -222,10 +274,13 @@ def _with_device(facts: TraceFacts, seen: _Seen, spec: DeviceSpec | None) -> Tra
         syncs=sync_facts(columns, names, launches, judged, count, intersect(copying, window)),
         allocator=allocator_facts(columns, names, judged, count),
         math=math_facts(columns, kinds, seen.roof, judged, seen.steady_ns, facts.properties),
-        chains=chain_facts(columns, kinds, rows, window),
+        chains=chain_facts(columns, kinds, seen.roof, rows, work.rows[optimizer_step >= 0], window),
         cold=cold_facts(columns, names, seen.steps, seen.busy),
         launches=launch_facts(columns, kinds, launches, window),
         host_copies=host_copies(columns, rows, count, spec),
+        pinned=pinned_copies(columns, seen.parts.segments, rows, count),
+        small_copies=small_copies(columns, launches, seen.parts.segments, window, rows, count),
+        waste=kernel_waste(work, optimizer_step, facts.properties),
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import WAITS
-from profilerkit.analysis.workers.capacity import lock_held, memory_room, shortage
+from profilerkit.analysis.workers.capacity import FULL_HOST, MOST_WORKERS, lock_held, memory_room, shortage
 from profilerkit.model.finding import Method, Saving
 
 #: Relative error assumed for an analytic prediction until applied fixes calibrate it (a guess, said in the report).
@@ -14,15 +14,15 @@ MODEL_ERROR = 0.25
 Z90 = 1.64
 #: Workers asked for beyond the break-even rate, so that jitter does not empty the queue (R03).
 WORKER_MARGIN = 1.2
-#: No more workers than this are proposed.
-MOST_WORKERS = 16
 #: Workers per core where they wait for storage rather than compute (R06: such workers are cheap, they sleep).
 BLOCKED_PER_CORE = 4
 #: Share of CPU time below which the loading thread is blocked rather than computing (R06).
 BLOCKED_RATIO = 0.5
-#: Host utilisation, and share of time in which processes waited for a core (PSI), that leave no core to spare (R05).
-FULL_HOST = 0.9
+#: Share of time in which processes waited for a core (PSI) that leaves no core to spare (R05).
 FULL_PRESSURE = 0.4
+#: Share of the wait in which the loading thread queues for a core, from which others hold the cores (R05 has a fifth of
+#: the CPU time).
+CROWDED_RATIO = 0.2
 #: Share of their time in which workers have a batch to make, below which they are not the limit (R03).
 BUSY_WORKERS = 0.9
 #: Relative noise assumed for a single step, whose own cannot be known.
@@ -75,18 +75,19 @@ class LoaderFix:
 
 
 def loader_fix(facts: Facts) -> LoaderFix | None:
-    """Fluid model of the loader (§3.3 of the diagnosis method): T' = max(C, P / W', CPU / cores).
+    """More workers, by a fluid model of the loader (§3.3 of the diagnosis method): T' = max(C, P / W', CPU / cores).
 
     C is the step without the wait, P the producer's time per step and worker: as the workers' own records have it.
     Without workers P is the wait itself; with n busy ones of which nothing is known one batch arrives per step, so
-    P = n · step. ``None`` when no wait or no number of workers is known, when the host has no core to spare, or when no
-    more workers can be asked for.
+    P = n · step. The number follows from these rates. Where the batches were recorded the saving does not: the queue
+    replayed with so many workers knows what uneven batches leave of the wait. ``None`` when no wait or no number of
+    workers is known, when the host has no core to spare, or when no more workers can be asked for.
     """
     step = facts.mean_step_ns
     current = workers_now(facts)
-    if facts.input is None or not step or current is None or (current and _is_useless(facts)):
+    if facts.input is None or not step or current is None or _is_useless(facts, current):
         return None
-    consumer = max(step - min(facts.time_ns(*WAITS), step), 1.0)
+    consumer = max(step - _waited_ns(facts, step), 1.0)
     producer, cpu = _producer(facts, current, step)
     ratio = cpu / producer if cpu is not None and producer else None
     wanted = max(math.ceil(WORKER_MARGIN * producer / consumer), 1)
@@ -103,7 +104,18 @@ def loader_fix(facts: Facts) -> LoaderFix | None:
         limits["cores"] = (cpu + consumer) / facts.usable_cores
     limited_by = max(limits, key=lambda name: limits[name])
     expected = max(1.0 - limits[limited_by] / step, 0.0)
+    replayed = _replayed(facts, workers)
+    if replayed is not None:
+        # Batches that take unlike times leave waits that mean rates do not show; cores are not in the queue.
+        cores = 1.0 - limits.get("cores", 0.0) / step
+        expected = max(min(replayed, cores, waited_share(facts)), 0.0)
     return LoaderFix(current, workers, expected, limited_by, wanted, capped_by if workers < wanted else "")
+
+
+def _replayed(facts: Facts, workers: int) -> float | None:
+    """Saving of more workers by the replay of the queue; ``None`` where it was not replayed, or not faithfully."""
+    queue = facts.loading.queue if facts.loading is not None else None
+    return queue.by_workers.get(workers) if queue is not None and queue.is_faithful else None
 
 
 def _producer(facts: Facts, current: int, step: float) -> tuple[float, float | None]:
@@ -113,9 +125,9 @@ def _producer(facts: Facts, current: int, step: float) -> tuple[float, float | N
         return measured.interval_ns * measured.batches_per_step, measured.cpu_ns * measured.batches_per_step
     if current:
         return current * step, None
-    wait = min(facts.time_ns(*WAITS), step)
+    wait = _waited_ns(facts, step)
     ratio = facts.input.cpu_ratio if facts.input is not None else None
-    return wait, None if ratio is None else wait * ratio
+    return wait, None if ratio is None else min(facts.time_ns(*WAITS) * ratio, wait)
 
 
 def cheaper_batch(facts: Facts, removed_ns: float, removed_cpu_ns: float = 0.0) -> float:
@@ -126,16 +138,34 @@ def cheaper_batch(facts: Facts, removed_ns: float, removed_cpu_ns: float = 0.0) 
     step, measured = facts.mean_step_ns, facts.workers
     if not step or measured is None:
         return 0.0
-    consumer = max(step - min(facts.time_ns(*WAITS), step), 1.0)
+    consumer = max(step - _waited_ns(facts, step), 1.0)
     batches = measured.batches_per_step
     limits = [consumer, max(measured.producer_ns - removed_ns, 0.0) * batches / max(measured.count, 1)]
     if facts.usable_cores:
         limits.append((max(measured.cpu_ns - removed_cpu_ns, 0.0) * batches + consumer) / facts.usable_cores)
-    return min(max(1.0 - max(limits) / step, 0.0), facts.share(*WAITS))
+    expected = min(max(1.0 - max(limits) / step, 0.0), waited_share(facts))
+    queue = facts.loading.queue if facts.loading is not None else None
+    if queue is None or not queue.is_faithful:
+        return expected
+    # The queue knows what uneven batches leave of the wait, and what of it is receiving them; not how many cores.
+    return min(expected, max(queue.cheaper(removed_ns / max(measured.producer_ns, 1.0)), 0.0))
 
 
-def _is_useless(facts: Facts) -> bool:
-    """Whether the workers have time to spare, or more of them would find no core, or wait for each other."""
+def opening_share(facts: Facts) -> float:
+    """Share of the step in the openings of epochs, part of its wait: less work does not start workers sooner."""
+    epochs, step = facts.loading.epochs if facts.loading is not None else None, facts.mean_step_ns
+    if epochs is None or epochs.opening_ns is None or not epochs.steps or not step:
+        return 0.0
+    return min(epochs.opening_ns / (epochs.steps * step), facts.share(*WAITS))
+
+
+def _is_useless(facts: Facts, current: int) -> bool:
+    """Whether the workers have time to spare, or more of them would find no core, or wait for each other.
+
+    Without workers the main process may be what fills the host, and its work only moves, unless it queues for a core.
+    """
+    if not current:
+        return facts.input is not None and (facts.input.queue_ratio or 0.0) >= CROWDED_RATIO
     busy = facts.workers.busy_ratio if facts.workers is not None else None
     return host_is_full(facts) or lock_held(facts) is not None or (busy is not None and busy < BUSY_WORKERS)
 
@@ -166,7 +196,24 @@ def _most_workers(facts: Facts, cpu_ratio: float | None) -> int:
 
 def cheaper_input(facts: Facts) -> float:
     """Saving if preparing a batch cost half as much and nothing else changed."""
-    return CHEAPER_TRANSFORM * facts.share(*WAITS)
+    queue = facts.loading.queue if facts.loading is not None else None
+    most = queue.cheaper(CHEAPER_TRANSFORM) if queue is not None and queue.is_faithful else 1.0
+    return min(CHEAPER_TRANSFORM * waited_share(facts), max(most, 0.0))
+
+
+def waited_share(facts: Facts) -> float:
+    """Share of the step in which it waits for data and another way to load could shorten that.
+
+    Left out are the openings of epochs, and the time in which the waiting thread was ready and got no processor:
+    nothing is taken off that queue (R05).
+    """
+    queued = facts.input.queue_ratio if facts.input is not None else None
+    return (facts.share(*WAITS) - opening_share(facts)) * (1.0 - (queued or 0.0))
+
+
+def _waited_ns(facts: Facts, step: float) -> float:
+    """``waited_share`` in ns of a step."""
+    return min(waited_share(facts), 1.0) * step
 
 
 def overlapped(facts: Facts, exposed: float) -> float:

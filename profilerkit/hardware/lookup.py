@@ -34,6 +34,7 @@ class DeviceSpec:
         fp8_tflops: matrix units.
         link_gb_per_s: to other devices, per device and one way.
         compute_capability: of NVIDIA parts, for example ``9.0``.
+        link_is_optional: whether the link is there only with a bridge between two cards.
     """
 
     name: str
@@ -50,6 +51,7 @@ class DeviceSpec:
     fp8_tflops: float | None = None
     link_gb_per_s: float | None = None
     compute_capability: str | None = None
+    link_is_optional: bool = False
 
     @property
     def ridge_flop_per_byte(self) -> float:

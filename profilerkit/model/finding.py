@@ -66,6 +66,26 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
     calibration: str = "uncalibrated"
 
 
+class Throughput(msgspec.Struct, frozen=True, kw_only=True):
+    """How many more samples per second, each end a ratio of those of now: 0.5 is half as many again.
+
+    For fixes that put more into a step and make it no shorter; a ``Saving`` is of the step's time.
+
+    Attributes:
+        low: a value the measured gain should exceed.
+        expected: the prediction.
+        high: the bound.
+        method: how ``expected`` was computed.
+        calibration: as of a saving.
+    """
+
+    low: float
+    expected: float
+    high: float
+    method: Method
+    calibration: str = "uncalibrated"
+
+
 class Fix(msgspec.Struct, frozen=True, kw_only=True):
     """What to change: one sentence that names current and proposed value, and code to paste (may be empty)."""
 
@@ -88,6 +108,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         confirm: how to check that the fix worked, or what would refute the claim.
         evidence: never empty.
         rank: the rank it is about; ``None`` for all.
+        throughput: of a fix that makes the step do more, not end sooner; ``None`` otherwise.
     """
 
     title: str
@@ -101,6 +122,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     fix: Fix | None = None
     confirm: str = ""
     rank: int | None = None
+    throughput: Throughput | None = None
 
     def __post_init__(self) -> None:
         """Reject a claim without evidence: it must not be possible to build one."""
@@ -119,6 +141,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         reason: why, for every status but ``fired``.
         hint: for ``missing_data``: how to record the missing signal.
         findings: non-empty only when ``fired``.
+        suppressed: what a ``suppressed`` rule found; it takes no part in the verdict. ``reason`` is the user's own.
+        page: the rule's documentation, heading to text, of a rule that found something; empty where it has none.
     """
 
     rule: str
@@ -128,3 +152,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     hint: str | None = None
     findings: tuple[Finding, ...] = ()
+    suppressed: tuple[Finding, ...] = ()
+    page: dict[str, str] = {}
+
+
+def require_writable(outcome: Outcome) -> None:
+    """Raise ``TypeError`` or ``msgspec.ValidationError`` where a report with it could not be saved and loaded."""
+    msgspec.convert(msgspec.to_builtins(outcome), Outcome)

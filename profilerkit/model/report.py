@@ -6,6 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from profilerkit.model.communication import Communication
+from profilerkit.model.cost import Cost
 from profilerkit.model.finding import Finding, Outcome, Source
 from profilerkit.model.ledger import Ledger
 from profilerkit.model.memory import Memory
@@ -13,6 +14,7 @@ from profilerkit.model.oom import OutOfMemory
 from profilerkit.model.run import Run, Trust
 from profilerkit.model.step import Part, Rank, Steps
 from profilerkit.model.verdict import Verdict
+from profilerkit.model.waterfall import Waterfall
 from profilerkit.model.workers import Workers
 
 SCHEMA_VERSION = 1
@@ -179,6 +181,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     workers: Workers | None = None
     ledger: Ledger | None = None
     oom: OutOfMemory | None = None
+    waterfall: Waterfall | None = None
+    cost: Cost | None = None
 
     def findings(self) -> list[tuple[Outcome, Finding]]:
         """All findings with the outcome they belong to, largest expected saving first."""

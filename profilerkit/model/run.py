@@ -124,6 +124,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         samples: summaries of what the samplers recorded.
         profilerkit_version: of the program that made the report.
         created: ISO 8601 UTC, when the report was made.
+        processors: distinct models of the hosts' processors.
+        usable_cores: of the host, divided among its ranks; ``None`` when unknown.
+        host_ranks: recorded ranks on the judged rank's host, which share its cores; ``None`` when unknown.
     """
 
     name: str
@@ -144,3 +147,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str] = {}
     settings: dict[str, str] = {}
     samples: tuple[Series, ...] = ()
+    processors: tuple[str, ...] = ()
+    usable_cores: float | None = None
+    host_ranks: int | None = None

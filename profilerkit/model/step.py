@@ -113,6 +113,8 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True):
         time_ns: start to next start.
         state: why it is in or out of the steady window.
         parts: part name to ns; empty where only the length is known.
+        queued_ns: time in which the training thread waited for a processor, derived from samples of each second;
+            ``None`` where the kernel did not count it, and in a trace.
     """
 
     index: int
@@ -120,6 +122,7 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True):
     time_ns: int
     state: StepState
     parts: dict[str, int] = {}
+    queued_ns: int | None = None
 
 
 class Warmup(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,6 +141,22 @@ class Warmup(msgspec.Struct, frozen=True, kw_only=True):
     cause: str | None = None
 
 
+class Stretches(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums over stretches of consecutive steady steps, which hold what thinned rows leave out.
+
+    All stretches have the same length; the first steady steps, too few for one more stretch, are in none.
+
+    Attributes:
+        steps: steady steps in each.
+        time_ns: of each, start to next start of its steps.
+        queued_ns: of each, as in ``StepRow``; ``None`` where a step of it does not tell.
+    """
+
+    steps: int
+    time_ns: tuple[int, ...]
+    queued_ns: tuple[int | None, ...]
+
+
 class Steps(msgspec.Struct, frozen=True, kw_only=True):
     """The steps that were found and the ones that are judged.
 
@@ -151,6 +170,7 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True):
         warmup: what the first steps cost; ``None`` when none were left out.
         rows: at most 2,000 steps, evenly thinned when there are more; ``thinned`` says so.
         slow: ``None`` when no steady step is slow, or too few are there to compare.
+        stretches: all steady steps in sums, where ``rows`` are thinned.
     """
 
     count: int
@@ -163,6 +183,7 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[StepRow, ...] = ()
     thinned: bool = False
     slow: SlowSteps | None = None
+    stretches: Stretches | None = None
 
 
 class DeviceWindow(msgspec.Struct, frozen=True, kw_only=True):

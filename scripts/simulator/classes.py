@@ -98,11 +98,11 @@ CLASSES: tuple[Class, ...] = (
     ),
     Class(
         "G14", "latency-bound buckets", _COMM, leaf("comm.lat"), faults.small_buckets,
-        (owns("comm.lat"), never("input-bound")), faults.no_comm, "comm-bound",
+        (owns("comm.lat"), finds("CO005", "latency"), never("input-bound")), faults.no_comm, "comm-bound",
     ),
     Class(
         "G15", "no overlap", _COMM, leaf("comm.bw"), faults.no_overlap,
-        (owns("comm.bw"), finds("CO001", "no-overlap"), never("input-bound")), faults.hidden_comm, "comm-bound",
+        (owns("comm.bw"), finds("CO002", "no-overlap"), never("input-bound")), faults.hidden_comm, "comm-bound",
     ),
     Class(
         "G16", "skew from an input-slow rank", _COMM, right.waiting, faults.late_by_input,
@@ -114,11 +114,13 @@ CLASSES: tuple[Class, ...] = (
     ),
     Class(
         "G18", "FSDP over-sharded", _COMM, leaf("comm.bw", "comm.lat"), faults.oversharded,
-        (share_of("comm."), right.gathers_twice_the_scatters, never("input-bound")), faults.no_comm, "comm-bound",
+        (share_of("comm."), right.gathers_twice_the_scatters, finds("CO006"), never("input-bound")), faults.no_comm,
+        "comm-bound",
     ),
     Class(
         "G19", "pipeline bubble", _COMM, leaf("comm."), faults.pipeline_bubble,
-        (share_of("comm."), right.is_a_pipeline, never("input-bound", "comm-bound (bandwidth)")), low=0.06,
+        (share_of("comm."), right.is_a_pipeline, finds("CO011"), never("input-bound", "comm-bound (bandwidth)")),
+        low=0.06,
     ),
     Class(
         "G20", "NCCL slows compute", _COMM, by_rank(truth.contended_share), faults.contended_kernels,

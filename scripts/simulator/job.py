@@ -62,7 +62,8 @@ class Data:
 
     Attributes:
         fetch_us: how long the loop takes to get a batch that is ready.
-        workers: worker processes; each makes one batch after the other, ``produce_us`` each.
+        workers: worker processes; each makes one batch after the other, ``produce_us`` each. Without any the loop
+            makes them itself.
         prefetch: batches that each worker may be ahead.
     """
 
@@ -92,10 +93,14 @@ class Tiny:
 
 @dataclass(frozen=True)
 class Reads:
-    """Values read back in the middle of the step; afterwards the host works for ``after_us`` before the next launch."""
+    """Values read back in the middle of the step; afterwards the host works for ``after_us`` before the next launch.
+
+    With ``kept`` they stay on the device, and the host does its work without them.
+    """
 
     count: int = 0
     after_us: float = 0.0
+    kept: bool = False
 
 
 @dataclass(frozen=True)
@@ -160,13 +165,21 @@ class Late:
 
 @dataclass(frozen=True)
 class Odd:
-    """What happens beside training: compilation in some steps, the profiler's own work, a CUDA graph."""
+    """What happens beside training: compilation in some steps, the profiler's own work, a CUDA graph.
+
+    Attributes:
+        captured: the Python and the operators of the step are in the graph as well: nothing of them runs again.
+        checkpoint_every: steps between two checkpoints of ``checkpoint_us``; 0 for none.
+    """
 
     compile_steps: tuple[int, ...] = ()
     compile_us: float = 0.0
     overhead_us: float = 0.0
     overhead_events: int = 2
     graph: bool = False
+    captured: bool = False
+    checkpoint_every: int = 0
+    checkpoint_us: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -177,6 +190,7 @@ class Recording:
         offsets_ns: of each rank's clock.
         lost_launches: share of runtime calls that are missing.
         cut_start: capture begins in the middle of a step, so that kernels without launches come first.
+        lost_streams: streams of which no event was recorded: what waited for them has no reason to.
         devices: entries of ``deviceProperties``.
         has_device: device events are there at all; ``has_launches`` the same for runtime calls.
     """
@@ -190,6 +204,7 @@ class Recording:
     offsets_ns: tuple[int, ...] = ()
     lost_launches: float = 0.0
     cut_start: bool = False
+    lost_streams: tuple[int, ...] = ()
     devices: int = 1
     has_device: bool = True
     has_launches: bool = True
@@ -197,7 +212,10 @@ class Recording:
 
 @dataclass(frozen=True)
 class Job:
-    """One simulated run. ``warmup`` of the recorded ``steps`` are slow, ``before`` come before the recording."""
+    """One simulated run. ``warmup`` of the recorded ``steps`` are slow, ``before`` come before the recording.
+
+    ``faster`` is how many times faster all kernels run than they should by their roofs.
+    """
 
     seed: int
     chip: Chip = A100
@@ -216,3 +234,4 @@ class Job:
     late: Late = field(default_factory=Late)
     odd: Odd = field(default_factory=Odd)
     recording: Recording = field(default_factory=Recording)
+    faster: float = 1.0

@@ -84,7 +84,8 @@ class _Writer:
         if recording.stacks:
             yield from self._frames()
         if recording.has_device:
-            works = [work for work in self._rank.works if work.start >= self._from]
+            lost = recording.lost_streams
+            works = [work for work in self._rank.works if work.start >= self._from and work.stream not in lost]
             for work in works:
                 yield from self._device(work)
             yield from self._annotations_on_device(works)

@@ -13,6 +13,7 @@ Program = Generator[Any, None, None]
 
 COMPUTE_STREAM, SIDE_STREAM, COPY_STREAM = 7, 13, 17
 _LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+_ALONE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 #: How much longer a cold step is, in lengths of what its kernels take.
 _COLD_RATIO = 4.0
 _COMPILE_EVENTS = (
@@ -102,6 +103,7 @@ class Loop:
             yield from self.optimize()
         if self.job.host.readback:
             yield from self._read()
+        self._checkpoint()
 
     # What happens between the layers.
 
@@ -150,7 +152,7 @@ class Loop:
                     yield from self.issue(kernel, retry=at in retries)
                 self._instant(+1)
                 if at in reads:
-                    yield from self._read(self.job.reads.after_us)
+                    yield from self._read(self.job.reads.after_us, kept=self.job.reads.kept)
                 at += 1
             yield from self.after_layer(number, backward=False)
         yield from self._extra_kernels()
@@ -216,7 +218,8 @@ class Loop:
             "block": [kernel.threads, 1, 1], "est. achieved occupancy %": 50,
         }  # fmt: skip
         return Work(
-            kernel.name, "kernel", leaf or kernel.leaf, self.rank.vary(self._slow * kernel.ns), stream, device, args,
+            kernel.name, "kernel", leaf or kernel.leaf,
+            self.rank.vary(self._slow * kernel.ns / self.job.faster), stream, device, args,
             after=self._must_end_before(stream, device),
             slow_ratio=self.job.comm.slow_ratio,
         )  # fmt: skip
@@ -259,9 +262,10 @@ class Loop:
     def _replay(self) -> Program:
         """The whole step as one graph: many kernels, one launch, no operators."""
         self._graph = []
-        yield from self.forward()
-        yield from self.backward()
-        yield from self.optimize()
+        with self.rank.aside() if self.job.odd.captured else nullcontext():
+            yield from self.forward()
+            yield from self.backward()
+            yield from self.optimize()
         works, self._graph = self._graph, None
         for number, work in enumerate(works):
             work.args |= {"graph id": 1, "graph node id": number + 1}
@@ -269,10 +273,14 @@ class Loop:
 
     def _fetch(self) -> None:
         rank = self.rank
-        with rank.event(_LOADER, "user_annotation"):
-            rank.spend(rank.vary(self.job.data.fetch_us * US, 0.1), "input.wait")
-            rank.spend(self._loader.ready(rank) - rank.now, "input.wait")
-            self._loader.taken.append(rank.now)
+        data = self.job.data
+        with rank.event(_LOADER if data.workers else _ALONE, "user_annotation"):
+            rank.spend(rank.vary(data.fetch_us * US, 0.1), "input.wait")
+            if data.workers:
+                rank.spend(self._loader.ready(rank) - rank.now, "input.wait")
+                self._loader.taken.append(rank.now)
+            else:
+                rank.spend(rank.vary(data.produce_us * US, 0.05), "input.wait")
 
     def _copy_batch(self) -> Program:
         rank, data = self.rank, self.job.data
@@ -340,8 +348,18 @@ class Loop:
         rows = max(round((1 << 16) * length_us * US / one.ns), 1)
         return self.make.pointwise(rows, width, "aten::mul")
 
-    def _read(self, after_us: float = 0.0) -> Program:
+    def _read(self, after_us: float = 0.0, *, kept: bool = False) -> Program:
         """``.item()``: a small copy to the host and the wait for it; then the host works on with the value."""
+        rank = self.rank
+        if not kept:
+            yield from self._item()
+        until = rank.now + round(after_us * US)
+        while rank.now < until:
+            rank.spend(min(rank.vary(80 * US, 0.3), until - rank.now), "over.python")
+            with rank.event("aten::add"):
+                rank.spend(min(rank.vary(25 * US, 0.3), max(until - rank.now, 0)), "over.dispatch")
+
+    def _item(self) -> Program:
         rank = self.rank
         copy = Work("Memcpy DtoH (Device -> Pinned)", "gpu_memcpy", "sync.d2h", rank.vary(1.4 * US), COMPUTE_STREAM)
         copy.args, copy.after = {"bytes": 4, "memory bandwidth (GB/s)": 0.003}, self.gate()
@@ -350,11 +368,6 @@ class Loop:
             yield from self.launch([copy], "cudaMemcpyAsync")
             yield from rank.sync([copy], "cudaStreamSynchronize", rank.vary(self.job.host.wake_us * US))
             rank.spend(rank.vary(3 * US), "over.dispatch")
-        until = rank.now + round(after_us * US)
-        while rank.now < until:
-            rank.spend(min(rank.vary(80 * US, 0.3), until - rank.now), "over.python")
-            with rank.event("aten::add"):
-                rank.spend(min(rank.vary(25 * US, 0.3), max(until - rank.now, 0)), "over.dispatch")
 
     def _retry(self) -> Program:
         """The allocator is out of cached memory: a call fails, cached blocks are freed, the call is made again."""
@@ -375,6 +388,12 @@ class Loop:
                 stack.enter_context(rank.event(name))
                 rank.spend(20 * US, "warm.compile")
             rank.spend(rank.vary(self.job.odd.compile_us * US, 0.05), "warm.compile")
+
+    def _checkpoint(self) -> None:
+        rank, odd = self.rank, self.job.odd
+        if odd.checkpoint_every and (self.step_number + self.job.before) % odd.checkpoint_every == 0:
+            with rank.event("save checkpoint", "user_annotation"):
+                rank.spend(rank.vary(odd.checkpoint_us * US, 0.05), "other.ckpt")
 
     def _profiler_overhead(self) -> None:
         """The profiler takes time of its own: rows of their own, on no thread of the program."""

@@ -177,6 +177,14 @@ class Rank:
         self.now = end
 
     @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Nothing that happens inside leaves a trace or takes time."""
+        now, did, events = self.now, len(self.did), len(self.events)
+        yield
+        self.now = now
+        del self.did[did:], self.events[events:]
+
+    @contextmanager
     def event(self, name: str, category: str = "cpu_op", **args: Any) -> Iterator[Event]:
         """An event around what happens inside; runtime calls in an operator carry its external id."""
         is_operator = category == "cpu_op"

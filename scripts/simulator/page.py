@@ -48,6 +48,26 @@ def render(document: dict[str, Any]) -> str:
     )
 
 
+def render_whatifs(document: dict[str, Any]) -> str:
+    """The page of the what-ifs: it needs no script."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(percent=_percent)
+    points = [
+        (round(100 * saved, 2), round(-100 * foretold, 2))
+        for row in document["rows"]
+        for saved, foretold, is_open in zip(row["saved"], row["foretold"], row["is_open"], strict=True)
+        if is_open == "1"
+    ]
+    schemes = {name: _scheme(name) for name in ("light", "dark")}
+    return environment.get_template("whatifs.html.j2").render(document=document, points=points, schemes=schemes)
+
+
 def _headline(document: dict[str, Any]) -> str:
     kept = sum(entry["holds"] for entry in document["classes"])
     quiet = sum(entry["holds"] for entry in document["healthy"])

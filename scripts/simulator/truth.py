@@ -25,16 +25,15 @@ def steady_spans(job: Job, rank: Rank) -> list[tuple[int, int]]:
     Without the first of the recording, warm-up, the last, which has no successor, and those that compiled, unless all
     of them do.
     """
-    recorded = [mark for mark in rank.marks if mark[0] >= 0]
+    start = {number: start for number, start, _ in rank.marks}
+    return [(start[number], start[number + 1]) for number in steady_numbers(job, rank)]
+
+
+def steady_numbers(job: Job, rank: Rank) -> list[int]:
+    """The numbers of the steps to be judged."""
     first = max(job.warmup, 1)
-    spans = [
-        (start, following[1])
-        for (number, start, _), following in itertools.pairwise(recorded)
-        if number >= first and number not in job.odd.compile_steps
-    ]
-    return spans or [
-        (start, following[1]) for (_, start, _), following in zip(recorded[first:], recorded[first + 1 :], strict=False)
-    ]
+    followed = [number for number, _, _ in rank.marks[:-1] if number >= first]
+    return [number for number in followed if number not in job.odd.compile_steps] or followed
 
 
 def leaf_ns(job: Job, rank: Rank, device: int = 0) -> dict[str, int]:

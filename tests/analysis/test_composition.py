@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 
 from profilerkit.analysis import composition
 from profilerkit.analysis.composition import Measured, compose
+from profilerkit.analysis.rank_facts import rank_facts
+from profilerkit.rundir.reader import read_run
+from tests.recipes import Log, Trace, write_run
 
 quick = settings(max_examples=120, deadline=None, derandomize=True)
 
@@ -145,3 +148,23 @@ def test_a_longer_wait_never_has_a_smaller_part(wait, more, kernels):
         )[0]
 
     assert part(wait) <= part(wait + more)
+
+
+def test_a_checkpoint_in_the_traced_window_is_told_once(tmp_path):
+    """No event of a trace names it: it looks like Python there."""
+    trace, at = Trace(), 1_000
+    for number in range(8):
+        began, at = at, at + (4_100 if number == 4 else 100)
+        trace.op(at, at + 900, name="aten::mm")
+        at += 900
+        trace.step(number, began, at)
+    log = Log()
+    for number in range(80):
+        saved = number % 10 == 4
+        log.step(5_000 if saved else 1_000, phase=("checkpoint", 4_000) if saved else None)
+    log.window(0, 12_000, 0)
+    (record,) = read_run(write_run(tmp_path / "run", [log], traces={0: trace})).ranks
+    found = {part.part: part.share for part in rank_facts("rank_00000", trace.facts(), record).parts}
+    assert found["other.ckpt"] == pytest.approx(400 / 1_400, rel=0.02)
+    assert found["over.python"] == pytest.approx(100 / 1_400, rel=0.05)
+    assert found["compute.math"] == pytest.approx(900 / 1_400, rel=0.05)

@@ -14,6 +14,8 @@ MODULES = (
     "intervals",
     "device.roofline",
     "enclosing",
+    "waste.grids",
+    "steps.queued",
 )
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profilerkit.analysis import whatif
-from profilerkit.analysis.whatif import cheaper_input, faster_kernels, fused_chain, loader_fix, saving
+from profilerkit.analysis.whatif import cheaper_input, faster_kernels, fused_chain, loader_fix, saving, waited_share
 from profilerkit.model.run import Loader, Series
 from tests.recipes import INPUT, STEP_NS, facts
 
@@ -166,3 +166,18 @@ def test_faster_kernels_save_less_than_their_share_and_never_cost(share, speed_u
 @given(ratios, st.floats(0, 100))
 def test_fusing_saves_less_than_the_chain_and_never_costs(share, length):
     assert 0.0 <= fused_chain(share, length) <= share
+
+
+def test_time_in_the_queue_for_a_processor_is_not_a_wait_for_data():
+    known = loading(0.5, workers=0, cores=8.0)
+    assert waited_share(known) == pytest.approx(0.5)
+    queued = replace(known, input=replace(known.input, queue_ratio=0.19))
+    assert waited_share(queued) == pytest.approx(0.5 * 0.81)
+    assert loader_fix(queued).expected < loader_fix(known).expected
+    assert cheaper_input(queued) == pytest.approx(0.81 * cheaper_input(known))
+
+
+def test_a_loading_thread_that_queues_for_a_core_gets_no_worker_proposed():
+    known = loading(0.5, workers=0, cores=8.0)
+    assert loader_fix(replace(known, input=replace(known.input, queue_ratio=0.199))) is not None
+    assert loader_fix(replace(known, input=replace(known.input, queue_ratio=0.2))) is None

@@ -185,3 +185,10 @@ def test_examples_in_the_docstrings_hold():
     result = doctest.testmod(lookup_module, optionflags=doctest.ELLIPSIS)
     assert result.attempted >= 2
     assert result.failed == 0
+
+
+def test_a_link_that_needs_a_bridge_is_no_part_of_every_card():
+    assert {name for name in known_names() if lookup(name).link_is_optional} == {
+        "a100-pcie-40gb", "a100-pcie-80gb", "h100-pcie", "h100-nvl", "rtx-3090"
+    }  # fmt: skip
+    assert all(lookup(name).link_gb_per_s for name in known_names() if lookup(name).link_is_optional)

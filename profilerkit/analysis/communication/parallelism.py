@@ -111,6 +111,12 @@ def _dimension(
     return None
 
 
+def dimension_of(group: ProcessGroup) -> ParallelName | None:
+    """What of the job a process group divides, as its description says; ``None`` where it says nothing."""
+    sign = _told_by(group)
+    return sign.name if sign is not None else None
+
+
 def _told_by(group: ProcessGroup) -> _Sign | None:
     """The one dimension that a group's description names: ``dp_shard`` is shards, not copies."""
     return next((sign for sign in _SIGNS if sign.group.search(group.description)), None)

@@ -41,14 +41,15 @@ def relabelled(parts: Partition, steps: Spans, log: CollectiveLog, split: Split,
         steps: what it partitions.
         log: its collectives.
         split: how they divide.
-        floor_ns: how much of each transfer is latency.
+        floor_ns: how much of each transfer is latency; of a tiny one all is, on however busy a host it took longer.
 
     Raises:
         InvariantError: the parts of a step would change their sum.
     """
     waits, moves = split.wait >= 0, split.transfer >= 0
     arrived = log.start + np.maximum(split.wait, 0)
-    floor = np.minimum(arrived + floor_ns, log.end)
+    tiny = (log.bytes >= 0) & (log.bytes < TINY_BYTES)
+    floor = np.where(tiny, log.end, np.minimum(arrived + floor_ns, log.end))
     layers = [
         with_label(union(start[rows], end[rows]), leaf(name))
         for name, start, end, rows in (

@@ -19,6 +19,20 @@ def _product(passed: Arguments, first: int) -> Cost | None:
     return _cost(passed, first, a, b, a.elements // max(a.shape[-1], 1) * b.shape[-1])
 
 
+def sizes(name: str, passed: Arguments) -> tuple[int, int, int] | None:
+    """(M, N, K) of each product of a call, ``None`` where it multiplies no two matrices.
+
+    >>> from profilerkit.analysis.costs.arguments import arguments
+    >>> sizes("aten::bmm", arguments("[[2, 4, 8], [2, 8, 3]]", '["float", "float"]', ""))
+    (4, 3, 8)
+    """
+    first = _FIRST_FACTOR.get(name)
+    a, b = (passed.tensor(first + offset) for offset in range(2)) if first is not None else (None, None)
+    if a is None or b is None or min(len(a.shape), len(b.shape)) < 2 or a.shape[-1] != b.shape[-2]:
+        return None
+    return a.shape[-2], b.shape[-1], a.shape[-1]
+
+
 def _times_vector(passed: Arguments, first: int) -> Cost | None:
     """``(M, K) x (K)``, or ``(K) x (K)``."""
     a, b = passed.tensor(first), passed.tensor(first + 1)
@@ -70,9 +84,14 @@ def _cost(passed: Arguments, first: int, a: Tensor, b: Tensor, out: int, depth: 
     )
 
 
+#: Products of two matrices, or of as many pairs, to the position of the first factor.
+_FIRST_FACTOR = {
+    **dict.fromkeys(("aten::mm", "aten::bmm", "aten::_int_mm", "aten::_scaled_mm"), 0),
+    **dict.fromkeys(("aten::addmm", "aten::baddbmm", "aten::_addmm_activation"), 1),
+}
+
 MATMUL: dict[str, Model] = {
-    **dict.fromkeys(("aten::mm", "aten::bmm", "aten::_int_mm", "aten::_scaled_mm"), partial(_product, first=0)),
-    **dict.fromkeys(("aten::addmm", "aten::baddbmm", "aten::_addmm_activation"), partial(_product, first=1)),
+    **{name: partial(_product, first=first) for name, first in _FIRST_FACTOR.items()},
     **dict.fromkeys(("aten::mv", "aten::dot"), partial(_times_vector, first=0)),
     "aten::addmv": partial(_times_vector, first=1),
     **dict.fromkeys(("mkldnn::_linear_pointwise", "aten::mkldnn_linear"), _by_rows),

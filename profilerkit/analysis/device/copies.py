@@ -103,7 +103,7 @@ def _offloaded(
     for key in np.unique(columns.thread[said]).tolist():
         own = said[columns.thread[said] == key]
         sure |= (thread == key) & covered(union(columns.ts_ns[own], columns.end_ns[own]), issued)
-    aside = ~np.isin(columns.stream[rows], _busiest_streams(columns, kernels)) & ~covered(leads, issued) & ~sure
+    aside = ~np.isin(columns.stream[rows], busiest_streams(columns, kernels)) & ~covered(leads, issued) & ~sure
     size = np.maximum(columns.bytes[rows], 0)
 
     def both_ways(going: Mask, coming: Mask) -> bool:
@@ -118,7 +118,7 @@ def _offloaded(
     return out
 
 
-def _busiest_streams(columns: TraceColumns, kernels: I64) -> I64:
+def busiest_streams(columns: TraceColumns, kernels: I64) -> I64:
     """The stream with most kernel time, or all that share the first place."""
     streams, index = np.unique(columns.stream[kernels], return_inverse=True)
     time = np.zeros(len(streams), dtype=np.int64)

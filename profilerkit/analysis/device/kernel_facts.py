@@ -5,9 +5,10 @@ import numpy.typing as npt
 
 from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, KernelNames
 from profilerkit.analysis.device.operator_costs import DTYPES
-from profilerkit.analysis.device.roofline import Roofline
+from profilerkit.analysis.device.roofline import MEMORY_RATIO, Roofline, dense_peak
 from profilerkit.analysis.facts import ChainFacts, CopyFacts, DeviceFacts, MathFacts
-from profilerkit.analysis.host.names import BATCH_COPY_BYTES, QUIET_NS
+from profilerkit.analysis.host.names import BATCH_COPY_BYTES
+from profilerkit.analysis.host.python_stretches import between_ratio
 from profilerkit.analysis.intervals import I64, Spans, intersect, union
 from profilerkit.analysis.leaves import leaf
 from profilerkit.analysis.partition import Partition
@@ -43,9 +44,6 @@ def device_facts(
     """
     kernels = rows[columns.category[rows] == Category.KERNEL]
     busy = intersect(window, union(columns.ts_ns[ran], columns.end_ns[ran]))
-    python = intersect(window, parts.segments.only(leaf("over.python")))
-    short = (python.end - python.start) <= QUIET_NS
-    between = int((python.end - python.start)[short].sum())
     launch = intersect(window, parts.segments.only(leaf("over.launch")))
     gaps = launch.end - launch.start
     return DeviceFacts(
@@ -54,7 +52,7 @@ def device_facts(
         median_kernel_ns=float(np.median(columns.dur_ns[kernels])) if len(kernels) else 0.0,
         busy_ratio=busy.total_ns / max(window.total_ns, 1),
         queue_empty_ratio=_queue_empty(columns, launches, np.flatnonzero(ran), kernels),
-        between_ratio=between / python.total_ns if python.total_ns else 0.0,
+        between_ratio=between_ratio(parts.segments, window),
         late_launch_ratio=int(gaps[gaps > LATE_LAUNCH_NS].sum()) / launch.total_ns if launch.total_ns else 0.0,
     )
 
@@ -102,12 +100,38 @@ def math_facts(
     computes_fp32 = (roof.flops > 0) & (roof.dtype == DTYPES.index("fp32")) & ~kinds.tensor_core[name]
     fp32, tensor_core = math & (kinds.fp32_math[name] | computes_fp32), math & kinds.tensor_core[name]
     per_name = np.bincount(name[fp32], weights=columns.dur_ns[roof.rows[fp32]], minlength=1)
+    dur_ns = np.maximum(columns.dur_ns[roof.rows], 1)
+    floor_ns, fastest_ns = _on_faster_units(roof, dur_ns)
+    priced = fp32 & np.isfinite(floor_ns)
+    priced_share = _covered_ns(columns, roof.rows[priced]) / steady_ns
+    per_ns = priced_share / max(int(dur_ns[priced].sum()), 1)
     return MathFacts(
         fp32_share=_covered_ns(columns, roof.rows[fp32]) / steady_ns,
         tensor_core_share=_covered_ns(columns, roof.rows[tensor_core]) / steady_ns,
         compute_major=properties.compute_major if properties else None,
         example=columns.strings[int(per_name.argmax())] if per_name.any() else None,
+        priced_share=priced_share,
+        floor_share=per_ns * float(floor_ns[priced].sum()),
+        fastest_share=per_ns * float(fastest_ns[priced].sum()),
     )
+
+
+def _on_faster_units(roof: Roofline, dur_ns: I64) -> npt.NDArray[np.float64]:
+    """``(2, n)`` ns that each FP32 kernel would take on the faster units, and takes at least; NaN where not priced.
+
+    It gets faster by the ratio of the peaks as far as real kernels reach them, and never than its traffic, which TF32
+    leaves as it is and FP16 halves. The least is that of its arithmetic and traffic at the very peaks.
+    """
+    spec = roof.spec
+    precision, kept = ("tf32", 1.0) if spec and spec.tf32_tflops else ("fp16", 0.5)
+    fast, slow = dense_peak(precision, spec), dense_peak("fp32", spec)
+    if spec is None or fast is None or slow is None:
+        return np.full((2, len(roof.rows)), np.nan)
+    memory_ns = kept * roof.bytes / spec.hbm_gb_per_s
+    floor_ns = np.maximum(dur_ns / max(fast / slow * spec.achievable_ratio, 1.0), memory_ns / MEMORY_RATIO)
+    fastest_ns = np.maximum(roof.flops / (fast * 1e-9), memory_ns)
+    floor_ns = np.minimum(floor_ns, dur_ns)
+    return np.stack([floor_ns, np.minimum(fastest_ns, floor_ns)])
 
 
 def _covered_ns(columns: TraceColumns, rows: I64) -> int:
@@ -115,14 +139,16 @@ def _covered_ns(columns: TraceColumns, rows: I64) -> int:
     return union(columns.ts_ns[rows], columns.end_ns[rows]).total_ns
 
 
-def chain_facts(columns: TraceColumns, kinds: KernelNames, rows: I64, window: Spans) -> ChainFacts:
-    """Runs of fusible kernels on one stream inside one step.
+def chain_facts(
+    columns: TraceColumns, kinds: KernelNames, roof: Roofline, rows: I64, optimizer: I64, window: Spans
+) -> ChainFacts:
+    """Runs of fusible kernels on one stream inside one step; those of the ``optimizer`` have a rule of their own.
 
     Kernels below 10 µs neither count nor break a run when they are fusible: the launch rule prices them.
     """
     kernels = rows[columns.category[rows] == Category.KERNEL]
     kernels = kernels[np.lexsort((columns.ts_ns[kernels], columns.stream[kernels]))]
-    fusible = kinds.pointwise[columns.name[kernels]]
+    fusible = kinds.pointwise[columns.name[kernels]] & ~np.isin(kernels, optimizer)
     if not fusible.any():
         return ChainFacts(share=0.0, chains_per_step=0.0, mean_length=0.0, example=())
     stream, step = columns.stream[kernels], np.searchsorted(window.start, columns.ts_ns[kernels], side="right")
@@ -139,4 +165,15 @@ def chain_facts(columns: TraceColumns, kinds: KernelNames, rows: I64, window: Sp
         chains_per_step=int(long.sum()) / max(len(window), 1),
         mean_length=float(length[long].mean()) if long.any() else 0.0,
         example=tuple(columns.strings[name] for name in columns.name[example]),
+        memory_ratio=_memory_ratio(columns, roof, kernels[inside]),
     )
+
+
+def _memory_ratio(columns: TraceColumns, roof: Roofline, kernels: I64) -> float | None:
+    """Compulsory traffic of ``kernels`` over what the memory moves at its peak in their time."""
+    moved = roof.bytes[np.searchsorted(roof.rows, kernels[np.isin(kernels, roof.rows)])]
+    time = columns.dur_ns[kernels[np.isin(kernels, roof.rows)]]
+    known = np.isfinite(moved)
+    if roof.spec is None or not len(time) or 2 * int(time[known].sum()) < int(columns.dur_ns[kernels].sum()):
+        return None
+    return float(moved[known].sum()) / (float(time[known].sum()) * roof.spec.hbm_gb_per_s)

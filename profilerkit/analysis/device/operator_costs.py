@@ -48,13 +48,13 @@ class OperatorCosts:
 
 def operator_costs(columns: TraceColumns, rows: I64) -> OperatorCosts:
     """Price the calls of the operators in ``rows``; -1 stands for none, which cannot be priced."""
-    calls, member = _distinct_calls(columns, rows)
+    calls, member = distinct_calls(columns, rows)
     known = np.zeros(len(calls), dtype=np.bool_)
     values = np.zeros((3, len(calls)), dtype=np.float64)
     family, dtype = np.zeros((2, len(calls)), dtype=np.int8)
     pointwise_only = np.zeros(len(calls), dtype=np.bool_)
     table = CostTable(seen_in(_complete_calls(columns)))
-    for index, name, passed in _understood(columns, calls, member):
+    for index, name, passed in understood(columns, calls, member):
         cost = table.cost(name, passed)
         if cost is None:
             continue
@@ -67,7 +67,7 @@ def operator_costs(columns: TraceColumns, rows: I64) -> OperatorCosts:
     return OperatorCosts(known[member], family[member], flops, moved, untyped, dtype[member], pointwise_only[member])
 
 
-def _distinct_calls(columns: TraceColumns, rows: I64) -> tuple[I64, I64]:
+def distinct_calls(columns: TraceColumns, rows: I64) -> tuple[I64, I64]:
     """``(n_calls, 4)`` string ids of name, shapes, types and values, and ``(n,)`` the call of each row."""
     size = len(columns.strings) + 1
     passed = (columns.name, columns.input_dims, columns.input_types, columns.concrete_inputs)
@@ -85,7 +85,7 @@ def _distinct_calls(columns: TraceColumns, rows: I64) -> tuple[I64, I64]:
     return np.stack(picked, axis=1)[first], member
 
 
-def _understood(columns: TraceColumns, calls: I64, member: I64) -> Iterator[tuple[int, str, Arguments]]:
+def understood(columns: TraceColumns, calls: I64, member: I64) -> Iterator[tuple[int, str, Arguments]]:
     """Index, name and arguments of the distinct calls, the most frequent first."""
     often = np.argsort(-np.bincount(member, minlength=len(calls)), kind="stable")[:_MOST_CALLS].tolist()
     texts = [tuple(columns.strings[text] if text >= 0 else "" for text in calls[index].tolist()) for index in often]
@@ -99,6 +99,6 @@ def _complete_calls(columns: TraceColumns) -> Iterator[tuple[str, Arguments]]:
     """The distinct calls from which the others' missing shapes follow."""
     ids = [index for index, text in enumerate(columns.strings) if text in COMPLETE]
     rows = np.flatnonzero(np.isin(columns.name, np.array(ids, dtype=np.int32))) if ids else np.empty(0, np.int64)
-    calls, member = _distinct_calls(columns, rows)
-    for _, name, passed in _understood(columns, calls, member):
+    calls, member = distinct_calls(columns, rows)
+    for _, name, passed in understood(columns, calls, member):
         yield name, passed

@@ -30,13 +30,19 @@ def recomputed(columns: TraceColumns, rows: I64) -> npt.NDArray[np.bool_]:
     forward-only operator runs that also ran, with the same shapes, outside backward, recomputes from its start to the
     end of the last such operator. What follows is its own derivative.
     """
-    line = ThreadLine.of(columns)
-    if line is None:
+    found = reruns(columns)
+    if found is None:
         return np.zeros(len(rows), dtype=np.bool_)
-    again = _again(columns, line)
+    line, again = found
     start, end = line.extents(columns, rows)
     # The node around it goes on to its own derivative: only what lies wholly inside is recomputation.
     return covered(again, start) & covered(again, np.maximum(end - 1, start)) & (rows >= 0)
+
+
+def reruns(columns: TraceColumns) -> tuple[ThreadLine, Spans] | None:
+    """The line of threads, and where on it forward code runs a second time; ``None`` for an empty trace."""
+    line = ThreadLine.of(columns)
+    return None if line is None else (line, _again(columns, line))
 
 
 def _again(columns: TraceColumns, line: ThreadLine) -> Spans:

@@ -87,7 +87,7 @@ def roofline(columns: TraceColumns, kinds: KernelNames, rows: I64, operator: I64
     flops, moved = _shared_out(columns, kinds, rows, operator, costs)
     longest = BEYOND_PEAK * columns.dur_ns[rows] + CLOCK_NS
     # Arithmetic that is not counted takes no time on any device, known or not.
-    math_ns = np.where(flops == 0, 0.0, flops / _peak_flops_per_ns(costs.dtype, kinds.tensor_core[name], spec))
+    math_ns = np.where(flops == 0, 0.0, flops / peak_flops_per_ns(costs.dtype, kinds.tensor_core[name], spec))
     memory_ns = moved / (spec.hbm_gb_per_s if spec else np.nan)  # GB/s are bytes per ns
     # Convolutions have algorithms with less arithmetic; no product of matrices runs faster than the peak, so its
     # operands were larger than what was computed, as where experts get padded rows.
@@ -167,7 +167,7 @@ def dense_peak(precision: str, spec: DeviceSpec | None) -> float | None:
     return tflops * 1e12 if tflops else None
 
 
-def _peak_flops_per_ns(dtype: I8, tensor_core: Bools, spec: DeviceSpec | None) -> F64:
+def peak_flops_per_ns(dtype: I8, tensor_core: Bools, spec: DeviceSpec | None) -> F64:
     """The peak for each kernel; FP32 runs on matrix units only where the kernel's name says so."""
     matrix = ["tf32" if name == "fp32" else name for name in DTYPES]
     peaks = np.array([[(dense_peak(name, spec) or np.nan) * 1e-9 for name in names] for names in (DTYPES, matrix)])

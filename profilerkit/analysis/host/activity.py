@@ -112,6 +112,20 @@ class HostActivity:
         label = np.where(painted.label < 0, leaf("over.python"), painted.label)
         return Segments(painted.start, painted.end, label)
 
+    def did(self, start: I64, end: I64, key: int) -> Segments:
+        """What thread ``key`` did in the disjoint, sorted intervals, whether the device noticed or not.
+
+        Layers as in ``label``. Only what lies between the first start and the last end is looked at.
+        """
+        spans = positive(start, end)
+        if key < 0 or not len(spans):
+            return with_label(spans, leaf("over.python"))
+        below = self.thread(self.main).layers if self.main not in (-1, key) else ()
+        low, high = int(spans.start[0]), int(spans.end[-1])
+        painted = paint(spans, [_between(layer, low, high) for layer in (*self.thread(key).layers, *below)])
+        label = np.where(painted.label < 0, leaf("over.python"), painted.label)
+        return Segments(painted.start, painted.end, label)
+
     def _look_at(self, key: int) -> HostThread:
         columns, names = self._columns, self._names
         own = np.flatnonzero(columns.thread == key)
@@ -147,6 +161,13 @@ class HostActivity:
         layers.append(with_label(events, leaf("over.dispatch")))
         order = np.argsort(start[blocking], kind="stable")
         return HostThread(tuple(layers), start[blocking][order], end[blocking][order], events, fed)
+
+
+def _between(layer: Segments, low_ns: int, high_ns: int) -> Segments:
+    """The intervals of a layer that reach into [low, high)."""
+    first = np.searchsorted(layer.end, low_ns, side="right")
+    after = np.searchsorted(layer.start, high_ns, side="left")
+    return Segments(layer.start[first:after], layer.end[first:after], layer.label[first:after])
 
 
 def _nobodys_overhead(columns: TraceColumns) -> I64:

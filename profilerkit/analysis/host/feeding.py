@@ -48,7 +48,8 @@ def feeding(columns: TraceColumns, names: HostNames, own: I64, issues: I64) -> F
     """When the thread of the rows ``own`` gets its batches.
 
     Loader events and phases named for it say so; other annotations and frames with such a name are believed when no
-    work is issued in them, for a loop's own ``__next__`` may hold the whole step.
+    work is issued in them, for a loop's own ``__next__`` may hold the whole step. So are loader events outside of all
+    fetches that capture marked: anyone can give a range such a name.
 
     Args:
         columns: the trace.
@@ -59,7 +60,11 @@ def feeding(columns: TraceColumns, names: HostNames, own: I64, issues: I64) -> F
     own = own[columns.dur_ns[own] > 0]
     name, category = columns.name[own], columns.category[own]
     marked = np.isin(category, (Category.ANNOTATION, Category.CPU_OP)) & names.loader[name]
-    maybe = own[np.isin(category, (Category.ANNOTATION, Category.PYTHON)) & names.feeds[name] & ~marked]
+    timed = union(*_edges(columns, own[marked & names.timed[name]]))
+    doubted = marked & ~covered(timed, columns.ts_ns[own]) if len(timed) else np.zeros_like(marked)
+    marked &= ~doubted
+    feeds = np.isin(category, (Category.ANNOTATION, Category.PYTHON)) & names.feeds[name] & ~marked
+    maybe = own[feeds | doubted]
     start, end = _edges(columns, maybe)
     issued = np.searchsorted(issues, end) > np.searchsorted(issues, start)
     rows = np.r_[own[marked], maybe[~issued]]

@@ -78,6 +78,7 @@ class HostNames:
     """What the names of a trace's events stand for on the host: arrays over ``columns.strings``, computed once.
 
     Attributes:
+        timed: capture's own mark around a fetch of the training loop.
         loader: the loop gets its next batch: the loader's own events, and phases that the user named so.
         multi_process: of these, the ones whose batches come from worker processes.
         single_process: of these, the ones that prepare the batch on the spot.
@@ -90,6 +91,7 @@ class HostNames:
         named: phases that the user named for what is no training: checkpoint, evaluation, logging.
     """
 
+    timed: Mask
     loader: Mask
     multi_process: Mask
     single_process: Mask
@@ -131,6 +133,7 @@ class HostNames:
             return out
 
         return cls(
+            timed=chosen([text == INPUT_SPAN for text in texts]),
             loader=mask(_DATALOADER) | chosen([_is_feeding_phase(text) for text in texts]),
             multi_process=mask(_MULTI_PROCESS),
             single_process=mask(_SINGLE_PROCESS),

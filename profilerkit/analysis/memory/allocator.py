@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from profilerkit.analysis.device.kernels import in_use, in_window, matching
 from profilerkit.analysis.enclosing import innermost_at
@@ -71,11 +72,17 @@ def _told_device(instants: MemoryInstants, judged: int) -> int:
     return int(devices[counts.argmax()])
 
 
+def judged_instants(instants: MemoryInstants, judged: int) -> npt.NDArray[np.bool_]:
+    """``(n_instants,)`` which tell of the memory that ``memory_of`` tells of for the judged device."""
+    device = _told_device(instants, judged)
+    on_device: npt.NDArray[np.bool_] = instants.device_type != _HOST
+    mine = on_device & ((instants.device == device) | (instants.device < 0))
+    return mine if mine.any() else ~on_device
+
+
 def _series(instants: MemoryInstants, steps: TraceSteps, device: int) -> _Series:
     """The instants of ``device`` and those that name none; of the host where no device has any."""
-    rows = np.flatnonzero((instants.device_type != _HOST) & ((instants.device == device) | (instants.device < 0)))
-    if not len(rows):
-        rows = np.flatnonzero(instants.device_type == _HOST)
+    rows = np.flatnonzero(judged_instants(instants, device))
     rows = rows[np.argsort(instants.ts_ns[rows], kind="stable")]
     ts_ns = instants.ts_ns[rows]
     return _Series(

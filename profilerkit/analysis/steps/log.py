@@ -37,7 +37,8 @@ class StepLog:
         time: start to next start.
         state: why each step is in or out of the steady window.
         wait: time in which the training thread waited for a batch.
-        wait_cpu: CPU time of that thread during the wait.
+        wait_cpu: CPU time of that thread during the wait; -1 where that is not known.
+        wait_queue: time of the wait in which the thread was ready to run and got no processor; -1 likewise.
         phases: leaf name to ns per step.
         collect: time in garbage collections.
         compiling: time in which torch.compile compiled, whatever phase it was in.
@@ -54,6 +55,7 @@ class StepLog:
     state: tuple[StepState, ...]
     wait: I64
     wait_cpu: I64
+    wait_queue: I64
     phases: Mapping[str, I64]
     collect: I64
     compiling: I64
@@ -90,7 +92,8 @@ def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
     named, names = with_watched(events[events["kind"] == EventKind.PHASE], events, names)
     named, feeding = _split_phases(named, names)
     waits = _outermost(np.concatenate([waits, feeding]))
-    wait, wait_cpu = _per_step(waits, start, stop), _cpu_per_step(waits, start, stop)
+    wait = _per_step(waits, start, stop)
+    cpu_ns, queue_ns = waits["value"], (waits["name"].astype(np.int64) - 1) * 1000
     # What happens inside something else is counted once: a fetch beats the phase around it, both beat a collection.
     waited = _spans(waits)
     phases = _phases(named, names, waited, start, stop)
@@ -110,7 +113,8 @@ def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
         time=time,
         state=state,
         wait=wait,
-        wait_cpu=wait_cpu,
+        wait_cpu=_known_per_step(waits, cpu_ns, start, stop),
+        wait_queue=_known_per_step(waits, queue_ns, start, stop),
         phases=phases,
         collect=collect,
         compiling=_spent(subtract(_spans(events[events["kind"] == EventKind.COMPILE]), waited), start, stop),
@@ -132,7 +136,7 @@ def _split_phases(phases: Records, names: Mapping[int, str]) -> tuple[Records, R
     feeds = [name_id for name_id, name in names.items() if is_feeding_phase(name)]
     feeding = np.isin(phases["name"], np.array(feeds, dtype=np.int64))
     waits = phases[feeding].copy()
-    waits["value"] = -1
+    waits["value"], waits["name"] = -1, 0
     return phases[~feeding], waits
 
 
@@ -155,12 +159,12 @@ def _per_step(events: Records, start: I64, stop: I64) -> I64:
     return capped
 
 
-def _cpu_per_step(waits: Records, start: I64, stop: I64) -> I64:
-    """CPU time of the waits of each step; -1 where a wait's CPU time was not measured."""
+def _known_per_step(waits: Records, spent: I64, start: I64, stop: I64) -> I64:
+    """What was ``spent`` in the waits of each step; -1 where that of one of them is negative: not measured."""
     out = np.zeros(len(start), dtype=np.int64)
     step = in_step(waits["start"], start, stop)
-    np.add.at(out, step[step >= 0], np.maximum(waits["value"], 0)[step >= 0])
-    unknown = step[(step >= 0) & (waits["value"] < 0)]
+    np.add.at(out, step[step >= 0], np.maximum(spent, 0)[step >= 0])
+    unknown = step[(step >= 0) & (spent < 0)]
     out[unknown] = -1
     return out
 

@@ -1,5 +1,8 @@
 """The steps of a rank as the report tells them: their times, a row for each, and the slow ones."""
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 
 from profilerkit.analysis.intervals import I64
@@ -7,14 +10,18 @@ from profilerkit.analysis.leaves import LEAVES
 from profilerkit.analysis.stats import median, quantile
 from profilerkit.analysis.steps.find import shown_rows
 from profilerkit.analysis.steps.log import StepLog
+from profilerkit.analysis.steps.queued import queued_per_step
 from profilerkit.analysis.steps.series import StepSeries
 from profilerkit.analysis.steps.slow import slow_steps
 from profilerkit.analysis.steps.warmup_cause import warmup_cost
 from profilerkit.analysis.trace_facts import TraceFacts
-from profilerkit.model.step import StepRow, Steps, StepState, StepTimes, Warmup
+from profilerkit.model.step import StepRow, Steps, StepState, StepTimes, Stretches, Warmup
+from profilerkit.rundir.sampled import Sample
 
 #: With fewer values their 99th percentile is hardly more than the largest.
 FEWEST_FOR_P99 = 100
+#: Stretches of steady steps that are kept at most: blocks of a comparison are made of several (a choice).
+MOST_STRETCHES = 1_000
 #: What is told where nothing was recorded.
 NO_STEPS = Steps(count=0, steady=0, dropped={}, found_by="nothing", inferred=True, time_ns=None)
 
@@ -26,10 +33,11 @@ def trace_series(trace: TraceFacts) -> StepSeries:
     return StepSeries(found.index, found.end - found.start, found.judged, found.optimizes, parts)
 
 
-def log_steps(log: StepLog, series: StepSeries, found_by: str) -> Steps:
+def log_steps(log: StepLog, series: StepSeries, found_by: str, samples: Sequence[Sample] = ()) -> Steps:
     """Steps as the timers saw them: waits, phases and collections are split off, the rest is one remainder."""
     warmup = warmup_cost(log.state, log.time, {"compilation": log.compiling, "the first batches": log.wait})
-    return told_steps(series, log.start, log.state, found_by, inferred=log.inferred, warmup=warmup)
+    queued = queued_per_step(samples, log.start, log.time)
+    return told_steps(series, log.start, log.state, found_by, inferred=log.inferred, warmup=warmup, queued=queued)
 
 
 def trace_steps(trace: TraceFacts, series: StepSeries) -> Steps:
@@ -46,6 +54,7 @@ def told_steps(
     *,
     inferred: bool,
     warmup: Warmup | None = None,
+    queued: I64 | None = None,
 ) -> Steps:
     """Steps with their times, at most so many rows as ``shown_rows`` keeps, and what the first ones cost.
 
@@ -56,6 +65,7 @@ def told_steps(
         found_by: what marks a step.
         inferred: the marker was not given by the user.
         warmup: what the steps before the judged ones cost.
+        queued: ``(n_steps,)`` ns in which the training thread waited for a processor, -1 where not known.
     """
     count = len(series.index)
     shown = shown_rows(count)
@@ -66,6 +76,7 @@ def told_steps(
             time_ns=int(series.time[row]),
             state=state[row],
             parts={part: int(spent[row]) for part, spent in series.parts.items() if spent[row]},
+            queued_ns=None if queued is None or queued[row] < 0 else int(queued[row]),
         )
         for row in shown
     )
@@ -81,6 +92,21 @@ def told_steps(
         rows=rows,
         thinned=len(rows) < count,
         slow=slow_steps(series),
+        stretches=_stretches(series, queued) if len(rows) < count else None,
+    )
+
+
+def _stretches(series: StepSeries, queued: I64 | None) -> Stretches:
+    """Rows at an even distance show a periodic cost always or never; sums of neighbours show it as it is."""
+    time = series.time[series.steady]
+    steps = max(math.ceil(len(time) / MOST_STRETCHES), 1)
+    count = len(time) // steps
+    waits = np.full(len(time), -1) if queued is None else queued[series.steady]
+    by_stretch = waits[len(time) - count * steps :].reshape(count, steps)
+    return Stretches(
+        steps=steps,
+        time_ns=tuple(time[len(time) - count * steps :].reshape(count, steps).sum(axis=1).tolist()),
+        queued_ns=tuple(None if row.min() < 0 else int(row.sum()) for row in by_stretch),
     )
 
 

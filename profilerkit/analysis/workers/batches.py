@@ -22,7 +22,7 @@ WORKER_DTYPE = np.dtype(
     ]
 )
 #: The state of the queue is read just before the fetch is timed.
-_BEFORE_NS = 1_000_000
+BEFORE_NS = 1_000_000
 
 Flags = npt.NDArray[np.bool_]
 
@@ -37,6 +37,7 @@ class Fetches:
         ready: batches that were ready as the fetch began.
         pid: the process that made the batch.
         row: its record, -1 where there is none.
+        batch: its number in its epoch.
     """
 
     start: I64
@@ -44,6 +45,7 @@ class Fetches:
     ready: I64
     pid: I64
     row: I64
+    batch: I64
 
 
 def judged_fetches(events: bytes, log: StepLog, records: npt.NDArray[np.void], pids: I64) -> Fetches:
@@ -60,13 +62,14 @@ def judged_fetches(events: bytes, log: StepLog, records: npt.NDArray[np.void], p
     at = looks["start"].astype(np.int64)
     wait = np.searchsorted(end, at, side="right")
     held = np.flatnonzero(wait < len(end))
-    held = held[start[wait[held]] - _BEFORE_NS <= at[held]]
+    held = held[start[wait[held]] - BEFORE_NS <= at[held]]
     _, first = np.unique(wait[held], return_index=True)
     held = held[first]
     wait, value = wait[held], looks["value"][held].astype(np.int64)
     pid = looks["name"][held].astype(np.int64)
-    row = latest_records(records, pids, pid, value >> 32, end[wait])
-    return Fetches(start=start[wait], end=end[wait], ready=value & 0xFFFF, pid=pid, row=row)
+    batch = value >> 32
+    row = latest_records(records, pids, pid, batch, end[wait])
+    return Fetches(start=start[wait], end=end[wait], ready=value & 0xFFFF, pid=pid, row=row, batch=batch)
 
 
 def latest_records(records: npt.NDArray[np.void], pids: I64, pid: I64, batch: I64, before: I64) -> I64:

@@ -13,8 +13,10 @@ CORES_IN_USE = 0.85
 THROTTLED = 0.05
 #: Share of time in which processes waited for a core, where the workers' own run queue is not known (R05).
 PRESSURE = 0.2
-#: Host utilisation that leaves no core to spare, likewise.
+#: Host utilisation that leaves no core to spare (R05).
 FULL_HOST = 0.9
+#: No more workers than this are proposed.
+MOST_WORKERS = 16
 #: Share of a batch that is blocked (R06's threshold), and of the looks at blocked workers that find a lock, from which
 #: workers share a bottleneck instead of adding up: of two workers that only wait for each other one half does.
 BLOCKED = 0.5
@@ -69,16 +71,45 @@ def lock_held(facts: Facts) -> str | None:
 
 def memory_room(facts: Facts) -> int | None:
     """Workers that the host's free memory, or its control group's, has room for; ``None`` where it is not known."""
-    workers, used = facts.workers, facts.series("host.memory_used")
-    capacity = facts.memory.host_capacity_bytes
-    if workers is None or workers.memory_bytes is None or used is None or not capacity:
+    workers, free = facts.workers, _free_bytes(facts)
+    if workers is None or workers.memory_bytes is None or free is None:
+        return None
+    ahead = (facts.loader.prefetch_factor if facts.loader else None) or PREFETCH
+    each = max(workers.memory_bytes + ahead * (workers.batch_bytes or 0), 1)
+    return max(int(free / each), 0)
+
+
+def batch_room(facts: Facts) -> int | None:
+    """Batches that free memory has room for beside those under way; ``None`` where it is not known."""
+    workers, free = facts.workers, _free_bytes(facts)
+    if workers is None or not workers.batch_bytes or free is None:
+        return None
+    return max(int(free / workers.batch_bytes), 0)
+
+
+def own_cores(facts: Facts) -> float | None:
+    """Cores that the process and its workers use, mean; ``None`` where either was not sampled."""
+    process, workers = facts.series("host.process_cores"), facts.series("host.worker_cores")
+    if process is None or (workers is None and _has_workers(facts)):
+        return None
+    return process.mean + (workers.mean if workers is not None else 0.0)
+
+
+def _has_workers(facts: Facts) -> bool:
+    return facts.workers is not None or bool(facts.loader and facts.loader.num_workers)
+
+
+def _free_bytes(facts: Facts) -> float | None:
+    """Memory that may still be filled, of the host or of its control group; ``None`` where it is not known."""
+    used, capacity = facts.series("host.memory_used"), facts.memory.host_capacity_bytes
+    if used is None or not capacity:
         return None
     free = MEMORY_IN_USE * capacity - used.maximum
     limit, process = facts.series("host.cgroup_memory_limit"), facts.series("host.process_memory")
     if limit is not None and process is not None:
         # What the group itself reports holds file cache that the kernel gives up first.
         others = facts.series("host.worker_memory")
-        free = min(free, MEMORY_IN_USE * limit.mean - process.maximum - (others.maximum if others else 0.0))
-    ahead = (facts.loader.prefetch_factor if facts.loader else None) or PREFETCH
-    each = max(workers.memory_bytes + ahead * (workers.batch_bytes or 0), 1)
-    return max(int(free / each), 0)
+        if others is None and _has_workers(facts):
+            return None
+        free = min(free, MEMORY_IN_USE * limit.mean - process.maximum - (others.maximum if others is not None else 0.0))
+    return free

@@ -464,3 +464,14 @@ def test_waiting_in_two_collectives_at_once_is_counted_once():
     )
     ledger = ledger_of([both], 2)
     assert (ledger.waited.tolist(), ledger.caused.tolist(), ledger.amount.tolist()) == ([80, 0], [0, 80], [50, 30])
+
+
+def test_a_tiny_transfer_is_all_latency_however_long_it_took():
+    """On a busy host some of the same few bytes take several times as long as others: that is no bandwidth."""
+    slow = lambda _rank, step, _index: 600 if step % 3 == 0 else 0  # noqa: E731
+    parts = per_step(compared(job(2, 10, transfer=300, elements=16, leave=slow)).ranks[0])
+    assert parts["comm.lat"] > 300 * US
+    assert "comm.bw" not in parts
+    large = per_step(compared(job(2, 10, transfer=300, elements=1 << 24, leave=slow)).ranks[0])
+    assert large["comm.lat"] == LATENCY_FLOOR_NS
+    assert large["comm.bw"] > 300 * US

@@ -4,6 +4,7 @@ import pytest
 
 from profilerkit.analysis.facts import BEFORE_THE_COPY
 from profilerkit.api import analyze
+from profilerkit.rundir.layout import INPUT_SPAN
 from tests.recipes import (
     AUTOGRAD,
     ELEMENTWISE,
@@ -216,7 +217,7 @@ def test_plain_python_before_the_batch_copy_may_be_anything(tmp_path, copied_by)
     report = analyze(trace.write(tmp_path / "trace.json"))
     assert not [part.part for part in report.breakdown if part.part == "input.wait"]
     assert not [outcome for outcome, _ in report.findings() if outcome.rule == "IN001"]
-    (finding,) = [finding for outcome, finding in report.findings() if outcome.rule == "OV001"]
+    (finding,) = [finding for outcome, finding in report.findings() if outcome.rule == "OV005"]
     assert "It may be what gets the batch: nothing in the recording tells." in finding.why
 
 
@@ -356,3 +357,41 @@ def test_frames_of_a_loader_count_its_fetches_once():
     trace.frame("torch/utils/data/dataloader.py(720): __next__", 999, 1_501)
     trace.kernel(1_900, 1_950, name=ELEMENTWISE)
     assert trace.facts().input.fetches == 1
+
+
+def misnamed(*, timed, evaluates=False):
+    """On the host: 100 µs of fetching, and 900 under a range named like the loader in which the step computes."""
+    trace = Trace()
+    for number in range(6):
+        start = 1_000 + 1_000 * number
+        if timed:
+            trace.loader(start, start + 100, name=INPUT_SPAN)
+        trace.loader(start + 10, start + 90)
+        if evaluates:
+            trace.loader(start + 200, start + 700)
+            trace.op(start + 300, start + 400, name="aten::stack")
+        else:
+            trace.loader(start + 100, start + 1_000)
+            trace.op(start + 110, start + 990, name="aten::mm")
+        trace.step(number, start, start + 1_000)
+    return trace
+
+
+def shares(trace):
+    parts = trace.parts()
+    found = {name: time / sum(parts.values()) for name, time in parts.items()}
+    return {**found, "input": sum(share for name, share in found.items() if name.startswith("input."))}
+
+
+def test_a_range_with_a_loaders_name_around_computation_is_not_believed_beside_timed_fetches():
+    found = shares(misnamed(timed=True))
+    assert found["input"] == pytest.approx(0.1, abs=0.001)
+    assert found["compute.math"] == pytest.approx(0.88, abs=0.001)
+
+
+def test_loader_events_are_believed_where_nothing_timed_the_fetches():
+    assert shares(misnamed(timed=False))["input"] == pytest.approx(0.98, abs=0.001)
+
+
+def test_an_evaluations_own_loader_outside_of_timed_fetches_is_believed():
+    assert shares(misnamed(timed=True, evaluates=True))["input"] == pytest.approx(0.6, abs=0.001)

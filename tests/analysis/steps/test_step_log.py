@@ -123,6 +123,25 @@ def test_a_wait_without_cpu_time_makes_that_of_its_step_unknown():
     assert read(log).wait_cpu.tolist() == [40 * US, -1]
 
 
+def test_the_queue_for_a_processor_is_known_where_every_wait_of_the_step_says_so():
+    log = Log()
+    log.step(100, wait=50, wait_cpu=40, wait_queue=10)
+    log.step(100, wait=50, wait_cpu=40, wait_queue=0)
+    log.step(100, wait=50, wait_cpu=40)
+    assert read(log).wait_queue.tolist() == [10 * US, 0, -1]
+
+
+@pytest.mark.parametrize(("queue", "part"), [(29, "input.prep"), (27, "input.wait"), (None, "input.fetch")])
+def test_a_thread_that_queues_for_a_processor_is_not_blocked(tmp_path, queue, part):
+    found = facts_of(tmp_path, Log().steps(10, 100, wait=50, wait_cpu=15, wait_queue=queue))
+    assert shares(found)[part] == 0.5
+    assert found.input.queue_ratio == (None if queue is None else pytest.approx(queue / 50))
+
+
+def test_timers_hold_the_whole_time_in_the_loader(tmp_path):
+    assert facts_of(tmp_path, Log().steps(10, 100, wait=30)).input.held_ratio == pytest.approx(0.3)
+
+
 @pytest.mark.parametrize(
     ("cpu", "part"),
     [(35, "input.prep"), (34.9, "input.wait"), (25.1, "input.wait"), (25, "input.fetch"), (None, "input.wait")],

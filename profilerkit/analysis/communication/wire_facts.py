@@ -1,0 +1,106 @@
+"""One trace to what its collectives are made of, and again once the ranks are matched."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from profilerkit.analysis.communication.contention import contention
+from profilerkit.analysis.communication.engine import engine_of, reducer_work
+from profilerkit.analysis.communication.log import CollectiveLog, Mask
+from profilerkit.analysis.communication.passes import accumulation, alone_ns, backward_compute, passes_of
+from profilerkit.analysis.communication.table import Split
+from profilerkit.analysis.communication.traffic import TRANSFER_LEAVES, second_gathers, traffic, transfers_of
+from profilerkit.analysis.communication.wire import Wire
+from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect, union
+from profilerkit.analysis.partition import Partition
+from profilerkit.trace.columns import Category, TraceColumns, TraceMeta
+
+
+def wire_facts(
+    columns: TraceColumns,
+    communicates: Mask,
+    launches: I64,
+    window: Spans,
+    log: CollectiveLog | None,
+    parts: Partition,
+    *,
+    device: Mask | None,
+) -> Wire:
+    """What the communication in ``window`` is made of; arguments as of ``comm_facts``.
+
+    Args:
+        columns: the trace.
+        communicates: ``(n_strings,)`` names of communication.
+        launches: ``(n_events,)`` launching runtime row of each device event, -1 for none.
+        window: the judged steps.
+        log: the trace's collectives.
+        parts: the partition, which says when communication was exposed.
+        device: ``(n_events,)`` events of the judged device; ``None`` on a CPU-only trace.
+    """
+    working = columns.is_a(Category.CPU_OP) if device is None else device & (columns.category == Category.KERNEL)
+    work = working & ~communicates[columns.name]
+    compute = union(columns.ts_ns[work], columns.end_ns[work])
+    wire = Wire(
+        step_ns=window.total_ns / max(len(window), 1),
+        reducer=reducer_work(columns, launches, window, device),
+        engine=engine_of(columns, log, window, compute) if device is not None else None,
+    )
+    if log is None or not covered(window, log.start).any():
+        return wire
+    transfers = union(log.start, log.end)
+    backward = backward_compute(columns, launches, work, on_device=device is not None)
+    passes = passes_of(columns, window)
+    split = Split.unknown(len(log))
+    judged = np.flatnonzero(work & covered(window, columns.ts_ns))
+    wire = replace(
+        wire,
+        backward_alone_ns=None if backward is None else alone_ns(backward, window, transfers),
+        passes=passes.count,
+        before_backward_ratio=passes.before,
+        accumulation=accumulation(log, window, _exposed(parts, window), split, passes.count, passes.reductions),
+        contention=contention(columns, launches, judged, window, transfers) if device is not None else None,
+    )
+    return _with_traffic(wire, log, window, parts, split, columns.meta)
+
+
+def divided_wire(
+    wire: Wire, log: CollectiveLog, window: Spans, parts: Partition, split: Split, meta: TraceMeta, floor_ns: int
+) -> Wire:
+    """The same with waiting for other ranks left out of the transfers.
+
+    Args:
+        wire: of the trace alone.
+        log: its collectives.
+        window: the judged steps.
+        parts: the partition with waiting and transfer told apart.
+        split: how each collective divides.
+        meta: what the trace says of its process groups.
+        floor_ns: how long a transfer of next to nothing takes in this run.
+    """
+    known = wire.accumulation
+    if known is not None:
+        known = accumulation(log, window, _exposed(parts, window), split, known.passes, known.reductions)
+    wire = replace(wire, accumulation=known, floor_ns=floor_ns)
+    return _with_traffic(wire, log, window, parts, split, meta)
+
+
+def _exposed(parts: Partition, window: Spans) -> Spans:
+    return intersect(window, parts.segments.only(*TRANSFER_LEAVES))
+
+
+def _with_traffic(
+    wire: Wire, log: CollectiveLog, window: Spans, parts: Partition, split: Split, meta: TraceMeta
+) -> Wire:
+    exposed, count = _exposed(parts, window), max(len(window), 1)
+    start, end = transfers_of(log, split)
+    judged = covered(window, log.start)
+    moving = intersect(window, union(start[judged], end[judged])) if judged.any() else EMPTY
+    gathered_ns, gathered_exposed_ns = second_gathers(log, window, exposed, split)
+    return replace(
+        wire,
+        second_gathers_ns=gathered_ns,
+        second_gathers_exposed_ns=gathered_exposed_ns,
+        traffic=traffic(log, window, exposed, split, meta.groups),
+        exposed_ns=exposed.total_ns / count,
+        transfer_ns=moving.total_ns / count,
+    )

@@ -1,0 +1,88 @@
+"""Compilations of torch.compile after the steps had settled: by the timers, or by what a trace shows."""
+
+import re
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from profilerkit.analysis.host.host_facts import CompileFacts
+from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.leaves import leaf
+from profilerkit.analysis.steps.find import TraceSteps, in_step
+from profilerkit.analysis.steps.log import EVENT_DTYPE, StepLog
+from profilerkit.rundir.layout import EventKind
+from profilerkit.trace.columns import Bools, TraceColumns
+
+#: Torch's number of what was compiled, ``2/1``: region and, from 1 on, how often it was compiled again. Its own name
+#: stands before it where the trace shows the region run.
+_NUMBER = re.compile(r"^(?:Torch-Compiled Region: |\[)?(\d{1,9})/(\d{1,9})\b")
+_MOST_NAMED = 5
+
+
+def compiles_of_log(events: bytes, names: Mapping[int, str], log: StepLog) -> CompileFacts | None:
+    """Compilations in the steady steps as the timers saw them; ``None`` where nothing was compiled in the whole run."""
+    table = np.frombuffer(events, dtype=EVENT_DTYPE)
+    table = table[table["kind"] == EventKind.COMPILE]
+    if not len(table):
+        return None
+    step = in_step(table["start"].astype(np.int64), log.start, log.start + log.time)
+    judged = table[(step >= 0) & log.steady[np.maximum(step, 0)]]
+    total = max(int(log.time[log.steady].sum()), 1)
+    every = [names.get(number, "") for number in np.unique(table["name"]).tolist()]
+    again = [names.get(number, "") for number in np.unique(judged["name"]).tolist()]
+    return CompileFacts(
+        share=min(float(log.compiling[log.steady].sum()) / total, 1.0),
+        steps=int((log.compiling[log.steady] > 0).sum()),
+        of=int(log.steady.sum()),
+        regions=_regions(every),
+        recompiled=_recompiled(again),
+        source="measured",
+    )
+
+
+def compiles_of_trace(columns: TraceColumns, compiles: Bools, steps: TraceSteps, per_step: I64) -> CompileFacts | None:
+    """Compilations in a trace from its first steady step on; ``None`` where it shows nothing compiled.
+
+    Steps that compile are no steady ones while others are left. Once the steps had settled, they cost all the same.
+
+    Args:
+        columns: the trace.
+        compiles: ``(n_strings,)`` which names are compilations.
+        steps: its steps.
+        per_step: ``(n_steps, n_leaves)`` ns of the partition of all steps.
+    """
+    used = np.unique(columns.name).tolist()
+    shown = [columns.strings[name] for name in used if columns.strings[name].startswith("Torch-Compiled Region: ")]
+    if not shown and not any(compiles[name] for name in used):
+        return None
+    state = np.array(steps.state)
+    counted = (state == "steady") | (state == "compile")
+    counted[: state.tolist().index("steady") if "steady" in steps.state else 0] = False
+    compiling = per_step[:, leaf("warm.compile")]
+    total = int((steps.end - steps.start)[counted].sum())
+    return CompileFacts(
+        share=int(compiling[counted].sum()) / total if total else 0.0,
+        steps=int((compiling[counted] > 0).sum()),
+        of=int(counted.sum()),
+        regions=_regions(shown),
+        recompiled=_recompiled(shown),
+        source="derived",
+    )
+
+
+def _numbers(texts: Iterable[str]) -> set[tuple[int, int]]:
+    found = (_NUMBER.match(text) for text in texts)
+    return {(int(match[1]), int(match[2])) for match in found if match}
+
+
+def _regions(texts: Iterable[str]) -> int | None:
+    """How many regions the names are of; ``None`` where none tells its number.
+
+    >>> _regions(["0/0", "[0/1]", "Torch-Compiled Region: 3/0", "frame"])
+    2
+    """
+    return len({region for region, _ in _numbers(texts)}) or None
+
+
+def _recompiled(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"{region}/{again}" for region, again in sorted(_numbers(texts)) if again)[:_MOST_NAMED]

@@ -1,0 +1,34 @@
+"""The record of what training stands still for."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+PauseKind = Literal["checkpoint", "evaluation", "logging"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """What training stands still for, from the first judged step to the end of the last step.
+
+    Attributes:
+        kind: what for.
+        count: how often.
+        time_ns: all of them together.
+        share: of the time in question, the writing of traces left out.
+        steps: steps in that time.
+        steps_apart: from one to the next, the median; ``None`` for a single one.
+        inferred: nobody named all of them; evaluation is also told by passes over data that train nothing.
+    """
+
+    kind: PauseKind
+    count: int
+    time_ns: int
+    share: float
+    steps: int
+    steps_apart: float | None = None
+    inferred: bool = False
+
+    @property
+    def each_ns(self) -> float:
+        """Mean length of one."""
+        return self.time_ns / max(self.count, 1)

@@ -1,0 +1,64 @@
+"""How long training stands still for checkpoints, evaluation and logging, spread over all steps of a recorded run."""
+
+import numpy as np
+
+from profilerkit.analysis.intervals import clip, union
+from profilerkit.analysis.ledger.passes import evaluation_passes
+from profilerkit.analysis.ledger.pause import Pause, PauseKind
+from profilerkit.analysis.ledger.records import Records, Timed, joined, labelled, occurrences, owners, read_records
+from profilerkit.analysis.stats import median
+from profilerkit.analysis.steps.log import StepLog
+from profilerkit.rundir.layout import EventKind
+from profilerkit.rundir.reader import RankRecord
+
+_KINDS: tuple[PauseKind, ...] = ("checkpoint", "evaluation", "logging")
+#: Label of what is the profiler's own, and no pause of the training's.
+_PROFILER = len(_KINDS)
+
+
+def pauses(record: RankRecord, log: StepLog) -> tuple[Pause, ...]:
+    """What the records of one rank tell, longest in all first; empty where training never stood still.
+
+    Of pauses in each other the inner one counts. What lies behind the last step is no pause: training had ended.
+    """
+    records = read_records(record)
+    if records is None or not len(records.steps):
+        return ()
+    low, high = int(log.start[log.steady][0]), int(records.steps.end.max())
+    named, passes = _named(records), evaluation_passes(records)
+    kinds = {**named, "evaluation": joined([named["evaluation"], passes])}
+    owned = owners([labelled(records.exports, _PROFILER), *(labelled(kinds[kind], n) for n, kind in enumerate(_KINDS))])
+    whole = high - low - clip(owned.only(_PROFILER), low, high).total_ns
+    steps = int(np.count_nonzero(log.start >= low))
+    found = [
+        Pause(
+            kind=kind,
+            count=occurrences(_begun(kinds[kind], low, high)),
+            time_ns=spent,
+            share=spent / whole,
+            steps=steps,
+            steps_apart=_steps_apart(_begun(kinds[kind], low, high), log),
+            inferred=kind == "evaluation" and bool(len(_begun(passes, low, high))),
+        )
+        for label, kind in enumerate(_KINDS)
+        if (spent := clip(owned.only(label), low, high).total_ns) > 0
+    ]
+    return tuple(sorted(found, key=lambda pause: -pause.time_ns))
+
+
+def _named(records: Records) -> dict[str, Timed]:
+    """Named phases by kind; a save is a checkpoint."""
+    found = {kind: [records.phases[kind]] if kind in records.phases else [] for kind in _KINDS}
+    found["checkpoint"].append(records.kinds[EventKind.SAVE])
+    return {kind: joined(parts) for kind, parts in found.items()}
+
+
+def _steps_apart(timed: Timed, log: StepLog) -> float | None:
+    """Median distance between the steps in which they begin; ``None`` for a single one."""
+    began = union(timed.start, timed.end).start
+    at = log.index[np.maximum(np.searchsorted(log.start, began, side="right") - 1, 0)]
+    return median(np.diff(at)) if len(at) > 1 else None
+
+
+def _begun(timed: Timed, low: int, high: int) -> Timed:
+    return timed.where((timed.end > low) & (timed.start < high))

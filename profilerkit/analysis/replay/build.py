@@ -1,0 +1,204 @@
+"""The replay graph of a trace: host time in pieces, device work with its edges, waits, and the marks of the steps."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from profilerkit.analysis.device.kernels import KernelNames
+from profilerkit.analysis.device.operator_costs import DTYPES
+from profilerkit.analysis.device.roofline import Roofline
+from profilerkit.analysis.host.activity import HostActivity
+from profilerkit.analysis.host.names import BATCH_COPY_BYTES, HostNames
+from profilerkit.analysis.intervals import I64, Segments, union
+from profilerkit.analysis.leaves import leaf
+from profilerkit.analysis.partition import Partition
+from profilerkit.analysis.replay.device_side import Device, device_of, edges_of
+from profilerkit.analysis.replay.graph import F64, Bools, Graph, Shape, Traced
+from profilerkit.analysis.replay.host_side import Fetches, Pieces, did_by_others, fetches_of, pieces_of
+from profilerkit.analysis.replay.scope import FEWEST_STEPS, Scope, scope_of
+from profilerkit.analysis.replay.waits import Issue, Joins, joins_of, stream_waits
+from profilerkit.analysis.steps.find import TraceSteps
+from profilerkit.trace.columns import Category, TraceColumns
+
+_NONE = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What the analysis of a trace knows when the graph is built.
+
+    Attributes:
+        leaves: ``(n_events,)`` leaf of each compute kernel, or without a device of each operator; -1 for other events.
+        ran: ``(n_events,)`` events of the judged device.
+        parts: the partition of all steps.
+        most_events: device events that are replayed at most.
+    """
+
+    columns: TraceColumns
+    names: HostNames
+    kinds: KernelNames
+    launches: I64
+    steps: TraceSteps
+    roof: Roofline
+    leaves: I64
+    ran: Bools
+    host: HostActivity
+    parts: Partition
+    most_events: int
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether there is a device, or the main thread stands for it."""
+        return self.parts.mode == "gpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A graph, what it must reproduce, and how many steps are judged in all."""
+
+    graph: Graph
+    traced: Traced
+    of: int
+
+
+def build(seen: Material) -> Built | None:
+    """The graph of the replayed steps; ``None`` without a judged step, or without a thread to follow."""
+    columns = seen.columns
+    starts = np.sort(columns.ts_ns[seen.ran]) if seen.on_gpu else _NONE
+    scope = scope_of(seen.steps, starts, seen.most_events)
+    if scope is None or seen.host.main < 0:
+        return None
+    device = device_of(columns, seen.ran if seen.on_gpu else np.zeros_like(seen.ran), seen.launches, scope)
+    issue = Issue(device)
+    edges = edges_of(device, stream_waits(columns, device, issue, scope))
+    main = seen.host.did(scope.edge[:1], scope.edge[-1:], seen.host.main)
+    joins = joins_of(columns, seen.names, device, issue, scope, main.only(leaf("over.python")))
+    fetches = fetches_of(columns, seen.names, seen.host, scope)
+    points = np.unique(np.concatenate([device.anchor, joins.at, fetches.end, scope.edge]))
+    pieces = _pieces(seen, device, joins, fetches, points, main)
+    ready = fetches.waited
+    shape = Shape(
+        n_points=len(points),
+        marks=np.searchsorted(points, scope.edge),
+        judged=_settled(scope, device),
+        number=scope.number,
+        point=np.searchsorted(points, device.anchor),
+        stream=device.stream,
+        wait_event=edges.wait_event,
+        wait_for=edges.wait_for,
+        join_point=np.searchsorted(points, joins.at),
+        join_event=joins.event,
+        join_kind=joins.kind,
+        join_name=joins.name,
+        ready_point=np.searchsorted(points, fetches.end[ready]),
+    )
+    graph = Graph(
+        shape=shape,
+        host_ns=pieces.host_ns,
+        piece_point=pieces.point,
+        piece_leaf=pieces.leaf,
+        piece_ns=pieces.ns,
+        issue_ns=edges.issue_ns,
+        gap_ns=edges.gap_ns,
+        dur_ns=(device.end - device.start).astype(np.float64),
+        least_ns=_least_ns(seen.roof, device),
+        leaf=_event_leaves(seen, device),
+        bytes=columns.bytes[device.row],
+        fp32=_fp32(seen, device),
+        chained=seen.kinds.pointwise[columns.name[device.row]],
+        staged=_staged(columns, device),
+        wait_ns=edges.wait_ns,
+        join_ns=joins.ns,
+        ready_ns=(fetches.end[ready] - scope.start_ns).astype(np.float64),
+        fetch_point=np.searchsorted(points, fetches.end),
+        fetch_ns=(fetches.end - fetches.start).astype(np.float64),
+        issue_typical_ns=edges.latency_ns,
+    )
+    return Built(graph, _traced(scope, device), scope.of)
+
+
+def _settled(scope: Scope, device: Device) -> Bools:
+    """The judged steps that begin when what was issued before the recording is done, if enough of them do.
+
+    In which order that work was issued, and what it waited for, nobody recorded.
+    """
+    before = device.end[~device.issued]
+    settled: Bools = scope.judged & (scope.edge[:-1] >= int(before.max(initial=0)))
+    return settled if settled.sum() >= FEWEST_STEPS else scope.judged
+
+
+def _pieces(seen: Material, device: Device, joins: Joins, fetches: Fetches, points: I64, main: Segments) -> Pieces:
+    """The host's time by cause; without a device it is the partition itself."""
+    waiting = union(np.r_[joins.begun, fetches.asked], np.r_[joins.until, fetches.end])
+    if not seen.on_gpu:
+        return pieces_of(points, waiting, [seen.parts.segments])
+    thread = np.full(len(points), -1, dtype=np.int64)
+    known = device.call >= 0
+    thread[np.searchsorted(points, device.anchor[known])] = seen.columns.thread[device.call[known]]
+    return pieces_of(points, waiting, [*did_by_others(seen.host, points, thread), main])
+
+
+def _traced(scope: Scope, device: Device) -> Traced:
+    host = (scope.edge - scope.start_ns).astype(np.float64)
+    done = np.maximum.accumulate(device.end)
+    issued = np.searchsorted(device.anchor, scope.edge, side="left") - 1
+    if not len(device):
+        return Traced(host, host)
+    ended = np.where(issued >= 0, done[np.maximum(issued, 0)] - scope.start_ns, 0)
+    return Traced(host, np.maximum(host, ended.astype(np.float64)))
+
+
+def _event_leaves(seen: Material, device: Device) -> I64:
+    """What each event counts as: kernels by their roof, collectives, copies by where they go."""
+    columns, rows = seen.columns, device.row
+    out = seen.leaves[rows].copy()
+    out[seen.kinds.communication[columns.name[rows]] & (columns.category[rows] == Category.KERNEL)] = leaf("comm.other")
+    copies = np.flatnonzero(columns.category[rows] == Category.MEMCPY)
+    names, index = np.unique(columns.name[rows[copies]], return_inverse=True)
+    texts = [columns.strings[name].upper() for name in names.tolist()]
+    to_device = np.array(["HTOD" in text or "HOSTTODEVICE" in text for text in texts], dtype=np.bool_)[index]
+    to_host = np.array(["DTOH" in text or "DEVICETOHOST" in text for text in texts], dtype=np.bool_)[index]
+    large = (columns.bytes[rows[copies]] < 0) | (columns.bytes[rows[copies]] >= BATCH_COPY_BYTES)
+    out[copies[to_device & large]] = leaf("input.h2d")
+    out[copies[to_host]] = leaf("sync.d2h")
+    out[out < 0] = leaf("compute.membw")
+    return out
+
+
+def _places(roof: Roofline, device: Device) -> tuple[I64, Bools]:
+    """``(n_events,)`` place of each event among the judged kernels, and whether it is there."""
+    if not len(roof.rows):
+        return np.zeros(len(device), np.int64), np.zeros(len(device), np.bool_)
+    at = np.minimum(np.searchsorted(roof.rows, device.row), len(roof.rows) - 1)
+    return at, roof.rows[at] == device.row
+
+
+def _least_ns(roof: Roofline, device: Device) -> F64:
+    """The time the bytes alone take; 0 where they are not known."""
+    least = np.zeros(len(device))
+    if roof.spec is None or not roof.spec.hbm_gb_per_s:
+        return least
+    at, known = _places(roof, device)
+    moved = roof.bytes[at[known]]
+    least[known] = np.where(np.isfinite(moved), moved / roof.spec.hbm_gb_per_s, 0.0)
+    held: F64 = np.minimum(least, device.end - device.start)
+    return held
+
+
+def _fp32(seen: Material, device: Device) -> Bools:
+    """Matrix kernels in FP32 on the vector units: by name, or by type where the name does not tell."""
+    roof, kinds = seen.roof, seen.kinds
+    at, known = _places(roof, device)
+    name = seen.columns.name[device.row]
+    fp32: Bools = kinds.math[name] & kinds.fp32_math[name]
+    if len(roof.rows):
+        typed = known & (roof.flops[at] > 0) & (roof.dtype[at] == DTYPES.index("fp32"))
+        fp32 |= kinds.math[name] & typed & ~kinds.tensor_core[name]
+    return fp32
+
+
+def _staged(columns: TraceColumns, device: Device) -> Bools:
+    names, index = np.unique(columns.name[device.row], return_inverse=True)
+    pageable = np.array(["pageable" in columns.strings[name].lower() for name in names.tolist()], dtype=np.bool_)
+    staged: Bools = pageable[index] & (columns.category[device.row] == Category.MEMCPY)
+    return staged

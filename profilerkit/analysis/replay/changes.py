@@ -1,0 +1,365 @@
+"""What a fix does to the steps: each change takes a graph and gives another, and changes nothing else."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.leaves import LEAVES, WAITS, leaf
+from profilerkit.analysis.replay.graph import F64, NEVER, Bools, Graph, Wait
+from profilerkit.analysis.whatif import FEWEST_BUCKETS
+
+#: What launching the step as one graph takes of the host (§3.3 of the diagnosis method: 10 to 20 µs), and the pause
+#: between its kernels.
+GRAPH_LAUNCH_NS, GRAPH_PAUSE_NS = 15_000.0, 1_000.0
+#: A stretch of Python longer than this is work of its own, not the price of issuing the next operator (a choice).
+BETWEEN_OPERATORS_NS = 100_000.0
+
+_WAITS = tuple(leaf(name) for name in WAITS)
+_ISSUING = (leaf("over.dispatch"), leaf("over.python"))
+_COPIES = (leaf("input.h2d"), leaf("sync.d2h"))
+_COMPUTE = tuple(place for place, name in enumerate(LEAVES) if name.startswith("compute.") or name == "mem.recompute")
+_COLLECTIVE, _BATCH_COPY = leaf("comm.other"), leaf("input.h2d")
+
+
+class Change(Protocol):
+    """One fix.
+
+    Attributes:
+        fix_class: what kind of fix it is, for the error its predictions were found to have.
+    """
+
+    fix_class: ClassVar[str]
+
+    def __call__(self, graph: Graph) -> Graph:
+        """The steps with the fix applied."""
+
+
+@dataclass(frozen=True)
+class LoaderWaits:
+    """Batches come with other waits.
+
+    Attributes:
+        waits_ns: ``(n_fetches,)`` or one for all: what each fetch takes then; ``None`` for ``kept_ratio`` of what it
+            took.
+        kept_ratio: part of the wait that is left.
+    """
+
+    fix_class: ClassVar[str] = "input"
+    kept_ratio: float = 0.0
+    waits_ns: tuple[float, ...] | None = None
+
+    def __call__(self, graph: Graph) -> Graph:
+        """Fetches as long as asked for; no batch is waited for beyond that."""
+        if not len(graph.fetch_point):
+            return _host_time(graph, _pieces(graph, _WAITS), self.kept_ratio)
+        without = _host_time(graph, _pieces(graph, _WAITS), 0.0)
+        waits = self.kept_ratio * graph.fetch_ns
+        if self.waits_ns is not None:
+            waits = np.broadcast_to(np.asarray(self.waits_ns, dtype=np.float64), graph.fetch_point.shape)
+        host = without.host_ns.copy()
+        np.add.at(host, graph.fetch_point, waits)
+        return replace(without, host_ns=host, ready_ns=np.full_like(graph.ready_ns, NEVER))
+
+
+@dataclass(frozen=True)
+class HostTime:
+    """What the host did for some parts takes a part of its time.
+
+    Attributes:
+        leaves: names of the parts.
+        kept_ratio: what is left of it.
+        longer_than_ns: shorter stretches stay as they are: gaps between operators are not the user's own Python.
+    """
+
+    fix_class: ClassVar[str] = "host"
+    leaves: tuple[str, ...] = ("over.python",)
+    kept_ratio: float = 0.0
+    longer_than_ns: float = 0.0
+
+    def __call__(self, graph: Graph) -> Graph:
+        """Shorter stretches of the host."""
+        chosen = _pieces(graph, tuple(leaf(name) for name in self.leaves)) & (graph.piece_ns >= self.longer_than_ns)
+        return _host_time(graph, chosen, self.kept_ratio)
+
+
+@dataclass(frozen=True)
+class Phases:
+    """A phase that stops training runs beside it: checkpoint, evaluation, logging, one that the user named.
+
+    Attributes:
+        leaves: names of its parts.
+        kept_ratio: what of it is left.
+    """
+
+    fix_class: ClassVar[str] = "phase"
+    leaves: tuple[str, ...] = ("other.ckpt",)
+    kept_ratio: float = 0.0
+
+    def __call__(self, graph: Graph) -> Graph:
+        """The host goes on without it."""
+        return HostTime(self.leaves, self.kept_ratio)(graph)
+
+
+@dataclass(frozen=True)
+class Syncs:
+    """The host no longer waits for the device in some calls, nor reads what it waited for.
+
+    Attributes:
+        names: ids of the names of the calls; ``None`` for all.
+    """
+
+    fix_class: ClassVar[str] = "sync"
+    names: tuple[int, ...] | None = None
+
+    def __call__(self, graph: Graph) -> Graph:
+        """The calls return as soon as they are made, and copies that they waited for are not made."""
+        shape = graph.shape
+        feeds = graph.leaf[shape.join_event] == _BATCH_COPY
+        gone = np.isin(shape.join_kind, (Wait.SYNC, Wait.COPY)) & ~feeds
+        if self.names is not None:
+            gone &= np.isin(shape.join_name, self.names)
+        read = np.zeros(len(graph.dur_ns), dtype=np.bool_)
+        read[shape.join_event[gone]] = True
+        read &= graph.leaf == leaf("sync.d2h")
+        released = _without_joins(graph, gone)
+        return replace(released, dur_ns=np.where(read, 0.0, graph.dur_ns), gap_ns=np.where(read, 0.0, graph.gap_ns))
+
+
+@dataclass(frozen=True)
+class OneLaunch:
+    """Each step is launched as one graph: what the host does to issue its operators is gone."""
+
+    fix_class: ClassVar[str] = "launch"
+    launch_ns: float = GRAPH_LAUNCH_NS
+
+    def __call__(self, graph: Graph) -> Graph:
+        """No time from a step's first kernel launch to its last, and one launch instead."""
+        first, last = _launching(graph)
+        short = (graph.piece_leaf != leaf("over.python")) | (graph.piece_ns <= BETWEEN_OPERATORS_NS)
+        step = graph.step_of_points()[graph.piece_point]
+        inside = (graph.piece_point > first[step]) & (graph.piece_point <= last[step]) & (step >= 0)
+        launched = _host_time(graph, _pieces(graph, _ISSUING) & short & inside, 0.0)
+        host = launched.host_ns.copy()
+        np.add.at(host, last[last >= 0], self.launch_ns)
+        return replace(launched, host_ns=host, gap_ns=np.minimum(graph.gap_ns, GRAPH_PAUSE_NS))
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Kernels of some kinds run faster, but never faster than their bytes move.
+
+    Attributes:
+        speed_up: how many times.
+        leaves: names of their parts; all with that beginning for one that ends in a dot.
+        kind: ``fp32`` or ``chained`` for these kernels alone; empty for all of the parts.
+    """
+
+    fix_class: ClassVar[str] = "kernels"
+    speed_up: float
+    leaves: tuple[str, ...] = ("compute.math",)
+    kind: str = ""
+
+    def __call__(self, graph: Graph) -> Graph:
+        """Shorter kernels; on a host that computes itself shorter operators."""
+        leaves = tuple(leaf(name) for name in self.leaves)
+        chosen: Bools = np.isin(graph.leaf, leaves)
+        if self.kind:
+            chosen &= graph.fp32 if self.kind == "fp32" else graph.chained
+        faster = np.maximum(graph.dur_ns / self.speed_up, np.minimum(graph.least_ns, graph.dur_ns))
+        shorter = _host_time(graph, _pieces(graph, leaves), 1.0 / self.speed_up) if not self.kind else graph
+        return replace(shorter, dur_ns=np.where(chosen, faster, graph.dur_ns))
+
+
+@dataclass(frozen=True)
+class PinnedCopies:
+    """Batches come from pinned memory: at the rate of the link, without the host.
+
+    Attributes:
+        bytes_per_ns: what a pinned copy reaches.
+    """
+
+    fix_class: ClassVar[str] = "copies"
+    bytes_per_ns: float
+
+    def __call__(self, graph: Graph) -> Graph:
+        """Pageable copies to the device at that rate; nobody waits for them."""
+        shape = graph.shape
+        chosen = graph.staged & (graph.leaf == _BATCH_COPY)
+        rate = np.where(graph.bytes > 0, graph.bytes / self.bytes_per_ns, graph.dur_ns)
+        gone = (shape.join_kind != Wait.QUEUE) & (shape.join_kind != Wait.END) & chosen[shape.join_event]
+        released = _without_joins(graph, gone)
+        quick = _host_time(released, _pieces(released, (_BATCH_COPY,)), 0.0)
+        return replace(
+            quick,
+            dur_ns=np.where(chosen, np.minimum(graph.dur_ns, rate), graph.dur_ns),
+            issue_ns=np.where(chosen, np.minimum(graph.issue_ns, graph.issue_typical_ns), graph.issue_ns),
+        )
+
+
+@dataclass(frozen=True)
+class HiddenCopies:
+    """Batches are copied on a stream of their own while the device computes the step before."""
+
+    fix_class: ClassVar[str] = "copies"
+
+    def __call__(self, graph: Graph) -> Graph:
+        """No kernel waits for a batch copy: the copy has a step's time, and the stream goes on without it."""
+        chosen = graph.leaf == _BATCH_COPY
+        gone = (graph.shape.join_kind == Wait.COPY) & chosen[graph.shape.join_event]
+        released = _without_joins(graph, gone)
+        quick = _host_time(released, _pieces(released, (_BATCH_COPY,)), 0.0)
+        return replace(quick, dur_ns=np.where(chosen, 0.0, graph.dur_ns), gap_ns=np.where(chosen, 0.0, graph.gap_ns))
+
+
+@dataclass(frozen=True)
+class Wire:
+    """Collectives transfer faster.
+
+    Attributes:
+        speed_up: how many times.
+        floor_ns: what each takes however little it sends.
+    """
+
+    fix_class: ClassVar[str] = "communication"
+    speed_up: float
+    floor_ns: float = 0.0
+
+    def __call__(self, graph: Graph) -> Graph:
+        """Shorter collectives."""
+        chosen = graph.leaf == _COLLECTIVE
+        floor = np.minimum(self.floor_ns, graph.dur_ns)
+        faster = floor + (graph.dur_ns - floor) / self.speed_up
+        shorter = _host_time(graph, _pieces(graph, (_COLLECTIVE,)), 1.0 / self.speed_up)
+        return replace(shorter, dur_ns=np.where(chosen, faster, graph.dur_ns))
+
+
+@dataclass(frozen=True)
+class HiddenCollectives:
+    """Collectives run beside computation; the last of each step has nothing left to hide behind.
+
+    A single one is divided first.
+
+    Attributes:
+        behind_ratio: part of what a step computes before its last collective that they can hide behind: backward, which
+            takes about twice what forward does.
+    """
+
+    fix_class: ClassVar[str] = "communication"
+    behind_ratio: float = 2 / 3
+
+    def __call__(self, graph: Graph) -> Graph:
+        """Each as soon as its part of the backward pass is done, one after the other: what then still is exposed."""
+        shape = graph.shape
+        comm, works = graph.leaf == _COLLECTIVE, ~np.isin(graph.leaf, (_COLLECTIVE, *_COPIES))
+        step = np.searchsorted(shape.marks, shape.point, side="right") - 1
+        computed = np.cumsum(np.where(works, graph.dur_ns, 0.0))
+        begins = np.searchsorted(step, np.arange(len(shape.marks)))
+        duration = graph.dur_ns.copy()
+        for number in np.unique(step[comm]).tolist():
+            own = np.flatnonzero(comm & (step == number))
+            before = float(computed[own[-1]] - computed[begins[number]])
+            parts = 1 if len(own) >= FEWEST_BUCKETS else FEWEST_BUCKETS
+            lengths = np.repeat(graph.dur_ns[own] / parts, parts)
+            exposed = _exposed(lengths, self.behind_ratio * before)
+            duration[own] *= min(exposed / max(float(lengths.sum()), 1.0), 1.0)
+        return replace(graph, dur_ns=duration)
+
+
+def _exposed(lengths: F64, behind_ns: float) -> float:
+    """What is left of collectives that become ready evenly over ``behind_ns`` of computation, one after the other.
+
+    >>> _exposed(np.array([4.0, 4.0]), 10.0), _exposed(np.array([9.0, 4.0]), 10.0)
+    (4.0, 8.0)
+    """
+    ready = behind_ns * np.arange(1, len(lengths) + 1) / len(lengths)
+    left = np.cumsum(lengths[::-1])[::-1]
+    return float((ready + left).max()) - behind_ns
+
+
+@dataclass(frozen=True)
+class OnlyKernels:
+    """Nothing but the kernels takes time: no fix of anything else gets below that."""
+
+    fix_class: ClassVar[str] = "host"
+
+    def __call__(self, graph: Graph) -> Graph:
+        """No host, no transfers; on a host that computes itself only what it computes."""
+        moved = np.isin(graph.leaf, (*_COPIES, _COLLECTIVE))
+        computes = np.isin(graph.piece_leaf, _COMPUTE)
+        only = _host_time(graph, ~computes, 0.0)
+        host = only.host_time_of(*_COMPUTE)
+        return replace(
+            only,
+            host_ns=host,
+            dur_ns=np.where(moved, 0.0, graph.dur_ns),
+            join_ns=np.full_like(graph.join_ns, NEVER),
+            ready_ns=np.full_like(graph.ready_ns, NEVER),
+        )
+
+
+@dataclass(frozen=True)
+class Allocator:
+    """The driver is asked for no memory in the steps."""
+
+    fix_class: ClassVar[str] = "allocator"
+
+    def __call__(self, graph: Graph) -> Graph:
+        """Neither the calls nor their waits for the device."""
+        released = _without_joins(graph, graph.shape.join_kind == Wait.ALLOCATOR)
+        return _host_time(released, _pieces(released, (leaf("mem.alloc"),)), 0.0)
+
+
+def applied(graph: Graph, changes: Sequence[Change]) -> Graph:
+    """The graph with all of the changes, in their order."""
+    for change in changes:
+        graph = change(graph)
+    return graph
+
+
+def _launching(graph: Graph) -> tuple[I64, I64]:
+    """``(n_steps,)`` points of each step's first and last launch of a kernel; -1 where there is none."""
+    shape = graph.shape
+    kernels = ~np.isin(graph.leaf, _COPIES) & (graph.issue_ns > NEVER)
+    points = shape.point[kernels]
+    step = np.searchsorted(shape.marks, points, side="right") - 1
+    first = np.full(len(shape.marks), shape.n_points, dtype=np.int64)
+    last = np.full(len(shape.marks), -1, dtype=np.int64)
+    np.minimum.at(first, step, points)
+    np.maximum.at(last, step, points)
+    return np.where(last >= 0, first, -1), last
+
+
+def _pieces(graph: Graph, leaves: tuple[int, ...]) -> Bools:
+    chosen: Bools = np.isin(graph.piece_leaf, leaves)
+    return chosen
+
+
+def _host_time(graph: Graph, pieces: Bools, kept_ratio: float) -> Graph:
+    """The graph with the chosen pieces of host time as long as ``kept_ratio`` of what they were."""
+    if not pieces.any():
+        return graph
+    kept: F64 = np.where(pieces, kept_ratio * graph.piece_ns, graph.piece_ns)
+    gone = np.bincount(graph.piece_point, weights=graph.piece_ns - kept, minlength=graph.shape.n_points)
+    return replace(graph, host_ns=np.maximum(graph.host_ns - gone, 0.0), piece_ns=kept)
+
+
+def _without_joins(graph: Graph, gone: Bools) -> Graph:
+    """The graph whose host does not wait in the chosen joins, nor takes the time to wake up from them."""
+    if not gone.any():
+        return graph
+    shape = graph.shape
+    points, first = np.unique(shape.join_point[gone], return_index=True)
+    host = graph.host_ns.copy()
+    spent = np.minimum(graph.join_ns[gone][first], host[points])
+    host[points] -= np.where(np.isfinite(spent), spent, 0.0)
+    pieces = np.isin(graph.piece_point, points)
+    share = np.where(graph.host_ns > 0, host / np.maximum(graph.host_ns, 1e-9), 0.0)
+    return replace(
+        graph,
+        host_ns=host,
+        piece_ns=np.where(pieces, graph.piece_ns * share[graph.piece_point], graph.piece_ns),
+        join_ns=np.where(gone, NEVER, graph.join_ns),
+    )

@@ -1,0 +1,108 @@
+"""Savings of changes: each alone, several together, and in which order to apply them. Savings are never added."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import factorial
+
+from profilerkit.analysis.replay.changes import Change, applied
+from profilerkit.analysis.replay.gate import ReplayFacts
+from profilerkit.analysis.replay.replay import replay_all
+
+#: Sets of no more changes are divided fairly among them (§3.3): 32 replays.
+MOST_SHARED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """What several changes save, as ratios of the judged steps.
+
+    Attributes:
+        alone: each by itself, in the order they were given.
+        together: all of them.
+        order: places of the changes, the one that saves most on top of those before it first.
+        after: what is saved once the first of ``order`` is applied, the first two, and so on; the last is ``together``.
+        limit: what is saved where ``beyond`` is applied instead.
+        fair: the mean of what each adds over all orders (Shapley), which sum to ``together``; ``None`` for more than
+            ``MOST_SHARED`` changes.
+    """
+
+    alone: tuple[float, ...]
+    together: float
+    order: tuple[int, ...]
+    after: tuple[float, ...]
+    limit: float
+    fair: tuple[float, ...] | None
+
+
+def savings(facts: ReplayFacts, sets: Sequence[Sequence[Change]]) -> list[float]:
+    """What each set of changes saves of the judged steps, 0 to 1; below 0 where it makes them longer."""
+    graphs = [applied(facts.graph, changes) for changes in sets]
+    plain = facts.plain_ns
+    return [
+        1.0 - float(done.step_ns(graph.shape).sum()) / plain if plain else 0.0
+        for graph, done in zip(graphs, replay_all(graphs), strict=True)
+    ]
+
+
+def joint(facts: ReplayFacts, changes: Sequence[Change], bounds: Sequence[float], beyond: Change) -> Joint:
+    """Replay the changes alone and together, and order them by what each adds.
+
+    Args:
+        facts: the steps.
+        changes: the fixes.
+        bounds: what each of them saves at most; a set saves no more than its bounds together.
+        beyond: what no fix gets beyond; replayed with them, as that costs little.
+    """
+    count = len(changes)
+
+    def bounded(found: Sequence[float], sets: Sequence[Sequence[int]]) -> list[float]:
+        return [min(value, sum(bounds[p] for p in chosen)) for value, chosen in zip(found, sets, strict=True)]
+
+    def saved_by(sets: Sequence[Sequence[int]]) -> list[float]:
+        return bounded(savings(facts, [[changes[place] for place in chosen] for chosen in sets]), sets)
+
+    if count > MOST_SHARED:
+        return _greedy(count, saved_by, savings(facts, [[beyond]])[0])
+    sets = [places for size in range(1, count + 1) for places in combinations(range(count), size)]
+    limit, *found = savings(facts, [[beyond], *([changes[place] for place in chosen] for chosen in sets)])
+    saved = {(): 0.0} | dict(zip(sets, bounded(found, sets), strict=True))
+    order: tuple[int, ...] = ()
+    after = []
+    while len(order) < count:
+        left = [place for place in range(count) if place not in order]
+        best = max(left, key=lambda place: saved[tuple(sorted((*order, place)))])
+        order = (*order, best)
+        after.append(saved[tuple(sorted(order))])
+    return Joint(
+        alone=tuple(saved[(place,)] for place in range(count)),
+        together=saved[tuple(range(count))],
+        order=order,
+        after=tuple(after),
+        limit=limit,
+        fair=tuple(_shapley(saved, place, count) for place in range(count)),
+    )
+
+
+def _greedy(count: int, saved_by: Callable[[Sequence[Sequence[int]]], list[float]], limit: float) -> Joint:
+    """The order found step by step: each time the change that saves most with those before it."""
+    alone = saved_by([(place,) for place in range(count)])
+    order: list[int] = []
+    after: list[float] = []
+    while len(order) < count:
+        left = [place for place in range(count) if place not in order]
+        found = saved_by([(*order, other) for other in left])
+        best = found.index(max(found))
+        order.append(left[best])
+        after.append(found[best])
+    return Joint(tuple(alone), after[-1], tuple(order), tuple(after), limit, None)
+
+
+def _shapley(saved: dict[tuple[int, ...], float], place: int, count: int) -> float:
+    """The mean of what ``place`` adds to the sets without it, over all orders."""
+    total = 0.0
+    for chosen, value in saved.items():
+        if place not in chosen:
+            weight = factorial(len(chosen)) * factorial(count - len(chosen) - 1) / factorial(count)
+            total += weight * (saved[tuple(sorted((*chosen, place)))] - value)
+    return total

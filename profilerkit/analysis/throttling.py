@@ -1,0 +1,118 @@
+"""How far a device's clock was held down while it worked, from the samples of NVML."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from profilerkit.rundir.sampled import GpuSample, Sample
+
+#: Utilisation above which a sample is one of a device at work (R22).
+AT_WORK = 0.5
+#: Bits of ``throttle_reasons`` (nvml.h, nvmlClocksEventReason*): HwSlowdown, SwThermalSlowdown, HwThermalSlowdown,
+#: HwPowerBrakeSlowdown. A power cap by software (0x4) is normal at full load.
+SLOWED = 0x8 | 0x20 | 0x40 | 0x80
+_THERMAL, _BRAKE, _POWER_CAP = 0x20 | 0x40, 0x80, 0x4
+
+
+@dataclass(frozen=True, slots=True)
+class Throttling:
+    """The samples of one device at work.
+
+    Attributes:
+        n: samples.
+        slowed_ratio: mean share of their time in which heat, the supply, or the hardware held the clock down.
+        thermal_ratio: of the time, in which heat did.
+        brake_ratio: of the samples, in which the supply did.
+        capped_ratio: mean share of the time in which the power limit held the clock down; ``None`` where not told.
+        clock_mhz: mean clock of the multiprocessors.
+        free_clock_mhz: median clock of the samples in which nothing but the power limit held it down; ``None`` without
+            such samples.
+        max_clock_mhz: the highest the device has; ``None`` where not told.
+        power_mw: mean power; ``None`` where not told.
+        power_limit_mw: limit of the power; ``None`` where not told.
+        other_clock_mhz: median of the other ranks' mean clocks at work; ``None`` for a single rank.
+        others_capped_ratio: the most that another rank's power limit held its clock down; ``None`` likewise.
+    """
+
+    n: int
+    slowed_ratio: float
+    thermal_ratio: float
+    brake_ratio: float
+    capped_ratio: float | None
+    clock_mhz: float
+    free_clock_mhz: float | None
+    max_clock_mhz: float | None
+    power_mw: float | None = None
+    power_limit_mw: float | None = None
+    other_clock_mhz: float | None = None
+    others_capped_ratio: float | None = None
+
+
+def throttling(ranks: Sequence[Sequence[Sample]], judged: int) -> Throttling | None:
+    """What the samples of the judged rank say, beside those of the others; ``None`` without a clock or its reasons."""
+    found = [_of_one([sample.gpu for sample in samples if sample.gpu is not None]) for samples in ranks]
+    own = found[judged]
+    others = [one for place, one in enumerate(found) if one is not None and place != judged]
+    if own is None or not others:
+        return own
+    capped = [one.capped_ratio for one in others if one.capped_ratio is not None]
+    return Throttling(
+        **{name: getattr(own, name) for name in _OWN},
+        other_clock_mhz=float(np.median([one.clock_mhz for one in others])),
+        others_capped_ratio=max(capped) if len(capped) == len(others) else None,
+    )
+
+
+_OWN = tuple(name for name in Throttling.__dataclass_fields__ if not name.startswith("other"))
+
+
+def _of_one(samples: Sequence[GpuSample]) -> Throttling | None:
+    working = [
+        sample
+        for sample in samples
+        if sample.sm_clock_mhz is not None
+        and (sample.throttle_reasons is not None or sample.hw_thermal_throttle_ratio is not None)
+        and (sample.utilization_ratio is None or sample.utilization_ratio > AT_WORK)
+    ]
+    if not working:
+        return None
+    clock = np.array([sample.sm_clock_mhz for sample in working], dtype=np.float64)
+    reasons = np.array([sample.throttle_reasons or 0 for sample in working], dtype=np.int64)
+    slowed = np.array([_slowed(sample) for sample in working])
+    capped = [_capped(sample) for sample in working]
+    known = [ratio for ratio in capped if ratio is not None]
+    return Throttling(
+        n=len(working),
+        slowed_ratio=float(slowed.mean()),
+        thermal_ratio=float(np.mean([_thermal(sample) for sample in working])),
+        brake_ratio=float((reasons & _BRAKE > 0).mean()),
+        capped_ratio=float(np.mean(known)) if known else None,
+        clock_mhz=float(clock.mean()),
+        free_clock_mhz=float(np.median(clock[slowed == 0])) if (slowed == 0).any() else None,
+        max_clock_mhz=max((sample.sm_clock_max_mhz for sample in samples if sample.sm_clock_max_mhz), default=None),
+        power_mw=_mean([sample.power_mw for sample in working]),
+        power_limit_mw=max((sample.power_limit_mw for sample in samples if sample.power_limit_mw), default=None),
+    )
+
+
+def _thermal(sample: GpuSample) -> float:
+    """Share of the time since the sample before in which heat held the clock down; the bits say all or nothing."""
+    counted = [ratio for ratio in (sample.sw_thermal_throttle_ratio, sample.hw_thermal_throttle_ratio) if ratio]
+    bit = 1.0 if (sample.throttle_reasons or 0) & _THERMAL else 0.0
+    return min(max(counted, default=bit), 1.0)
+
+
+def _slowed(sample: GpuSample) -> float:
+    return 1.0 if (sample.throttle_reasons or 0) & SLOWED & ~_THERMAL else _thermal(sample)
+
+
+def _capped(sample: GpuSample) -> float | None:
+    if sample.power_throttle_ratio is not None:
+        return min(sample.power_throttle_ratio, 1.0)
+    return None if sample.throttle_reasons is None else float(bool(sample.throttle_reasons & _POWER_CAP))
+
+
+def _mean(values: Sequence[int | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None

@@ -1,0 +1,33 @@
+"""All that the kernels of one device waste."""
+
+from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.waste.alignment import misaligned
+from profilerkit.analysis.waste.grids import grids
+from profilerkit.analysis.waste.judged import Judged
+from profilerkit.analysis.waste.layout import layout
+from profilerkit.analysis.waste.optimizer import optimizer_work
+from profilerkit.analysis.waste.records import Waste
+from profilerkit.analysis.waste.scores import scores
+from profilerkit.analysis.waste.searches import searches
+from profilerkit.trace.columns import DeviceProperties
+
+
+def kernel_waste(work: Judged, optimizer_step: I64, properties: DeviceProperties | None) -> Waste:
+    """What the judged kernels of a device waste.
+
+    Args:
+        work: the judged kernels.
+        optimizer_step: ``(n,)`` row of the optimizer step that launched each, -1 for none.
+        properties: of the device.
+    """
+    return Waste(
+        has_shapes=bool((work.columns.input_dims >= 0).any()),
+        has_peaks=work.roof.spec is not None,
+        multiprocessors=properties.multiprocessors if properties else None,
+        alignment=misaligned(work),
+        grids=grids(work),
+        scores=scores(work),
+        optimizer=optimizer_work(work, optimizer_step),
+        layout=layout(work),
+        searches=searches(work),
+    )

@@ -1,0 +1,118 @@
+"""The epochs of the training's loader: what their boundaries cost, and whether the first one was cold."""
+
+import numpy as np
+import numpy.typing as npt
+
+from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.steps.log import EVENT_DTYPE, NOT_A_WAIT, StepLog
+from profilerkit.analysis.workers.batches import BEFORE_NS
+from profilerkit.analysis.workers.loading import EpochFacts
+from profilerkit.rundir.layout import EventFlag, EventKind
+
+_NOT_THE_TRAINING = EventFlag.OTHER_THREAD | EventFlag.OTHER_LOADER | EventFlag.IN_PHASE
+
+Records = npt.NDArray[np.void]
+
+
+def epoch_facts(events: bytes, log: StepLog, records: Records, pids: I64) -> EpochFacts | None:
+    """The epochs of one rank; ``None`` where no first fetch was recorded.
+
+    Args:
+        events: its records.
+        log: its steps.
+        records: batches of all workers.
+        pids: the process of each.
+    """
+    table = np.frombuffer(events, dtype=EVENT_DTYPE)
+    table = table[np.argsort(table["start"], kind="stable")]
+    waits = table[(table["kind"] == EventKind.WAIT) & ((table["flags"] & _NOT_THE_TRAINING) == 0)]
+    firsts = waits[(waits["flags"] & EventFlag.FIRST) != 0]
+    if not len(firsts):
+        return None
+    begins = firsts["start"].astype(np.int64)
+    first, later = _usual_waits(waits, begins)
+    stored = _stored_ratios(records, begins)
+    facts = EpochFacts(
+        count=len(begins),
+        renewed=_renewed(table, begins, pids),
+        first_wait_ns=first,
+        later_wait_ns=later,
+        first_stored_ratio=stored[0],
+        later_stored_ratio=stored[1],
+    )
+    return _with_boundaries(facts, waits, firsts, log, records) if len(begins) > 1 else facts
+
+
+def _epoch_of(instants: I64, begins: I64) -> I64:
+    """Which epoch each instant lies in, -1 before the first."""
+    epoch: I64 = np.searchsorted(begins, instants, side="right") - 1
+    return epoch
+
+
+def _usual_waits(waits: Records, begins: I64) -> tuple[float | None, float | None]:
+    """Mean fetch of the first epoch, and the median of the later epochs' means, without first and last fetches."""
+    usual = waits[(waits["flags"] & (EventFlag.FIRST | NOT_A_WAIT)) == 0]
+    epoch = _epoch_of(usual["start"].astype(np.int64), begins)
+    means = [float(usual["dur"][epoch == number].mean()) for number in np.unique(epoch[epoch >= 0]).tolist()]
+    if not means or not (epoch == 0).any():
+        return None, None
+    return means[0], float(np.median(means[1:])) if len(means) > 1 else None
+
+
+def _stored_ratios(records: Records, begins: I64) -> tuple[float | None, float | None]:
+    """Of the bytes read by the batches of the first and of the later epochs, the share that came from storage."""
+    known = records[(records["read"] >= 0) & (records["stored"] >= 0)]
+    epoch = _epoch_of(known["start"].astype(np.int64), begins)
+
+    def ratio(chosen: npt.NDArray[np.bool_]) -> float | None:
+        read = int(known["read"][chosen].sum())
+        return min(int(known["stored"][chosen].sum()) / read, 1.0) if read else None
+
+    return ratio(epoch == 0), ratio(epoch > 0)
+
+
+def _renewed(table: Records, begins: I64, pids: I64) -> bool | None:
+    """Whether each epoch had workers of its own; ``None`` unless two epochs show theirs."""
+    looks = table[(table["kind"] == EventKind.QUEUE) & np.isin(table["name"], pids)]
+    epoch = _epoch_of(looks["start"].astype(np.int64) + BEFORE_NS, begins)
+    pairs = np.unique(np.c_[epoch[epoch >= 0], looks["name"][epoch >= 0].astype(np.int64)], axis=0)
+    if len(np.unique(pairs[:, 0])) < 2:
+        return None
+    return len(np.unique(pairs[:, 1])) == len(pairs)
+
+
+def _with_boundaries(facts: EpochFacts, waits: Records, firsts: Records, log: StepLog, records: Records) -> EpochFacts:
+    """The facts with what lies between two epochs."""
+    begins = firsts["start"].astype(np.int64)
+    # Of the steps in which the epochs begin: a pause of a trace window at the fetch is not counted as its wait.
+    steps = np.diff(np.searchsorted(np.sort(log.start), begins, side="right"))
+    usual = waits["dur"][(waits["flags"] & (EventFlag.FIRST | NOT_A_WAIT)) == 0]
+    lasts = waits[(waits["flags"] & EventFlag.LAST) != 0]
+    ends = np.zeros(len(begins), dtype=np.int64)  # of each epoch, its last fetch
+    epoch = _epoch_of(lasts["start"].astype(np.int64), begins)
+    np.add.at(ends, epoch[epoch >= 0], lasts["dur"][epoch >= 0])
+    beyond = np.maximum(firsts["dur"].astype(np.int64) - (round(float(np.median(usual))) if len(usual) else 0), 0)
+    starting = _starting(firsts, records)
+    return EpochFacts(
+        count=facts.count,
+        steps=float(steps.mean()),
+        boundary_ns=float((beyond[1:] + ends[:-1]).mean()),
+        opening_ns=float(beyond[1:].mean()),
+        restart_ns=float((starting[1:] + ends[:-1]).mean()) if starting is not None else None,
+        renewed=facts.renewed,
+        first_wait_ns=facts.first_wait_ns,
+        later_wait_ns=facts.later_wait_ns,
+        first_stored_ratio=facts.first_stored_ratio,
+        later_stored_ratio=facts.later_stored_ratio,
+    )
+
+
+def _starting(firsts: Records, records: Records) -> I64 | None:
+    """``(n_epochs,)`` ns from each first fetch until a worker began, at most the fetch; ``None`` without any."""
+    if not len(records):
+        return None
+    begun = np.sort(records["start"].astype(np.int64))
+    start = firsts["start"].astype(np.int64)
+    following = begun[np.minimum(np.searchsorted(begun, start), len(begun) - 1)]
+    starting: I64 = np.clip(following - start, 0, firsts["dur"].astype(np.int64))
+    return starting

@@ -1,0 +1,216 @@
+"""The Diff: two reports compared, and its JSON schema."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from profilerkit.model.finding import Saving, Severity
+from profilerkit.model.gate import Gate
+from profilerkit.model.step import Family
+
+DIFF_SCHEMA_VERSION = 1
+
+Judgement = Literal["faster", "slower", "no real change", "not comparable"]
+Group = Literal["hardware", "work", "loader", "software", "settings"]
+FindingState = Literal["gone", "new", "worse", "better", "unchanged"]
+
+
+class Range(msgspec.Struct, frozen=True, kw_only=True):
+    """An estimate and its interval, in the same unit."""
+
+    low: float
+    expected: float
+    high: float
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the two runs in short. ``None`` means not measured.
+
+    Attributes:
+        name: what a person calls it.
+        created: when its report was made, ISO 8601 UTC.
+        bound: its verdict.
+        detail: the sub-cause of it; may be empty.
+        headline: its verdict in one sentence.
+        mode: what stood for the device, as in ``Trust``.
+        steady: judged steps.
+        mean_ns: steady step, mean; ``median_ns`` and ``p90_ns`` likewise.
+        queued_ratio: share of the time in which the training thread waited for a processor that other programs used.
+        samples_per_s: throughput of all ranks; needs the batch size.
+        peak_memory_bytes: of the judged rank's device.
+        recordings: how many recordings of this program the step times come from; the rest is of the first one.
+    """
+
+    name: str
+    created: str
+    bound: str
+    detail: str
+    headline: str
+    mode: str
+    steady: int
+    mean_ns: float | None = None
+    median_ns: float | None = None
+    p90_ns: float | None = None
+    queued_ratio: float | None = None
+    samples_per_s: float | None = None
+    peak_memory_bytes: int | None = None
+    recordings: int = 1
+
+
+class StepChange(msgspec.Struct, frozen=True, kw_only=True):
+    """How much longer the steady step got: after / before − 1, so a negative ratio is a gain.
+
+    Attributes:
+        mean: of the mean step as it was timed, with the block bootstrap's interval of the two runs as they were.
+        judged: of what the verdict rests on: steps without the time that other programs took, with an interval that
+            also holds what differs between two runs of the same program. Estimated, where time was taken out: so is
+            what other programs cost by the caches that they left cold.
+        own_before_ns: the mean step without the time other programs had its processor, derived; the timed one where
+            that is not taken out.
+        own_after_ns: the same after.
+        quiet_before_ns: the mean step as ``judged`` compares it: ``own_before_ns`` without what cold caches are
+            estimated to have cost.
+        quiet_after_ns: the same after.
+        between_runs_ratio: standard deviation between runs of one program that was assumed for this pair.
+        visible_ratio: the smallest change that this pair could have shown.
+        is_taken_out: whether the time that other programs took could be taken out: not on a device, and not where a
+            side does not tell it.
+    """
+
+    mean: Range
+    judged: Range
+    own_before_ns: float
+    own_after_ns: float
+    quiet_before_ns: float
+    quiet_after_ns: float
+    between_runs_ratio: float
+    visible_ratio: float
+    is_taken_out: bool = False
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """Something about the runs that is not the same; ``None`` means that this side does not say."""
+
+    group: Group
+    name: str
+    before: str | None
+    after: str | None
+
+
+class PartChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One part of the step on both sides, mean per steady step; ``None`` where a side does not measure it.
+
+    Attributes:
+        is_real: it moved by more than the step's own noise, and by at least 2 % of the step before.
+    """
+
+    part: str
+    family: Family
+    before_ns: int | None
+    after_ns: int | None
+    before_share: float | None
+    after_share: float | None
+    is_real: bool
+
+
+class FindingChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One finding on both sides. ``reason`` says why a finding that is gone may not be: its rule could not run."""
+
+    rule: str
+    title: str
+    state: FindingState
+    rank: int | None = None
+    before_severity: Severity | None = None
+    after_severity: Severity | None = None
+    before_saving: Saving | None = None
+    after_saving: Saving | None = None
+    reason: str = ""
+
+
+class AppliedFix(msgspec.Struct, frozen=True, kw_only=True):
+    """A fix that was proposed before and is in force after.
+
+    Attributes:
+        rule: that proposed it.
+        text: what it proposed.
+        how: how it is known to be applied.
+        predicted: saving of the step; ``None`` when none could be stated.
+        measured: saving of the step that was measured; ``None`` when the runs cannot be compared.
+        holds: whether the measured and the predicted interval meet; ``None`` where one of them is missing, or where
+            several fixes were applied at once and only their sum was measured.
+        note: why ``holds`` is ``None``, else empty.
+    """
+
+    rule: str
+    text: str
+    how: Literal["the setting is as proposed", "the finding is gone"]
+    predicted: Saving | None
+    measured: Range | None
+    holds: bool | None
+    note: str = ""
+
+
+class Diff(msgspec.Struct, frozen=True, kw_only=True):
+    """Two runs compared. ``None`` anywhere below means not measured, never zero.
+
+    Attributes:
+        verdict: faster, slower, no real change or not comparable.
+        headline: the verdict with its numbers, in one sentence.
+        obstacles: why the runs cannot be compared; empty unless the verdict says so.
+        step: ``None`` when a side has no step times.
+        differences: what is not the same about the runs, as far as both say it.
+        parts: largest movement first.
+        findings: gone, new, worse, better, then unchanged.
+        fixes: those that were applied.
+        gates: what was asked with ``--fail-if``.
+        notes: what limits the comparison, in whole sentences.
+    """
+
+    schema_version: int = DIFF_SCHEMA_VERSION
+    verdict: Judgement
+    headline: str
+    before: Side
+    after: Side
+    obstacles: tuple[str, ...] = ()
+    step: StepChange | None = None
+    differences: tuple[Difference, ...] = ()
+    parts: tuple[PartChange, ...] = ()
+    findings: tuple[FindingChange, ...] = ()
+    fixes: tuple[AppliedFix, ...] = ()
+    gates: tuple[Gate, ...] = ()
+    notes: tuple[str, ...] = ()
+    profilerkit_version: str = ""
+    created: str = ""
+
+    def __repr__(self) -> str:
+        """The verdict in one line: ``<Diff slower: The step takes …>``; ``to_json`` has everything."""
+        headline = "".join(char if char.isprintable() else "?" for char in self.headline)
+        return f"<Diff {self.verdict}: {headline}>"
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """The comparison as JSON text; also written to ``path`` when given."""
+        from profilerkit.report import save
+        from profilerkit.report.json import render_diff
+
+        return save(render_diff(self), path)
+
+    def to_html(self, path: str | Path | None = None) -> str:
+        """The comparison as one offline HTML document; also written to ``path`` when given."""
+        from profilerkit.report import save
+        from profilerkit.report.diff_html import render
+
+        return save(render(self), path)
+
+    def to_markdown(self, path: str | Path | None = None) -> str:
+        """The comparison as Markdown of at most 6 kB; also written to ``path`` when given."""
+        from profilerkit.report import save
+        from profilerkit.report.diff_markdown import render
+
+        return save(render(self), path)
+
+
+def diff_json_schema() -> dict[str, Any]:
+    """The JSON Schema of ``Diff``, generated from the types."""
+    schema = msgspec.json.schema(Diff)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "profilerkit diff", **schema}

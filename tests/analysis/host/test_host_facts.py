@@ -1,0 +1,146 @@
+"""Collections, stretches of Python, and compilations: by timers and in constructed traces."""
+
+import pytest
+
+from profilerkit.analysis.host.collections import collection_facts
+from profilerkit.analysis.host.compiles import compiles_of_log
+from profilerkit.analysis.host.training_process import host_facts
+from profilerkit.analysis.rank_facts import rank_facts
+from profilerkit.analysis.run_facts import run_facts
+from profilerkit.analysis.steps.log import read_log
+from profilerkit.rundir.layout import EventKind
+from tests.analysis.workers.test_anatomy import rank
+from tests.recipes import MS, Log, Trace, training
+
+# Collections
+
+
+def test_collections_of_steady_steps_are_counted():
+    log = Log()
+    log.step(10_000, collect=5_000)  # warm-up
+    for number in range(20):
+        log.step(10_000, collect=2_000 if number % 2 else 0)
+    log.record(EventKind.GC, 30_000, 500, 0)
+    found = collection_facts(log.data, read_log(log.data, log.names))
+    assert found.per_step == pytest.approx(11 / 20)
+    assert found.pause_ns == pytest.approx((10 * 2 * MS + MS // 2) / 11)
+    assert (found.longest_ns, found.full) == (2 * MS, 10)
+
+
+def test_no_collections_are_zero_because_they_were_watched():
+    log = Log().steps(10, 1_000)
+    found = collection_facts(log.data, read_log(log.data, log.names))
+    assert (found.per_step, found.pause_ns, found.longest_ns, found.full) == (0.0, 0.0, 0, 0)
+    assert host_facts(None, None, None).collections is None
+
+
+# Python
+
+
+def stretched(python, frame="train.py(7): update_metrics"):
+    trace = training(6, python=python)
+    at = 1_000
+    for _ in range(6):
+        if frame and python:
+            trace.frame(frame, at, at + python - 10)
+        at += python + 10 + 10 * 100
+    return trace
+
+
+def test_long_stretches_of_python_are_told_with_the_function_that_holds_them():
+    found = stretched(3_000).facts().python
+    assert found.per_step == pytest.approx(1.0)
+    assert found.frames == ("train.py(7): update_metrics",)
+    assert found.frames_ratio > 0.9
+    assert 2_900_000 < found.longest_ns[1] - found.longest_ns[0] <= 3_010_000
+
+
+def test_without_stacks_no_function_is_named():
+    found = stretched(3_000, frame="").facts().python
+    assert (found.frames, found.frames_ratio) == ((), None)
+
+
+def test_gaps_of_a_millisecond_between_operators_are_no_stretches():
+    assert stretched(900).facts().python is None
+
+
+# Compilations
+
+
+def compiled(log, at, length, number):
+    log.record(EventKind.COMPILE, at, length, 0, name=log.name(number))
+
+
+def test_compilations_in_steady_steps_are_measured():
+    log = Log()
+    compiled(log, 100, 800, "0/0")
+    log.step(1_000)
+    for number in range(20):
+        long = number in (8, 14)
+        if long:
+            compiled(log, log.at + 100, 5_000, f"0/{1 + number // 10}")
+        log.step(6_000 if long else 1_000)
+    found = compiles_of_log(log.data, log.names, read_log(log.data, log.names))
+    assert found.share == pytest.approx(10 / 30)
+    assert (found.steps, found.of, found.regions, found.recompiled) == (2, 20, 1, ("0/1", "0/2"))
+    assert found.source == "measured"
+    facts = run_facts([rank_facts("rank_00000", None, rank(log))])
+    assert facts.host.compiles == found
+
+
+def test_the_first_compilation_is_warm_up():
+    log = Log()
+    compiled(log, 100, 800, "0/0")
+    compiled(log, 900, 50, "1/0")
+    log.steps(10, 1_000)
+    found = compiles_of_log(log.data, log.names, read_log(log.data, log.names))
+    assert (found.share, found.steps, found.regions, found.recompiled) == (0.0, 0, 2, ())
+
+
+def test_a_run_that_compiles_nothing_says_nothing():
+    log = Log().steps(10, 1_000)
+    assert compiles_of_log(log.data, log.names, read_log(log.data, log.names)) is None
+    assert training().facts().compiles is None
+
+
+def recompiling(compiles=(), *, steps=10, regions=("0/0",)):
+    """A CPU-only trace in which these steps compile for 8 ms of 9."""
+    trace, at = Trace(), 0
+    for number in range(steps):
+        length = 9_000 if number in compiles else 1_000
+        if number in compiles:
+            trace.op(at, at + 8_000, name="_compile.compile_inner (dynamo_timed)")
+        for region in regions:
+            trace.op(at + length - 900, at + length - 100, name=f"Torch-Compiled Region: {region}")
+        trace.step(number, at, at + length)
+        at += length
+    return trace
+
+
+def test_steps_that_compile_once_the_others_have_settled_count_though_they_are_not_judged():
+    facts = recompiling((4, 7), regions=("0/0", "0/2", "1/0")).facts()
+    assert list(facts.steps.state).count("compile") == 2
+    found = facts.compiles
+    # Of eight steps from the second to the last but one, six of 1 ms and two of 9, 16 ms compile.
+    assert found.share == pytest.approx(16 / 24)
+    assert (found.steps, found.of, found.regions, found.recompiled) == (2, 8, 2, ("0/2",))
+    assert found.source == "derived"
+
+
+def test_compiling_before_the_first_steady_step_is_not_compiling_again():
+    found = recompiling((0, 1)).facts().compiles
+    assert (found.share, found.steps) == (0.0, 0)
+
+
+def test_a_region_that_runs_is_not_compiling():
+    found = recompiling().facts().compiles
+    assert (found.share, found.steps, found.regions, found.recompiled) == (0.0, 0, 1, ())
+
+
+# Threads
+
+
+def test_threads_are_those_of_the_rank():
+    log = Log().steps(10, 1_000)
+    assert host_facts(rank(log, threads=12), read_log(log.data, {}), None).threads == 12
+    assert host_facts(rank(log), read_log(log.data, {}), None).threads is None

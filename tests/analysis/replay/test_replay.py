@@ -1,0 +1,139 @@
+"""The replay itself against a plain walk over all nodes, and the invariants of savings (§4.5, 11 to 13)."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profilerkit.analysis.replay.changes import (
+    HiddenCollectives,
+    HiddenCopies,
+    HostTime,
+    Kernels,
+    LoaderWaits,
+    OneLaunch,
+    OnlyKernels,
+    Syncs,
+    Wire,
+)
+from profilerkit.analysis.replay.graph import Wait
+from profilerkit.analysis.replay.joint import MOST_SHARED, joint, savings
+from profilerkit.analysis.replay.replay import replay, replay_all
+from tests.analysis.replay.steps import EVENTS, facts_of, graph_of, steps
+
+CHANGES = (
+    LoaderWaits(0.5),
+    HostTime(("over.python",), 0.5),
+    Syncs(),
+    Kernels(2.0, ("compute.math", "compute.membw")),
+    HiddenCopies(),
+    Wire(2.0),
+    HiddenCollectives(),
+    OneLaunch(0.0),
+)
+
+
+def walked(graph):
+    """When each mark was reached and done, node by node as §3.2 of the method has it."""
+    shape = graph.shape
+    end, last, now = {}, {}, 0.0
+    host, done = [], []
+    for point in range(shape.n_points):
+        now += graph.host_ns[point]
+        for place in np.flatnonzero(shape.join_point == point):
+            event = int(shape.join_event[place])
+            at = end[event] - (graph.dur_ns[event] if shape.join_kind[place] == Wait.QUEUE else 0.0)
+            now = max(now, at + graph.join_ns[place])
+        for _ in np.flatnonzero(shape.marks == point):
+            host.append(now)
+            done.append(max([now, *last.values()]))
+        for event in np.flatnonzero(shape.point == point).tolist():
+            stream = int(shape.stream[event])
+            start = max(now + graph.issue_ns[event], last.get(stream, -np.inf) + graph.gap_ns[event])
+            for place in np.flatnonzero(shape.wait_event == event):
+                start = max(start, end[int(shape.wait_for[place])] + graph.wait_ns[place])
+            end[event] = last[stream] = start + graph.dur_ns[event]
+    return np.array(host), np.array(done)
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps(), st.sampled_from(CHANGES))
+def test_stretches_give_what_a_walk_over_all_nodes_gives(graph, change):
+    for version in (graph, change(graph)):
+        ours, (host, done) = replay(version), walked(version)
+        np.testing.assert_allclose(ours.host_ns, host, atol=1e-3)
+        np.testing.assert_allclose(ours.done_ns, done, atol=1e-3)
+
+
+@settings(max_examples=100, deadline=None)
+@given(steps())
+def test_versions_replayed_together_come_out_as_each_by_itself(graph):
+    versions = [graph, *(change(graph) for change in CHANGES)]
+    for together, version in zip(replay_all(versions), versions, strict=True):
+        np.testing.assert_array_equal(together.done_ns, replay(version).done_ns)
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps(), st.sampled_from(CHANGES))
+def test_no_fix_makes_steps_longer_nor_saves_more_than_all_of_them(graph, change):
+    (saved,) = savings(facts_of(graph), [[change]])
+    assert -1e-9 <= saved <= 1.0
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    EVENTS,
+    st.sampled_from((Syncs(), Wire(2.0), HostTime(("over.python",), 0.5), Kernels(2.0))),
+    st.integers(0, 500),
+    st.integers(1, 2_000),
+)
+def test_a_saving_does_not_grow_when_another_serial_cause_does(events, change, serial_us, more_us):
+    """§4.5, 11."""
+    versions = [graph_of(events, 3, serial_us=length) for length in (serial_us, serial_us + more_us)]
+    before, after = (savings(facts_of(version), [[change]])[0] for version in versions)
+    assert after <= before + 1e-9
+
+
+@settings(max_examples=100, deadline=None)
+@given(steps(), st.floats(1.1, 8.0))
+def test_a_faster_wire_saves_no_more_than_its_bound(graph, factor):
+    """§4.5, 12: min of what is exposed and of what all collectives lose; exposed is what removing them saves."""
+    facts = facts_of(graph)
+    ours, all_of_it = savings(facts, [[Wire(factor)], [Wire(1e12)]])
+    assert -1e-9 <= ours <= all_of_it + 1e-9
+
+
+@settings(max_examples=80, deadline=None)
+@given(steps(), st.lists(st.sampled_from(CHANGES), min_size=1, max_size=4, unique=True))
+def test_fixes_together_save_at_least_the_best_and_their_parts_sum_to_the_whole(graph, chosen):
+    """§4.5, 13."""
+    found = joint(facts_of(graph), chosen, [1.0] * len(chosen), OnlyKernels())
+    assert found.together >= max(found.alone) - 1e-6
+    assert found.after[-1] == pytest.approx(found.together)
+    assert list(found.after) == sorted(found.after)
+    assert sum(found.fair) == pytest.approx(found.together, abs=1e-9)
+
+
+def test_a_set_saves_no_more_than_its_bounds_together():
+    graph = graph_of([(100, 50, "compute.math", False, True, False)], 3)
+    found = joint(facts_of(graph), [HostTime(), Syncs()], [0.05, 0.02], OnlyKernels())
+    assert found.together == pytest.approx(0.07)
+    assert found.alone == pytest.approx((0.05, 0.02))
+
+
+def test_more_changes_than_are_shared_fairly_are_ordered_step_by_step():
+    graph = graph_of([(100, 50, "comm.other", False, True, False)], 3, fetch_us=200)
+    changes = [HostTime(kept_ratio=0.9), LoaderWaits(0.0), Wire(2.0), Wire(1.5), Syncs(), HostTime(kept_ratio=0.8)]
+    assert len(changes) > MOST_SHARED
+    found = joint(facts_of(graph), changes, [1.0] * len(changes), OnlyKernels())
+    assert found.order[0] == 1  # the batch takes longest
+    assert found.fair is None
+    assert sorted(found.order) == list(range(len(changes)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps())
+def test_nothing_saves_more_than_leaving_only_the_kernels(graph):
+    facts = facts_of(graph)
+    floor, *others = savings(facts, [[OnlyKernels()], [Syncs()], [HostTime()], [Wire(4.0)], [LoaderWaits()]])
+    assert all(value <= floor + 1e-9 for value in others)
