@@ -1,11 +1,16 @@
-"""Rules and renderers of other packages, found through their entry points; a broken one is named and left out."""
+"""Rules and renderers of other packages and of the project: a broken one is named and left out."""
 
+import importlib.util
 import inspect
 import logging
+import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from profilerkit.config import Settings
 from profilerkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,6 +23,102 @@ RULE_GROUP = "profilerkit.rules"
 RENDERER_GROUP = "profilerkit.renderers"
 
 logger = logging.getLogger(__name__)
+
+
+#: Under which name the files of a project's own rules are imported.
+_PROJECT_MODULES = "profilerkit_project_rules"
+
+
+def all_rules(rules_path: str | Path | None = None) -> "tuple[tuple[Rule, ...], tuple[str, ...]]":
+    """Built-in rules, those of other packages, the project's own; and what is to be said about them.
+
+    That is a sentence about each that cannot be used, and one that says which code of the project was run:
+    ``rules_path`` is its file or directory; ``None`` means that the project has none.
+    """
+    from profilerkit.rules import RULES
+
+    others, notes = installed_rules()
+    if rules_path is None:
+        return (*RULES, *others), notes
+    own, said = project_rules(Path(rules_path), [rule.code for rule in (*RULES, *others)])
+    return (*RULES, *others, *own), (*loaded_from(rules_path), *notes, *said)
+
+
+def loaded_from(rules_path: str | Path | None) -> tuple[str, ...]:
+    """The sentence that says whose code is run: a stranger's directory may name its own. Empty without any."""
+    if rules_path is None or not Path(rules_path).exists():
+        return ()
+    return (f"Rules were loaded from {rules_path}, whose code is run.",)
+
+
+def without_unloaded(settings: Settings) -> Settings:
+    """The settings without what is about rules of the project, where those are not loaded.
+
+    They name them by codes that nobody knows here; where all rules are loaded such a code is an error.
+    """
+    if not settings.unused:
+        return settings
+    rules, _ = all_rules(settings.rules_path)
+    names = {name.lower() for rule in rules for name in (rule.code, rule.name)}
+
+    def begins(prefix: str) -> bool:
+        return any(name.startswith(prefix.lower()) for name in names)
+
+    return replace(
+        settings,
+        select=tuple(filter(begins, settings.select)),
+        ignore=tuple(filter(begins, settings.ignore)),
+        rules={rule: options for rule, options in settings.rules.items() if rule.lower() in names},
+        suppress=tuple(entry for entry in settings.suppress if entry.rule.lower() in names),
+    )
+
+
+def project_rules(path: Path, taken: Sequence[str]) -> "tuple[tuple[Rule, ...], tuple[str, ...]]":
+    """The rules in a Python file, or in those of a directory, by code, and a sentence about each that cannot be used.
+
+    Files whose names begin with ``_`` or ``test_`` hold none. A file stands by itself: it imports what is installed.
+    Every class of a rule that a file defines is one; ``taken`` are codes that others have.
+    """
+    if not path.exists():
+        return (), (f"The rules of {path} were left out: there is no such file or directory.",)
+    files = sorted(path.glob("*.py")) if path.is_dir() else [path]
+    rules: list[Rule] = []
+    notes: list[str] = []
+    for file in files:
+        if path.is_dir() and file.name.startswith(("_", "test_")):
+            continue
+        try:
+            found: list[Rule] = []
+            for rule in _rules_in(file):
+                found.append(_usable(rule, [*taken, *(known.code for known in (*rules, *found))]))
+            if not found:
+                raise TypeError("it defines no profilerkit.rules.rule.Rule")
+            rules += found
+        except (Exception, SystemExit) as error:
+            # The user's own code runs here: what it raises is said in the report and costs that file alone.
+            logger.debug("the rules of %s cannot be used", file, exc_info=True)
+            notes.append(f"The rules file {file} was left out: {_said(error)}.")
+    return tuple(sorted(rules, key=lambda rule: rule.code)), tuple(notes)
+
+
+def _rules_in(file: Path) -> "list[Rule]":
+    """An instance of every rule class that the file defines."""
+    from profilerkit.rules.rule import Rule
+
+    name = f"{_PROJECT_MODULES}.{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file.name} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their module up by its name.
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    classes = [found for found in vars(module).values() if inspect.isclass(found) and found.__module__ == name]
+    return [found() for found in classes if issubclass(found, Rule) and not inspect.isabstract(found)]
 
 
 def installed_rules() -> "tuple[tuple[Rule, ...], tuple[str, ...]]":
@@ -72,6 +173,11 @@ def _rule(entry: EntryPoint, taken: Sequence[str]) -> "Rule":
     rule = found() if inspect.isclass(found) else found
     if not isinstance(rule, Rule):
         raise TypeError(f"{entry.value} is no profilerkit.rules.rule.Rule")
+    return _usable(rule, taken)
+
+
+def _usable(rule: "Rule", taken: Sequence[str]) -> "Rule":
+    """The rule. Raises where it lacks what every rule has, or another has its code."""
     missing = [name for name in ("code", "name", "family", "summary") if not isinstance(getattr(rule, name, None), str)]
     if missing:
         raise TypeError(f"it has no {', '.join(missing)}")
@@ -92,5 +198,5 @@ def _package(entry: EntryPoint) -> str:
     return entry.dist.name if entry.dist is not None else entry.module
 
 
-def _said(error: Exception) -> str:
+def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(" :").removesuffix(".")

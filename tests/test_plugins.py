@@ -1,5 +1,6 @@
 """Rules and renderers of other packages: found where they are installed, left out and named where they are broken."""
 
+import json
 import sys
 from importlib import invalidate_caches
 
@@ -8,7 +9,7 @@ import pytest
 from profilerkit.api import analyze
 from profilerkit.cli import main
 from profilerkit.errors import UsageError
-from profilerkit.plugins import installed_rules
+from profilerkit.plugins import installed_rules, project_rules
 from profilerkit.rules import RULES
 from tests.recipes import training
 
@@ -162,3 +163,158 @@ def test_a_renderers_error_carries_its_cause(renderers):
     with pytest.raises(UsageError) as caught:
         find_renderer("failing")(None)
     assert isinstance(caught.value.__cause__, ValueError)
+
+
+@pytest.fixture
+def checks(tmp_path, monkeypatch):
+    """A directory of rules that the project here names in its pyproject.toml."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text('[tool.profilerkit]\nrules-path = "checks"\n')
+    (tmp_path / ".git").mkdir()
+    directory = tmp_path / "checks"
+    directory.mkdir()
+    yield directory
+    for name in [name for name in sys.modules if name.startswith("profilerkit_project_rules")]:
+        del sys.modules[name]
+
+
+def test_rules_of_the_project_run_where_its_pyproject_lies(checks, trace, capsys):
+    (checks / "disk.py").write_text(RULE.format(name="cold_disk", code="XC001"))
+    (checks / "cache.py").write_text(RULE.format(name="cold_cache", code="XC002"))
+    assert main(["analyze", "trace.json", "-f", "json", "-o", "-"]) == 0
+    shown = capsys.readouterr()
+    report = json.loads(shown.out)
+    outcomes = report["outcomes"]
+    said = "Rules were loaded from checks, whose code is run."
+    assert said in shown.err.splitlines()
+    assert said in report["trust"]["notes"]
+    assert [outcome["rule"] for outcome in outcomes[-2:]] == ["XC001", "XC002"]
+    assert outcomes[-1]["reason"] == "nothing to see"
+    assert main(["rules", "XC"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["XC001", "XC002"]
+
+
+def test_rules_of_the_project_do_not_run_elsewhere(checks, trace, monkeypatch, capsys):
+    (checks / "disk.py").write_text("raise SystemExit('ran')\n")
+    below = checks.parent / "below"
+    below.mkdir()
+    monkeypatch.chdir(below)
+    assert main(["analyze", "../trace.json", "-f", "json", "-o", "-"]) == 0
+    shown = capsys.readouterr()
+    assert [outcome["rule"] for outcome in json.loads(shown.out)["outcomes"]] == [rule.code for rule in RULES]
+    assert "rules-path of" in shown.err
+    assert "was not used" in shown.err
+
+
+@pytest.mark.parametrize("words", [("analyze", "trace.json"), ("rules",)])
+def test_opening_the_directory_of_a_stranger_runs_none_of_its_code(checks, trace, monkeypatch, capsys, words):
+    (checks.parent / ".git").rmdir()
+    (checks / "rule.py").write_text("open('ran', 'w').close()\n")
+    assert main([*words]) == 0
+    assert not (checks.parent / "ran").exists()
+    said = capsys.readouterr().err
+    assert "the code may have come with what is analysed" in said
+    assert f"PROFILERKIT_RULES_PATH={checks} loads them" in said
+    monkeypatch.setenv("PROFILERKIT_RULES_PATH", str(checks))
+    assert main([*words]) == 0
+    assert (checks.parent / "ran").exists()
+    said = capsys.readouterr().err
+    assert f"Rules were loaded from {checks}, whose code is run." in said
+    assert "was not used" not in said
+
+
+def test_settings_about_rules_that_are_not_loaded_do_no_harm(checks, trace, monkeypatch, capsys):
+    (checks / "disk.py").write_text(RULE.format(name="cold_disk", code="XC001"))
+    (checks.parent / "pyproject.toml").write_text("""[tool.profilerkit]
+rules-path = "checks"
+ignore = ["XC001", "CO"]
+[tool.profilerkit.rules.XC001]
+[tool.profilerkit.rules.IN001]
+smallest-share = 0.25
+[[tool.profilerkit.suppress]]
+rule = "cold_disk"
+reason = "known"
+""")
+    assert main(["analyze", "trace.json", "-q"]) == 0
+    below = checks.parent / "below"
+    below.mkdir()
+    monkeypatch.chdir(below)
+    assert main(["analyze", "../trace.json", "-f", "json", "-o", "-"]) == 0
+    statuses = {outcome["rule"]: outcome["status"] for outcome in json.loads(capsys.readouterr().out)["outcomes"]}
+    assert "XC001" not in statuses
+    assert statuses["CO001"] == "off"
+    assert main(["rules", "IN001"]) == 0
+    assert "smallest_share = 0.25" in capsys.readouterr().out
+
+
+def test_a_recording_cannot_name_rules(checks, tmp_path, monkeypatch):
+    """A pyproject.toml beside a recording of somebody else is not read."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "pyproject.toml").write_text('[tool.profilerkit]\nrules-path = "."\n')
+    (foreign / "rule.py").write_text("open('ran', 'w').close()\n")
+    path = training(12).write(foreign / "trace.json")
+    (tmp_path / "pyproject.toml").unlink()
+    monkeypatch.chdir(elsewhere)
+    assert main(["analyze", str(path), "-q"]) == 0
+    assert not list(tmp_path.rglob("ran"))
+
+
+@pytest.mark.parametrize(
+    ("module", "cause"),
+    [
+        ("1/0", "ZeroDivisionError: division by zero"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("def f(:", "SyntaxError"),
+        ("import not_installed_anywhere", "No module named 'not_installed_anywhere'"),
+        ("x = 1", "it defines no profilerkit.rules.rule.Rule"),
+        ("from profilerkit.rules.rule import Rule", "it defines no profilerkit.rules.rule.Rule"),
+        (RULE.format(name="thief", code="IN001"), "another rule has the code IN001"),
+        (RULE.format(name="bare", code="XC001").replace("    summary", "    other"), "it has no summary"),
+        ("from profilerkit.rules.rule import Rule\nclass A(Rule):\n    pass", "it defines no"),
+    ],
+)
+def test_a_broken_rule_of_the_project_is_left_out_and_named(checks, trace, module, cause):
+    (checks / "broken.py").write_text(module)
+    (checks / "whole.py").write_text(RULE.format(name="cold_disk", code="XC009"))
+    report = analyze(trace, rules_path=checks)
+    assert [outcome.rule for outcome in report.outcomes] == [*(rule.code for rule in RULES), "XC009"]
+    (note,) = [note for note in report.trust.notes if "was left out" in note]
+    assert note.startswith(f"The rules file {checks / 'broken.py'} was left out: ")
+    assert cause in note
+
+
+def test_two_files_cannot_have_the_same_code(checks, trace):
+    for name in ("a", "b"):
+        (checks / f"{name}.py").write_text(RULE.format(name=f"cold_{name}", code="XC001"))
+    report = analyze(trace, rules_path=checks)
+    assert report.outcomes[-1].name == "cold_a"
+    assert any("b.py was left out: ValueError: another rule has the code XC001" in note for note in report.trust.notes)
+
+
+@pytest.mark.parametrize("second", ["IN001", "XC001"])
+def test_of_a_file_that_is_left_out_no_rule_stays(checks, second):
+    (checks / "both.py").write_text(RULE.format(name="cold_disk", code="XC001") + RULE.format(name="b", code=second))
+    rules, (note,) = project_rules(checks, ["IN001"])
+    assert rules == ()
+    assert f"another rule has the code {second}" in note
+
+
+def test_tests_and_private_files_beside_the_rules_are_not_run(checks):
+    for name in ("_shared.py", "test_disk.py", "__init__.py"):
+        (checks / name).write_text("1/0")
+    assert project_rules(checks, []) == ((), ())
+
+
+def test_a_single_file_may_hold_the_rules(checks):
+    (checks / "mine.py").write_text(RULE.format(name="cold_disk", code="XC001"))
+    rules, notes = project_rules(checks / "mine.py", [])
+    assert ([rule.code for rule in rules], notes) == (["XC001"], ())
+
+
+def test_rules_that_are_not_there_are_said(tmp_path):
+    rules, notes = project_rules(tmp_path / "absent", [])
+    assert rules == ()
+    assert notes == (f"The rules of {tmp_path / 'absent'} were left out: there is no such file or directory.",)

@@ -1,11 +1,25 @@
 """Run every rule and record how it ended; one broken rule must not cost the report."""
 
 import logging
+import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from profilerkit.analysis.facts import Facts
+from profilerkit.config import Suppression
 from profilerkit.model.change import revise
-from profilerkit.model.finding import Confidence, Evidence, Finding, Outcome, Severity
+from profilerkit.model.finding import (
+    Confidence,
+    Evidence,
+    Finding,
+    Outcome,
+    Saving,
+    Severity,
+    Throughput,
+    require_writable,
+)
+from profilerkit.rules.docs import page_of
+from profilerkit.rules.replayed import with_replay
 from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Rule
 
 logger = logging.getLogger(__name__)
@@ -17,18 +31,32 @@ CONFIDENCE_WEIGHT: dict[Confidence, float] = {"high": 1.0, "medium": 0.75, "low"
 #: Weighted expected saving at which a finding is high or medium.
 HIGH_SAVING = 0.10
 MEDIUM_SAVING = 0.03
+#: How far the ends of an interval may be out of order, or beyond the whole: shares are sums of rounded parts.
+_ROUNDING = 1e-9
 
 
 def severity(finding: Finding) -> Severity:
-    """Computed, not chosen: expected saving times the weight of the confidence; ``info`` without a saving."""
-    if finding.saving is None:
+    """Computed, not chosen: expected saving times the weight of the confidence; ``info`` without a saving.
+
+    A gain in samples per second counts as the time that it saves for each sample.
+    """
+    if finding.saving is not None:
+        expected = finding.saving.expected
+    elif finding.throughput is not None:
+        expected = 1.0 - 1.0 / (1.0 + finding.throughput.expected)
+    else:
         return "info"
-    weighted = finding.saving.expected * CONFIDENCE_WEIGHT[finding.confidence]
+    weighted = expected * CONFIDENCE_WEIGHT[finding.confidence]
     return "high" if weighted >= HIGH_SAVING else "medium" if weighted >= MEDIUM_SAVING else "low"
 
 
 def run_rules(
-    facts: Facts, rules: Sequence[Rule], *, select: Sequence[str] = (), ignore: Sequence[str] = ()
+    facts: Facts,
+    rules: Sequence[Rule],
+    *,
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    suppress: Sequence[Suppression] = (),
 ) -> tuple[Outcome, ...]:
     """One outcome per rule, in the order of ``rules``; evidence is numbered E1, E2 … across the report.
 
@@ -37,8 +65,11 @@ def run_rules(
         rules: the rules to run.
         select: code prefixes to run; empty means all.
         ignore: code prefixes to leave out; wins over ``select``.
+        suppress: rules that run, but whose findings are set aside.
     """
-    outcomes = [_outcome(rule, facts, select, ignore) for rule in rules]
+    reasons = {entry.rule: entry for entry in suppress}
+    ended = _replayed(facts, [_outcome(rule, facts, select, ignore) for rule in rules])
+    outcomes = [_set_aside(entry, reasons.get(entry.rule)) for entry in ended]
     numbered = 0
     out = []
     for outcome in outcomes:
@@ -63,11 +94,38 @@ def _outcome(rule: Rule, facts: Facts, select: Sequence[str], ignore: Sequence[s
         if lost is not None and isinstance(result, Fired) and any(f.saving for f in result.findings):
             # What looks like the host's own time may be waiting for the device that the trace does not show.
             result = lost
-        return _ended(blank, result)
-    except Exception as error:
+        return _checked(_ended(blank, result, rule))
+    except (Exception, SystemExit) as error:
         # The one guard of the rules: what it caught is shown in the report.
         logger.debug("rule %s failed", rule.code, exc_info=True)
         return revise(blank, status="error", reason=f"{type(error).__name__}: {error}")
+
+
+def _replayed(facts: Facts, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+    """The outcomes with the savings of the replay; where it fails the rules' own stay, and the findings say so."""
+    try:
+        return with_replay(facts, outcomes)
+    except Exception as error:
+        # Of the same guard: the replay is of all rules at once, and none of them may be lost with it.
+        logger.debug("the replay failed", exc_info=True)
+        said = f"The replay of the fix failed ({type(error).__name__}: {error})."
+        return [revise(entry, findings=tuple(_with_reason(f, said) for f in entry.findings)) for entry in outcomes]
+
+
+def _with_reason(finding: Finding, said: str) -> Finding:
+    return finding if finding.saving is None else revise(finding, why=f"{finding.why} {said}")
+
+
+def _set_aside(outcome: Outcome, suppression: Suppression | None) -> Outcome:
+    """The outcome, suppressed where somebody wants that, and without the page of a rule that found nothing."""
+    if outcome.status != "fired":
+        return revise(outcome, page={})  # the replay takes back what is not worth its fix
+    if suppression is None:
+        return outcome
+    until = "" if suppression.until is None else f" (until {suppression.until})"
+    known = tuple(revise(finding, severity=severity(finding)) for finding in outcome.findings)
+    reason = f"{suppression.reason}{until}"
+    return revise(outcome, status="suppressed", reason=reason, findings=(), suppressed=known)
 
 
 def _lost_device_work(facts: Facts) -> MissingData | None:
@@ -79,10 +137,10 @@ def _lost_device_work(facts: Facts) -> MissingData | None:
     return None
 
 
-def _ended(blank: Outcome, result: object) -> Outcome:
+def _ended(blank: Outcome, result: object, rule: Rule) -> Outcome:
     match result:
         case Fired(findings) if findings:
-            return revise(blank, status="fired", reason=None, findings=findings)
+            return revise(blank, status="fired", reason=None, findings=tuple(findings), page=page_of(rule))
         case Passed(reason):
             return revise(blank, status="passed", reason=reason)
         case NotApplicable(reason):
@@ -91,3 +149,27 @@ def _ended(blank: Outcome, result: object) -> Outcome:
             return revise(blank, status="missing_data", reason=reason, hint=hint)
         case _:  # types do not bind the rules of others
             raise TypeError(f"a rule must end in one of its four results, not in {result!r}")
+
+
+def _checked(outcome: Outcome) -> Outcome:
+    """The outcome. Raises where it is none that a report can hold: types do not bind the rules of others."""
+    for finding in outcome.findings:
+        if not isinstance(finding, Finding):
+            raise TypeError(f"a rule that fired must hold findings, not {finding!r}")
+    require_writable(outcome)
+    for finding in outcome.findings:
+        if finding.saving is not None:
+            _in_order(finding.title, finding.saving, most=1.0)
+        if finding.throughput is not None:
+            _in_order(finding.title, finding.throughput, most=math.inf)
+    return outcome
+
+
+def _in_order(title: str, gain: Saving | Throughput, most: float) -> None:
+    """Raise ``ValueError`` unless 0 ≤ low ≤ expected ≤ high ≤ ``most``, all of them finite."""
+    ends = (0.0, gain.low, gain.expected, gain.high, most)
+    # A comparison with NaN is false, so that NaN is out of order too.
+    ordered = all(lower <= higher + _ROUNDING for lower, higher in pairwise(ends))
+    if not ordered or math.isinf(gain.high):
+        said = f"{gain.low}, {gain.expected}, {gain.high}"
+        raise ValueError(f"{title}: a gain of {said} (low, expected, high) is none between 0 and {most:g}")

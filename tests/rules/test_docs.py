@@ -1,11 +1,12 @@
 """The page of every rule, and the table of rules."""
 
 import re
+import sys
 
 import pytest
 
 from profilerkit.rules import RULES
-from profilerkit.rules.docs import render_text, sections, thresholds
+from profilerkit.rules.docs import render_text, sections, table_of, thresholds
 from profilerkit.rules.rule import HEADINGS
 
 FAMILIES = {"CO": "comm", "CP": "compute", "IN": "input", "ME": "memory", "OV": "overhead", "RU": "run"}
@@ -70,3 +71,24 @@ def test_the_page_states_the_threshold_that_the_rule_applies(rule):
     share = thresholds(rule).get("smallest_share")
     if share is not None:
         assert f"{100 * share:.0f} %" in text
+
+
+@each(RULES)
+def test_a_page_ends_with_the_table_that_sets_its_options(rule):
+    assert (table_of(rule) in render_text(rule)) == bool(thresholds(rule))
+
+
+@each(RULES)
+def test_a_module_names_the_rules_of_the_catalogue_that_it_is(rule):
+    assert numbers(rule)
+
+
+def test_every_rule_of_the_catalogue_has_a_page():
+    assert sorted({number for rule in RULES for number in numbers(rule)}) == list(range(1, 61))
+
+
+def numbers(rule):
+    """The numbers of the catalogue in the first line of the rule's module: ``IN002 (R02)``, ``OV001 (R46, R50)``."""
+    first = sys.modules[type(rule).__module__].__doc__.splitlines()[0]
+    named = re.match(rf"{rule.code} \((R\d\d(?:, R\d\d)*)\): ", first)
+    return [int(number[1:]) for number in named[1].split(", ")] if named else []

@@ -1,10 +1,13 @@
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import pytest
 
-from profilerkit.model.finding import Evidence, Finding, Saving
-from profilerkit.rules import RULES
+from profilerkit.model.change import revise
+from profilerkit.model.finding import Evidence, Finding, Saving, Throughput
+from profilerkit.rules import RULES, runner
 from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Rule
 from profilerkit.rules.runner import run_rules, severity
 from tests.recipes import facts
@@ -18,6 +21,12 @@ def finding(expected=0.2, confidence="high", evidence=1):
     return Finding(**claim, confidence=confidence, evidence=(EVIDENCE,) * evidence, saving=saving)
 
 
+def gaining(*ends, kind=Saving):
+    """A finding whose saving or throughput has these ends."""
+    gain = kind(**dict(zip(("low", "expected", "high"), ends, strict=True)), method="analytic")
+    return revise(finding(None), **{"saving" if kind is Saving else "throughput": gain})
+
+
 def rule(number, result):
     """A rule that ends in ``result``, or raises it."""
 
@@ -29,7 +38,7 @@ def rule(number, result):
         summary: ClassVar[str] = "a scripted rule"
 
         def check(self, facts):
-            if isinstance(result, Exception):
+            if isinstance(result, BaseException):
                 raise result
             return result
 
@@ -55,14 +64,68 @@ def test_every_ending_of_a_rule_is_an_outcome_with_its_reason():
     assert (passed.name, passed.summary) == ("scripted_state", "a scripted rule")
 
 
-@pytest.mark.parametrize("broken", [ZeroDivisionError("by zero"), None, "nonsense", Fired(())])
+BROKEN = [
+    ZeroDivisionError("by zero"),
+    SystemExit(0),
+    None,
+    "nonsense",
+    Fired(()),
+    Fired(("x",)),
+    Fired((finding(confidence="very"),)),
+    Fired((revise(finding(), title=3),)),
+    Fired((revise(finding(), evidence=(revise(EVIDENCE, value=np.float32(0.5)),)),)),
+    Passed(3),
+    Fired((gaining(0.0, 5.0, 7.0),)),
+    Fired((gaining(0.0, 0.5, 1.1),)),
+    Fired((gaining(-0.1, 0.5, 1.0),)),
+    Fired((gaining(0.3, 0.2, 0.4),)),
+    Fired((gaining(0.1, 0.5, 0.4),)),
+    Fired((gaining(0.0, math.nan, 1.0),)),
+    Fired((gaining(0.0, 0.5, math.inf, kind=Throughput),)),
+]
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=range(len(BROKEN)))
 def test_one_broken_rule_is_an_error_and_the_others_still_run(broken):
     rules = (rule("AA001", Passed("fine")), rule("AA002", broken), rule("AA003", Fired((finding(),))))
     outcomes = run_rules(facts(), rules)
     assert statuses(outcomes) == {"AA001": "passed", "AA002": "error", "AA003": "fired"}
     assert outcomes[1].reason
-    if isinstance(broken, Exception):
+    if isinstance(broken, ZeroDivisionError):
         assert outcomes[1].reason == "ZeroDivisionError: by zero"
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        Fired([finding()]),
+        Fired((gaining(0.0, 0.0, 0.0),)),
+        Fired((gaining(0.1 + 0.2, 0.3, 1.0 + 1e-15),)),
+        Fired((gaining(0.0, 1.5, 3.0, kind=Throughput),)),
+    ],
+    ids=range(4),
+)
+def test_a_finding_at_the_edge_of_what_can_be_is_one(whole):
+    (outcome,) = run_rules(facts(), (rule("AA001", whole),))
+    assert (outcome.status, type(outcome.findings)) == ("fired", tuple)
+
+
+def test_a_rule_without_a_page_is_broken():
+    broken = rule("AA001", Fired((finding(),)))
+    type(broken).__doc__ = 3
+    (outcome, other) = run_rules(facts(), (broken, rule("AA002", Fired((finding(),)))))
+    assert (outcome.status, other.status) == ("error", "fired")
+
+
+def test_where_the_replay_fails_the_savings_of_the_rules_stay_and_say_so(monkeypatch):
+    def failing(facts, outcomes):
+        raise KeyError("comm")
+
+    monkeypatch.setattr(runner, "with_replay", failing)
+    (outcome,) = run_rules(facts(), (rule("AA001", Fired((finding(), finding(None)))),))
+    saved, unsaved = outcome.findings
+    assert (saved.saving, saved.why) == (finding().saving, "because The replay of the fix failed (KeyError: 'comm').")
+    assert unsaved.why == "because"
 
 
 def test_an_interrupt_is_no_broken_rule():

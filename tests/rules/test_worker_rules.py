@@ -54,6 +54,8 @@ def test_memory_caps_the_proposal():
     full = {**room, "samples": (series("host.memory_used", 85 * GB),)}
     assert ended("IN003", worked(0.4, workers, **full)) is Passed
     group = (series("host.cgroup_memory_limit", 50 * GB), series("host.process_memory", 10 * GB))
+    unknown = {**room, "samples": (*room["samples"], *group)}  # what the workers hold of the group's memory
+    assert "num_workers 4 → 8" in finding("IN003", worked(0.4, workers, **unknown)).fix.text
     limited = {**room, "samples": (*room["samples"], *group, series("host.worker_memory", 20 * GB))}
     assert "num_workers 4 → 5" in finding("IN003", worked(0.4, workers, **limited)).fix.text  # 15 GB of 90 % are free
     full = {**limited, "samples": (*limited["samples"][:-1], series("host.worker_memory", 30 * GB))}
@@ -132,6 +134,13 @@ def test_a_lock_is_named_where_workers_were_seen_at_one():
     assert "waiting for a lock" in found.title
     assert found.confidence == "high"
     assert "one file handle or connection per worker" in found.fix.text
+
+
+def test_blocked_workers_that_are_idle_are_not_what_the_step_waits_for():
+    assert ended("IN006", worked(0.4, made(fetch=0.8, busy_ratio=0.9))) is Fired
+    idle = check("IN006", worked(0.4, made(fetch=0.8, busy_ratio=0.9 - JUST)))
+    assert isinstance(idle, Passed)
+    assert "the workers are busy 90 %" in idle.reason
 
 
 def test_what_workers_wait_for_may_be_shared_and_is_less_sure():

@@ -36,6 +36,9 @@ class _Remedy(NamedTuple):
     fix: str
 
 
+#: The fix moves work to other ranks.
+_EVENED = "imbalance"
+
 _REMEDIES = (
     _Remedy(
         "input.",
@@ -46,7 +49,7 @@ _REMEDIES = (
     _Remedy(
         "compute.",
         "compute-bound",
-        "imbalance",
+        _EVENED,
         "Even out the work: equal batches, sequence lengths, experts and layers per rank; compare the devices' clocks.",
     ),
     _Remedy("mem.", "memory-bound", "capacity", "Compare this rank's memory with the others': it alone allocates."),
@@ -95,7 +98,8 @@ class LateRank(Rule):
         exposed waiting of two thirds of the step. On a host ten times what the ends of one collective lie apart.
     Fix: By what the late rank does longer than the others before they wait for it, if that explains 60 % of the
         waiting; without such a cause a trace of that rank with stacks.
-    Saving: Bound: the waiting of the median other rank. Expected: that less the jitter that would be left.
+    Saving: Bound: the waiting of the median other rank. Expected: that less the jitter that would be left; where work
+        is to be evened out, without the part of it that the other ranks take over.
     Traps: A rank that was not recorded may be the late one. Late by turns is jitter, not a late rank. Clocks of several
         hosts differ; they are aligned by the ends of the collectives, and the residual is stated.
     Confidence: High; medium where ranks are missing, steps are too few or no cause explains the waiting.
@@ -121,7 +125,7 @@ class LateRank(Rule):
                 why = "the hosts' clocks may be too far apart" if clocks else "the host is too busy"
                 return Passed(f"{why} to tell by how much a rank is late")
             return Passed("no rank causes most of the waiting beyond accident, or hardly any of it is exposed")
-        expected = max(waited - (facts.jitter_share or 0.0), 0.0)
+        expected = max(waited - (facts.jitter_share or 0.0), 0.0) * _saved(facts, found)
         if not worth_saying(facts, expected):
             return Passed(f"the others wait {format_ratio(waited)} of the step, within the noise of its length")
         late = found.late[0]
@@ -169,6 +173,16 @@ def _unable(facts: Facts) -> Result | None:
             "no collective could be matched across the ranks", "record the same steps on every rank, at least 3"
         )
     return None
+
+
+def _saved(facts: Facts, found: Communication) -> float:
+    """Part of the waiting that the fix saves: evening out the work gives each rank its part of what was too much.
+
+    Of two ranks of which one has 10 ms more to do, each has 5 ms more afterwards: half of the waiting is saved.
+    """
+    ranks = facts.world_size or len(facts.ranks)
+    evened = all((known := _remedy(late)) is not None and known.detail == _EVENED for late in found.late)
+    return 1.0 - len(found.late) / ranks if evened and len(found.late) < ranks else 1.0
 
 
 def _remedy(late: Late) -> _Remedy | None:

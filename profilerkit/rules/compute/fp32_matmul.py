@@ -31,8 +31,9 @@ class Fp32Matmul(Rule):
     Evidence: Time share of math kernels whose names are FP32 vector kernels; compute capability of the device.
     Threshold: 10 % of the step in such kernels, and less of it in tensor-core kernels.
     Fix: TF32 for matmul from compute capability 8.0; autocast to 16 bit from 7.0.
-    Saving: Bound: Amdahl with the ratio of the peaks. Expected: the same with 0.4 of that ratio, because kernels
-        turn bandwidth-bound before they reach it.
+    Saving: Bound: kernels of known shapes at the peaks of the faster units and of the memory, the others faster by the
+        ratio of the peaks. Expected: faster by what real kernels reach of that ratio, and never than their bytes move;
+        where shapes are not known by 0.4 of it.
     Traps: The step can become launch-bound afterwards. Numerics change. Kernels that use TF32 already say so in their
         names, and are not counted.
     Confidence: Medium: kernel names tell the precision, not whether the model tolerates a lower one.
@@ -44,27 +45,29 @@ class Fp32Matmul(Rule):
     summary: ClassVar[str] = "Matrix math runs in FP32 on a tensor-core GPU"
 
     smallest_share: float = 0.10
-    #: Fraction of the peak ratio that real kernels gain (a guess until calibrated).
+    #: Fraction of the peak ratio that kernels of unknown shapes gain (a guess until calibrated).
     reached_ratio: float = 0.4
 
     def check(self, facts: Facts) -> Result:
         """Fires when FP32 math owns ``smallest_share`` of the step on a device with tensor cores."""
         if facts.math is None:
             return no_device_events(facts, "no device events: there is no tensor core to use")
-        if facts.math.compute_major is None:
-            return MissingData("the trace does not name the device", "record with torch.profiler, which adds it")
-        if facts.math.compute_major < _TENSOR_CORE_MAJOR:
+        if facts.math.compute_major is not None and facts.math.compute_major < _TENSOR_CORE_MAJOR:
             return NotApplicable("the device has no tensor cores")
         share = facts.math.fp32_share
         if share < self.smallest_share or share <= facts.math.tensor_core_share:
             return Passed(f"FP32 math kernels take {format_ratio(share)} of the step")
+        if facts.math.compute_major is None:
+            return MissingData("the trace does not name the device", "record with torch.profiler, which adds it")
         spec = facts.spec
         has_tf32 = facts.math.compute_major >= _TF32_MAJOR
         fast = (spec.tf32_tflops if has_tf32 else spec.fp16_tflops) if spec else None
         if spec is None or not fast or not spec.fp32_tflops:
             return MissingData("the device's peaks are not in the table", "name a known device with --device")
         peak_ratio = fast / spec.fp32_tflops
-        expected = faster_kernels(share, self.reached_ratio * peak_ratio)
+        priced = facts.math.priced_share
+        expected = faster_kernels(share - priced, self.reached_ratio * peak_ratio) + priced - facts.math.floor_share
+        bound = faster_kernels(share - priced, peak_ratio) + priced - facts.math.fastest_share
         if not worth_saying(facts, expected):
             return Passed(f"FP32 math kernels take {format_ratio(share)} of the step, within the noise of its time")
         finding = finding_for(
@@ -86,7 +89,7 @@ class Fp32Matmul(Rule):
             ),
             at_most="medium",
             detail="precision",
-            saving=saving(facts, expected, faster_kernels(share, peak_ratio)),
+            saving=saving(facts, expected, bound),
             fix=_fix(has_tf32=has_tf32),
             confirm="Kernel names must change to tensor-core ones; check the loss curve over the first epoch.",
         )
@@ -96,7 +99,7 @@ class Fp32Matmul(Rule):
 def _fix(*, has_tf32: bool) -> Fix:
     if has_tf32:
         return Fix(
-            text='Matmul precision "highest" → "high" (TF32), then autocast to bfloat16.',
+            text='Matmul precision "highest" → "high" (TF32). Autocast to bfloat16 is a further step, for twice that.',
             code='torch.set_float32_matmul_precision("high")',
         )
     return Fix(

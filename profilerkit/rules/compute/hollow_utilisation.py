@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.model.finding import Evidence
+from profilerkit.model.finding import Evidence, Source
+from profilerkit.model.step import Part
 from profilerkit.rules.rule import (
     Fired,
     MissingData,
@@ -26,12 +27,15 @@ class HollowUtilisation(Rule):
     """Full utilisation with little useful work (R21).
 
     Claim: The device is occupied, not used: utilisation reads full while little of the time is useful work.
-    Evidence: Utilisation from NVML, or the busy share of a trace; share of the step in kernels that compute or stream.
-    Threshold: Utilisation of at least 90 % with useful kernels below half of the step.
-    Fix: None of its own: the largest other part (small kernels, communication that spins) has its rule.
+    Evidence: Utilisation from NVML, or the busy share of a trace; share of the step in kernels that compute or stream;
+        MFU from recorded shapes; active tensor cores and memory (GPM); power against its limit.
+    Threshold: Utilisation of at least 90 %, and one of: useful kernels below half of the step, MFU below 20 %, tensor
+        cores below 20 % with memory below 50 % active, power below 60 % of the limit.
+    Fix: None of its own: what fills the time instead (small kernels, memory traffic, communication that spins) has its
+        rule.
     Saving: None of its own.
     Traps: Utilisation counts time in which any kernel ran, not how much of the chip it used. A collective that waits
-        for its peers reads as 100 %.
+        for its peers reads as 100 %. MFU is of dense peaks, in the type that most is computed in.
     Confidence: High for the observation.
     """
 
@@ -42,9 +46,13 @@ class HollowUtilisation(Rule):
 
     busy_ratio: float = 0.90
     useful_share: float = 0.50
+    low_mfu: float = 0.20
+    low_tensor_ratio: float = 0.20
+    low_dram_ratio: float = 0.50
+    low_power_ratio: float = 0.60
 
     def check(self, facts: Facts) -> Result:
-        """Fires when the device is busy and the useful kernels own less than ``useful_share``."""
+        """Fires when the device is busy and one of the numbers says that little of it is used."""
         if facts.mode == "cpu":
             return NotApplicable("no device")
         sampled = facts.series("gpu.utilization")
@@ -54,33 +62,67 @@ class HollowUtilisation(Rule):
         useful = facts.share(*_USEFUL)
         if utilisation < self.busy_ratio:
             return Passed(f"the device is busy {format_ratio(utilisation)} of the time: nothing is hidden")
-        if useful >= self.useful_share:
+        low = self._low(facts)
+        if useful >= self.useful_share and not low:
             return Passed(f"useful kernels take {format_ratio(useful)} of the step")
-        filler = max(
-            (part for part in facts.parts if part.part not in _USEFUL), key=lambda part: part.share, default=None
-        )
-        if filler is None:
+        is_filled = useful < self.useful_share
+        filler = _largest_but(facts, _USEFUL if is_filled else ("compute.math",))
+        if filler is None and not low:
             return Passed("nothing but useful kernels runs")
-        return Fired(
-            (
-                finding_for(
-                    facts,
-                    bound=None,
-                    title=f"The device reads {format_ratio(utilisation)} busy, but works "
-                    f"{format_ratio(useful)} of the time",
-                    why=f"The rest is mostly {part_words(filler.part)}, with {format_ratio(filler.share)} of the step.",
-                    evidence=(
-                        Evidence(
-                            label="Utilisation",
-                            value=utilisation,
-                            unit="ratio",
-                            source="measured",
-                            origin="NVML" if sampled else "busy share of the trace",
-                            n=sampled.n if sampled else facts.steps.steady,
-                        ),
-                        share_evidence(facts, "Useful kernels, share of the step", *_USEFUL),
-                    ),
-                    at_most="high",
-                ),
-            )
+        works = f"{format_ratio(useful)} of the time" if is_filled else f"with {_told(low[0])}"
+        shown = Evidence(
+            label="Utilisation",
+            value=utilisation,
+            unit="ratio",
+            source="measured",
+            origin="NVML" if sampled else "busy share of the trace",
+            n=sampled.n if sampled else facts.steps.steady,
         )
+        finding = finding_for(
+            facts,
+            bound=None,
+            title=f"The device reads {format_ratio(utilisation)} busy, but works {works}",
+            why=_why(filler, is_filled=is_filled),
+            evidence=(shown, share_evidence(facts, "Useful kernels, share of the step", *_USEFUL), *low),
+            at_most="high",
+        )
+        return Fired((finding,))
+
+    def _low(self, facts: Facts) -> tuple[Evidence, ...]:
+        """The numbers that say so beside the share of useful kernels; empty where none does, or none is known."""
+        found = []
+        mfu = facts.compute.mfu if facts.compute else None
+        if mfu is not None and mfu < self.low_mfu:
+            found.append(_evidence("MFU", mfu, "derived", "recorded shapes and dense peaks"))
+        tensor, dram = facts.series("gpu.tensor_active"), facts.series("gpu.dram_active")
+        quiet = tensor is not None and dram is not None and dram.mean < self.low_dram_ratio
+        if tensor is not None and quiet and tensor.mean < self.low_tensor_ratio:
+            found.append(_evidence("Tensor cores active", tensor.mean, "measured", "NVML, GPM"))
+        clock = facts.throttling
+        if clock is not None and clock.power_mw is not None and clock.power_limit_mw:
+            ratio = clock.power_mw / clock.power_limit_mw
+            if ratio < self.low_power_ratio:
+                found.append(_evidence("Power of its limit", ratio, "measured", "NVML"))
+        return tuple(found)
+
+
+def _largest_but(facts: Facts, names: tuple[str, ...]) -> Part | None:
+    """The largest part beside those named."""
+    return max((part for part in facts.parts if part.part not in names), key=lambda part: part.share, default=None)
+
+
+def _why(filler: Part | None, *, is_filled: bool) -> str:
+    if filler is None:
+        return "Matrix kernels fill the step, and run far below the peak."
+    rest = "The rest is mostly" if is_filled else "Beside matrix math it is mostly"
+    return f"{rest} {part_words(filler.part)}, with {format_ratio(filler.share)} of the step."
+
+
+def _evidence(label: str, value: float, source: Source, origin: str) -> Evidence:
+    return Evidence(label=label, value=value, unit="ratio", source=source, origin=origin)
+
+
+def _told(evidence: Evidence) -> str:
+    """The number inside a sentence."""
+    label = evidence.label if evidence.label == "MFU" else evidence.label.lower()
+    return f"{label} at {format_ratio(evidence.value or 0.0)}"

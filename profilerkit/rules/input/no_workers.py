@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import WAITS
-from profilerkit.analysis.whatif import loader_fix, saving, workers_now
+from profilerkit.analysis.whatif import loader_fix, saving, waited_share, workers_now
 from profilerkit.model.finding import Evidence
 from profilerkit.rules.input.starved_device import frames_evidence, in_function, worker_fix
 from profilerkit.rules.input.worker_evidence import cores_evidence
@@ -61,7 +61,7 @@ class NoWorkers(Rule):
             return MissingData("the loader's settings are not known", "wrap a torch DataLoader: prof.wrap(loader)")
         if workers:
             return NotApplicable("the loader uses worker processes")
-        share = facts.share(*WAITS)
+        share = waited_share(facts)
         if share < self.smallest_share or facts.time_ns(*WAITS) < self.smallest_wait_ns:
             return Passed(
                 f"the main process loads the data, but that costs only {format_ns(facts.time_ns(*WAITS))} "

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import WAITS
-from profilerkit.analysis.whatif import cheaper_batch, saving
+from profilerkit.analysis.whatif import BUSY_WORKERS, cheaper_batch, saving
 from profilerkit.analysis.workers.capacity import lock_held
 from profilerkit.model.finding import Finding, Fix
 from profilerkit.model.workers import Workers
@@ -21,7 +21,8 @@ class SlowStorage(Rule):
     Claim: The workers spend their time blocked, not computing: they wait for what they read.
     Evidence: Blocked share of a batch, bytes it reads and how many of them come from storage, what the blocked workers
         were seen waiting for.
-    Threshold: Half of the work on a batch is blocked while its samples are read. Storage is named only where at least
+    Threshold: Half of the work on a batch is blocked while its samples are read, and the workers have a batch to make
+        in 90 % of their time: idle ones are not what the step waits for. Storage is named only where at least
         64 KiB per batch are read and, where that is known, half of them from storage.
     Fix: Larger files read in sequence, a local copy or a cache in memory; without reads the lock or the service that
         the workers wait for. More workers, which sleep, are IN003's.
@@ -52,6 +53,9 @@ class SlowStorage(Rule):
         blocked = workers.share("fetch")
         if blocked < self.blocked_share:
             return Passed(f"a batch is blocked {format_ratio(blocked)} of the time it takes")
+        if workers.busy_ratio is not None and workers.busy_ratio < BUSY_WORKERS:
+            busy = format_ratio(workers.busy_ratio)
+            return Passed(f"a batch is blocked {format_ratio(blocked)} of its time, and the workers are busy {busy}")
         expected = cheaper_batch(facts, workers.time_ns("fetch") * (1.0 - 1.0 / self.faster))
         if not worth_saying(facts, expected):
             return Passed(f"a batch is blocked {format_ratio(blocked)} of its time, and the step hardly waits for it")

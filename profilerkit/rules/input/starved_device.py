@@ -6,7 +6,15 @@ from typing import ClassVar
 
 from profilerkit.analysis.facts import BEFORE_THE_COPY, Facts
 from profilerkit.analysis.leaves import WAITS
-from profilerkit.analysis.whatif import LoaderFix, cheaper_input, loader_fix, saving, workers_now
+from profilerkit.analysis.whatif import (
+    BLOCKED_PER_CORE,
+    LoaderFix,
+    cheaper_input,
+    loader_fix,
+    saving,
+    waited_share,
+    workers_now,
+)
 from profilerkit.model.finding import Confidence, Evidence, Fix
 from profilerkit.rules.input.costly_handover import CostlyHandover
 from profilerkit.rules.input.costly_samples import CostlySamples
@@ -46,7 +54,8 @@ class StarvedDevice(Rule):
     Fix: More workers where the host has cores for them; else a cheaper transform. Without workers, see IN002.
     Saving: Bound: the share. Expected: that of the printed fix: the fluid model of the loader, T' = max(compute,
         producer / workers, CPU / cores), or half of the wait.
-    Traps: The first batch after worker start, and the last fetch of an epoch, are no stalls. A wait hidden under
+    Traps: A thread that is ready and gets no processor waits for that, not for data: this time is left out. The first
+        batch after worker start, and the last fetch of an epoch, are no stalls. A wait hidden under
         device work costs nothing and is not counted. Loaders that leave no event need prof.wrap.
     Confidence: High from the wrapper's timer; medium from a trace alone, or with workers, whose own time is not known;
         low where most of the wait is Python before a batch copy that no frame names.
@@ -69,6 +78,9 @@ class StarvedDevice(Rule):
         share = facts.share(*WAITS)
         if share < self.smallest_share:
             return Passed(f"the step waits {format_ratio(share)} of its time for data")
+        if waited_share(facts) < self.smallest_share:
+            queued = format_ratio(facts.input.queue_ratio or 0.0)
+            return Passed(f"of the wait of {format_ratio(share)} {queued} is waiting for a processor, not for data")
         fix = loader_fix(facts)
         cheaper = cheaper_input(facts)
         by_workers = fix is not None and fix.expected >= cheaper
@@ -116,10 +128,13 @@ def _is_unnamed(facts: Facts) -> bool:
 def worker_fix(facts: Facts, fix: LoaderFix) -> Fix:
     """The proposal of more workers, with a word on torch's warning where there are fewer cores."""
     text = f"num_workers {fix.current} → {fix.workers}, and keep the workers between epochs."
-    if fix.capped_by:
-        have = "usable cores allow" if fix.capped_by == "cores" else "free memory allows"
-        text += f" The rates ask for {fix.wanted}; the {have} no more."
-    if facts.usable_cores is not None and fix.workers > facts.usable_cores:
+    beyond = facts.usable_cores is not None and fix.workers > facts.usable_cores
+    if fix.capped_by == "memory":
+        text += f" The rates ask for {fix.wanted}; the free memory allows no more."
+    elif fix.capped_by:
+        most = f"more than {BLOCKED_PER_CORE} per core help little" if beyond else "the usable cores allow no more"
+        text += f" The rates ask for {fix.wanted}; {most}."
+    if beyond:
         text += " That is more than there are cores, which torch warns about; these workers wait most of the time."
     elif facts.usable_cores is None:
         text += " The recording does not say how many cores there are: no more workers than free cores."
@@ -279,6 +294,18 @@ def _evidence(facts: Facts, wait: float) -> tuple[Evidence, ...]:
                 unit="ratio",
                 source="measured",
                 origin="thread CPU clock",
+                n=facts.input.fetches,
+                rank=facts.rank.rank,
+            )
+        )
+    if facts.input.queue_ratio is not None:
+        entries.append(
+            Evidence(
+                label="Time of the wait in which the loading thread was ready and got no processor",
+                value=facts.input.queue_ratio,
+                unit="ratio",
+                source="measured",
+                origin="the kernel's scheduler statistics",
                 n=facts.input.fetches,
                 rank=facts.rank.rank,
             )

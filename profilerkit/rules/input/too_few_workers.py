@@ -27,7 +27,9 @@ class TooFewWorkers(Rule):
         than the step without its wait.
     Fix: num_workers current → 1.2 × work per step / step without the wait, capped by usable cores, CPU quota and free
         memory.
-    Saving: Bound: the input share. Expected: 1 - max(compute, producer / workers, CPU / cores) / step.
+    Saving: Bound: the input share. Expected: the loader's queue replayed with the recorded batches and so many workers,
+        no more than the cores allow; 1 - max(compute, producer / workers, CPU / cores) / step where the replay does not
+        meet the measured time.
     Traps: A host whose cores are full, where more workers take cores from each other (IN005). Workers that hold each
         other up at a lock, or share a storage that is at its limit, do not add up. Each worker copies memory.
     Confidence: High; medium where most of a batch is waiting, which may be for something the workers share.

@@ -14,14 +14,14 @@ class NearCapacity(Rule):
     """Near capacity (R27).
 
     Claim: The run is close to running out of device memory.
-    Evidence: Peak of the reserved memory against the capacity, and how much of it is in use at the peak; without
-        memory instants the sampled use of the device.
+    Evidence: Peak of the reserved memory against the capacity, and how much of it is in use at the peak: of memory
+        instants, else as the allocator was sampled; without either the sampled use of the device.
     Threshold: 90 % of the capacity reserved, and at least 80 % of what is reserved in use.
     Fix: Recompute activations, accumulate smaller batches, 16-bit activations, or shard the state.
     Saving: None: this is a risk, not lost time.
-    Traps: Reserved memory that is not in use is a cache and harmless. Samples cannot tell cache from need, and hold
-        what other processes use: they are an observation without a fix.
-    Confidence: High from memory instants, low from samples and where more is taken than there is.
+    Traps: Reserved memory that is not in use is a cache and harmless. The use of the device cannot tell cache from
+        need, and holds what other processes use: it is an observation without a fix.
+    Confidence: High from the allocator, low from the use of the device and where more is taken than there is.
     """
 
     code: ClassVar[str] = "ME003"
@@ -37,14 +37,13 @@ class NearCapacity(Rule):
         memory = facts.memory
         if facts.mode == "cpu" and memory.capacity_bytes is None:
             return NotApplicable("no device")
-        on_device = memory.peak_reserved_bytes if memory.place == "device" else None
+        on_device, idle = _reserved(facts)
         used = on_device if on_device is not None else memory.peak_device_used_bytes
         if used is None or not memory.capacity_bytes:
             return MissingData("the device's memory was not recorded", "torch.profiler: profile_memory=True")
         ratio = used / memory.capacity_bytes
         if ratio < self.full_ratio:
             return Passed(f"at most {format_ratio(ratio)} of the device's memory is taken")
-        idle = memory.fragmentation_ratio or 0.0
         if on_device is not None and 1.0 - idle < self.in_use_ratio:
             return Passed(f"{format_ratio(idle)} of the reserved memory is not in use at the peak")
         return self._fired(facts, used, memory.capacity_bytes, by_allocator=on_device is not None)
@@ -69,7 +68,7 @@ class NearCapacity(Rule):
                     value=used,
                     unit="bytes",
                     source="measured",
-                    origin="[memory] instants" if by_allocator else "NVML, all processes",
+                    origin="torch's allocator" if by_allocator else "NVML, all processes",
                     rank=facts.rank.rank,
                 ),
                 Evidence(label="Capacity", value=capacity, unit="bytes", source="measured", origin="device properties"),
@@ -79,3 +78,13 @@ class NearCapacity(Rule):
             confirm=f"The peak must fall below {format_ratio(self.full_ratio)} of the capacity.",
         )
         return Fired((finding,))
+
+
+def _reserved(facts: Facts) -> tuple[int | None, float]:
+    """Peak of what the allocator took from the device, ``None`` when not recorded, and the part idle at the peak."""
+    memory, sampled = facts.memory, facts.memory_use.allocator
+    if memory.place == "device" and memory.peak_reserved_bytes is not None:
+        return memory.peak_reserved_bytes, memory.fragmentation_ratio or 0.0
+    if sampled is None or not sampled.reserved_bytes or sampled.allocated_bytes is None:
+        return None, 0.0
+    return sampled.reserved_bytes, max(1.0 - sampled.allocated_bytes / sampled.reserved_bytes, 0.0)

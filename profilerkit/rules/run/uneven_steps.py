@@ -58,7 +58,7 @@ class UnevenSteps(Rule):
             return Passed(f"slow steps raise the mean by {format_ratio(max(bound, 0.0))} of it")
         if slow.part is not None and slow.part.startswith("compute."):
             return Passed("the longer steps hold more device work: larger batches, or what steps before them left")
-        bound = min(most, slow.share - sum(stall.share for stall in facts.stalls))
+        bound = min(most, slow.share - _told(facts))
         if not worth_saying(facts, bound):
             return Passed("the slow steps are stalls that recur, which have a rule of their own")
         return self._fired(facts, times, slow, bound)
@@ -108,3 +108,8 @@ class UnevenSteps(Rule):
     def _saving(self, facts: Facts, slow: SlowSteps, bound: float) -> Saving | None:
         expected = bound * (slow.coverage or 0.0)
         return saving(facts, expected, bound) if expected >= SMALLEST_SAVING else None
+
+
+def _told(facts: Facts) -> float:
+    """Share of the time in stops that have rules of their own, as the steps or as the record of the run tells it."""
+    return max(sum(stall.share for stall in facts.stalls), sum(pause.share for pause in facts.pauses))

@@ -1,0 +1,116 @@
+"""CO012 (R45): collectives take multiprocessors or bandwidth from the kernels beside them."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.communication.whatif import exposed, share_of_step
+from profilerkit.analysis.communication.wire import Contention
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.whatif import saving
+from profilerkit.model.finding import Fix
+from profilerkit.rules.comm.exposed_collectives import unseen
+from profilerkit.rules.comm.transfers import evidence
+from profilerkit.rules.rule import (
+    Fired,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    each,
+    finding_for,
+    worth_saying,
+)
+from profilerkit.units import format_count, format_ns, format_ratio
+
+
+@dataclass(frozen=True)
+class ContendedKernels(Rule):
+    """Communication slows compute (R45).
+
+    Claim: Overlapped collectives take multiprocessors or bandwidth from compute kernels.
+    Evidence: Kernels of the same name on the same shapes, at least 10 µs long, beside a collective for at least half of
+        their time, against the median of at least three that ran alone.
+    Threshold: 10 % slower beside collectives.
+    Fix: Fewer multiprocessors for NCCL, where the communication can afford to be slower.
+    Saving: Bound: the time of all kernels beside collectives. Expected: what they took beyond their usual time, those
+        that could not be compared slowed like the others; where less than a tenth could be, the compared ones alone.
+        (Six simulated jobs slowed by 10 to 100 %: at most 2.6 points off.)
+    Traps: Bandwidth is shared whatever is set. Fewer multiprocessors make collectives slower: where these already hold
+        the step, nothing is advised. Without shapes one name stands for many sizes.
+    Confidence: Medium.
+    """
+
+    code: ClassVar[str] = "CO012"
+    name: ClassVar[str] = "contended_kernels"
+    family: ClassVar[str] = "comm"
+    summary: ClassVar[str] = "Collectives slow the kernels beside them"
+
+    slower_ratio: float = 0.10
+    #: Share of the time beside collectives that must be compared to speak for the rest (a choice).
+    compared_ratio: float = 0.10
+    #: Exposed communication from which slower collectives would hold the step longer (R34's threshold).
+    most_exposed: float = 0.05
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when kernels beside collectives take longer than alone."""
+        if (unable := unseen(facts)) is not None:
+            return unable
+        if facts.mode != "gpu" or facts.wire is None:
+            return NotApplicable("no device computed")
+        found = facts.wire.contention
+        if found is None:
+            if not facts.measured("operator shapes"):
+                return MissingData("kernels of one shape cannot be told", "torch.profiler: record_shapes=True")
+            return NotApplicable("no kernel of one shape ran both beside a collective and alone")
+        slower = found.excess_ns / found.usual_ns if found.usual_ns else 0.0
+        if slower < self.slower_ratio:
+            return Passed(f"beside collectives kernels take {format_ratio(slower)} longer than alone")
+        expected = share_of_step(facts, self._excess_ns(found, slower))
+        if not worth_saying(facts, expected):
+            return Passed(f"{format_ratio(slower)} slower beside collectives is {format_ratio(expected)} of the step")
+        return self._fired(facts, found, slower, expected)
+
+    def _excess_ns(self, found: Contention, slower: float) -> float:
+        """What all kernels beside collectives take beyond their usual time, as far as the compared ones can tell."""
+        if found.usual_ns + found.excess_ns < self.compared_ratio * found.beside_ns:
+            return found.excess_ns
+        return found.beside_ns * slower / (1.0 + slower)
+
+    def _fired(self, facts: Facts, found: Contention, slower: float, expected: float) -> Result:
+        held = exposed(facts)
+        harmful = held >= self.most_exposed
+        why = f"{found.kernels} calls of {found.groups} kernels with shapes were compared with the same ones alone."
+        if harmful:
+            why += (
+                f" {format_ratio(held)} of the step already waits for communication: fewer multiprocessors for it "
+                "would make that longer, so that nothing is advised."
+            )
+        finding = finding_for(
+            facts,
+            bound=None if harmful else "comm-bound",
+            title=f"Kernels beside collectives are {format_ratio(slower)} slower: {_time(facts, expected)} of "
+            f"{each(facts)} step",
+            why=why,
+            evidence=(
+                evidence(facts, "Slower beside collectives than alone", slower, "ratio", "kernels of one shape"),
+                evidence(facts, "Time of kernels beside collectives", found.beside_ns, "ns", "kernels", "measured"),
+                evidence(facts, "Kernels compared", found.kernels, "count", format_count(found.groups) + " groups"),
+            ),
+            at_most="medium",
+            detail="contention",
+            saving=None if harmful else saving(facts, expected, share_of_step(facts, found.beside_ns)),
+            fix=None
+            if harmful
+            else Fix(
+                text="Fewer multiprocessors for NCCL: NCCL_MAX_CTAS from its default, up to 32 on a ring, → 8; try 16 "
+                "and 4 as well.",
+                code="NCCL_MAX_CTAS=8 torchrun ...",
+            ),
+            confirm="" if harmful else "Record again: kernels beside collectives must be as quick as alone.",
+        )
+        return Fired((finding,))
+
+
+def _time(facts: Facts, share: float) -> str:
+    return format_ns(share * (facts.mean_step_ns or 0.0))

@@ -1,0 +1,107 @@
+"""CO008 (R41): DistributedDataParallel does extra work that its settings could avoid."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.communication.whatif import exposed_of, rows, share_of_step
+from profilerkit.analysis.communication.wire import ReducerWork
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.whatif import saving
+from profilerkit.model.finding import Fix
+from profilerkit.rules.comm.exposed_collectives import unseen
+from profilerkit.rules.comm.transfers import by_ddp, evidence, models
+from profilerkit.rules.rule import (
+    Fired,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    each,
+    finding_for,
+    worth_saying,
+)
+from profilerkit.units import format_bytes, format_ns
+
+
+@dataclass(frozen=True)
+class DdpSettings(Rule):
+    """DDP flags (R41).
+
+    Claim: DistributedDataParallel does extra work that its settings could avoid.
+    Evidence: Its reducer's own events: searches of the graph for parameters without a gradient, with the small
+        all-reduce of the map of those in use, and copies of gradients from the buckets back. Its own data says which
+        parameters had no gradient.
+    Threshold: A saving above the noise, at least 2 % of the step.
+    Fix: find_unused_parameters off where every parameter gets a gradient, gradient_as_bucket_view on.
+    Saving: Bound and expected: the searches while the device has nothing to do, that all-reduce where it is exposed,
+        and the copies.
+    Traps: Where parameters do go without a gradient, training fails without the search: it is not advised then. As
+        views of buckets gradients cannot be detached in place. An observation: it is no verdict of its own.
+    Confidence: Medium.
+    """
+
+    code: ClassVar[str] = "CO008"
+    name: ClassVar[str] = "ddp_settings"
+    family: ClassVar[str] = "comm"
+    summary: ClassVar[str] = "DDP does extra work that its settings could avoid"
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when what the settings could avoid is worth a change."""
+        if (unable := unseen(facts)) is not None:
+            return unable
+        if not by_ddp(facts) and (facts.wire is None or facts.wire.reducer is None):
+            return NotApplicable("no DistributedDataParallel was seen")
+        if facts.wire is None:
+            return MissingData("what the reducer does is only seen in a trace", "profilerkit.profile(..., deep=True)")
+        work = facts.wire.reducer
+        if work is None:
+            return Passed("its reducer neither searches the graph nor copies gradients back")
+        unused = sum(model.unused_parameter_bytes or 0 for model in models(facts))
+        search = work.searches > 0 and not unused
+        expected = share_of_step(facts, work.copy_ns)
+        if search:
+            expected += share_of_step(facts, work.search_ns) + _map_of_use(facts)
+        if not worth_saying(facts, expected):
+            needed = f"; {format_bytes(unused)} of parameters need the search" if unused else ""
+            return Passed(f"searches and copies that settings could avoid take {_time(facts, expected)} a step{needed}")
+        return self._fired(facts, work, expected, search=search, unused=unused)
+
+    def _fired(self, facts: Facts, work: ReducerWork, expected: float, *, search: bool, unused: int) -> Result:
+        changes, code = [], []
+        if search:
+            known = any(model.unused_parameter_bytes is not None for model in models(facts))
+            given = "every parameter got a gradient" if known else "if every parameter gets a gradient"
+            changes.append(f"find_unused_parameters True → False ({given})")
+            code.append("find_unused_parameters=False")
+        if work.copies:
+            changes.append("gradient_as_bucket_view False → True")
+            code.append("gradient_as_bucket_view=True")
+        why = f"Its reducer copies {work.copies:.0f} gradients a step back from the buckets, {format_ns(work.copy_ns)}"
+        why += f", and searches the graph, {format_ns(work.search_ns)} beside nothing." if search else "."
+        if unused:
+            why += f" {format_bytes(unused)} of parameters had no gradient: the search of the graph is needed."
+        finding = finding_for(
+            facts,
+            bound=None,
+            title=f"DDP spends {_time(facts, expected)} of {each(facts)} step on work that settings avoid",
+            why=why,
+            evidence=(
+                evidence(facts, "Copies back from buckets per step", work.copy_ns, "ns", "DDP's reducer", "measured"),
+                evidence(facts, "Searches of the graph per step", work.search_ns, "ns", "DDP's reducer", "measured"),
+            ),
+            at_most="medium",
+            saving=saving(facts, expected, expected),
+            fix=Fix(text="; ".join(changes) + ".", code=f"DistributedDataParallel(model, {', '.join(code)})"),
+            confirm="Record again: the reducer's events must be gone from the trace.",
+        )
+        return Fired((finding,))
+
+
+def _map_of_use(facts: Facts) -> float:
+    """Exposed share of the all-reduce of which parameters were used: of integers, once a step."""
+    return exposed_of(facts, rows(facts, lambda row: row.kind == "all_reduce" and row.dtype == "Int"))
+
+
+def _time(facts: Facts, share: float) -> str:
+    return format_ns(share * (facts.mean_step_ns or 0.0))

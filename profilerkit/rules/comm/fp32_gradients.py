@@ -1,0 +1,133 @@
+"""CO010 (R43): gradients travel in FP32 although the run computes in 16 bits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.communication.whatif import less, may_overlap, rows, share_of_step
+from profilerkit.analysis.communication.wire import Traffic
+from profilerkit.analysis.facts import Facts
+from profilerkit.model.finding import Fix
+from profilerkit.rules.comm.transfers import (
+    confirm,
+    divides,
+    doubt,
+    evidence,
+    kinds,
+    models,
+    surest,
+    transfer_saving,
+    untold,
+)
+from profilerkit.rules.rule import (
+    Fired,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    each,
+    finding_for,
+    worth_saying,
+)
+from profilerkit.units import format_bytes
+
+_REPLICATED = (
+    "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n"
+    "model.register_comm_hook(None, default_hooks.bf16_compress_hook)"
+)
+_SHARDED = "fully_shard(model, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.bfloat16))"
+#: Types of computing whose gradients have no more digits than 16 bits.
+_NARROW = ("bf16", "fp16", "fp8")
+_REDUCTIONS = ("all_reduce", "reduce_scatter")
+#: Bytes of an element that pass the memory for casting: 4 read and 2 written, then 2 read and 4 written.
+_CAST_BYTES_RATIO = (4 + 2 + 2 + 4) / 4
+#: Share of the memory's peak that pointwise kernels reach (§1.7 of the diagnosis method).
+_REACHED_BANDWIDTH = 0.9
+
+
+@dataclass(frozen=True)
+class Fp32Gradients(Rule):
+    """FP32 gradients on the wire (R43).
+
+    Claim: Gradients travel in FP32 although the run computes in 16 bits.
+    Evidence: Element type of the reductions of 1 MB and more, and the type most FLOPs are computed in.
+    Threshold: A saving above the noise, at least 2 % of the step.
+    Fix: DDP's compressing hook, FSDP's reduce_dtype.
+    Saving: Bound: min(exposed, half of these transfers). Expected: no more than what of them is exposed, less the casts
+        to 16 bits and back at 90 % of the memory's bandwidth where the device is known.
+    Traps: Numerics: sums over many ranks in bf16 lose digits; watch the loss. Where DDP has a communication hook, the
+        hook decides. Small reductions are norms and losses, which stay in FP32.
+    Confidence: High; medium on a host; low where transfer and waiting look the same.
+    """
+
+    code: ClassVar[str] = "CO010"
+    name: ClassVar[str] = "fp32_gradients"
+    family: ClassVar[str] = "comm"
+    summary: ClassVar[str] = "Gradients travel in FP32 although the run computes in 16 bits"
+
+    #: Bytes on the wire that 16-bit gradients leave.
+    left_ratio: float = 0.50
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when halving the bytes of gradients is worth the digits."""
+        if (unable := untold(facts)) is not None:
+            return unable
+        if facts.mode != "gpu":
+            return NotApplicable("on a host the casts take cores that the step needs: 16 bits made it slower in tests")
+        precision = facts.compute.precision if facts.compute is not None else None
+        if precision is None:
+            return MissingData("the type that is computed in was not recorded", "torch.profiler: record_shapes=True")
+        if precision not in _NARROW:
+            return NotApplicable(f"the run computes in {precision}")
+        reduces = rows(facts, lambda row: row.kind in _REDUCTIONS and row.size != "small")
+        if reduces and all(row.dtype is None for row in reduces):
+            return MissingData("the collectives' types were not recorded", "torch.profiler: record_shapes=True")
+        chosen = [row for row in reduces if row.dtype == "Float" and may_overlap(facts, row)]
+        if not chosen:
+            return Passed("no reduction of 1 MB or more travels in FP32")
+        if any(model.hook for model in models(facts)):
+            return Passed("a communication hook of DDP decides what travels")
+        expected, bound = less(facts, chosen, 1.0 - self.left_ratio)
+        expected = max(expected - _casts(facts, chosen), 0.0)
+        if not worth_saying(facts, expected):
+            return Passed("FP32 gradients are hidden, or hardly any of the step, or casting costs as much")
+        return self._fired(facts, chosen, precision, expected, bound)
+
+    def _fired(self, facts: Facts, chosen: Sequence[Traffic], precision: str, expected: float, bound: float) -> Result:
+        moved = sum(row.bytes_per_step or 0.0 for row in chosen)
+        # FP16 overflows where gradients are summed; bf16 has the range of FP32.
+        left = format_bytes(moved * self.left_ratio)
+        fix = Fix(
+            text=f"Gradients on the wire fp32 → bf16: {format_bytes(moved)} → {left} a step. Watch the loss: sums lose "
+            "digits.",
+            code=_SHARDED if divides(facts, "sharded data") else _REPLICATED,
+        )
+        found = finding_for(
+            facts,
+            bound="comm-bound",
+            title=f"{format_bytes(moved)} of FP32 gradients travel in {each(facts)} step of a {precision} run",
+            why=f"Most arithmetic is in {precision}, whose gradients have no more digits than half of these bytes."
+            f"{doubt(facts)}",
+            evidence=(
+                evidence(facts, "FP32 gradients on the wire per step", moved, "bytes", kinds(chosen), "measured"),
+                evidence(facts, "Their transfer", sum(row.transfer_ns for row in chosen), "ns", kinds(chosen)),
+                evidence(
+                    facts, "Casts that come instead", _casts(facts, chosen), "ratio", "memory bandwidth", "estimated"
+                ),
+            ),
+            at_most=surest(facts, "high"),
+            detail="bandwidth",
+            saving=transfer_saving(facts, expected, bound),
+            fix=fix,
+            confirm=confirm(facts, "the type of the reductions must be BFloat16, and the loss must fall as before."),
+        )
+        return Fired((found,))
+
+
+def _casts(facts: Facts, chosen: Sequence[Traffic]) -> float:
+    """Share of the step that casting to 16 bits and back would take; 0 where the memory's bandwidth is not known."""
+    if facts.spec is None:
+        return 0.0
+    moved = _CAST_BYTES_RATIO * sum(row.bytes_per_step or 0.0 for row in chosen)
+    return share_of_step(facts, moved / (_REACHED_BANDWIDTH * facts.spec.hbm_gb_per_s))

@@ -1,0 +1,112 @@
+"""CO006 (R39): the model is sharded more than memory requires, and gathered twice a step for it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.communication.whatif import dimension, exposed_time, less, rows
+from profilerkit.analysis.communication.wire import Traffic
+from profilerkit.analysis.costs.scalar_types import BY_NAME
+from profilerkit.analysis.facts import Facts
+from profilerkit.model.finding import Fix
+from profilerkit.rules.comm.transfers import confirm, doubt, evidence, surest, transfer_saving, untold
+from profilerkit.rules.rule import (
+    Fired,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    each,
+    finding_for,
+    worth_saying,
+)
+from profilerkit.units import format_bytes, format_ratio
+
+
+@dataclass(frozen=True)
+class OvershardedModel(Rule):
+    """Over-sharding (R39).
+
+    Claim: The model is sharded more than memory requires, which costs volume.
+    Evidence: Elements that all-gathers bring and that reduce-scatters take away, per step: twice as many are gathered
+        where each layer's parameters are dropped after the forward pass (ZeRO-3: 3 Psi a step, else 2 Psi). The peak of
+        the memory against the capacity.
+    Threshold: 1.5 times as much is gathered as scattered, and 40 % of the memory is free at the peak, or more.
+    Fix: Keep the parameters after the forward pass, if they fit beside the peak.
+    Saving: Bound: min(exposed, half of the gathering). Expected: what of the second gathering is exposed.
+    Traps: The peak is that of these steps: longer sequences need more. Kept parameters raise it, which is why they
+        must fit into the free memory, and are told. Gathers that are hidden save nothing.
+    Confidence: Medium; low where transfer and waiting look the same.
+    """
+
+    code: ClassVar[str] = "CO006"
+    name: ClassVar[str] = "oversharded_model"
+    family: ClassVar[str] = "comm"
+    summary: ClassVar[str] = "The model is sharded more than memory requires"
+
+    gathered_ratio: float = 1.5
+    free_ratio: float = 0.40
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when parameters are gathered twice though they would fit."""
+        if (unable := untold(facts)) is not None:
+            return unable
+        sharded = rows(facts, lambda row: dimension(facts, row) == "sharded data")
+        gathers = [row for row in sharded if row.kind == "all_gather"]
+        scatters = [row for row in sharded if row.kind == "reduce_scatter"]
+        if not gathers or not scatters:
+            return NotApplicable("no sharded parameters were seen: all-gather and reduce-scatter of one kind of group")
+        gathered, scattered = _elements(gathers), _elements(scatters)
+        if not gathered or not scattered:
+            return MissingData("the sizes of the collectives were not recorded", "torch.profiler: record_shapes=True")
+        if gathered < self.gathered_ratio * scattered:
+            return Passed(f"{gathered / scattered:.1f} × as much is gathered as scattered: parameters are kept")
+        memory = facts.memory
+        used = memory.peak_reserved_bytes if memory.place == "device" else None
+        used = used if used is not None else memory.peak_device_used_bytes
+        if used is None or not memory.capacity_bytes:
+            return MissingData("the device's memory was not recorded", "torch.profiler: profile_memory=True")
+        free = 1.0 - used / memory.capacity_bytes
+        if free < self.free_ratio:
+            return Passed(f"{format_ratio(max(free, 0.0))} of the memory is free: sharding is needed")
+        kept = sum(row.bytes_per_step or 0.0 for row in gathers) * scattered / gathered
+        if used + kept > memory.capacity_bytes * (1.0 - self.free_ratio / 2):
+            return Passed(f"the parameters, {format_bytes(kept)}, would leave too little of the free memory")
+        expected = exposed_time(facts, facts.wire.second_gathers_exposed_ns if facts.wire else 0.0)
+        bound = max(less(facts, gathers, 1.0 - scattered / gathered)[1], expected)
+        if not worth_saying(facts, expected):
+            return Passed("the second gathering is hidden, or hardly any of the step")
+        found = finding_for(
+            facts,
+            bound="comm-bound",
+            title=f"Parameters are gathered twice in {each(facts)} step, with {format_ratio(free)} of the memory free",
+            why=f"{gathered / scattered:.1f} × as much is gathered as scattered: each layer's parameters are dropped "
+            f"after the forward pass. All of them take {format_bytes(kept)}.{doubt(facts)}",
+            evidence=(
+                evidence(facts, "Gathered / scattered elements", gathered / scattered, "ratio", "collectives' sizes"),
+                evidence(facts, "Memory free at the peak", free, "ratio", "peak and capacity", "measured"),
+                evidence(facts, "Parameters that would be kept", kept, "bytes", "all-gathers of a step"),
+            ),
+            at_most=surest(facts, "medium"),
+            detail="bandwidth",
+            saving=transfer_saving(facts, expected, bound),
+            fix=Fix(
+                text="Keep the parameters after the forward pass: reshard_after_forward True → False (FSDP1: "
+                f"SHARD_GRAD_OP; DeepSpeed: stage 3 → 2). The peak grows by up to {format_bytes(kept)}.",
+                code="fully_shard(model, reshard_after_forward=False)",
+            ),
+            confirm=confirm(facts, "as much must be gathered as scattered, and the peak must stay below the capacity."),
+        )
+        return Fired((found,))
+
+
+def _elements(chosen: Sequence[Traffic]) -> float | None:
+    """Elements moved per step; ``None`` where a size or a type is not known."""
+    total = 0.0
+    for row in chosen:
+        kind = BY_NAME.get(row.dtype or "")
+        if kind is None or row.bytes_per_step is None:
+            return None
+        total += row.bytes_per_step / kind.bytes
+    return total

@@ -1,0 +1,97 @@
+"""CO011 (R44): the stages of a pipeline idle at the start and the end of the step."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.whatif import saving
+from profilerkit.model.communication import Parallelism
+from profilerkit.model.finding import Fix
+from profilerkit.rules.comm.transfers import evidence
+from profilerkit.rules.rule import (
+    Fired,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    each,
+    finding_for,
+    worth_saying,
+)
+from profilerkit.units import format_ns, format_ratio
+
+
+@dataclass(frozen=True)
+class PipelineBubble(Rule):
+    """Pipeline bubble (R44).
+
+    Claim: The stages of a pipeline idle at the start and the end of the step.
+    Evidence: Exposed point-to-point time, and the share (p - 1) / (m + p - 1) that p stages with m micro-batches leave
+        idle (GPipe and 1F1B).
+    Threshold: A saving above the noise, at least 2 % of the step.
+    Fix: More and smaller micro-batches; interleaved stages, or a zero-bubble schedule.
+    Saving: Bound: the bubble. Expected: what of it goes with twice the micro-batches,
+        bubble × (1 - share(2 m) / share(m)).
+    Traps: Smaller micro-batches fill the device less. Where the bubble is larger than the schedule explains, stages
+        are unequal, and balancing them comes first.
+    Confidence: Medium.
+    """
+
+    code: ClassVar[str] = "CO011"
+    name: ClassVar[str] = "pipeline_bubble"
+    family: ClassVar[str] = "comm"
+    summary: ClassVar[str] = "Pipeline stages idle at the start and the end of the step"
+
+    #: More micro-batches than now that are proposed (a choice).
+    more_micro_batches: int = 2
+    #: Bubble over what the schedule explains from which the stages are called unequal (a choice).
+    unequal_ratio: float = 1.5
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when more micro-batches would shrink the bubble by something."""
+        known = facts.communication.parallelism if facts.communication is not None else ()
+        found = next((entry for entry in known if entry.name == "pipeline"), None)
+        if found is None:
+            if not facts.trace_read and (facts.world_size or 1) > 1:
+                return MissingData("a pipeline only shows in a trace", "profilerkit.profile(..., deep=True)")
+            return NotApplicable("no pipeline was seen")
+        if found.bubble_share is None or not (found.schedule_share and found.size and found.micro_batches):
+            return MissingData(
+                "the stages, micro-batches or transfers of the pipeline do not show",
+                "record a run whose stages send and receive one by one, on every rank",
+            )
+        more = self.more_micro_batches * found.micro_batches
+        left = (found.size - 1) / (more + found.size - 1)
+        bubble = min(found.bubble_share, 1.0)
+        expected = bubble * (1.0 - left / found.schedule_share)
+        if not worth_saying(facts, expected):
+            return Passed(f"the stages idle {format_ratio(bubble)} of the step")
+        return self._fired(facts, found, bubble, expected, more)
+
+    def _fired(self, facts: Facts, found: Parallelism, bubble: float, expected: float, more: int) -> Result:
+        schedule = found.schedule_share or 0.0
+        unequal = bubble >= self.unequal_ratio * schedule
+        first = "Move layers until all stages take equally long; then m" if unequal else "M"
+        finding = finding_for(
+            facts,
+            bound="comm-bound",
+            title=f"Pipeline stages idle {format_ns(bubble * (facts.mean_step_ns or 0.0))} of {each(facts)} step",
+            why=f"{found.size} stages with {found.micro_batches} micro-batches leave {format_ratio(schedule)} of the "
+            f"step idle; {format_ratio(bubble)} is." + (" The rest is stages of unequal length." if unequal else ""),
+            evidence=(
+                evidence(facts, "Exposed point-to-point time, share of the step", bubble, "ratio", "send and receive"),
+                evidence(facts, "Left idle by the schedule", schedule, "ratio", "(p - 1) / (m + p - 1)"),
+                evidence(facts, "Micro-batches per step", found.micro_batches, "count", "receives per step"),
+            ),
+            at_most="medium",
+            detail="bubble",
+            saving=saving(facts, expected, bubble),
+            fix=Fix(
+                text=f"{first}icro-batches {found.micro_batches} → {more} of half the size; or interleaved stages, "
+                "which divide the bubble by their number on each rank.",
+                code=f"ScheduleInterleaved1F1B(stages, n_microbatches={more})",
+            ),
+            confirm="Record again: the exposed point-to-point time must fall.",
+        )
+        return Fired((finding,))

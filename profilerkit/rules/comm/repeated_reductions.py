@@ -1,0 +1,91 @@
+"""CO007 (R40): gradients are reduced in every micro-batch of a step, and not once."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.communication.whatif import exposed, exposed_time, share_of_step
+from profilerkit.analysis.communication.wire import Accumulation
+from profilerkit.analysis.facts import Facts
+from profilerkit.model.finding import Fix
+from profilerkit.rules.comm.transfers import confirm, divides, doubt, evidence, surest, transfer_saving, untold
+from profilerkit.rules.rule import (
+    Fired,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    each,
+    finding_for,
+    worth_saying,
+)
+
+
+@dataclass(frozen=True)
+class RepeatedReductions(Rule):
+    """All-reduce on every micro-batch (R40).
+
+    Claim: Gradient accumulation reduces the gradients in each backward pass, where once per optimizer step is enough.
+    Evidence: More than one backward pass per step, each of which starts as many reductions, of the same sizes in the
+        same order.
+    Threshold: A saving above the noise, at least 2 % of the step.
+    Fix: no_sync() around all micro-batches but the last.
+    Saving: Bound: min(exposed, transfer of the reductions of all passes but the last). Expected: what of these
+        reductions is exposed.
+    Traps: Two models that train in one step reduce twice as well: where an optimizer steps between the passes, or sizes
+        differ, nothing is said to be repeated. Without reducing, FSDP keeps whole gradients: more memory.
+    Confidence: High; medium on a host; low where transfer and waiting look the same.
+    """
+
+    code: ClassVar[str] = "CO007"
+    name: ClassVar[str] = "repeated_reductions"
+    family: ClassVar[str] = "comm"
+    summary: ClassVar[str] = "Gradients are reduced in every micro-batch"
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when early passes' reductions are worth leaving out."""
+        if (unable := untold(facts)) is not None:
+            return unable
+        wire = facts.wire
+        if wire is None or wire.passes is None:
+            return MissingData("the backward passes of a step do not show", "ProfilerActivity.CPU")
+        if wire.passes < 2:
+            return NotApplicable("a step has one backward pass")
+        found = wire.accumulation
+        if found is None:
+            return Passed(f"the {wire.passes} backward passes of a step do not reduce the same gradients")
+        expected = exposed_time(facts, found.early_exposed_ns)
+        bound = max(min(exposed(facts), share_of_step(facts, found.early_ns)), expected)
+        if not worth_saying(facts, expected):
+            return Passed("the reductions of all passes but the last are hidden, or hardly any of the step")
+        return self._fired(facts, found, expected, bound)
+
+    def _fired(self, facts: Facts, found: Accumulation, expected: float, bound: float) -> Result:
+        sharded = divides(facts, "sharded data")
+        what = "set_requires_gradient_sync(False)" if sharded else "no_sync()"
+        memory = " Whole gradients then stay in memory until the last one." if sharded else ""
+        code = "with model.no_sync():  # all micro-batches but the last\n    loss.backward()"
+        if sharded:
+            code = "model.set_requires_gradient_sync(is_last_micro_batch)\nloss.backward()"
+        finding = finding_for(
+            facts,
+            bound="comm-bound",
+            title=f"Gradients are reduced {found.passes} times in {each(facts)} step, once per micro-batch",
+            why=f"Each of the {found.passes} backward passes of a step runs the same {found.reductions} reductions; "
+            f"the sum over all micro-batches needs them once.{doubt(facts)}",
+            evidence=(
+                evidence(facts, "Backward passes per step", found.passes, "count", "autograd nodes", "measured"),
+                evidence(facts, "Reductions in each", found.reductions, "count", "collectives in order", "measured"),
+                evidence(facts, "Exposed time of those that repeat", found.early_exposed_ns, "ns", "collectives"),
+            ),
+            at_most=surest(facts, "high"),
+            detail="bandwidth",
+            saving=transfer_saving(facts, expected, bound),
+            fix=Fix(
+                text=f"Reductions per step {found.passes * found.reductions} → {found.reductions}: {what} around the "
+                f"first {found.passes - 1} micro-batches.{memory}",
+                code=code,
+            ),
+            confirm=confirm(facts, f"there must be {found.reductions} reductions a step."),
+        )
+        return Fired((finding,))

@@ -1,0 +1,135 @@
+"""CO005 (R38): many collectives are too small to use the links, and each pays the latency."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.communication.whatif import exposed_of, floor_ns, joined, may_overlap, rows
+from profilerkit.analysis.communication.wire import Traffic
+from profilerkit.analysis.facts import Facts
+from profilerkit.model.finding import Fix
+from profilerkit.rules.comm.transfers import (
+    by_ddp,
+    confirm,
+    doubt,
+    evidence,
+    kinds,
+    models,
+    surest,
+    transfer_saving,
+    untold,
+)
+from profilerkit.rules.rule import (
+    Fired,
+    MissingData,
+    Passed,
+    Result,
+    Rule,
+    each,
+    finding_for,
+    worth_saying,
+)
+from profilerkit.units import format_bytes, format_count, format_ns, format_ratio
+
+_MIB = 1 << 20
+#: DDP's bucket_cap_mb unless it is set (torch 2.13).
+_DEFAULT_CAP_MB = 25.0
+
+
+@dataclass(frozen=True)
+class SmallCollectives(Rule):
+    """Small-message latency (R38).
+
+    Claim: Many collectives are too small to use the links, and each of them pays the latency.
+    Evidence: How many collectives of known size are below 1 MB, how long the median one takes, and the latency floor:
+        the median transfer below 64 KB where the ranks were matched, else 44 µs (32 KB over 8 A100).
+    Threshold: 30 % of the collectives are below 1 MB, and these take no more than 2.5 times the floor (from 32 KB to
+        1 MB an A100's all-reduce grows from 44 to 102 µs).
+    Fix: Larger buckets, or one flattened tensor for all.
+    Saving: Bound: what of them is exposed. Expected: the latency of each message but one of each kind.
+    Traps: What takes longer than the floor is no latency: it waits, or the link is slow. Collectives on the data path
+        cannot be joined and are left out. Hidden messages cost nothing here.
+    Confidence: High; medium on a host; low where transfer and waiting look the same.
+    """
+
+    code: ClassVar[str] = "CO005"
+    name: ClassVar[str] = "small_collectives"
+    family: ClassVar[str] = "comm"
+    summary: ClassVar[str] = "Many collectives are too small to use the links"
+
+    small_ratio: float = 0.30
+    floor_factor: float = 2.5
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when small messages at the latency floor could be joined to few."""
+        if (unable := untold(facts)) is not None:
+            return unable
+        sized = rows(facts, lambda row: row.size is not None)
+        if not sized:
+            return MissingData("the sizes of the collectives were not recorded", "torch.profiler: record_shapes=True")
+        small = [row for row in sized if row.size == "small"]
+        count, total = sum(row.per_step for row in small), sum(row.per_step for row in sized)
+        if count < self.small_ratio * total:
+            return Passed(f"{format_ratio(count / total)} of the collectives are smaller than 1 MB")
+        floor = floor_ns(facts)
+        most = self.floor_factor * floor
+        chosen = [row for row in small if may_overlap(facts, row) and row.median_ns <= most]
+        if not chosen:
+            shortest = format_ns(min(row.median_ns for row in small))
+            return Passed(
+                f"small collectives take {shortest} and more, not the latency of {format_ns(floor)}, or are on the "
+                "data path"
+            )
+        expected, bound = joined(facts, chosen)
+        if not worth_saying(facts, expected):
+            return Passed(
+                f"joining {format_count(round(count, 1))} small collectives a step would save hardly any of it"
+            )
+        return self._fired(facts, chosen, expected, bound)
+
+    def _fired(self, facts: Facts, chosen: Sequence[Traffic], expected: float, bound: float) -> Result:
+        count = sum(row.per_step for row in chosen)
+        size = sum(row.bytes_per_step or 0.0 for row in chosen) / count
+        many, floor = format_count(round(count, 1)), floor_ns(facts)
+        measured = facts.wire is not None and facts.wire.floor_ns is not None
+        median = max(chosen, key=lambda row: row.per_step).median_ns
+        found = finding_for(
+            facts,
+            bound="comm-bound",
+            title=f"{many} {kinds(chosen)} of {format_bytes(size)} in {each(facts)} step pay the latency one by one",
+            why=f"Each takes {format_ns(median)} however little it moves: an empty one takes {format_ns(floor)}. "
+            f"{format_ratio(exposed_of(facts, chosen))} of the step is exposed in them.{doubt(facts)}",
+            evidence=(
+                evidence(facts, "Collectives below 1 MB per step", count, "count", kinds(chosen), "measured"),
+                evidence(facts, "Mean size", size, "bytes", kinds(chosen)),
+                evidence(
+                    facts,
+                    "Latency floor",
+                    floor,
+                    "ns",
+                    "transfers below 64 KB" if measured else "32 KB over 8 A100",
+                    "derived" if measured else "estimated",
+                ),
+            ),
+            at_most=surest(facts, "high"),
+            detail="latency",
+            saving=transfer_saving(facts, expected, bound),
+            fix=_fix(facts, chosen, many),
+            confirm=confirm(facts, f"there must be far fewer than {many} collectives a step."),
+        )
+        return Fired((found,))
+
+
+def _fix(facts: Facts, chosen: Sequence[Traffic], many: str) -> Fix:
+    caps = {model.bucket_cap_bytes for model in models(facts) if model.bucket_cap_bytes}
+    current = caps.pop() / _MIB if len(caps) == 1 else None
+    if by_ddp(facts) and current is not None and current < _DEFAULT_CAP_MB and chosen[0].kind == "all_reduce":
+        return Fix(
+            text=f"Fewer and larger gradient buckets: bucket_cap_mb {current:g} → {_DEFAULT_CAP_MB:g}, its default.",
+            code=f"DistributedDataParallel(model, bucket_cap_mb={_DEFAULT_CAP_MB:g})",
+        )
+    return Fix(
+        text=f"{many} messages a step → one per kind: flatten the tensors into one, or reduce them in one group; what "
+        "is only logged, every 50 steps.",
+        code="flat = torch.cat([t.reshape(-1) for t in tensors])\ndist.all_reduce(flat)",
+    )

@@ -1,0 +1,86 @@
+"""What the rules about transfers share: whether any were seen, how sure one can be of them, and who reduces them."""
+
+from collections.abc import Sequence
+
+from profilerkit.analysis.communication.wire import Traffic
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.whatif import at_most, saving
+from profilerkit.model.communication import DistributedModel, ParallelName
+from profilerkit.model.finding import Confidence, Evidence, Saving, Source
+from profilerkit.rules.comm.exposed_collectives import to_divide, undivided, unseen
+from profilerkit.rules.rule import MissingData, Result
+
+#: Torch's name of the wrapper as it begins what shows a job divided by data.
+_DDP = "DistributedDataParallel"
+KIND_WORDS = {"all_reduce": "all-reduce", "reduce_scatter": "reduce-scatter", "all_gather": "all-gather"}
+
+
+def untold(facts: Facts) -> Result | None:
+    """Why a rule about single kinds of collectives cannot look; ``None`` when it can."""
+    if (unable := unseen(facts)) is not None:
+        return unable
+    if facts.wire is None or not facts.wire.traffic:
+        return MissingData("which collectives ran is only seen in a trace", "profilerkit.profile(..., deep=True)")
+    return None
+
+
+def transfer_saving(facts: Facts, expected: float, bound: float) -> Saving:
+    """The interval; where transfer and waiting look the same the bound is all that is known."""
+    return at_most(expected, bound) if undivided(facts) else saving(facts, expected, bound)
+
+
+def surest(facts: Facts, most: Confidence) -> Confidence:
+    """``most``, or low where transfer and waiting look the same; medium at most on a host."""
+    if undivided(facts):
+        return "low"
+    return "medium" if facts.mode == "cpu" and most == "high" else most
+
+
+def doubt(facts: Facts) -> str:
+    """A last sentence of a reason: that part of the time may be waiting; empty where that is known."""
+    why = undivided(facts)
+    return f" {why}: part of this time may be waiting for a late rank." if why else ""
+
+
+def confirm(facts: Facts, done: str) -> str:
+    """How to check: ``done`` after the fix, or before it what tells transfer from waiting."""
+    first = to_divide(facts)
+    return f"{first}: waiting for a late rank looks the same. Then: {done}" if first else done
+
+
+def evidence(
+    facts: Facts, label: str, value: float | None, unit: str, origin: str, source: Source = "derived"
+) -> Evidence:
+    """One number of the judged rank's steady steps."""
+    return Evidence(
+        label=label,
+        value=value,
+        unit=unit,
+        source=source,
+        origin=origin,
+        n=facts.steps.steady,
+        rank=facts.rank.rank,
+    )
+
+
+def kinds(chosen: Sequence[Traffic]) -> str:
+    """Their kinds as words, most time first: ``all-reduce and all-gather``."""
+    names = list(dict.fromkeys(KIND_WORDS.get(row.kind, row.kind.replace("_", "-")) for row in chosen))
+    return " and ".join(names[:2]) if len(names) <= 2 else f"{names[0]} and {len(names) - 1} other kinds"
+
+
+def divides(facts: Facts, name: ParallelName) -> bool:
+    """Whether the job is divided so, as far as groups and names show."""
+    known = facts.communication.parallelism if facts.communication is not None else ()
+    return any(found.name == name for found in known)
+
+
+def models(facts: Facts) -> tuple[DistributedModel, ...]:
+    """The models that DistributedDataParallel told about."""
+    return facts.communication.ddp if facts.communication is not None else ()
+
+
+def by_ddp(facts: Facts) -> bool:
+    """Whether DistributedDataParallel reduces the gradients."""
+    known = facts.communication.parallelism if facts.communication is not None else ()
+    return bool(models(facts)) or any(found.evidence.startswith(_DDP) for found in known)

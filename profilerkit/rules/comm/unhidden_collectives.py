@@ -1,0 +1,174 @@
+"""CO002 (R35): there is computing that could hide the communication, and it does not."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.communication.comm_facts import SMALL_COLLECTIVE_BYTES
+from profilerkit.analysis.communication.whatif import (
+    available,
+    exposed_of,
+    hidden,
+    may_overlap,
+    overlap_ratio,
+    rows,
+    transferred,
+)
+from profilerkit.analysis.communication.wire import Traffic
+from profilerkit.analysis.facts import Facts
+from profilerkit.model.finding import Finding, Fix
+from profilerkit.rules.comm.transfers import (
+    by_ddp,
+    confirm,
+    divides,
+    doubt,
+    evidence,
+    kinds,
+    models,
+    surest,
+    transfer_saving,
+    untold,
+)
+from profilerkit.rules.rule import Fired, NotApplicable, Passed, Result, Rule, each, finding_for, worth_saying
+from profilerkit.units import format_ns, format_ratio
+
+_MIB = 1 << 20
+#: DDP's bucket_cap_mb unless it is set (torch 2.13), and what is proposed for larger ones (a choice).
+_DEFAULT_CAP_MB = 25.0
+_SMALLER_CAP_MB = 10.0
+#: Mean size over the default cap from which buckets must be larger than that (a choice: one may hold a large tensor).
+_SURELY_LARGER = 1.5
+#: Buckets that a model smaller than one bucket is divided into (a choice).
+_PIECES = 4
+
+
+@dataclass(frozen=True)
+class UnhiddenCollectives(Rule):
+    """Communication not overlapped (R35).
+
+    Claim: There is computation that could hide the communication, and it does not.
+    Evidence: Of the collectives that nothing on the data path waits for: how much of their time runs beside computing,
+        and how much computing runs beside none of them. Reductions have the backward pass, where the trace shows it,
+        everything else the whole step.
+    Threshold: Less than 70 % is hidden (TraceLens' target), the collectives take at least 5 % of the step, and the
+        computing they could run beside is at least half as long as they are.
+    Fix: With DDP smaller buckets, unless these are at the latency already; with FSDP gathering ahead; else starting
+        each collective as soon as its data is there.
+    Saving: Bound: min(exposed, computing that is left to hide behind). Expected: no more than exposed - total / pieces,
+        because the last piece has nothing left to hide behind.
+    Traps: Collectives of tensor, expert and pipeline groups, all-to-all, point-to-point and broadcasts are on the data
+        path and left out; without descriptions of the groups a reduction is taken for one of gradients where a backward
+        pass shows and none comes before it. Smaller buckets cost latency.
+    Confidence: Medium; low where transfer and waiting look the same.
+    """
+
+    code: ClassVar[str] = "CO002"
+    name: ClassVar[str] = "unhidden_collectives"
+    family: ClassVar[str] = "comm"
+    summary: ClassVar[str] = "Computation could hide the communication, and does not"
+
+    overlap_ratio: float = 0.70
+    smallest_share: float = 0.05
+    available_ratio: float = 0.50
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when too little of what could be hidden is."""
+        if (unable := untold(facts)) is not None:
+            return unable
+        chosen = rows(facts, lambda row: may_overlap(facts, row))
+        if not chosen:
+            return NotApplicable("every collective is on the data path: the next operator waits for it")
+        total, ratio = transferred(facts, chosen), overlap_ratio(facts, chosen)
+        if total < self.smallest_share:
+            return Passed(f"collectives that can be hidden take {format_ratio(total)} of the step")
+        if ratio >= self.overlap_ratio:
+            return Passed(f"{format_ratio(ratio)} of the communication runs beside computing")
+        behind = available(facts, chosen) + total - exposed_of(facts, chosen)
+        if behind < self.available_ratio * total:
+            return Passed(f"computing could hide only {format_ratio(behind / total)} of the communication")
+        if _has_small_buckets(facts, chosen):
+            return Passed("DDP's buckets are below 2 MB already: smaller ones would only add latency")
+        fix, pieces = _fix(facts, chosen)
+        expected, bound = hidden(facts, chosen, pieces)
+        if not worth_saying(facts, expected):
+            return Passed("what could be hidden beside computing is within the noise of the step time, or the last one")
+        return Fired((self._finding(facts, chosen, expected, bound, fix),))
+
+    def _finding(self, facts: Facts, chosen: Sequence[Traffic], expected: float, bound: float, fix: Fix) -> Finding:
+        step = facts.mean_step_ns or 1.0
+        ratio, left = overlap_ratio(facts, chosen), available(facts, chosen)
+        of_backward = facts.wire is not None and facts.wire.backward_alone_ns is not None
+        where = "the backward pass" if of_backward else "the whole step"
+        return finding_for(
+            facts,
+            bound="comm-bound",
+            title=f"Only {format_ratio(ratio)} of the {kinds(chosen)} time runs beside computing",
+            why=f"For {format_ns(left * step)} of {each(facts)} step {where} computes beside no collective, and for "
+            f"{format_ns(exposed_of(facts, chosen) * step)} these collectives hold the step.{doubt(facts)}",
+            evidence=(
+                evidence(facts, "Hidden part of these collectives", ratio, "ratio", "kernels beside collectives"),
+                evidence(facts, "Their share of the step", transferred(facts, chosen), "ratio", "collectives"),
+                evidence(facts, "Computing left to hide behind, share of the step", left, "ratio", where),
+            ),
+            at_most=surest(facts, "medium"),
+            detail="no-overlap",
+            saving=transfer_saving(facts, expected, bound),
+            fix=fix,
+            confirm=confirm(facts, f"more than {format_ratio(self.overlap_ratio)} of it must run beside computing."),
+        )
+
+
+def _mean_bytes(chosen: Sequence[Traffic]) -> float | None:
+    """Of one reduction; ``None`` where some sizes are not known."""
+    reduces = [row for row in chosen if row.kind == "all_reduce"]
+    count = sum(row.per_step for row in reduces)
+    sizes = [row.bytes_per_step for row in reduces]
+    return sum(size for size in sizes if size is not None) / count if count and None not in sizes else None
+
+
+def _has_small_buckets(facts: Facts, chosen: Sequence[Traffic]) -> bool:
+    """Whether buckets of DDP are so small that dividing them costs more latency than it hides."""
+    mean = _mean_bytes(chosen)
+    return by_ddp(facts) and mean is not None and mean < 2 * SMALL_COLLECTIVE_BYTES
+
+
+def _fix(facts: Facts, chosen: Sequence[Traffic]) -> tuple[Fix, float]:
+    """What starts these collectives earlier, and into how many pieces they are divided then."""
+    if by_ddp(facts):
+        return _fix_of_ddp(facts, chosen)
+    count = max(sum(row.per_step for row in chosen), 2.0)
+    if divides(facts, "sharded data"):
+        text = "Gather the next layer's parameters while this one computes: forward prefetch 0 → 1 layer, backward too."
+        code = "layer.set_modules_to_forward_prefetch([next_layer])\nlayer.set_modules_to_backward_prefetch([previous])"
+        return Fix(text=text, code=code), count
+    text = f"Start each of the {count:.0f} collectives a step when its gradients are there: async_op False → True."
+    code = "work = dist.all_reduce(grad, async_op=True)\n# more backward work\nwork.wait()"
+    return Fix(text=text, code=code), count
+
+
+def _fix_of_ddp(facts: Facts, chosen: Sequence[Traffic]) -> tuple[Fix, float]:
+    """Smaller buckets than DDP has: it reduces each as soon as its last gradient is there.
+
+    Where DDP did not tell its cap, how many more buckets a smaller one makes is not known, and none are counted on.
+    """
+    caps = {model.bucket_cap_bytes for model in models(facts) if model.bucket_cap_bytes}
+    sizes = {model.parameter_bytes for model in models(facts) if model.parameter_bytes}
+    known = caps.pop() / _MIB if len(caps) == 1 else None
+    size = sizes.pop() / _MIB if len(sizes) == 1 else None
+    mean = (_mean_bytes(chosen) or 0.0) / _MIB
+    current, now = _DEFAULT_CAP_MB, f"{_DEFAULT_CAP_MB:g} (its default)"
+    if known is not None or mean > _SURELY_LARGER * _DEFAULT_CAP_MB:
+        current = known if known is not None else mean
+        now = f"{current:.3g}"
+    smaller = _SMALLER_CAP_MB if current > _SMALLER_CAP_MB else current / 2
+    # The whole model may fit into fewer pieces than it takes to overlap.
+    if size is not None and size < _PIECES * smaller:
+        smaller = max(round(size / _PIECES, 1), 1.0)
+    fix = Fix(
+        text=f"DDP already reduces bucket by bucket during backward: bucket_cap_mb {now} → {smaller:g}, so that they "
+        "start earlier and less is left after the last.",
+        code=f"DistributedDataParallel(model, bucket_cap_mb={smaller:g})",
+    )
+    count = max(sum(row.per_step for row in chosen), 1.0)
+    reach = current if size is None else min(current, size)
+    return fix, count if known is None else count * max(reach / smaller, 1.0)

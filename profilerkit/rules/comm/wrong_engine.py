@@ -1,0 +1,94 @@
+"""CO009 (R42): the engine or the back-end of the parallel training is not the one for devices."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.communication.whatif import share_of_step
+from profilerkit.analysis.communication.wire import Engine
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.whatif import saving
+from profilerkit.model.finding import Fix
+from profilerkit.rules.comm.transfers import evidence
+from profilerkit.rules.rule import (
+    Fired,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    each,
+    finding_for,
+    worth_saying,
+)
+from profilerkit.units import format_ns, format_ratio
+
+_FIX: dict[str, Fix] = {
+    "DataParallel": Fix(
+        text="DataParallel → DistributedDataParallel, one process per device: no copies of the model, no gathering.",
+        code="torchrun --nproc-per-node=gpu train.py  # with DistributedDataParallel(model)",
+    ),
+    "gloo": Fix(
+        text="Back-end gloo → nccl: gradients go from device to device and not through the host.",
+        code='torch.distributed.init_process_group("nccl")',
+    ),
+}
+
+
+@dataclass(frozen=True)
+class WrongEngine(Rule):
+    """Wrong engine (R42).
+
+    Claim: The parallel engine or the back-end is the wrong one for devices.
+    Evidence: DataParallel's forward pass in the trace, or gloo's transfers beside device events with no collective on
+        the device; the time of their transfers in which the device computes nothing.
+    Threshold: Presence, and a saving above the noise, at least 2 % of the step (both are rules of torch-tb-profiler).
+    Fix: DistributedDataParallel, NCCL.
+    Saving: Bound: that time. Expected: 70 % of it (a guess: the right engine communicates as well).
+    Traps: Of DataParallel one device is judged, the one that has the most to do. gloo beside NCCL is usual, for
+        barriers and objects of Python, and no finding.
+    Confidence: High.
+    """
+
+    code: ClassVar[str] = "CO009"
+    name: ClassVar[str] = "wrong_engine"
+    family: ClassVar[str] = "comm"
+    summary: ClassVar[str] = "The parallel engine is not the one for devices"
+
+    saved_ratio: float = 0.70
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when the engine is there and costs something."""
+        if not facts.trace_read:
+            return MissingData("the parallel engine is only seen in a trace", "profilerkit.profile(..., deep=True)")
+        if facts.mode != "gpu" or facts.wire is None:
+            return NotApplicable("no device computed")
+        engine = facts.wire.engine
+        if engine is None:
+            return Passed("neither DataParallel nor gloo transfers what lies on devices")
+        bound = share_of_step(facts, engine.exposed_ns)
+        expected = self.saved_ratio * bound
+        if not worth_saying(facts, expected):
+            return Passed(f"{engine.name} exposes {format_ratio(bound)} of the step")
+        return self._fired(facts, engine, expected, bound)
+
+    def _fired(self, facts: Facts, engine: Engine, expected: float, bound: float) -> Result:
+        step = facts.mean_step_ns or 1.0
+        what = {
+            "DataParallel": "One process copies the model to all devices and gathers their results in each step.",
+            "gloo": "Each gradient goes to the host, through gloo, and back, while the device waits.",
+        }[engine.name]
+        found = finding_for(
+            facts,
+            bound="comm-bound",
+            title=f"{engine.name} keeps the device from computing for {format_ns(bound * step)} of {each(facts)} step",
+            why=what,
+            evidence=(
+                evidence(facts, "Transfers beside which nothing computes", engine.exposed_ns, "ns", engine.name),
+            ),
+            at_most="high",
+            detail="engine",
+            saving=saving(facts, expected, bound),
+            fix=_FIX[engine.name],
+            confirm=f"Record again: {engine.name} must be gone from the trace, and the step must be shorter.",
+        )
+        return Fired((found,))

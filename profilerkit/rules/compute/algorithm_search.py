@@ -1,0 +1,94 @@
+"""CP010 (R23): the search for the fastest algorithm repeats in the steady state."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.waste.records import Searches
+from profilerkit.analysis.whatif import at_most
+from profilerkit.model.finding import Evidence, Finding, Fix
+from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, no_device_events, worth_saying
+from profilerkit.units import format_ratio
+
+
+@dataclass(frozen=True)
+class AlgorithmSearch(Rule):
+    """Autotune or algorithm thrash (R23).
+
+    Claim: The search for the fastest algorithm repeats, because shapes change.
+    Evidence: Operators of the steady window that compute and wait for their own kernels, for two or more events or as
+        often for the device: each is the timing of one algorithm. How many, in how many steps, for how many inputs.
+    Threshold: Searches in at least 2 judged steps; a single one is the first call of a shape.
+    Fix: `cudnn.benchmark` off where shapes vary, or few shapes by padding to buckets.
+    Saving: Bound: the time of the searches. Expected: all but one of the timed algorithms of each.
+    Traps: Without the search a heuristic chooses, which can be slower for shapes that recur.
+    Confidence: Medium.
+    """
+
+    code: ClassVar[str] = "CP010"
+    name: ClassVar[str] = "algorithm_search"
+    family: ClassVar[str] = "compute"
+    summary: ClassVar[str] = "The search for the fastest algorithm repeats"
+
+    fewest_steps: int = 2
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when operators time algorithms in ``fewest_steps`` of the judged steps."""
+        if facts.waste is None:
+            return no_device_events(facts, "no device events: nothing is searched for")
+        found = facts.waste.searches
+        if found is None:
+            return Passed("no operator of the steady steps times its own kernels")
+        if found.steps < self.fewest_steps:
+            return Passed(f"{found.steps} of {facts.steps.steady} steady steps searches for an algorithm")
+        expected = found.share * (1.0 - 1.0 / found.trials)
+        if not worth_saying(facts, expected):
+            return Passed(f"searches for algorithms take {format_ratio(found.share)} of the step")
+        return Fired((_finding(facts, found, expected),))
+
+
+def _finding(facts: Facts, found: Searches, expected: float) -> Finding:
+    shapes = "" if found.shapes is None else f", for {found.shapes} different inputs"
+    return finding_for(
+        facts,
+        bound="compute-bound",
+        title=f"Searches for the fastest algorithm take {format_ratio(found.share)} of the step",
+        why=f"`{found.operator}` tries {found.trials:.1f} algorithms at a time and waits for each, in {found.steps} of "
+        f"the judged steps{shapes}.",
+        evidence=(
+            Evidence(
+                label="Searches, share of the step",
+                value=found.share,
+                unit="ratio",
+                source="measured",
+                origin=found.operator,
+                n=round(found.per_step * facts.steps.steady),
+            ),
+            Evidence(
+                label="Algorithms timed in each",
+                value=found.trials,
+                unit="count",
+                source="derived",
+                origin="waits inside the operator",
+                n=round(found.per_step * facts.steps.steady),
+            ),
+        ),
+        at_most="medium",
+        detail="autotune",
+        saving=at_most(expected, found.share),
+        fix=_fix(found),
+        confirm="The waits inside these operators must be gone.",
+    )
+
+
+def _fix(found: Searches) -> Fix:
+    bucket = "Where shapes recur, pad them to a few buckets instead."
+    if "conv" in found.operator:
+        return Fix(
+            text=f"cudnn.benchmark True → False, because inputs change. {bucket}",
+            code="torch.backends.cudnn.benchmark = False",
+        )
+    return Fix(
+        text=f"TunableOp tuning on → off; tune ahead of the run. {bucket}",
+        code="torch.cuda.tunable.tuning_enable(False)",
+    )

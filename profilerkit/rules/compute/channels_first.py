@@ -1,0 +1,94 @@
+"""CP007 (R20): convolutions pay for the conversion of their layout."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.whatif import saving
+from profilerkit.model.finding import Evidence, Fix
+from profilerkit.rules.rule import (
+    Fired,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    finding_for,
+    no_device_events,
+    worth_saying,
+)
+from profilerkit.units import format_ratio
+
+
+@dataclass(frozen=True)
+class ChannelsFirst(Rule):
+    """NCHW convolutions (R20).
+
+    Claim: Convolutions pay for conversions of their layout.
+    Evidence: Time of the kernels that turn NCHW into NHWC and back, and of the convolutions.
+    Threshold: 2 % of the step in such kernels.
+    Fix: `channels_last` for the model and its inputs.
+    Saving: Bound: the conversions and 0.3 of the convolutions. Expected: the conversions and 0.1 of the convolutions,
+        a guess until calibrated.
+    Traps: An operator in between that wants NCHW brings the conversions back. Without conversions channels-first
+        convolutions are not seen: strides are not read. In FP32 on vector units NCHW is the faster layout.
+    Confidence: Medium.
+    """
+
+    code: ClassVar[str] = "CP007"
+    name: ClassVar[str] = "channels_first"
+    family: ClassVar[str] = "compute"
+    summary: ClassVar[str] = "Convolutions pay for conversions of their layout"
+
+    smallest_share: float = 0.02
+    #: Part of the convolutions' own time that the other layout saves at most, and is expected to save (R20's guesses).
+    most_ratio: float = 0.3
+    reached_ratio: float = 0.1
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when conversions between NCHW and NHWC own ``smallest_share`` of the step."""
+        if facts.waste is None:
+            return no_device_events(facts, "no device events: there are no conversions to see")
+        found = facts.waste.layout
+        if not found.convolution_share and not found.conversion_share:
+            return NotApplicable("no convolution runs on the device")
+        share = found.conversion_share
+        if share < self.smallest_share:
+            return Passed(f"conversions of the layout take {format_ratio(share)} of the step")
+        expected = share + self.reached_ratio * found.convolution_share
+        if not worth_saying(facts, expected):
+            return Passed(f"conversions of the layout take {format_ratio(share)} of the step, within its noise")
+        finding = finding_for(
+            facts,
+            bound="compute-bound",
+            title=f"Conversions between NCHW and NHWC take {format_ratio(share)} of the step",
+            why="The matrix units want the channels last, and the tensors have them second: each convolution converts "
+            "what it reads, and often what it writes.",
+            evidence=(
+                Evidence(
+                    label="Conversion kernels, share of the step",
+                    value=share,
+                    unit="ratio",
+                    source="measured",
+                    origin=found.example or "kernel names",
+                    n=round(found.per_step * facts.steps.steady),
+                ),
+                Evidence(
+                    label="Convolutions, share of the step",
+                    value=found.convolution_share,
+                    unit="ratio",
+                    source="measured",
+                    origin="math kernels of convolution operators",
+                    n=facts.steps.steady,
+                ),
+            ),
+            at_most="medium",
+            detail="layout",
+            saving=saving(facts, expected, min(share + self.most_ratio * found.convolution_share, 1.0)),
+            fix=Fix(
+                text="Memory format contiguous (NCHW) → channels_last, for the model and for its inputs.",
+                code="model = model.to(memory_format=torch.channels_last)\n"
+                "images = images.to(memory_format=torch.channels_last)",
+            ),
+            confirm="The conversion kernels must be gone; where some stay, the operator before them wants NCHW.",
+        )
+        return Fired((finding,))

@@ -1,0 +1,130 @@
+"""CP002 (R15): sizes of matrix products do not fit the granularity of the tensor cores."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.waste.alignment import GRANULE
+from profilerkit.analysis.waste.records import Alignment
+from profilerkit.analysis.whatif import saving
+from profilerkit.model.finding import Evidence, Finding, Fix
+from profilerkit.rules.rule import (
+    Fired,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    finding_for,
+    no_device_events,
+    worth_saying,
+)
+from profilerkit.units import format_ratio
+
+#: Sizes from here on are padded to the large multiple: it adds at most an eighth to them.
+_LARGE_SIZE = 512
+#: Elements of 16 bits in the 128 bytes that NVIDIA prefers from the A100 on (R15).
+_LARGE_GRANULE = 64
+
+
+@dataclass(frozen=True)
+class MisalignedMatmul(Rule):
+    """Tensor-core misalignment (R15).
+
+    Claim: Matrix sizes do not fit the granularity of the tensor cores.
+    Evidence: Products in 16 bit of which M, N or K is no multiple of 8 elements, as recorded shapes tell; their time
+        against the least time that the shapes allow on the device.
+    Threshold: 3 % of the step in such products.
+    Fix: Pad vocabulary, hidden size or sequence: to multiples of 64 from 512 elements on, of 8 below.
+    Saving: Bound: their time beyond what the device's reachable peaks ask for. Expected: that they reach as much as the
+        products of fitting sizes do in this run; half of the bound where there are too few to tell.
+    Traps: cuBLAS handles many odd sizes well: products close to the peak are left alone. M is often batch times
+        sequence, and ragged in the last batch only. Slow products have other causes too.
+    Confidence: Medium: the loss is measured, that alignment causes it is not.
+    """
+
+    code: ClassVar[str] = "CP002"
+    name: ClassVar[str] = "misaligned_matmul"
+    family: ClassVar[str] = "compute"
+    summary: ClassVar[str] = "Sizes of matrix products do not fit the tensor cores"
+
+    smallest_share: float = 0.03
+    #: Part of the loss that alignment is held responsible for where no other products tell (R15).
+    reached_ratio: float = 0.5
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when misaligned 16-bit products own ``smallest_share`` and run below what the device reaches."""
+        if facts.waste is None:
+            return no_device_events(facts, "no device events: there is no tensor core to fit")
+        if facts.math is not None and facts.math.compute_major is not None and facts.math.compute_major < 7:
+            return NotApplicable("the device has no tensor cores")
+        found = facts.waste.alignment
+        if found is None and not facts.waste.has_shapes:
+            return MissingData("the sizes of matrix products were not recorded", "torch.profiler: record_shapes=True")
+        if found is None:
+            return Passed(f"the sizes of all 16-bit products are multiples of {GRANULE}")
+        if found.share < self.smallest_share:
+            return Passed(f"16-bit products of odd sizes take {format_ratio(found.share)} of the step")
+        if found.lost_share is None:
+            return MissingData("the device's peaks are not in the table", "name a known device with --device")
+        expected = self._expected(found, found.lost_share)
+        if not worth_saying(facts, expected):
+            return Passed(f"products of odd sizes lose {format_ratio(found.lost_share)} of the step")
+        return Fired((_finding(facts, found, expected, found.lost_share),))
+
+    def _expected(self, found: Alignment, lost: float) -> float:
+        """What of the loss goes when these products reach what the others do."""
+        if not found.others_ratio:
+            return self.reached_ratio * lost
+        return min(max(found.share - (found.share - lost) / found.others_ratio, 0.0), lost)
+
+
+def _finding(facts: Facts, found: Alignment, expected: float, lost: float) -> Finding:
+    size = " × ".join(map(str, found.sizes))
+    return finding_for(
+        facts,
+        bound="compute-bound",
+        title=f"Matrix products of odd sizes lose {format_ratio(lost)} of the step",
+        why=f"`{found.operator}` multiplies M × N × K = {size}: tensor cores load {GRANULE} elements at a time, and "
+        "fall back to slower kernels where rows do not divide.",
+        evidence=(
+            Evidence(
+                label="16-bit products of odd sizes, share of the step",
+                value=found.share,
+                unit="ratio",
+                source="measured",
+                origin=f"{found.operator}: {size}",
+                n=round(found.calls_per_step * facts.steps.steady),
+            ),
+            Evidence(
+                label="Of it beyond what the shapes ask for",
+                value=lost,
+                unit="ratio",
+                source="derived",
+                origin=facts.spec.source if facts.spec else "peaks of the device",
+            ),
+        ),
+        at_most="medium",
+        detail="alignment",
+        saving=saving(facts, expected, lost),
+        fix=Fix(text=f"{_fused_first(facts, found)}Pad the sizes of the largest: {_padding(found.sizes)}, masked."),
+        confirm="The kernels' names must change, and the time of these products fall although they grow.",
+    )
+
+
+def _fused_first(facts: Facts, found: Alignment) -> str:
+    """What comes before padding where the product is one of attention's, over scores that need not be written."""
+    rows = facts.waste.scores if facts.waste else ()
+    is_attention = any({row.queries, row.keys} <= set(found.sizes) for row in rows)
+    return "Fuse the attention first (CP005), which leaves these products out. " if is_attention else ""
+
+
+def _padding(sizes: tuple[int, int, int]) -> str:
+    """Every odd size, once, with what it is to be padded to.
+
+    >>> _padding((50257, 768, 50257)), _padding((10, 64, 8))
+    ('50257 → 50304', '10 → 16')
+    """
+    odd = dict.fromkeys(size for size in sizes if size % GRANULE)
+    granule = {size: _LARGE_GRANULE if size >= _LARGE_SIZE else GRANULE for size in odd}
+    return ", ".join(f"{size} → {-(-size // granule[size]) * granule[size]}" for size in odd)

@@ -1,0 +1,108 @@
+"""CP011 (R24): the batch is too small to fill the device."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.batching import LargerBatch, larger_batch, peak_memory, room
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.leaves import WAITS
+from profilerkit.model.change import revise
+from profilerkit.model.finding import Evidence, Finding, Fix
+from profilerkit.rules.rule import (
+    Fired,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    finding_for,
+    no_device_events,
+    share_evidence,
+    worth_saying,
+)
+from profilerkit.units import format_bytes, format_ratio
+
+_IDLE = ("compute.small", "over.")
+
+
+@dataclass(frozen=True)
+class SmallBatch(Rule):
+    """Batch too small (R24).
+
+    Claim: The batch is too small to fill the device, and there is room for more.
+    Evidence: Share of the step in small kernels and in the host's own work, peak of the memory against the capacity,
+        share of the step in waiting for data.
+    Threshold: 30 % of the step in small kernels and host work, less than 60 % of the memory in use, and less than 5 %
+        of the step waiting for data.
+    Fix: A larger batch; on several devices also less sharding. Then the learning rate has to be adapted.
+    Saving: None of the step, which gets no shorter: a gain in samples per second. Batch over max(host, device), where
+        only the device's part grows with the batch.
+    Traps: A larger batch may converge more slowly by the sample. The memory it takes is estimated from the peak.
+    Confidence: Medium.
+    """
+
+    code: ClassVar[str] = "CP011"
+    name: ClassVar[str] = "small_batch"
+    family: ClassVar[str] = "compute"
+    summary: ClassVar[str] = "The batch is too small to fill the device"
+
+    smallest_share: float = 0.30
+    memory_ratio: float = 0.60
+    input_share: float = 0.05
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when small kernels and host work own ``smallest_share`` and memory is left for twice the batch."""
+        if facts.device is None:
+            return no_device_events(facts, "no device to fill")
+        if facts.cold is not None:
+            return NotApplicable("the window is dominated by first-use work")
+        share = facts.share(*_IDLE)
+        if share < self.smallest_share:
+            return Passed(f"small kernels and host work take {format_ratio(share)} of the step")
+        waits = facts.share(*WAITS)
+        if waits >= self.input_share:
+            return Passed(f"waiting for data takes {format_ratio(waits)} of the step: a larger batch waits longer")
+        peak, capacity = peak_memory(facts), facts.memory.capacity_bytes
+        if peak is None or not capacity:
+            return MissingData(
+                "the peak of the device's memory was not recorded", "torch.profiler: profile_memory=True"
+            )
+        if peak >= self.memory_ratio * capacity:
+            return Passed(f"{format_ratio(peak / capacity)} of the device's memory is in use")
+        found = larger_batch(facts)
+        if found is None:
+            return Passed(f"memory has room for {room(facts) or 0.0:.1f} times the batch, which would gain little")
+        # The same noise gates it as a saving of the time for each sample.
+        if not worth_saying(facts, 1.0 - 1.0 / (1.0 + found.gain.expected)):
+            return Passed("a larger batch gains no more than the noise of the step time")
+        return Fired((_finding(facts, found, share, peak / capacity),))
+
+
+def _finding(facts: Facts, found: LargerBatch, share: float, memory: float) -> Finding:
+    size = facts.loader.batch_size if facts.loader else None
+    batch = f"batch_size {size} → {size * found.times}" if size else f"Batch × {found.times}"
+    sharded = " With sharding, shard less in exchange." if (facts.world_size or 1) > 1 else ""
+    finding = finding_for(
+        facts,
+        bound=None,
+        title=f"Small kernels and host work take {format_ratio(share)} of the step, with memory to spare",
+        why="What the host issues and the smallest kernels take the same time for a larger batch: it adds samples "
+        "faster than time.",
+        evidence=(
+            share_evidence(facts, "Small kernels", "compute.small"),
+            share_evidence(facts, "Host's own work", "over."),
+            Evidence(
+                label="Peak of the device's memory",
+                value=memory,
+                unit="ratio",
+                source="measured",
+                origin=f"of {format_bytes(facts.memory.capacity_bytes or 0)}",
+                rank=facts.rank.rank,
+            ),
+        ),
+        at_most="medium",
+        detail="batch",
+        fix=Fix(text=f"{batch}, and adapt the learning rate.{sharded}"),
+        confirm="Samples per second must rise; the step itself gets longer, not shorter.",
+    )
+    return revise(finding, throughput=found.gain)

@@ -1,0 +1,117 @@
+"""CP003 (R16): the last round of blocks leaves multiprocessors without work."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.waste.records import Grid
+from profilerkit.analysis.whatif import at_most
+from profilerkit.model.finding import Confidence, Evidence, Finding, Fix, Saving
+from profilerkit.rules.rule import (
+    Fired,
+    MissingData,
+    Passed,
+    Result,
+    Rule,
+    finding_for,
+    no_device_events,
+    worth_saying,
+)
+from profilerkit.units import format_ratio
+
+
+@dataclass(frozen=True)
+class UnderfilledGrid(Rule):
+    """Tile or wave quantisation, under-filled grid (R16).
+
+    Claim: The grids of matrix kernels leave multiprocessors without work.
+    Evidence: Blocks of each kernel for each multiprocessor. Of a grid of 1.25 the second round keeps a quarter of them
+        busy: 1 - 1.25 / 2 of the time is idle.
+    Threshold: Kernels of at least 10 µs that leave 20 % idle, and together take 3 % of the step.
+    Fix: A batch or hidden size with which the blocks fill whole rounds; merged matrix products.
+    Saving: Bound: idle share of each kernel times its time, no more than what is beyond the least time its shapes
+        allow. Expected: half of it, as sizes are seldom free to choose (a choice; R16 has the bound itself).
+    Traps: Kernels that divide their work among resident blocks (stream-K, persistent ones) hide it. Blocks of unequal
+        length fill gaps. A larger batch fills the gap without a shorter step: it does more in the same time.
+    Confidence: Medium where shapes and peaks limit what can be gained, low without.
+    """
+
+    code: ClassVar[str] = "CP003"
+    name: ClassVar[str] = "underfilled_grid"
+    family: ClassVar[str] = "compute"
+    summary: ClassVar[str] = "Grids of matrix kernels leave multiprocessors without work"
+
+    smallest_share: float = 0.03
+    idle_ratio: float = 0.20
+    #: Part of the idle time that a change of sizes is expected to fill.
+    reached_ratio: float = 0.5
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when kernels with at least ``idle_ratio`` of idle time own ``smallest_share`` of the step."""
+        if facts.waste is None:
+            return no_device_events(facts, "no device events: there are no grids")
+        grids = facts.waste.grids
+        if grids is None:
+            return MissingData(
+                "the trace does not say how many blocks a kernel has",
+                "traces of NVIDIA devices do: keep `blocks per SM` in the file",
+            )
+        found = [grid for grid in grids if grid.idle_share >= self.idle_ratio * grid.share]
+        share = sum(grid.share for grid in found)
+        if share < self.smallest_share:
+            return Passed(f"kernels with badly filled grids take {format_ratio(share)} of the step")
+        idle = min(sum(grid.idle_share for grid in found), 1.0)
+        expected = self.reached_ratio * idle
+        if not worth_saying(facts, expected):
+            return Passed(f"badly filled grids cost {format_ratio(idle)} of the step")
+        return Fired((_finding(facts, found, min(share, 1.0), at_most(expected, idle)),))
+
+
+def _finding(facts: Facts, found: Sequence[Grid], share: float, saving: Saving) -> Finding:
+    worst = max(found, key=lambda grid: grid.idle_share)
+    by_shape = facts.compute is not None and (facts.compute.by_shape_ratio or 0.0) > 0.5
+    sure: Confidence = "medium" if by_shape else "low"
+    rounds = max(math.ceil(worst.blocks_per_sm), 1)
+    return finding_for(
+        facts,
+        bound="compute-bound",
+        title=f"Badly filled grids leave multiprocessors idle for {format_ratio(saving.high)} of the step",
+        why=f"The worst kernel has {worst.blocks_per_sm:.2f} blocks for each multiprocessor and takes as long as one "
+        f"with {rounds}.",
+        evidence=(
+            Evidence(
+                label="Kernels with badly filled grids, share of the step",
+                value=share,
+                unit="ratio",
+                source="measured",
+                origin=worst.kernel,
+                n=round(sum(grid.per_step for grid in found) * facts.steps.steady),
+            ),
+            Evidence(
+                label="Blocks for each multiprocessor, worst kernel",
+                value=worst.blocks_per_sm,
+                unit="blocks",
+                source="measured",
+                origin="launch geometry in the trace",
+            ),
+        ),
+        at_most=sure,
+        detail="grid",
+        saving=saving,
+        fix=Fix(text=_fix(worst, rounds, facts.waste.multiprocessors if facts.waste else None)),
+        confirm="Blocks for each multiprocessor must come close to a whole number, and the kernel must not get longer.",
+    )
+
+
+def _fix(worst: Grid, rounds: int, multiprocessors: int | None) -> str:
+    full = f"{worst.blocks_per_sm:.2f} → {rounds} blocks for each multiprocessor"
+    if multiprocessors:
+        blocks = round(worst.blocks_per_sm * multiprocessors)
+        full = f"{blocks} → {rounds * multiprocessors} blocks on {multiprocessors} multiprocessors"
+    more = rounds / worst.blocks_per_sm
+    return (
+        f"Fill the grid, {full}: merge products that follow each other, or change the batch or hidden size by up to "
+        f"{more:.2f} ×."
+    )

@@ -1,0 +1,118 @@
+"""CP005 (R18): attention writes its score matrices to memory."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.waste.records import Scores
+from profilerkit.analysis.whatif import saving
+from profilerkit.model.finding import Evidence, Finding, Fix
+from profilerkit.rules.rule import (
+    Fired,
+    MissingData,
+    Passed,
+    Result,
+    Rule,
+    finding_for,
+    no_device_events,
+    worth_saying,
+)
+from profilerkit.units import format_ratio
+
+#: A causal fused kernel leaves out half of the products (§1.7 of the diagnosis method); whether it may is not known.
+_CAUSAL = 0.5
+
+
+@dataclass(frozen=True)
+class UnfusedAttention(Rule):
+    """Unfused attention (R18).
+
+    Claim: Attention materialises its score matrix.
+    Evidence: A product, a softmax and another product over tensors of one shape (…, queries, keys), with what masks,
+        scales and drops in between, forward and backward.
+    Threshold: Score matrices of at least 512 × 512.
+    Fix: `F.scaled_dot_product_attention`, which never writes the scores.
+    Saving: Bound: all kernels over the scores but half of the products' arithmetic at the device's reachable peak.
+        Expected: all but the whole arithmetic at half of the dense peak.
+    Traps: Code that needs the attention weights as output cannot be fused. Odd masks choose slower kernels.
+    Confidence: High: shapes tell.
+    """
+
+    code: ClassVar[str] = "CP005"
+    name: ClassVar[str] = "unfused_attention"
+    family: ClassVar[str] = "compute"
+    summary: ClassVar[str] = "Attention writes its score matrices to memory"
+
+    fewest_positions: int = 512
+    #: Share of the dense peak that fused attention reaches (R18).
+    reached_ratio: float = 0.5
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when score matrices of ``fewest_positions`` squared are written and read again."""
+        if facts.waste is None:
+            return no_device_events(facts, "no device events: kernels of a CPU are not told apart")
+        if not facts.waste.has_shapes:
+            return MissingData("the shapes of operators were not recorded", "torch.profiler: record_shapes=True")
+        found = [row for row in facts.waste.scores if row.queries * row.keys >= self.fewest_positions**2]
+        if not found:
+            return Passed(f"no score matrix of {self.fewest_positions} × {self.fewest_positions} is written")
+        share = sum(row.share for row in found)
+        peaks = [row.peak_share for row in found if row.peak_share is not None]
+        if facts.spec is None or len(peaks) < len(found):
+            return MissingData(
+                "what the products of attention take at least is not known", "name a known device with --device"
+            )
+        least = sum(peaks)
+        expected = share - least / self.reached_ratio
+        if not worth_saying(facts, expected):
+            return Passed(f"attention takes {format_ratio(share)} of the step, and fused as much")
+        bound = min(share - _CAUSAL * least / facts.spec.achievable_ratio, 1.0)
+        return Fired((_finding(facts, found, expected, bound),))
+
+
+def _finding(facts: Facts, found: Sequence[Scores], expected: float, bound: float) -> Finding:
+    largest = max(found, key=lambda row: row.share)
+    share = min(sum(row.share for row in found), 1.0)
+    size = f"{largest.queries} × {largest.keys}"
+    return finding_for(
+        facts,
+        bound="memory-bound",
+        title=f"Attention that writes its scores takes {format_ratio(share)} of the step",
+        why=f"{largest.matrices} matrices of {size} scores are written by one product, gone over by softmax and its "
+        "neighbours, and read by the next product.",
+        evidence=(
+            Evidence(
+                label="Kernels over score matrices, share of the step",
+                value=share,
+                unit="ratio",
+                source="measured",
+                origin=f"operators over tensors of {largest.matrices} × {size}",
+                n=facts.steps.steady,
+            ),
+            Evidence(
+                label="Of it softmax, masks and copies",
+                value=min(sum(row.pointwise_share for row in found), 1.0),
+                unit="ratio",
+                source="measured",
+                origin="operators between the products",
+                n=facts.steps.steady,
+            ),
+            Evidence(
+                label="Arithmetic of the products at the dense peak",
+                value=sum(row.peak_share or 0.0 for row in found),
+                unit="ratio",
+                source="derived",
+                origin=facts.spec.source if facts.spec else "peaks of the device",
+            ),
+        ),
+        at_most="high",
+        detail="bandwidth",
+        saving=saving(facts, expected, bound),
+        fix=Fix(
+            text="Attention by separate operators → one fused call; of a Hugging Face model "
+            'attn_implementation "eager" → "sdpa".',
+            code="out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)",
+        ),
+        confirm="The softmax kernels over the scores must be gone, and one flash or efficient attention kernel there.",
+    )

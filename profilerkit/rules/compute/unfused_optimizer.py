@@ -1,0 +1,134 @@
+"""CP006 (R19): the optimizer step runs as many small kernels."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.waste.records import OptimizerWork
+from profilerkit.analysis.whatif import saving
+from profilerkit.model.finding import Bound, Evidence, Finding, Fix
+from profilerkit.rules.rule import (
+    Fired,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    finding_for,
+    no_device_events,
+    worth_saying,
+)
+from profilerkit.units import format_count, format_ratio
+
+#: Optimizers of torch with a fused form on CUDA (2.13), and those that take a list at a time beside them.
+_FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
+_BY_LIST = ("ASGD", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")
+
+
+@dataclass(frozen=True)
+class UnfusedOptimizer(Rule):
+    """Optimizer not fused (R19).
+
+    Claim: The optimizer step runs as many kernels over the same parameters.
+    Evidence: Device time from the first to the last kernel launched inside the optimizer step, kernels for each
+        parameter tensor, and which of torch's operators launch them.
+    Threshold: More than 5 kernels for each parameter tensor, or 5 % of the step.
+    Fix: `fused=True`, or `foreach=True` where the optimizer has no fused form.
+    Saving: Bound: all of it. Expected: all but what reading and writing parameters, gradients and state once takes
+        (Adam: 28 bytes for each parameter in FP32) at the memory rate that kernels reach.
+    Traps: ZeRO and FSDP shard the state, which shrinks the step anyway. `fused` and `foreach` exclude each other, and
+        `fused` wants floating-point parameters on devices that have its kernels.
+    Confidence: High where tensors are taken one at a time, medium by lists.
+    """
+
+    code: ClassVar[str] = "CP006"
+    name: ClassVar[str] = "unfused_optimizer"
+    family: ClassVar[str] = "compute"
+    summary: ClassVar[str] = "The optimizer step runs as many small kernels"
+
+    smallest_share: float = 0.05
+    most_per_tensor: float = 5.0
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when an optimizer that is not fused takes many kernels or much of the step."""
+        if facts.waste is None:
+            return no_device_events(facts, "no device events: the optimizer runs on the host")
+        found = facts.waste.optimizer
+        if found is None:
+            return MissingData("no optimizer step is marked in the trace", "torch.profiler marks those of torch.optim")
+        if found.style == "fused":
+            return Passed(f"{found.name} is fused, and takes {format_ratio(found.share)} of the step")
+        if found.style is None:
+            return NotApplicable(f"{found.name} does not run by torch's operators")
+        many = found.kernels_per_tensor is not None and found.kernels_per_tensor > self.most_per_tensor
+        if found.share < self.smallest_share and not many:
+            return Passed(f"the optimizer takes {format_ratio(found.share)} of the step")
+        if found.style == "foreach" and found.name not in _FUSED:
+            return Passed(f"{found.name} takes a list at a time already, and torch has no fused form of it")
+        if found.least_share is None:
+            return MissingData(
+                "how many bytes the optimizer must move is not known",
+                "torch.profiler: record_shapes=True, and a known device (--device)",
+            )
+        expected = found.share - found.least_share
+        if not worth_saying(facts, expected):
+            return Passed(
+                f"the optimizer takes {format_ratio(found.share)} of the step, {format_ratio(found.least_share)} of it "
+                "for bytes that it must move"
+            )
+        return Fired((_finding(facts, found, expected),))
+
+
+def _finding(facts: Facts, found: OptimizerWork, expected: float) -> Finding:
+    idles = 2 * found.kernel_share < found.share
+    bound: Bound = "overhead-bound" if idles else "memory-bound"
+    kernels = format_count(round(found.kernels_per_step))
+    many = f"{kernels} kernels" if found.tensors is None else f"{kernels} kernels for {found.tensors:.0f} tensors"
+    lost = "the device idles between them" if idles else "each goes over the same parameters again"
+    return finding_for(
+        facts,
+        bound=bound,
+        title=f"{found.name} takes {format_ratio(found.share)} of the step in {kernels} kernels",
+        why=f"The optimizer step launches {many}: {lost}.",
+        evidence=(
+            Evidence(
+                label="Optimizer on the device, share of the step",
+                value=found.share,
+                unit="ratio",
+                source="measured",
+                origin=f"first to last kernel of Optimizer.step#{found.name}",
+                n=facts.steps.steady,
+            ),
+            Evidence(
+                label="Of it kernels",
+                value=found.kernel_share,
+                unit="ratio",
+                source="measured",
+                origin="kernels launched inside",
+                n=round(found.kernels_per_step * facts.steps.steady),
+            ),
+            Evidence(
+                label="Of it bytes that must move",
+                value=found.least_share,
+                unit="ratio",
+                source="estimated",
+                origin=f"{format_count(found.parameters or 0)} parameters, in FP32",
+            ),
+        ),
+        at_most="high" if found.style == "single" else "medium",
+        detail="launch" if idles else "bandwidth",
+        saving=saving(facts, expected, found.share),
+        fix=_fix(found),
+        confirm="One kernel per list of parameters must be left in the optimizer step.",
+    )
+
+
+def _fix(found: OptimizerWork) -> Fix:
+    now = "foreach=False" if found.style == "single" else "foreach=True"
+    if found.name in _FUSED:
+        code = f"optimizer = torch.optim.{found.name}(model.parameters(), fused=True)"
+        return Fix(text=f"{now} → fused=True.", code=code)
+    if found.name in _BY_LIST:
+        code = f"optimizer = torch.optim.{found.name}(model.parameters(), foreach=True)"
+        return Fix(text=f"{now} → foreach=True.", code=code)
+    return Fix(text="One tensor at a time → the `torch._foreach_` functions, or torch.compile of the optimizer step.")

@@ -1,0 +1,98 @@
+"""IN012 (R12): the first epoch waits for data that later epochs find in memory."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.workers.loading import EpochFacts
+from profilerkit.model.finding import Evidence, Finding
+from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for, record_longer
+from profilerkit.units import format_ns, format_ratio
+
+
+@dataclass(frozen=True)
+class ColdEpoch(Rule):
+    """Cold first epoch (R12).
+
+    Claim: The wait for data is the file cache warming up, not what later epochs pay.
+    Evidence: The usual fetch of the first epoch against that of later ones, without the fetches at their edges; of the
+        bytes that were read, how many came from storage.
+    Threshold: The first epoch's fetches take twice as long, and 2 % of the step more.
+    Fix: None where many epochs follow. For a run of one or two: copy the data to local storage ahead, or read it once.
+    Saving: None: it is paid once.
+    Traps: A verdict on the first epoch alone does not hold for the run. Other work of a first epoch, such as caching
+        decoded samples in the dataset itself, looks alike where the bytes are not known.
+    Confidence: High where the bytes from storage fell as well, else low.
+    """
+
+    code: ClassVar[str] = "IN012"
+    name: ClassVar[str] = "cold_epoch"
+    family: ClassVar[str] = "input"
+    summary: ClassVar[str] = "The first epoch waits for data that later epochs find in memory"
+
+    slower_ratio: float = 2.0
+    #: The general floor of a saving, here of what the first epoch's fetches take more.
+    smallest_share: float = 0.02
+    #: How much less of the bytes must come from storage later to say that the cache is why (a choice).
+    stored_fall: float = 0.5
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when the first epoch waits much longer than the later ones."""
+        if facts.input is None:
+            return MissingData("no loader was seen", "wrap the loader: for batch in prof.wrap(loader)")
+        epochs = facts.loading.epochs if facts.loading is not None else None
+        if epochs is None or epochs.first_wait_ns is None:
+            return MissingData("no epoch was seen to begin", "record the whole run, with a torch DataLoader")
+        if epochs.later_wait_ns is None:
+            stored = epochs.first_stored_ratio
+            if stored is None or stored < self.stored_fall:
+                return NotApplicable("a single epoch was recorded")
+            return MissingData(
+                f"a single epoch was recorded, and {format_ratio(stored)} of what it read came from storage: a later "
+                "one may wait less",
+                record_longer(facts, "two epochs"),
+            )
+        more = epochs.first_wait_ns - epochs.later_wait_ns
+        slow = epochs.first_wait_ns >= self.slower_ratio * epochs.later_wait_ns
+        if not slow or more < self.smallest_share * (facts.mean_step_ns or 0.0):
+            first, later = format_ns(epochs.first_wait_ns), format_ns(epochs.later_wait_ns)
+            return Passed(f"a fetch takes {first} in the first epoch and {later} in later ones")
+        return Fired((self._finding(facts, epochs, epochs.first_wait_ns, epochs.later_wait_ns),))
+
+    def _finding(self, facts: Facts, epochs: EpochFacts, first_ns: float, later_ns: float) -> Finding:
+        first, later = epochs.first_stored_ratio, epochs.later_stored_ratio
+        cached = first is not None and later is not None and first - later >= self.stored_fall
+
+        def evidence(label: str, value: float | None, unit: str) -> tuple[Evidence, ...]:
+            if value is None:
+                return ()
+            origin = "step timers" if unit == "ns" else "counters of the worker processes"
+            return (
+                Evidence(
+                    label=label,
+                    value=value,
+                    unit=unit,
+                    source="measured",
+                    origin=origin,
+                    n=epochs.count,
+                    rank=facts.rank.rank,
+                ),
+            )
+
+        return finding_for(
+            facts,
+            bound=None,
+            title=f"The first epoch waits {format_ns(first_ns)} for a batch, later ones {format_ns(later_ns)}",
+            why="The first epoch reads from storage what later ones find in memory."
+            if cached
+            else "Something is done once in the first epoch; the recording does not show that it is the file cache.",
+            evidence=(
+                *evidence("Usual fetch, first epoch", first_ns, "ns"),
+                *evidence("Usual fetch, later epochs", later_ns, "ns"),
+                *evidence("Read from storage, first epoch", first, "ratio"),
+                *evidence("Read from storage, later epochs", later, "ratio"),
+            ),
+            at_most="high" if cached else "low",
+            confirm="Judge the run by its later epochs. For a run of one or two epochs copy the data to local storage "
+            "ahead, or read it once before.",
+        )

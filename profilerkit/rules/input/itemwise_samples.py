@@ -1,0 +1,180 @@
+"""IN013 (R13): samples that cost next to nothing are fetched one by one in Python."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.leaves import WAITS
+from profilerkit.analysis.whatif import cheaper_batch, saving, workers_now
+from profilerkit.model.finding import Evidence, Finding, Fix
+from profilerkit.rules.input.worker_evidence import ORIGIN, SMALLEST_WAIT
+from profilerkit.rules.rule import (
+    Fired,
+    MissingData,
+    Passed,
+    Result,
+    Rule,
+    finding_for,
+    judged_steps,
+    share_evidence,
+    worth_saying,
+)
+from profilerkit.units import format_bytes, format_count, format_ns, format_ratio
+
+
+@dataclass(frozen=True)
+class ItemwiseSamples(Rule):
+    """Per-sample Python overhead (R13).
+
+    Claim: Tiny samples are fetched one by one in Python, which costs more than the samples themselves.
+    Evidence: CPU time of a batch over its samples, and their size; from the worker processes, or without workers from
+        the CPU clock of the thread that waits.
+    Threshold: A wait of 3 % of the step; less than 200 µs per sample, of which 70 % computes or waits for a core; at
+        least 16 samples; at most 16 KiB per sample where that is known.
+    Fix: Fetch the whole batch in one call: __getitems__, or batch_size=None with a BatchSampler; keep small data as
+        tensors.
+    Saving: Bound: the input share. Expected: three quarters of the CPU time of a batch gone (76 to 95 % in tests with
+        rows of 64 numbers on torch 2.13, one thread), by the fluid model of the loader.
+        Without workers no more than the exposed wait.
+    Traps: A sample that computes something of its own keeps that cost. A tensor indexed with a list of numbers uses
+        several threads, which can be slower than one by one.
+    Confidence: Medium: how much of a sample is Python is not seen.
+    """
+
+    code: ClassVar[str] = "IN013"
+    name: ClassVar[str] = "itemwise_samples"
+    family: ClassVar[str] = "input"
+    summary: ClassVar[str] = "Tiny samples are fetched one by one in Python"
+
+    most_ns: float = 200_000
+    computing_share: float = 0.7
+    #: Fewer samples are not worth one call for all of them, and a larger one costs more than its Python (choices).
+    fewest_samples: int = 16
+    most_bytes: float = 16 * 1024
+    #: Share of the CPU time that a fetch of the whole batch saves: the least of five tests.
+    batched_ratio: float = 0.75
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when a batch is many cheap samples that compute."""
+        if facts.input is None:
+            return MissingData("no loader was seen", "wrap the loader: for batch in prof.wrap(loader)")
+        share = facts.share(*WAITS)
+        if share < SMALLEST_WAIT:
+            return Passed(f"the step waits {format_ratio(share)} of its time for data")
+        batch = _batch(facts)
+        if isinstance(batch, MissingData):
+            return batch
+        each_ns = batch.time_ns / max(batch.samples, 1.0)
+        if batch.samples < self.fewest_samples or each_ns >= self.most_ns:
+            return Passed(f"a batch is {batch.samples:,.0f} samples of {format_ns(each_ns)}")
+        if batch.running_ns < self.computing_share * batch.time_ns:
+            return Passed(f"a sample computes {format_ratio(batch.running_ns / max(batch.time_ns, 1.0))} of its time")
+        size = batch.bytes / batch.samples if batch.bytes is not None else None
+        if size is not None and size > self.most_bytes:
+            return Passed(f"a sample has {format_bytes(round(size))}: it costs more than its Python")
+        expected = self._expected(facts, batch)
+        if not worth_saying(facts, expected):
+            return Passed(f"samples of {format_ns(each_ns)} cost the step {format_ratio(expected)}")
+        return Fired((_finding(facts, batch, each_ns, size, expected),))
+
+    def _expected(self, facts: Facts, batch: "_Batch") -> float:
+        removed = self.batched_ratio * batch.cpu_ns
+        if batch.by_workers:
+            return cheaper_batch(facts, removed, removed)
+        # What the device hides of a batch is its first part: less work takes the exposed end of it away.
+        return min(removed * batch.per_step / (facts.mean_step_ns or 1.0), facts.share(*WAITS))
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """What one batch costs whoever makes it; ``bytes`` is ``None`` when not measured.
+
+    ``running_ns`` is its CPU time and what it waited for a core.
+    """
+
+    samples: float
+    time_ns: float
+    cpu_ns: float
+    running_ns: float
+    bytes: int | None
+    per_step: float
+    by_workers: bool
+
+
+def _batch(facts: Facts) -> _Batch | MissingData:
+    """The batch as the workers recorded it, or as the waiting thread made it."""
+    workers, loading = facts.workers, facts.loading
+    if workers is not None:
+        items = loading.items if loading is not None else None
+        if items is None:
+            return MissingData("how many samples a batch has was not recorded", "wrap a torch DataLoader")
+        running_ns = workers.cpu_ns + workers.time_ns("core")
+        return _Batch(
+            samples=items,
+            time_ns=workers.producer_ns,
+            cpu_ns=workers.cpu_ns,
+            running_ns=running_ns,
+            bytes=workers.batch_bytes,
+            per_step=workers.batches_per_step,
+            by_workers=True,
+        )
+    samples = facts.loader.batch_size if facts.loader is not None else None
+    ratio = facts.input.cpu_ratio if facts.input is not None else None
+    if workers_now(facts) != 0 or samples is None or ratio is None or facts.input is None:
+        return MissingData(
+            "what a sample costs was not recorded",
+            "run the loop under profilerkit.profile(...): it times the batches of torch's DataLoader",
+        )
+    per_step = max(facts.input.fetches / max(facts.steps.steady, 1), 1.0)
+    # What the step waits is only what the device does not hide of it.
+    held_ns = (facts.input.held_ratio or 0.0) * (facts.mean_step_ns or 0.0)
+    time_ns = max(held_ns, facts.time_ns(*WAITS)) / per_step
+    return _Batch(
+        samples=float(samples),
+        time_ns=time_ns,
+        cpu_ns=ratio * time_ns,
+        running_ns=min(ratio + (facts.input.queue_ratio or 0.0), 1.0) * time_ns,
+        bytes=None,
+        per_step=per_step,
+        by_workers=False,
+    )
+
+
+def _finding(facts: Facts, batch: _Batch, each_ns: float, size: float | None, expected: float) -> Finding:
+    origin = ORIGIN if batch.by_workers else "step timers"
+
+    def evidence(label: str, value: float, unit: str) -> Evidence:
+        return Evidence(
+            label=label,
+            value=value,
+            unit=unit,
+            source="measured",
+            origin=origin,
+            n=facts.workers.batches if facts.workers is not None else facts.input.fetches if facts.input else None,
+            rank=facts.rank.rank,
+            steps=judged_steps(facts),
+        )
+
+    return finding_for(
+        facts,
+        bound="input-bound",
+        title=f"{format_count(round(batch.samples))} samples of {format_ns(each_ns)} each are fetched one by one",
+        why="At so little time per sample most of it is Python: a call per sample, and joining the samples again.",
+        evidence=(
+            share_evidence(facts, "Input wait, share of the step", *WAITS),
+            evidence("Time of a batch", batch.time_ns, "ns"),
+            evidence("CPU time of a batch", batch.cpu_ns, "ns"),
+            evidence("Samples in a batch", batch.samples, "count"),
+            *((evidence("Bytes of a sample", size, "bytes"),) if size is not None else ()),
+        ),
+        at_most="medium",
+        detail="prep",
+        saving=saving(facts, expected, facts.share(*WAITS)),
+        fix=Fix(
+            text=f"Fetch all {format_count(round(batch.samples))} samples of a batch in one call.",
+            code="def __getitems__(self, indices):\n"
+            "    rows = self.data[torch.as_tensor(indices)]\n"
+            "    ...  # and a collate_fn that takes the batch as it is",
+        ),
+        confirm="Time dataset.__getitems__ of one batch against its samples one by one.",
+    )

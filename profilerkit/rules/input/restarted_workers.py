@@ -1,0 +1,104 @@
+"""IN011 (R11): every epoch starts its worker processes again."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.whatif import at_most, saving, workers_now
+from profilerkit.analysis.workers.loading import EpochFacts
+from profilerkit.model.finding import Evidence, Finding, Fix
+from profilerkit.rules.rule import (
+    Fired,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    finding_for,
+    record_longer,
+    worth_saying,
+)
+from profilerkit.units import format_count, format_ns, format_ratio
+
+
+@dataclass(frozen=True)
+class RestartedWorkers(Rule):
+    """Workers restarted each epoch (R11).
+
+    Claim: Every epoch pays again for the start and the end of its worker processes.
+    Evidence: The first fetch of an epoch beyond a usual one, until a worker began its first batch; the last fetch, in
+        which the workers are shut down; whether epochs have the same processes.
+    Threshold: 20 ms per epoch, and a saving above the general floor. R11 names 1 s, which would miss the short epochs
+        that this is about: two forked workers took 0.1 s of an epoch of 0.3 s on a busy host of two cores.
+    Fix: persistent_workers False → True.
+    Saving: Bound: what the boundary takes beyond a usual fetch, over the steps of an epoch. Expected: of that the start
+        and the end of the workers; the first batch still has to be made.
+    Traps: It matters for short epochs only. Workers that are kept go on with what their dataset object has become.
+    Confidence: High where the workers' records show when they began; low without them, with the bound alone.
+    """
+
+    code: ClassVar[str] = "IN011"
+    name: ClassVar[str] = "restarted_workers"
+    family: ClassVar[str] = "input"
+    summary: ClassVar[str] = "Worker processes are started again in every epoch"
+
+    smallest_gap_ns: float = 20_000_000
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when the boundaries of epochs cost steps."""
+        if workers_now(facts) == 0:
+            return NotApplicable("the loader has no worker processes")
+        epochs = facts.loading.epochs if facts.loading is not None else None
+        if epochs is None:
+            return MissingData("no epoch was seen to begin", "wrap a torch DataLoader: prof.wrap(loader)")
+        kept = facts.loader.persistent_workers if facts.loader is not None else None
+        if kept or epochs.renewed is False:
+            return Passed("the workers are kept from epoch to epoch")
+        if epochs.renewed is None and not (workers_now(facts) and kept is False):
+            return MissingData("whether the loader has worker processes is not known", "wrap a torch DataLoader")
+        if epochs.boundary_ns is None or not epochs.steps:
+            return MissingData("no epoch was seen to end", record_longer(facts, "two epochs"))
+        lost_ns = epochs.restart_ns if epochs.restart_ns is not None else epochs.boundary_ns
+        if lost_ns < self.smallest_gap_ns:
+            return Passed(f"a new epoch starts its workers in {format_ns(lost_ns)}")
+        whole_ns = epochs.steps * (facts.mean_step_ns or 1.0)
+        bound, expected = min(epochs.boundary_ns / whole_ns, 1.0), min(lost_ns / whole_ns, 1.0)
+        if not worth_saying(facts, expected):
+            return Passed(f"starting workers again costs {format_ratio(expected)} of an epoch")
+        return Fired((_finding(facts, epochs, lost_ns, expected, max(bound, expected)),))
+
+
+def _finding(facts: Facts, epochs: EpochFacts, lost_ns: float, expected: float, bound: float) -> Finding:
+    seen = epochs.restart_ns is not None
+    steps = format_count(round(epochs.steps or 0))
+
+    def evidence(label: str, value: float, unit: str) -> Evidence:
+        return Evidence(
+            label=label,
+            value=value,
+            unit=unit,
+            source="measured" if unit == "count" or seen else "derived",
+            origin="step timers and the workers' records" if seen else "step timers",
+            n=epochs.count,
+            rank=facts.rank.rank,
+        )
+
+    return finding_for(
+        facts,
+        bound="input-bound",
+        title=f"New workers in every epoch cost {format_ns(lost_ns)} per {steps} steps",
+        why="Between two epochs all workers end and new ones start; until one of them has made a batch nothing trains.",
+        evidence=(
+            evidence("Start and end of the workers, per epoch", lost_ns, "ns"),
+            evidence("Between two epochs, beyond a usual fetch", epochs.boundary_ns or 0.0, "ns"),
+            evidence("Steps in an epoch", epochs.steps or 0.0, "count"),
+        ),
+        at_most="high" if seen and epochs.renewed else "medium" if seen else "low",
+        detail="wait",
+        saving=saving(facts, expected, bound) if seen else at_most(expected, bound),
+        fix=Fix(
+            text="persistent_workers False → True: the same workers go on with the next epoch.",
+            code="DataLoader(..., persistent_workers=True)",
+        ),
+        confirm="The first step of an epoch must get shorter; the first batch is all that is left to wait for.",
+    )

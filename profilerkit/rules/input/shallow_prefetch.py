@@ -1,0 +1,127 @@
+"""IN004 (R04): the workers are fast enough in the mean, but slow batches empty the queue."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.leaves import WAITS
+from profilerkit.analysis.whatif import saving, waited_share
+from profilerkit.analysis.workers.anatomy import named_wait
+from profilerkit.analysis.workers.capacity import PREFETCH, batch_room
+from profilerkit.analysis.workers.loading import QueueFacts
+from profilerkit.model.finding import Evidence, Finding, Fix
+from profilerkit.model.workers import Workers
+from profilerkit.rules.input.worker_evidence import measured, optional, part_evidence, recorded_workers
+from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, judged_steps, worth_saying
+from profilerkit.units import format_ns, format_ratio
+
+
+@dataclass(frozen=True)
+class ShallowPrefetch(Rule):
+    """Prefetch too shallow for uneven batches (R04).
+
+    Claim: In the mean the workers are fast enough, but batches that take much longer than others empty the queue.
+    Evidence: Work on a batch per worker against the step without its wait; the spread of that work; the wait for slow
+        batches. From timers in the worker processes.
+    Threshold: A wait of 3 % of the step; a batch per worker takes no longer than the step without its wait; standard
+        deviation of the work on a batch at least half of its mean (R04 names 1, which one batch of eight that takes
+        five times as long does not reach).
+    Fix: prefetch_factor current → 4 or 8, the smallest that gains nearly as much, capped by free memory; or
+        in_order=False, which changes the order of the samples.
+    Saving: Bound: the input share. Expected: the queue replayed with the recorded batches and the deeper prefetch.
+    Traps: Deeper prefetch cannot mend the mean rate. It takes memory for workers × prefetch_factor batches, most of it
+        in shared memory. Nothing is predicted where the replay with the present prefetch misses the measured time.
+    Confidence: High.
+    """
+
+    code: ClassVar[str] = "IN004"
+    name: ClassVar[str] = "shallow_prefetch"
+    family: ClassVar[str] = "input"
+    summary: ClassVar[str] = "Slow batches empty a queue that is fast enough in the mean"
+
+    variation_ratio: float = 0.5
+    #: Share of the most that deeper prefetch gains from which the smaller depth is enough (a choice).
+    enough_ratio: float = 0.9
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when the replay of the queue with deeper prefetch is faster."""
+        workers = recorded_workers(facts)
+        if not isinstance(workers, Workers):
+            return workers
+        uneven = workers.variation_ratio
+        if uneven is None or uneven < self.variation_ratio:
+            return Passed(f"the work on a batch varies by {format_ratio(uneven or 0.0)} of its mean")
+        each = workers.interval_ns * workers.batches_per_step / max(workers.count, 1)
+        rest = (facts.mean_step_ns or 0.0) - facts.time_ns(*WAITS)
+        if each > rest:
+            return Passed(f"the workers make a batch in {format_ns(each)}, slower than the step: that is no burst")
+        queue = facts.loading.queue if facts.loading is not None else None
+        if queue is None:
+            return MissingData("too few batches were recorded to replay the queue", "record at least 20 steady steps")
+        if not queue.is_faithful:
+            return MissingData(
+                f"the replay of the queue misses the measured time by {format_ratio(abs(queue.error_ratio))}",
+                "record more steps, and leave the host to the run alone",
+            )
+        now = (facts.loader.prefetch_factor if facts.loader else None) or PREFETCH
+        return self._result(facts, workers, queue, now)
+
+    def _result(self, facts: Facts, workers: Workers, queue: QueueFacts, now: int) -> Result:
+        room = batch_room(facts)
+        fitting = {
+            depth: gain
+            for depth, gain in queue.by_prefetch.items()
+            if room is None or (depth - now) * workers.count <= room
+        }
+        if not fitting:
+            deep = "free memory has no room for more" if queue.by_prefetch else "that is deep already"
+            return Passed(f"prefetch_factor is {now}, and {deep}")
+        most = max(fitting.values())
+        if most <= 0.0:
+            return Passed(f"prefetch_factor {now} → {max(fitting)} would save nothing")
+        depth = min(depth for depth, gain in fitting.items() if gain >= self.enough_ratio * most)
+        expected = min(fitting[depth], waited_share(facts))
+        if not worth_saying(facts, expected):
+            return Passed(f"prefetch_factor {now} → {depth} would save {format_ratio(expected)}: too little")
+        return Fired((_finding(facts, workers, queue, now, depth, expected),))
+
+
+def _finding(facts: Facts, workers: Workers, queue: QueueFacts, now: int, depth: int, expected: float) -> Finding:
+    held = workers.count * depth
+    keep = "1 worker then keeps" if workers.count == 1 else f"{workers.count} workers then keep"
+    text = f"prefetch_factor {now} → {depth}: {keep} {held} batches under way."
+    if queue.out_of_order >= expected:
+        text += (
+            f" in_order=False saves {format_ratio(min(queue.out_of_order, facts.share(*WAITS)))} without more memory, "
+            "but changes the order of the samples."
+        )
+    slowest = f", {format_ns(workers.p99_ns)} at the 99th percentile" if workers.p99_ns is not None else ""
+    return finding_for(
+        facts,
+        bound="input-bound",
+        title=f"Uneven batches empty the queue: {format_ns(workers.producer_ns)} of work in the mean{slowest}",
+        why="The workers make batches faster than the step uses them, but with so few of them under way a slow one "
+        "uses up what is ready.",
+        evidence=(
+            *part_evidence(facts, workers),
+            *optional(facts, workers, "Work on a batch, deviation over mean", workers.variation_ratio, "ratio"),
+            *optional(facts, workers, "Fetches that found no batch ready", workers.queue_empty_ratio, "ratio"),
+            measured(facts, workers, "Wait for batches of twice the usual work", queue.slow_ratio, "ratio"),
+            measured(facts, workers, "prefetch_factor", now, "count"),
+            Evidence(
+                label="Replayed with the present prefetch, beside the measured time",
+                value=1.0 + queue.error_ratio,
+                unit="ratio",
+                source="derived",
+                origin="the loader's queue replayed",
+                n=queue.batches,
+                rank=facts.rank.rank,
+                steps=judged_steps(facts),
+            ),
+        ),
+        at_most="high",
+        detail=named_wait(workers, facts.input.cpu_ratio if facts.input else None).removeprefix("input."),
+        saving=saving(facts, expected, facts.share(*WAITS), method="replay"),
+        fix=Fix(text=text, code=f"DataLoader(..., prefetch_factor={depth})"),
+        confirm="Train again: fewer fetches must find the queue empty. If the wait stays, the mean rate is the limit.",
+    )

@@ -1,0 +1,121 @@
+"""ME008 (R32): offloaded state travels in the open."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.memory.use import Offload
+from profilerkit.analysis.whatif import saving
+from profilerkit.model.finding import Evidence, Fix
+from profilerkit.rules.memory.room import Room, room_of
+from profilerkit.rules.rule import (
+    Fired,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    each,
+    finding_for,
+    no_device_events,
+    share_evidence,
+    worth_saying,
+)
+from profilerkit.units import format_bytes, format_ns, format_ratio
+
+
+@dataclass(frozen=True)
+class ExposedOffload(Rule):
+    """Offload traffic exposed (R32).
+
+    Claim: State that is kept on the host travels while the device computes nothing.
+    Evidence: Copies of such state with nothing beside them, their bytes, and the rate of the link.
+    Threshold: 3 % of the step, and a saving above the general floor.
+    Fix: Keep on the device what fits; pinned buffers; copies on a stream of their own, a layer ahead.
+    Saving: Bound: the exposed copies. Expected: that less what is left when they run beside all computation at 85 % of
+        the link, both directions at once: max(0, bytes / link - compute).
+    Traps: Batches and results are no offload. State on a disk is bound by the disk, which is not seen here.
+    Confidence: Medium; low when the link of the device is not known and the slowest current one is assumed.
+    """
+
+    code: ClassVar[str] = "ME008"
+    name: ClassVar[str] = "exposed_offload"
+    family: ClassVar[str] = "memory"
+    summary: ClassVar[str] = "Offloaded state travels in the open"
+
+    smallest_share: float = 0.03
+    #: Ratio of the link that pinned copies reach (measured 55.4 of 63 GB/s on PCIe 5).
+    pinned_ratio: float = 0.85
+    #: PCIe 3 x16, the slowest link still in service, for devices that are not in the table.
+    assumed_link_gb_per_s: float = 15.8
+    #: Of the capacity, below which more of the state would fit on the device (R29).
+    roomy_ratio: float = 0.70
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when offload copies are exposed and computation could hide them."""
+        if facts.device is None:
+            return no_device_events(facts, "no device events: nothing is offloaded")
+        offload = facts.memory_use.offload
+        if offload is None:
+            return NotApplicable("nothing is offloaded to the host")
+        share = facts.share("mem.offload")
+        if share < self.smallest_share:
+            return Passed(f"offload copies cost {format_ratio(share)} of the step")
+        if not offload.to_device_bytes and not offload.to_host_bytes:
+            return MissingData("the trace does not say how large the copies are", "record with torch.profiler")
+        expected = max(share - self._left(facts, offload), 0.0)
+        if not worth_saying(facts, expected):
+            return Passed(f"offload copies cost {format_ratio(share)}, and the link allows hardly less")
+        return self._fired(facts, offload, share, expected)
+
+    def _left(self, facts: Facts, offload: Offload) -> float:
+        """Share of the step in which the link would still move bytes when all computation is over."""
+        known = facts.spec.pcie_gb_per_s if facts.spec else None
+        rate = (known or self.assumed_link_gb_per_s) * 1e9 * self.pinned_ratio
+        moving_ns = max(offload.to_device_bytes, offload.to_host_bytes) / rate * 1e9
+        compute = facts.share("compute.", "mem.recompute")
+        return max(moving_ns / (facts.mean_step_ns or 1.0) - compute, 0.0)
+
+    def _fired(self, facts: Facts, offload: Offload, share: float, expected: float) -> Result:
+        time = format_ns(facts.time_ns("mem.offload"))
+        both = offload.to_device_bytes + offload.to_host_bytes
+        finding = finding_for(
+            facts,
+            bound="memory-bound",
+            title=f"Offloaded state holds the device for {time} in {each(facts)} step",
+            why=f"{format_bytes(both)} a step go to the host and back while nothing is computed.",
+            evidence=(
+                share_evidence(facts, "Offload copies with nothing beside them, share of the step", "mem.offload"),
+                *(
+                    Evidence(
+                        label=f"Offloaded bytes {way}, per step",
+                        value=value,
+                        unit="bytes",
+                        source="measured",
+                        origin="bytes of the copies",
+                        n=facts.steps.steady,
+                        rank=facts.rank.rank,
+                    )
+                    for way, value in (("to the host", offload.to_host_bytes), ("back", offload.to_device_bytes))
+                ),
+            ),
+            at_most="medium" if facts.spec is not None else "low",
+            detail="capacity",
+            saving=saving(facts, expected, share),
+            fix=self._fix(offload, room_of(facts)),
+            confirm="The copies must run beside kernels in the next trace.",
+        )
+        return Fired((finding,))
+
+    def _fix(self, offload: Offload, room: Room | None) -> Fix:
+        steps = []
+        if room is not None and room.ratio < self.roomy_ratio:
+            steps.append(
+                f"Keep more on the device: {format_ratio(room.ratio)} of {format_bytes(room.capacity_bytes)} is needed."
+            )
+        if offload.pageable_ratio > 0.0:
+            steps.append(f"Host buffers {format_ratio(offload.pageable_ratio)} pageable → pinned.")
+        steps.append("Copy on a stream of its own, one layer ahead of its use.")
+        return Fix(
+            text=" ".join(steps), code="with torch.cuda.stream(copies):\n    buffer.copy_(state, non_blocking=True)"
+        )

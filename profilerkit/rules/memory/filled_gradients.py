@@ -1,0 +1,87 @@
+"""ME007 (R31): gradients are filled with zeros instead of dropped."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.memory.use import ZeroedGradients
+from profilerkit.analysis.whatif import saving
+from profilerkit.model.finding import Evidence, Fix
+from profilerkit.rules.rule import (
+    Fired,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    each,
+    finding_for,
+    worth_saying,
+)
+from profilerkit.units import format_count, format_ns, format_ratio
+
+
+@dataclass(frozen=True)
+class FilledGradients(Rule):
+    """zero_grad writes zeros (R31).
+
+    Claim: Gradients are filled with zeros instead of dropped, and backward adds to the zeros.
+    Evidence: aten::zero_ and aten::_foreach_zero_ under Optimizer.zero_grad or a module's zero_grad; the additions
+        under AccumulateGrad.
+    Threshold: A saving above the general floor.
+    Fix: zero_grad(set_to_none=True), the default since PyTorch 2.0.
+    Saving: Bound: the filling, and all adding to gradients. Expected: the filling, and the additions of as many
+        gradients as are filled: of a dropped gradient backward keeps the first one as it comes.
+    Traps: Code that reads gradients between zero_grad and backward finds none then. Of gradients that are accumulated
+        over several backward passes only the first is spared its addition.
+    Confidence: High; medium without an unprofiled step time, because the profiler makes issuing operators longer.
+    """
+
+    code: ClassVar[str] = "ME007"
+    name: ClassVar[str] = "filled_gradients"
+    family: ClassVar[str] = "memory"
+    summary: ClassVar[str] = "Gradients are filled with zeros instead of dropped"
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when filling and adding to zeros takes enough of the step."""
+        if not facts.trace_read:
+            return MissingData("what zero_grad does is only seen in a trace", "profilerkit.profile(..., deep=True)")
+        zeroed = facts.memory_use.zeroed
+        if zeroed is None:
+            return NotApplicable("no call clears the gradients in the traced steps")
+        if not zeroed.per_step:
+            return Passed("gradients are dropped, not filled with zeros")
+        expected = zeroed.share + (zeroed.spared_ratio or 0.0) * zeroed.added_share
+        if not worth_saying(facts, expected):
+            return Passed(f"filling gradients with zeros costs {format_ratio(expected)} of the step")
+        return self._fired(facts, zeroed, expected)
+
+    def _fired(self, facts: Facts, zeroed: ZeroedGradients, expected: float) -> Result:
+        def share(label: str, value: float, origin: str) -> Evidence:
+            return Evidence(
+                label=label,
+                value=value,
+                unit="ratio",
+                source="measured",
+                origin=origin,
+                n=facts.steps.steady,
+                rank=facts.rank.rank,
+            )
+
+        cost = format_ns(expected * (facts.mean_step_ns or 0.0))
+        finding = finding_for(
+            facts,
+            bound="memory-bound",
+            title=f"Filling gradients with zeros costs {cost} of {each(facts)} step",
+            why=f"{format_count(zeroed.per_step)} operators a step write zeros that backward then reads and adds to.",
+            evidence=(
+                share("Filling with zeros, share of the step", zeroed.share, "aten::zero_ under zero_grad"),
+                share("Adding to gradients, share of the step", zeroed.added_share, "aten::add_ under AccumulateGrad"),
+            ),
+            at_most="high" if facts.trust.inflation_ratio is not None else "medium",
+            detail="bandwidth",
+            saving=saving(facts, expected, zeroed.share + zeroed.added_share),
+            fix=Fix(text="zero_grad(set_to_none=False) → True.", code="optimizer.zero_grad(set_to_none=True)"),
+            confirm="zero_grad must hold no aten::zero_ in the next trace.",
+        )
+        return Fired((finding,))

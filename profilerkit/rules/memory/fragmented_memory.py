@@ -1,0 +1,143 @@
+"""ME002 (R26): the device's memory is split into pieces that cannot be used."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.model.finding import Confidence, Evidence, Finding, Fix
+from profilerkit.rules.memory.room import grows_segments, no_allocator, with_setting
+from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for
+from profilerkit.units import format_bytes, format_ratio
+
+
+@dataclass(frozen=True)
+class FragmentedMemory(Rule):
+    """Fragmentation (R26).
+
+    Claim: Reserved memory is split into pieces that cannot be used.
+    Evidence: Free pieces between blocks in use, of the reserved memory, in the sampled seconds with most allocated; the
+        reserved memory that lies idle when most is allocated; a request that failed although as much was reserved and
+        idle.
+    Threshold: 20 % of the reserved memory in free pieces, or half of it idle at the peak, where at least 30 % of the
+        device is reserved; any request that failed so.
+    Fix: Segments that can grow; if they do, fixed sizes or garbage collection of the cache.
+    Saving: None: it frees room, for a larger batch or for less recomputation, and no time by itself.
+    Traps: Much reserved memory after a peak is a cache and harmless: only the seconds near the peak count. One sample a
+        second falls anywhere in a step.
+    Confidence: High for a request that failed, medium otherwise.
+    """
+
+    code: ClassVar[str] = "ME002"
+    name: ClassVar[str] = "fragmented_memory"
+    family: ClassVar[str] = "memory"
+    summary: ClassVar[str] = "The device's memory is split into pieces that cannot be used"
+
+    #: Free pieces / reserved memory (R26).
+    split_ratio: float = 0.20
+    #: Idle / reserved memory at the peak: reserved is twice what is allocated (TraceML's warning).
+    idle_ratio: float = 0.50
+    #: Of the device's memory, below which what is reserved does not matter (TraceML's warning).
+    reserved_ratio: float = 0.30
+
+    def check(self, facts: Facts) -> Result:
+        """Fires for a failure that free pieces explain, else when much of a well filled device lies in them."""
+        failed = self._failed(facts)
+        if failed is not None:
+            return Fired((failed,))
+        memory, allocator = facts.memory, facts.memory_use.allocator
+        idle = memory.fragmentation_ratio if memory.place == "device" else None
+        split = allocator.split_ratio if allocator else None
+        reserved = memory.peak_reserved_bytes if idle is not None else allocator.reserved_bytes if allocator else None
+        if reserved is None or (idle is None and split is None):
+            return no_allocator(facts)
+        taken = reserved / memory.capacity_bytes if memory.capacity_bytes else None
+        if taken is not None and taken < self.reserved_ratio:
+            return Passed(f"only {format_ratio(taken)} of the device's memory is reserved")
+        told = []
+        if split is not None and allocator is not None and split > self.split_ratio:
+            told.append(self._split(facts, split, allocator.samples))
+        if idle is not None and idle >= self.idle_ratio:
+            told.append(self._idle(facts, idle))
+        if told:
+            return Fired((self._finding(facts, tuple(told), reserved, "medium"),))
+        seen = max(value for value in (split, idle) if value is not None)
+        return Passed(f"{format_ratio(seen)} of the reserved memory is in pieces that nothing uses")
+
+    def _failed(self, facts: Facts) -> Finding | None:
+        """The finding on a request that failed although the allocator held as much idle memory; else ``None``."""
+        oom = facts.memory_use.oom
+        if oom is None or oom.limit != "device" or not oom.requested_bytes:
+            return None
+        if oom.reserved_bytes is None or oom.allocated_bytes is None:
+            return None
+        idle = oom.reserved_bytes - oom.allocated_bytes
+        if idle < oom.requested_bytes:
+            return None
+        entries = [
+            Evidence(
+                label=label, value=value, unit="bytes", source="measured", origin="the error and torch's allocator"
+            )
+            for label, value in (("Request that failed", oom.requested_bytes), ("Reserved and not in use then", idle))
+        ]
+        return self._finding(facts, tuple(entries), oom.reserved_bytes, "high", failed=oom.requested_bytes)
+
+    def _split(self, facts: Facts, ratio: float, samples: int) -> Evidence:
+        return Evidence(
+            label="Free pieces between blocks in use, of the reserved memory",
+            value=ratio,
+            unit="ratio",
+            source="measured",
+            origin="torch's allocator, sampled",
+            n=samples,
+            rank=facts.rank.rank,
+        )
+
+    def _idle(self, facts: Facts, ratio: float) -> Evidence:
+        return Evidence(
+            label="Reserved memory that is idle at the peak",
+            value=ratio,
+            unit="ratio",
+            source="derived",
+            origin="[memory] instants",
+            rank=facts.rank.rank,
+        )
+
+    def _finding(
+        self,
+        facts: Facts,
+        evidence: tuple[Evidence, ...],
+        reserved: int,
+        sure: Confidence,
+        *,
+        failed: int | None = None,
+    ) -> Finding:
+        if failed is not None:
+            beside = format_bytes(evidence[1].value or 0)
+            title = f"A request of {format_bytes(failed)} failed beside {beside} in idle pieces"
+        else:
+            worst = max(entry.value or 0.0 for entry in evidence)
+            title = (
+                f"{format_ratio(worst)} of {format_bytes(reserved)} reserved memory lies in pieces that nothing uses"
+            )
+        return finding_for(
+            facts,
+            bound=None,
+            title=title,
+            why="A piece between two blocks in use serves only requests that fit into it, and is not given back.",
+            evidence=evidence,
+            at_most=sure,
+            fix=_fix(facts),
+            confirm="The free pieces must shrink, and what is reserved with them.",
+        )
+
+
+def _fix(facts: Facts) -> Fix:
+    if not grows_segments(facts):
+        return Fix(
+            text="Allocator segments fixed → expandable: free pieces then join instead of staying apart.",
+            code=with_setting(facts, "expandable_segments:True"),
+        )
+    return Fix(
+        text="Segments are expandable already: keep shapes fixed, and collect the cache from 80 % of the device on.",
+        code=with_setting(facts, "garbage_collection_threshold:0.8"),
+    )

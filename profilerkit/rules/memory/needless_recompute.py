@@ -1,0 +1,117 @@
+"""ME005 (R29): activations are recomputed although there is room to keep them."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.whatif import saving
+from profilerkit.model.finding import Evidence, Fix
+from profilerkit.rules.memory.room import Room, room_of
+from profilerkit.rules.rule import (
+    Fired,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    each,
+    finding_for,
+    share_evidence,
+    worth_saying,
+)
+from profilerkit.units import format_bytes, format_ns, format_ratio
+
+
+@dataclass(frozen=True)
+class NeedlessRecompute(Rule):
+    """Recompute that is not needed (R29).
+
+    Claim: Activation checkpointing costs time although memory is free.
+    Evidence: The share of the step in which forward code runs a second time, and the peak of the allocated memory
+        against the capacity. With memory instants, the bytes that the recomputed code keeps for its backward pass.
+    Threshold: 10 % of the step recomputed while the peak stays below 70 % of the capacity.
+    Fix: Checkpoint only as many layers as have to be.
+    Saving: Bound: the recomputation. Expected: min(1, room / recomputed bytes) of it, where the room ends at 90 % of
+        the capacity; without memory instants half of it. Full recomputation costs about a third more compute:
+        (F + F + 2F) / (F + 2F).
+    Traps: The peak of the judged steps must be that of the run: longer sequences may come.
+    Confidence: High with the bytes, medium without them or where the peak holds what is cached.
+    """
+
+    code: ClassVar[str] = "ME005"
+    name: ClassVar[str] = "needless_recompute"
+    family: ClassVar[str] = "memory"
+    summary: ClassVar[str] = "Activations are recomputed although there is room to keep them"
+
+    smallest_share: float = 0.10
+    #: Of the capacity, above which there is no room to speak of (R29).
+    roomy_ratio: float = 0.70
+    #: Of the capacity, up to which memory may be filled: R27's threshold.
+    full_ratio: float = 0.90
+    #: Part of the layers taken to fit where their size is not known (a guess).
+    assumed_ratio: float = 0.50
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when recomputation costs much and the memory it spares is free anyway."""
+        if not facts.trace_read:
+            return MissingData("recomputation is only seen in a trace", "profilerkit.profile(..., deep=True)")
+        share = facts.share("mem.recompute")
+        if not share:
+            return NotApplicable("nothing is recomputed")
+        if share < self.smallest_share:
+            return Passed(f"recomputation takes {format_ratio(share)} of the step")
+        room = room_of(facts)
+        if room is None:
+            return MissingData("the peak of the memory was not recorded", "torch.profiler: profile_memory=True")
+        if room.ratio >= self.roomy_ratio:
+            return Passed(f"{format_ratio(room.ratio)} of the memory is needed: recomputation makes room for it")
+        kept = facts.memory_use.recomputed_bytes or None
+        fits = self._fitting(room, kept)
+        if not worth_saying(facts, fits * share):
+            return Passed(f"only {format_ratio(fits)} of what is recomputed would fit")
+        return self._fired(facts, share, room, kept, fits)
+
+    def _fitting(self, room: Room, kept: int | None) -> float:
+        """Part of the recomputation that the room makes needless."""
+        if kept is None:
+            return self.assumed_ratio
+        return min((self.full_ratio * room.capacity_bytes - room.needed_bytes) / kept, 1.0)
+
+    def _fired(self, facts: Facts, share: float, room: Room, kept: int | None, fits: float) -> Result:
+        time = format_ns(facts.time_ns("mem.recompute"))
+        layers = "no layer" if fits >= 1.0 else f"{format_ratio(1.0 - fits)} of the layers"
+        size = (
+            Evidence(
+                label="Recomputed activations of a step",
+                value=kept,
+                unit="bytes",
+                source="derived",
+                origin="[memory] instants",
+                n=facts.steps.steady,
+                rank=facts.rank.rank,
+            ),
+        )
+        finding = finding_for(
+            facts,
+            bound="memory-bound",
+            title=f"Recomputation takes {time} of {each(facts)} step, memory is {format_ratio(room.ratio)} full",
+            why=f"{format_bytes(room.capacity_bytes - room.needed_bytes)} are free at the peak: "
+            "activations that fit need no second forward pass.",
+            evidence=(
+                share_evidence(facts, "Forward code that runs again, share of the step", "mem.recompute"),
+                room.evidence(facts),
+                *(size if kept is not None else ()),
+            ),
+            at_most="high" if kept is not None and not room.origin.startswith(("NVML", "/proc")) else "medium",
+            detail="capacity",
+            saving=saving(facts, fits * share, share),
+            fix=Fix(
+                text=f"Activation checkpointing on all layers → on {layers}"
+                + ("." if kept is not None else ", then fewer while the peak allows."),
+                code="checkpoint(layer, x, use_reentrant=False) if number < kept_out else layer(x)"
+                if fits < 1.0
+                else "x = layer(x)  # instead of checkpoint(layer, x)",
+            ),
+            confirm=f"The peak must stay below {format_ratio(self.full_ratio)} of the capacity.",
+        )
+        return Fired((finding,))

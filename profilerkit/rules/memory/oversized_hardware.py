@@ -1,0 +1,139 @@
+"""ME006 (R30): the job would run as well on less hardware."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.communication.traffic import TRANSFER
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.leaves import WAITS
+from profilerkit.analysis.whatif import host_is_full, overlapped, workers_now
+from profilerkit.model.finding import Evidence, Fix
+from profilerkit.rules.memory.room import Room, room_of
+from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for
+from profilerkit.units import format_bytes, format_ratio
+
+#: The smaller device that is tried: half the speed.
+_HALF_SPEED = 2.0
+
+
+@dataclass(frozen=True)
+class OversizedHardware(Rule):
+    """Over-allocated hardware (R30).
+
+    Claim: The job would run as well on less hardware.
+    Evidence: 95th percentile of the device's sampled utilisation, the peak of its memory, and the parts of the step.
+    Threshold: Utilisation below 50 % in 95 of 100 samples, less than 40 % of the memory in use at the peak, and a step
+        at most 1.1 times as long on a device of half the speed: there its larger kernels take twice as long, behind
+        what the host and the loader's workers do meanwhile, and nothing else changes.
+    Fix: A smaller device, a part of this one (MIG), or fewer ranks.
+    Saving: None in time: it is in cost, the device-hours that are not needed.
+    Traps: A device that idles for data, for the host, or for communication that could overlap, is not too large but
+        kept waiting: it is not told so here while any of these can be mended.
+    Confidence: Medium.
+    """
+
+    code: ClassVar[str] = "ME006"
+    name: ClassVar[str] = "oversized_hardware"
+    family: ClassVar[str] = "memory"
+    summary: ClassVar[str] = "The job would run as well on less hardware"
+
+    #: SageMaker's rule for low utilisation asks the same quantile; R30's threshold.
+    low_utilization_ratio: float = 0.50
+    small_peak_ratio: float = 0.40
+    #: Share of the step from which a wait that can be mended is what keeps the device idle (a choice).
+    mendable_share: float = 0.10
+    #: Utilisation that fewer ranks, or a part of the device, should not exceed (a choice).
+    filled_ratio: float = 0.80
+    #: "About as long", in steps of now (a choice).
+    longest_ratio: float = 1.10
+    #: Half a minute of samples (a choice).
+    fewest_samples: int = 30
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when a device is hardly used, and no wait that has a fix is why."""
+        if facts.mode == "cpu":
+            return NotApplicable("no device")
+        used, samples = facts.surroundings.utilization_p95, facts.surroundings.utilization_samples
+        room = room_of(facts)
+        if used is None or samples < self.fewest_samples:
+            reason = "the device's utilisation was not sampled" if used is None else f"{samples} samples are too few"
+            return MissingData(
+                reason, "let the run go on for half a minute with NVML: profilerkit.profile(..., nvml=True)"
+            )
+        if room is None:
+            return MissingData("the device's memory was not recorded", "profilerkit.profile(..., nvml=True)")
+        if used >= self.low_utilization_ratio:
+            return Passed(f"95 of 100 samples stay below {format_ratio(used)} utilisation")
+        if room.ratio >= self.small_peak_ratio:
+            return Passed(f"{format_ratio(room.ratio)} of the device's memory is needed")
+        if not facts.trace_read:
+            return MissingData("why the device idles is only seen in a trace", "profilerkit.profile(..., deep=True)")
+        waits, exposed = facts.share(*WAITS), facts.share(*TRANSFER)
+        if waits >= self.mendable_share and not host_is_full(facts):
+            return Passed(f"the device waits {format_ratio(waits)} of the step for data: mend that first")
+        if overlapped(facts, exposed) >= self.mendable_share:
+            return Passed(f"{format_ratio(exposed)} of the step is communication that could overlap: mend that first")
+        overhead = facts.family("overhead")
+        if overhead >= self.mendable_share:
+            return Passed(f"the device waits {format_ratio(overhead)} of the step for the host: mend that first")
+        slower = _slowed(facts, _HALF_SPEED)
+        if slower > self.longest_ratio:
+            return Passed(f"on a device of half the speed the step would take {slower:.2f} times as long")
+        return self._fired(facts, used, room)
+
+    def _fired(self, facts: Facts, used: float, room: Room) -> Result:
+        finding = finding_for(
+            facts,
+            bound=None,
+            title=f"The device is used below {format_ratio(used)}, and {format_ratio(room.ratio)} of its memory",
+            why=f"On a device of half the speed the step would take {_slowed(facts, _HALF_SPEED):.2f} times as long, "
+            f"and {_in_line(facts, _HALF_SPEED):.2f} times if nothing of it ran beside the waiting.",
+            evidence=(
+                Evidence(
+                    label="Utilisation, 95th percentile",
+                    value=used,
+                    unit="ratio",
+                    source="measured",
+                    origin="NVML",
+                    n=facts.surroundings.utilization_samples,
+                    rank=facts.rank.rank,
+                ),
+                room.evidence(facts),
+            ),
+            at_most="medium",
+            fix=Fix(text=self._smaller(facts, used, room)),
+            confirm="The step must take as long as before.",
+        )
+        return Fired((finding,))
+
+    def _smaller(self, facts: Facts, used: float, room: Room) -> str:
+        """What would do, by utilisation and memory."""
+        need = format_bytes(room.needed_bytes / self.filled_ratio)
+        now = format_bytes(room.capacity_bytes)
+        ranks = facts.world_size or 1
+        text = f"Device memory {now} → {need}: a smaller device, or a MIG slice of this one."
+        fewer = max(math.ceil(ranks * used / self.filled_ratio), math.ceil(ranks * room.ratio / self.filled_ratio), 1)
+        while fewer < ranks and _slowed(facts, ranks / fewer) > self.longest_ratio:
+            fewer += 1
+        return (
+            f"Ranks {ranks} → {fewer} with the same batch in all; or {text[:1].lower()}{text[1:]}"
+            if fewer < ranks
+            else text
+        )
+
+
+def _slowed(facts: Facts, times: float) -> float:
+    """The step, in steps of now, if the larger kernels took ``times`` as long; at least 1.
+
+    Small kernels are all latency. Workers make batches, and the host issues, while the device computes: the longer
+    kernels fill these waits first. A loader without workers makes none meanwhile.
+    """
+    large = max(facts.share("compute.", "mem.recompute") - facts.share("compute.small"), 0.0)
+    filled = facts.family("overhead") + (facts.share(*WAITS) if workers_now(facts) else 0.0)
+    return max(1.0 + (times - 1.0) * large - filled, 1.0)
+
+
+def _in_line(facts: Facts, times: float) -> float:
+    """The same if all kernels grew and nothing overlapped."""
+    return 1.0 + (times - 1.0) * facts.share("compute.", "mem.recompute")

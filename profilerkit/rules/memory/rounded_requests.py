@@ -1,0 +1,82 @@
+"""ME009 (R33): the allocator rounds requests up noticeably."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.model.finding import Evidence, Fix
+from profilerkit.rules.memory.room import without_setting
+from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for
+from profilerkit.units import format_bytes, format_ratio
+
+_DIVISIONS = "roundup_power2_divisions"
+
+
+@dataclass(frozen=True)
+class RoundedRequests(Rule):
+    """Rounding waste (R33).
+
+    Claim: The allocator gives out noticeably more memory than was asked for.
+    Evidence: 1 - requested / allocated bytes, in the sampled second with most allocated.
+    Threshold: More than 10 % of what is allocated, and at least 100 MB.
+    Fix: roundup_power2_divisions off, where it is on; else fewer and larger tensors.
+    Saving: None: it frees room and no time by itself.
+    Traps: Requests are rounded up to 512 bytes: of many small tensors much is rounding, and little memory.
+    Confidence: High.
+    """
+
+    code: ClassVar[str] = "ME009"
+    name: ClassVar[str] = "rounded_requests"
+    family: ClassVar[str] = "memory"
+    summary: ClassVar[str] = "The allocator rounds requests up noticeably"
+
+    largest_ratio: float = 0.10
+    #: As much as growth must reach to be told (R28); a choice here.
+    smallest_bytes: int = 100_000_000
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when rounding takes much of what is allocated."""
+        if facts.mode == "cpu":
+            return NotApplicable("no device: there is no caching allocator")
+        known = facts.memory_use.allocator
+        if known is None or known.rounding_ratio is None or known.rounding_bytes is None:
+            return MissingData("what was asked of the allocator was not sampled", "profilerkit.profile(...)")
+        if known.rounding_ratio <= self.largest_ratio or known.rounding_bytes < self.smallest_bytes:
+            wasted = format_bytes(known.rounding_bytes)
+            return Passed(f"rounding takes {format_ratio(known.rounding_ratio)} of what is allocated, {wasted}")
+        finding = finding_for(
+            facts,
+            bound=None,
+            title=f"Rounding takes {format_bytes(known.rounding_bytes)}, {format_ratio(known.rounding_ratio)} "
+            "of what is allocated",
+            why="Each request is given a block of the next size the allocator keeps, and the rest of it lies idle.",
+            evidence=(
+                Evidence(
+                    label="Allocated beyond what was asked for",
+                    value=known.rounding_bytes,
+                    unit="bytes",
+                    source="measured",
+                    origin="torch's allocator, sampled",
+                    rank=facts.rank.rank,
+                ),
+                Evidence(
+                    label="Of what is allocated",
+                    value=known.rounding_ratio,
+                    unit="ratio",
+                    source="measured",
+                    origin="torch's allocator, sampled",
+                    rank=facts.rank.rank,
+                ),
+            ),
+            at_most="high",
+            fix=_fix(facts),
+            confirm="Allocated and requested bytes must come closer.",
+        )
+        return Fired((finding,))
+
+
+def _fix(facts: Facts) -> Fix:
+    if _DIVISIONS not in (facts.memory_use.allocator_settings or ""):
+        return Fix(text="Many small tensors → few large ones: each takes a multiple of 512 bytes.")
+    kept = ",".join(without_setting(facts, _DIVISIONS))
+    return Fix(text=f"{_DIVISIONS} on → off.", code=f"PYTORCH_ALLOC_CONF={kept}")

@@ -1,0 +1,98 @@
+"""OV004 (R49): Python's garbage collector stops the step."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.host.host_facts import CollectionFacts
+from profilerkit.analysis.whatif import saving
+from profilerkit.model.finding import Evidence, Fix
+from profilerkit.rules.rule import (
+    Fired,
+    MissingData,
+    Passed,
+    Result,
+    Rule,
+    each,
+    finding_for,
+    share_evidence,
+    worth_saying,
+)
+from profilerkit.units import format_ns, format_ratio
+
+
+@dataclass(frozen=True)
+class CollectionPauses(Rule):
+    """Python GC pauses (R49).
+
+    Claim: Garbage collection stops the step.
+    Evidence: Time of collections, from the interpreter's own callbacks; in a trace with Python stacks from gc.collect.
+    Threshold: 2 % of the step, the general floor (R49 names 1 %).
+    Fix: Collect by hand at the same step on all ranks: gc.freeze and gc.disable at the start, gc.collect every k steps.
+    Saving: Bound and expected: the time in collections, as far as the device does not work beside them.
+    Traps: Without a collector reference cycles pile up until the next one by hand: watch the memory. With several ranks
+        each pauses at a step of its own and all wait for it, which is more than the share of one.
+    Confidence: High with the callbacks, medium from a trace alone.
+    """
+
+    code: ClassVar[str] = "OV004"
+    name: ClassVar[str] = "collection_pauses"
+    family: ClassVar[str] = "overhead"
+    summary: ClassVar[str] = "Python's garbage collector stops the step"
+
+    smallest_share: float = 0.02
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when collections own ``smallest_share`` of the step."""
+        seen, share = facts.host.collections, facts.share("over.gc")
+        if seen is None and not share and not facts.measured("Python stacks"):
+            return MissingData(
+                "garbage collections were not watched",
+                "run the loop under profilerkit.profile(...), or with_stack=True",
+            )
+        if share < self.smallest_share:
+            return Passed(f"garbage collection takes {format_ratio(share)} of the step")
+        if not worth_saying(facts, share):
+            return Passed(f"garbage collection of {format_ratio(share)} is within the noise of the step time")
+        step_ns = facts.mean_step_ns or 0.0
+        several = " The other ranks wait meanwhile, and pause at other steps." if (facts.world_size or 1) > 1 else ""
+        finding = finding_for(
+            facts,
+            bound="overhead-bound",
+            title=f"Garbage collection takes {format_ns(share * step_ns)} of {each(facts)} step",
+            why=f"No Python runs while the collector looks through the objects, so no work is issued.{several}",
+            evidence=(
+                share_evidence(facts, "Garbage collection, share of the step", "over.gc"),
+                *(_counted(facts, seen) if seen is not None else ()),
+            ),
+            at_most="high" if seen is not None else "medium",
+            detail="gc",
+            saving=saving(facts, share, share),
+            fix=Fix(
+                text="Collect by hand, at the same step on all ranks, and switch the automatic collections off.",
+                code="gc.collect(); gc.freeze(); gc.disable()  # before the loop\n"
+                "if step % 500 == 0:\n    gc.collect(1)",
+            ),
+            confirm="The time in collections must be gone, and the memory must not grow.",
+        )
+        return Fired((finding,))
+
+
+def _counted(facts: Facts, seen: CollectionFacts) -> tuple[Evidence, ...]:
+    def evidence(label: str, value: float, unit: str) -> Evidence:
+        return Evidence(
+            label=label,
+            value=value,
+            unit=unit,
+            source="measured",
+            origin="gc.callbacks",
+            n=facts.steps.steady,
+            rank=facts.rank.rank,
+        )
+
+    return (
+        evidence("Collections of 50 µs or more, per step", seen.per_step, "count"),
+        evidence("One collection, mean", seen.pause_ns, "ns"),
+        evidence("Longest collection", seen.longest_ns, "ns"),
+        evidence("Of all, those of the oldest generation", seen.full, "count"),
+    )

@@ -1,0 +1,84 @@
+"""OV007 (R52): the profiler changes what it measures."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.model.finding import Evidence
+from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, share_evidence
+from profilerkit.units import format_ratio
+
+_STACKS, _MEMORY = "Python stacks", "memory"
+_OPTIONS = {_STACKS: "with_stack", _MEMORY: "profile_memory"}
+
+
+@dataclass(frozen=True)
+class HeavyProfiler(Rule):
+    """The profiler is the bottleneck (R52).
+
+    Claim: The measurement distorts the run, so that what the host does looks longer than it is.
+    Evidence: Traced step over untraced step; share of the profiler's own work; options that slow the host.
+    Threshold: Traced steps 10 % longer, or 2 % of the step in the profiler's own work. Without untraced steps, Python
+        stacks or memory recorded.
+    Fix: None for the training. Trace fewer steps, without with_stack and profile_memory; time steps without a trace.
+    Saving: None: this is a guard.
+    Traps: Where untraced steps were timed, their length is used and only the composition comes from the trace.
+    Confidence: High with untraced steps, else low.
+    """
+
+    code: ClassVar[str] = "OV007"
+    name: ClassVar[str] = "heavy_profiler"
+    family: ClassVar[str] = "overhead"
+    summary: ClassVar[str] = "The profiler changes what it measures"
+
+    inflation_ratio: float = 1.10
+    own_share: float = 0.02
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when the trace is not like the run."""
+        if not facts.trace_read:
+            return MissingData("no steps were traced", "profilerkit.profile(..., deep=True)")
+        ratio, own = facts.trust.inflation_ratio, facts.share("other.prof")
+        options = [name for name in _OPTIONS if facts.measured(name)] if ratio is None else []
+        if ratio is not None and ratio > self.inflation_ratio:
+            title = f"Traced steps took {ratio:.2f} × the time of the others"
+        elif own > self.own_share:
+            title = f"The profiler's own work takes {format_ratio(own)} of the traced steps"
+        elif options:
+            named = " and ".join(_OPTIONS[name] for name in options)
+            title = f"Recorded with {named}, which slows the host by an unknown amount"
+        elif ratio is None:
+            return MissingData(
+                "how long a step takes without the profiler is not known",
+                "run the loop under profilerkit.profile(...), which also times steps without a trace",
+            )
+        else:
+            return Passed(f"traced steps took {ratio:.2f} × the time of the others")
+        finding = finding_for(
+            facts,
+            bound=None,
+            title=title,
+            why="The profiler adds time to every operator on the host and none to the device: overhead looks larger "
+            "than it is, and the device less busy.",
+            evidence=(
+                *(
+                    (
+                        Evidence(
+                            label="Traced step over untraced step",
+                            value=ratio,
+                            unit="ratio",
+                            source="measured",
+                            origin="step timers",
+                            n=facts.steps.steady,
+                            rank=facts.rank.rank,
+                        ),
+                    )
+                    if ratio is not None
+                    else ()
+                ),
+                share_evidence(facts, "The profiler's own work, share of the step", "other.prof"),
+            ),
+            at_most="low" if ratio is None and own <= self.own_share else "high",
+            confirm="Trace fewer steps, without with_stack and profile_memory; the ratio must fall below 1.1.",
+        )
+        return Fired((finding,))

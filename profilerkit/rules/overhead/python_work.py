@@ -1,0 +1,131 @@
+"""OV005 (R50): the user's own Python keeps the device waiting."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.host.host_facts import PythonFacts
+from profilerkit.analysis.whatif import saving
+from profilerkit.model.change import revise
+from profilerkit.model.finding import Evidence, Finding, Fix, Saving
+from profilerkit.rules.input.starved_device import frame_text
+from profilerkit.rules.rule import (
+    Fired,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    each,
+    finding_for,
+    share_evidence,
+    worth_saying,
+)
+from profilerkit.units import format_ns, format_ratio
+
+#: How a loop without a loader shows what it waits for.
+_TELL_BY_NAME = 'wrap what gives the batches, prof.wrap(batches), or put getting one under prof.phase("data")'
+_TELL_INPUT = f"{_TELL_BY_NAME}, or record with_stack=True"
+
+
+@dataclass(frozen=True)
+class PythonWork(Rule):
+    """Python work per step (R50).
+
+    Claim: User Python keeps the device waiting.
+    Evidence: Share of the step in which no operator runs on the launching thread and the device is idle, in stretches
+        longer than 1 ms; shorter gaps between operators are the price of issuing them (OV001). Untraced steps tell how
+        long it is without the profiler. With Python stacks, the function that holds most of it.
+    Threshold: 5 % of the step.
+    Fix: Move logging, metrics and progress bars off the loop, vectorise, or use a thread.
+    Saving: Bound: all Python in which the device is idle. Expected: the longer stretches.
+    Traps: A wait that leaves no event looks alike: a lock, a socket, a batch that no loader gives. The profiler slows
+        Python: without untraced steps the low end is halved.
+    Confidence: Medium: the line is only named with stacks.
+    """
+
+    code: ClassVar[str] = "OV005"
+    name: ClassVar[str] = "python_work"
+    family: ClassVar[str] = "overhead"
+    summary: ClassVar[str] = "The user's own Python keeps the device waiting"
+
+    smallest_share: float = 0.05
+    #: Share of the lower end that is kept when the profiler's own cost is not known (it added 9 to 99 % in tests).
+    unmeasured_inflation_ratio: float = 0.5
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when longer stretches of Python own ``smallest_share`` of the step."""
+        if not facts.trace_read:
+            return MissingData("what the host did is only seen in a trace", "profilerkit.profile(..., deep=True)")
+        if facts.cold is not None:
+            return NotApplicable("the window is dominated by first-use work, not by Python")
+        bound = facts.share("over.python")
+        # Short gaps between operators are the price of issuing them one by one, not the user's own Python.
+        between = facts.short_python_ratio
+        expected = (1.0 - between) * bound
+        if expected < self.smallest_share:
+            return Passed(f"the device waits {format_ratio(expected)} of the step for longer stretches of Python")
+        if not worth_saying(facts, expected):
+            return Passed(f"Python costs {format_ratio(expected)} of the step, within its noise")
+        value = saving(facts, expected, bound)
+        if facts.trust.inflation_ratio is None and facts.mode == "gpu":
+            value = revise(value, low=self.unmeasured_inflation_ratio * value.low)
+        return Fired((_finding(facts, value),))
+
+
+def _finding(facts: Facts, value: Saving) -> Finding:
+    time, step = format_ns(value.expected * (facts.mean_step_ns or 0.0)), f"{each(facts)} step"
+    python = facts.host.python
+    why = "No operator runs on the launching thread in that time: it is Python, or a wait that leaves no event."
+    fix = Fix(text="Move logging, metrics and data handling off the loop, or vectorise them.")
+    if python is not None and python.frames:
+        place, held = frame_text(python.frames[-1]), format_ratio(python.frames_ratio or 0.0)
+        why = f"{held} of these stretches are spent in {place}."
+        fix = revise(fix, text=f"Move {place} off the loop, vectorise it, or call it less often.")
+    elif facts.input is None:
+        why += " It may be what gets the batch: nothing in the recording tells."
+        tell = _TELL_BY_NAME if facts.measured("Python stacks") else _TELL_INPUT
+        fix = revise(fix, text=f"Find out what it is: {tell}. {fix.text}")
+    known = facts.trust.inflation_ratio is not None
+    return finding_for(
+        facts,
+        bound="overhead-bound",
+        title=f"The device idles {time} in {step} while Python runs"
+        if facts.mode == "gpu"
+        else f"Python outside of operators takes {time} of {step}",
+        why=why,
+        evidence=(
+            share_evidence(facts, "Idle while Python runs", "over.python"),
+            *(_stretches(facts, python) if python is not None else ()),
+        ),
+        at_most="medium",
+        detail="python",
+        saving=value,
+        fix=fix,
+        confirm="Record again: the idle share under Python must fall."
+        if known
+        else "Time some steps without the profiler: the gap between both tells how much of this it caused.",
+    )
+
+
+def _stretches(facts: Facts, python: PythonFacts) -> tuple[Evidence, ...]:
+    def evidence(label: str, value: float, unit: str, origin: str, range_ns: tuple[int, int] | None) -> Evidence:
+        return Evidence(
+            label=label,
+            value=value,
+            unit=unit,
+            source="derived",
+            origin=origin,
+            rank=facts.rank.rank,
+            range_ns=range_ns,
+        )
+
+    longest = python.longest_ns[1] - python.longest_ns[0]
+    out = [
+        evidence("Stretches longer than 1 ms, per step", python.per_step, "count", "the traced steps", None),
+        evidence("Longest of them", longest, "ns", "the traced steps", python.longest_ns),
+    ]
+    if python.frames and python.frames_ratio is not None:
+        calls = " → ".join(frame_text(frame) for frame in python.frames)
+        out.append(evidence(f"Of them in {frame_text(python.frames[-1])}", python.frames_ratio, "ratio", calls, None))
+    return tuple(out)

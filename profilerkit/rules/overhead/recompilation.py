@@ -1,0 +1,90 @@
+"""OV006 (R51): the compiled model is compiled again while it trains."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.host.host_facts import CompileFacts
+from profilerkit.analysis.whatif import saving
+from profilerkit.model.finding import Evidence, Finding, Fix
+from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for, worth_saying
+from profilerkit.units import format_ns, format_ratio
+
+
+@dataclass(frozen=True)
+class Recompilation(Rule):
+    """Graph breaks or recompilation (R51).
+
+    Claim: The compiled model compiles again once the steps have settled.
+    Evidence: Compilations in steady steps, from torch's own callbacks; in a trace the events of torch.compile, and
+        Torch-Compiled Region i/j with a j above 0. How many regions there are: more than models were compiled means
+        that graphs break.
+    Threshold: Two steps that compile, since a single one is late warm-up; and a saving above the general floor.
+    Fix: Mark the sizes that change as dynamic, or pad batches to a few sizes; TORCH_LOGS=recompiles names the guard.
+    Saving: Bound and expected: the time of these compilations.
+    Traps: After eight compilations of a region torch gives up and runs it uncompiled: the compilations end, and the
+        steps stay slow. The first compilation of a model is warm-up and not counted.
+    Confidence: High from the callbacks, medium from a trace alone.
+    """
+
+    code: ClassVar[str] = "OV006"
+    name: ClassVar[str] = "recompilation"
+    family: ClassVar[str] = "overhead"
+    summary: ClassVar[str] = "The compiled model is compiled again while it trains"
+
+    fewest_steps: int = 2
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when compilations go on in the judged steps."""
+        compiles = facts.host.compiles
+        if compiles is None:
+            if not facts.trace_read and facts.host.collections is None:
+                return MissingData(
+                    "compilations were not watched", "run the loop under profilerkit.profile(..., light=True)"
+                )
+            return NotApplicable("nothing was seen to be compiled by torch.compile")
+        if compiles.steps < self.fewest_steps:
+            return Passed(
+                f"{compiles.steps} of {compiles.of} settled steps compile{'s' if compiles.steps == 1 else ''}"
+            )
+        if not worth_saying(facts, compiles.share):
+            return Passed(f"compiling takes {format_ratio(compiles.share)} of the steps once they have settled")
+        return Fired((_finding(facts, compiles),))
+
+
+def _finding(facts: Facts, compiles: CompileFacts) -> Finding:
+    timed = compiles.source == "measured"
+    origin = "torch.compile's callbacks" if timed else "events of torch.compile"
+
+    def evidence(label: str, value: float, unit: str) -> Evidence:
+        return Evidence(
+            label=label,
+            value=value,
+            unit=unit,
+            source=compiles.source,
+            origin=origin,
+            n=compiles.of,
+            rank=facts.rank.rank,
+        )
+
+    again = f" Compiled again: {', '.join(compiles.recompiled)}." if compiles.recompiled else ""
+    lost_ns = compiles.share * (facts.mean_step_ns or 0.0) * compiles.of / max(compiles.steps, 1)
+    return finding_for(
+        facts,
+        bound="overhead-bound",
+        title=f"{compiles.steps} of {compiles.of} settled steps compile, for {format_ns(lost_ns)} each",
+        why=f"A compilation for each new shape or value stops the loop until it is done.{again}",
+        evidence=(
+            evidence("Compiling, share of the settled steps", compiles.share, "ratio"),
+            evidence("Steps that compile", compiles.steps, "count"),
+            *((evidence("Compiled regions", compiles.regions, "count"),) if compiles.regions is not None else ()),
+        ),
+        at_most="high" if timed else "medium",
+        detail="compile",
+        saving=saving(facts, compiles.share, compiles.share),
+        fix=Fix(
+            text="Compile once for all shapes: mark the sizes that change as dynamic, or pad batches to a few sizes.",
+            code='torch.compile(model, dynamic=True)  # TORCH_LOGS="graph_breaks,recompiles" names the reasons',
+        ),
+        confirm="With TORCH_LOGS=recompiles nothing may be printed after the first steps.",
+    )

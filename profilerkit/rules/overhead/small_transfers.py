@@ -1,0 +1,96 @@
+"""OV003 (R48): many tiny copies cross the bus in every step."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.device.bus_copies import SmallCopyFacts
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.whatif import saving
+from profilerkit.model.finding import Evidence, Fix
+from profilerkit.rules.rule import Fired, Passed, Result, Rule, each, finding_for, no_device_events, worth_saying
+from profilerkit.units import format_ns, format_ratio
+
+_CREATE = Fix(
+    text="Create these values on the device, or send them together as one tensor per step.",
+    code='torch.zeros(n, device="cuda")  # instead of torch.zeros(n).to("cuda")',
+)
+_READ = Fix(
+    text="Keep these values on the device and read them together, every 50 steps instead of in each.",
+    code='values = torch.stack(values).to("cpu", non_blocking=True)  # one copy instead of one per value',
+)
+
+
+@dataclass(frozen=True)
+class SmallTransfers(Rule):
+    """Small device-host copy churn (R48).
+
+    Claim: Many tiny transfers cross the bus in each step.
+    Evidence: Copies below 4 KiB between host and device, the operators that issue them, the time in which the device
+        runs nothing else, and its idle time after those that the host waits for.
+    Threshold: More than 10 per step (TraceLens flags the same number), and a saving above the general floor.
+    Fix: Create values on the device, or send them together; read results back together and rarely.
+    Saving: Bound: exposed copies and the idle time after them. Expected: the same, but of the idle time no more than
+        the host was blocked.
+    Traps: When the step is launch-bound the device would idle anyway. The idle time is also OV002's: both savings are
+        largely the same.
+    Confidence: Medium.
+    """
+
+    code: ClassVar[str] = "OV003"
+    name: ClassVar[str] = "small_transfers"
+    family: ClassVar[str] = "overhead"
+    summary: ClassVar[str] = "Many tiny copies cross the bus in every step"
+
+    most_per_step: float = 10.0
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when tiny copies are many and cost the device time."""
+        copies = facts.small_copies
+        if copies is None:
+            return no_device_events(facts, "no device events: nothing crosses a bus")
+        if copies.per_step <= self.most_per_step:
+            return Passed(f"{copies.per_step:,.1f} copies below 4 KiB per step")
+        step = facts.mean_step_ns or 1.0
+        bound = min((copies.exposed_ns + copies.drained_ns) / step, 1.0)
+        blocked_ns = facts.syncs.blocked_ns if facts.syncs is not None else copies.drained_ns
+        expected = min((copies.exposed_ns + min(copies.drained_ns, blocked_ns)) / step, bound)
+        if not worth_saying(facts, expected):
+            return Passed(
+                f"{copies.per_step:,.1f} copies below 4 KiB per step cost the device {format_ratio(expected)} of it"
+            )
+        finding = finding_for(
+            facts,
+            bound="overhead-bound",
+            title=f"{copies.per_step:,.0f} tiny copies cost {format_ns(expected * step)} of {each(facts)} step",
+            why="A copy of some bytes takes as long to issue as one of a megabyte, and one that is read back stops the "
+            "host until the device has come to it.",
+            evidence=_evidence(facts, copies, step),
+            at_most="medium",
+            detail="sync",
+            saving=saving(facts, expected, bound),
+            fix=_READ if copies.to_host >= copies.to_device else _CREATE,
+            confirm="Copies below 4 KiB per step must fall below ten.",
+        )
+        return Fired((finding,))
+
+
+def _evidence(facts: Facts, copies: SmallCopyFacts, step: float) -> tuple[Evidence, ...]:
+    issued = ", ".join(f"{count} × {name}" for name, count in copies.operators)
+
+    def evidence(label: str, value: float, unit: str, origin: str) -> Evidence:
+        return Evidence(
+            label=label,
+            value=value,
+            unit=unit,
+            source="measured",
+            origin=origin,
+            n=facts.steps.steady,
+            rank=facts.rank.rank,
+        )
+
+    return (
+        evidence("Copies below 4 KiB to the device, per step", copies.to_device, "count", issued or "Memcpy HtoD"),
+        evidence("Copies below 4 KiB to the host, per step", copies.to_host, "count", issued or "Memcpy DtoH"),
+        evidence("Device runs only such a copy, share of the step", copies.exposed_ns / step, "ratio", "its streams"),
+        evidence("Device idle after one, share of the step", copies.drained_ns / step, "ratio", "launches and copies"),
+    )

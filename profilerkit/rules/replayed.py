@@ -1,0 +1,204 @@
+"""The savings of findings from the replay, where it met the traced steps: which change the fix of each rule is."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from profilerkit.analysis.facts import Facts, belongs
+from profilerkit.analysis.leaves import LEAVES, WAITS
+from profilerkit.analysis.replay.changes import (
+    Allocator,
+    Change,
+    HiddenCollectives,
+    HiddenCopies,
+    HostTime,
+    Kernels,
+    LoaderWaits,
+    OneLaunch,
+    Phases,
+    PinnedCopies,
+    Syncs,
+)
+from profilerkit.analysis.replay.errors import interval
+from profilerkit.analysis.replay.gate import ReplayFacts
+from profilerkit.analysis.replay.joint import savings
+from profilerkit.model.change import revise
+from profilerkit.model.finding import Finding, Outcome
+from profilerkit.rules.input.pageable_copy import PageableCopy
+from profilerkit.rules.rule import SMALLEST_SAVING
+from profilerkit.units import format_ratio
+
+#: Traced steps this much longer or shorter than the untraced ones, relative to them, are not replayed for them (R52).
+_ALIKE = (0.8, 1.5)
+#: A cause whose share of the traced steps is this many times smaller or larger than of all steps is not the same there.
+_SAME_CAUSE = 2.0
+#: A stretch of Python that is the user's own, not the gap between two operators (R46).
+_OWN_PYTHON_NS = 100_000.0
+_COMPUTE = (*(name for name in LEAVES if name.startswith("compute.")), "mem.recompute")
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """A finding whose fix can be replayed.
+
+    Attributes:
+        rule: code of its rule.
+        change: what the fix does to the steps.
+        scale: what a saving of the traced steps is in the run's steps.
+    """
+
+    rule: str
+    finding: Finding
+    change: Change
+    scale: float
+
+
+def _fewer_waits(facts: Facts, finding: Finding) -> Change | None:
+    """The waits that the model of the loader leaves."""
+    saving = finding.saving
+    return LoaderWaits(1.0 - saving.expected / saving.high) if saving and saving.high else None
+
+
+def _pinned(facts: Facts, finding: Finding) -> Change | None:
+    known = facts.spec.pcie_gb_per_s if facts.spec else None
+    return PinnedCopies(PageableCopy.pinned_ratio * (known or PageableCopy.assumed_link_gb_per_s))
+
+
+def _copied_aside(facts: Facts, finding: Finding) -> Change | None:
+    """Copies that nothing waits for, where there is computation to hide all of them behind."""
+    hidden = finding.saving is not None and facts.share(*_COMPUTE) >= finding.saving.high
+    return HiddenCopies() if hidden else None
+
+
+def _faster(kind: str) -> Callable[[Facts, Finding], Change | None]:
+    """The kernels of a kind, so much faster that they alone would save what was expected."""
+
+    def change(facts: Facts, finding: Finding) -> Change | None:
+        if facts.replay is None or finding.saving is None:
+            return None
+        share = facts.replay.share_of(kind)
+        if finding.saving.expected >= share:
+            return None
+        return Kernels(1.0 / (1.0 - finding.saving.expected / share), _COMPUTE, kind)
+
+    return change
+
+
+def _fewer_collectives_exposed(facts: Facts, finding: Finding) -> Change | None:
+    known = finding.saving is not None and finding.saving.method != "bound"
+    return HiddenCollectives() if finding.detail == "no-overlap" and known and facts.mode == "gpu" else None
+
+
+def _quicker_host(facts: Facts, finding: Finding) -> Change | None:
+    if finding.detail == "launch":
+        return OneLaunch() if facts.mode == "gpu" else None
+    longer = _OWN_PYTHON_NS if facts.mode == "gpu" else 0.0
+    return HostTime(("over.python",), longer_than_ns=longer) if finding.detail == "python" else None
+
+
+_PHASE = {"checkpoint": "other.ckpt", "evaluation": "other.eval", "compile": "warm.compile"}
+
+
+def _shorter_phase(facts: Facts, finding: Finding) -> Change | None:
+    part, saving = _PHASE.get(finding.detail), finding.saving
+    return Phases((part,), 1.0 - saving.expected / saving.high) if part and saving and saving.high else None
+
+
+def _allocator(facts: Facts, finding: Finding) -> Change | None:
+    return Allocator()
+
+
+def _syncs(facts: Facts, finding: Finding) -> Change | None:
+    return Syncs()
+
+
+#: What the fix of a rule does to the steps, and the parts it is about: their share tells how much of the cause was
+#: traced. Rules that are not here keep their bound or formula.
+_FIXES: dict[str, tuple[tuple[str, ...], Callable[[Facts, Finding], Change | None]]] = {
+    **dict.fromkeys(
+        ("IN001", "IN002", "IN003", "IN004", "IN006", "IN007", "IN008", "IN011", "IN013"),
+        (WAITS, _fewer_waits),
+    ),
+    "IN009": (("input.h2d",), _pinned),
+    "IN010": (("input.h2d",), _copied_aside),
+    "ME001": (("mem.alloc",), _allocator),
+    **dict.fromkeys(("CO001", "CO002"), (("comm.",), _fewer_collectives_exposed)),
+    "CP001": (_COMPUTE, _faster("fp32")),
+    "CP004": (_COMPUTE, _faster("chained")),
+    "OV001": (("over.dispatch", "over.launch", "over.python"), _quicker_host),
+    **dict.fromkeys(("OV002", "OV003"), (("sync.drain", "sync.d2h"), _syncs)),
+    "OV005": (("over.python",), _quicker_host),
+    "OV006": (("warm.compile",), _shorter_phase),
+    "RU001": (("other.ckpt",), _shorter_phase),
+    # Its other stops have no part that is theirs alone: they keep their formula.
+    "RU002": (("other.eval",), _shorter_phase),
+}
+
+
+def priced(facts: Facts, outcomes: Sequence[Outcome]) -> list[Priced]:
+    """The findings with a saving whose fix the replay can apply; none where it is not to be trusted."""
+    replay, inflation = facts.replay, facts.trust.inflation_ratio
+    if replay is None or not replay.is_open:
+        return []
+    if inflation is not None and not _ALIKE[0] <= inflation <= _ALIKE[1]:
+        return []
+    found = []
+    for outcome in outcomes:
+        if outcome.rule not in _FIXES:
+            continue
+        parts, change_of = _FIXES[outcome.rule]
+        for finding in outcome.findings:
+            change = change_of(facts, finding) if finding.saving is not None else None
+            if change is None:
+                continue
+            scale = _scale(facts, replay, parts)
+            if scale is not None:
+                found.append(Priced(outcome.rule, finding, change, scale))
+    return found
+
+
+def _scale(facts: Facts, replay: ReplayFacts, parts: tuple[str, ...]) -> float | None:
+    """The parts' share of the run's steps over that of the traced ones; ``None`` where they are not the same cause."""
+    traced = sum(share for part, share in replay.shares.items() if belongs(part, parts))
+    own = facts.share(*parts)
+    return own / traced if traced and 1.0 / _SAME_CAUSE <= own / traced <= _SAME_CAUSE else None
+
+
+def with_replay(facts: Facts, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """The outcomes with the savings that the replay expects; the bounds stay.
+
+    A finding whose fix saves too little to speak of, once everything else that holds the step is counted, is none.
+    """
+    found = priced(facts, outcomes)
+    if not found or facts.replay is None:
+        return list(outcomes)
+    saved = savings(facts.replay, [[entry.change] for entry in found])
+    revised: dict[int, Finding] = {}
+    for entry, saving in zip(found, saved, strict=True):
+        assert entry.finding.saving is not None
+        value = interval(facts, entry.change, entry.scale * saving, entry.finding.saving.high)
+        if entry.finding.saving.low < entry.finding.saving.expected:
+            # A rule that trusts its own low end less has a reason that the replay does not know.
+            value = revise(value, low=min(value.low, _trusted(entry.finding, value.expected)))
+        revised[id(entry.finding)] = revise(entry.finding, saving=value)
+    return [_revised(outcome, revised) for outcome in outcomes]
+
+
+def _trusted(finding: Finding, expected: float) -> float:
+    """The low end as far below the expectation as the rule's own, at most."""
+    saving = finding.saving
+    assert saving is not None
+    return expected * saving.low / saving.expected if saving.low else expected
+
+
+def _revised(outcome: Outcome, revised: dict[int, Finding]) -> Outcome:
+    findings = [revised.get(id(finding), finding) for finding in outcome.findings]
+    kept = tuple(
+        finding
+        for finding, before in zip(findings, outcome.findings, strict=True)
+        if finding is before or (finding.saving is not None and finding.saving.expected >= SMALLEST_SAVING)
+    )
+    if outcome.findings and not kept:
+        most = max(finding.saving.expected for finding in findings if finding.saving is not None)
+        reason = f"replayed without it, the step is {format_ratio(most)} shorter: other work holds it as long"
+        return revise(outcome, status="passed", reason=reason, findings=())
+    return revise(outcome, findings=kept)

@@ -1,0 +1,95 @@
+"""RU001 (R54): training stops while checkpoints are written."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.whatif import saving
+from profilerkit.model.finding import Fix
+from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, record_longer, worth_saying
+from profilerkit.rules.run.stop import Stop, stops
+from profilerkit.units import format_about, format_ns, format_ratio
+
+_HOUR_NS = 3_600 * 10**9
+
+
+@dataclass(frozen=True)
+class BlockingCheckpoint(Rule):
+    """Blocking checkpoints (R54).
+
+    Claim: Training stops while checkpoints are written.
+    Evidence: Calls that save and phases named for it, t each, spread over all steps of a recorded run:
+        t / (k * T + t) for one every k steps of T.
+    Threshold: 2 % of that time.
+    Fix: Write them from a background thread; less often, where they come more often than loses least when the run
+        fails: every sqrt(2 * t * MTBF) (Young and Daly), MTBF being the mean time between failures.
+    Saving: Bound: the share, less what a device works through meanwhile. Expected: nine tenths of it, because a staging
+        copy stays.
+    Traps: A window of ten traced steps seldom holds one: this needs the step timers of the whole run. The time between
+        failures is not the run's own: it is that of a published job, for as many devices as this one has ranks, and no
+        more than a day, because time limits, preemption and errors of one's own end runs as well.
+    Confidence: High where calls or phases were timed, medium where a trace alone tells.
+    """
+
+    code: ClassVar[str] = "RU001"
+    name: ClassVar[str] = "blocking_checkpoint"
+    family: ClassVar[str] = "run"
+    summary: ClassVar[str] = "Training stops while checkpoints are written"
+
+    smallest_share: float = 0.02
+    #: Part of a checkpoint that leaves the loop when it is written in the background (a guess).
+    background_ratio: float = 0.9
+    #: Llama 3's 16,384 devices were interrupted 419 times in 54 days against plan (arXiv 2407.21783, table 5).
+    device_hours_between_failures: float = 50_000.0
+    #: A choice.
+    hours_between_failures: float = 24.0
+    #: Times as far apart from which a longer interval is worth naming (a choice).
+    longer_interval: float = 1.5
+    #: Steps needed before the absence of a checkpoint means anything.
+    fewest_steps: int = 20
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when checkpoints reach ``smallest_share`` of the time."""
+        stop = next((stop for stop in stops(facts) if stop.kind == "checkpoint"), None)
+        if stop is None:
+            if facts.steps.count < self.fewest_steps:
+                few = f"{facts.steps.count} steps are too few to see checkpoints"
+                return MissingData(few, record_longer(facts, f"{self.fewest_steps} steps"))
+            return Passed("no checkpoint stops training")
+        lost = stop.lost(facts)
+        expected = self.background_ratio * lost
+        if lost < self.smallest_share or not worth_saying(facts, expected):
+            return Passed(f"checkpoints cost {format_ratio(lost)} of the time")
+        finding = finding_for(
+            facts,
+            bound="overhead-bound",
+            title=f"Checkpoint stops training for {format_ns(stop.each_ns)} {stop.how_often}",
+            why=f"Spread over all steps that is {format_ratio(stop.share)} of the time.",
+            evidence=stop.evidence(facts, "Checkpoint"),
+            at_most="high" if stop.source == "measured" else "medium",
+            detail="checkpoint",
+            saving=saving(facts, expected, lost),
+            fix=Fix(
+                text=f"torch.save in the loop → a background thread.{self._rarer(facts, stop)}",
+                code="torch.distributed.checkpoint.async_save(state, checkpoint_id=path)",
+            ),
+            confirm="The long steps must be gone from the per-step figure.",
+        )
+        return Fired((finding,))
+
+    def _rarer(self, facts: Facts, stop: Stop) -> str:
+        """The interval that loses least, as a sentence, where it is clearly longer than that of the run; else empty."""
+        steps, step_ns = stop.steps_apart, (facts.mean_step_ns or 0.0) * (1.0 - stop.share)
+        if steps is None or not step_ns:
+            return ""
+        by_devices = self.device_hours_between_failures / max(facts.world_size or 1, 1)
+        failure_ns = min(by_devices, self.hours_between_failures) * _HOUR_NS
+        best = math.sqrt(2.0 * stop.each_ns * failure_ns) / step_ns
+        if best < self.longer_interval * steps:
+            return ""
+        hours = format_about(failure_ns / _HOUR_NS)
+        return (
+            f" Or every {format_about(steps)} → {format_about(best)} steps, which loses least if the run fails every "
+            f"{hours} hours."
+        )

@@ -1,0 +1,140 @@
+"""RU005 (R58): other work on the host takes processor time."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.whatif import saving
+from profilerkit.analysis.workers.capacity import own_cores
+from profilerkit.model.finding import Evidence, Finding, Fix
+from profilerkit.rules.overhead.oversubscribed_cores import ORIGIN as RUN_QUEUE
+from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, worth_saying
+from profilerkit.units import format_ratio
+
+#: What is looked at: how a report calls it, and where it comes from.
+_SIGNALS = {
+    "host.steal": ("Processor time taken by other guests", "/proc/stat"),
+    "host.cpu_throttled": ("Time held by a quota", "cpu.stat of the control group"),
+    "host.thread_queue": ("The training thread waits for a processor", RUN_QUEUE),
+    "host.cpu_pressure": ("Some task waits for a processor", "/proc/pressure/cpu"),
+}
+
+
+@dataclass(frozen=True)
+class ContendedHost(Rule):
+    """Host contention or steal (R58).
+
+    Claim: Other work on the host, or a quota, takes processor time from the run. What the host does is then less sure
+        to take as long the next time.
+    Evidence: Steal of /proc/stat, time in which some task waited for a processor (PSI), time held by the quota of a
+        control group, and time the training thread waited for a processor; means over the samples.
+    Threshold: Steal above 2 %, PSI above 20 %, more than 1 % held by a quota, or the training thread waiting 10 % of
+        the time; each over 5 samples. PSI and the training thread's wait count only where the run itself is known to
+        use less than 80 % of its cores.
+    Fix: Move the other work, or the run; raise the quota.
+    Saving: On a single rank without a device, bound and expected: the training thread's wait for a processor, for
+        nothing works beside it. Else none: what the run would gain is not known.
+    Traps: A run that takes all of its cores waits for itself: more workers or threads than cores are other rules'.
+    Confidence: High.
+    """
+
+    code: ClassVar[str] = "RU005"
+    name: ClassVar[str] = "contended_host"
+    family: ClassVar[str] = "run"
+    summary: ClassVar[str] = "Other work on the host, or a quota, takes processor time from the run"
+
+    steal_ratio: float = 0.02
+    pressure_ratio: float = 0.20
+    #: R58 asks for any throttling; below 10 ms of each second it is no more than the quota's rounding (a choice).
+    throttled_ratio: float = 0.01
+    #: R58 asks for a high run-queue delay of the main thread (the number is a choice).
+    queue_ratio: float = 0.10
+    #: Of the usable cores, from which the run itself is what waits (a choice).
+    own_ratio: float = 0.80
+    #: Seconds of samples (a choice).
+    fewest_samples: int = 5
+
+    def check(self, facts: Facts) -> Result:
+        """Fires for what is taken from the run by others, by the hypervisor or by a quota."""
+        known = [series for name in _SIGNALS if (series := facts.series(name)) is not None]
+        most = max((series.n for series in known), default=0)
+        if most < self.fewest_samples:
+            few = f"{most} samples are too few" if known else "the host's processors were not sampled"
+            return MissingData(few, "let the run go on for some seconds on Linux: profilerkit.profile(..., host=True)")
+        taken = [
+            *self._above(facts, "host.steal", self.steal_ratio),
+            *self._above(facts, "host.cpu_throttled", self.throttled_ratio),
+        ]
+        # Threads of the run that wait for each other raise these as well.
+        waited = [
+            *self._above(facts, "host.thread_queue", self.queue_ratio),
+            *self._above(facts, "host.cpu_pressure", self.pressure_ratio),
+        ]
+        own, cores = own_cores(facts), facts.usable_cores
+        if own is not None and cores and own < self.own_ratio * cores:
+            taken = [*waited, *taken]
+        if taken:
+            return Fired((self._finding(facts, taken, own),))
+        if not waited:
+            return Passed("nothing else takes much processor time")
+        if own is None or not cores:
+            return MissingData(
+                "something waits for a processor; how many cores the run itself uses was not sampled",
+                "profilerkit.profile(..., host=True)",
+            )
+        return Passed(f"the run itself uses {own:.1f} of its {cores:.1f} cores")
+
+    def _above(self, facts: Facts, name: str, limit: float) -> list[Evidence]:
+        series = facts.series(name)
+        if series is None or series.n < self.fewest_samples or series.mean <= limit:
+            return []
+        label, origin = _SIGNALS[name]
+        return [
+            Evidence(
+                label=label,
+                value=series.mean,
+                unit="ratio",
+                source="measured",
+                origin=origin,
+                n=series.n,
+                low=series.p10,
+                high=series.p90,
+                rank=facts.rank.rank,
+            )
+        ]
+
+    def _finding(self, facts: Facts, told: list[Evidence], own: float | None) -> Finding:
+        queued = (told[0].value or 0.0) if told[0].origin == RUN_QUEUE else 0.0
+        # Of several ranks on a host each waits for the others' threads as well.
+        lost = queued if facts.mode != "gpu" and (facts.world_size or 1) == 1 else 0.0
+        worst = told[0] if lost else max(told, key=lambda entry: entry.value or 0.0)
+        is_worth_it = worth_saying(facts, lost)
+        uses = (
+            f"The run itself uses {own:.1f} of its {facts.usable_cores:.1f} cores. "
+            if own and facts.usable_cores
+            else ""
+        )
+        return finding_for(
+            facts,
+            bound="overhead-bound" if is_worth_it else None,
+            detail="contention" if is_worth_it else "",
+            saving=saving(facts, lost, lost) if is_worth_it else None,
+            title=f"{worst.label}: {format_ratio(worst.value or 0.0)} of the time",
+            why=f"{uses}What the host does takes longer beside this, and may take another time in the next run.",
+            evidence=tuple(told),
+            at_most="high",
+            fix=_fix(facts, {entry.origin for entry in told}),
+            confirm="Steal, pressure and throttling must stay low in the next run.",
+        )
+
+
+def _fix(facts: Facts, origins: set[str]) -> Fix:
+    texts = []
+    if "cpu.stat of the control group" in origins:
+        now = f" of {facts.usable_cores:.1f} cores" if facts.usable_cores else ""
+        texts.append(f"Raise the quota{now}.")
+    if "/proc/stat" in origins:
+        texts.append("Move the run to a host whose processors are not lent to other guests.")
+    if origins & {"/proc/pressure/cpu", RUN_QUEUE}:
+        texts.append("Stop or move what else runs on this host.")
+    return Fix(text=" ".join(texts))

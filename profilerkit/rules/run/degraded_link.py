@@ -1,0 +1,103 @@
+"""RU007 (R60): the PCIe link runs below its width or generation."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.surroundings import HostLink
+from profilerkit.analysis.whatif import at_most
+from profilerkit.model.finding import Evidence, Fix
+from profilerkit.rules.rule import (
+    SMALLEST_SAVING,
+    Fired,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    finding_for,
+)
+from profilerkit.units import format_ratio
+
+#: Parts of the step in which the device only copies from or to the host.
+_COPIES = ("input.h2d", "sync.d2h", "mem.offload")
+
+
+@dataclass(frozen=True)
+class DegradedLink(Rule):
+    """PCIe link degraded (R60).
+
+    Claim: The PCIe link runs below its width or generation.
+    Evidence: Generation and lanes sampled while the device was busy, the best seen, against the best that the device
+        and the system allow.
+    Threshold: Below it in all of at least 5 busy samples.
+    Fix: Reseat the device or its riser; give its slot all lanes in the firmware, and the highest generation.
+    Saving: Bound: the share of copies from and to the host * (1 - rate / best rate). Expected: not known.
+    Traps: An idle link slows down to save power: samples without work do not count. Virtual machines may tell another
+        width than there is.
+    Confidence: High.
+    """
+
+    code: ClassVar[str] = "RU007"
+    name: ClassVar[str] = "degraded_link"
+    family: ClassVar[str] = "run"
+    summary: ClassVar[str] = "The PCIe link runs below its width or generation"
+
+    #: A link takes a moment to speed up (a choice).
+    fewest_samples: int = 5
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when the link never reached its best while the device was busy."""
+        if facts.mode == "cpu":
+            return NotApplicable("no device")
+        link = facts.surroundings.link
+        if link is None or link.samples < self.fewest_samples:
+            return MissingData(
+                "the link was not sampled while the device was busy",
+                "let the run go on for some seconds with NVML: profilerkit.profile(..., nvml=True)",
+            )
+        if link.generation >= link.generation_max and link.width >= link.width_max:
+            return Passed(f"the link runs at its best: generation {link.generation}, {link.width} lanes")
+        return self._fired(facts, link)
+
+    def _fired(self, facts: Facts, link: HostLink) -> Result:
+        copies = facts.share(*_COPIES)
+        bound = copies * (1.0 - link.rate_ratio)
+        finding = finding_for(
+            facts,
+            bound=None,
+            title=f"The PCIe link runs at {format_ratio(link.rate_ratio)} of its rate",
+            why=f"Copies from and to the host take {format_ratio(copies)} of the step with nothing beside them.",
+            evidence=tuple(
+                Evidence(
+                    label=label,
+                    value=value,
+                    unit="count",
+                    source="measured",
+                    origin="NVML, while the device was busy",
+                    n=link.samples,
+                    rank=facts.rank.rank,
+                )
+                for label, value in (
+                    ("PCIe generation", link.generation),
+                    ("Best PCIe generation of device and system", link.generation_max),
+                    ("PCIe lanes", link.width),
+                    ("Most PCIe lanes of device and system", link.width_max),
+                )
+            ),
+            at_most="high",
+            saving=at_most(0.0, bound) if bound >= SMALLEST_SAVING else None,
+            fix=Fix(
+                text=f"{_change(link)}: reseat the device or its riser, then look at the slot's settings.",
+                code="nvidia-smi -q -d PCI",
+            ),
+            confirm="The generation and the lanes must be the best ones while the device is busy.",
+        )
+        return Fired((finding,))
+
+
+def _change(link: HostLink) -> str:
+    """What is to change, from what to what."""
+    pairs = (("generation", link.generation, link.generation_max), ("lanes", link.width, link.width_max))
+    text = ", ".join(f"{name} {now} → {best}" for name, now, best in pairs if now < best)
+    return f"PCIe {text}"

@@ -1,0 +1,122 @@
+"""RU006 (R59): another process uses the same GPU."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.model.finding import Evidence, Finding, Fix
+from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for
+from profilerkit.units import format_bytes, format_ratio
+
+
+@dataclass(frozen=True)
+class SharedDevice(Rule):
+    """GPU shared (R59).
+
+    Claim: Another process uses the same GPU.
+    Evidence: Processes in NVML's list that are no rank of the run and no worker of one. Where that list does not tell:
+        a device that is busy by NVML while the trace shows it idle.
+    Threshold: Any such process; without the list, 50 % of the time between what NVML and the trace call busy.
+    Fix: A MIG slice of its own, or another device. Exclusive mode is no advice: it changes the device for all who use
+        it, and keeps out the run's own other processes.
+    Saving: None: what the other process takes is not known.
+    Traps: In a container the numbers of processes are the host's, and the list tells nothing. Processes that only draw
+        on a screen are not in it.
+    Confidence: High from the list, low without.
+    """
+
+    code: ClassVar[str] = "RU006"
+    name: ClassVar[str] = "shared_device"
+    family: ClassVar[str] = "run"
+    summary: ClassVar[str] = "Another process uses the same GPU"
+
+    #: Busy by NVML in 90 of 100 samples beyond busy in the trace, from which somebody else is (a choice: NVML counts a
+    #: sample as busy while any kernel runs in it).
+    beyond_ratio: float = 0.50
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when strangers are on the device."""
+        if facts.mode == "cpu":
+            return NotApplicable("no device")
+        strangers = facts.surroundings.strangers
+        if strangers:
+            return Fired((self._listed(facts, strangers),))
+        use, device = facts.series("gpu.utilization"), facts.device
+        if strangers is None and use is not None and device is not None:
+            beyond = use.p10 - device.busy_ratio
+            if beyond >= self.beyond_ratio:
+                return self._busy(facts, use.p10, device.busy_ratio, use.n)
+            return Passed(
+                "NVML finds the device hardly busier than the run keeps it; the list of processes tells nothing"
+            )
+        if strangers is None:
+            return MissingData(
+                "the processes on the device were not recorded",
+                "profilerkit.profile(..., nvml=True); in a container with the host's process numbers (--pid=host)",
+            )
+        own = facts.surroundings.siblings
+        return Passed(f"only the run itself is on the device{f', with {own} other processes of it' if own else ''}")
+
+    def _listed(self, facts: Facts, strangers: int) -> Finding:
+        held = facts.surroundings.strangers_bytes
+        processes = "1 other process uses" if strangers == 1 else f"{strangers} other processes use"
+        count = Evidence(
+            label="Other processes on the device, most at once",
+            value=strangers,
+            unit="count",
+            source="measured",
+            origin="NVML",
+            rank=facts.rank.rank,
+        )
+        memory = Evidence(
+            label="Device memory of other processes",
+            value=held,
+            unit="bytes",
+            source="measured",
+            origin="NVML",
+            rank=facts.rank.rank,
+        )
+        return finding_for(
+            facts,
+            bound=None,
+            title=f"{processes} the same device{f' and {format_bytes(held)} of its memory' if held else ''}",
+            why="Their kernels take turns with the run's, so that its times depend on what they do.",
+            evidence=(count, memory) if held else (count,),
+            at_most="high",
+            fix=_FIX,
+            confirm="NVML must list no other process.",
+        )
+
+    def _busy(self, facts: Facts, sampled: float, traced: float, samples: int) -> Result:
+        finding = finding_for(
+            facts,
+            bound=None,
+            title=f"The device is busy {format_ratio(sampled)} of the time, with this run {format_ratio(traced)}",
+            why="Something else keeps it busy, or the traced steps are unlike the others: NVML does not say who.",
+            evidence=(
+                Evidence(
+                    label="Utilisation, 10th percentile",
+                    value=sampled,
+                    unit="ratio",
+                    source="measured",
+                    origin="NVML",
+                    n=samples,
+                    rank=facts.rank.rank,
+                ),
+                Evidence(
+                    label="Device busy in the traced steps",
+                    value=traced,
+                    unit="ratio",
+                    source="measured",
+                    origin="device events",
+                    n=facts.steps.steady,
+                    rank=facts.rank.rank,
+                ),
+            ),
+            at_most="low",
+            confirm="`nvidia-smi` outside of the container lists who uses the device.",
+        )
+        return Fired((finding,))
+
+
+_FIX = Fix(text="Shared device → a device that nobody else uses, or a MIG slice of its own.")

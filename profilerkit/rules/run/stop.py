@@ -1,0 +1,139 @@
+"""What training stops for, whichever recording tells it: of the whole run, else of the judged steps."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from profilerkit.analysis.facts import Facts, Stall
+from profilerkit.analysis.ledger.pause import Pause
+from profilerkit.model.finding import Evidence, Source
+from profilerkit.units import format_about
+
+#: A stall without a name is the evaluation that was inferred when each takes about as long: within this factor.
+_ALIKE = 2.0
+#: The origin of what a call or a phase tells.
+NAMED = "named phase"
+_PART = {"checkpoint": "other.ckpt", "evaluation": "other.eval", "logging": "other.log"}
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Something that training stops for.
+
+    Attributes:
+        kind: checkpoint, evaluation, logging, the phase's own name, or ``unnamed``.
+        count: how often.
+        each_ns: mean time of one.
+        share: of the time it is spread over.
+        steps_apart: steps from one to the next; ``None`` when irregular, or not known.
+        source: how it came about.
+        origin: what it was read from.
+        spread_over: what ``share`` is a share of, in words, and how many steps that is.
+        steps: first and last affected step; ``None`` when not known.
+        stall: what the judged steps tell of it; ``None`` where only the record of the run does.
+    """
+
+    kind: str
+    count: int
+    each_ns: float
+    share: float
+    steps_apart: float | None
+    source: Source
+    origin: str
+    spread_over: tuple[str, int]
+    steps: tuple[int, int] | None = None
+    stall: Stall | None = None
+
+    @property
+    def how_often(self) -> str:
+        """How often, in words."""
+        if self.steps_apart is not None and round(self.steps_apart) == 1:
+            return "in every step"
+        if self.steps_apart is not None:
+            return f"every {format_about(self.steps_apart)} steps"
+        return "once" if self.count == 1 else f"{self.count} times"
+
+    def lost(self, facts: Facts) -> float:
+        """Share of the time that training loses by it: of what a device works through only the rest, where it is known.
+
+        What was inferred has no part of its own in the step.
+        """
+        part = _PART.get(self.kind) or (self.stall.part if self.stall else None)
+        known = facts.share(part) if part is not None and facts.mode == "gpu" and self.origin == NAMED else 0.0
+        return min(self.share, known) if known else self.share
+
+    def evidence(self, facts: Facts, label: str) -> tuple[Evidence, ...]:
+        """One occurrence, and all of them together."""
+        over, steps = self.spread_over
+        return (
+            Evidence(
+                label=f"{label}, time per occurrence",
+                value=self.each_ns,
+                unit="ns",
+                source=self.source,
+                origin=self.origin,
+                n=self.count,
+                rank=facts.rank.rank,
+                steps=self.steps,
+            ),
+            Evidence(
+                label=f"{label}, share of {over}",
+                value=self.share,
+                unit="ratio",
+                source=self.source,
+                origin="step timers",
+                n=steps,
+                rank=facts.rank.rank,
+            ),
+        )
+
+
+def stops(facts: Facts) -> tuple[Stop, ...]:
+    """Everything training stops for, largest share first.
+
+    The record of the whole run goes before the judged steps: it also holds what nobody named.
+    """
+    whole = {pause.kind: pause for pause in facts.pauses}
+    found = [_of_pause(pause, [stall for stall in facts.stalls if stall.kind == kind]) for kind, pause in whole.items()]
+    inferred = [pause for pause in facts.pauses if pause.inferred]
+    found += [
+        _of_stall(facts, stall)
+        for stall in facts.stalls
+        if stall.kind not in whole and not any(_same(stall, pause) for pause in inferred)
+    ]
+    return tuple(sorted(found, key=lambda stop: -stop.share))
+
+
+def _same(stall: Stall, pause: Pause) -> bool:
+    """Whether longer steps without a name are the evaluation that nobody named."""
+    return stall.part is None and pause.each_ns / _ALIKE <= stall.excess_ns <= _ALIKE * pause.each_ns
+
+
+def _of_pause(pause: Pause, stalls: Sequence[Stall]) -> Stop:
+    told = max(stalls, key=lambda stall: stall.share, default=None)
+    return Stop(
+        kind=pause.kind,
+        count=pause.count,
+        each_ns=pause.each_ns,
+        share=pause.share,
+        steps_apart=pause.steps_apart,
+        source="derived" if pause.inferred else "measured",
+        origin="passes over data that train nothing" if pause.inferred else NAMED,
+        spread_over=("the recorded steps", pause.steps),
+        steps=told.steps if told else None,
+        stall=told,
+    )
+
+
+def _of_stall(facts: Facts, stall: Stall) -> Stop:
+    return Stop(
+        kind=stall.kind,
+        count=stall.count,
+        each_ns=stall.excess_ns,
+        share=stall.share,
+        steps_apart=stall.period,
+        source=stall.source,
+        origin=NAMED if stall.part else "length of the steps",
+        spread_over=("the steady time", facts.steps.steady),
+        steps=stall.steps,
+        stall=stall,
+    )

@@ -1,0 +1,112 @@
+"""RU002 (R55): training stops at intervals for evaluation, logging, or something unnamed."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.whatif import saving
+from profilerkit.model.finding import Confidence, Finding, Fix
+from profilerkit.model.step import PARTS
+from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, record_longer, worth_saying
+from profilerkit.rules.run.stop import Stop, stops
+from profilerkit.units import format_about, format_ns, format_ratio
+
+#: What has a rule of its own: RU001, OV006.
+_OTHERS = ("checkpoint", "compile")
+_UNNAMED = Fix(
+    text="Name what runs there, then move it off the loop or make it rarer.",
+    code='with prof.phase("evaluation"):\n    ...',
+)
+
+
+@dataclass(frozen=True)
+class TrainingPause(Rule):
+    """Evaluation or logging stalls (R55).
+
+    Claim: Training stops at intervals: for evaluation, logging, a phase of the user's, or something that has no name.
+    Evidence: Named phases inside the loop, and passes over data that train nothing, spread over all steps of a recorded
+        run; without names, steps that are longer at a regular distance, and the part that grew in them.
+    Threshold: 5 % of that time.
+    Fix: Evaluation and logging half as often, on another device or from a background thread; unnamed stalls: name them
+        first.
+    Saving: Bound: the share, less what a device works through meanwhile. Expected: half of it, as the work can only be
+        made rarer.
+    Traps: A window of ten traced steps seldom holds one: this needs the step timers of the whole run. Of steps that
+        accumulate gradients the one that applies them is longer: that is no stall. Checkpoints are RU001's, compiling
+        again is OV006's.
+    Confidence: High for named phases, medium for what is inferred or has no name.
+    """
+
+    code: ClassVar[str] = "RU002"
+    name: ClassVar[str] = "training_pause"
+    family: ClassVar[str] = "run"
+    summary: ClassVar[str] = "Training stops at intervals for something else than checkpoints"
+
+    smallest_share: float = 0.05
+    #: Part that is saved when the work is done half as often.
+    rarer_ratio: float = 0.5
+    #: Steps needed before the absence of a stall means anything.
+    fewest_steps: int = 20
+
+    def check(self, facts: Facts) -> Result:
+        """Fires once per kind of stop that reaches ``smallest_share``."""
+        found = [stop for stop in stops(facts) if stop.kind not in _OTHERS]
+        large = [stop for stop in found if stop.lost(facts) >= self.smallest_share]
+        findings = tuple(
+            self._finding(facts, stop) for stop in large if worth_saying(facts, self.rarer_ratio * stop.lost(facts))
+        )
+        if findings:
+            return Fired(findings)
+        if not found and facts.steps.count < self.fewest_steps:
+            return MissingData(
+                f"{facts.steps.count} steps are too few to see a period",
+                record_longer(facts, f"{self.fewest_steps} steps"),
+            )
+        if found:
+            most = format_ratio(max(stop.lost(facts) for stop in found))
+            return Passed(f"the largest stop costs {most} of the run: a fix saves too little to tell")
+        return Passed(f"nothing recurs that costs {format_ratio(self.smallest_share)} of the run")
+
+    def _finding(self, facts: Facts, stop: Stop) -> Finding:
+        label = "Something unnamed" if stop.kind == "unnamed" else _label(stop.kind)
+        at_most: Confidence = "high" if stop.source == "measured" else "medium"
+        return finding_for(
+            facts,
+            bound="overhead-bound",
+            title=f"{label} stops training for {format_ns(stop.each_ns)} {stop.how_often}",
+            why=f"Spread over all steps that is {format_ratio(stop.share)} of the time.{_grown(stop)}",
+            evidence=stop.evidence(facts, label),
+            at_most=at_most,
+            detail=stop.kind if stop.kind == "evaluation" else "python",
+            saving=saving(facts, self.rarer_ratio * stop.lost(facts), stop.lost(facts)),
+            fix=_fix(stop),
+            confirm="The long steps must be gone from the per-step figure.",
+        )
+
+
+def _fix(stop: Stop) -> Fix:
+    rarer = "half as often"
+    if stop.steps_apart is not None:
+        rarer = f"every {format_about(stop.steps_apart)} → {format_about(2 * stop.steps_apart)} steps"
+    match stop.kind:
+        case "evaluation":
+            return Fix(text=f"Evaluate {rarer}, or on another device.")
+        case "logging":
+            return Fix(text=f"Log {rarer}, or from a background thread.")
+        case _:
+            return _UNNAMED
+
+
+def _grown(stop: Stop) -> str:
+    """Where the extra time of longer steps goes, as a sentence; empty where it is not known or in the stop's name."""
+    stall = stop.stall
+    if stall is None or stall.grew is None or stall.coverage is None or stall.part is not None:
+        return ""
+    return f" {format_ratio(stall.coverage)} of it is in one part: {PARTS[stall.grew][1].lower()}."
+
+
+def _label(kind: str) -> str:
+    """The name of a phase at the start of a headline, which has room for six words of it."""
+    words = kind.split()
+    text = " ".join(words[:6])[:40].rstrip()
+    return text[:1].upper() + text[1:] + ("" if text == " ".join(words) else "…")

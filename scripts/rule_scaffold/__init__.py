@@ -1,0 +1,1 @@
+"""What scripts/new_rule writes."""

@@ -1,0 +1,334 @@
+"""Rules about shallow queues, pinned copies, restarted workers, cold epochs, and samples fetched one by one."""
+
+from dataclasses import replace
+
+import pytest
+
+from profilerkit.analysis.device.bus_copies import PinnedFacts
+from profilerkit.analysis.whatif import cheaper_batch, cheaper_input, loader_fix, opening_share
+from profilerkit.analysis.workers.loading import EpochFacts, LoadingFacts, QueueFacts
+from profilerkit.model.change import revise
+from profilerkit.model.memory import Memory
+from profilerkit.model.run import Loader, Series
+from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed
+from tests.recipes import INPUT, MS, STEP_NS, facts, made
+from tests.rules.promises import Cases, Promises, check, ended, finding
+
+JUST = 1e-6
+GB = 10**9
+FOUR = Loader(kind="DataLoader", num_workers=4, prefetch_factor=2, batch_size=64, persistent_workers=False)
+ALONE = Loader(kind="DataLoader", num_workers=0, batch_size=64)
+
+
+def queue(*, error=0.0, four=0.2, eight=0.21, workers=None, out_of_order=0.0):
+    by_prefetch = {depth: gain for depth, gain in ((4, four), (8, eight)) if gain is not None}
+    return QueueFacts(
+        batches=20,
+        error_ratio=error,
+        by_prefetch=by_prefetch,
+        by_workers=workers or {},
+        out_of_order=out_of_order,
+        slow_ratio=0.9,
+    )
+
+
+def bursty(share=0.3, *, making=200 * MS, variation=1.2, replayed=None, **changes):
+    """Four workers that take ``making`` per batch in the mean, on a step of 100 ms that waits ``share`` of it."""
+    workers = made(making, fetch=0.9, variation_ratio=variation, **changes.pop("made", {}))
+    loading = LoadingFacts(queue=queue() if replayed is None else replayed)
+    known = {"workers": workers, "loading": loading, "loader": FOUR, "usable_cores": 16.0}
+    return facts({"input.wait": share}, **{**known, **changes})
+
+
+def copying(exposed=0.1, *, in_line=1.0, per_step=1.0, shares=None):
+    pinned = PinnedFacts(
+        per_step=per_step,
+        bytes_per_step=1e8,
+        time_ns=0.2 * STEP_NS,
+        exposed_ns=exposed * STEP_NS,
+        in_line_ratio=in_line,
+    )
+    return facts(shares or {"input.h2d": exposed}, pinned=pinned)
+
+
+def restarting(boundary=900 * MS, *, restart=600 * MS, steps=30.0, renewed=True, loader=FOUR, **changes):
+    """Epochs of 30 steps of 100 ms, between which a boundary of 900 ms lies."""
+    epochs = EpochFacts(count=4, steps=steps, boundary_ns=boundary, restart_ns=restart, renewed=renewed)
+    return facts({"input.wait": 0.4}, loading=LoadingFacts(epochs=epochs), loader=loader, **changes)
+
+
+def cold(first=10.0 * MS, later=1.0 * MS, *, stored=(0.9, 0.0), **changes):
+    epochs = EpochFacts(
+        count=3,
+        steps=10.0,
+        boundary_ns=0.0,
+        first_wait_ns=first,
+        later_wait_ns=later,
+        first_stored_ratio=stored[0],
+        later_stored_ratio=stored[1],
+    )
+    return facts({"input.wait": 0.02}, loading=LoadingFacts(epochs=epochs), **changes)
+
+
+def itemwise(each=100_000, *, samples=64.0, share=0.4, computing=1.0, size=None, count=1, **changes):
+    """One worker that makes batches of ``samples`` samples of ``each`` ns."""
+    workers = made(each * samples, count=count, fetch=1.0 - computing, batch_bytes=size)
+    # The worker is the limit: the step waits for it, and takes as long as a batch.
+    step = {"batches_per_step": STEP_NS / (each * samples)}
+    known = {"workers": revise(workers, **step), "loading": LoadingFacts(items=samples), "loader": FOUR}
+    return facts({"input.prep": share}, **{**known, **changes})
+
+
+def alone(share=0.4, *, samples=1000, cpu=1.0):
+    """A loader without workers whose thread computes a batch of ``samples`` samples."""
+    loader = Loader(kind="DataLoader", num_workers=0, batch_size=samples)
+    return facts({"input.prep": share}, loader=loader, input=replace(INPUT, single_process=True, cpu_ratio=cpu))
+
+
+def alone_held(share, *, samples, held):
+    """The same, which holds the thread for ``held`` of the step and exposes ``share`` of it."""
+    known = alone(share, samples=samples)
+    return replace(known, input=replace(known.input, held_ratio=held))
+
+
+TIMERS_ONLY = {"mode": "steps", "trace_read": False, "device": None, "syncs": None, "allocator": None}
+
+
+CASES = Cases(
+    fires={
+        "IN004": bursty(),
+        "IN010": copying(),
+        "IN011": restarting(),
+        "IN012": cold(),
+        "IN013": itemwise(),
+    },
+    passes={
+        "IN004": bursty(variation=0.1),
+        "IN010": copying(0.01),
+        "IN011": restarting(renewed=False),
+        "IN012": cold(1.0 * MS),
+        "IN013": itemwise(300_000),
+    },
+    missing={
+        "IN004": bursty(loading=None),
+        "IN010": facts(**TIMERS_ONLY),
+        "IN011": restarting(boundary=None, restart=None, steps=None, renewed=None),
+        "IN012": cold(later=None),
+        "IN013": itemwise(loading=LoadingFacts()),
+    },
+    not_applicable={
+        "IN004": bursty(loader=ALONE),
+        "IN010": facts(device=None),
+        "IN011": restarting(loader=ALONE),
+        "IN012": cold(later=None, stored=(0.1, None)),
+    },
+    thresholds={
+        ("IN004", "variation_ratio"): (bursty(variation=0.5), bursty(variation=0.5 - JUST)),
+        ("IN010", "smallest_share"): (copying(0.03), copying(0.03 - JUST)),
+        ("IN010", "in_line_ratio"): (copying(in_line=0.5), copying(in_line=0.5 - JUST)),
+        ("IN011", "smallest_gap_ns"): (
+            restarting(40 * MS, restart=20 * MS, steps=5.0),
+            restarting(40 * MS, restart=20 * MS - 1, steps=5.0),
+        ),
+        ("IN012", "slower_ratio"): (cold(8.0 * MS, 4.0 * MS), cold(8.0 * MS - 1, 4.0 * MS)),
+        ("IN012", "smallest_share"): (cold(2.5 * MS, 0.5 * MS), cold(2.5 * MS - 1, 0.5 * MS)),
+        ("IN013", "most_ns"): (itemwise(200_000 - 1), itemwise(200_000)),
+        ("IN013", "computing_share"): (itemwise(computing=0.7 + JUST), itemwise(computing=0.7 - JUST)),
+        ("IN013", "fewest_samples"): (itemwise(samples=16.0), itemwise(samples=16.0 - JUST)),
+        ("IN013", "most_bytes"): (itemwise(size=64 * 16384), itemwise(size=64 * 16384 + 1)),
+    },
+    untried=frozenset({("IN004", "enough_ratio"), ("IN012", "stored_fall"), ("IN013", "batched_ratio")}),
+    observations=frozenset({"IN012"}),
+)
+
+
+class TestPromises(Promises):
+    cases = CASES
+
+
+# IN004
+
+
+def test_the_smallest_depth_that_gains_nearly_as_much_is_proposed():
+    found = finding("IN004", bursty())
+    assert "prefetch_factor 2 → 4: 4 workers then keep 16 batches under way." in found.fix.text
+    assert (found.saving.expected, found.saving.high, found.saving.method) == (0.2, 0.3, "replay")
+    deeper = finding("IN004", bursty(replayed=queue(four=0.1)))
+    assert "prefetch_factor 2 → 8" in deeper.fix.text
+    assert "2 → 4" in finding("IN004", bursty(replayed=queue(four=0.1, eight=0.11)), enough_ratio=0.9).fix.text
+    assert "2 → 8" in finding("IN004", bursty(replayed=queue(four=0.1, eight=0.11)), enough_ratio=0.92).fix.text
+
+
+def test_a_mean_rate_that_is_too_low_is_no_burst():
+    assert ended("IN004", bursty(making=280 * MS)) is Fired
+    assert "slower than the step" in check("IN004", bursty(making=281 * MS)).reason
+
+
+def test_nothing_is_predicted_from_a_replay_that_misses_the_run():
+    assert ended("IN004", bursty(replayed=queue(error=0.05))) is Fired
+    result = check("IN004", bursty(replayed=queue(error=-0.051)))
+    assert isinstance(result, MissingData)
+    assert "misses the measured time by 5.1 %" in result.reason
+
+
+def test_a_wait_that_deeper_prefetch_does_not_mend_is_left_to_others():
+    assert (
+        "prefetch_factor 2 → 8 would save nothing"
+        in check("IN004", bursty(replayed=queue(four=-0.01, eight=-0.02))).reason
+    )
+    assert "too little" in check("IN004", bursty(replayed=queue(four=0.01, eight=0.01))).reason
+    eight = Loader(kind="DataLoader", num_workers=4, prefetch_factor=8)
+    assert "deep already" in check("IN004", bursty(replayed=queue(four=None, eight=None), loader=eight)).reason
+
+
+def test_memory_caps_the_depth():
+    def roomy(free_gb):
+        samples = (
+            Series(name="host.memory_used", unit="bytes", n=9, mean=0, p10=0, p90=0, maximum=(90 - free_gb) * GB),
+        )
+        return bursty(
+            replayed=queue(four=0.1),
+            made={"batch_bytes": GB},
+            samples=samples,
+            memory=Memory(host_capacity_bytes=100 * GB),
+        )
+
+    assert "2 → 8" in finding("IN004", roomy(24)).fix.text  # 4 workers keep 6 batches of 1 GB more each
+    assert "2 → 4" in finding("IN004", roomy(23)).fix.text
+    assert "no room" in check("IN004", roomy(7)).reason
+
+
+def test_batches_out_of_order_are_offered_with_their_price():
+    assert "in_order" not in finding("IN004", bursty()).fix.text
+    text = finding("IN004", bursty(replayed=queue(out_of_order=0.25))).fix.text
+    assert "in_order=False saves 25 % without more memory, but changes the order of the samples." in text
+
+
+# IN003, whose saving is the replay's
+
+
+def test_the_saving_of_more_workers_is_the_replayed_one():
+    gains = {5: 0.31, 8: 0.33}
+    known = bursty(0.4, making=250 * MS, replayed=queue(workers=gains))
+    assert loader_fix(known).workers == 5
+    assert loader_fix(known).expected == 0.31
+    unfaithful = bursty(0.4, making=250 * MS, replayed=queue(workers=gains, error=0.2))
+    assert loader_fix(unfaithful).expected == pytest.approx(0.4)
+    assert loader_fix(bursty(0.2, making=300 * MS, replayed=queue(workers={5: 0.31}))).expected == 0.2
+
+
+def test_cores_bound_the_replayed_saving_as_well():
+    gains = dict.fromkeys(range(5, 17), 0.4)
+    known = bursty(0.4, making=250 * MS, made={"cpu_ns": 249 * MS}, usable_cores=5.0, replayed=queue(workers=gains))
+    assert loader_fix(known).expected == pytest.approx(1 - (249 + 60) / 5 / 100)
+
+
+# IN010
+
+
+def test_copies_hide_behind_no_more_than_there_is_computation():
+    found = finding("IN010", copying(0.6, shares={"input.h2d": 0.6, "compute.math": 0.25, "over.python": 0.15}))
+    assert (found.saving.expected, found.saving.high) == (0.25, pytest.approx(0.6))
+    assert (found.bound, found.detail) == ("input-bound", "h2d")
+
+
+def test_copies_on_a_stream_of_their_own_wait_for_something_else():
+    assert "stream of their own" in check("IN010", copying(in_line=0.2)).reason
+    assert "no batch" in check("IN010", copying(per_step=0.0)).reason
+
+
+# IN011
+
+
+def test_only_the_start_and_the_end_of_the_workers_is_expected_back():
+    found = finding("IN011", restarting())
+    assert (found.saving.expected, found.saving.high) == (pytest.approx(0.2), pytest.approx(0.3))
+    assert found.title == "New workers in every epoch cost 600 ms per 30 steps"
+    assert "persistent_workers False → True" in found.fix.text
+    assert found.confidence == "high"
+
+
+def test_without_the_workers_records_only_the_bound_is_known():
+    found = finding("IN011", restarting(restart=None, renewed=None))
+    assert (found.confidence, found.saving.method, found.saving.low) == ("low", "bound", 0.0)
+
+
+def test_long_epochs_do_not_mind_new_workers():
+    assert ended("IN011", restarting(steps=299.0)) is Fired
+    assert "costs 2.0 % of an epoch" in check("IN011", restarting(steps=301.0)).reason
+
+
+def test_workers_that_are_kept_are_not_restarted():
+    kept = Loader(kind="DataLoader", num_workers=4, persistent_workers=True)
+    assert ended("IN011", restarting(loader=kept, renewed=None)) is Passed
+    assert ended("IN011", facts(loader=FOUR)) is MissingData
+    unknown = restarting(loader=None, renewed=None)
+    assert "not known" in check("IN011", unknown).reason
+    assert ended("IN011", restarting(loader=None)) is Fired  # the processes were seen to change
+
+
+# IN012
+
+
+def test_a_cold_epoch_is_an_observation():
+    found = finding("IN012", cold())
+    assert (found.fix, found.confidence) == (None, "high")
+    assert found.title == "The first epoch waits 10.0 ms for a batch, later ones 1.00 ms"
+
+
+@pytest.mark.parametrize("stored", [(0.9, 0.41), (None, None), (0.9, None)])
+def test_the_file_cache_is_blamed_only_where_the_bytes_show_it(stored):
+    found = finding("IN012", cold(stored=stored))
+    assert found.confidence == "low"
+    assert "does not show" in found.why
+    assert finding("IN012", cold(stored=(0.9, 0.4))).confidence == "high"
+
+
+def test_one_cold_epoch_is_not_extrapolated():
+    result = check("IN012", cold(later=None))
+    assert "90 % of what it read came from storage" in result.reason
+    assert isinstance(check("IN012", cold(later=None, stored=(None, None))), NotApplicable)
+
+
+# IN013
+
+
+def test_without_workers_the_waiting_thread_tells():
+    found = finding("IN013", alone())  # 1,000 samples of 40 µs
+    assert found.title == "1,000 samples of 40.0 µs each are fetched one by one"
+    assert (found.saving.expected, found.saving.high) == (pytest.approx(0.3), pytest.approx(0.4))
+    assert ended("IN013", alone(cpu=0.69)) is Passed
+    known = alone(cpu=0.5)
+    queued = replace(known, input=replace(known.input, queue_ratio=0.3))  # which is left out of what batching saves
+    assert finding("IN013", queued).saving.expected == pytest.approx(0.15)
+    assert finding("IN013", alone(), batched_ratio=0.5).saving.expected == pytest.approx(0.2)
+
+
+def test_what_the_device_hides_of_a_batch_is_part_of_its_time():
+    found = finding("IN013", alone_held(0.1, samples=400, held=0.4))
+    assert found.title == "400 samples of 100 µs each are fetched one by one"
+    assert next(entry.value for entry in found.evidence if entry.label == "Time of a batch") == pytest.approx(40 * MS)
+    assert (found.saving.expected, found.saving.high) == (pytest.approx(0.1), pytest.approx(0.1))
+    # A sample of more than 200 µs is not tiny, however little of it is exposed.
+    assert ended("IN013", alone_held(0.1, samples=150, held=0.4)) is Passed
+
+
+def test_a_loader_that_nobody_waits_for_is_left_alone():
+    assert ended("IN013", itemwise(share=0.03 - JUST)) is Passed
+    assert ended("IN013", facts({"input.prep": 0.4}, loader=FOUR)) is MissingData
+    assert ended("IN013", facts({"input.prep": 0.4}, loader=ALONE, input=None)) is MissingData
+
+
+# What other rules make of it
+
+
+def test_less_work_per_batch_does_not_start_workers_sooner():
+    epochs = EpochFacts(count=4, steps=10.0, boundary_ns=0.2 * GB, opening_ns=0.1 * GB, restart_ns=0.1 * GB)
+    busy = facts({"input.wait": 0.4}, workers=made(), loader=FOUR, usable_cores=16.0)
+    opened = replace(busy, loading=LoadingFacts(epochs=epochs))  # a tenth of each step, of which 0.4 waits
+    assert (opening_share(busy), opening_share(opened)) == (0.0, pytest.approx(0.1))
+    assert (cheaper_input(busy), cheaper_input(opened)) == (pytest.approx(0.2), pytest.approx(0.15))
+    assert cheaper_batch(busy, 400 * MS) == pytest.approx(0.4)
+    assert cheaper_batch(opened, 400 * MS) == pytest.approx(0.3)
+    longer = replace(epochs, opening_ns=9.0 * GB)
+    assert cheaper_input(replace(busy, loading=LoadingFacts(epochs=longer))) == 0.0

@@ -1,0 +1,312 @@
+"""Rules about tiny copies, collections, Python, compilations, the profiler's weight, and threads without a core."""
+
+from dataclasses import replace
+
+import pytest
+
+from profilerkit.analysis.device.bus_copies import SmallCopyFacts
+from profilerkit.analysis.facts import ColdFacts, Stall, SyncFacts
+from profilerkit.analysis.host.host_facts import CollectionFacts, CompileFacts, HostFacts, PythonFacts
+from profilerkit.diagnosis import diagnose
+from profilerkit.model.change import revise
+from profilerkit.model.run import Loader, Series, Signal, Trust
+from profilerkit.rules import RULES
+from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed
+from profilerkit.rules.runner import run_rules
+from tests.recipes import DEVICE, INPUT, MS, STEP_NS, facts
+from tests.rules.promises import Cases, Promises, check, ended, finding
+
+JUST = 1e-6
+TIMERS_ONLY = {"mode": "steps", "trace_read": False, "device": None, "syncs": None, "allocator": None}
+ON_HOST = {"mode": "cpu", "device": None, "syncs": None, "allocator": None}
+FRAMES = ("train.py(10): step", "metrics.py(20): update")
+
+
+def churning(per_step=30.0, *, exposed=0.05, drained=0.1, blocked=0.5, to_host=None, operators=()):
+    to_host = per_step if to_host is None else to_host
+    copies = SmallCopyFacts(
+        to_device=per_step - to_host,
+        to_host=to_host,
+        exposed_ns=exposed * STEP_NS,
+        drained_ns=drained * STEP_NS,
+        operators=operators,
+    )
+    syncs = SyncFacts(per_step=per_step, blocked_ns=blocked * STEP_NS, culprits=(), awaited_ratio=1.0)
+    return facts({"sync.drain": drained, "sync.d2h": exposed}, small_copies=copies, syncs=syncs)
+
+
+def collecting(share=0.1, *, watched=True, **changes):
+    seen = CollectionFacts(per_step=0.5, pause_ns=20.0 * MS, longest_ns=60 * MS, full=3)
+    return facts({"over.gc": share}, host=HostFacts(collections=seen if watched else None), **changes)
+
+
+def python(share=0.3, *, frames=(), between=0.0, **changes):
+    told = PythonFacts(per_step=2.0, longest_ns=(5 * MS, 25 * MS), frames=frames, frames_ratio=0.9 if frames else None)
+    device = replace(DEVICE, between_ratio=between)
+    return facts({"over.python": share}, **{"host": HostFacts(python=told), "device": device, **changes})
+
+
+def compiling(share=0.2, *, steps=4, recompiled=("0/1", "0/2"), source="measured", regions=1):
+    compiles = CompileFacts(share=share, steps=steps, of=20, regions=regions, recompiled=recompiled, source=source)
+    return facts({"warm.compile": share}, host=HostFacts(compiles=compiles))
+
+
+def traced(ratio=1.3, own=0.0, *recorded):
+    signals = tuple(Signal(name=name, state="measured") for name in recorded)
+    return facts({"other.prof": own} if own else {}, trust=Trust(mode="gpu", inflation_ratio=ratio, signals=signals))
+
+
+def queueing(share=0.4, *, threads=16, cores=8.0, used=0.9, sampled=True, **changes):
+    """A rank whose processes use ``used`` of its cores, a quarter of that in workers."""
+    queue = Series(name="host.thread_queue", unit="ratio", n=9, mean=share, p10=share, p90=share, maximum=share)
+    own = revise(queue, name="host.process_cores", mean=0.75 * used * (cores or 1.0))
+    workers = revise(queue, name="host.worker_cores", mean=0.25 * used * (cores or 1.0))
+    samples = (own, workers, queue) if sampled else (own, workers)
+    known = {"samples": samples, "usable_cores": cores, "host": HostFacts(threads=threads)}
+    return facts({"over.python": 0.2}, **{**ON_HOST, **known, **changes})
+
+
+CASES = Cases(
+    fires={
+        "OV003": churning(),
+        "OV004": collecting(),
+        "OV005": python(),
+        "OV006": compiling(),
+        "OV007": traced(),
+        "OV008": queueing(),
+    },
+    passes={
+        "OV003": churning(5.0),
+        "OV004": collecting(0.001),
+        "OV005": python(0.01),
+        "OV006": compiling(0.001),
+        "OV007": traced(1.01),
+        "OV008": queueing(threads=8),
+    },
+    missing={
+        "OV003": facts(**TIMERS_ONLY),
+        "OV004": facts(),
+        "OV005": facts(**TIMERS_ONLY),
+        "OV006": facts(**TIMERS_ONLY),
+        "OV007": facts(**TIMERS_ONLY),
+        "OV008": queueing(host=HostFacts()),
+    },
+    not_applicable={
+        "OV003": facts(**ON_HOST),
+        "OV005": replace(python(), cold=ColdFacts(share=0.5, calls=())),
+        "OV006": facts(),
+        "OV008": queueing(sampled=False),
+    },
+    thresholds={
+        ("OV003", "most_per_step"): (churning(10.0 + JUST), churning(10.0)),
+        ("OV004", "smallest_share"): (collecting(0.02), collecting(0.02 - JUST)),
+        ("OV005", "smallest_share"): (python(0.05), python(0.05 - JUST)),
+        ("OV006", "fewest_steps"): (compiling(steps=2), compiling(steps=1)),
+        ("OV007", "inflation_ratio"): (traced(1.10 + JUST), traced(1.10)),
+        ("OV007", "own_share"): (traced(1.0, 0.02 + JUST), traced(1.0, 0.02)),
+        ("OV008", "own_ratio"): (queueing(used=0.8 + JUST), queueing(used=0.8 - JUST)),
+        ("OV008", "queued_ratio"): (queueing(1 / 6 + JUST), queueing(1 / 6)),  # a fifth of the other five sixths
+    },
+    untried=frozenset({("OV005", "unmeasured_inflation_ratio"), ("OV008", "recovered_ratio")}),
+    observations=frozenset({"OV007"}),
+)
+
+
+class TestPromises(Promises):
+    cases = CASES
+
+
+# OV003
+
+
+def test_tiny_copies_cost_what_they_stop_the_device():
+    found = finding("OV003", churning(operators=(("aten::item", 400), ("aten::nonzero", 200))))
+    assert (found.saving.expected, found.saving.high) == (pytest.approx(0.15), pytest.approx(0.15))
+    assert found.evidence[1].origin == "400 × aten::item, 200 × aten::nonzero"
+    assert (found.bound, found.detail) == ("overhead-bound", "sync")
+
+
+def test_no_more_idle_time_is_saved_than_the_host_was_blocked():
+    saving = finding("OV003", churning(blocked=0.02)).saving
+    assert (saving.expected, saving.high) == (pytest.approx(0.07), pytest.approx(0.15))
+    assert "cost the device" in check("OV003", churning(exposed=0.01, blocked=0.005)).reason
+
+
+@pytest.mark.parametrize(("to_host", "words"), [(20.0, "Keep these values on the device"), (10.0, "Create these")])
+def test_the_fix_follows_the_direction(to_host, words):
+    assert words in finding("OV003", churning(to_host=to_host)).fix.text
+
+
+# OV004
+
+
+def test_collections_that_nobody_watched_are_not_said_to_be_absent():
+    assert ended("OV004", facts()) is MissingData
+    stacks = Trust(mode="gpu", signals=(Signal(name="Python stacks", state="measured"),))
+    assert ended("OV004", facts(trust=stacks)) is Passed
+    assert finding("OV004", collecting(watched=False)).confidence == "medium"
+    assert finding("OV004", collecting()).confidence == "high"
+
+
+def test_other_ranks_wait_for_a_collection_too():
+    assert "other ranks" not in finding("OV004", collecting()).why
+    assert "The other ranks wait meanwhile" in finding("OV004", collecting(world_size=2)).why
+
+
+# OV005
+
+
+def test_the_function_that_holds_python_is_named_where_stacks_tell():
+    found = finding("OV005", python(frames=FRAMES))
+    assert found.why == "90 % of these stretches are spent in update (metrics.py:20)."
+    assert found.fix.text.startswith("Move update (metrics.py:20) off the loop")
+    assert found.evidence[2].range_ns == (5 * MS, 25 * MS)
+    assert "leaves no event" in finding("OV005", python()).why
+
+
+def test_short_gaps_between_operators_are_not_the_users_python():
+    known = python(0.3, between=0.5)
+    saving = finding("OV005", known).saving
+    assert (saving.expected, saving.high) == (pytest.approx(0.15), pytest.approx(0.3))
+    assert ended("OV005", python(0.3, between=0.9)) is Passed
+    assert ended("OV001", python(0.3, between=0.9)) is Fired
+
+
+def test_on_a_host_without_device_python_is_what_no_operator_does():
+    found = finding("OV005", python(**ON_HOST))
+    assert found.title == "Python outside of operators takes 30.0 ms of every step"
+
+
+def test_without_untraced_steps_the_low_end_is_halved():
+    unknown = python(trust=Trust(mode="gpu"))
+    halved, whole = finding("OV005", unknown), finding("OV005", python())
+    assert halved.saving.low == pytest.approx(whole.saving.low / 2)
+    assert finding("OV005", unknown, unmeasured_inflation_ratio=1.0).saving.low == whole.saving.low
+    assert "without the profiler" in halved.confirm
+
+
+def test_python_in_a_loop_without_a_loader_may_be_what_gets_the_batch():
+    unseen = finding("OV005", python(input=None))
+    assert "It may be what gets the batch" in unseen.why
+    assert "prof.wrap(batches)" in unseen.fix.text
+    assert "with_stack=True" in unseen.fix.text
+    stacks = Trust(mode="gpu", inflation_ratio=1.0, signals=(Signal(name="Python stacks", state="measured"),))
+    assert "with_stack=True" not in finding("OV005", python(input=None, trust=stacks)).fix.text
+    assert "prof.wrap" not in finding("OV005", python(input=INPUT)).fix.text
+
+
+# OV006
+
+
+def test_compiling_again_is_told_with_what_and_how_often():
+    found = finding("OV006", compiling())
+    assert found.title == "4 of 20 settled steps compile, for 100 ms each"
+    assert found.why.endswith("Compiled again: 0/1, 0/2.")
+    assert (found.detail, found.confidence, found.saving.expected) == ("compile", "high", 0.2)
+    assert finding("OV006", compiling(source="derived")).confidence == "medium"
+    assert [entry.label for entry in finding("OV006", compiling(regions=None)).evidence][-1] == "Steps that compile"
+
+
+def test_where_compilations_were_watched_their_absence_is_known():
+    timed = HostFacts(collections=CollectionFacts(per_step=0.0, pause_ns=0.0, longest_ns=0, full=0))
+    assert ended("OV006", facts(host=timed, **TIMERS_ONLY)) is NotApplicable
+
+
+# OV007
+
+
+def test_a_recording_with_stacks_is_doubted_only_without_untraced_steps():
+    found = finding("OV007", traced(None, 0.0, "Python stacks", "memory"))
+    assert found.title == "Recorded with with_stack and profile_memory, which slows the host by an unknown amount"
+    assert (found.confidence, found.fix, found.saving) == ("low", None, None)
+    assert ended("OV007", traced(1.05, 0.0, "Python stacks", "memory")) is Passed
+    assert ended("OV007", traced(None)) is MissingData
+
+
+def test_the_weight_of_the_profiler_is_told_by_what_is_known_of_it():
+    assert finding("OV007", traced()).title == "Traced steps took 1.30 × the time of the others"
+    assert "own work takes 5.0 %" in finding("OV007", traced(None, 0.05)).title
+
+
+# OV008
+
+
+def test_threads_are_brought_down_to_the_cores_of_the_rank():
+    found = finding("OV008", queueing(threads=96, cores=11.5))
+    assert found.fix.text == "Threads 96 → 11, in the environment of every rank."
+    assert found.title == "96 threads on 11.5 cores: training waits 40 % of the time"
+    assert (found.detail, found.confidence) == ("contention", "medium")
+    assert "1, in the environment" in finding("OV008", queueing(threads=2, cores=0.5)).fix.text
+
+
+def test_threads_that_fit_the_cores_are_not_to_blame():
+    assert ended("OV008", queueing(0.9, threads=8, cores=8.0)) is Passed
+    assert ended("OV008", queueing(0.9, threads=9, cores=8.0)) is Fired
+    assert ended("OV008", queueing(0.9, threads=1, cores=0.5)) is Passed
+
+
+def test_behind_a_device_no_more_is_saved_than_it_waits():
+    known = queueing(0.4, mode="gpu", device=replace(DEVICE, busy_ratio=0.9))
+    found = finding("OV008", known)
+    assert (found.saving.expected, found.saving.high) == (pytest.approx(0.05), pytest.approx(0.1))
+    whole = finding("OV008", queueing(0.4), recovered_ratio=1.0).saving
+    assert (whole.low, whole.expected, whole.method) == (0.0, pytest.approx(0.4), "bound")
+
+
+def test_where_others_take_the_cores_no_fewer_threads_are_advised():
+    assert "uses 1.6 of its 8 cores: other processes take them" in check("OV008", queueing(used=0.2)).reason
+
+
+def test_a_host_that_was_not_sampled_is_missing():
+    assert ended("OV008", queueing(samples=())) is MissingData
+    assert ended("OV008", queueing(cores=None)) is MissingData
+
+
+def test_cores_that_were_not_sampled_are_not_zero():
+    known = queueing()
+    own, workers, queue = known.samples
+    assert ended("OV008", replace(known, samples=(workers, queue))) is MissingData
+    whole = replace(known, samples=(revise(own, mean=7.2), queue))
+    assert ended("OV008", whole) is Fired
+    assert ended("OV008", replace(whole, loader=Loader(kind="DataLoader", num_workers=4))) is MissingData
+
+
+# What the verdict makes of them
+
+
+@pytest.mark.parametrize(
+    ("code", "detail", "headline"),
+    [
+        ("OV003", "sync", "The GPU loses 15.0 ms of every 100 ms step after host syncs"),
+        ("OV004", "gc", "Garbage collection takes 10.0 ms of every step"),
+        ("OV005", "python", "The GPU idles 30.0 ms of every 100 ms step while Python runs"),
+        ("OV006", "compile", "4 of 20 settled steps compile, for 100 ms each"),
+        ("OV008", "contention", "16 threads on 8 cores: training waits 40 % of the time"),
+    ],
+)
+def test_the_verdict_names_the_cause(code, detail, headline):
+    known = CASES.fires[code] if code != "OV008" else queueing(parts=facts().parts)
+    found = diagnose(known, [outcome for outcome in run_rules(known, RULES) if outcome.rule == code])
+    assert (found.bound, found.detail, found.headline) == ("overhead-bound", detail, headline)
+    assert len(found.headline.split()) <= 14
+
+
+def test_kernels_that_start_late_are_still_another_processs():
+    known = facts({"over.launch": 0.4}, device=replace(DEVICE, late_launch_ratio=1.0))
+    assert "after kernels were launched" in diagnose(known, run_rules(known, RULES)).headline
+
+
+def test_compiling_again_is_told_once():
+    stall = Stall(
+        kind="compile",
+        part="other.phase",
+        count=4,
+        period=None,
+        excess_ns=500.0 * MS,
+        share=0.2,
+        source="measured",
+        steps=(3, 17),
+    )
+    known = replace(compiling(), stalls=(stall,))
+    fired = [outcome.rule for outcome in run_rules(known, RULES) if outcome.status == "fired"]
+    assert fired == ["OV006"]

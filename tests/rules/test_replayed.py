@@ -1,0 +1,194 @@
+"""Savings of findings from the replay: where it is used, what it may not exceed, and when a finding is none."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from simulator.job import Data, Host, Job, Memory, Model, Odd, Reads
+from simulator.kineto import text_of
+from simulator.parallel import simulate
+
+from profilerkit import analyze
+from profilerkit.analysis.leaves import WAITS
+from profilerkit.analysis.rank_facts import rank_facts
+from profilerkit.analysis.replay.changes import Syncs
+from profilerkit.analysis.replay.errors import ERROR_BY_FIX, interval
+from profilerkit.analysis.run_facts import run_facts
+from profilerkit.analysis.trace_facts import trace_facts
+from profilerkit.diagnosis.waterfall import waterfall
+from profilerkit.model.change import revise
+from profilerkit.rules import RULES
+from profilerkit.rules.replayed import priced, with_replay
+from profilerkit.rules.runner import run_rules
+from profilerkit.trace.readers import read_trace
+
+LEAN = Model(tokens=4096)
+FED_LATE = Job(1, model=LEAN, data=Data(workers=1, produce_us=20_000.0), before=5)
+DRAINED = Job(2, model=LEAN, reads=Reads(4, 600.0))
+BOTH = Job(3, model=LEAN, data=Data(workers=0, produce_us=4_000.0), reads=Reads(4, 600.0))
+IN_LINE = Job(6, model=LEAN, data=Data(bytes=1 << 25))
+SAVING = Job(5, model=LEAN, steps=40, odd=Odd(checkpoint_every=2, checkpoint_us=9_000.0))
+RETRIES = Job(4, model=LEAN, memory=Memory(retries=2, free_us=900.0, malloc_us=900.0))
+
+
+def facts_of(tmp_path, job):
+    return facts_from(tmp_path, text_of(job, simulate(job)[0]))
+
+
+def facts_from(tmp_path, text):
+    path = tmp_path / "trace.json"
+    path.write_text(text, "utf-8")
+    return run_facts([rank_facts("trace.json", trace_facts(read_trace(path)), None)])
+
+
+def closed(facts):
+    return replace(facts, replay=replace(facts.replay, error=0.2))
+
+
+def findings(facts):
+    return {outcome.rule: outcome.findings[0] for outcome in run_rules(facts, RULES) if outcome.findings}
+
+
+@pytest.mark.parametrize(
+    ("job", "rule"), [(FED_LATE, "IN001"), (DRAINED, "OV002"), (RETRIES, "ME001"), (IN_LINE, "IN010")]
+)
+def test_a_finding_is_priced_by_the_replay_where_the_gate_is_open(tmp_path, job, rule):
+    facts = facts_of(tmp_path, job)
+    ours, theirs = findings(facts)[rule].saving, findings(closed(facts))[rule].saving
+    assert (ours.method, theirs.method) == ("replay", "analytic")
+    assert ours.high == theirs.high
+    assert 0.0 <= ours.low <= ours.expected <= ours.high <= 1.0
+    assert ours.calibration == "uncalibrated"
+
+
+def test_copies_that_take_longer_than_the_computation_keep_their_formula(tmp_path):
+    facts = facts_of(tmp_path, IN_LINE)
+    outcomes = run_rules(closed(facts), RULES)
+    part = facts.share("compute.", "mem.recompute")
+    assert "IN010" in [entry.rule for entry in priced(facts, outcomes)]
+    longer = [
+        revise(outcome, findings=(revise(finding, saving=revise(finding.saving, high=part + 0.01)),))
+        for outcome in outcomes
+        for finding in outcome.findings
+        if outcome.rule == "IN010"
+    ]
+    assert not priced(facts, longer)
+
+
+def test_evaluation_is_replayed_and_a_fix_beside_that_of_checkpoints(tmp_path):
+    first, *saves = text_of(SAVING, simulate(SAVING)[0]).split("save checkpoint")
+    named = first + "".join(f"{('save checkpoint', 'evaluation')[n % 2]}{rest}" for n, rest in enumerate(saves))
+    facts = facts_from(tmp_path, named)
+    (stall,) = facts.stalls
+    kinds = {"checkpoint": "other.ckpt", "evaluation": "other.eval"}
+    stalls = (replace(stall, kind=kind, part=part, grew=part, share=facts.share(part)) for kind, part in kinds.items())
+    facts = replace(facts, stalls=tuple(stalls), step_error_ns=0.0)
+    told = findings(facts)
+    assert (told["RU001"].saving.method, told["RU002"].saving.method) == ("replay", "replay")
+    fixes = {fix.rule: fix for fix in waterfall(facts, run_rules(facts, RULES)).fixes}
+    for rule in ("RU001", "RU002"):
+        assert fixes[rule].alone == pytest.approx(told[rule].saving.expected)
+
+
+def test_no_rule_promises_more_than_its_bound_whatever_the_replay_says(tmp_path):
+    for job in (FED_LATE, DRAINED, BOTH, RETRIES):
+        for finding in findings(facts_of(tmp_path, job)).values():
+            if finding.saving is not None:
+                assert finding.saving.expected <= finding.saving.high <= 1.0
+
+
+def test_a_fix_that_the_rest_of_the_step_swallows_is_no_finding(tmp_path):
+    facts = facts_of(tmp_path, DRAINED)
+    (entry,) = [entry for entry in priced(facts, run_rules(closed(facts), RULES)) if entry.rule == "OV002"]
+    shape = facts.replay.graph.shape
+    # Work of the host at every mark that takes a hundred steps: what the calls cost is nothing beside it.
+    host = facts.replay.graph.host_ns.copy()
+    host[shape.marks[1:]] += 100 * facts.replay.plain_ns
+    from profilerkit.analysis.replay.replay import replay
+
+    graph = replace(facts.replay.graph, host_ns=host)
+    longer = replace(facts, replay=replace(facts.replay, graph=graph, plain=replay(graph)))
+    outcomes = {outcome.rule: outcome for outcome in with_replay(longer, run_rules(closed(facts), RULES))}
+    assert outcomes["OV002"].status == "passed"
+    assert "replayed without it" in outcomes["OV002"].reason
+    assert entry.finding.saving.expected > 0.02
+
+
+@pytest.mark.parametrize(("ratio", "used"), [(None, True), (1.49, True), (1.51, False), (0.81, True), (0.79, False)])
+def test_traced_steps_unlike_the_others_are_not_replayed_for_them(tmp_path, ratio, used):
+    facts = facts_of(tmp_path, FED_LATE)
+    facts = replace(facts, trust=revise(facts.trust, inflation_ratio=ratio))
+    outcomes = run_rules(closed(facts), RULES)
+    assert bool(priced(facts, outcomes)) is used
+
+
+def test_a_cause_that_was_not_traced_keeps_its_formula(tmp_path):
+    facts = facts_of(tmp_path, FED_LATE)
+    outcomes = run_rules(closed(facts), RULES)
+    for factor, used in ((1.9, True), (2.1, False), (1 / 1.9, True), (1 / 2.1, False)):
+        shares = {part: share * factor for part, share in facts.replay.shares.items()}
+        other = replace(facts, replay=replace(facts.replay, shares=shares))
+        assert bool([entry for entry in priced(other, outcomes) if entry.rule == "IN001"]) is used
+
+
+def test_the_low_end_follows_from_the_errors_of_replay_step_and_fix(tmp_path):
+    facts = replace(facts_of(tmp_path, DRAINED), step_error_ns=0.0)
+    exact = replace(facts, replay=replace(facts.replay, error=0.0))
+    relative = ERROR_BY_FIX["sync"][0]
+    assert interval(exact, Syncs(), 0.2, 0.5).low == pytest.approx(0.2 - 1.64 * relative * 0.2)
+    off = replace(facts, replay=replace(facts.replay, error=-0.04))
+    assert interval(off, Syncs(), 0.2, 0.5).low == pytest.approx(0.2 - 1.64 * np.hypot(0.04, relative * 0.2))
+    assert interval(off, Syncs(), 0.9, 0.5).expected == 0.5
+    assert interval(off, Syncs(), -0.1, 0.5).expected == 0.0
+
+
+def test_the_waterfall_replays_the_fixes_together(tmp_path):
+    facts = facts_of(tmp_path, BOTH)
+    outcomes = run_rules(facts, RULES)
+    found = waterfall(facts, outcomes)
+    assert {fix.rule[:2] for fix in found.fixes} >= {"IN", "OV"}
+    steps = [found.now_ns, *(fix.step_ns for fix in found.fixes), found.floor_ns]
+    assert steps == sorted(steps, reverse=True)
+    assert found.fixes[-1].saving >= max(fix.alone for fix in found.fixes) - 1e-9
+    assert sum(fix.fair for fix in found.fixes) == pytest.approx(found.fixes[-1].saving, abs=1e-6)
+
+
+def test_each_fix_is_as_large_as_its_own_cause_is_in_the_run(tmp_path):
+    facts = facts_of(tmp_path, BOTH)
+    outcomes = run_rules(facts, RULES)
+    # Waiting for batches is rarer than in the traced steps, reading from the device more frequent.
+    factors = {part: 1.9 if part in WAITS else 1 / 1.5 for part in facts.replay.shares}
+    shares = {part: share * factors[part] for part, share in facts.replay.shares.items()}
+    facts = replace(facts, replay=replace(facts.replay, shares=shares))
+    told = {finding.title: finding.saving for outcome in outcomes for finding in outcome.findings}
+    found = waterfall(facts, outcomes)
+    bound = 0.0
+    for fix in found.fixes:
+        bound += told[fix.title].high
+        assert fix.alone <= told[fix.title].expected
+        assert fix.saving <= bound
+    assert found.fixes[-1].saving >= max(fix.alone for fix in found.fixes)
+    assert sum(fix.fair for fix in found.fixes) == pytest.approx(found.fixes[-1].saving)
+
+
+def test_a_closed_gate_leaves_a_word_and_no_fix(tmp_path):
+    facts = closed(facts_of(tmp_path, BOTH))
+    found = waterfall(facts, run_rules(facts, RULES))
+    assert found.fixes == ()
+    assert found.floor_ns is None
+    assert "20 % longer" in found.replay.refused
+
+
+def test_without_anything_to_replay_there_is_no_waterfall(tmp_path):
+    facts = replace(facts_of(tmp_path, FED_LATE), replay=None)
+    assert waterfall(facts, run_rules(facts, RULES)) is None
+
+
+def test_a_report_carries_it(tmp_path):
+    path = tmp_path / "trace.json"
+    job = replace(FED_LATE, odd=Odd(), host=Host())
+    path.write_text(text_of(job, simulate(job)[0]), "utf-8")
+    report = analyze(path)
+    assert report.waterfall.fixes
+    assert report.verdict.saving.method == "replay"
+    assert '"waterfall"' in report.to_json()

@@ -1,0 +1,417 @@
+"""Rules about the run: what training stops for, and what it shares its host, its device and its link with."""
+
+from dataclasses import replace
+
+import pytest
+
+from profilerkit.analysis.facts import Stall
+from profilerkit.analysis.ledger.pause import Pause
+from profilerkit.analysis.surroundings import HostLink, Surroundings
+from profilerkit.diagnosis import diagnose
+from profilerkit.model.change import revise
+from profilerkit.model.memory import Memory
+from profilerkit.model.run import STEP_TIMERS, Loader, Series, Signal
+from profilerkit.rules import RULES
+from profilerkit.rules.rule import Fired, MissingData, Passed
+from profilerkit.rules.runner import run_rules
+from tests.recipes import DEVICE, MS, S, facts, steps
+from tests.rules import contract
+from tests.rules.test_rules import JUST, check, ended, finding, on_host, stalling, timers_only, uneven
+
+
+def pausing(share, kind="checkpoint", *, count=4, apart=10, inferred=False, stalls=(), **changes):
+    """A recorded run of ``count * apart`` steps that stands still for ``share`` of its time."""
+    number = round(count * apart)
+    pause = Pause(
+        kind=kind, count=count, time_ns=round(share * S), share=share, steps=number, inferred=inferred,
+        steps_apart=float(apart) if count > 1 else None,
+    )  # fmt: skip
+    return facts(pauses=(pause,), stalls=stalls, **changes)
+
+
+def ratio(name, mean, n=60):
+    return Series(name=name, unit="ratio", n=n, mean=mean, p10=mean, p90=mean, maximum=mean)
+
+
+def contended(own=1.0, cores=8.0, n=60, **means):
+    """A host with the means of its signals, on which the run uses ``own`` of its ``cores``."""
+    used = (
+        ()
+        if own is None
+        else (Series(name="host.process_cores", unit="cores", n=n, mean=own, p10=0, p90=0, maximum=0),)
+    )
+    return facts(samples=(*(ratio(f"host.{name}", mean, n) for name, mean in means.items()), *used), usable_cores=cores)
+
+
+def shared(strangers=1, *, held=None, siblings=0):
+    return facts(surroundings=Surroundings(strangers=strangers, strangers_bytes=held, siblings=siblings))
+
+
+def busier(sampled, traced):
+    """A device whose list of processes tells nothing."""
+    return facts(samples=(ratio("gpu.utilization", sampled),), device=replace(DEVICE, busy_ratio=traced))
+
+
+def linked(generation=3, width=16, *, samples=60, share=0.2, best=(4, 16)):
+    link = HostLink(
+        generation=generation, generation_max=best[0], width=width, width_max=best[1], samples=samples
+    )  # fmt: skip
+    return facts({"input.h2d": share}, surroundings=Surroundings(link=link))
+
+
+QUIET = {"steal": 0.0, "cpu_pressure": 0.0, "cpu_throttled": 0.0, "thread_queue": 0.0}
+FIRES = [
+    ("RU001", stalling(0.1)),
+    ("RU001", pausing(0.1)),
+    ("RU002", stalling(0.1, kind="evaluation", part="other.eval")),
+    ("RU002", pausing(0.1, "evaluation", inferred=True)),
+    ("RU002", pausing(0.1, "logging")),
+    ("RU005", contended(**{**QUIET, "steal": 0.1})),
+    ("RU006", shared()),
+    ("RU006", busier(1.0, 0.3)),
+    ("RU007", linked()),
+]
+PASSES = [
+    ("RU001", facts()),
+    ("RU001", pausing(0.01)),
+    ("RU002", facts()),
+    ("RU002", pausing(0.5)),
+    ("RU005", contended(**QUIET)),
+    ("RU006", shared(0)),
+    ("RU006", busier(0.9, 0.8)),
+    ("RU007", linked(4)),
+]
+MISSING = [
+    ("RU001", facts(steady=5)),
+    ("RU002", facts(steady=5)),
+    ("RU005", facts()),
+    ("RU006", facts()),
+    ("RU006", timers_only()),
+    ("RU007", facts()),
+]
+NOT_APPLICABLE = [("RU006", on_host()), ("RU007", on_host())]
+#: Just fires, just does not.
+THRESHOLDS = {
+    ("RU001", "smallest_share"): (pausing(0.0223), pausing(0.02 - JUST)),
+    ("RU002", "smallest_share"): (pausing(0.05, "logging"), pausing(0.05 - JUST, "logging")),
+    ("RU005", "steal_ratio"): (contended(**{**QUIET, "steal": 0.02 + JUST}), contended(**{**QUIET, "steal": 0.02})),
+    ("RU005", "pressure_ratio"): (contended(cpu_pressure=0.20 + JUST), contended(cpu_pressure=0.20)),
+    ("RU005", "throttled_ratio"): (contended(cpu_throttled=0.01 + JUST), contended(cpu_throttled=0.01)),
+    ("RU005", "queue_ratio"): (contended(thread_queue=0.10 + JUST), contended(thread_queue=0.10)),
+    ("RU005", "own_ratio"): (contended(own=6.4 - JUST, cpu_pressure=0.9), contended(own=6.4, cpu_pressure=0.9)),
+    ("RU006", "beyond_ratio"): (busier(0.75, 0.25), busier(0.75 - JUST, 0.25)),
+}
+TRIED_BELOW = {
+    ("RU001", "background_ratio"),
+    ("RU001", "device_hours_between_failures"),
+    ("RU001", "hours_between_failures"),
+    ("RU001", "longer_interval"),
+    ("RU001", "fewest_steps"),
+    ("RU002", "rarer_ratio"),
+    ("RU002", "fewest_steps"),
+    ("RU005", "fewest_samples"),
+    ("RU007", "fewest_samples"),
+}
+
+
+@pytest.mark.parametrize(("code", "known"), FIRES)
+def test_the_rule_fires(code, known):
+    contract.fires(code, known)
+
+
+@pytest.mark.parametrize(("code", "known"), PASSES)
+def test_the_rule_passes_with_the_number_that_says_so(code, known):
+    contract.passes(code, known)
+
+
+@pytest.mark.parametrize(("code", "known"), MISSING)
+def test_the_rule_abstains_without_its_signal_and_says_how_to_record_it(code, known):
+    contract.abstains(code, known)
+
+
+@pytest.mark.parametrize(("code", "known"), NOT_APPLICABLE)
+def test_the_rule_is_not_about_runs_without_its_subject(code, known):
+    contract.is_not_applicable(code, known)
+
+
+@pytest.mark.parametrize(("code", "known"), FIRES)
+def test_no_rule_speaks_within_the_noise_of_the_step_time(code, known):
+    contract.keeps_silent_within_the_noise(code, known)
+
+
+@pytest.mark.parametrize(("code", "option"), THRESHOLDS)
+def test_a_threshold_lies_where_it_says(code, option):
+    above, below = THRESHOLDS[code, option]
+    assert ended(code, above) is Fired
+    assert ended(code, below) is Passed
+
+
+def test_every_threshold_is_tried_on_both_sides():
+    assert set(THRESHOLDS) | TRIED_BELOW == contract.options({code for code, _ in FIRES})
+
+
+# RU001
+
+
+def test_a_checkpoint_leaves_a_tenth_of_itself_in_the_loop():
+    assert finding("RU001", stalling(0.1)).saving.expected == pytest.approx(0.09)
+    assert finding("RU001", stalling(0.1), background_ratio=0.5).saving.expected == pytest.approx(0.05)
+
+
+def test_the_record_of_the_whole_run_goes_before_the_judged_steps():
+    stalls = stalling(0.3).stalls
+    found = finding("RU001", pausing(0.04, count=2, apart=100, stalls=stalls))
+    assert found.saving.high == pytest.approx(0.04)
+    assert found.title == "Checkpoint stops training for 20.0 ms every 100 steps"
+    assert [entry.n for entry in found.evidence] == [2, 200]
+
+
+def test_what_a_device_works_through_meanwhile_is_not_lost():
+    hidden = facts({"other.ckpt": 0.04}, pauses=pausing(0.1).pauses)
+    found = finding("RU001", hidden)
+    assert (found.saving.expected, found.saving.high) == (pytest.approx(0.036), pytest.approx(0.04))
+    assert ended("RU001", facts({"other.ckpt": 0.01}, pauses=pausing(0.1).pauses)) is Passed
+    logged = facts({"other.log": 0.06}, pauses=pausing(0.1, "logging").pauses)
+    assert finding("RU002", logged).saving.high == pytest.approx(0.06)
+    assert finding("RU001", on_host({"other.ckpt": 0.04}, pauses=pausing(0.1).pauses)).saving.high == pytest.approx(0.1)
+
+
+def test_a_single_checkpoint_has_no_distance():
+    found = finding("RU001", pausing(0.1, count=1, apart=100))
+    assert found.title == "Checkpoint stops training for 100 ms once"
+    assert "→ a background thread." in found.fix.text
+    assert "every" not in found.fix.text
+
+
+def test_the_interval_is_youngs_where_that_is_longer_than_the_runs():
+    # 10 ms each, a day between failures: every sqrt(2 * 0.01 * 86,400) = 41.6 s, of steps of 90 ms.
+    text = finding("RU001", pausing(0.1, count=10)).fix.text
+    assert "every 10 → 460 steps" in text
+    assert "every 24 hours" in text
+    many = finding("RU001", pausing(0.1, count=10, world_size=10_000)).fix.text
+    assert "every 10 → 210 steps, which loses least if the run fails every 5 hours" in many
+
+
+@pytest.mark.parametrize(("hours", "said"), [(1.0, True), (0.001, False)])
+def test_checkpoints_that_are_rare_already_are_not_made_rarer(hours, said):
+    found = finding("RU001", pausing(0.1), device_hours_between_failures=hours)
+    assert ("which loses least" in found.fix.text) is said
+
+
+def test_a_slightly_longer_interval_is_not_worth_naming():
+    # 25 ms each, steps of 90 ms: sqrt(2 * 0.025 * 32.4) / 0.09 = 14.1 steps.
+    hours = 32.4 / 3_600
+    assert "loses least" not in finding("RU001", pausing(0.1), device_hours_between_failures=hours).fix.text
+    found = finding("RU001", pausing(0.1), device_hours_between_failures=hours, longer_interval=1.4)
+    assert "every 10 → 14 steps" in found.fix.text
+
+
+@pytest.mark.parametrize("code", ["RU001", "RU002"])
+def test_twenty_steps_are_needed_to_say_that_nothing_recurs(code):
+    assert ended(code, facts(steps=steps(19, count=20))) is Passed
+    assert ended(code, facts(steps=steps(18, count=19))) is MissingData
+    assert ended(code, facts(steps=steps(18, count=19)), fewest_steps=19) is Passed
+
+
+@pytest.mark.parametrize(("code", "least"), [("RU001", "20 steps"), ("RU002", "20 steps"), ("ME004", "half a minute")])
+def test_a_run_that_was_recorded_whole_is_asked_to_go_on_and_not_to_be_recorded(code, least):
+    known = replace(facts(steady=8), memory=Memory())
+    assert check(code, known).hint == "record the whole run: profilerkit.profile(...)"
+    timed = revise(known.trust, signals=(Signal(name=STEP_TIMERS, state="measured"),))
+    assert check(code, replace(known, trust=timed)).hint == f"let the run go on for at least {least}"
+
+
+# RU002
+
+
+@pytest.mark.parametrize("kind", ["evaluation", "logging", "unnamed", "ema update"])
+def test_other_stalls_can_be_made_half_as_frequent(kind):
+    assert finding("RU002", stalling(0.1, kind=kind)).saving.expected == pytest.approx(0.05)
+    assert finding("RU002", stalling(0.1, kind=kind), rarer_ratio=0.9).saving.expected == pytest.approx(0.09)
+
+
+def test_each_kind_of_stop_is_told_by_its_own_rule():
+    both = (*stalling(0.1).stalls, *stalling(0.2, kind="evaluation", part="other.eval").stalls)
+    assert finding("RU001", facts(stalls=both)).detail == "checkpoint"
+    assert finding("RU002", facts(stalls=both)).detail == "evaluation"
+
+
+def test_the_fix_names_the_distance_and_twice_that():
+    known = stalling(0.2, kind="logging", part="other.log")
+    assert finding("RU002", known).fix.text == "Log every 10 → 20 steps, or from a background thread."
+    never = replace(known, stalls=(replace(known.stalls[0], period=None),))
+    assert finding("RU002", never).fix.text == "Log half as often, or from a background thread."
+
+
+def test_a_phase_of_every_step_is_said_to_be_in_every_step():
+    known = stalling(0.2, kind="logging", part="other.log")
+    every = replace(known, stalls=(replace(known.stalls[0], period=1),))
+    assert finding("RU002", every).title == "Logging stops training for 300 ms in every step"
+    assert finding("RU002", known).title.endswith("every 10 steps")
+
+
+def test_a_stall_without_a_name_is_less_sure_and_asks_for_one():
+    found = finding("RU002", stalling(0.1, kind="unnamed", part=None, source="derived"))
+    assert found.confidence == "medium"
+    assert "prof.phase" in found.fix.code
+
+
+def test_evaluation_that_nobody_named_is_told_once_and_less_sure():
+    unnamed = Stall(
+        kind="unnamed", part=None, count=4, period=10, excess_ns=25.0 * MS, share=0.1, source="derived", steps=(9, 39)
+    )
+    known = pausing(0.1, "evaluation", inferred=True, stalls=(unnamed,))
+    found = finding("RU002", known)
+    assert (found.detail, found.confidence) == ("evaluation", "medium")
+    other = replace(unnamed, excess_ns=51.0 * MS)  # more than twice as long as the evaluation
+    assert len(check("RU002", replace(known, stalls=(other,))).findings) == 2
+    named = replace(known.pauses[0], inferred=False)
+    assert len(check("RU002", replace(known, pauses=(named,))).findings) == 2
+
+
+def test_evaluation_that_has_no_part_of_its_own_is_not_called_unexplained():
+    pauses = pausing(0.35, "evaluation", inferred=True).pauses
+    known = facts({"idle.unknown": 0.4}, pauses=pauses)
+    found = diagnose(known, run_rules(known, RULES))
+    assert (found.bound, found.detail) == ("overhead-bound", "evaluation")
+    unknown = facts({"idle.unknown": 0.4})
+    assert diagnose(unknown, run_rules(unknown, RULES)).bound == "inconclusive"
+    both = facts({"idle.unknown": 0.4, "other.stall": 0.2}, pauses=pauses)  # the stall took 20 of the 35 points
+    assert diagnose(both, run_rules(both, RULES)).bound == "inconclusive"
+
+
+def test_a_stall_too_small_to_fix_is_not_denied():
+    assert "the largest stop costs 3.0 %" in check("RU002", stalling(0.03, kind="logging")).reason
+
+
+def test_where_the_time_of_an_unnamed_stall_goes_is_told():
+    known = stalling(0.1, kind="unnamed", part=None, source="derived")
+    grown = replace(known, stalls=(replace(known.stalls[0], grew="over.python", coverage=0.8),))
+    assert "80 % of it is in one part: host running python" in finding("RU002", grown).why
+    assert "part" not in finding("RU002", known).why
+
+
+# RU004
+
+
+def test_slow_steps_that_are_pauses_of_the_recorded_run_are_not_told_twice():
+    pauses = pausing(0.09, "evaluation", inferred=True).pauses
+    assert ended("RU004", uneven(share=0.1, pauses=pauses)) is Passed
+    assert ended("RU004", uneven(share=0.2, pauses=pauses)) is Fired
+
+
+# RU005
+
+
+def test_what_takes_the_processors_decides_the_fix():
+    texts = {
+        name: finding("RU005", contended(**{name: 0.5})).fix.text
+        for name in ("steal", "cpu_throttled", "cpu_pressure", "thread_queue")
+    }
+    assert "not lent to other guests" in texts["steal"]
+    assert texts["cpu_throttled"] == "Raise the quota of 8.0 cores."
+    assert texts["cpu_pressure"] == texts["thread_queue"] == "Stop or move what else runs on this host."
+
+
+def test_a_run_that_takes_all_of_its_cores_waits_for_itself():
+    assert "itself uses 7.0 of its 8.0 cores" in check("RU005", contended(own=7.0, cpu_pressure=0.9)).reason
+    workers = ratio("host.worker_cores", 3.0)
+    known = contended(own=4.0, cpu_pressure=0.9)
+    assert ended("RU005", known) is Fired
+    assert ended("RU005", replace(known, samples=(*known.samples, workers))) is Passed
+    # What the hypervisor or a quota takes is not the run's own doing.
+    assert ended("RU005", contended(own=7.0, steal=0.1)) is Fired
+
+
+def test_the_worst_is_the_title_and_nothing_is_saved():
+    found = finding("RU005", contended(own=2.0, steal=0.05, cpu_pressure=0.6))
+    assert found.title == "Some task waits for a processor: 60 % of the time"
+    assert len(found.evidence) == 2
+    assert (found.bound, found.saving) == (None, None)
+    assert "The run itself uses 2.0 of its 8.0 cores." in found.why
+
+
+def test_on_a_run_without_a_device_the_wait_of_the_training_thread_is_lost_time():
+    waiting = ratio("host.thread_queue", 0.4), ratio("host.cpu_pressure", 0.9)
+    known = on_host({"compute.other": 0.95}, samples=(*waiting, ratio("host.process_cores", 1.0)), usable_cores=8.0)
+    found = finding("RU005", known)
+    assert found.title == "The training thread waits for a processor: 40 % of the time"
+    assert (found.bound, found.detail) == ("overhead-bound", "contention")
+    assert (found.saving.expected, found.saving.high) == (pytest.approx(0.4), pytest.approx(0.4))
+    verdict = diagnose(known, run_rules(known, RULES))
+    assert (verdict.bound, verdict.detail, verdict.headline) == ("overhead-bound", "contention", found.title)
+    pressed = (ratio("host.cpu_pressure", 0.9), ratio("host.process_cores", 1.0))
+    assert finding("RU005", on_host(samples=pressed, usable_cores=8.0)).bound is None
+    assert finding("RU005", replace(known, world_size=2)).bound is None
+
+
+def test_a_few_seconds_of_samples_are_needed():
+    assert ended("RU005", contended(n=5, steal=0.1)) is Fired
+    assert ended("RU005", contended(n=4, steal=0.1)) is MissingData
+    # The steal of one moment says nothing, whatever else was sampled for longer.
+    known = contended(cpu_pressure=0.0)
+    assert ended("RU005", replace(known, samples=(*known.samples, ratio("host.steal", 1.0, n=1)))) is Passed
+
+
+def test_what_waits_is_not_laid_to_others_while_the_runs_own_cores_are_not_known():
+    for unknown in (contended(None, cpu_pressure=0.9), contended(cores=None, thread_queue=0.9)):
+        assert "run itself uses was not sampled" in check("RU005", unknown).reason
+        assert ended("RU005", unknown) is MissingData
+    known = contended(cpu_pressure=0.9)
+    assert ended("RU005", replace(known, loader=Loader(kind="DataLoader", num_workers=4))) is MissingData
+    assert finding("RU005", contended(None, cpu_pressure=0.9, steal=0.1)).title.startswith("Processor time taken")
+    assert ended("RU005", contended(None, cpu_pressure=0.1)) is Passed
+
+
+# RU006
+
+
+def test_strangers_on_the_device_are_counted_with_what_they_hold():
+    found = finding("RU006", shared(2, held=3 << 30))
+    assert found.title == "2 other processes use the same device and 3.00 GiB of its memory"
+    assert (found.bound, found.saving, found.confidence) == (None, None, "high")
+    assert finding("RU006", shared()).title == "1 other process uses the same device"
+
+
+def test_other_ranks_of_the_run_are_no_strangers():
+    assert "with 3 other processes of it" in check("RU006", shared(0, siblings=3)).reason
+
+
+def test_no_command_changes_the_device_for_those_who_share_it():
+    fix = finding("RU006", shared(siblings=3)).fix
+    assert (fix.code, "MIG slice" in fix.text) == ("", True)
+
+
+def test_a_device_busier_than_its_trace_is_an_observation_without_a_fix():
+    found = finding("RU006", busier(1.0, 0.2))
+    assert (found.confidence, found.fix) == ("low", None)
+
+
+# RU007
+
+
+@pytest.mark.parametrize(
+    ("generation", "width", "rate", "change"),
+    [
+        (3, 16, "50 %", "generation 3 → 4"),
+        (4, 8, "50 %", "lanes 8 → 16"),
+        (3, 8, "25 %", "generation 3 → 4, lanes 8 → 16"),
+        (1, 16, "13 %", "generation 1 → 4"),
+    ],
+)
+def test_the_rate_of_a_link_follows_from_generation_and_lanes(generation, width, rate, change):
+    found = finding("RU007", linked(generation, width))
+    assert found.title == f"The PCIe link runs at {rate} of its rate"
+    assert found.fix.text.startswith(f"PCIe {change}: reseat")
+
+
+def test_the_bound_is_what_the_copies_would_lose():
+    found = finding("RU007", linked(4, 4, share=0.2))
+    assert (found.saving.expected, found.saving.high) == (0.0, pytest.approx(0.15))
+    assert (found.bound, found.saving.method) == (None, "bound")
+    assert finding("RU007", linked(share=0.01)).saving is None
+
+
+def test_some_busy_samples_are_needed():
+    assert ended("RU007", linked(samples=5)) is Fired
+    assert ended("RU007", linked(samples=4)) is MissingData
