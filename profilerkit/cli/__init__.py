@@ -1,4 +1,4 @@
-"""The command line: ``profilerkit run``, ``analyze``, ``demo``, ``rules`` and ``doctor``."""
+"""The command line: ``profilerkit run``, ``analyze``, ``diff``, ``check``, ``demo``, ``rules`` and ``doctor``."""
 
 import argparse
 import sys
@@ -13,6 +13,8 @@ from profilerkit.cli.console import FAILED, Boundary, Console
 VERBS = {
     "run": "record a training command without touching its script",
     "analyze": "say what bounds a recorded run, and write its report",
+    "diff": "say what changed between two runs, and whether it is real",
+    "check": "hold a run against its budgets",
     "demo": "train a small slow model for real, apply the fix, compare",
     "rules": "list the rules, or explain one",
     "doctor": "check what this machine can record",
@@ -21,9 +23,9 @@ VERBS = {
 _EPILOG = """\
 exit codes:
   0    done; findings alone do not fail
-  1    a gate failed (analyze --fail-on)
+  1    a gate failed (analyze --fail-on, diff --fail-if, check)
   2    bad usage, unreadable input, or an internal error
-  3    the verdict is inconclusive, under analyze --strict
+  3    the verdict is inconclusive, under --strict
   130  interrupted
 
 Data goes to standard output, everything else to standard error.

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,6 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="names of communication kernels of your own, for example all_reduce=^my_sum",
     )
     parser.add_argument(
+        "--gpu-hour-price", metavar="PRICE", help="tell the cost of lost time, at this price of one GPU for one hour"
+    )
+    parser.add_argument(
         "--strict",
         action="store_true",
         help="refuse damaged traces, and exit with 3 when the verdict is inconclusive",
@@ -75,12 +77,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Analyze, write, print the verdict, judge the gates; return the exit code."""
-    from profilerkit.inputs import require_existing
+    from profilerkit.inputs import is_saved_report, require_existing
+    from profilerkit.plugins import loaded_from, without_unloaded
 
-    settings = load_settings(vars(arguments))
     paths: list[Path] = arguments.paths
+    settings = without_unloaded(load_settings(vars(arguments), inputs=paths))
     require_existing(paths)
-    rerender = len(paths) == 1 and is_report(paths[0])
+    rerender = len(paths) == 1 and is_saved_report(paths[0])
+    for sentence in (*settings.unused, *(() if rerender else loaded_from(settings.rules_path))):
+        console.note(sentence)
     outputs = plan(paths, arguments.formats, arguments.output, rerender=rerender)
     if arguments.open and not any(output.format == "html" and output.path for output in outputs):
         raise UsageError("--open has nothing to open", cause="no HTML file is written", hint="add -f html")
@@ -101,15 +106,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     return code
 
 
-def is_report(path: Path) -> bool:
-    """Whether the file is a report of ours rather than a trace, by its first keys."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        head = file.read(64)
-    return re.match(rb'\s*\{\s*"(breakdown|schema_version|verdict)"\s*:', head) is not None
-
-
 def _installed_formats() -> "Sequence[str]":
     from profilerkit.plugins import renderer_names
 
@@ -128,9 +124,11 @@ def _check_device(name: str | None) -> None:
 
 def _read(paths: Sequence[Path], rerender: bool, arguments: argparse.Namespace, settings: Settings) -> "Report":
     from profilerkit import api
+    from profilerkit.diagnosis.cost import with_cost
 
     if rerender:
-        return api.load(paths[0])
+        report = api.load(paths[0])
+        return report if settings.gpu_hour_price is None else with_cost(report, settings.gpu_hour_price)
     return api.analyze(
         *paths,
         rank=arguments.rank,
@@ -139,6 +137,10 @@ def _read(paths: Sequence[Path], rerender: bool, arguments: argparse.Namespace, 
         device=settings.device,
         strict=arguments.strict,
         communication_kernels=settings.communication_kernels,
+        rules_path=settings.rules_path,
+        options=settings.rules,
+        suppress=settings.suppress,
+        gpu_hour_price=settings.gpu_hour_price,
     )
 
 

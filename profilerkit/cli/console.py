@@ -1,9 +1,10 @@
 """The one place that writes to the terminal: what is shown, in which characters, and how errors look."""
 
 import os
+import re
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, TextIO
@@ -21,6 +22,10 @@ _ASCII = str.maketrans({"→": "->", "–": "-", "—": "-", "·": "-", "…": "
 _CONTROL = {code: "?" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 
+#: How a command for GitHub Actions begins, after any blanks.
+_COMMAND = re.compile(r"^([^\S\n]*)::", re.MULTILINE)
+
+
 class Console:
     """Standard output for data, standard error for everything else.
 
@@ -30,6 +35,7 @@ class Console:
         width: columns of standard output; when it is not a terminal, ``COLUMNS`` or 80.
         quiet: nothing but errors and asked-for data is shown.
         debug: errors come with their traceback.
+        in_actions: GitHub Actions reads along: a line of a stranger's text may not be one of its commands.
     """
 
     def __init__(
@@ -45,11 +51,12 @@ class Console:
         self.colour = _shows_colour(sys.stdout, colour, environment)
         self.ascii_only = not _is_utf8(sys.stdout)
         self.width = _width(sys.stdout, environment)
+        self.in_actions = environment.get("GITHUB_ACTIONS") == "true"
 
     def out(self, text: str) -> None:
         """Write data to standard output. Colour in it is kept only where colour is on."""
         shown = text if self.colour else text.translate(_CONTROL)
-        _write(sys.stdout, shown)
+        _write(sys.stdout, self._no_commands(shown))
 
     def raw(self, text: str) -> None:
         """Write a document to standard output as it is: a file or another program reads it."""
@@ -58,11 +65,19 @@ class Console:
     def note(self, text: str) -> None:
         """Write a line about the work to standard error, unless ``quiet``."""
         if not self.quiet:
-            _write(sys.stderr, text.translate(_CONTROL))
+            _write(sys.stderr, self._no_commands(text.translate(_CONTROL)))
+
+    def commands(self, lines: Sequence[str]) -> None:
+        """Write commands for GitHub Actions to standard error, where its runner reads them too, also when ``quiet``."""
+        _write(sys.stderr, "\n".join(line.translate(_CONTROL) for line in lines))
 
     def error(self, error: ProfilerkitError) -> None:
         """Write the three parts of an error to standard error."""
-        _write(sys.stderr, str(error).translate(_CONTROL))
+        _write(sys.stderr, self._no_commands(str(error).translate(_CONTROL)))
+
+    def _no_commands(self, text: str) -> str:
+        """Where GitHub reads along, ``::`` at the start of a line and ``##[`` are broken up."""
+        return _COMMAND.sub(r"\1: :", text).replace("##[", "# #[") if self.in_actions else text
 
 
 class Boundary:

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from profilerkit.cli.demos.trained import Proposal, Trained
 
 #: Kind to what is wrong with its training program, the module of that name in ``demos``.
-KINDS = {"input": "a DataLoader that is slower than the training step"}
+KINDS = {
+    "input": "a DataLoader that is slower than the training step",
+    "python": "metrics counted in a Python loop after every step",
+    "checkpoint": "training that stops until a checkpoint is written",
+    "ranks": "one of two ranks that is late because its loader is slow",
+}
 
 # On a shared machine the same step can take twice as long a minute later; that is not what the demo is about.
 # Runs are repeated for that reason alone, never for what the comparison says.
@@ -41,7 +46,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Train twice and print what was predicted beside what was measured."""
     kind: str = arguments.kind
     if arguments.list:
-        console.out("\n".join(f"{name:<8} {fault}" for name, fault in KINDS.items()))
+        console.out("\n".join(f"{name:<10} {fault}" for name, fault in KINDS.items()))
         return DONE
     if kind not in KINDS:
         raise unknown_word(kind, list(KINDS), what="demo", hint="profilerkit demo --list shows them")

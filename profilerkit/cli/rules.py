@@ -1,8 +1,6 @@
 """``profilerkit rules``: the list of rules, one rule's page, or the report's JSON schema."""
 
 import argparse
-import dataclasses
-import inspect
 import json
 import textwrap
 from typing import TYPE_CHECKING, Any
@@ -17,10 +15,19 @@ if TYPE_CHECKING:
     from profilerkit.rules.rule import Rule
 
 
+_EPILOG = """\
+A project's own rules, from rules-path of the pyproject.toml that lies here, are listed too.
+
+  profilerkit rules IN                                 the rules about input
+  profilerkit rules starved_device                     what IN001 claims, from what, and its options
+  profilerkit rules --format markdown > rules.md       every page"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``rules``."""
     parser.add_argument("code", nargs="?", metavar="CODE", help="a code or name to explain, or a prefix to list")
-    formats = ("text", "json")
+    parser.epilog = _EPILOG
+    formats = ("text", "json", "markdown", "html")
     parser.add_argument(
         "--format", metavar="|".join(formats), type=one_of("--format", formats), default="text", help="default: text"
     )
@@ -35,26 +42,47 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
         console.raw(json.dumps(json_schema(), indent=2))
         return DONE
-    from profilerkit.plugins import installed_rules
-    from profilerkit.rules import RULES
+    from profilerkit.rules import docs
 
-    others, unusable = installed_rules()
-    for note in unusable:
-        console.note(note)
-    wanted, rules = arguments.code, sorted((*RULES, *others), key=lambda rule: rule.code)
+    rules = _known(console)
+    wanted = arguments.code
     exact = [rule for rule in rules if wanted and wanted.lower() in (rule.code.lower(), rule.name.lower())]
     listed = [rule for rule in rules if wanted is None or rule.code.lower().startswith(wanted.lower())]
     if not exact and not listed:
         known = [name for rule in rules for name in (rule.code, rule.name)]
         raise unknown_word(wanted, known, what="rule", hint="profilerkit rules lists them")
-    if arguments.format == "json":
-        records = [_record(rule, console.width) for rule in exact or listed]
-        console.raw(json.dumps(records[0] if exact else records, indent=2, ensure_ascii=False))
-    elif exact:
-        console.out(_page(exact[0], console.width))
-    else:
+    if arguments.format == "text" and not exact:
         console.out(_table(listed, console.width))
+    elif arguments.format == "text":
+        console.out(docs.render_text(exact[0], width=console.width))
+    else:
+        console.raw(_document(exact or listed, arguments.format, bool(exact), console.width))
     return DONE
+
+
+def _known(console: Console) -> "list[Rule]":
+    """The built-in rules, those of other packages and the project's own, by code and with the project's options."""
+    from profilerkit.config import load_settings
+    from profilerkit.plugins import all_rules, without_unloaded
+    from profilerkit.rules.tuning import with_options
+
+    settings = without_unloaded(load_settings({}))
+    rules, unusable = all_rules(settings.rules_path)
+    for note in (*settings.unused, *unusable):
+        console.note(note)
+    return sorted(with_options(rules, settings.rules)[0], key=lambda rule: rule.code)
+
+
+def _document(rules: "Sequence[Rule]", form: str, is_one: bool, width: int) -> str:
+    """The pages of the rules in a form for other programs; a rule that was named is one record, not a list."""
+    from profilerkit.rules import docs
+
+    if form == "markdown":
+        return docs.render_markdown(rules)
+    if form == "html":
+        return docs.render_html(rules)
+    records = [_record(rule, width) for rule in rules]
+    return json.dumps(records[0] if is_one else records, indent=2, ensure_ascii=False)
 
 
 def _table(rules: "Sequence[Rule]", width: int) -> str:
@@ -66,24 +94,14 @@ def _table(rules: "Sequence[Rule]", width: int) -> str:
     return "\n".join(lines)
 
 
-def _page(rule: "Rule", width: int) -> str:
-    """A rule's page; a rule of another package may lack our headings, then its docstring is shown as it stands."""
-    from profilerkit.rules.docs import render_text
-
-    try:
-        return render_text(rule, width=width)
-    except (KeyError, ValueError):
-        text = inspect.cleandoc(type(rule).__doc__ or "")
-        return f"{rule.code} {rule.name}\n{rule.summary}\n\n{text}".rstrip() + "\n"
-
-
 def _record(rule: "Rule", width: int) -> dict[str, Any]:
-    options = {field.name: getattr(rule, field.name) for field in dataclasses.fields(rule)}
+    from profilerkit.rules import docs
+
     return {
         "code": rule.code,
         "name": rule.name,
         "family": rule.family,
         "summary": rule.summary,
-        "options": options,
-        "page": _page(rule, width),
+        "options": docs.thresholds(rule),
+        "page": docs.render_text(rule, width=width),
     }

@@ -120,17 +120,41 @@ def _command(words: Sequence[str]) -> list[str]:
     return list(words)
 
 
+#: Options of Python whose value may be the next word.
+_WITH_A_VALUE = ("-X", "-W", "--check-hash-based-pycs")
+
+
 def _python_options() -> list[str]:
     """The options of this Python, as in ``python -u -m profilerkit run``; torchrun gives ``-u``."""
-    given = sys.orig_argv[1:]
-    options = given[: given.index("-m")] if "-m" in given else []
     if sys.flags.ignore_environment or sys.flags.no_site:
         raise UsageError(
             "this Python keeps out what profilerkit run puts into the environment",
             cause="it was started with -I, -E or -S",
             hint="leave that option out, or record with profilerkit.profile() in the script",
         )
-    return options
+    return python_options(sys.orig_argv)
+
+
+def python_options(words: Sequence[str]) -> list[str]:
+    """What stands between a Python and the module or script that it runs.
+
+    >>> python_options(["python", "-u", "-X", "dev", "-m", "profilerkit", "run", "-m", "train"])
+    ['-u', '-X', 'dev']
+    >>> python_options(["python", "/usr/bin/profilerkit", "run", "-m", "train"])
+    []
+    """
+    found: list[str] = []
+    rest = iter(words[1:])
+    for word in rest:
+        if not word.startswith("-") or word in ("-m", "-c", "-"):
+            break
+        if word.endswith("m") and not word.startswith("--"):  # as in -um
+            found.append(word[:-1])
+            break
+        found.append(word)
+        if word in _WITH_A_VALUE:
+            found += [value for value in [next(rest, None)] if value is not None]
+    return found
 
 
 def _variables(arguments: argparse.Namespace, console: Console) -> dict[str, str]:

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from profilerkit.analysis.communication.traffic import TRANSFER
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import WAITS
+from profilerkit.diagnosis.unexplained import unexplained_share
 from profilerkit.model.finding import Bound, Finding, Outcome, Saving
 from profilerkit.model.step import PARTS
 from profilerkit.model.verdict import BOUND_FAMILY
@@ -15,15 +17,29 @@ CONTENDER_SAVING = 0.05
 #: The parts outside the kernels that the fix of each rule with a bound makes shorter.
 _PARTS_OF_RULE: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("IN001", "IN002", "IN003", "IN005", "IN006", "IN007", "IN008"), WAITS),
+    **dict.fromkeys(("IN004", "IN011", "IN013"), WAITS),
     "IN009": ("input.h2d",),
+    "IN010": ("input.h2d",),
     "ME001": ("mem.alloc",),
-    "CO001": ("comm.bw", "comm.lat", "comm.other"),
+    **dict.fromkeys(("CO001", "CO002", "CO004", "CO005", "CO006", "CO007", "CO010"), TRANSFER),
     "CO003": ("comm.skew",),
-    "CP001": (),
-    "CP004": (),
+    **dict.fromkeys(("CP001", "CP002", "CP003", "CP004", "CP005", "CP006", "CP007", "CP009", "CP010"), ()),
+    "CO009": TRANSFER,
+    "CO011": (*TRANSFER, "comm.skew"),
+    "CO012": (),
     "OV001": ("over.dispatch", "over.launch", "over.python"),
     "OV002": ("sync.drain", "sync.d2h"),
-    "RU001": ("other.ckpt", "other.eval", "other.log", "other.phase", "other.stall"),
+    "OV003": ("sync.drain", "sync.d2h"),
+    "OV004": ("over.gc",),
+    "OV005": ("over.python",),
+    "OV006": ("warm.compile", "other.phase"),
+    "OV008": (),
+    "RU005": (),
+    "RU001": ("other.ckpt",),
+    "RU002": ("other.eval", "other.log", "other.phase", "other.stall"),
+    "ME005": ("mem.recompute",),
+    "ME007": (),
+    "ME008": ("mem.offload",),
 }
 
 
@@ -58,13 +74,26 @@ def best_per_bound(outcomes: Sequence[Outcome]) -> dict[Bound, Best]:
     return best
 
 
+def best_fix(outcomes: Sequence[Outcome], best: Best) -> Saving:
+    """What the best fix for a bound saves: where its best finding leaves the fix to other rules, the best of theirs."""
+    if best.finding.fix is not None:
+        return best.saving
+    fixed = [
+        finding.saving
+        for outcome in outcomes
+        for finding in outcome.findings
+        if finding.bound == best.bound and finding.saving is not None and finding.fix is not None
+    ]
+    return max(fixed, key=lambda saving: saving.expected, default=best.saving)
+
+
 def priced(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
-    """Parts whose cost a finding with a saving worth naming is about, or whose own rule the user switched off."""
+    """Parts whose cost a finding with a saving worth naming is about, or whose own rule the user silenced."""
     out: list[str] = []
     for outcome in outcomes:
         own = _PARTS_OF_RULE.get(outcome.rule)
-        out += own if own and outcome.status == "off" else ()
-        for finding in outcome.findings:
+        out += own if own and outcome.status in ("off", "suppressed") else ()
+        for finding in (*outcome.findings, *outcome.suppressed):
             if finding.bound and finding.saving and finding.saving.expected >= CONTENDER_SAVING:
                 # A rule of another package says with its bound alone what it is about.
                 family = BOUND_FAMILY[finding.bound]
@@ -75,5 +104,12 @@ def priced(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
 def largest_unpriced(facts: Facts, priced: Sequence[str]) -> tuple[str, float]:
     """The largest part outside the kernels that no finding prices, and its share."""
     parts = [part for part in facts.parts if not part.part.startswith("compute.") and part.part not in priced]
-    largest = max(parts, key=lambda part: part.share, default=None)
-    return (largest.part, largest.share) if largest else ("", 0.0)
+    shares = {part.part: unexplained_share(facts) if part.part == "idle.unknown" else part.share for part in parts}
+    largest = max(shares, key=lambda name: shares[name], default="")
+    return largest, shares.get(largest, 0.0)
+
+
+def most_suppressed(outcomes: Sequence[Outcome]) -> float:
+    """The largest expected saving among the findings that were set aside; 0 without any."""
+    savings = [finding.saving for outcome in outcomes for finding in outcome.suppressed]
+    return max((saving.expected for saving in savings if saving is not None), default=0.0)

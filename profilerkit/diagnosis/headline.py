@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 
+from profilerkit.analysis.communication.traffic import TRANSFER
 from profilerkit.analysis.facts import Facts
-from profilerkit.diagnosis.best import Best
+from profilerkit.diagnosis.best import CONTENDER_SAVING, Best, most_suppressed
 from profilerkit.model.finding import Outcome
 from profilerkit.model.verdict import Verdict
 from profilerkit.rules.comm.exposed_collectives import undivided
 from profilerkit.rules.comm.whom import longer, waits_for, who, whole_job
 from profilerkit.rules.overhead.frequent_sync import lost_share
+from profilerkit.rules.overhead.oversubscribed_cores import ORIGIN as RUN_QUEUE
 from profilerkit.rules.rule import each
 from profilerkit.units import format_ns, format_ratio, format_ratio_range
 
@@ -37,21 +39,25 @@ def headline(facts: Facts, top: Best) -> str:
             return f"{loser} spends {time('input.h2d')} of {step} on batch copies"
         case "input-bound", _:
             return f"{loser} waits {time('input.')} of {step} for data"
+        case "comm-bound", "bubble" | "contention" | "engine":
+            return top.finding.title
         case "comm-bound", _:
-            exposed = time("comm.bw", "comm.lat", "comm.other")
+            exposed = time(*TRANSFER)
             what = "exposed communication" if is_mean else "communication nothing hides"
             # Transfer is nobody's own: a rank that is late as well does not cause it.
             return f"{whole_job(facts)} spends {exposed} of {step} on {what}"
-        case "memory-bound", "capacity":
+        case "memory-bound", "capacity" if facts.share("mem.alloc") > facts.share("mem.recompute", "mem.offload"):
             return f"{loser} waits {time('mem.')} of {step} for memory allocation"
-        case "memory-bound", _:
+        case "memory-bound", "capacity":
+            return top.finding.title
+        case "memory-bound", _ if facts.share("compute.membw"):
             return f"{loser} moves memory for {time('compute.membw')} of {step}"
         case "compute-bound", "imbalance":
             others = "others" if is_mean else "the others"
             return f"{loser} computes {longer(facts, priced)} longer than {others} in {step}"
         case "compute-bound", "slower":
             return f"{loser} takes {longer(facts, priced)} longer for the same work in {step}"
-        case "compute-bound", _:
+        case "compute-bound", "precision":
             fp32 = facts.math.fp32_share if facts.math else 0.0
             return f"{loser} computes in FP32 for {format_ns(fp32 * (facts.mean_step_ns or 0.0))} of {step}"
         case "overhead-bound", "sync":
@@ -62,10 +68,12 @@ def headline(facts: Facts, top: Best) -> str:
         case "overhead-bound", "python" if top.finding.evidence[0].origin not in _STALL_ORIGINS:
             verb, what = ("spends", "in Python") if facts.mode == "cpu" else ("idles", "while Python runs")
             return f"{loser} {verb} {priced} of {step} {what}"
-        case "overhead-bound", "contention":
+        case "overhead-bound", "contention" if facts.mode == "gpu" and top.finding.evidence[0].origin != RUN_QUEUE:
             return (
                 f"{loser} idles {priced} of {step} after {'launching kernels' if is_mean else 'kernels were launched'}"
             )
+        case "overhead-bound", "launch" if facts.mode != "gpu":
+            return f"{loser} spends {priced} of {step} on calling small operators"
         case "overhead-bound", "launch":
             return f"{loser} idles {priced} of {step} while {'issuing work' if is_mean else 'work is issued'}"
         case _:
@@ -89,12 +97,13 @@ def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
     elif verdict.saving is not None:
         saved = format_ratio_range(verdict.saving.low, verdict.saving.high)
         expected = f"{format_ratio(verdict.saving.expected)} ({saved})"
-        by_a_fix = best is None or best.finding.fix is not None
+        by_a_fix = best is None or best.finding.fix is not None or best.saving != verdict.saving
         sentences.append(
             f"The best fix saves {expected} of the step." if by_a_fix else f"Without it a step is {expected} shorter."
         )
     elif verdict.bound != "balanced":
-        sentences.append("No fix reaches 5 % of the step.")
+        aside = "Suppressed findings aside, no" if most_suppressed(outcomes) >= CONTENDER_SAVING else "No"
+        sentences.append(f"{aside} fix reaches 5 % of the step.")
     if verdict.bound != "inconclusive" and facts.steps.steady < 8:
         plural = "s" if facts.steps.steady != 1 else ""
         sentences.append(f"Only {facts.steps.steady} steady step{plural}.")

@@ -1,6 +1,7 @@
 """The verdict that there is none, and what the next recording needs."""
 
 from profilerkit.analysis.facts import Facts
+from profilerkit.diagnosis.unexplained import unexplained_share
 from profilerkit.model.run import STEP_TIMERS
 from profilerkit.model.step import PARTS
 from profilerkit.model.verdict import Verdict
@@ -45,7 +46,7 @@ def refusal(facts: Facts, *, unexplained: bool) -> Verdict | None:
             f"Only a cold start was recorded: first-use work takes {format_ratio(facts.cold.share)}",
             "Record at least 10 steps after the first 5.",
         )
-    if unexplained and facts.share("idle.unknown") >= LARGEST_UNPRICED:
+    if unexplained and unexplained_share(facts) >= LARGEST_UNPRICED:
         return inconclusive(_unexplained(facts), _what_to_record(facts))
     return None
 

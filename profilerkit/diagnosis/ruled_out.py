@@ -29,7 +29,10 @@ def ruled_out(facts: Facts, outcomes: Sequence[Outcome], bound: Bound, best: Bes
         return RuledOut(bound=bound, share=None, saving=None, reason=unseen, state="not measured")
     own = [outcome for outcome in outcomes if outcome.rule.startswith(RULE_LETTERS[bound])]
     off = sum(outcome.status == "off" for outcome in own)
-    if bound == "comm-bound" and facts.comm is None:
+    aside = [outcome.rule for outcome in outcomes for finding in outcome.suppressed if finding.bound == bound]
+    if aside:
+        reason = f"{takes}; what {', '.join(dict.fromkeys(aside))} found was suppressed"
+    elif bound == "comm-bound" and facts.comm is None:
         reason = "no collective was seen"
     elif off:
         some = "" if off == len(own) else f"{off} of "

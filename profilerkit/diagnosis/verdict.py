@@ -4,7 +4,15 @@ from collections.abc import Sequence
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import relative_error
-from profilerkit.diagnosis.best import CONTENDER_SAVING, Best, best_per_bound, largest_unpriced, priced
+from profilerkit.diagnosis.best import (
+    CONTENDER_SAVING,
+    Best,
+    best_fix,
+    best_per_bound,
+    largest_unpriced,
+    most_suppressed,
+    priced,
+)
 from profilerkit.diagnosis.headline import consequence, headline, mean_step
 from profilerkit.diagnosis.refusal import LARGEST_UNPRICED, inconclusive, refusal, unpriced_verdict
 from profilerkit.diagnosis.ruled_out import ruled_out
@@ -35,8 +43,9 @@ def diagnose(facts: Facts, outcomes: Sequence[Outcome]) -> Verdict:
     if refused is not None:
         return _with_scope(facts, outcomes, refused, {})
     if named:
-        return _with_scope(facts, outcomes, _named(facts, ranked[0], ranked[1:]), best)
-    return _with_scope(facts, outcomes, _unnamed(facts, ranked, priced(outcomes)), best)
+        verdict = _named(facts, ranked[0], ranked[1:])
+        return _with_scope(facts, outcomes, revise(verdict, saving=best_fix(outcomes, ranked[0])), best)
+    return _with_scope(facts, outcomes, _unnamed(facts, ranked, priced(outcomes), most_suppressed(outcomes)), best)
 
 
 def _named(facts: Facts, top: Best, others: Sequence[Best]) -> Verdict:
@@ -55,8 +64,11 @@ def _named(facts: Facts, top: Best, others: Sequence[Best]) -> Verdict:
     )
 
 
-def _unnamed(facts: Facts, ranked: Sequence[Best], priced: Sequence[str]) -> Verdict:
-    """No saving reaches 10 %: the kernels, if they own the step and no saving reaches 5 %; else balanced."""
+def _unnamed(facts: Facts, ranked: Sequence[Best], priced: Sequence[str], suppressed: float) -> Verdict:
+    """No saving reaches 10 %: the kernels, if they own the step and no saving reaches 5 %; else balanced.
+
+    ``suppressed`` is the largest saving among findings that were set aside: the headline does not deny it.
+    """
     contenders = tuple(entry.bound for entry in ranked if entry.expected >= CONTENDER_SAVING)
     # Before what no rule prices: among such steps a rule that could price it keeps silent as well.
     lost = max(facts.share("mem.alloc"), *(facts.family(name) for name in ("input", "communication", "overhead")))
@@ -72,10 +84,11 @@ def _unnamed(facts: Facts, ranked: Sequence[Best], priced: Sequence[str]) -> Ver
     if not contenders and facts.share("compute.") >= MOST_OF_THE_STEP:
         return _kernels_own_it(facts, confidence(facts, sure))
     limit = "10 %" if contenders else "5 %"
+    none = "Suppressed findings aside, no fix saves" if suppressed >= CONTENDER_SAVING else "No fix is known to save"
     return Verdict(
         bound="balanced",
         confidence=confidence(facts, "medium"),
-        headline=f"No fix is known to save {limit} of {_its(facts)} {mean_step(facts)} step",
+        headline=f"{none} {limit} of {_its(facts)} {mean_step(facts)} step",
         saving=ranked[0].saving if contenders else None,
         contenders=contenders,
         refuted_by="More steps: small causes need many to stand out.",

@@ -8,6 +8,7 @@ from typing import Any
 from profilerkit.model.step import Family
 from profilerkit.report.memory import Columns
 from profilerkit.report.palette import FILLS, INKS
+from profilerkit.report.records import Bar
 from profilerkit.report.timeline import REST, Column, Timeline, slowest_of_groups
 from profilerkit.report.wording import FAMILY_LABELS
 
@@ -16,6 +17,7 @@ UNSPLIT = "unsplit"
 
 _STRIP_COLUMNS = 200
 _STRIP_HEIGHT = 100.0
+_BAR_HEIGHT, _BAR_PITCH = 20, 26
 _UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 
 
@@ -67,6 +69,18 @@ def memory_paths(columns: Columns) -> tuple[dict[str, str], int]:
             above = _STRIP_HEIGHT * (1 - row.reserved_bytes / columns.top_bytes)
             paths.setdefault("memory pale", []).append(f"M{5 * number} {top:.3g}h4V{above:.3g}h-4z")
     return {key: "".join(pieces) for key, pieces in paths.items()}, 5 * len(columns.rows)
+
+
+def waterfall_paths(bars: Sequence[Bar]) -> tuple[dict[str, str], int]:
+    """SVG path data by class in a box 100 × ``height``, and the height: one bar under the other, what is saved pale."""
+    paths = {"compute": "", "compute pale": ""}
+    for number, bar in enumerate(bars):
+        top, left = _BAR_PITCH * number, 100.0 * bar.ratio
+        if left > 0:
+            paths["compute"] += f"M0 {top}h{left:.4g}v{_BAR_HEIGHT}H0z"
+        if left < 100:
+            paths["compute pale"] += f"M{left:.4g} {top}H100v{_BAR_HEIGHT}H{left:.4g}z"
+    return {key: path for key, path in paths.items() if path}, _BAR_PITCH * len(bars)
 
 
 def _number(value: float) -> float:

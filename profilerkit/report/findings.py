@@ -17,11 +17,14 @@ from profilerkit.report.wording import (
     saving_text,
     share_text,
     step_ns,
+    throughput_text,
     tone_of,
 )
 from profilerkit.units import format_count, format_ratio, format_value
 
 _TITLE_LIMIT = 200
+# Of one heading of a rule's page; the longest of the built-in ones has a third of that.
+_PAGE_LIMIT = 2_000
 # Numbers told where there is no table for them.
 _TOLD_EVIDENCE = 3
 # Their clock is not a trace's: no timeline viewer knows the time.
@@ -92,6 +95,7 @@ def _evidence_row(evidence: Evidence, anchors: _Anchors) -> EvidenceRow:
 def _card(outcome: Outcome, finding: Finding, mean_ns: int | None, anchors: _Anchors) -> Card:
     tone = tone_of(finding.severity)
     scope = "" if finding.rank is None else f"rank {finding.rank}"
+    promised = finding.saving or finding.throughput
     anchor = outcome.rule if finding.rank is None else f"{outcome.rule}-rank{finding.rank}"
     return Card(
         anchor=anchors.take(anchor),
@@ -102,7 +106,7 @@ def _card(outcome: Outcome, finding: Finding, mean_ns: int | None, anchors: _Anc
         title=inert(finding.title, _TITLE_LIMIT),
         saving=saving_text(finding.saving, mean_ns) if finding.saving else "",
         gain=saving_range(finding.saving) if finding.saving else "",
-        method=method_text(finding.saving) if finding.saving else "",
+        method=method_text(promised) if promised else "",
         confidence=finding.confidence,
         why=inert(finding.why, SENTENCE_LIMIT),
         fix=inert(finding.fix.text, SENTENCE_LIMIT) if finding.fix else "",
@@ -110,6 +114,8 @@ def _card(outcome: Outcome, finding: Finding, mean_ns: int | None, anchors: _Anc
         confirm=inert(finding.confirm, SENTENCE_LIMIT),
         scope=scope,
         evidence=tuple(_evidence_row(evidence, anchors) for evidence in finding.evidence),
+        throughput=throughput_text(finding.throughput) if finding.throughput else "",
+        page=tuple((inert(heading, 24), inert(text, _PAGE_LIMIT)) for heading, text in outcome.page.items()),
     )
 
 
@@ -155,6 +161,16 @@ def _best_saving(report: Report, bound: Bound) -> Saving | None:
     return next((found.saving for _, found in report.findings() if found.bound == bound and found.saving), None)
 
 
+def _found(outcome: Outcome) -> str:
+    """What a suppressed rule found; empty for the others."""
+    found = [f"{finding.title}{_stated(finding.saving)}" for finding in outcome.suppressed]
+    return f"Found: {'; '.join(found)}." if found else ""
+
+
+def _stated(saving: Saving | None) -> str:
+    return "" if saving is None else f", saving {saving_range(saving)}"
+
+
 def outcome_groups(report: Report) -> tuple[OutcomeGroup, ...]:
     """Every rule that did not fire, by how it ended and then by code; those that could not run first."""
     order: tuple[Status, ...] = ("missing_data", "error", "passed", "not_applicable", "suppressed", "off")
@@ -165,7 +181,7 @@ def outcome_groups(report: Report) -> tuple[OutcomeGroup, ...]:
                 rule=inert(outcome.rule, 24),
                 summary=inert(outcome.summary or outcome.name, _TITLE_LIMIT),
                 reason=inert(outcome.reason or "", SENTENCE_LIMIT),
-                hint=inert(outcome.hint or "", SENTENCE_LIMIT),
+                hint=inert(outcome.hint or _found(outcome), SENTENCE_LIMIT),
             )
             for outcome in sorted(report.outcomes, key=lambda outcome: outcome.rule)
             if outcome.status == status

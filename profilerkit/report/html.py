@@ -5,25 +5,20 @@ import gzip
 import hashlib
 import re
 from functools import lru_cache
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from profilerkit.model.report import Report
 from profilerkit.report import json as report_json
-from profilerkit.report.figures import colour_names, memory_paths, step_figure, strip_paths
-from profilerkit.report.inert import code_spans
+from profilerkit.report.figures import colour_names, memory_paths, step_figure, strip_paths, waterfall_paths
 from profilerkit.report.memory import columns_of
-from profilerkit.report.palette import FILLS, css_variables, label_on
+from profilerkit.report.palette import FILLS, label_on
 from profilerkit.report.records import View
+from profilerkit.report.templating import asset, environment, page_css
 from profilerkit.report.timeline import timeline_of
 from profilerkit.report.view import build
 from profilerkit.units import format_bytes, format_ns
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
-    from markupsafe import Markup
 
 # Larger reports are offered for download as gzip, so that the page stays small.
 _PLAIN_DOWNLOAD_BYTES = 48_000
@@ -34,7 +29,6 @@ _STEP_WIDTH_PX = 26
 _SCRIPT_LEVEL = 6
 # Base 85 with the three characters that HTML reads replaced by three that it does not use; report.js has the table.
 _B85_TO_HTML = str.maketrans("<>&", ",.:")
-_NUMBER_UNIT = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s|B|KiB|MiB|GiB|TiB)(?![A-Za-z]))")
 
 
 class _Download(msgspec.Struct, frozen=True):
@@ -71,42 +65,6 @@ class _MemoryStrip(msgspec.Struct, frozen=True):
     capacity: str
     first: str
     last: str
-
-
-@lru_cache(maxsize=1)
-def _environment() -> "Environment":
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("profilerkit.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["units"] = _join_units
-    environment.filters["prose"] = _prose
-    return environment
-
-
-def _join_units(text: str) -> str:
-    """The text with a no-break space between a number and its unit."""
-    return _NUMBER_UNIT.sub("\u00a0", text)
-
-
-def _prose(text: str) -> "Markup":
-    """Escaped text in which paired backticks become ``<code>``."""
-    from markupsafe import Markup, escape
-
-    pieces = (
-        Markup("<code>{}</code>").format(piece) if is_code else escape(_join_units(piece))
-        for is_code, piece in code_spans(text)
-    )
-    return Markup("").join(pieces)
-
-
-def _asset(name: str) -> str:
-    return files("profilerkit.report").joinpath("templates", name).read_text(encoding="utf-8")
 
 
 class _Packed(msgspec.Struct, frozen=True):
@@ -210,6 +168,7 @@ def _sections(view: View) -> list[tuple[str, str]]:
         ("whole", "The whole run", bool(view.wall.title)),
         ("steps", "Step by step", True),
         ("changes", "What was found", bool(view.cards)),
+        ("cost", "Lost time", bool(view.cost.title)),
         ("others", "Why not the others", bool(view.others or view.refuted_by)),
         ("ranks", "Ranks", bool(view.ranks)),
         ("workers", "Loader's workers", bool(view.workers.facts)),
@@ -227,22 +186,13 @@ def _sections(view: View) -> list[tuple[str, str]]:
     return [(anchor, name) for anchor, name, shown in present if shown]
 
 
-def _page_css() -> str:
-    """Both schemes and the style sheet; paper is always light."""
-    return (
-        f":root{{color-scheme:light dark;{css_variables('light')}}}\n"
-        f"@media screen and (prefers-color-scheme:dark){{:root{{{css_variables('dark')}}}}}\n"
-        f"{_asset('report.css')}"
-    )
-
-
 def _cell_css() -> str:
     """The notebook cell's style: the light fills, because a notebook's theme is not the system's."""
     rules = "".join(
         f".profilerkit-verdict .{family}{{background:{fill};color:{label_on(fill)}}}\n"
         for family, fill in FILLS["light"].items()
     )
-    return _asset("verdict.css") + rules
+    return asset("verdict.css") + rules
 
 
 def render(report: Report, *, explorer: bool = True) -> str:
@@ -262,7 +212,7 @@ def render(report: Report, *, explorer: bool = True) -> str:
 def _page(report: Report, explorer: bool, download: _Download) -> str:
     from markupsafe import Markup
 
-    view, strip, js = build(report), _strip(report), _asset("report.js")
+    view, strip, js = build(report), _strip(report), asset("report.js")
     hashes = [_policy_hash(js.encode("utf-8"))]
     packed, figure = None, ""
     if explorer and strip is not None:
@@ -270,17 +220,18 @@ def _page(report: Report, explorer: bool, download: _Download) -> str:
         hashes.append(packed.policy_hash)
         figure = _embedded_json(step_figure(timeline_of(report)))
     return (
-        _environment()
+        environment()
         .get_template("report.html.j2")
         .render(
             view=view,
             strip=strip,
             memory_strip=_memory_strip(report),
+            waterfall_paths=waterfall_paths(view.waterfall.bars),
             sections=_sections(view),
             download=download,
             csp=_policy(hashes),
             # Everything below is the package's own text, or JSON in which nothing can end its element.
-            css=Markup(_page_css()),  # noqa: S704
+            css=Markup(page_css()),  # noqa: S704
             js=Markup(js),  # noqa: S704
             figure_json=Markup(figure),  # noqa: S704
             packed_script=Markup(packed.text) if packed else "",  # noqa: S704
@@ -293,5 +244,5 @@ def render_verdict(report: Report) -> str:
     """The verdict as HTML for a notebook cell: no script, no ids, colours of the surrounding page."""
     from markupsafe import Markup
 
-    template = _environment().get_template("verdict.html.j2")
+    template = environment().get_template("verdict.html.j2")
     return template.render(view=build(report), css=Markup(_cell_css()))  # noqa: S704

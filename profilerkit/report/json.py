@@ -6,9 +6,11 @@ from typing import Any
 import msgspec
 
 from profilerkit.errors import UnreadableInputError
+from profilerkit.model.diff import Diff, diff_json_schema
 from profilerkit.model.report import SCHEMA_VERSION, Report, json_schema
 
 SCHEMA_PATH = Path(__file__).with_name("schema.json")
+DIFF_SCHEMA_PATH = Path(__file__).with_name("diff_schema.json")
 
 
 class _Envelope(msgspec.Struct):
@@ -22,10 +24,14 @@ def render(report: Report) -> str:
 
     File names that are not valid UTF-8 lose the bytes that are not.
     """
+    return _text(report)
+
+
+def _text(record: msgspec.Struct) -> str:
     try:
-        encoded = msgspec.json.encode(report, order="deterministic")
+        encoded = msgspec.json.encode(record, order="deterministic")
     except UnicodeEncodeError:
-        encoded = msgspec.json.encode(_without_surrogates(msgspec.to_builtins(report)), order="deterministic")
+        encoded = msgspec.json.encode(_without_surrogates(msgspec.to_builtins(record)), order="deterministic")
     return msgspec.json.format(encoded, indent=2).decode("utf-8") + "\n"
 
 
@@ -75,4 +81,20 @@ def schema_text() -> str:
 def write_schema(path: Path = SCHEMA_PATH) -> Path:
     """Write the schema that ships with the package and return where it lies."""
     path.write_text(schema_text(), encoding="utf-8")
+    return path
+
+
+def render_diff(diff: Diff) -> str:
+    """The comparison as indented JSON with a final line end; ``diff_schema.json`` describes it."""
+    return _text(diff)
+
+
+def diff_schema_text() -> str:
+    """The JSON Schema of a comparison as indented text with a final line end."""
+    return msgspec.json.format(msgspec.json.encode(diff_json_schema()), indent=2).decode("utf-8") + "\n"
+
+
+def write_diff_schema(path: Path = DIFF_SCHEMA_PATH) -> Path:
+    """Write the schema of comparisons that ships with the package and return where it lies."""
+    path.write_text(diff_schema_text(), encoding="utf-8")
     return path

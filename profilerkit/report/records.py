@@ -72,7 +72,11 @@ class EvidenceRow(msgspec.Struct, frozen=True):
 
 
 class Card(msgspec.Struct, frozen=True):
-    """One finding. ``saving`` is the full text, ``gain`` the short one; both are empty where none can be stated."""
+    """One finding. ``saving`` is the full text, ``gain`` the short one; both are empty where none can be stated.
+
+    ``throughput`` is the gain in samples per second of a fix that makes no step shorter; empty for others.
+    ``page`` is the documentation of its rule, heading and text.
+    """
 
     anchor: str
     rule: str
@@ -90,6 +94,8 @@ class Card(msgspec.Struct, frozen=True):
     confirm: str
     scope: str
     evidence: tuple[EvidenceRow, ...]
+    throughput: str = ""
+    page: tuple[tuple[str, str], ...] = ()
 
 
 class Other(msgspec.Struct, frozen=True):
@@ -147,6 +153,22 @@ class Table(msgspec.Struct, frozen=True):
     rows: tuple[tuple[str, ...], ...]
     text_columns: int = 1
     more: str = ""
+
+
+class Bar(msgspec.Struct, frozen=True):
+    """One bar of a figure: its name and its length, 0 to 1."""
+
+    label: str
+    ratio: float
+
+
+class WaterfallView(msgspec.Struct, frozen=True):
+    """What the fixes save together, as bars and as a table; ``title`` is the finding, empty without a fix."""
+
+    title: str
+    caption: str
+    table: Table | None
+    bars: tuple[Bar, ...]
 
 
 class StepView(msgspec.Struct, frozen=True):
@@ -214,6 +236,15 @@ class OomView(msgspec.Struct, frozen=True):
     largest: Table | None
 
 
+class CostView(msgspec.Struct, frozen=True):
+    """Lost time by cause and what each finding would give back; without either the title is empty."""
+
+    title: str
+    caption: str
+    lost: Table | None
+    fixes: Table | None
+
+
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """A report in words, shared by html, markdown and terminal. Empty text or an empty tuple is left out."""
 
@@ -264,3 +295,5 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     settings: tuple[Fact, ...]
     samples: tuple[tuple[str, Table], ...]
     created: str
+    waterfall: WaterfallView
+    cost: CostView

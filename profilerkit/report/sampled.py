@@ -40,6 +40,7 @@ _GROUPS: dict[str, dict[str, str]] = {
         "allocator.inactive_split": "Free between what is in use",
         "allocator.retries": "Flushes of the cache before another try",
         "allocator.ooms": "Requests that failed",
+        "allocator.requested": "Asked for, before it is rounded up",
     },
     "Links of the device": {
         "gpu.pcie_rx": "PCIe, to the device",
@@ -54,8 +55,10 @@ _GROUPS: dict[str, dict[str, str]] = {
         "host.process_cores": "This process",
         "host.worker_cores": "Its workers together",
         "host.busiest_worker": "Its busiest worker",
+        "host.sibling_cores": "The run's other ranks on this host, with workers",
         "host.workers": "Workers",
         "host.thread_queue": "Training thread waits for a core",
+        "host.thread_system": "Training thread in the kernel",
         "host.thread_preemptions": "Training thread taken off its core",
         "host.running_tasks": "Threads that run or wait",
         "host.cpu_pressure": "Some task waits for a core",

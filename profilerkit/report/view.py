@@ -2,6 +2,7 @@
 
 from profilerkit.model.report import Report
 from profilerkit.report import breakdown, communication, kernels, recorded, sections, wording
+from profilerkit.report.cost import cost_view
 from profilerkit.report.findings import cards_of, others_of, outcome_groups
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.ledger import input_missing, wall_view
@@ -11,6 +12,7 @@ from profilerkit.report.records import View
 from profilerkit.report.sampled import sample_tables
 from profilerkit.report.tiles import tiles_of
 from profilerkit.report.timeline import step_view
+from profilerkit.report.waterfall import replay_facts, waterfall_view
 from profilerkit.report.workers import workers_view
 
 _TOP_CHANGES = 3
@@ -56,7 +58,7 @@ def build(report: Report) -> View:
         recorded=recorded.recorded_table(report),
         models=recorded.model_facts(report),
         windows=sections.window_table(report),
-        trust=sections.trust_facts(report),
+        trust=(*sections.trust_facts(report), *replay_facts(report)),
         signals=sections.signal_rows(report),
         measured_signals=sections.measured_signals(report),
         notes=tuple(inert(note, SENTENCE_LIMIT) for note in report.trust.notes),
@@ -69,4 +71,6 @@ def build(report: Report) -> View:
         settings=sections.mapping_facts(report.run.settings),
         samples=sample_tables(report),
         created=inert(report.run.created, 40),
+        waterfall=waterfall_view(report),
+        cost=cost_view(report),
     )

@@ -2,7 +2,16 @@
 
 from collections.abc import Iterable, Sequence
 
-from profilerkit.model.finding import SOURCES_BY_STRENGTH, Finding, Outcome, Saving, Severity, Source, Status
+from profilerkit.model.finding import (
+    SOURCES_BY_STRENGTH,
+    Finding,
+    Outcome,
+    Saving,
+    Severity,
+    Source,
+    Status,
+    Throughput,
+)
 from profilerkit.model.report import Report
 from profilerkit.model.step import PARTS, Family
 from profilerkit.model.verdict import Verdict
@@ -49,6 +58,11 @@ DETAIL_WORDS = {
     "evaluation": "evaluation",
     "compile": "compilation",
     "contention": "contention",
+    "autotune": "searches for algorithms",
+    "clock": "a throttled clock",
+    "grid": "badly filled grids",
+    "alignment": "odd matrix sizes",
+    "layout": "layout conversions",
 }
 
 METHOD_WORDS = {"bound": "upper bound", "analytic": "analytic model", "replay": "replay of the step"}
@@ -70,6 +84,9 @@ STATUS_LABELS: dict[Status, str] = {
 _SMALL_SAVING = 0.10
 # Steps from which on their length is a steady state's even without a verdict (R56).
 _STEADY_STEPS = 8
+# Suppressed rules named beside the verdict, and how much of each reason.
+_SUPPRESSED_SHOWN = 4
+_REASON_LIMIT = 200
 # A smaller share would be printed as 0.0 %.
 _SMALLEST_SHARE = 0.0005
 
@@ -161,8 +178,13 @@ def saving_text(saving: Saving, mean_ns: int | None) -> str:
     )
 
 
-def method_text(saving: Saving) -> str:
-    """How the saving was computed and how it was calibrated."""
+def throughput_text(gain: Throughput) -> str:
+    """The gain in samples per second: ``60–120 % more samples per second (85 % expected)``."""
+    return f"{format_ratio_range(gain.low, gain.high)} more samples per second ({format_ratio(gain.expected)} expected)"
+
+
+def method_text(saving: Saving | Throughput) -> str:
+    """How the saving, or the gain, was computed and how it was calibrated."""
     return f"{METHOD_WORDS[saving.method]}, {inert(saving.calibration)}"
 
 
@@ -235,13 +257,31 @@ def limits_of(report: Report) -> tuple[str, ...]:
     off = sum(outcome.status == "off" for outcome in report.outcomes)
     if off:
         lines.append(f"{off} of {plural(len(report.outcomes), 'rule')} {'was' if off == 1 else 'were'} switched off.")
-    return tuple(lines)
+    return (*lines, *_suppressed(report))
+
+
+def _suppressed(report: Report) -> list[str]:
+    """What was found and set aside, with the reason that was given, largest expected saving first."""
+
+    def expected(outcome: Outcome) -> float:
+        return max((found.saving.expected for found in outcome.suppressed if found.saving), default=0.0)
+
+    def told(outcome: Outcome) -> str:
+        saves = f" (saves {format_ratio(expected(outcome))})" if expected(outcome) else ""
+        return f"{inert(outcome.rule, 24)}{saves}: {inert(outcome.reason or 'no reason', _REASON_LIMIT).rstrip('.')}."
+
+    aside = sorted((outcome for outcome in report.outcomes if outcome.suppressed), key=expected, reverse=True)
+    lines = [f"Suppressed: {told(outcome)}" for outcome in aside[:_SUPPRESSED_SHOWN]]
+    left = len(aside) - len(lines)
+    return [*lines, *([f"{plural(left, 'more rule')} {'was' if left == 1 else 'were'} suppressed."] if left else [])]
 
 
 def no_change_text(report: Report) -> str:
     """What stands in the place of the top changes when there are none."""
     if report.run.failure and not report.steps.count:
         return "No change can be recommended: no step was recorded."
+    if any(outcome.suppressed for outcome in report.outcomes):
+        return "No rule found a change that is worth making, beside what is suppressed."
     if report.verdict.bound == "inconclusive":
         return (
             "No change can be recommended from this recording. "

@@ -2,6 +2,7 @@ import json
 import subprocess
 import sys
 import webbrowser
+from datetime import date
 from pathlib import Path
 
 import msgspec
@@ -9,11 +10,15 @@ import pytest
 
 from profilerkit import api
 from profilerkit.cli import main
+from profilerkit.config import Suppression
+from profilerkit.diagnosis.cost import with_cost
 from profilerkit.model.finding import Saving
 from tests.report import samples
 
 NEXT = "next: profilerkit rules IN001"
 DATA_HEADLINE = samples.input_bound().verdict.headline
+#: How the analysis is called where nobody set anything about rules.
+NO_OWN_RULES = {"rules_path": None, "options": {}, "suppress": (), "gpu_hour_price": None}
 
 
 @pytest.fixture
@@ -53,7 +58,7 @@ def test_the_verdict_is_printed_and_the_report_lies_beside_the_trace(trace, anal
     assert shown.err.splitlines()[-1].startswith("wrote trace.report.html (")
     assert "next: profilerkit rules IN" in shown.err.splitlines()[-1]
     asked = {"rank": None, "select": (), "ignore": (), "device": None, "strict": False, "communication_kernels": ()}
-    assert calls == [((trace,), asked)]
+    assert calls == [((trace,), asked | NO_OWN_RULES)]
 
 
 @pytest.mark.parametrize(
@@ -303,7 +308,47 @@ def test_settings_come_from_pyproject_and_flags_win(trace, analysis):
     calls = analysis(samples.balanced())
     assert main(["analyze", "trace.json", "--device", "t4", "--rank", "3"]) == 0
     asked = {"rank": 3, "select": (), "ignore": ("IN",), "device": "t4", "strict": False}
-    assert calls[0][1] == {**asked, "communication_kernels": ("^my_sum",)}
+    assert calls[0][1] == {**asked, "communication_kernels": ("^my_sum",), **NO_OWN_RULES}
+
+
+def test_rules_options_suppressions_and_the_price_reach_the_analysis(trace, analysis):
+    own = """[tool.profilerkit]
+rules-path = "checks"
+gpu-hour-price = 2
+[tool.profilerkit.rules.IN001]
+smallest-share = 0.1
+[[tool.profilerkit.suppress]]
+rule = "IN002"
+reason = "a  mock loader"
+until = 2026-12-31
+"""
+    Path(".git").mkdir()
+    Path("pyproject.toml").write_text(own, encoding="utf-8")
+    calls = analysis(samples.balanced())
+    assert main(["analyze", "trace.json", "--gpu-hour-price", "2.5"]) == 0
+    asked = {name: calls[0][1][name] for name in NO_OWN_RULES}
+    assert asked == {
+        "rules_path": "checks",
+        "options": {"IN001": {"smallest_share": 0.1}},
+        "suppress": (Suppression(rule="IN002", reason="a mock loader", until=date(2026, 12, 31)),),
+        "gpu_hour_price": 2.5,
+    }
+
+
+def test_a_report_is_priced_again_without_its_recording(trace, capsys):
+    report = with_cost(samples.input_bound(), None)
+    Path("run.report.json").write_text(report.to_json(), encoding="utf-8")
+    assert main(["analyze", "run.report.json", "-f", "json", "-o", "-", "--gpu-hour-price", "2"]) == 0
+    cost = json.loads(capsys.readouterr().out)["cost"]
+    assert (cost["price"], cost["hours"]) == (2.0, report.cost.hours)
+    assert cost["lost"][0]["cost"] == pytest.approx(2 * report.cost.lost[0].hours)
+
+
+@pytest.mark.parametrize("price", ["-1", "dear", "nan"])
+def test_a_price_that_is_none_is_refused(trace, analysis, capsys, price):
+    analysis(samples.balanced())
+    assert main(["analyze", "trace.json", f"--gpu-hour-price={price}"]) == 2
+    assert "gpu-hour-price is not a price" in capsys.readouterr().err
 
 
 def test_open_starts_a_browser_or_says_that_there_is_none(trace, analysis, capsys, monkeypatch):

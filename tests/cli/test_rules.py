@@ -1,9 +1,12 @@
 import json
+import re
+from html.parser import HTMLParser
 
 import pytest
 
 from profilerkit.cli import main
 from profilerkit.rules import RULES
+from profilerkit.rules.docs import sections
 
 
 def test_every_rule_is_listed_within_80_columns(capsys):
@@ -51,3 +54,74 @@ def test_the_schema_is_the_reports(capsys):
 
     assert main(["rules", "--schema"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(json_schema()))
+
+
+def test_every_page_reads_as_markdown(capsys):
+    assert main(["rules", "--format", "markdown"]) == 0
+    shown = capsys.readouterr().out
+    assert re.findall(r"^## (\w+) ", shown, re.MULTILINE) == [rule.code for rule in RULES]
+    assert shown.count("**Claim.** ") == len(RULES)
+    assert main(["rules", "in001", "--format", "markdown"]) == 0
+    page = capsys.readouterr().out
+    assert page in shown
+    assert "smallest_share = 0.05" in page
+
+
+class Article(HTMLParser):
+    """The words of each article by its id, and which elements there are."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.words, self.tags, self._inside = {}, set(), ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.add(tag)
+        if tag == "article":
+            self._inside = dict(attributes)["id"]
+            self.words[self._inside] = ""
+
+    def handle_data(self, data):
+        self.words[self._inside] += f" {data}"
+
+
+def test_every_page_reads_as_a_fragment_of_html(capsys):
+    assert main(["rules", "--format", "html"]) == 0
+    found = Article(capsys.readouterr().out)
+    assert list(found.words) == [rule.code for rule in RULES]
+    assert found.tags == {"article", "h2", "p", "dl", "dt", "dd"}
+    for rule in RULES:
+        words = " ".join(found.words[rule.code].split())
+        assert rule.summary in words
+        assert all(text in words for text in sections(rule).values())
+
+
+def test_a_prefix_chooses_the_pages(capsys):
+    assert main(["rules", "IN", "--format", "html"]) == 0
+    assert all(code.startswith("IN") for code in Article(capsys.readouterr().out).words)
+
+
+def test_the_page_shows_the_options_in_force_here(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text("[tool.profilerkit.rules.starved_device]\nsmallest-share = 0.25\n")
+    assert main(["rules", "IN001"]) == 0
+    assert "  smallest_share = 0.25" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("table", "option", "what", "hint"),
+    [
+        ("IN001", "smalest-share = 0.1", "IN001 has no option 'smalest_share'", "did you mean smallest_share?"),
+        ("IN001", "xyz = 0.1", "IN001 has no option 'xyz'", "its options: smallest_share"),
+        ("IN0001", "smallest-share = 0.1", "unknown rule 'IN0001'", "did you mean IN001?"),
+        ("IN001", 'smallest-share = "much"', "has the wrong kind of value", "write smallest-share = 0.05"),
+        ("IN001", "smallest-share = true", "has the wrong kind of value", "write smallest-share = 0.05"),
+    ],
+)
+def test_an_option_that_is_wrong_is_answered_with_the_closest(tmp_path, monkeypatch, capsys, table, option, what, hint):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text(f"[tool.profilerkit.rules.{table}]\n{option}\n")
+    assert main(["rules"]) == 2
+    shown = capsys.readouterr().err
+    assert what in shown
+    assert hint in shown

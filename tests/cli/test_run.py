@@ -409,3 +409,29 @@ def test_options_end_where_the_command_begins(words, split):
 def test_the_variable_has_one_name():
     started = Path(launch.__file__).with_name("start") / "sitecustomize.py"
     assert f'"{VARIABLE}"' in started.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        (["python", "-m", "profilerkit", "run", "-m", "train"], []),
+        (["python", "-u", "-Xdev", "-W", "error", "-m", "profilerkit", "run"], ["-u", "-Xdev", "-W", "error"]),
+        (["python", "-um", "profilerkit", "run", "train.py", "-m", "resnet"], ["-u"]),
+        (["python", "-u", "/opt/bin/profilerkit", "run", "-m", "train"], ["-u"]),
+        (["python"], []),
+    ],
+)
+def test_only_the_options_before_the_program_are_pythons(words, options):
+    assert run.python_options(words) == options
+
+
+def test_the_installed_command_starts_a_module_once(tmp_path):
+    command = Path(sys.executable).with_name("profilerkit")
+    if not command.exists():
+        pytest.skip("profilerkit is not installed beside this Python")
+    (tmp_path / "hello.py").write_text("import sys\nprint('hello', *sys.argv[1:])\n")
+    done = subprocess.run(
+        [command, "run", "-m", "hello", "-m", "resnet"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "hello -m resnet\n")

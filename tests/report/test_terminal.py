@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from profilerkit.report import terminal, view
-from profilerkit.report.terminal import _cells
+from profilerkit.report.page import cells
 from tests.report.samples import SAMPLES, hostile
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -124,9 +124,9 @@ def test_families_are_told_apart_without_colour():
 @given(st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=6), st.integers(40, 200))
 def test_bar_cells_fill_the_width_and_no_family_disappears(weights, width):
     total = sum(weights)
-    cells = _cells([weight / total for weight in weights], width)
-    assert sum(cells) == width
-    assert min(cells) >= 1
+    found = cells([weight / total for weight in weights], width)
+    assert sum(found) == width
+    assert min(found) >= 1
 
 
 def test_without_changes_it_says_so():

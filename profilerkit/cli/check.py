@@ -1,0 +1,115 @@
+"""``profilerkit check``: a run against its budgets, for continuous integration."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from profilerkit.cli import results
+from profilerkit.cli.console import Console
+from profilerkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from profilerkit.model.finding import Finding
+    from profilerkit.model.gate import Gate
+    from profilerkit.model.report import Report
+    from profilerkit.report.sarif import Alert
+
+_FORMATS = ("text", "md", "junit", "sarif")
+_EXAMPLE = 'step_time = "200 ms"'
+_EPILOG = """\
+Budgets stand in pyproject.toml, or are given with --budget, which wins:
+
+  [tool.profilerkit.budgets]
+  step_time = "200 ms"        # also step_time_median, step_time_p90
+  throughput = "500/s"        # samples per second, at least
+  peak_memory = "70 GiB"
+  input = "20 %"              # share of a family, or of a part: "input.prep"
+  busy = "80 %"               # of the least busy device, at least
+  findings = "high"           # no finding of that severity or above
+
+What is analysed here is with the settings of the project, as by profilerkit analyze; a saved report keeps its own.
+
+Exit code 1 when one is exceeded. To hold a run against another one see profilerkit diff --help."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``check``."""
+    parser.epilog = _EPILOG
+    parser.add_argument("path", metavar="PATH", type=Path, help="a run directory, a trace, or a report saved as JSON")
+    parser.add_argument(
+        "--budget", metavar="NAME=LIMIT", action="append", default=[], help="for example step_time=200ms"
+    )
+    results.add_arguments(parser, _FORMATS)
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    """Judge the budgets, print, write; return the exit code."""
+    from profilerkit.compare.gates import judge_budget, parse_budget
+
+    settings = results.project_settings([arguments.path], console)
+    budgets = dict(settings.budgets) | dict(_budget(text) for text in arguments.budget)
+    if not budgets:
+        raise UsageError(
+            "there is no budget to check",
+            cause="[tool.profilerkit.budgets] is not in pyproject.toml, and --budget was not given",
+            hint=f"write for example {_EXAMPLE} there, or --budget step_time=200ms",
+        )
+    limits = [parse_budget(name, value) for name, value in budgets.items()]
+    documents = results.plan(arguments.formats, arguments.output, "check", _FORMATS)
+    from profilerkit import api
+
+    results.tell_saved([arguments.path], settings, console)
+    report = api.read_report(arguments.path, settings)
+    gates = [judge_budget(limit, report) for limit in limits]
+    to_standard_output = results.publish(
+        documents, lambda name: render(report, gates, name, arguments.location), console
+    )
+    if not to_standard_output and not console.quiet:
+        console.out(_text(report, gates, console))
+    results.tell_github(
+        arguments, lambda: render(report, gates, "md", arguments.location), gates, alerts_of(report), console
+    )
+    return results.exit_code(gates, strict=arguments.strict, judged=True, console=console)
+
+
+def _budget(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not value.strip():
+        raise UsageError(f"{text!r} is no budget", cause="it is not NAME=LIMIT", hint="write --budget step_time=200ms")
+    return name.strip(), value.strip()
+
+
+def render(report: "Report", gates: "Sequence[Gate]", format_name: str, location: str) -> str:
+    """The gates in one of the formats."""
+    from profilerkit.report import diff_markdown, diff_terminal, junit, sarif
+
+    if format_name == "md":
+        return diff_markdown.render_gates(report.run.name, report.verdict.headline, gates)
+    if format_name == "junit":
+        return junit.render(report.run.name, gates)
+    if format_name == "sarif":
+        return sarif.render(gates, alerts_of(report), version=report.run.profilerkit_version, location=location)
+    return diff_terminal.render_gates(gates)
+
+
+def _text(report: "Report", gates: "Sequence[Gate]", console: Console) -> str:
+    from profilerkit.report import diff_terminal
+
+    shown = diff_terminal.render_gates(gates, width=console.width, colour=console.colour, ascii_only=console.ascii_only)
+    return f"{report.verdict.bound}: {report.verdict.headline}\n\n{shown}"
+
+
+def alerts_of(report: "Report") -> "list[Alert]":
+    """The findings that have a fix, or are severe."""
+    from profilerkit.report.sarif import Alert
+
+    return [
+        Alert(rule=outcome.rule, summary=outcome.summary, severity=finding.severity, message=_message(finding))
+        for outcome, finding in report.findings()
+        if finding.fix is not None or finding.severity in ("high", "medium")
+    ]
+
+
+def _message(finding: "Finding") -> str:
+    return f"{finding.title}. {finding.fix.text}" if finding.fix else finding.title

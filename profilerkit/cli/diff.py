@@ -1,0 +1,106 @@
+"""``profilerkit diff``: what changed between two runs, whether it is real, and whether predictions held."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from profilerkit.cli import results
+from profilerkit.cli.console import Console
+
+if TYPE_CHECKING:
+    from profilerkit.model.diff import Diff
+    from profilerkit.report.sarif import Alert
+
+_FORMATS = ("html", "md", "json", "text", "junit", "sarif")
+_EPILOG = """\
+BEFORE and AFTER are run directories, traces, directories of traces, or reports saved as JSON. The comparison is
+printed; a file is written only with -o or -f. What is analysed here is with the settings of the project, as by
+profilerkit analyze; a saved report keeps its own.
+
+One recording of each cannot tell how much two runs of one program differ: that is assumed, and more for a busy host.
+More recordings, best made in turns, measure it and let smaller changes be seen: --also-before, --also-after.
+
+gates: METRIC:LIMIT, where a rise (for throughput and busy: a fall) beyond the limit exits with 1. Of the step time
+only a change that is real can fail; one that may be noise is not judged, which is exit code 3 with --strict.
+  step_time:+5%  step_time_p90:+10%  throughput:-5%  peak_memory:+1GiB  input:+3pt  input.prep:+3pt
+  findings:high       no new or worse finding of that severity or above
+
+  profilerkit diff runs/before runs/after
+  profilerkit diff runs/main/report.json runs/pr --fail-if step_time:+5% -f md -o diff.md"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``diff``."""
+    parser.epilog = _EPILOG
+    parser.add_argument("before", metavar="BEFORE", type=Path, help="the run to compare with")
+    parser.add_argument("after", metavar="AFTER", type=Path, help="the run to judge")
+    parser.add_argument("--fail-if", metavar="GATE", action="append", default=[], help="for example step_time:+5%%")
+    for side in ("before", "after"):
+        parser.add_argument(
+            f"--also-{side}",
+            metavar="PATH",
+            action="append",
+            default=[],
+            type=Path,
+            help=f"another recording of {side.upper()}'s program; may be repeated",
+        )
+    results.add_arguments(parser, _FORMATS)
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    """Compare, print, write, judge the gates; return the exit code."""
+    documents = results.plan(arguments.formats, arguments.output, "diff", _FORMATS)
+    from profilerkit import api
+
+    paths = [arguments.before, arguments.after, *arguments.also_before, *arguments.also_after]
+    settings = results.project_settings(paths, console)
+    results.tell_saved(paths, settings, console)
+    diff = api.diff(
+        arguments.before,
+        arguments.after,
+        fail_if=arguments.fail_if,
+        also_before=arguments.also_before,
+        also_after=arguments.also_after,
+        settings=settings,
+    )
+    to_standard_output = results.publish(documents, lambda name: render(diff, name, arguments.location), console)
+    if not to_standard_output and not console.quiet:
+        from profilerkit.report import diff_terminal
+
+        console.out(
+            diff_terminal.render(diff, width=console.width, colour=console.colour, ascii_only=console.ascii_only)
+        )
+    results.tell_github(arguments, diff.to_markdown, diff.gates, alerts_of(diff), console)
+    judged = diff.verdict != "not comparable"
+    return results.exit_code(diff.gates, strict=arguments.strict, judged=judged, console=console)
+
+
+def render(diff: "Diff", format_name: str, location: str) -> str:
+    """The comparison in one of the formats."""
+    from profilerkit.report import diff_terminal, junit, sarif
+
+    if format_name == "html":
+        return diff.to_html()
+    if format_name == "md":
+        return diff.to_markdown()
+    if format_name == "json":
+        return diff.to_json()
+    if format_name == "junit":
+        return junit.render(f"{diff.before.name} to {diff.after.name}", diff.gates)
+    if format_name == "sarif":
+        return sarif.render(diff.gates, alerts_of(diff), version=diff.profilerkit_version, location=location)
+    return diff_terminal.render(diff)
+
+
+def alerts_of(diff: "Diff") -> "list[Alert]":
+    """New and worse findings, and a step that got slower; not what only could not be looked for before."""
+    from profilerkit.report.sarif import Alert
+
+    alerts = [
+        Alert(rule=row.rule, summary=row.title, severity=row.after_severity, message=f"{row.state}: {row.title}")
+        for row in diff.findings
+        if row.state in ("new", "worse") and row.after_severity is not None and not row.reason
+    ]
+    if diff.verdict == "slower":
+        alerts.insert(0, Alert(rule="slower", summary="The step got slower", severity="medium", message=diff.headline))
+    return alerts

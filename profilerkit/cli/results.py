@@ -1,0 +1,166 @@
+"""What ``diff`` and ``check`` share: where their documents go, and what GitHub is told."""
+
+import argparse
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from profilerkit.cli.arguments import some_of
+from profilerkit.cli.console import DONE, GATE_FAILED, INCONCLUSIVE, Console
+from profilerkit.cli.outputs import write
+from profilerkit.config import Settings, load_settings
+from profilerkit.errors import UsageError
+from profilerkit.units import format_bytes
+
+if TYPE_CHECKING:
+    from profilerkit.model.gate import Gate
+    from profilerkit.report.sarif import Alert
+
+#: Format to the ending of its file.
+SUFFIXES = {"html": ".html", "md": ".md", "json": ".json", "text": ".txt", "junit": ".xml", "sarif": ".sarif"}
+#: Code scanning refuses an alert without a file. Budgets stand in this one; a finding is about the run, not a line.
+LOCATION = "pyproject.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document to write; ``path`` is ``None`` for standard output."""
+
+    format: str
+    path: Path | None
+
+
+def add_arguments(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
+    """Declare ``-o``, ``-f`` and what is said to GitHub."""
+    parser.add_argument("-o", "--output", metavar="FILE", help="where to write; - is standard output")
+    parser.add_argument(
+        "-f",
+        "--format",
+        metavar="FORMATS",
+        type=some_of("--format", formats),
+        default=(),
+        dest="formats",
+        help=f"any of {', '.join(formats)}, separated by commas",
+    )
+    parser.add_argument("--strict", action="store_true", help="exit with 3 when something could not be judged")
+    parser.add_argument(
+        "--annotations", action="store_true", help="print annotations for GitHub; in its Actions they are always"
+    )
+    parser.add_argument(
+        "--location",
+        metavar="FILE",
+        default=LOCATION,
+        help="file of the repository at which code scanning shows the alerts of SARIF (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--summary", metavar="FILE", help="append the Markdown there (default: GITHUB_STEP_SUMMARY, where it is set)"
+    )
+
+
+def project_settings(paths: Sequence[Path], console: Console) -> Settings:
+    """The settings in force for ``paths``; those that are not used are named, and where rules are loaded from."""
+    from profilerkit.plugins import loaded_from, without_unloaded
+
+    settings = without_unloaded(load_settings({}, inputs=paths))
+    for sentence in (*settings.unused, *loaded_from(settings.rules_path)):
+        console.note(sentence)
+    return settings
+
+
+def tell_saved(paths: Sequence[Path], settings: Settings, console: Console) -> None:
+    """Say which of the paths are reports whose findings the settings for analyses do not reach, where there are any."""
+    from profilerkit import api
+
+    if replace(settings, fail_on=None, budgets=(), gpu_hour_price=None, unused=()) == Settings():
+        return
+    for path in paths:
+        if path.exists() and api.saved_report(path) is not None:
+            console.note(f"{path} is a saved report: it keeps the settings it was made with")
+
+
+def plan(formats: Sequence[str], target: str | None, stem: str, known: Sequence[str]) -> tuple[Document, ...]:
+    """What to write where: nothing unless asked. Raises ``UsageError`` where it is not clear.
+
+    ``target`` names one document, or a directory for files called ``stem``; its ending stands for the format.
+    """
+    if target is None:
+        return tuple(Document(name, Path(stem + SUFFIXES[name])) for name in formats)
+    if target == "-":
+        if len(formats) != 1:
+            raise UsageError(
+                "-o - needs one format",
+                cause=f"{len(formats)} formats were given",
+                hint="add -f json, -f md or -f junit",
+            )
+        return (Document(formats[0], None),)
+    if Path(target).is_dir():
+        return tuple(Document(name, Path(target) / (stem + SUFFIXES[name])) for name in formats or ("html",))
+    ending = Path(target).suffix.lower()
+    chosen = tuple(formats) or tuple(name for name in known if SUFFIXES[name] == ending)
+    if len(chosen) != 1:
+        raise UsageError(
+            f"cannot tell the format of {target}",
+            cause=f"{len(formats)} formats were given" if formats else f"{ending or 'no ending'} is none that is known",
+            hint=f"name one with -f, or use one of the endings {', '.join(SUFFIXES[name] for name in known)}",
+        )
+    if not Path(target).parent.is_dir():
+        raise UsageError(
+            f"cannot write {target}", cause=f"{Path(target).parent} is not a directory", hint="create it first"
+        )
+    return (Document(chosen[0], Path(target)),)
+
+
+def publish(documents: Sequence[Document], render: Callable[[str], str], console: Console) -> bool:
+    """Write each document; whether one of them went to standard output."""
+    written = []
+    for document in documents:
+        text = render(document.format)
+        if document.path is None:
+            console.raw(text)
+        else:
+            written.append(f"{document.path} ({format_bytes(write(document.path, text))})")
+    if written:
+        console.note(f"wrote {' and '.join(written)}")
+    return any(document.path is None for document in documents)
+
+
+def tell_github(
+    arguments: argparse.Namespace,
+    markdown: Callable[[], str],
+    gates: "Sequence[Gate]",
+    alerts: "Sequence[Alert]",
+    console: Console,
+    environment: Mapping[str, str] = os.environ,
+) -> None:
+    """Annotations, and the step's summary.
+
+    Both only where asked for, by an option or by the variables that GitHub Actions sets.
+    """
+    if arguments.annotations or environment.get("GITHUB_ACTIONS") == "true":
+        from profilerkit.report.github import annotations
+
+        console.commands(annotations(gates, alerts))
+    summary = arguments.summary or environment.get("GITHUB_STEP_SUMMARY")
+    if summary:
+        try:
+            with Path(summary).open("a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(markdown())
+        except OSError as error:
+            raise UsageError(
+                f"cannot write {summary}", cause=error.strerror or str(error), hint="name another file with --summary"
+            ) from error
+
+
+def exit_code(gates: "Sequence[Gate]", *, strict: bool, judged: bool, console: Console) -> int:
+    """1 when a gate failed; with ``strict`` 3 when a gate, or the whole, could not be judged."""
+    failed = [gate for gate in gates if gate.status == "failed"]
+    open_ = [gate for gate in gates if gate.status == "not judged"]
+    for gate in failed:
+        console.note(f"failed: {gate.name}, {gate.limit}: {gate.reason}")
+    for gate in open_:
+        console.note(f"not judged: {gate.name}, {gate.limit}: {gate.reason}")
+    if failed:
+        return GATE_FAILED
+    return INCONCLUSIVE if strict and (open_ or not judged) else DONE

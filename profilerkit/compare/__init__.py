@@ -1,0 +1,66 @@
+"""Two reports to a Diff: what changed, whether it is real, and whether the predictions held."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from profilerkit.compare.differences import differences
+from profilerkit.compare.findings import finding_changes
+from profilerkit.compare.fixes import applied_fixes
+from profilerkit.compare.gates import judge_change, parse_limit
+from profilerkit.compare.parts import part_changes
+from profilerkit.compare.sides import obstacles, side_of
+from profilerkit.compare.steps import step_change, timed_steps
+from profilerkit.compare.verdict import headline, judgement, notes
+from profilerkit.model.change import revise
+from profilerkit.model.diff import Diff
+from profilerkit.model.report import Report
+
+
+def compare(
+    before: Report,
+    after: Report,
+    fail_if: Sequence[str] = (),
+    *,
+    also_before: Sequence[Report] = (),
+    also_after: Sequence[Report] = (),
+) -> Diff:
+    """What changed from one run to another.
+
+    Args:
+        before: the run to compare with.
+        after: the run to judge.
+        fail_if: limits on changes, for example ``step_time:+5%``.
+        also_before: more recordings of the program before; of them only the step times are used.
+        also_after: more recordings of the program after.
+
+    Raises:
+        UsageError: a limit cannot be read.
+    """
+    limits = [parse_limit(text) for text in fail_if]
+    first = [timed_steps(report) for report in (before, *also_before)]
+    second = [timed_steps(report) for report in (after, *also_after)]
+    told = [timed for timed in first if timed], [timed for timed in second if timed]
+    timed = step_change(*told) if all(told) else None
+    others = [obstacles(before, report) for report in (*also_before, after, *also_after)]
+    hindered = tuple(dict.fromkeys(reason for reasons in others for reason in reasons))
+    # Times of different work or hardware have no ratio that means anything.
+    step = None if hindered else timed
+    verdict = judgement(step, hindered)
+    sides = side_of(before, *first), side_of(after, *second)
+    findings = finding_changes(before, after, verdict)
+    diff = Diff(
+        verdict=verdict,
+        headline=headline(verdict, step, hindered, sides),
+        before=sides[0],
+        after=sides[1],
+        obstacles=hindered,
+        step=step,
+        differences=differences(before, after),
+        parts=part_changes(before, after, step),
+        findings=findings,
+        fixes=applied_fixes(before, after, findings, step),
+        notes=notes(before, after, sides, step),
+        profilerkit_version=after.run.profilerkit_version,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    return revise(diff, gates=tuple(judge_change(limit, before, after, diff) for limit in limits))

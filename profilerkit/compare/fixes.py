@@ -1,0 +1,107 @@
+"""Fixes that were proposed before and applied after: what was predicted beside what was measured."""
+
+import re
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from profilerkit.compare.differences import loader_settings
+from profilerkit.model.change import revise
+from profilerkit.model.diff import AppliedFix, FindingChange, Range, StepChange
+from profilerkit.model.finding import Bound, Finding
+from profilerkit.model.report import Report
+
+#: ``num_workers 2 → 6`` in the text of a fix; backticks around names are mark-up.
+_PROPOSED = re.compile(r"\b([A-Za-z]\w*) (\S+) → ([^\s,;]+)")
+_OPEN = "several fixes were applied at once: what each of them saved was not measured"
+_BESIDE = "gone with the fix above"
+
+_How = Literal["the setting is as proposed", "the finding is gone"]
+
+
+class Proposal(NamedTuple):
+    """A setting, its value before and the one proposed, as the text of a fix names them."""
+
+    name: str
+    current: str
+    proposed: str
+
+
+def proposals(text: str) -> list[Proposal]:
+    """The settings that a fix names with both values.
+
+    >>> proposals("`num_workers` 0 → 4, and keep them.")
+    [Proposal(name='num_workers', current='0', proposed='4')]
+    """
+    found = _PROPOSED.findall(text.replace("`", ""))
+    return [Proposal(name, current, proposed.rstrip(".")) for name, current, proposed in found]
+
+
+def applied_fixes(
+    before: Report, after: Report, findings: Sequence[FindingChange], step: StepChange | None
+) -> tuple[AppliedFix, ...]:
+    """Fixes whose setting changed as proposed, then those whose finding is gone; largest predicted saving first.
+
+    What was measured is the saving of all changes between the runs. It is held against the prediction of a fix where
+    that fix alone was applied. A finding of the same bound that went with a setting is taken for its effect, one of
+    another bound for a fix of its own; several independent fixes are not judged.
+    """
+    gone = {(row.rule, row.rank, row.title) for row in findings if row.state == "gone" and not row.reason}
+    measured = _saving(step) if step else None
+    set_now: list[AppliedFix] = []
+    went: list[AppliedFix] = []
+    bounds: dict[_How, set[Bound | None]] = {"the setting is as proposed": set(), "the finding is gone": set()}
+    for outcome, finding in before.findings():
+        if finding.fix is None:
+            continue
+        if _is_set(finding.fix.text, before, after):
+            fix = _fix(outcome.rule, finding, "the setting is as proposed", measured)
+            set_now.append(fix)
+        elif (outcome.rule, finding.rank, finding.title) in gone:
+            fix = _fix(outcome.rule, finding, "the finding is gone", measured)
+            went.append(fix)
+        else:
+            continue
+        # What argues for no bound and saves nothing has no part in what was measured.
+        if finding.bound is not None or finding.saving is not None:
+            bounds[fix.how].add(finding.bound)
+    if not set_now:
+        return _judged(went, alone=len({fix.text for fix in went}) == 1)
+    if not bounds["the finding is gone"] <= bounds["the setting is as proposed"]:
+        return _judged([*set_now, *went], alone=False)
+    names = {proposals(fix.text)[0].name for fix in set_now}
+    return (*_judged(set_now, alone=len(names) == 1), *(revise(fix, note=_BESIDE) for fix in went))
+
+
+def _judged(fixes: Sequence[AppliedFix], *, alone: bool) -> tuple[AppliedFix, ...]:
+    return tuple(_held(fix) if alone else revise(fix, note=_OPEN) for fix in fixes)
+
+
+def _held(fix: AppliedFix) -> AppliedFix:
+    """A prediction misses only where no saving that may have been measured lies in it."""
+    if fix.predicted is None:
+        return revise(fix, note="no saving was predicted")
+    if fix.measured is None:
+        return revise(fix, note="the step times cannot be compared")
+    return revise(fix, holds=fix.measured.low <= fix.predicted.high and fix.predicted.low <= fix.measured.high)
+
+
+def _fix(rule: str, finding: Finding, how: _How, measured: Range | None) -> AppliedFix:
+    text = finding.fix.text if finding.fix else ""
+    return AppliedFix(rule=rule, text=text, how=how, predicted=finding.saving, measured=measured, holds=None)
+
+
+def _is_set(text: str, before: Report, after: Report) -> bool:
+    """Whether all settings that the fix names had the value it says and have the proposed one now."""
+    first, second = _settings(before), _settings(after)
+    named = [proposal for proposal in proposals(text) if proposal.name in first and proposal.name in second]
+    return bool(named) and all((first[p.name], second[p.name]) == (p.current, p.proposed) for p in named)
+
+
+def _settings(report: Report) -> dict[str, str]:
+    return {**report.run.settings, **loader_settings(report)}
+
+
+def _saving(step: StepChange) -> Range:
+    """The change of the step as a saving: a ratio of the step before that is no longer there."""
+    judged = step.judged
+    return Range(low=-judged.high, expected=-judged.expected, high=-judged.low)

@@ -1,0 +1,192 @@
+"""Limits on one run (budgets) and on what changed between two (``--fail-if``), parsed and judged."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from profilerkit.compare.findings import ORDER
+from profilerkit.compare.metrics import FINDINGS, METRICS, NAMED, SHARES, UNITS, Metric, example_of, quantity
+from profilerkit.compare.parts import doubt
+from profilerkit.config import SEVERITIES, unknown_word
+from profilerkit.errors import UsageError
+from profilerkit.model.diff import Diff, FindingChange, StepChange
+from profilerkit.model.finding import Severity
+from profilerkit.model.gate import Gate, GateStatus
+from profilerkit.model.report import Report
+from profilerkit.units import format_change, format_ratio
+
+#: Metrics of the step time, which noise alone must not fail; of the first two the verdict decides.
+_OF_THE_STEP = ("step_time", "throughput", "step_time_median", "step_time_p90")
+_BY_THE_VERDICT = _OF_THE_STEP[:2]
+#: How much more a quantile of the step varies from run to run than its mean (a choice).
+QUANTILE_NOISE = 2.0
+_NAMES_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The most that a metric may change or be: ``amount`` in its unit, or relative to its value before.
+
+    Without a metric it is about findings, of which none may have ``severity`` or a higher one.
+    """
+
+    text: str
+    metric: Metric | None
+    amount: float = 0.0
+    is_relative: bool = False
+    severity: Severity = "high"
+
+
+def parse_limit(text: str) -> Limit:
+    """``step_time:+5%``, ``input:+3pt``, ``peak_memory:+1GiB``, ``throughput:-5%`` or ``findings:high``.
+
+    A percentage is of the value before; shares of the step, which are percentages themselves, change by points.
+    Raises ``UsageError`` for anything else.
+    """
+    name, colon, change = (piece.strip() for piece in text.partition(":"))
+    if not colon:
+        raise UsageError(f"{text!r} is no gate", cause="it has no colon", hint="write for example step_time:+5%")
+    if name == FINDINGS:
+        return Limit(text, None, severity=_severity(change))
+    metric = _metric(name)
+    sign = "-" if metric.more_is_better else "+"
+    example = f"{name}:{sign}{'3pt' if metric.unit == 'ratio' else '5%'}"
+    if change[:1] != sign:
+        better = "more" if metric.more_is_better else "less"
+        raise UsageError(
+            f"{text!r} is no gate",
+            cause=f"{better} of {name} is better, so what can fail is {'a fall' if sign == '-' else 'a rise'}",
+            hint=f"write for example {example}",
+        )
+    percent = {"%": 0.01}
+    is_relative = change.endswith("%") and metric.unit != "ratio"
+    known = percent if is_relative else {"pt": 0.01} if metric.unit == "ratio" else UNITS[metric.unit] | percent
+    return Limit(text, metric, quantity(change[1:], known, whole=text, example=example), is_relative)
+
+
+def judge_change(limit: Limit, before: Report, after: Report, diff: Diff) -> Gate:
+    """Whether a change between two runs stays within its limit.
+
+    Of step times, the throughput and shares of the step only a change that is real can fail. One beyond the limit that
+    may be noise is not judged: it did not pass either.
+    """
+    if limit.metric is None:
+        return _judge_findings(limit, diff)
+    metric = limit.metric
+    first, second = metric.read(before), metric.read(after)
+    shown = f"{metric.text(first)} → {metric.text(second)}"
+    asked = f"change of at most {limit.text.partition(':')[2].strip()}"
+    if first is None or second is None:
+        missing = "before" if first is None else "after"
+        return _gate(metric.name, asked, shown, "not judged", f"{metric.name} was not measured {missing}")
+    if not first and (limit.is_relative or metric.name in _OF_THE_STEP):
+        return _gate(metric.name, asked, shown, "not judged", f"{metric.name} was 0 before")
+    change, step = -(second - first) if metric.more_is_better else second - first, diff.step
+    if step is None and metric.name in (*_OF_THE_STEP, *SHARES):
+        return _gate(metric.name, asked, shown, "not judged", f"not comparable: {'; '.join(diff.obstacles)}")
+    if step is not None and metric.name in _BY_THE_VERDICT:
+        # The verdict's own estimate: without what other programs took.
+        ratio = step.judged.expected
+        change = first * (ratio if metric.name == "step_time" else ratio / (1 + ratio))
+        shown += f" ({format_change(ratio)} of step time)"
+    if change <= (limit.amount * first if limit.is_relative else limit.amount):
+        return _gate(metric.name, asked, shown, "passed")
+    if (
+        metric.name in _OF_THE_STEP
+        and step is not None
+        and not _is_real(metric.name, change / first if first else math.inf, diff, step)
+    ):
+        seen = format_ratio(step.visible_ratio)
+        return _gate(metric.name, asked, shown, "not judged", f"it may be noise: a change below {seen} cannot be seen")
+    if metric.name in SHARES and step is not None and change <= (least := doubt(first, second, step.visible_ratio)):
+        reason = f"it may be noise: a change below {100 * least:.1f} points cannot be seen"
+        return _gate(metric.name, asked, shown, "not judged", reason)
+    return _gate(metric.name, asked, shown, "failed", f"{metric.name} changed by more than {limit.text.split(':')[1]}")
+
+
+def _is_real(name: str, ratio: float, diff: Diff, step: StepChange) -> bool:
+    """Whether a change for the worse is more than noise: of the mean as the verdict says.
+
+    A quantile is as it was timed: it has to change by more than ``QUANTILE_NOISE`` times what the mean could show, and
+    that beyond what the two sides differ in waiting for a processor.
+    """
+    if name in _BY_THE_VERDICT:
+        return diff.verdict == "slower"
+    waits = [side.queued_ratio or 0.0 for side in (diff.before, diff.after)]
+    return ratio > QUANTILE_NOISE * step.visible_ratio + abs(waits[1] - waits[0]) / max(1 - max(waits), 0.01)
+
+
+def _judge_findings(limit: Limit, diff: Diff) -> Gate:
+    asked = f"no new or worse finding of severity {limit.severity} or above"
+    found = [row for row in diff.findings if row.state in ("new", "worse") and _reaches(row, limit.severity)]
+    # A rule that could not look before has not found anything new.
+    counted = [row for row in found if not row.reason]
+    if not counted:
+        return _gate(FINDINGS, asked, "none", "passed")
+    return _gate(FINDINGS, asked, f"{len(counted)}", "failed", _named([(row.rule, row.title) for row in counted]))
+
+
+def _reaches(row: FindingChange, severity: Severity) -> bool:
+    return row.after_severity is not None and ORDER.index(row.after_severity) >= ORDER.index(severity)
+
+
+def parse_budget(name: str, value: str) -> Limit:
+    """A limit on one run: ``step_time = "200 ms"``, ``input = "20 %"``, ``findings = "high"``.
+
+    It is the most that is allowed; of a metric of which more is better, the least. Raises ``UsageError``.
+    """
+    whole = f'{name} = "{value}"'
+    if name == FINDINGS:
+        return Limit(whole, None, severity=_severity(value.strip()))
+    metric = _metric(name)
+    units = {"%": 0.01} if metric.unit == "ratio" else UNITS[metric.unit]
+    example = f'{name} = "{example_of(metric)}"'
+    return Limit(whole, metric, quantity(value, units, whole=whole, example=example))
+
+
+def judge_budget(limit: Limit, report: Report) -> Gate:
+    """Whether a run stays within a budget."""
+    if limit.metric is None:
+        asked = f"no finding of severity {limit.severity} or above"
+        found = [
+            (outcome.rule, finding.title)
+            for outcome, finding in report.findings()
+            if ORDER.index(finding.severity) >= ORDER.index(limit.severity)
+        ]
+        if not found:
+            return _gate(FINDINGS, asked, "none", "passed")
+        return _gate(FINDINGS, asked, f"{len(found)}", "failed", _named(found))
+    metric, value = limit.metric, limit.metric.read(report)
+    asked = f"at {'least' if metric.more_is_better else 'most'} {metric.text(limit.amount)}"
+    if value is None:
+        return _gate(metric.name, asked, "not measured", "not judged", f"{metric.name} was not measured")
+    within = value >= limit.amount if metric.more_is_better else value <= limit.amount
+    if within:
+        return _gate(metric.name, asked, metric.text(value), "passed")
+    return _gate(
+        metric.name, asked, metric.text(value), "failed", f"{metric.name} is {metric.text(value)}, not {asked}"
+    )
+
+
+def _gate(name: str, limit: str, measured: str, status: GateStatus, reason: str = "") -> Gate:
+    return Gate(name=name, limit=limit, measured=measured, status=status, reason=reason)
+
+
+def _metric(name: str) -> Metric:
+    if name not in METRICS:
+        raise unknown_word(
+            name, NAMED, what="metric", hint="a part of the step has a metric, too, for example input.prep"
+        )
+    return METRICS[name]
+
+
+def _severity(word: str) -> Severity:
+    found: Severity | None = next((severity for severity in ORDER if severity == word and word in SEVERITIES), None)
+    if found is None:
+        raise unknown_word(word, SEVERITIES, what="severity", hint="write for example findings:high")
+    return found
+
+
+def _named(found: Sequence[tuple[str, str]]) -> str:
+    shown = "; ".join(f"{rule} {title}" for rule, title in found[:_NAMES_SHOWN])
+    return f"{shown}; {len(found) - _NAMES_SHOWN} more" if len(found) > _NAMES_SHOWN else shown

@@ -1,0 +1,252 @@
+"""How much the step time of two runs differs, and how much two runs of one program would.
+
+What is assumed:
+
+* The steps of a run are not independent: what slows one slows its neighbours. Their mean is therefore resampled in
+  blocks of consecutive steps (circular block bootstrap, Politis and Romano 1992).
+* Two runs of one program differ by more than their steps show: memory lies elsewhere, the processor is warmer, the host
+  does something else (Mytkowicz et al. 2009; Kalibera and Jones 2013). One recording of each cannot tell how much:
+  ``QUIET_RATIO`` is taken where the training thread never waited for a processor, and more where it did.
+* Time in which the training thread was ready and other programs had the processor is no property of the program. Where
+  the kernel counted it (schedstat, sampled once per second) it is taken out of the step before two runs are compared,
+  but for what the run's own threads, workers and ranks took. Other programs also leave caches cold, which makes
+  computing slower and sleeping not: ``SLOWDOWN`` takes out an estimate of that, too, and what both leave wrong widens
+  the interval.
+* A step on a device is only as much longer as the device had to wait for the thread, which is not known: there nothing
+  is taken out, and a difference in waiting widens the interval instead. So does pressure on the processors (PSI) where
+  steps wait for the loader's workers. Nor is anything taken out where the waiting may be for ranks of the same job
+  that were not sampled.
+* What slows the processor itself, a file system, a network or a device from outside is not seen. Where that is
+  possible, runs have to be recorded more than once.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from profilerkit.compare.bootstrap import Z99, Resampled, resampled_mean, t99
+from profilerkit.compare.host import foreign_ratio, sampled_mean
+from profilerkit.model.diff import Range, StepChange
+from profilerkit.model.report import Report
+
+#: Fewer steps than this have no spread to speak of. So few give an interval of tens of per cent.
+FEWEST_STEPS = 3
+#: Standard deviation between runs of one program on a quiet host, as a ratio of the step (from scripts/check_diffs).
+QUIET_RATIO = 0.010
+#: How much slower a thread computes that waits for a processor all the time it could compute, as a logarithm, and how
+#: uncertain that is (from scripts/check_diffs).
+SLOWDOWN, SLOWDOWN_ERROR = 0.4, 0.2
+#: What that leaves wrong, as a share of the contended time: a standard deviation (from scripts/check_diffs).
+CONTENTION_ERROR = 0.08
+#: The same where anything from none to all of the waiting may be the program's own time, or none of the step: on a
+#: device, and where ranks of the same job were not sampled (a choice).
+UNTOLD_QUEUE_ERROR = 0.5
+#: How much of a wait for workers other programs may have caused, as a share of it and of the pressure (a choice).
+FEEDING_ERROR = 0.5
+#: Standard deviation between runs where nothing tells how busy the host was: a trace, or no schedstat (a choice).
+UNSEEN_RATIO = 0.03
+#: How many recordings what is assumed of them counts for, where several tell how much they differ (a choice).
+ASSUMED_DEGREES = 10
+#: Changes below this are not worth naming, however sure they are (a choice).
+SMALLEST_RATIO = 0.025
+#: A step took at least this share of its time itself, whatever the samples of its waiting add up to (a choice).
+LEAST_OWN_RATIO = 0.01
+#: Where fewer of the steps than this tell how long they waited, the waiting is not taken out.
+TOLD_RATIO = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """The steady steps of one run as they are compared.
+
+    Attributes:
+        timed: as they were timed.
+        own: without the waiting that is blamed on other programs, where it is taken out.
+        queued_ratio: that waiting as a share of their time; ``None`` where it is not known.
+        contended_ratio: what of its time the thread computed, times what of the time in which it could compute it
+            waited: 0 for a thread that sleeps, or has a processor of its own.
+        is_taken_out: whether ``own`` is without it.
+        sharing_ratio: standard deviation between runs that comes of workers, or of ranks whose use is not known, which
+            had to share the processors.
+    """
+
+    timed: Resampled
+    own: Resampled
+    queued_ratio: float | None
+    contended_ratio: float = 0.0
+    is_taken_out: bool = False
+    sharing_ratio: float = 0.0
+
+    @property
+    def level_ns(self) -> float:
+        """The step on a quiet host: without waiting, and without what cold caches are estimated to have cost."""
+        return self.own.mean_ns * math.exp(-SLOWDOWN * self.contended_ratio)
+
+    @property
+    def between_ratio(self) -> float:
+        """Standard deviation between runs of this program on this host, of ``level_ns``."""
+        quiet = UNSEEN_RATIO if self.queued_ratio is None else QUIET_RATIO
+        return math.hypot(quiet, CONTENTION_ERROR * self.contended_ratio, self.sharing_ratio)
+
+
+def timed_steps(report: Report) -> Timed | None:
+    """The steady steps of a report; ``None`` where they are too few, take no time, or most of them are not in it."""
+    steps, times = steady_times(report)
+    if len(times) < FEWEST_STEPS or not any(time_ns for time_ns, _ in times):
+        return None
+    timed, feeding = resampled_mean([time_ns for time_ns, _ in times], steps=steps), _feeding_ratio(report)
+    told = [(time_ns, queued_ns) for time_ns, queued_ns in times if queued_ns is not None]
+    told_ns = sum(time_ns for time_ns, _ in told)
+    if len(told) < max(TOLD_RATIO * len(times), FEWEST_STEPS) or not told_ns:
+        return Timed(timed, timed, None, sharing_ratio=feeding)
+    foreign = foreign_ratio(report)
+    blamed = 1.0 if foreign is None else foreign
+    most = 1 - LEAST_OWN_RATIO
+    own = resampled_mean(
+        [time_ns - math.floor(min(blamed * queued_ns, most * time_ns)) for time_ns, queued_ns in told], steps=steps
+    )
+    queued_ratio = 1 - own.mean_ns * steps * len(told) / told_ns
+    if is_on_device(report):
+        return Timed(timed, timed, queued_ratio, sharing_ratio=feeding)
+    contended = _contended_ratio(report, timed.mean_ns, own.mean_ns, queued_ratio)
+    if foreign is None:
+        return Timed(timed, timed, queued_ratio, sharing_ratio=math.hypot(feeding, CONTENTION_ERROR * contended))
+    return Timed(timed, own, queued_ratio, contended, is_taken_out=True, sharing_ratio=feeding)
+
+
+def is_thinned(report: Report) -> bool:
+    """Whether most steady steps are neither in the report nor in its sums: of others nothing can be told from few."""
+    return report.steps.thinned and report.steps.stretches is None
+
+
+def steady_times(report: Report) -> tuple[int, list[tuple[int, int | None]]]:
+    """Time and wait for a processor of every steady step, or of stretches of so many of them."""
+    if is_thinned(report):
+        return 1, []
+    stretches = report.steps.stretches
+    if stretches is not None:
+        return stretches.steps, list(zip(stretches.time_ns, stretches.queued_ns, strict=True))
+    return 1, [(row.time_ns, row.queued_ns) for row in report.steps.rows if row.state == "steady"]
+
+
+def is_on_device(report: Report) -> bool:
+    """Whether the step is the work of a device, beside which the training thread may wait."""
+    return bool(report.run.devices) or report.trust.mode == "gpu"
+
+
+def _contended_ratio(report: Report, timed_ns: float, own_ns: float, queued_ratio: float) -> float:
+    """As in ``Timed``. The process's use of processors stands for the thread's; unknown, it computes all the time."""
+    cores = sampled_mean(report, "host.process_cores")
+    computed_ns = own_ns if cores is None else min(cores * timed_ns, own_ns)
+    queued_ns = queued_ratio * timed_ns
+    return computed_ns / own_ns * queued_ns / (queued_ns + computed_ns) if computed_ns else 0.0
+
+
+def _feeding_ratio(report: Report) -> float:
+    """The share of the step spent waiting for workers that other programs may have caused, from the host's pressure."""
+    pressure = sampled_mean(report, "host.cpu_pressure")
+    if pressure is None or report.run.loader is None or not report.run.loader.num_workers:
+        return 0.0
+    waiting = sum(part.share for part in report.breakdown if part.family == "input")
+    return FEEDING_ERROR * pressure * waiting
+
+
+def step_change(before: Sequence[Timed], after: Sequence[Timed]) -> StepChange:
+    """How much longer the step got, with the interval that also holds what differs between runs.
+
+    Each side is one recording or several of the same program. What differs between recordings of a side is weighed
+    with what was assumed, as if that rested on ``ASSUMED_DEGREES`` recordings.
+    """
+    taken_out = all(timed.is_taken_out for timed in (*before, *after))
+    is_told = all(timed.queued_ratio is not None for timed in (*before, *after))
+    raw = [_as_timed(timed, is_told) for timed in before], [_as_timed(timed, is_told) for timed in after]
+    if not taken_out:
+        before, after = raw
+    first, second = _Level.of(before), _Level.of(after)
+    seen = len(before) + len(after) - 2
+    scale = (ASSUMED_DEGREES + first.surprise + second.surprise) / (ASSUMED_DEGREES + seen)
+    # What waiting costs is the less certain the more the two sides differ in it, however many recordings there are.
+    apart = (
+        SLOWDOWN_ERROR * abs(second.contended_ratio - first.contended_ratio)
+        if taken_out
+        else UNTOLD_QUEUE_ERROR * abs(second.queued_ratio - first.queued_ratio)
+    )
+    between = math.sqrt(scale * (first.between + second.between) + apart**2)
+    within, degrees = _within(first, second)
+    half = math.hypot(t99(degrees) * math.sqrt(scale) * within, Z99 * between)
+    timed_error, timed_degrees = _within(*map(_Level.of, raw))
+    return StepChange(
+        mean=_around(_mean_ns(after) / _mean_ns(before), t99(timed_degrees) * timed_error),
+        judged=_around(math.exp(second.log_ns - first.log_ns), half),
+        own_before_ns=_own_ns(before),
+        own_after_ns=_own_ns(after),
+        quiet_before_ns=math.exp(first.log_ns),
+        quiet_after_ns=math.exp(second.log_ns),
+        between_runs_ratio=between,
+        visible_ratio=max(math.expm1(half), SMALLEST_RATIO),
+        is_taken_out=taken_out,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """One side: the logarithm of its step, variances of that within and between recordings, and their blocks.
+
+    ``surprise`` is the sum of squared deviations of the recordings from their mean, in assumed variances.
+    """
+
+    log_ns: float
+    within: float
+    between: float
+    blocks: float
+    queued_ratio: float
+    contended_ratio: float
+    surprise: float
+
+    @classmethod
+    def of(cls, side: Sequence[Timed]) -> "_Level":
+        count = len(side)
+        logs = [math.log(timed.level_ns) for timed in side]
+        centre = sum(logs) / count
+        within = [(timed.own.error_ns / timed.own.mean_ns) ** 2 for timed in side]
+        between = [timed.between_ratio**2 for timed in side]
+        variance = (sum(within) + sum(between)) / count
+        return cls(
+            log_ns=centre,
+            within=sum(within) / count**2,
+            between=sum(between) / count**2,
+            blocks=sum(timed.own.blocks for timed in side),
+            queued_ratio=sum(timed.queued_ratio or 0.0 for timed in side) / count,
+            contended_ratio=sum(timed.contended_ratio for timed in side) / count,
+            surprise=sum((log_ns - centre) ** 2 for log_ns in logs) / variance,
+        )
+
+
+def _mean_ns(side: Sequence[Timed]) -> float:
+    return sum(timed.timed.mean_ns for timed in side) / len(side)
+
+
+def _own_ns(side: Sequence[Timed]) -> float:
+    """The geometric mean of the recordings, as of their levels."""
+    return math.exp(sum(math.log(timed.own.mean_ns) for timed in side) / len(side))
+
+
+def _as_timed(timed: Timed, is_told: bool) -> Timed:
+    """The steps as they were timed, with what they waited where both sides tell it."""
+    queued_ratio = timed.queued_ratio if is_told else None
+    return Timed(timed.timed, timed.timed, queued_ratio, sharing_ratio=timed.sharing_ratio)
+
+
+def _within(before: _Level, after: _Level) -> tuple[float, float]:
+    """Standard error of the log ratio of two sides, and its degrees of freedom (Welch and Satterthwaite)."""
+    total = before.within + after.within
+    if not total:
+        return 0.0, before.blocks + after.blocks
+    spread = before.within**2 / max(before.blocks - 1, 1) + after.within**2 / max(after.blocks - 1, 1)
+    return math.sqrt(total), total**2 / spread
+
+
+def _around(ratio: float, half: float) -> Range:
+    """The change that belongs to a ratio, with an interval that is symmetric in its logarithm."""
+    centre = math.log(ratio)
+    return Range(low=math.expm1(centre - half), expected=ratio - 1, high=math.expm1(centre + half))

@@ -1,0 +1,122 @@
+"""The verdict of a comparison in one sentence, and what limits it."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+from profilerkit.compare.shares import is_traced
+from profilerkit.compare.steps import SMALLEST_RATIO, is_on_device
+from profilerkit.model.diff import Judgement, Range, Side, StepChange
+from profilerkit.model.report import Report
+from profilerkit.units import format_change, format_ns, format_ratio
+
+#: Below this share of waiting nobody needs to hear of it.
+_QUIET = 0.02
+
+
+def judgement(step: StepChange | None, obstacles: Sequence[str]) -> Judgement:
+    """Faster or slower only where the change is worth naming and its interval leaves no doubt about its direction.
+
+    What cold caches cost is estimated: without that correction the step has to change in the same direction, too.
+    """
+    if obstacles or step is None:
+        return "not comparable"
+    change = step.judged
+    if abs(change.expected) < SMALLEST_RATIO or change.low <= 0 <= change.high:
+        return "no real change"
+    derived = step.own_after_ns / step.own_before_ns - 1
+    if math.copysign(1.0, change.expected) * derived < SMALLEST_RATIO:
+        return "no real change"
+    return "slower" if change.expected > 0 else "faster"
+
+
+def headline(verdict: Judgement, step: StepChange | None, obstacles: Sequence[str], sides: tuple[Side, Side]) -> str:
+    """The verdict with its numbers; it says so where they are without the time that other programs took.
+
+    The times are those that are timed or derived; the change is the estimate that the verdict rests on.
+    """
+    if verdict == "not comparable" or step is None:
+        return f"Not comparable: {'; '.join(obstacles) or 'no step times'}"
+    waited = step.is_taken_out and max(side.queued_ratio or 0.0 for side in sides) >= _QUIET
+    without = " without what other programs took" if waited else ""
+    times = f"{format_ns(step.own_before_ns)} → {format_ns(step.own_after_ns)}{without}"
+    change = step.judged
+    if verdict == "no real change":
+        return f"No real change: {times} ({format_change(change.low)} to {format_change(change.high)})"
+    estimated = "an estimated " if waited else ""
+    size = f"{estimated}{format_ratio(abs(change.expected))}"
+    ends = sorted((abs(change.low), abs(change.high)))
+    interval = f"{format_ratio(ends[0])} to {format_ratio(ends[1])}"
+    return f"The step takes {size} {'longer' if verdict == 'slower' else 'less time'}: {times} ({interval})"
+
+
+def notes(before: Report, after: Report, sides: tuple[Side, Side], step: StepChange | None) -> tuple[str, ...]:
+    """What limits the comparison, in whole sentences, most important first."""
+    return tuple(_notes(before, after, sides, step))
+
+
+def _notes(before: Report, after: Report, sides: tuple[Side, Side], step: StepChange | None) -> Iterator[str]:
+    if step is not None:
+        waits = [side.queued_ratio for side in sides]
+        if None in waits:
+            yield (
+                "How long the training thread waited for a processor was not recorded on both sides: the runs are "
+                "compared as they were timed, and are taken to vary by "
+                f"{format_ratio(step.between_runs_ratio)} from run to run."
+            )
+        elif max(wait for wait in waits if wait is not None) >= _QUIET:
+            yield from _queued(step, sides, on_device=is_on_device(before) or is_on_device(after))
+        counts = [side.recordings for side in sides]
+        few = "one recording of each" if counts == [1, 1] else f"{counts[0]} and {counts[1]} recordings"
+        yield (
+            f"From {few}, a change of less than {format_ratio(step.visible_ratio)} cannot be told from what differs "
+            "between runs of one program."
+        )
+    for name, report in (("before", before), ("after", after)):
+        if report.steps.inferred:
+            yield f"The steps {name} were inferred."
+        if report.trust.truncated:
+            yield f"The recording {name} is cut off."
+    if is_traced(before) != is_traced(after):
+        yield (
+            f"Only the run {'before' if is_traced(before) else 'after'} has a trace: "
+            "where the time of the two steps goes is not compared."
+        )
+    unknown = [
+        name
+        for name, first, second in (
+            ("the batch size", before.run.batch_size, after.run.batch_size),
+            ("the world size", before.run.world_size, after.run.world_size),
+            ("the hardware", _machine(before), _machine(after)),
+        )
+        if not (first and second)
+    ]
+    if unknown:
+        yield f"Not known on both sides, and taken to be the same: {', '.join(unknown)}."
+
+
+def _queued(step: StepChange, sides: tuple[Side, Side], *, on_device: bool) -> Iterator[str]:
+    """What the training thread waited for a processor, and what was done about it."""
+    first, second = (format_ratio(side.queued_ratio or 0.0) for side in sides)
+    others = f"Other programs had the training thread's processor for {first} of the time before and {second} after"
+    if step.is_taken_out:
+        quiet = f"{format_ns(step.quiet_before_ns)} → {format_ns(step.quiet_after_ns)}"
+        yield (
+            f"{others}; that is taken out. As timed the step changed by {_ends(step.mean)}. Without what cold caches "
+            f"cost it as well, which is estimated, it is {quiet}."
+        )
+    elif on_device:
+        yield f"{others}; whether the device waited for it is not known, and the interval is wider for it."
+    else:
+        yield (
+            f"The training thread waited for a processor for {first} of the time before and {second} after; not every "
+            "rank was sampled, so whether for ranks of its own job is not known, and the interval is wider for it."
+        )
+
+
+def _machine(report: Report) -> tuple[str, ...]:
+    return report.run.devices or report.run.processors
+
+
+def _ends(change: Range) -> str:
+    """``+40 % (+30 % to +50 %)``."""
+    return f"{format_change(change.expected)} ({format_change(change.low)} to {format_change(change.high)})"

@@ -1,0 +1,20 @@
+"""How much of the step nothing explains, as far as that stands in the way of a verdict."""
+
+from profilerkit.analysis.facts import Facts
+
+#: At most one step in so many is slow: the others are the run, and the slow ones an accident of it (a choice).
+RARE = 20
+
+
+def unexplained_share(facts: Facts) -> float:
+    """Share of the steady time that nothing explains.
+
+    What a few slow steps take beyond the others is left out: a rule of its own tells of those (R57), and what bounds
+    the other steps is known all the same. So is what the record of the run tells as evaluation, which has no part of
+    its own, but for what a regular stall took of it.
+    """
+    inferred = sum(pause.share for pause in facts.pauses if pause.inferred) - facts.share("other.stall", "other.eval")
+    share, slow = facts.share("idle.unknown") - max(inferred, 0.0), facts.steps.slow
+    if slow is not None and slow.part is None and slow.count * RARE <= facts.steps.steady:
+        share -= slow.share
+    return max(share, 0.0)

@@ -1,0 +1,62 @@
+"""The package's own templates, style sheets and scripts."""
+
+import re
+from functools import lru_cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from profilerkit.report.inert import code_spans
+from profilerkit.report.palette import css_variables
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+_NUMBER_UNIT = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s|B|KiB|MiB|GiB|TiB)(?![A-Za-z]))")
+
+
+@lru_cache(maxsize=1)
+def environment() -> "Environment":
+    """The package's templates: everything put into them is escaped."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    made = Environment(
+        loader=PackageLoader("profilerkit.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["units"] = _join_units
+    made.filters["prose"] = _prose
+    return made
+
+
+def _join_units(text: str) -> str:
+    """The text with a no-break space between a number and its unit."""
+    return _NUMBER_UNIT.sub("\u00a0", text)
+
+
+def _prose(text: str) -> "Markup":
+    """Escaped text in which paired backticks become ``<code>``."""
+    from markupsafe import Markup, escape
+
+    pieces = (
+        Markup("<code>{}</code>").format(piece) if is_code else escape(_join_units(piece))
+        for is_code, piece in code_spans(text)
+    )
+    return Markup("").join(pieces)
+
+
+def asset(name: str) -> str:
+    """A style sheet or script that stands beside the templates."""
+    return files("profilerkit.report").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def page_css() -> str:
+    """Both schemes and the style sheet; paper is always light."""
+    return (
+        f":root{{color-scheme:light dark;{css_variables('light')}}}\n"
+        f"@media screen and (prefers-color-scheme:dark){{:root{{{css_variables('dark')}}}}}\n"
+        f"{asset('report.css')}"
+    )
