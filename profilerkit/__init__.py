@@ -7,21 +7,25 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from profilerkit.api import analyze as analyze
+    from profilerkit.api import diff as diff
     from profilerkit.api import load as load
     from profilerkit.capture import profile as profile
     from profilerkit.errors import ProfilerkitError as ProfilerkitError
+    from profilerkit.model.diff import Diff as Diff
     from profilerkit.model.report import Report as Report
 
 # Public names and where they live. They are imported on first use: `import profilerkit` must not load numpy.
 _PUBLIC = {
     "analyze": "profilerkit.api",
+    "diff": "profilerkit.api",
     "load": "profilerkit.api",
     "profile": "profilerkit.capture",
     "ProfilerkitError": "profilerkit.errors",
+    "Diff": "profilerkit.model.diff",
     "Report": "profilerkit.model.report",
 }
 
-__all__ = ["ProfilerkitError", "Report", "__version__", "analyze", "load", "profile"]
+__all__ = ["Diff", "ProfilerkitError", "Report", "__version__", "analyze", "diff", "load", "profile"]
 
 
 def __getattr__(name: str) -> object:

@@ -1,29 +1,38 @@
 """What users call: paths in, a Report out. Wires the layers and decides nothing."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from profilerkit.analysis.communication.registry import with_patterns
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.ledger.run import run_ledger
 from profilerkit.analysis.rank_facts import RankFacts
+from profilerkit.analysis.recorded import with_recorded
 from profilerkit.analysis.run_facts import run_facts
-from profilerkit.config import rule_prefixes
+from profilerkit.compare import compare
+from profilerkit.compare.gates import parse_limit
+from profilerkit.config import Settings, Suppression, rule_prefixes
 from profilerkit.diagnosis import diagnose
+from profilerkit.diagnosis.cost import with_cost
+from profilerkit.diagnosis.waterfall import waterfall
 from profilerkit.errors import UnreadableInputError, UsageError
-from profilerkit.inputs import read_inputs
+from profilerkit.inputs import is_saved_report, read_inputs, require_existing
 from profilerkit.model.change import revise
+from profilerkit.model.diff import Diff
 from profilerkit.model.finding import Outcome
 from profilerkit.model.report import Report
 from profilerkit.model.run import Run
-from profilerkit.plugins import installed_rules
+from profilerkit.plugins import all_rules
 from profilerkit.reading.traces import Reading
-from profilerkit.rules import RULES
+from profilerkit.rules.rule import Rule
 from profilerkit.rules.runner import run_rules
+from profilerkit.rules.tuning import in_force, with_options
 from profilerkit.rundir.ending import Ending, dossier_of, ending_of
-from profilerkit.rundir.reader import RunRecord
+from profilerkit.rundir.layout import REPORT_JSON
+from profilerkit.rundir.reader import RunRecord, is_run_directory
 
 
 def analyze(
@@ -34,6 +43,10 @@ def analyze(
     device: str | None = None,
     strict: bool = False,
     communication_kernels: Sequence[str] = (),
+    rules_path: str | Path | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    suppress: Sequence[Suppression] = (),
+    gpu_hour_price: float | None = None,
 ) -> Report:
     """Analyse a trace, a run directory, a directory of traces, or several traces of one job.
 
@@ -48,21 +61,28 @@ def analyze(
         strict: the first damage of a trace is an error, instead of being read around and counted.
         communication_kernels: regular expressions of kernel names that are communication beside the known ones;
             ``all_reduce=expression`` also says which collective.
+        rules_path: a file or directory with rules of the project's own. Its code is run: name only what you trust.
+        options: rule code to its options by name, for example ``{"IN001": {"smallest_share": 0.1}}``.
+        suppress: rules whose findings are set aside (``profilerkit.config.Suppression``); the report says so with their
+            reasons.
+        gpu_hour_price: of one GPU for one hour, so that the report tells cost beside time.
 
     Raises:
         UsageError: no path, the same file twice, a run directory together with another path, a rank that was not
-            recorded, a rule that does not exist, or a pattern that is no regular expression.
+            recorded, a rule or an option of it that does not exist, or a pattern that is no regular expression.
         UnreadableInputError: a path is missing, nothing readable was found, or a trace is damaged and ``strict`` is
             set.
     """
+    rules = _rules(rules_path, options or {}, suppress, select, ignore)
+    reading = Reading(strict=strict, device=device, registry=with_patterns(communication_kernels))
+    report = _analyzed([Path(path) for path in paths], reading, rules, rank)
+    return with_cost(report, gpu_hour_price)
+
+
+def _analyzed(places: Sequence[Path], reading: Reading, rules: "_Rules", rank: int | None) -> Report:
+    """The report without what lost time costs."""
     from profilerkit import __version__
 
-    others, plugin_notes = installed_rules()
-    rules = (*RULES, *others)
-    codes = [rule.code for rule in rules]
-    select, ignore = rule_prefixes(select, codes), rule_prefixes(ignore, codes)
-    places = [Path(path) for path in paths]
-    reading = Reading(strict=strict, device=device, registry=with_patterns(communication_kernels))
     recording = read_inputs(places, reading)
     record = recording.run
     ranks = recording.ranks
@@ -70,21 +90,49 @@ def analyze(
     ending = ending_of(record) if record else None
     facts = run_facts(
         ranks,
-        device=device,
+        device=reading.device,
         world_size=record.manifest.world_size if record and record.manifest else None,
         recorded=recording.distinct,
         told=told,
-        notes=(*recording.notes, *plugin_notes),
+        notes=(*recording.notes, *rules.notes),
         ending=ending,
     )
-    outcomes = run_rules(facts, rules, select=select, ignore=ignore)
-    detail = facts if told in (None, facts.judged_rank) else _alone(facts, ranks[told], told, device)
+    facts = with_recorded(facts, ranks, record)
+    outcomes = run_rules(facts, rules.all, select=rules.select, ignore=rules.ignore, suppress=rules.suppress)
+    detail = facts if told in (None, facts.judged_rank) else _alone(facts, ranks[told], told, reading.device)
     run = _describe(places, record, ending, facts, ranks, __version__)
     return revise(
         _report(facts, detail, outcomes, run),
         ledger=run_ledger(ranks, facts.judged_rank if told is None else told),
         oom=dossier_of(record) if record else None,
+        waterfall=waterfall(facts, outcomes),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """The rules of this analysis, which of them run and are heard, and what is to be said about them."""
+
+    all: tuple[Rule, ...]
+    select: tuple[str, ...]
+    ignore: tuple[str, ...]
+    suppress: tuple[Suppression, ...]
+    notes: tuple[str, ...]
+
+
+def _rules(
+    path: str | Path | None,
+    options: Mapping[str, Mapping[str, Any]],
+    suppress: Sequence[Suppression],
+    select: Sequence[str],
+    ignore: Sequence[str],
+) -> _Rules:
+    known, left_out = all_rules(path)
+    rules, tuned = with_options(known, options)
+    heard, ended = in_force(suppress, rules, datetime.now().astimezone().date())
+    codes = [rule.code for rule in rules]
+    notes = (*left_out, *tuned, *ended)
+    return _Rules(rules, rule_prefixes(select, codes), rule_prefixes(ignore, codes), heard, notes)
 
 
 def _alone(facts: Facts, entry: RankFacts, position: int, device: str | None) -> Facts:
@@ -111,6 +159,73 @@ def _report(facts: Facts, detail: Facts, outcomes: tuple[Outcome, ...], run: Run
         communication=facts.communication,
         workers=facts.workers,
     )
+
+
+def diff(
+    before: str | Path | Report,
+    after: str | Path | Report,
+    *,
+    fail_if: Sequence[str] = (),
+    also_before: Sequence[str | Path | Report] = (),
+    also_after: Sequence[str | Path | Report] = (),
+    settings: Settings | None = None,
+) -> Diff:
+    """Compare two runs: what changed, whether it is real, and whether predicted savings were reached.
+
+    Args:
+        before: a run directory, a trace, a directory of traces, a report saved as JSON, a directory that holds nothing
+            but such a ``report.json``, or a report.
+        after: likewise.
+        also_before: more recordings of the program before. How much runs of one program differ is then measured, and
+            a smaller change can be seen; they are best recorded in turns.
+        also_after: more recordings of the program after.
+        fail_if: limits on changes, judged in ``Diff.gates``: ``step_time:+5%``, ``input:+3pt``, ``findings:high``.
+        settings: for what is analysed now (``profilerkit.config.load_settings``); reports keep those they were made
+            with.
+
+    Raises:
+        UsageError: a limit that cannot be read.
+        UnreadableInputError: as ``analyze`` and ``load`` do.
+    """
+    for text in fail_if:
+        parse_limit(text)  # before minutes of analysis
+    first, second = (
+        [side if isinstance(side, Report) else read_report(side, settings) for side in sides]
+        for sides in ((before, *also_before), (after, *also_after))
+    )
+    return compare(first[0], second[0], fail_if, also_before=first[1:], also_after=second[1:])
+
+
+def read_report(path: str | Path, settings: Settings | None = None) -> Report:
+    """The report of whatever ``path`` is: loaded where it is one that was saved, else made by ``analyze``.
+
+    ``settings`` are for the analysis; a saved report keeps those it was made with.
+    """
+    place = Path(path)
+    require_existing([place])
+    saved = saved_report(place)
+    if saved is not None:
+        return load(saved)
+    used = settings or Settings()
+    return analyze(
+        place,
+        select=used.select,
+        ignore=used.ignore,
+        device=used.device,
+        communication_kernels=used.communication_kernels,
+        rules_path=used.rules_path,
+        options=used.rules,
+        suppress=used.suppress,
+        gpu_hour_price=used.gpu_hour_price,
+    )
+
+
+def saved_report(place: Path) -> Path | None:
+    """The saved report that ``place`` is, or that is all a directory has; ``None`` for what is to be analysed."""
+    if is_saved_report(place):
+        return place
+    inside = place / REPORT_JSON
+    return inside if place.is_dir() and not is_run_directory(place) and inside.is_file() else None
 
 
 def load(path: str | Path) -> Report:
@@ -171,7 +286,15 @@ def _describe(
         else {k: v for meta in traced for k, v in meta.versions.items()},
         settings={**manifest.settings, **manifest.environment} if manifest else {},
         samples=facts.samples,
+        processors=_processors(record),
+        usable_cores=facts.usable_cores,
+        host_ranks=facts.host_ranks,
     )
+
+
+def _processors(record: RunRecord | None) -> tuple[str, ...]:
+    metas = [rank.meta for rank in record.ranks if rank.meta] if record else []
+    return tuple(dict.fromkeys(meta.processor for meta in metas if meta.processor))
 
 
 def _versions(record: RunRecord) -> dict[str, str]:

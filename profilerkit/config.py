@@ -1,14 +1,31 @@
 """Settings: flags win over ``PROFILERKIT_*``, these over ``[tool.profilerkit]``, this over the defaults."""
 
+import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 from profilerkit.errors import ConfigError, UsageError
 
 SEVERITIES = ("high", "medium", "low")
+
+
+@dataclass(frozen=True, slots=True)
+class Suppression:
+    """A rule whose findings somebody knows of and has set aside.
+
+    Attributes:
+        rule: its code.
+        reason: why, in the user's words; every report shows it.
+        until: the last day on which it holds; ``None`` for always.
+    """
+
+    rule: str
+    reason: str
+    until: date | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +39,15 @@ class Settings:
         fail_on: exit with 1 when a finding has this severity or a higher one; ``None`` means never.
         communication_kernels: patterns of kernel names that are communication beside the known ones, each a regular
             expression or ``all_reduce=expression``; text stands for several when blanks separate them.
+        rules_path: a directory or file with rules of the project's own, which are run as code. A ``pyproject.toml``
+            sets it only where it lies in the working directory itself, as one further up may be a stranger's, and
+            where it did not come with what is analysed.
+        rules: rule code to its options by name.
+        suppress: rules whose findings are set aside, each with its reason.
+        gpu_hour_price: of one GPU for one hour, in any currency; ``None`` means no price is told.
+        unused: sentences about settings that were found and are not used; not itself a setting.
+        budgets: metric and limit of each line of ``[tool.profilerkit.budgets]``, as they stand there; as text
+            ``step_time=200ms,input=20%``.
     """
 
     select: tuple[str, ...] = ()
@@ -29,9 +55,17 @@ class Settings:
     device: str | None = None
     fail_on: str | None = None
     communication_kernels: tuple[str, ...] = ()
+    rules_path: str | None = None
+    rules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    suppress: tuple[Suppression, ...] = ()
+    gpu_hour_price: float | None = None
+    unused: tuple[str, ...] = ()
+    budgets: tuple[tuple[str, str], ...] = ()
 
 
-_NAMES = tuple(field.name for field in fields(Settings))
+_NAMES = tuple(setting.name for setting in fields(Settings) if setting.name != "unused")
+#: Settings that only a file can hold.
+_TABLES = ("rules", "suppress")
 #: Settings that are lists: what separates items in text, what they hold, and how they are written.
 _LISTS: dict[str, tuple[str | None, str, str]] = {
     "select": (",", "rule codes", '["IN", "CO003"]'),
@@ -83,14 +117,19 @@ def load_settings(
     *,
     environment: Mapping[str, str] | None = None,
     start: Path | None = None,
+    inputs: Sequence[Path] | None = None,
 ) -> Settings:
     """The settings in force. A flag that is ``None`` or empty was not given.
 
     ``environment`` is ``os.environ`` and ``start``, where the search for ``pyproject.toml`` begins, is the working
-    directory unless given. Raises ``ConfigError`` for an unknown key, a wrong type or a value that is not allowed.
+    directory unless given. ``inputs`` are what is analysed: code that may have come with them is not named; ``None``
+    means that anything here may be. Raises ``ConfigError`` for an unknown key, a wrong type or a value that is not
+    allowed.
     """
-    settings = replace(Settings(), **_from_pyproject(start or Path.cwd()))
+    settings = replace(Settings(), **_from_pyproject(start or Path.cwd(), inputs))
     settings = replace(settings, **_from_environment(os.environ if environment is None else environment))
+    if settings.rules_path is not None:
+        settings = replace(settings, unused=())  # whoever sets the variable wants the code
     given = {name: value for name, value in flags.items() if name in _NAMES and value not in (None, [], ())}
     return replace(settings, **{name: _checked(name, value, "the command line") for name, value in given.items()})
 
@@ -98,13 +137,15 @@ def load_settings(
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in _NAMES:
+        if name in _TABLES:
+            continue
         variable = f"PROFILERKIT_{name.upper()}"
         if environment.get(variable):
             found[name] = _checked(name, environment[variable], variable)
     return found
 
 
-def _from_pyproject(start: Path) -> dict[str, Any]:
+def _from_pyproject(start: Path, inputs: Sequence[Path] | None) -> dict[str, Any]:
     import tomllib
 
     for directory in (start.absolute(), *start.absolute().parents):
@@ -115,9 +156,31 @@ def _from_pyproject(start: Path) -> dict[str, Any]:
             document = tomllib.loads(path.read_text("utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
             raise ConfigError(f"{path} cannot be read", cause=str(error), hint="correct the file") from error
-        table = document.get("tool", {}).get("profilerkit", {})
-        return _checked_table(table, path)
+        found = _checked_table(document.get("tool", {}).get("profilerkit", {}), path)
+        return _without_code(found, path, _distrusted(directory, start.absolute(), inputs))
     return {}
+
+
+def _distrusted(directory: Path, start: Path, inputs: Sequence[Path] | None) -> str | None:
+    """Why the code that a ``pyproject.toml`` in ``directory`` names is not run; ``None`` where it is."""
+    if directory != start:
+        return "rules are loaded only when profilerkit runs in that directory"
+    if (directory / ".git").exists():
+        return None
+    # A link is where it lies as well as where it leads.
+    places = [Path(where(path)) for path in inputs or () for where in (os.path.abspath, os.path.realpath)]
+    if inputs is None or any(place.is_relative_to(base) for place in places for base in (start, start.resolve())):
+        return "that directory is no repository, and the code may have come with what is analysed in it"
+    return None
+
+
+def _without_code(found: dict[str, Any], path: Path, reason: str | None) -> dict[str, Any]:
+    """The settings without what would run code, where there is a reason not to."""
+    if reason is None or "rules_path" not in found:
+        return found
+    consent = f"PROFILERKIT_RULES_PATH={path.parent / found['rules_path']} loads them"
+    said = f"rules-path of {path} was not used: {reason}; {consent}."
+    return {**{name: value for name, value in found.items() if name != "rules_path"}, "unused": (said,)}
 
 
 def _checked_table(table: Any, path: Path) -> dict[str, Any]:
@@ -135,6 +198,14 @@ def _checked_table(table: Any, path: Path) -> dict[str, Any]:
 def _checked(name: str, value: Any, where: str) -> Any:
     """The value in the type of its setting. Lists may also be written as text."""
     option = name.replace("_", "-")
+    if name == "rules":
+        return _rule_options(value, where)
+    if name == "suppress":
+        return _suppressions(value, where)
+    if name == "gpu_hour_price":
+        return _price(value, where)
+    if name == "budgets":
+        return _budgets(value, where)
     if name in _LISTS:
         separator, noun, example = _LISTS[name]
         items = [value] if isinstance(value, str) else value
@@ -151,3 +222,68 @@ def _checked(name: str, value: Any, where: str) -> Any:
         hint = did_you_mean(value, SEVERITIES) or f"allowed: {', '.join(SEVERITIES)}"
         raise ConfigError(f"{value!r} is not a severity", cause=f"{where} sets {option}", hint=hint)
     return value
+
+
+def _price(value: Any, where: str) -> float:
+    """A price of at least 0; text, as a variable has it, is read as a number."""
+    try:
+        price = float(value) if not isinstance(value, bool) else math.nan
+    except (TypeError, ValueError):
+        price = math.nan
+    if not (math.isfinite(price) and price >= 0):
+        raise ConfigError(
+            "gpu-hour-price is not a price", cause=f"{where} says {value!r}", hint="write gpu-hour-price = 2.5"
+        )
+    return price
+
+
+def _rule_options(value: Any, where: str) -> dict[str, dict[str, Any]]:
+    """Rule to options; which rules and options there are is known only where the rules are."""
+    if not isinstance(value, dict) or not all(isinstance(options, dict) for options in value.values()):
+        raise ConfigError(
+            "rules is not a table of tables",
+            cause=f"{where} says {value!r}",
+            hint="write [tool.profilerkit.rules.IN001] and below it smallest-share = 0.1",
+        )
+    return {code: {key.replace("-", "_"): item for key, item in options.items()} for code, options in value.items()}
+
+
+def _suppressions(value: Any, where: str) -> tuple[Suppression, ...]:
+    example = 'write [[tool.profilerkit.suppress]] and below it rule = "IN002" and reason = "…"'
+    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
+        raise ConfigError("suppress is not a list of tables", cause=f"{where} says {value!r}", hint=example)
+    return tuple(_suppression(entry, where, example) for entry in value)
+
+
+def _suppression(entry: dict[str, Any], where: str, example: str) -> Suppression:
+    """One entry. Without a reason there is none: a report has to say why it is silent."""
+    known = ("rule", "reason", "until")
+    for key in entry:
+        if key not in known:
+            hint = did_you_mean(key, known) or f"known keys: {', '.join(known)}"
+            raise ConfigError(f"unknown key {key!r} of a suppression", cause=f"it stands in {where}", hint=hint)
+    rule, reason, until = (entry.get(key) for key in known)
+    for key, text in (("rule", rule), ("reason", reason)):
+        if not isinstance(text, str) or not text.strip():
+            raise ConfigError(f"a suppression has no {key}", cause=f"{where} says {entry!r}", hint=example)
+    try:
+        last = date.fromisoformat(until) if isinstance(until, str) else until
+    except ValueError:
+        last = until
+    if last is not None and type(last) is not date:
+        raise ConfigError(f"{until!r} is not a day", cause=f"{where} sets until", hint="write until = 2026-12-31")
+    return Suppression(rule=str(rule).strip(), reason=" ".join(str(reason).split()), until=last)
+
+
+def _budgets(value: Any, where: str) -> tuple[tuple[str, str], ...]:
+    """Metric and limit, not yet read: what metrics there are is known further up."""
+    if isinstance(value, str):
+        pieces = [piece.partition("=") for piece in value.split(",")]
+        value = {metric: limit for metric, _, limit in pieces} if all(limit for _, _, limit in pieces) else value
+    if not isinstance(value, dict) or not all(isinstance(limit, str) for limit in value.values()):
+        raise ConfigError(
+            "budgets is not a table of limits as text",
+            cause=f"{where} says {value!r}",
+            hint='write step_time = "200 ms" under [tool.profilerkit.budgets]',
+        )
+    return tuple((metric.strip(), limit.strip()) for metric, limit in value.items())

@@ -103,6 +103,15 @@ def require_existing(paths: Iterable[Path]) -> None:
             )
 
 
+def is_saved_report(path: Path) -> bool:
+    """Whether the file is a report of ours rather than a trace, by its first keys."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        head = file.read(64)
+    return re.match(rb'\s*\{\s*"(breakdown|schema_version|verdict)"\s*:', head) is not None
+
+
 def _read_run(path: Path, reading: Reading) -> Recording:
     run = read_run(path)
     if not run.ranks:

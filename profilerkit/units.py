@@ -139,3 +139,15 @@ def format_value(value: float | None, unit: str) -> str:
     if unit == "per_s":
         return f"{_three_digits(value)}/s" if value else "0/s"
     return f"{_three_digits(value)} {unit}".strip()
+
+
+def format_change(ratio: float) -> str:
+    """A change as a percentage with its sign.
+
+    >>> format_change(0.123), format_change(-0.04), format_change(0.0)
+    ('+12 %', '−4.0 %', '0 %')
+    """
+    text = format_ratio(abs(ratio))
+    if text in ("0 %", "0.0 %"):
+        return "0 %"
+    return f"{'+' if ratio > 0 else '−'}{text}"

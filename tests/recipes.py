@@ -37,6 +37,7 @@ from profilerkit.rundir.layout import (
     RunManifest,
     WindowStatus,
     queue_value,
+    wait_queue_field,
 )
 from profilerkit.rundir.writer import RankWriter, write_manifest
 from profilerkit.trace.columns import Category
@@ -304,12 +305,13 @@ class Log:
     def record(self, kind, start, duration, value=0, *, flags=0, name=0):
         self.records.append((int(kind), int(flags), name, round(start * US), round(duration * US), value))
 
-    def step(self, duration, *, wait=0, wait_cpu=None, wait_flags=0, phase=None, collect=0, flags=0):
+    def step(self, duration, *, wait=0, wait_cpu=None, wait_queue=None, wait_flags=0, phase=None, collect=0, flags=0):
         """One step: a wait at its start, then a named phase (name, µs), then a garbage collection."""
         start = self.at
         if wait:
             cpu = -1 if wait_cpu is None else round(wait_cpu * US)
-            self.record(EventKind.WAIT, start, wait, cpu, flags=wait_flags)
+            queued = wait_queue_field(None if wait_queue is None else round(wait_queue * US))
+            self.record(EventKind.WAIT, start, wait, cpu, flags=wait_flags, name=queued)
         if phase:
             text, length = phase
             self.record(EventKind.PHASE, start + wait, length, name=self.name(text))

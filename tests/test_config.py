@@ -1,9 +1,10 @@
 import doctest
+from datetime import date
 
 import pytest
 
 from profilerkit import config
-from profilerkit.config import Settings, load_settings
+from profilerkit.config import Settings, Suppression, load_settings
 from profilerkit.errors import ConfigError
 
 
@@ -58,6 +59,31 @@ def test_communication_kernels_keep_their_commas_and_blanks_separate_them_in_tex
         ("[tool.profilerkit]\ncommunication-kernels = 3\n", "is not a list of patterns", "all_reduce=^my_all_reduce"),
         ("[tool.profilerkit]\ndevice = 3\n", "device is not text", 'write device = "…"'),
         ('[tool.profilerkit]\nfail-on = "hihg"\n', "'hihg' is not a severity", "did you mean high?"),
+        ("[tool.profilerkit]\nrules-path = 3\n", "rules-path is not text", 'write rules-path = "…"'),
+        ("[tool.profilerkit]\nrules = 3\n", "rules is not a table of tables", "[tool.profilerkit.rules.IN001]"),
+        ("[tool.profilerkit.rules]\nIN001 = 3\n", "rules is not a table of tables", "smallest-share = 0.1"),
+        (
+            "[tool.profilerkit]\nsuppress = ['IN001']\n",
+            "suppress is not a list of tables",
+            "[[tool.profilerkit.suppress]]",
+        ),
+        ('[[tool.profilerkit.suppress]]\nrule = "IN001"\n', "has no reason", 'reason = "…"'),
+        ('[[tool.profilerkit.suppress]]\nrule = "IN001"\nreason = " "\n', "has no reason", 'reason = "…"'),
+        ('[[tool.profilerkit.suppress]]\nreason = "x"\n', "has no rule", 'rule = "IN002"'),
+        ('[[tool.profilerkit.suppress]]\nrule = "A"\nreson = "x"\n', "unknown key 'reson'", "did you mean reason?"),
+        (
+            '[[tool.profilerkit.suppress]]\nrule = "A"\nreason = "x"\nuntil = "soon"\n',
+            "'soon' is not a day",
+            "write until = 2026-12-31",
+        ),
+        (
+            '[[tool.profilerkit.suppress]]\nrule = "A"\nreason = "x"\nuntil = 2026-12-31T10:00:00\n',
+            "is not a day",
+            "write until = 2026-12-31",
+        ),
+        ("[tool.profilerkit]\ngpu-hour-price = -1\n", "gpu-hour-price is not a price", "write gpu-hour-price = 2.5"),
+        ("[tool.profilerkit]\ngpu-hour-price = true\n", "gpu-hour-price is not a price", "write gpu-hour-price = 2.5"),
+        ("[tool.profilerkit]\ngpu-hour-price = nan\n", "gpu-hour-price is not a price", "write gpu-hour-price = 2.5"),
         ("[tool]\nprofilerkit = 3\n", "is not a table", "select"),
         ("[tool.profilerkit\n", "cannot be read", "correct the file"),
     ],
@@ -69,6 +95,74 @@ def test_a_wrong_setting_is_named_with_its_file_and_a_way_out(tmp_path, text, wh
     assert what in caught.value.what
     assert hint in caught.value.hint
     assert str(tmp_path / "pyproject.toml") in str(caught.value)
+
+
+RULES = """[tool.profilerkit]
+rules-path = "checks"
+gpu_hour_price = 2
+[tool.profilerkit.rules.IN001]
+smallest-share = 0.1
+[[tool.profilerkit.suppress]]
+rule = "IN002"
+reason = "known,   and cheap"
+until = 2026-12-31
+[[tool.profilerkit.suppress]]
+rule = "CO"
+reason = "one rank"
+until = "2026-12-31"
+"""
+
+
+def test_rules_their_options_suppressions_and_a_price_stand_in_the_file(tmp_path):
+    write_pyproject(tmp_path, RULES)
+    (tmp_path / ".git").mkdir()
+    settings = load_settings({}, environment={"PROFILERKIT_RULES": "x", "PROFILERKIT_SUPPRESS": "x"}, start=tmp_path)
+    assert settings == Settings(
+        rules_path="checks",
+        gpu_hour_price=2.0,
+        rules={"IN001": {"smallest_share": 0.1}},
+        suppress=(
+            Suppression(rule="IN002", reason="known, and cheap", until=date(2026, 12, 31)),
+            Suppression(rule="CO", reason="one rank", until=date(2026, 12, 31)),
+        ),
+    )
+
+
+def test_rules_are_loaded_only_where_their_pyproject_lies(tmp_path):
+    write_pyproject(tmp_path, RULES)
+    below = tmp_path / "below"
+    below.mkdir()
+    settings = load_settings({}, environment={}, start=below)
+    assert settings.rules_path is None
+    (said,) = settings.unused
+    assert said.startswith(f"rules-path of {tmp_path / 'pyproject.toml'} was not used")
+    assert settings.rules == {"IN001": {"smallest_share": 0.1}}
+    assert load_settings({}, environment={"PROFILERKIT_RULES_PATH": "own"}, start=below).rules_path == "own"
+
+
+def test_code_that_may_have_come_with_the_recording_is_not_named(tmp_path):
+    stranger, other = tmp_path / "stranger", tmp_path / "other"
+    write_pyproject(stranger, RULES)
+    other.mkdir()
+    (other / "trace.json").touch()
+    (stranger / "link.json").symlink_to(other / "trace.json")
+    (other / "link.json").symlink_to(stranger / "pyproject.toml")
+
+    def named(*inputs):
+        return load_settings({}, environment={}, start=stranger, inputs=inputs).rules_path
+
+    assert named(other / "trace.json") == named(stranger / ".." / "other" / "trace.json") == "checks"
+    for path in (stranger, stranger / "runs" / "a", stranger / "link.json", other / "link.json"):
+        assert named(other / "trace.json", path) is None
+    assert load_settings({}, environment={}, start=stranger).rules_path is None
+    (stranger / ".git").write_text("gitdir: elsewhere\n")
+    assert named(stranger) == "checks"
+
+
+def test_a_price_may_come_from_the_environment(tmp_path):
+    assert load_settings({}, environment={"PROFILERKIT_GPU_HOUR_PRICE": "1.5"}, start=tmp_path).gpu_hour_price == 1.5
+    with pytest.raises(ConfigError, match="PROFILERKIT_GPU_HOUR_PRICE"):
+        load_settings({}, environment={"PROFILERKIT_GPU_HOUR_PRICE": "dear"}, start=tmp_path)
 
 
 def test_a_wrong_environment_variable_is_named(tmp_path):

@@ -1,0 +1,75 @@
+"""The truth: blocks of steps with the fault and with each fix, taking turns, while nothing records them."""
+
+import gc
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from accuracy_benchmark.scenario import Build, Scenario
+from accuracy_benchmark.training import Job, Training
+from accuracy_benchmark.truth import saving_interval
+
+#: Rounds of one block forth and one back of each program: at least, and at most where the interval stays wide.
+FEWEST_ROUNDS, MOST_ROUNDS = 3, 6
+#: Half-width of the interval, share of the step, at which another round would tell little.
+CLEAR = 0.01
+
+
+def batches(training: Training) -> Iterator[Any]:
+    """Epoch after epoch."""
+    while True:
+        yield from training.loader
+
+
+def block_s(build: Build, job: Job, warm: int, measured: int) -> float:
+    """Mean time of a step. The mean, because costs that come every so many steps are missing from most of them."""
+    job.place.mkdir(parents=True)
+    training = build(job)
+    source = batches(training)
+    try:
+        for _ in range(warm):
+            training.step(next(source))
+        start_s = time.perf_counter()
+        for _ in range(measured):
+            training.step(next(source))
+        return (time.perf_counter() - start_s) / measured
+    finally:
+        source.close()
+        training.close()
+        del training, source
+        # What a program left behind must not be collected in the next one's block.
+        gc.collect()
+        shutil.rmtree(job.place)
+
+
+def measure(scenario: Scenario, place: Path, rank: int, rounds: tuple[int, int]) -> list[list[float]]:
+    """Seconds per step: one row for the program as it is and one for each fix, one column per block."""
+    programs = [scenario.bad, *(fix.build for fix in scenario.fixes)]
+    found: list[list[float]] = [[] for _ in programs]
+    steps = scenario.warm + scenario.block
+    for turn in range(rounds[1]):
+        order = list(range(len(programs)))
+        for index in [*order, *reversed(order)]:
+            job = Job(place / f"block{rank}", steps + 2 * scenario.block, rank, scenario.ranks)
+            found[index].append(block_s(programs[index], job, scenario.warm, scenario.block))
+        if turn + 1 >= rounds[0] and _agreed(lambda: _is_clear(found), scenario.ranks):
+            break
+    return found
+
+
+def _is_clear(found: list[list[float]]) -> bool:
+    intervals = [saving_interval(found[0], fixed) for fixed in found[1:]]
+    return all((interval["high"] - interval["low"]) / 2 <= CLEAR for interval in intervals)
+
+
+def _agreed(ask: Callable[[], bool], ranks: int) -> bool:
+    """Rank 0's answer, for all: they make the same blocks."""
+    if ranks == 1:
+        return ask()
+    answer = [ask()]
+    dist.broadcast_object_list(answer, src=0)
+    return bool(answer[0])

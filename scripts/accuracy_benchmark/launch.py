@@ -1,0 +1,41 @@
+"""Starts the processes of a scenario: one or two ranks, recorded or measured."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from measured_processes import SILENT, environment, wait
+
+from accuracy_benchmark.scenario import Scenario
+
+PROGRAM = Path(__file__).with_name("program.py")
+_MOST_SECONDS = 300
+
+
+def run(mode: str, scenario: Scenario, place: Path, rounds: tuple[int, int] = (1, 1)) -> dict[str, Any]:
+    """What ``program.py`` writes. Raises RuntimeError with the end of what it printed when it fails."""
+    out = place / f"{mode}.json"
+    command = [sys.executable, PROGRAM, mode, scenario.code, out, place / mode, f"{rounds[0]}-{rounds[1]}"]
+    (place / mode).mkdir()
+    started = [
+        subprocess.Popen(command, env={**environment(), **where}, cwd=place, **SILENT) for where in _ranks(scenario)
+    ]
+    failed = wait(started, _MOST_SECONDS)
+    if not out.exists():
+        raise RuntimeError(f"{scenario.code}, {mode}: {failed}")
+    return json.loads(out.read_text("utf-8"))
+
+
+def _ranks(scenario: Scenario) -> list[dict[str, str]]:
+    """What torchrun would put into the environment of each rank."""
+    if scenario.ranks == 1:
+        return [{}]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    ranks = str(scenario.ranks)
+    job = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [{**job, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(scenario.ranks)]

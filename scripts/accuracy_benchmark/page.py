@@ -1,0 +1,179 @@
+"""The accuracy report as one offline HTML page: goals, confusion matrix, savings scatter, scenarios, other tools."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from accuracy_benchmark import peers
+from profilerkit.report.palette import FILLS, INKS
+
+#: Colour of a row's family; ``healthy`` and ``mixed`` have none of their own.
+_COLOURS = {"healthy": "good", "mixed": "other"}
+#: The scatter, in its own units: percent of the step, from a fix that does harm to one that saves nearly all.
+_LOWEST, _HIGHEST, _SIZE = -20.0, 100.0, 480.0
+_TICKS = (0, 20, 40, 60, 80, 100)
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """One fix in the scatter: where it lies, its two intervals, its colour, and its words."""
+
+    x: float
+    y: float
+    left: float
+    right: float
+    top: float
+    bottom: float
+    colour: str
+    label: str
+
+
+def render(document: dict[str, Any]) -> str:
+    """The page; everything that came from a report or a tool is escaped."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(percent=_percent, signed=_signed, score=_score, goal=_goal, result=_result, short=_short)
+    return environment.get_template("page.html.j2").render(
+        document=document,
+        headline=_headline(document),
+        machine=_machine(document),
+        schemes={name: _scheme(name) for name in ("light", "dark")},
+        dots=dots(document["rows"]),
+        ticks=[(tick, _place(tick), _SIZE - _place(tick)) for tick in _TICKS],
+        size=_SIZE,
+        others=_others(document),
+        tables=_tables(),
+        cannot=peers.CANNOT,
+    )
+
+
+def _scheme(name: str) -> Markup:
+    """Colours as CSS custom properties."""
+    colours = {**INKS[name], **FILLS[name]}  # type: ignore[index]
+    return Markup(";".join(f"--{key}:{value}" for key, value in colours.items()))
+
+
+def dots(rows: Sequence[dict[str, Any]]) -> list[Dot]:
+    """Every fix with a prediction in a row that was judged."""
+    found = []
+    for row in (row for row in rows if not row["skipped"]):
+        for fix in (fix for fix in row["fixes"] if fix["predicted"]):
+            truth, said = fix["truth"], fix["predicted"]
+            found.append(
+                Dot(
+                    x=_place(100 * truth["saving"]),
+                    left=_place(100 * truth["low"]),
+                    right=_place(100 * truth["high"]),
+                    y=_SIZE - _place(100 * said["expected"]),
+                    top=_SIZE - _place(100 * said["high"]),
+                    bottom=_SIZE - _place(100 * said["low"]),
+                    colour=_COLOURS.get(row["family"], row["family"]),
+                    label=f"{row['code']} {fix['what']}: predicted {_percent(said['expected'])}, "
+                    f"measured {_percent(truth['saving'])}",
+                )
+            )
+    return found
+
+
+def _place(percent: float) -> float:
+    """Distance from the axis, in the figure's units."""
+    return round(_SIZE * (min(max(percent, _LOWEST), _HIGHEST) - _LOWEST) / (_HIGHEST - _LOWEST), 1)
+
+
+def _percent(value: float | None, digits: int = 0) -> str:
+    """A share; a dash where it was not measured."""
+    return "–" if value is None else f"{100 * value:.{digits}f} %"
+
+
+def _signed(value: float | None) -> str:
+    """A difference of shares in points."""
+    return "–" if value is None else f"{100 * value:+.1f}"
+
+
+def _number(value: float, unit: str) -> str:
+    return f"{100 * value:.0f} %" if unit == "ratio" else f"{value:.1f} {unit}"
+
+
+def _score(value: float | None, unit: str = "") -> str:
+    """A score with its unit; a dash where nothing was measured."""
+    return "–" if value is None else _number(value, unit) if unit else f"{value:.2f}"
+
+
+def _goal(check: dict[str, Any]) -> str:
+    """The range of a goal."""
+    least, most = (None if check[name] is None else _number(check[name], check["unit"]) for name in ("least", "most"))
+    if least and most:
+        return f"{least} to {most}"
+    return f"≥ {least}" if least else f"≤ {most}"
+
+
+def _result(row: dict[str, Any]) -> str:
+    """How a row went, in a word."""
+    if row["skipped"]:
+        return "skipped"
+    return "right" if row["leaf_is_right"] else "family right" if row["family_is_right"] else "wrong"
+
+
+def _short(text: str, most: int = 90) -> str:
+    """Text for a cell."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _headline(document: dict[str, Any]) -> str:
+    """The one sentence: how many verdicts are right, and how far predicted savings are off."""
+    found = document["scores"]
+    if document["quick"]:
+        return "A quick run: it shows that everything runs, its figures mean nothing"
+    if not found["judged"]:
+        return "No scenario could be judged: the host was too noisy"
+    family = f"{_percent(found['family'])} of {found['judged']} real runs get the right verdict"
+    if found["error_median"] is None:
+        return family
+    return f"{family}; predicted savings miss the measured ones by {found['error_median']:.1f} points in the median"
+
+
+def _machine(document: dict[str, Any]) -> str:
+    machine = document["machine"]
+    gib = round(machine["memory_bytes"] / 2**30)
+    quiet = [row["host"]["quiet_pressure"] for row in document["rows"]]
+    known = [value for value in quiet if value is not None]
+    pressure = (
+        f"; processes waited for a core {_percent(max(known))} of the time at most between the rows" if known else ""
+    )
+    return (
+        f"{machine['cores']} cores ({machine['architecture']}), {gib} GiB of memory, {machine['system']}, "
+        f"Python {machine['python']}{pressure}"
+    )
+
+
+def _others(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Ours and the others, in the same terms."""
+    found = document["scores"]
+    ours = {
+        "tool": "profilerkit",
+        "asked": found["judged"],
+        "read": found["judged"],
+        "right": round((found["family"] or 0.0) * found["judged"]),
+        "of_all": found["family"],
+        "of_read": found["family"],
+        "alarms": found["alarms"],
+    }
+    return [ours, *(entry for entry in document["peers"] if entry["asked"])]
+
+
+def _tables() -> list[tuple[str, dict[str, str]]]:
+    """What each tool's words stand for."""
+    return [
+        (f"{peers.HTA}, largest part of the temporal breakdown", peers.HTA_FAMILIES),
+        (f"{peers.TORCH_TB}, text of a recommendation (none: healthy)", peers.TORCH_TB_FAMILIES),
+        (f"{peers.TRACEML}, kind of the primary diagnosis", peers.TRACEML_FAMILIES),
+    ]

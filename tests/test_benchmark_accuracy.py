@@ -1,0 +1,344 @@
+"""``scripts/benchmark_accuracy``: its truth, its judgement and its scores on made results, and a small run of it."""
+
+import doctest
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from accuracy_benchmark import peers, results, scores
+from accuracy_benchmark.catalogue import BY_CODE, QUICK, SCENARIOS
+from accuracy_benchmark.judge import family_of, fix_record, judge
+from accuracy_benchmark.page import dots, render
+from accuracy_benchmark.scenario import Fix, Scenario
+from accuracy_benchmark.truth import MOST_HALF_WIDTH, noise, saving_interval
+
+from profilerkit.model.change import revise
+from profilerkit.model.finding import Evidence, Finding, Outcome, Saving
+from profilerkit.model.finding import Fix as ProposedFix
+from profilerkit.model.verdict import Verdict
+from profilerkit.rules import RULES
+from tests.report.samples import SAMPLES
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = ROOT / "scripts" / "benchmark_accuracy"
+#: Codes of the whole catalogue; rules that are not written yet are named by the scenarios already.
+LAST_CODE = {"IN": 13, "CP": 11, "ME": 9, "CO": 12, "OV": 8, "RU": 7}
+
+
+def nothing(_job):
+    raise AssertionError("not built in a test")
+
+
+def scenario(family="input", bounds=("input-bound",), **changes):
+    return Scenario("C99", "a fault", family, bounds, nothing, **changes)
+
+
+def saving(expected, low=0.0, high=1.0):
+    return Saving(low=low, expected=expected, high=high, method="analytic")
+
+
+def outcome(rule, value, *, fix=True, bound="input-bound"):
+    evidence = (Evidence(label="wait", value=1.0, unit="ns", source="measured", origin="made"),)
+    finding = Finding(
+        title="a claim", bound=bound, confidence="high", why="so", evidence=evidence, saving=value,
+        fix=ProposedFix(text="change it") if fix else None,
+    )  # fmt: skip
+    return Outcome(rule=rule, name="n", summary="s", status="fired", findings=(finding,))
+
+
+def report(bound="input-bound", *outcomes, **verdict):
+    """A report with this verdict and these outcomes; all else is a sample's."""
+    made = next(iter(SAMPLES.values()))()
+    said = Verdict(bound=bound, confidence="high", headline="it is so", **verdict)
+    return revise(made, verdict=said, outcomes=tuple(outcomes))
+
+
+def truth(value, half=0.01):
+    return {"saving": value, "low": value - half, "high": value + half}
+
+
+def row(family="input", said="input", *, right=True, leaf=True, fixes=(), skipped=None, alarm=False, **changes):
+    return {
+        "code": "C99", "what": "a fault", "family": family, "causes": [family], "skipped": skipped,
+        "said": {"family": said}, "family_is_right": right, "leaf_is_right": leaf, "abstained": said == "abstained",
+        "alarm": alarm, "fixes": list(fixes), **changes,
+    }  # fmt: skip
+
+
+def fix(predicted, measured, *, low=0.0, high=1.0, advised=True, rules=("IN001",)):
+    made = (outcome("IN001", saving(predicted, low, high), fix=advised),) if predicted is not None else ()
+    return fix_record(Fix("a change", rules, nothing), report("input-bound", *made), truth(measured))
+
+
+def test_the_examples_in_the_scores_hold():
+    assert doctest.testmod(scores).failed == 0
+
+
+def test_there_are_forty_scenarios_of_every_family():
+    assert [entry.code for entry in SCENARIOS] == [f"C{number:02}" for number in range(1, 41)]
+    assert {entry.family for entry in SCENARIOS} == set(scores.FAMILIES)
+    assert set(QUICK) <= set(BY_CODE)
+    assert sum(entry.ranks == 2 for entry in SCENARIOS) >= 8
+
+
+@pytest.mark.parametrize("entry", SCENARIOS, ids=lambda entry: entry.code)
+def test_a_scenario_has_a_label_and_names_rules_of_the_catalogue(entry):
+    assert entry.bounds
+    assert entry.family == "healthy" or entry.fixes
+    for code in (*entry.rules, *(rule for made in entry.fixes for rule in made.rules)):
+        assert 1 <= int(code[2:]) <= LAST_CODE[code[:2]]
+    for rule in RULES:
+        assert 1 <= int(rule.code[2:]) <= LAST_CODE[rule.code[:2]]
+
+
+def test_a_true_saving_is_that_of_the_median_blocks_with_an_interval_around_it():
+    found = saving_interval([1.0, 1.02, 0.98, 1.0, 1.5, 1.0], [0.6, 0.61, 0.59, 0.6, 0.6, 0.9])
+    assert found["saving"] == pytest.approx(0.4)
+    assert found["low"] <= found["saving"] <= found["high"]
+    assert saving_interval([2.0], [1.0]) == {"saving": 0.5, "low": 0.5, "high": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("half", "pressures", "is_quiet"),
+    [
+        (MOST_HALF_WIDTH - 0.001, [0.40, None, 0.1], True),
+        (MOST_HALF_WIDTH + 0.001, [0.0], False),
+        (0.0, [0.0, 0.41], False),
+        (0.0, [None], True),
+    ],
+)
+def test_a_row_is_judged_only_on_a_quiet_host(half, pressures, is_quiet):
+    assert (noise([{"saving": 0.5, "low": 0.5 - half, "high": 0.5 + half}], pressures) is None) is is_quiet
+
+
+@pytest.mark.parametrize(
+    ("verdict", "family"),
+    [
+        ({"bound": "input-bound"}, "input"),
+        ({"bound": "memory-bound"}, "memory"),
+        ({"bound": "comm-bound"}, "communication"),
+        ({"bound": "balanced"}, "healthy"),
+        ({"bound": "compute-bound"}, "healthy"),
+        ({"bound": "compute-bound", "saving": saving(0.2)}, "compute"),
+        ({"bound": "inconclusive"}, "abstained"),
+    ],
+)
+def test_a_verdict_names_a_family(verdict, family):
+    assert family_of(Verdict(confidence="low", headline="h", **verdict)) == family
+
+
+def test_a_mixed_run_is_named_by_verdict_and_contender_together():
+    mixed = scenario("mixed", ("input-bound", "overhead-bound"))
+    both = judge(mixed, report("overhead-bound", contenders=("input-bound",)), [])
+    one = judge(mixed, report("overhead-bound"), [])
+    assert (both["family_is_right"], both["said"]["family"]) == (True, "mixed")
+    assert (one["family_is_right"], one["said"]["family"]) == (False, "overhead")
+
+
+def test_a_leaf_needs_the_sub_cause_and_one_of_the_rules():
+    one = scenario(details=("fetch",), rules=("IN002", "IN003"))
+    fired = outcome("IN003", saving(0.5))
+    assert judge(one, report("input-bound", fired, detail="fetch"), [])["leaf_is_right"]
+    assert not judge(one, report("input-bound", fired, detail="prep"), [])["leaf_is_right"]
+    assert not judge(one, report("input-bound", detail="fetch"), [])["leaf_is_right"]
+    assert judge(one, report("input-bound", detail="fetch"), [])["family_is_right"]
+
+
+def test_the_right_cause_on_the_wrong_rank_is_wrong():
+    late = scenario(rank=1, ranks=2)
+    assert judge(late, report("input-bound", rank=1), [])["family_is_right"]
+    assert not judge(late, report("input-bound", rank=0), [])["family_is_right"]
+
+
+@pytest.mark.parametrize(
+    ("bound", "outcomes", "alarm"),
+    [
+        ("balanced", (), False),
+        ("balanced", (outcome("IN001", saving(0.049)),), False),
+        ("balanced", (outcome("IN001", saving(0.05)),), True),
+        ("balanced", (outcome("IN001", saving(0.05), fix=False),), False),
+        ("input-bound", (), True),
+        ("inconclusive", (), False),
+    ],
+)
+def test_advice_about_a_healthy_run_is_an_alarm(bound, outcomes, alarm):
+    assert judge(scenario("healthy", ("balanced",)), report(bound, *outcomes), [])["alarm"] is alarm
+
+
+def test_a_fix_is_held_against_the_best_finding_that_proposes_it():
+    better = outcome("IN003", saving(0.5, 0.4, 0.6))
+    found = fix_record(
+        Fix("more workers", ("IN002", "IN003"), nothing),
+        report("input-bound", outcome("IN002", saving(0.3)), better, outcome("IN001", saving(0.9))),
+        truth(0.45),
+    )  # fmt: skip
+    assert found["predicted"]["rule"] == "IN003"
+    assert found["error"] == pytest.approx(0.05)
+    assert found["covered"]
+    assert not found["harm"]
+
+
+@pytest.mark.parametrize(
+    ("advised", "measured", "harm"), [(True, -0.021, True), (True, -0.019, False), (False, -0.5, False)]
+)
+def test_harm_is_what_was_advised_and_made_the_step_longer(advised, measured, harm):
+    assert fix(0.1, measured, advised=advised)["harm"] is harm
+
+
+def test_scores_count_judged_rows_and_nothing_else():
+    found = scores.scores(
+        [
+            row(fixes=[fix(0.5, 0.46), fix(0.3, 0.4, low=0.1, high=0.35)]),
+            row("overhead", "input", right=False, leaf=False),
+            row("healthy", "healthy"),
+            row("healthy", "input", right=False, leaf=False, alarm=True),
+            row(skipped="noisy host", fixes=[fix(0.9, 0.0)]),
+        ]
+    )
+    assert (found["judged"], found["skipped"], found["predictions"]) == (4, 1, 2)
+    assert (found["family"], found["leaf"], found["alarms"]) == (0.5, 0.5, 0.5)
+    assert found["error_median"] == pytest.approx(7.0)
+    assert found["error_p90"] == pytest.approx(9.4)
+    assert found["bias"] == pytest.approx(-3.0)
+    assert found["coverage"] == 0.5
+    assert found["harm"] == 0.0
+    assert found["abstained"] == 0.0
+
+
+def test_a_run_without_a_judged_row_has_no_scores_and_passes_nothing():
+    found = scores.scores([row(skipped="noisy host")])
+    assert found["judged"] == 0
+    assert found["family"] is None
+    assert scores.checks(found) == []
+
+
+def test_confusion_puts_each_judged_row_once():
+    rows = [row(), row("overhead", "input", right=False), row("input", "abstained", right=False), row(skipped="noisy")]
+    matrix = scores.confusion(rows)
+    columns = [*scores.FAMILIES, scores.ABSTAINED]
+    assert sum(map(sum, matrix)) == 3
+    assert matrix[scores.FAMILIES.index("input")][columns.index("input")] == 1
+    assert matrix[scores.FAMILIES.index("overhead")][columns.index("input")] == 1
+    assert matrix[scores.FAMILIES.index("input")][columns.index("abstained")] == 1
+
+
+@pytest.mark.parametrize(
+    ("predicted", "measured", "expected"), [((0.1, 0.4), (0.2, 0.3), 1.0), ((0.4, 0.1), (0.2, 0.3), -1.0)]
+)
+def test_the_order_of_fixes_is_compared_by_ranks(predicted, measured, expected):
+    fixes = [fix(said, real) for said, real in zip(predicted, measured, strict=True)]
+    ruleless = fix(None, 0.9, rules=())
+    assert scores.order([row("mixed", "mixed", fixes=[*fixes, ruleless])]) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "holds"),
+    [
+        ("family", 0.95, True),
+        ("family", 0.94, False),
+        ("coverage", 0.96, False),
+        ("coverage", 0.8, True),
+        ("harm", 0.01, False),
+        ("error_median", 4.0, True),
+        ("error_p90", 10.1, False),
+    ],
+)
+def test_goals_hold_up_to_their_limits(name, value, holds):
+    found = {goal.name: None for goal in scores.GOALS} | {name: value}
+    (check,) = scores.checks(found)
+    assert check["holds"] is holds
+
+
+def test_what_a_tool_cannot_read_is_neither_right_nor_wrong():
+    rows = [
+        row(peers={"HTA": {"family": peers.CANNOT, "words": "IndexError"}}),
+        row(peers={"HTA": {"family": "input", "words": "w"}}),
+        row("healthy", "healthy", peers={"HTA": {"family": "overhead", "words": "w"}}),
+        row("mixed", "mixed", causes=["input", "overhead"], peers={"HTA": {"family": "input", "words": "w"}}),
+    ]
+    found = peers.peer_scores(rows, "HTA")
+    assert (found["asked"], found["read"], found["right"]) == (4, 3, 2)
+    assert (found["of_all"], found["alarms"]) == (0.5, 1.0)
+
+
+def test_rows_replace_those_of_the_same_scenario_and_keep_the_others():
+    about = {"tools": []}
+    first = results.merged(None, about, [row(code="C03"), row(code="C15")])
+    second = results.merged(first, about, [row("input", "overhead", right=False, code="C03"), row(code="C01")])
+    assert [entry["code"] for entry in second["rows"]] == ["C01", "C03", "C15"]
+    assert second["scores"]["family"] == pytest.approx(2 / 3)
+
+
+def test_a_dot_lies_where_prediction_and_measurement_say():
+    (same,) = dots([row(fixes=[fix(0.5, 0.5, low=0.2, high=0.6)])])
+    assert same.x == pytest.approx(480 - same.y)
+    assert same.top < same.y < same.bottom
+    assert dots([row(fixes=[fix(0.5, 0.5)], skipped="noisy host")]) == []
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """The script run twice: one scenario, then another into the same reports."""
+    out = tmp_path_factory.mktemp("reports")
+    for code in ("C03", "C15"):
+        command = [sys.executable, SCRIPT, "--quick", "--only", code, "--out", out]
+        subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
+    return out
+
+
+@pytest.mark.torch
+def test_a_small_run_judges_and_measures(reports):
+    document = json.loads((reports / "accuracy.json").read_text("utf-8"))
+    assert [entry["code"] for entry in document["rows"]] == ["C03", "C15"]
+    for entry in document["rows"]:
+        assert len(entry["blocks_s"]) == 1 + len(entry["fixes"])
+        assert all(len(blocks) == 2 for blocks in entry["blocks_s"])
+        assert entry["said"]["step_ms"] > 20
+        measured = entry["fixes"][0]["truth"]
+        assert measured["low"] <= measured["saving"] <= measured["high"] < 1
+    assert document["quick"]
+    assert document["scores"]["judged"] + document["scores"]["skipped"] == 2
+
+
+@pytest.mark.torch
+def test_the_page_loads_nothing_and_names_no_machine(reports):
+    page = (reports / "accuracy.html").read_text("utf-8")
+    assert not re.search(r"""(?:src|href)\s*=|@import|url\(|https?://|<script""", page)
+    for text in (page, (reports / "accuracy.json").read_text("utf-8")):
+        assert str(ROOT) not in text
+        assert str(Path.home()) not in text
+
+
+def test_what_a_tool_says_cannot_become_part_of_the_page():
+    document = {
+        "quick": False, "machine": {"cores": 2, "memory_bytes": 1, "system": "s", "architecture": "a", "python": "3"},
+        **results.merged(None, {"tools": [{"tool": "HTA", "version": "1", "reason": None}]}, []),
+    }  # fmt: skip
+    hostile = "<script>alert(1)</script>"
+    one = row(peers={"HTA": {"family": "input", "words": hostile}}, host={"quiet_pressure": None})
+    one["said"] |= {"bound": "input-bound", "detail": "", "headline": hostile}
+    document |= results.merged(None, {"tools": document["tools"]}, [one | {"code": "C03"}])
+    page = render(document)
+    assert hostile not in page
+    assert "alert(1)" in page
+
+
+def test_a_scenario_that_does_not_exist_is_refused():
+    asked = subprocess.run([sys.executable, SCRIPT, "--only", "C99"], capture_output=True, text=True, check=False)
+    assert asked.returncode == 2
+    assert "unknown scenario C99" in asked.stderr
+
+
+def test_a_committed_report_is_complete():
+    committed = ROOT / "reports" / "accuracy.json"
+    if not committed.exists():
+        pytest.skip("the report is measured on a quiet machine and has not been committed")
+    document = json.loads(committed.read_text("utf-8"))
+    assert not document["quick"]
+    assert [entry["code"] for entry in document["rows"]] == [entry.code for entry in SCENARIOS]

@@ -1,0 +1,66 @@
+"""The examples of the README, run as they stand there."""
+
+import re
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from profilerkit.config import load_settings
+from profilerkit.model.change import revise
+from profilerkit.model.run import Loader
+from profilerkit.plugins import project_rules
+from profilerkit.rules import RULES
+from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed
+from profilerkit.rules.tuning import with_options
+from tests.recipes import facts
+
+README = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
+
+
+def examples(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def test_every_table_of_settings_is_one(tmp_path):
+    tables = examples("toml")
+    assert len(tables) >= 2
+    for table in tables:
+        (tmp_path / ".git").mkdir(exist_ok=True)  # elsewhere a table names no code
+        (tmp_path / "pyproject.toml").write_text(table, encoding="utf-8")
+        assert tomllib.loads(table)
+        settings = load_settings({}, environment={}, start=tmp_path)
+        with_options(RULES, settings.rules)
+        assert not settings.unused
+
+
+@pytest.fixture
+def rule(tmp_path):
+    (code,) = [text for text in examples("python") if "class ShallowQueue" in text]
+    (tmp_path / "shallow_queue.py").write_text(code, encoding="utf-8")
+    rules, notes = project_rules(tmp_path, [rule.code for rule in RULES])
+    assert notes == ()
+    return rules[0]
+
+
+@pytest.mark.parametrize(
+    ("loader", "ending"),
+    [
+        (None, MissingData),
+        (Loader(kind="DataLoader"), MissingData),
+        (Loader(kind="DataLoader", num_workers=0), NotApplicable),
+        (Loader(kind="DataLoader", num_workers=8), Passed),
+        (Loader(kind="DataLoader", num_workers=5, prefetch_factor=3), Fired),
+    ],
+)
+def test_the_example_of_a_rule_works(rule, loader, ending):
+    assert isinstance(rule.check(facts(loader=loader)), ending)
+
+
+def test_the_example_proposes_what_makes_it_pass(rule):
+    loader = Loader(kind="DataLoader", num_workers=5, prefetch_factor=3)
+    (finding,) = rule.check(facts(loader=loader)).findings
+    assert finding.fix.text == "prefetch_factor 3 → 4"
+    assert isinstance(rule.check(facts(loader=revise(loader, prefetch_factor=4))), Passed)
+    assert isinstance(replace(rule, fewest_batches=15).check(facts(loader=loader)), Passed)
