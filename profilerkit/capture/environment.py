@@ -135,10 +135,8 @@ def _nvml_uuid(uuid: str) -> str:
     return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
 
 
-def loader_settings(loader: Any) -> Loader | None:
-    """Settings of the loader that feeds the steps; ``None`` when there is none."""
-    if loader is None:
-        return None
+def loader_settings(loader: Any) -> Loader:
+    """Settings of the loader that feeds the steps."""
     dataset: Any = asked(getattr, loader, "dataset")
     return Loader(
         kind=type(loader).__name__,

@@ -8,10 +8,12 @@ from threading import get_ident
 from time import perf_counter_ns, thread_time_ns
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from profilerkit.capture.environment import loader_settings
 from profilerkit.capture.guard import Guard, asked
 from profilerkit.capture.meter import Meter
 from profilerkit.capture.steps import StepTracker
 from profilerkit.capture.thread_clock import Moment, ThreadClock
+from profilerkit.model.run import Loader
 from profilerkit.rundir.layout import INPUT_SPAN, EventFlag, EventKind, wait_queue_field
 from profilerkit.rundir.writer import Record
 
@@ -102,14 +104,15 @@ class FetchTimer:
         fetches: fetches seen on the training thread.
         here: what the calling thread is doing.
         trace: what may be recording a trace.
-        source: the loader that feeds the steps: the last one iterated before the first step was recorded.
+        settings: of the loader that feeds the steps, the last one iterated before the first step was recorded. The
+            loader itself is not held: its persistent workers die with its last name.
         meter: what fetches on the training thread cost beside the wait.
         reads_cpu: the CPU time of fetches is read.
     """
 
     __slots__ = (  # see ``StepTracker``
         *("__weakref__", "_after_long_wait", "_backwards", "_claimed", "_guard", "_latest", "_reads", "_record"),
-        *("_skips", "_sources", "_trainer", "armed", "fetches", "here", "meter", "reads_cpu", "source", "trace"),
+        *("_skips", "_sources", "_trainer", "armed", "fetches", "here", "meter", "reads_cpu", "settings", "trace"),
         "tracker",
     )
 
@@ -121,7 +124,7 @@ class FetchTimer:
         self.tracker = tracker
         self._guard = guard
         self.here = PerThread()
-        self.source: object | None = None
+        self.settings: Loader | None = None
         self.meter = Meter()
         self.reads_cpu = True
         self._reads = 0  # of the clocks
@@ -169,7 +172,7 @@ class FetchTimer:
         began: Moment = (perf_counter_ns(), thread_time_ns(), -1)
         iterator = make(*args)
         if self.tracker.count == 0 and get_ident() == self.tracker.thread:
-            self.source = source
+            self.settings = self._guard.call(loader_settings, source)
         doing.began, doing.ready_ns = began, perf_counter_ns()
         return iterator
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from profilerkit.capture import environment
 from profilerkit.capture.guard import asked
 from profilerkit.capture.live import LiveMemory, live_memory
 from profilerkit.capture.secrets import masked
 from profilerkit.model.oom import LiveBytes, OutOfMemory
+from profilerkit.model.run import Loader
 from profilerkit.rundir.process import memory_group
 
 #: What torch's allocator for the host, CUDA outside of torch's allocator, and cuBLAS say. torch 2.13.
@@ -46,7 +46,7 @@ class _Room:
     limit: _Limit | None = None
 
 
-def dossier(error: Exception, *, steps: int, loader: Any) -> OutOfMemory | None:
+def dossier(error: Exception, *, steps: int, loader: Loader | None) -> OutOfMemory | None:
     """What the memory holds now; ``None`` for an ``error`` that is not about memory. Nothing is kept alive by it.
 
     Call it on the training thread while ``error`` is on its way: its traceback holds what was live in the functions
@@ -60,8 +60,7 @@ def dossier(error: Exception, *, steps: int, loader: Any) -> OutOfMemory | None:
         room = asked(_on_device, text, torch) or _Room("device")
     else:
         room = asked(_on_host, torch) or _Room("host")
-    settings = environment.loader_settings(loader)
-    batch, requested = settings.batch_size if settings else None, _requested(text)
+    batch, requested = loader.batch_size if loader else None, _requested(text)
     live = room.live
     return OutOfMemory(
         device=room.device,

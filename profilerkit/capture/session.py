@@ -326,7 +326,7 @@ class Session:
             self._anchor,
             joined=self._flight.joined,
             features=self._features(),
-            loader=environment.loader_settings(self._timer.source),
+            loader=self._timer.settings,
             self_ns_per_step=self._self_ns,
             own_cost=self._budget.own_cost(self._start_ns),
             steps_found_by=self._tracker.found_by if self._tracker.count else None,
@@ -338,7 +338,7 @@ class Session:
     def _write_dossier(self, error: Exception) -> None:
         """What was live, where the memory ran out on the training thread: another one's tensors are in use."""
         if threading.get_ident() == self._tracker.thread:
-            dossier = oom.dossier(error, steps=self._tracker.count, loader=self._timer.source)
+            dossier = oom.dossier(error, steps=self._tracker.count, loader=self._timer.settings)
             if dossier is not None:
                 self._writer.write_oom(dossier)
 

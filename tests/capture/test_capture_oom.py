@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from profilerkit.capture import live, oom
+from profilerkit.model.run import Loader
 from profilerkit.rundir.layout import OOM
 from profilerkit.rundir.reader import read_run
 
@@ -189,7 +190,7 @@ def device(**changes):
 SAYS = (
     "CUDA out of memory. Tried to allocate 10.00 GiB. GPU 3 has a total capacity of 80.00 GiB of which 2 GiB is free."
 )
-LOADER = SimpleNamespace(batch_size=32)
+LOADER = Loader(kind="DataLoader", batch_size=32)
 
 
 @pytest.fixture
