@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from profilerkit.analysis.communication.bursts import burst_ns
 from profilerkit.analysis.communication.contention import contention
 from profilerkit.analysis.communication.engine import engine_of, reducer_work
 from profilerkit.analysis.communication.log import CollectiveLog, Mask
@@ -59,6 +60,7 @@ def wire_facts(
         before_backward_ratio=passes.before,
         accumulation=accumulation(log, window, _exposed(parts, window), split, passes.count, passes.reductions),
         contention=contention(columns, launches, judged, window, transfers) if device is not None else None,
+        burst_ns=burst_ns(log, window, compute),
     )
     return _with_traffic(wire, log, window, parts, split, columns.meta)
 

@@ -99,7 +99,7 @@ class LaunchBound(Rule):
             title = f"Calling small operators takes {time} of {step}"
             why = "Operators below 10 µs, and the gaps between them, are the price of each call, not of arithmetic."
             fix = Fix(
-                text="Fewer, larger operators: vectorise loops over tensors, foreach=True for the optimizer.",
+                text="Fewer, larger operators: vectorise loops over tensors, fused=True for the optimizer.",
                 code="model = torch.compile(model)",
             )
         else:
