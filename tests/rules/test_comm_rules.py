@@ -14,6 +14,7 @@ from profilerkit.model.memory import Memory
 from profilerkit.model.report import Collective, Compute
 from profilerkit.model.run import Signal, Trust
 from profilerkit.rules import RULES
+from profilerkit.rules.comm.exposed_collectives import ExposedCollectives
 from profilerkit.rules.rule import SMALLEST_SAVING, Fired, MissingData, NotApplicable, Passed
 from profilerkit.rules.runner import run_rules
 from tests.recipes import STEP_NS, facts, parts
@@ -306,6 +307,12 @@ def test_every_threshold_is_tried_on_both_sides():
         ("CO012", "most_exposed"),
     }
     assert set(THRESHOLDS) | elsewhere == {(code, field.name) for code, rule in RULE.items() for field in fields(rule)}
+
+
+@pytest.mark.parametrize(("alone", "detail"), [(0.2, "no-overlap"), (0.2 - JUST, "bandwidth")])
+def test_what_nothing_could_hide_is_limited_by_its_size(alone, detail):
+    (found,) = ExposedCollectives().check(sent(row(0.4), alone=alone)).findings
+    assert found.detail == detail
 
 
 @pytest.mark.parametrize("code", CODES)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from profilerkit.analysis.communication.log import CollectiveLog
-from profilerkit.analysis.intervals import Spans, covered, intersect, subtract, union
+from profilerkit.analysis.intervals import Spans, covered, index_at, intersect, subtract, union
 
 #: Up to this size a collective takes as long as an empty one (R38's latency floor was measured with half of it).
 TINY_BYTES = 64_000
@@ -25,7 +25,9 @@ def burst_ns(log: CollectiveLog, window: Spans, working: Spans) -> float:
     if not log.on_host or not len(window):
         return 0.0
     tiny = (log.bytes >= 0) & (log.bytes <= TINY_BYTES) & log.joint & covered(window, log.start)
-    follows = tiny[1:] & tiny[:-1] & (log.start[1:] - log.end[:-1] < LONGEST_CALL_NS)
+    step = index_at(window, log.start)
+    soon = (step[1:] == step[:-1]) & (log.start[1:] - log.end[:-1] < LONGEST_CALL_NS)
+    follows = tiny[1:] & tiny[:-1] & soon
     edges = np.flatnonzero(np.diff(np.r_[False, follows, False].astype(np.int8)))
     first, last = edges[::2], edges[1::2]
     if not len(first):
