@@ -13,6 +13,7 @@ from profilerkit.analysis.communication.table import Split
 from profilerkit.analysis.communication.traffic import TRANSFER_LEAVES, second_gathers, traffic, transfers_of
 from profilerkit.analysis.communication.wire import Wire
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect, union
+from profilerkit.analysis.leaves import WAITS, leaf
 from profilerkit.analysis.partition import Partition
 from profilerkit.trace.columns import Category, TraceColumns, TraceMeta
 
@@ -97,6 +98,7 @@ def _with_traffic(
     start, end = transfers_of(log, split)
     judged = covered(window, log.start)
     moving = intersect(window, union(start[judged], end[judged])) if judged.any() else EMPTY
+    waits = parts.segments.only(*(leaf(name) for name in WAITS)) if log.on_host else EMPTY
     gathered_ns, gathered_exposed_ns = second_gathers(log, window, exposed, split)
     return replace(
         wire,
@@ -105,4 +107,5 @@ def _with_traffic(
         traffic=traffic(log, window, exposed, split, meta.groups),
         exposed_ns=exposed.total_ns / count,
         transfer_ns=moving.total_ns / count,
+        under_input_ns=intersect(moving, waits).total_ns / count,
     )
