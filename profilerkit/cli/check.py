@@ -23,14 +23,16 @@ Budgets stand in pyproject.toml, or are given with --budget, which wins:
   [tool.profilerkit.budgets]
   step_time = "200 ms"        # also step_time_median, step_time_p90
   throughput = "500/s"        # samples per second, at least
-  peak_memory = "70 GiB"
+  peak_memory = "70 GiB"      # of the device, else of the process
   input = "20 %"              # share of a family, or of a part: "input.prep"
   busy = "80 %"               # of the least busy device, at least
   findings = "high"           # no finding of that severity or above
 
-What is analysed here is with the settings of the project, as by profilerkit analyze; a saved report keeps its own.
+What is analysed here is with the settings of the project, as by profilerkit
+analyze; a saved report keeps its own.
 
-Exit code 1 when one is exceeded. To hold a run against another one see profilerkit diff --help."""
+Exit code 1 when one is exceeded. To hold a run against another one see
+profilerkit diff --help."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

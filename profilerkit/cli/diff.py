@@ -13,20 +13,26 @@ if TYPE_CHECKING:
 
 _FORMATS = ("html", "md", "json", "text", "junit", "sarif")
 _EPILOG = """\
-BEFORE and AFTER are run directories, traces, directories of traces, or reports saved as JSON. The comparison is
-printed; a file is written only with -o or -f. What is analysed here is with the settings of the project, as by
-profilerkit analyze; a saved report keeps its own.
+BEFORE and AFTER are run directories, traces, directories of traces, or reports
+saved as JSON. The comparison is printed; a file is written only with -o or -f.
+What is analysed here is with the settings of the project, as by profilerkit
+analyze; a saved report keeps its own.
 
-One recording of each cannot tell how much two runs of one program differ: that is assumed, and more for a busy host.
-More recordings, best made in turns, measure it and let smaller changes be seen: --also-before, --also-after.
+One recording of each cannot tell how much two runs of one program differ: that
+is assumed, and more for a busy host. More recordings, best made in turns,
+measure it and let smaller changes be seen: --also-before, --also-after.
 
-gates: METRIC:LIMIT, where a rise (for throughput and busy: a fall) beyond the limit exits with 1. Of the step time
-only a change that is real can fail; one that may be noise is not judged, which is exit code 3 with --strict.
-  step_time:+5%  step_time_p90:+10%  throughput:-5%  peak_memory:+1GiB  input:+3pt  input.prep:+3pt
+gates: METRIC:LIMIT, where a rise (for throughput and busy: a fall) beyond the
+limit exits with 1. Of the step time only a change that is real can fail; one
+that may be noise is not judged, which is exit code 3 with --strict.
+  step_time:+5%       also step_time_median, step_time_p90
+  throughput:-5%      samples per second
+  peak_memory:+1GiB   of the device, else of the process
+  input:+3pt          share of a family, or of a part: input.prep:+3pt
   findings:high       no new or worse finding of that severity or above
 
   profilerkit diff runs/before runs/after
-  profilerkit diff runs/main/report.json runs/pr --fail-if step_time:+5% -f md -o diff.md"""
+  profilerkit diff main/report.json runs/pr --fail-if step_time:+5% -o diff.md"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
