@@ -67,12 +67,14 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     to_standard_output = results.publish(
         documents, lambda name: render(report, gates, name, arguments.location), console
     )
-    if not to_standard_output and not console.quiet:
+    if to_standard_output:
+        results.tell_gates(gates, console)
+    elif not console.quiet:
         console.out(_text(report, gates, console))
     results.tell_github(
         arguments, lambda: render(report, gates, "md", arguments.location), gates, alerts_of(report), console
     )
-    return results.exit_code(gates, strict=arguments.strict, judged=True, console=console)
+    return results.exit_code(gates, strict=arguments.strict, judged=True)
 
 
 def _budget(text: str) -> tuple[str, str]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from profilerkit.cli import results
 from profilerkit.cli.console import Console
+from profilerkit.errors import UsageError
 
 if TYPE_CHECKING:
     from profilerkit.model.diff import Diff
@@ -56,6 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Compare, print, write, judge the gates; return the exit code."""
     documents = results.plan(arguments.formats, arguments.output, "diff", _FORMATS)
+    if not arguments.fail_if and any(document.format == "junit" for document in documents):
+        raise UsageError(
+            "junit would be empty",
+            cause="each of its tests is a gate, and --fail-if was not given",
+            hint="add --fail-if step_time:+5%, or hold AFTER against budgets: profilerkit check",
+        )
     from profilerkit import api
 
     paths = [arguments.before, arguments.after, *arguments.also_before, *arguments.also_after]
@@ -70,15 +77,21 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         settings=settings,
     )
     to_standard_output = results.publish(documents, lambda name: render(diff, name, arguments.location), console)
-    if not to_standard_output and not console.quiet:
+    alerts = alerts_of(diff)
+    if not diff.gates and not alerts and any(document.format == "sarif" for document in documents):
+        console.note(
+            "sarif is empty: nothing is new or worse, and no gate was given, for example --fail-if step_time:+5%"
+        )
+    if to_standard_output:
+        results.tell_gates(diff.gates, console)
+    elif not console.quiet:
         from profilerkit.report import diff_terminal
 
         console.out(
             diff_terminal.render(diff, width=console.width, colour=console.colour, ascii_only=console.ascii_only)
         )
-    results.tell_github(arguments, diff.to_markdown, diff.gates, alerts_of(diff), console)
-    judged = diff.verdict != "not comparable"
-    return results.exit_code(diff.gates, strict=arguments.strict, judged=judged, console=console)
+    results.tell_github(arguments, diff.to_markdown, diff.gates, alerts, console)
+    return results.exit_code(diff.gates, strict=arguments.strict, judged=diff.verdict != "not comparable")
 
 
 def render(diff: "Diff", format_name: str, location: str) -> str:
@@ -103,7 +116,7 @@ def alerts_of(diff: "Diff") -> "list[Alert]":
     from profilerkit.report.sarif import Alert
 
     alerts = [
-        Alert(rule=row.rule, summary=row.title, severity=row.after_severity, message=f"{row.state}: {row.title}")
+        Alert(rule=row.rule, summary=row.summary, severity=row.after_severity, message=f"{row.state}: {row.title}")
         for row in diff.findings
         if row.state in ("new", "worse") and row.after_severity is not None and not row.reason
     ]
