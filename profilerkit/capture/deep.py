@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from profilerkit.capture.export import Export, examine
 from profilerkit.capture.rival import RivalWatch
+from profilerkit.model.run import RIVAL
 from profilerkit.rundir.layout import WINDOW_TRACE, EventKind, WindowKind, WindowStatus
 from profilerkit.rundir.writer import RankWriter, Record
 
@@ -124,7 +125,7 @@ class DeepWindow:
             self.reason = "torch was not imported"
             return False
         if torch.autograd._profiler_enabled():
-            self.reason = "another profiler was active"
+            self.reason = RIVAL
             return False
         # torch 2.13 prints USDT lines on stderr for every session; the level is read when the first one starts.
         self._set_log_level = "KINETO_LOG_LEVEL" not in os.environ

@@ -33,6 +33,8 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
 INPUT_WAIT = "input wait"
 #: The signal of a run whose steps were all timed, not only those in a trace.
 STEP_TIMERS = "step timers, every step"
+#: Why nothing was traced, where somebody else profiles: sessions cannot be nested.
+RIVAL = "another profiler was active"
 
 
 class CaptureCost(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from profilerkit.analysis.facts import ColdFacts, Stall, SyncFacts
 from profilerkit.analysis.host.host_facts import CollectionFacts, CompileFacts, HostFacts, PythonFacts
 from profilerkit.diagnosis import diagnose
 from profilerkit.model.change import revise
-from profilerkit.model.run import Loader, Series, Signal, Trust
+from profilerkit.model.run import RIVAL, Loader, Series, Signal, Trust
 from profilerkit.rules import RULES
 from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed
 from profilerkit.rules.runner import run_rules
@@ -219,6 +219,13 @@ def test_where_compilations_were_watched_their_absence_is_known():
 
 
 # OV007
+
+
+def test_another_profiler_that_is_always_on_is_named_without_a_price():
+    rival = Signal(name="operator trace", state="missing", reason=f"it was not opened: {RIVAL}")
+    found = finding("OV007", facts(**TIMERS_ONLY, trust=Trust(mode="steps", signals=(rival,))))
+    assert "Another profiler is on" in found.title
+    assert (found.bound, found.saving) == (None, None)
 
 
 def test_a_recording_with_stacks_is_doubted_only_without_untraced_steps():

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.model.finding import Evidence
+from profilerkit.model.finding import Evidence, Finding, Fix
+from profilerkit.model.run import RIVAL
 from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, share_evidence
 from profilerkit.units import format_ratio
 
@@ -19,8 +20,9 @@ class HeavyProfiler(Rule):
     Claim: The measurement distorts the run, so that what the host does looks longer than it is.
     Evidence: Traced step over untraced step; share of the profiler's own work; options that slow the host.
     Threshold: Traced steps 10 % longer, or 2 % of the step in the profiler's own work. Without untraced steps, Python
-        stacks or memory recorded.
+        stacks or memory recorded. Without a trace: another profiler was active whenever one was to be recorded.
     Fix: None for the training. Trace fewer steps, without with_stack and profile_memory; time steps without a trace.
+        Another profiler is switched off, or traces some steps by a schedule.
     Saving: None: this is a guard.
     Traps: Where untraced steps were timed, their length is used and only the composition comes from the trace.
     Confidence: High with untraced steps, else low.
@@ -37,6 +39,8 @@ class HeavyProfiler(Rule):
     def check(self, facts: Facts) -> Result:
         """Fires when the trace is not like the run."""
         if not facts.trace_read:
+            if any(RIVAL in signal.reason for signal in facts.trust.signals):
+                return Fired((_rival(facts),))
             return MissingData("no steps were traced", "profilerkit.profile(..., deep=True)")
         ratio, own = facts.trust.inflation_ratio, facts.share("other.prof")
         options = [name for name in _OPTIONS if facts.measured(name)] if ratio is None else []
@@ -82,3 +86,32 @@ class HeavyProfiler(Rule):
             confirm="Trace fewer steps, without with_stack and profile_memory; the ratio must fall below 1.1.",
         )
         return Fired((finding,))
+
+
+def _rival(facts: Facts) -> Finding:
+    """What another profiler costs is not known, as no step was seen without it."""
+    step = facts.mean_step_ns or 0.0
+    return finding_for(
+        facts,
+        bound=None,
+        title="Another profiler is on in the training, and slows every operator on the host",
+        why="It was active whenever a trace was to be recorded. Sessions of torch.profiler cannot be nested, so this "
+        "run has none, and its step times hold what the other one costs.",
+        evidence=(
+            Evidence(
+                label="Mean step, with the other profiler on",
+                value=step,
+                unit="ns",
+                source="measured",
+                origin="step timers",
+                n=facts.steps.steady,
+                rank=facts.rank.rank,
+            ),
+        ),
+        at_most="high",
+        fix=Fix(
+            text="Switch it off, or let it trace some steps only.",
+            code="torch.profiler.profile(schedule=torch.profiler.schedule(wait=100, warmup=2, active=3, repeat=1))",
+        ),
+        confirm="Without it the step must be shorter, and this run gets a trace.",
+    )
