@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from profilerkit.cli import results
+from profilerkit.cli import redact, results
 from profilerkit.cli.console import Console
 
 if TYPE_CHECKING:
@@ -51,18 +51,16 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Compare, print, write, judge the gates; return the exit code."""
     documents = results.plan(arguments.formats, arguments.output, "diff", _FORMATS)
     from profilerkit import api
+    from profilerkit.compare.gates import parse_limit
 
+    for text in arguments.fail_if:
+        parse_limit(text)  # before minutes of analysis
     paths = [arguments.before, arguments.after, *arguments.also_before, *arguments.also_after]
     settings = results.project_settings(paths, console)
     results.tell_saved(paths, settings, console)
-    diff = api.diff(
-        arguments.before,
-        arguments.after,
-        fail_if=arguments.fail_if,
-        also_before=arguments.also_before,
-        also_after=arguments.also_after,
-        settings=settings,
-    )
+    read = redact.shown([api.read_report(path, settings) for path in paths], paths, arguments)
+    before, after, also = read[0], read[1], 2 + len(arguments.also_before)
+    diff = api.diff(before, after, fail_if=arguments.fail_if, also_before=read[2:also], also_after=read[also:])
     to_standard_output = results.publish(documents, lambda name: render(diff, name, arguments.location), console)
     if not to_standard_output and not console.quiet:
         from profilerkit.report import diff_terminal
