@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -12,6 +11,7 @@ from profilerkit.capture.environment import ALLOWED_VARIABLES
 from profilerkit.capture.secrets import MASK, masked, masked_arguments
 from profilerkit.model.change import revise
 from profilerkit.model.report import Report
+from profilerkit.report.identity import Identity
 from profilerkit.report.paths import short_paths, without_homes
 
 USER, HOST = "<user>", "<host>"
@@ -36,21 +36,6 @@ _LAST_WORD = re.compile(r"[A-Za-z][a-z]*$")
 _NAMING = dict.fromkeys(("account", "email", "entity", "login", "owner", "user", "username"), USER) | dict.fromkeys(
     ("addr", "address", "endpoint", "host", "hostname", "server"), HOST
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """The names that a report shall not tell.
-
-    Attributes:
-        users: login names. Only whole parts of a path are taken for one: a user may be called ``train``.
-        hosts: host names, with or without their domain. One that could be a word is only taken for one in an address.
-        homes: home directories; others are known by where they lie (``/home``).
-    """
-
-    users: frozenset[str] = frozenset()
-    hosts: frozenset[str] = frozenset()
-    homes: frozenset[str] = frozenset()
 
 
 def redacted(report: Report, identity: Identity) -> Report:
@@ -84,8 +69,8 @@ class _Mask:
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
-        self._users = _user_pattern(identity.users)
-        self._hosts = _host_pattern(identity.hosts)
+        self._names = [(name, _user_pattern(name), USER) for name in identity.users if name]
+        self._names += [(name, _host_pattern(name), HOST) for name in _with_short_names(identity.hosts)]
         self._known: dict[str, str] = {}
 
     def text(self, text: str) -> str:
@@ -102,8 +87,10 @@ class _Mask:
             text = short_paths(_CACHE.sub(USER, without_homes(text, self._identity.homes)))
         if "=" in text:
             text = _ASSIGNED.sub(lambda match: next(masked_arguments([match[0]])), text)
-        text = text if self._users is None else self._users.sub(USER, text)
-        return masked(text if self._hosts is None else self._hosts.sub(HOST, text))
+        for name, pattern, shown in self._names:
+            if name in text:
+                text = pattern.sub(shown, text)
+        return masked(text)
 
     def part(self, text: str) -> str:
         """The name of a file or directory."""
@@ -165,29 +152,25 @@ def _of_endpoint(match: re.Match[str]) -> str:
     return HOST if is_host else name
 
 
-def _user_pattern(users: frozenset[str]) -> re.Pattern[str] | None:
-    """The names as whole parts of a path, and before a host."""
-    names = _alternatives(users)
-    if not names:
-        return None
-    after = r"(?=[/\\\s\"'`,;:()\]]|$)"
-    begins = r"(?<![^\s\"'`=,;:(\[])"
-    return re.compile(rf"(?<=[/\\]){names}{after}|{begins}{names}(?=[/\\])|(?<![\w.-]){names}(?=@\w)")
+def _user_pattern(user: str) -> re.Pattern[str]:
+    """The name as a whole part of a path, and before a host."""
+    name = re.escape(user)
+    ends, begins = r"(?=[/\\\s\"'`,;:()\]]|$)", r"(?<![^\s\"'`=,;:(\[])"
+    return re.compile(rf"(?<=[/\\]){name}{ends}|{begins}{name}(?=[/\\])|(?<![\w.-]){name}(?=@\w)")
 
 
-def _host_pattern(hosts: frozenset[str]) -> re.Pattern[str] | None:
-    """The names wherever they stand as a word; those that could be an ordinary word only in an address."""
+def _host_pattern(host: str) -> re.Pattern[str]:
+    """The name wherever it stands as a word; one that could be an ordinary word only in an address."""
+    name = re.escape(host)
+    if re.search(r"[\d.-]", host):
+        return re.compile(rf"(?<![\w.-]){name}(?![\w-])")
+    return re.compile(rf"(?:(?<=\w@)|(?<=://)){name}\b|(?<![\w.-]){name}(?=:\d{{4,5}}\b)")
+
+
+def _with_short_names(hosts: Iterable[str]) -> list[str]:
+    """The names with and without their domain, longest first."""
     every = {name for host in hosts for name in (host, host.partition(".")[0]) if not _ANY_MACHINE.fullmatch(name)}
-    clear = _alternatives({name for name in every if re.search(r"[\d.-]", name)})
-    words = _alternatives({name for name in every if not re.search(r"[\d.-]", name)})
-    kinds = [rf"(?<![\w.-]){clear}(?![\w-])"] if clear else []
-    kinds += [rf"(?:(?<=\w@)|(?<=://)){words}\b|(?<![\w.-]){words}(?=:\d{{4,5}}\b)"] if words else []
-    return re.compile("|".join(kinds)) if kinds else None
-
-
-def _alternatives(names: Iterable[str]) -> str:
-    ordered = sorted((re.escape(name) for name in names if len(name) > 1), key=lambda name: (-len(name), name))
-    return f"(?:{'|'.join(ordered)})" if ordered else ""
+    return sorted(every, key=lambda name: (-len(name), name))
 
 
 def _rewritten(value: Any, rewrite: Callable[[str], str]) -> Any:

@@ -13,8 +13,9 @@ from profilerkit.model.oom import OutOfMemory
 from profilerkit.report import json as report_json
 from profilerkit.report import markdown, terminal
 from profilerkit.report.html import render as html
+from profilerkit.report.identity import Identity
 from profilerkit.report.paths import short_paths, without_homes
-from profilerkit.report.redaction import Identity, redacted
+from profilerkit.report.redaction import redacted
 from profilerkit.rules import RULES
 from profilerkit.rules.docs import page_of
 from tests.report.samples import SAMPLES
