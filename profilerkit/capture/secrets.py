@@ -21,6 +21,8 @@ _TOKEN = re.compile(
     r"|(?<![0-9a-zA-Z])[0-9a-fA-F]{40}(?![0-9a-zA-Z])"
     r"|(?<=://)[^\s/@]+:[^\s/@]+(?=@)"
 )
+#: What one of those holds. It begins with no assertion, which makes it ten times as fast to look for (Python 3.12).
+_MAY_BE_TOKEN = re.compile(r"hf_|sk-|gh[pousr]_|github_pat_|AKIA|xox[a-z]-|://|[0-9a-fA-F]{40}")
 
 
 def masked(text: str) -> str:
@@ -29,7 +31,7 @@ def masked(text: str) -> str:
     >>> masked("no access with hf_abcdefghij")
     'no access with ***'
     """
-    return _TOKEN.sub(MASK, text)
+    return _TOKEN.sub(MASK, text) if _MAY_BE_TOKEN.search(text) else text
 
 
 def masked_arguments(arguments: Iterable[str]) -> Iterator[str]:

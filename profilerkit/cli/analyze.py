@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from profilerkit.cli import redact
 from profilerkit.cli.arguments import one_of, some_of
 from profilerkit.cli.console import DONE, GATE_FAILED, INCONCLUSIVE, Console
 from profilerkit.cli.outputs import SUFFIXES, Output, plan, render, write
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
 _EPILOG = """\
 Without -o the report lies beside its input: x.json or x.json.gz gives
 x.report.html, a directory of traces gets report.html inside it, a run directory
-report.html and report.json; several paths: beside the first. -o FILE takes its
-format from the ending. -o - writes one format to standard output and nothing
-else.
+report.html and report.json; several paths: beside the first. It tells no names
+of users and hosts, no absolute paths and no secrets: --no-redact keeps them.
+-o FILE takes its format from the ending. -o - writes one format to standard
+output and nothing else.
 
   profilerkit analyze runs/resnet50
   profilerkit analyze trace.json.gz --fail-on high
@@ -73,6 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="refuse damaged traces, and exit with 3 when the verdict is inconclusive",
     )
+    redact.add_argument(parser)
     parser.add_argument("--brief", action="store_true", help="one line on standard error instead of the verdict")
     parser.add_argument("--open", action="store_true", help="open the HTML report in the browser")
 
@@ -93,7 +96,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         raise UsageError("--open has nothing to open", cause="no HTML file is written", hint="add -f html")
     _check_device(settings.device)
 
-    report = _read(paths, rerender, arguments, settings)
+    (report,) = redact.shown([_read(paths, rerender, arguments, settings)], paths, arguments)
     written = _write_all(report, outputs, console)
     if arguments.brief:
         console.note(f"{_brief(report, outputs)}; next: {_next(report, paths)}")

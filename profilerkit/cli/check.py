@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from profilerkit.cli import results
+from profilerkit.cli import redact, results
 from profilerkit.cli.console import Console
 from profilerkit.errors import UsageError
 
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from profilerkit import api
 
     results.tell_saved([arguments.path], settings, console)
-    report = api.read_report(arguments.path, settings)
+    (report,) = redact.shown([api.read_report(arguments.path, settings)], [arguments.path], arguments)
     gates = [judge_budget(limit, report) for limit in limits]
     to_standard_output = results.publish(
         documents, lambda name: render(report, gates, name, arguments.location), console

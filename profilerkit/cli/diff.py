@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from profilerkit.cli import results
+from profilerkit.cli import redact, results
 from profilerkit.cli.console import Console
 from profilerkit.errors import UsageError
 
@@ -64,18 +64,16 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             hint="add --fail-if step_time:+5%, or hold AFTER against budgets: profilerkit check",
         )
     from profilerkit import api
+    from profilerkit.compare.gates import parse_limit
 
+    for text in arguments.fail_if:
+        parse_limit(text)  # before minutes of analysis
     paths = [arguments.before, arguments.after, *arguments.also_before, *arguments.also_after]
     settings = results.project_settings(paths, console)
     results.tell_saved(paths, settings, console)
-    diff = api.diff(
-        arguments.before,
-        arguments.after,
-        fail_if=arguments.fail_if,
-        also_before=arguments.also_before,
-        also_after=arguments.also_after,
-        settings=settings,
-    )
+    read = redact.shown([api.read_report(path, settings) for path in paths], paths, arguments)
+    before, after, also = read[0], read[1], 2 + len(arguments.also_before)
+    diff = api.diff(before, after, fail_if=arguments.fail_if, also_before=read[2:also], also_after=read[also:])
     to_standard_output = results.publish(documents, lambda name: render(diff, name, arguments.location), console)
     alerts = alerts_of(diff)
     if not diff.gates and not alerts and any(document.format == "sarif" for document in documents):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from profilerkit.cli import redact
 from profilerkit.cli.arguments import some_of
 from profilerkit.cli.console import DONE, GATE_FAILED, INCONCLUSIVE, Console
 from profilerkit.cli.outputs import write
@@ -44,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser, formats: Sequence[str]) -> No
         dest="formats",
         help=f"any of {', '.join(formats)}, separated by commas",
     )
+    redact.add_argument(parser)
     parser.add_argument("--strict", action="store_true", help="exit with 3 when something could not be judged")
     parser.add_argument(
         "--annotations", action="store_true", help="print annotations for GitHub; in its Actions they are always"

@@ -129,6 +129,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         processors: distinct models of the hosts' processors.
         usable_cores: of the host, divided among its ranks; ``None`` when unknown.
         host_ranks: recorded ranks on the judged rank's host, which share its cores; ``None`` when unknown.
+        redacted: names of people and machines, paths and secrets were left out of this report.
     """
 
     name: str
@@ -152,3 +153,4 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     processors: tuple[str, ...] = ()
     usable_cores: float | None = None
     host_ranks: int | None = None
+    redacted: bool = False

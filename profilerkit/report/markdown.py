@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from profilerkit.model.report import Report
 from profilerkit.report.findings import evidence_in_words
-from profilerkit.report.inert import clip
+from profilerkit.report.inert import SENTENCE_LIMIT, clip
 from profilerkit.report.markdown_text import LIMIT_BYTES, fitted, plain, prose, size, table, text_bar
 from profilerkit.report.records import Card, Fact, View
 from profilerkit.report.view import build
@@ -15,8 +15,9 @@ MARKER = "<!-- profilerkit-report -->"
 
 # Room for the closing tags and the line that says what was left out.
 _RESERVE_BYTES = 120
-# How many characters a name or sentence keeps; the first limit that fits is used. Ordinary text never meets one.
-_TEXT_LIMITS = (600, 200, 100, 50)
+# How many characters a sentence keeps, and whether evidence is told: the first that fits is used. What this package
+# says fits whole, at worst without its evidence; a recording may hold longer text.
+_HEADS = ((SENTENCE_LIMIT, True), (SENTENCE_LIMIT, False), (200, True), (100, True), (50, True))
 _CODE_LINES = 12
 _LEDGER_ROWS = 8
 _COST_ROWS = 3
@@ -28,17 +29,17 @@ def _fence(code: str) -> list[str]:
     return [f"{fence}python", *code.splitlines(), fence]
 
 
-def _change(number: int, card: Card, limit: int) -> list[str]:
-    told = prose(evidence_in_words(card), limit)
+def _change(number: int, card: Card, limit: int, *, with_evidence: bool) -> list[str]:
+    told = f" Evidence: {prose(evidence_in_words(card), limit)}" if with_evidence else ""
     saving = f"est. saving **{plain(card.saving)}**, " if card.saving else ""
     saving = saving or (f"est. **{plain(card.throughput)}**, " if card.throughput else "")
     return [
         f"{number}. {card.shape} **{prose(card.title, limit)}** {plain(card.rule)}<br>",
-        f"   {saving}confidence {card.confidence}. {prose(card.fix, limit)} Evidence: {told}",
+        f"   {saving}confidence {card.confidence}. {prose(card.fix, limit)}{told}",
     ]
 
 
-def _head(view: View, limit: int) -> list[str]:
+def _head(view: View, limit: int, *, with_evidence: bool = True) -> list[str]:
     """What is never left out: verdict, four numbers, top changes."""
     lines = [
         MARKER,
@@ -60,10 +61,15 @@ def _head(view: View, limit: int) -> list[str]:
         "",
     ]
     for number, card in enumerate(view.changes, 1):
-        lines += _change(number, card, limit)
+        lines += _change(number, card, limit, with_evidence=with_evidence)
     if view.no_change:
         lines.append(plain(view.no_change))
     return lines
+
+
+def _sentence(text: str) -> str:
+    """Whole: where there is no room, its row goes."""
+    return prose(text, SENTENCE_LIMIT)
 
 
 def _parts_table(view: View) -> list[str]:
@@ -97,7 +103,7 @@ def _cost_lines(view: View) -> list[str]:
     lines: list[str] = []
     for known in (view.cost.lost, view.cost.fixes):
         if known is not None:
-            rows = [[prose(cell, 100) for cell in row] for row in known.rows[:_COST_ROWS]]
+            rows = [[_sentence(cell) for cell in row] for row in known.rows[:_COST_ROWS]]
             lines += [*table(known.columns, rows, known.columns[known.text_columns :]), ""]
     return [*lines, plain(view.cost.caption)]
 
@@ -116,7 +122,7 @@ def _details(view: View) -> Iterator[tuple[str, list[str], int]]:
     if view.cost.title:
         yield f"Lost time. {view.cost.title}", _cost_lines(view), 3
     if view.waiting:
-        yield "Who waits for whom", [f"- {prose(line, 300)}" for line in view.waiting], 1
+        yield "Who waits for whom", [f"- {_sentence(line)}" for line in view.waiting], 1
     if view.ledger is not None:
         numbers = view.ledger.columns[view.ledger.text_columns :]
         shown = [[plain(cell) for cell in row] for row in view.ledger.rows[:_LEDGER_ROWS]]
@@ -126,14 +132,12 @@ def _details(view: View) -> Iterator[tuple[str, list[str], int]]:
             yield f"Code for {card.rule}", _fence(card.code), 10_000
     if view.waterfall.table is not None:
         known = view.waterfall.table
-        shown = [[prose(cell, 100) for cell in row] for row in known.rows]
+        shown = [[_sentence(cell) for cell in row] for row in known.rows]
         numbers = known.columns[known.text_columns :]
         lines = [*table(known.columns, shown, numbers), "", plain(view.waterfall.caption)]
         yield view.waterfall.title, lines, 3
     if view.others:
-        rows = [
-            (other.bound, other.state, other.share, other.saving, prose(other.reason, 160)) for other in view.others
-        ]
+        rows = [(other.bound, other.state, other.share, other.saving, _sentence(other.reason)) for other in view.others]
         yield (
             "Why not the others",
             table(("Bound", "Result", "Share", "Best saving", "Reason"), rows, ("Share", "Best saving")),
@@ -141,15 +145,13 @@ def _details(view: View) -> Iterator[tuple[str, list[str], int]]:
         )
     rest = [card for card in view.cards if card not in view.changes]
     if rest:
-        titles = [f"{card.shape} {prose(card.title, 100)} {plain(card.rule)}" for card in rest]
+        titles = [f"{card.shape} {_sentence(card.title)} {plain(card.rule)}" for card in rest]
         gains = [card.gain or card.throughput or "not stated" for card in rest]
         cells = list(zip(titles, gains, strict=True))
         yield f"Other findings ({len(rest)})", table(("Finding", "Saving"), cells, ("Saving",)), 3
     blind = [row for group in view.outcomes if group.status in {"missing_data", "error"} for row in group.rows]
     if blind:
-        lines = [
-            f"- {plain(row.rule)} {prose(row.summary, 120)}: {prose(row.hint or row.reason, 160)}" for row in blind
-        ]
+        lines = [f"- {plain(row.rule)} {_sentence(row.summary)}: {_sentence(row.hint or row.reason)}" for row in blind]
         yield f"Could not run ({len(blind)})", lines, 1
     if view.workers.parts is not None:
         parts = [[plain(cell) for cell in row] for row in view.workers.parts.rows]
@@ -159,7 +161,7 @@ def _details(view: View) -> Iterator[tuple[str, list[str], int]]:
         yield "Out of memory", _fact_lines(view.oom.facts), 1
     if view.memory.facts:
         yield "Memory", _fact_lines(view.memory.facts), 1
-    yield "Trust", [*(f"- {prose(note, 240)}" for note in view.notes), *_fact_lines(view.trust)], 1
+    yield "Trust", [*(f"- {_sentence(note)}" for note in view.notes), *_fact_lines(view.trust)], 1
     if view.top_kernels:
         kernels = [[prose(cell, 80) for cell in row] for row in view.top_kernels.rows]
         numbers = view.top_kernels.columns[view.top_kernels.text_columns :]
@@ -170,10 +172,10 @@ def _details(view: View) -> Iterator[tuple[str, list[str], int]]:
 def render(report: Report) -> str:
     """The report as Markdown of at most 6,000 bytes: tables lose rows, sentences stay whole."""
     view = build(report)
-    heads = (_head(view, limit) for limit in _TEXT_LIMITS)
+    heads = (_head(view, limit, with_evidence=told) for limit, told in _HEADS)
     lines = next((head for head in heads if size(head) <= LIMIT_BYTES - _RESERVE_BYTES), None)
     if lines is None:
-        lines = _head(view, _TEXT_LIMITS[-1])[:4]
+        lines = _head(view, _HEADS[-1][0])[:4]
     footer = ["", f"<sub>{plain(view.rule_count)} Made by profilerkit, {plain(view.created)}.</sub>"]
     for summary, body, least in _details(view):
         frame = ["", f"<details><summary>{plain(summary)}</summary>", "", "", "</details>"]

@@ -14,6 +14,7 @@ _MODES = {
     "cpu": "No device events: the main thread stands for the device.",
     "steps": "Only step timers exist.",
 }
+_HOW_TO_KEEP = "of users, hosts and directories; profilerkit analyze --no-redact on the recording keeps them"
 
 
 def _rest(total: int, shown: int, noun: str) -> str:
@@ -162,6 +163,7 @@ def run_facts(report: Report) -> tuple[Fact, ...]:
         Fact("Ranks read", shown),
         Fact("Ranks not read", format_count(run.missing_ranks) if run.missing_ranks else ""),
         Fact("Batch size", "" if run.batch_size is None else format_count(run.batch_size)),
+        Fact("Names and paths", "left out" if run.redacted else "", _HOW_TO_KEEP),
         Fact("Report", f"profilerkit {inert(run.profilerkit_version, 40)}, {inert(run.created, 40)}"),
     ]
     return tuple(fact for fact in facts if fact.value)

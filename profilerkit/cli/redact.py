@@ -1,0 +1,33 @@
+"""``--no-redact``: reports are told without names, paths and secrets unless it is given."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from profilerkit.model.report import Report
+
+
+def add_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--no-redact``."""
+    parser.add_argument(
+        "--no-redact",
+        action="store_true",
+        help="keep names of users and hosts, absolute paths, variables and what looks like a secret",
+    )
+
+
+def shown(reports: "Sequence[Report]", paths: Sequence[Path], arguments: argparse.Namespace) -> "list[Report]":
+    """The reports as they are told: redacted unless ``--no-redact``, and all alike.
+
+    A saved report that was redacted cannot be undone; what it is compared with then loses its names too, or every path
+    would count as a difference.
+    """
+    if arguments.no_redact and not any(report.run.redacted for report in reports):
+        return list(reports)
+    from profilerkit.report.identity import identity_of
+    from profilerkit.report.redaction import redacted
+
+    names = identity_of(paths)
+    return [redacted(report, names) for report in reports]

@@ -1,0 +1,23 @@
+"""MLflow: ``log_report(prof.report, client, run_id)`` adds a report's metrics and its documents."""
+
+from typing import Any
+
+from profilerkit.integrations.tracked import scalars, told
+from profilerkit.model.report import Report
+
+
+def log_report(report: Report, client: Any, run_id: str, *, redact: bool = True) -> None:
+    """Add the report's numbers as metrics, and its page, Markdown and JSON as artifacts below ``profilerkit/``.
+
+    Args:
+        report: what ``profilerkit.analyze()`` or ``prof.report`` gave.
+        client: an ``mlflow.MlflowClient``.
+        run_id: of the run, for example ``mlflow.active_run().info.run_id``.
+        redact: leave out names of users and hosts, absolute paths and secrets.
+    """
+    shown = told(report, redact=redact)
+    for name, value in scalars(shown).items():
+        client.log_metric(run_id, name, value)
+    client.log_text(run_id, shown.to_html(), "profilerkit/report.html")
+    client.log_text(run_id, shown.to_markdown(), "profilerkit/report.md")
+    client.log_text(run_id, shown.to_json(), "profilerkit/report.json")

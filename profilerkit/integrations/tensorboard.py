@@ -1,0 +1,21 @@
+"""TensorBoard: ``log_report(prof.report, writer)`` adds a report's numbers and its Markdown."""
+
+from typing import Any
+
+from profilerkit.integrations.tracked import scalars, told
+from profilerkit.model.report import Report
+
+
+def log_report(report: Report, writer: Any, step: int = 0, *, redact: bool = True) -> None:
+    """Add the report's numbers as scalars and its Markdown as text.
+
+    Args:
+        report: what ``profilerkit.analyze()`` or ``prof.report`` gave.
+        writer: a ``SummaryWriter`` of ``torch.utils.tensorboard`` or tensorboardX; it stays open.
+        step: the global step at which they are shown.
+        redact: leave out names of users and hosts, absolute paths and secrets.
+    """
+    shown = told(report, redact=redact)
+    for name, value in scalars(shown).items():
+        writer.add_scalar(name, value, step)
+    writer.add_text("profilerkit/report", shown.to_markdown(), step)

@@ -1,0 +1,24 @@
+"""What an experiment tracker is told of a report."""
+
+from profilerkit.model.report import Report
+from profilerkit.report.identity import identity_of
+from profilerkit.report.redaction import redacted
+
+
+def told(report: Report, *, redact: bool) -> Report:
+    """The report as a tracker shows it to others: without names, paths and secrets, unless ``redact`` is false."""
+    return redacted(report, identity_of()) if redact else report
+
+
+def scalars(report: Report) -> dict[str, float]:
+    """Numbers to compare runs by; what was not measured is left out.
+
+    ``profilerkit/step_time_median_ms`` and ``_p90_ms`` of the steady steps, ``profilerkit/share/PART`` of the steady
+    step (0 to 1), and ``profilerkit/expected_saving`` of the verdict's best fix, a ratio of the step time.
+    """
+    times, saving = report.steps.time_ns, report.verdict.saving
+    steps_ns = {"median": times.median, "p90": times.p90} if times else {}
+    found = {f"step_time_{name}_ms": time_ns / 1e6 for name, time_ns in steps_ns.items() if time_ns is not None}
+    found |= {f"share/{part.part}": part.share for part in report.breakdown}
+    found |= {"expected_saving": saving.expected} if saving else {}
+    return {f"profilerkit/{name}": float(value) for name, value in found.items()}

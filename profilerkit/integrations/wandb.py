@@ -1,0 +1,29 @@
+"""Weights & Biases: ``log_report(prof.report, run)`` puts a report into a run's summary and its artifacts."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from profilerkit.integrations.tracked import scalars, told
+from profilerkit.model.report import Report
+
+
+def log_report(report: Report, run: Any, *, redact: bool = True) -> None:
+    """Put the report's numbers into the summary, and its page, Markdown and JSON into one artifact.
+
+    The summary holds one value per run, which is what a report is; no step of the run's own charts is used up.
+
+    Args:
+        report: what ``profilerkit.analyze()`` or ``prof.report`` gave.
+        run: what ``wandb.init()`` gave; it stays open.
+        redact: leave out names of users and hosts, absolute paths and secrets.
+    """
+    shown = told(report, redact=redact)
+    run.summary.update(scalars(shown))
+    with TemporaryDirectory(prefix="profilerkit-") as directory:
+        place = Path(directory)
+        shown.to_html(place / "report.html")
+        shown.to_markdown(place / "report.md")
+        shown.to_json(place / "report.json")
+        # The library copies what it is given before it returns (wandb 0.31), so the directory may go.
+        run.log_artifact(directory, name=f"profilerkit-{run.id}", type="profilerkit-report")

@@ -1,0 +1,198 @@
+"""A report without what names a person, a machine or a place: one pure pass before it is shown to anybody."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from typing import Any, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from profilerkit.capture.environment import ALLOWED_VARIABLES
+from profilerkit.capture.secrets import MASK, masked, masked_arguments
+from profilerkit.model.change import revise
+from profilerkit.model.report import Report
+from profilerkit.report.identity import Identity
+from profilerkit.report.paths import short_paths, without_homes
+
+USER, HOST = "<user>", "<host>"
+
+#: ``name=value`` from where the name begins, so that a long word is read once.
+_ASSIGNED = re.compile(r"(?<![-+~\w.@/])[-+~\w.@/]+=[^\s\"'`,;()]+")
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
+_NUMBER = re.compile(r"[\d.eE+-]+")
+_ADDRESS = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-][\w.-]*")
+_ENDPOINT = re.compile(r"(?<![\w./~…-])([\w.-]+)(?=:\d{4,5}(?!\w))")
+_SOURCE_FILE = re.compile(r"\.(?:py|pyx|c|cc|cpp|cxx|cu|cuh|h|hpp|rs)$")
+#: Names that hold on every machine.
+_ANY_MACHINE = re.compile(r"localhost|127\.[\d.]+|0\.0\.0\.0|\d+|")
+#: What ``torch.profiler.tensorboard_trace_handler`` calls a file: host, process, time (torch 2.11).
+_TRACE_FILE = re.compile(r"(?<![\w.-])([\w.-]+?)(?=_\d+\.\d{10,}\.pt\.trace\.json)")
+#: What people call it instead.
+_NO_HOST = frozenset(("gpu", "node", "rank", "step", "trace", "worker"))
+#: torch's cache of compiled kernels has its user's name in its own.
+_CACHE = re.compile(r"(?<=[/\\]torchinductor_)[^/\\\s\"'`,;:()]+")
+_LAST_WORD = re.compile(r"[A-Za-z][a-z]*$")
+#: Last word of an option, and what its value names.
+_NAMING = dict.fromkeys(("account", "email", "entity", "login", "owner", "user", "username"), USER) | dict.fromkeys(
+    ("addr", "address", "endpoint", "host", "hostname", "server"), HOST
+)
+
+
+def redacted(report: Report, identity: Identity) -> Report:
+    """The report without tokens, values of the environment, names of users and hosts, and absolute paths.
+
+    A home directory becomes ``~``, of another path the last two parts stay: ``…/dir/file.py``. Values of variables that
+    capture does not know to be harmless, and of options named like a secret, become ``***``. Numbers, closed words
+    and keys stay as they are; a redacted report stays the same. ``Run.redacted`` says that it was done.
+    """
+    mask = _Mask(identity)
+    shown: Report = _rewritten(report, mask.text)
+    run = report.run
+    return revise(
+        shown,
+        run=revise(
+            shown.run,
+            name=mask.part(run.name),
+            files=tuple(map(mask.part, run.files)),
+            command=None if run.command is None else mask.command(run.command),
+            ended=None if run.ended is None else mask.message(run.ended),
+            failure=None if run.failure is None else mask.message(run.failure),
+            settings={name: mask.setting(name, value) for name, value in run.settings.items()},
+            redacted=True,
+        ),
+        oom=revise(shown.oom, message=mask.message(report.oom.message)) if shown.oom and report.oom else None,
+    )
+
+
+class _Mask:
+    """What is put in place of each kind of text; every text is worked on once."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._identity = identity
+        self._names = [(name, _user_pattern(name), USER) for name in identity.users if name]
+        self._names += [(name, _host_pattern(name), HOST) for name in _with_short_names(identity.hosts)]
+        self._known: dict[str, str] = {}
+
+    def text(self, text: str) -> str:
+        """Any text: also this package's own, which must come out as it is."""
+        found = self._known.get(text)
+        if found is None:
+            found = self._known[text] = self._masked(text)
+        return found
+
+    def _masked(self, text: str) -> str:
+        if ".pt.trace" in text:
+            text = _TRACE_FILE.sub(lambda match: match[1] if match[1] in _NO_HOST else HOST, text)
+        if "/" in text or "\\" in text:
+            text = short_paths(_CACHE.sub(USER, without_homes(text, self._identity.homes)))
+        if "=" in text:
+            text = _ASSIGNED.sub(lambda match: next(masked_arguments([match[0]])), text)
+        for name, pattern, shown in self._names:
+            if name in text:
+                text = pattern.sub(shown, text)
+        return masked(text)
+
+    def part(self, text: str) -> str:
+        """The name of a file or directory."""
+        return USER if text in self._identity.users else HOST if text in self._identity.hosts else self.text(text)
+
+    def message(self, text: str) -> str:
+        """What a program said, which may name whom it could not reach."""
+        text = _ASSIGNED.sub(_of_words, text)
+        text = _ADDRESS.sub(f"{USER}@{HOST}", text)
+        return self.text(_ENDPOINT.sub(_of_endpoint, text))
+
+    def command(self, text: str) -> str:
+        """A command line whose words are joined by blanks."""
+        return self.message(" ".join(_words(text.split(" "))))
+
+    def setting(self, name: str, value: str) -> str:
+        """The value of a setting, or of a variable of the environment."""
+        said = _of_variable(f"{name}={value}")
+        return MASK if said.endswith(f"={MASK}") else self.text(value)
+
+
+def _words(words: list[str]) -> Iterator[str]:
+    """The words of a command line without the values of options that name a secret, a person or a machine."""
+    option = ""
+    for word in masked_arguments(words):
+        name, equals, value = word.partition("=")
+        if equals:
+            yield f"{name}={_of_option(name, value)}"
+        else:
+            yield word if word.startswith("-") else _of_option(option, word)
+        option = word if word.startswith("-") and not equals else ""
+
+
+def _of_option(name: str, value: str) -> str:
+    last = _LAST_WORD.search(name)
+    kind = _NAMING.get(last[0].lower()) if last else None
+    head, colon, port = value.rpartition(":")
+    place, end = (head, colon + port) if port.isdecimal() and head else (value, "")
+    return value if kind is None or _ANY_MACHINE.fullmatch(place) else kind + end
+
+
+def _of_variable(assigned: str) -> str:
+    """``NAME=value``, its value masked where the name is a variable's and not known to be harmless."""
+    name, _, _ = assigned.partition("=")
+    if _VARIABLE.fullmatch(name) and name not in ALLOWED_VARIABLES:
+        return f"{name}={MASK}"
+    return next(masked_arguments([assigned]))
+
+
+def _of_words(match: re.Match[str]) -> str:
+    """As of a variable; a program also says ``K=64`` of a shape, and a number names nobody."""
+    is_number = _NUMBER.fullmatch(match[0].partition("=")[2])
+    return next(masked_arguments([match[0]])) if is_number else _of_variable(match[0])
+
+
+def _of_endpoint(match: re.Match[str]) -> str:
+    name = match[1]
+    is_host = re.search(r"[\d.-]", name) and not _SOURCE_FILE.search(name) and not _ANY_MACHINE.fullmatch(name)
+    return HOST if is_host else name
+
+
+def _user_pattern(user: str) -> re.Pattern[str]:
+    """The name as a whole part of a path, and before a host."""
+    name = re.escape(user)
+    ends, begins = r"(?=[/\\\s\"'`,;:()\]]|$)", r"(?<![^\s\"'`=,;:(\[])"
+    return re.compile(rf"(?<=[/\\]){name}{ends}|{begins}{name}(?=[/\\])|(?<![\w.-]){name}(?=@\w)")
+
+
+def _host_pattern(host: str) -> re.Pattern[str]:
+    """The name wherever it stands as a word; one that could be an ordinary word only in an address."""
+    name = re.escape(host)
+    if re.search(r"[\d.-]", host):
+        return re.compile(rf"(?<![\w.-]){name}(?![\w-])")
+    return re.compile(rf"(?:(?<=\w@)|(?<=://)){name}\b|(?<![\w.-]){name}(?=:\d{{4,5}}\b)")
+
+
+def _with_short_names(hosts: Iterable[str]) -> list[str]:
+    """The names with and without their domain, longest first."""
+    every = {name for host in hosts for name in (host, host.partition(".")[0]) if not _ANY_MACHINE.fullmatch(name)}
+    return sorted(every, key=lambda name: (-len(name), name))
+
+
+def _rewritten(value: Any, rewrite: Callable[[str], str]) -> Any:
+    """The record with every free text in it rewritten; what has none is not walked."""
+    if isinstance(value, str):
+        return rewrite(value)
+    if isinstance(value, tuple):
+        return tuple(_rewritten(item, rewrite) for item in value)
+    if isinstance(value, dict):
+        return {key: _rewritten(item, rewrite) for key, item in value.items()}
+    texts = _texts_of(type(value)) if isinstance(value, msgspec.Struct) else ()
+    return revise(value, **{name: _rewritten(getattr(value, name), rewrite) for name in texts}) if texts else value
+
+
+@cache
+def _texts_of(record: type[msgspec.Struct]) -> tuple[str, ...]:
+    """The fields that can hold free text: a word of a closed set names nobody."""
+    return tuple(name for name, kind in get_type_hints(record).items() if _holds_text(kind))
+
+
+def _holds_text(kind: Any) -> bool:
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return bool(_texts_of(kind))
+    inner = get_args(kind)[1:] if get_origin(kind) is dict else get_args(kind)
+    return kind is str or any(_holds_text(item) for item in inner)

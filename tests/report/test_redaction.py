@@ -1,0 +1,178 @@
+"""Redaction: nothing names a person, a machine or a place, and everything else stays as it is."""
+
+import re
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profilerkit.model.change import revise
+from profilerkit.model.finding import Evidence
+from profilerkit.model.oom import OutOfMemory
+from profilerkit.report import json as report_json
+from profilerkit.report import markdown, terminal
+from profilerkit.report.html import render as html
+from profilerkit.report.identity import Identity
+from profilerkit.report.paths import short_paths, without_homes
+from profilerkit.report.redaction import redacted
+from profilerkit.rules import RULES
+from profilerkit.rules.docs import page_of
+from tests.report.samples import SAMPLES
+
+IDENTITY = Identity(
+    users=frozenset({"mallory"}), hosts=frozenset({"gpu-17.lab.example"}), homes=frozenset({"/srv/m h"})
+)
+TOKEN = "hf_" + "a1B2" * 5
+PRIVATE = ("mallory", "gpu-17", "lab.example", "/srv/m h", "/data/team", TOKEN, "hunter2", "db.internal", "10.1.2.3")
+
+
+def leaking():
+    """A report in which every kind of text field names somebody, some machine or some place."""
+    report = SAMPLES["input_bound"]()
+    (first, *others) = report.outcomes
+    finding = first.findings[0]
+    evidence = Evidence(
+        id="E1",
+        label="Reads of /data/team/imagenet/train/x.jpg",
+        value=1.0,
+        unit="count",
+        source="measured",
+        origin="gpu-17_4711.1719845000000000000.pt.trace.json",
+    )
+    finding = revise(
+        finding,
+        title="`/srv/m h/net/train.py(12): forward` waits",
+        why=f"The loader of gpu-17.lab.example read with {TOKEN}.",
+        evidence=(evidence, *finding.evidence[1:]),
+    )
+    kernels = (revise(report.kernels[0], line="/data/team/mallory/net.py(3): f"), *report.kernels[1:])
+    return revise(
+        report,
+        outcomes=(revise(first, findings=(finding,)), *others),
+        kernels=kernels,
+        ranks=tuple(revise(rank, origin="/scratch/lab/mallory/rank0.json") for rank in report.ranks),
+        trust=revise(report.trust, notes=("C:\\Users\\mallory\\run lost its end.",), damaged=("/data/team/a/b.json",)),
+        oom=OutOfMemory(device="cuda:0", message="Error: /data/team/lib/x.so on mallory@gpu-17 (API_KEY=hunter2)"),
+        run=revise(
+            report.run,
+            name="mallory",
+            files=("mallory", "rank0.json"),
+            command=f"train.py --data=/data/team/imagenet/train --user mallory --api-key hunter2 {TOKEN} "
+            "SECRETS_DIR=/srv/hunter2 --master-addr db.internal:29500 --epochs 3 out=runs/mallory/first",
+            ended="ConnectionError: [db.internal:29500] and 10.1.2.3:4321 refused mallory@mail.example",
+            failure="Rank 0 failed first: OSError: /srv/m h/data/x.bin",
+            settings={"trace_steps": "10", "WORLD_SIZE": "8", "MY_STORE": "hunter2", "wandb_key": "hunter2"},
+        ),
+    )
+
+
+@pytest.fixture(scope="module")
+def shown():
+    return redacted(leaking(), IDENTITY)
+
+
+@pytest.mark.parametrize("write", [report_json.render, markdown.render, html, terminal.render])
+def test_no_renderer_tells_whose_run_it_was(shown, write):
+    before, after = write(leaking()), write(shown)
+    assert "mallory" in before
+    assert [word for word in PRIVATE if word in re.sub(r"base64,[A-Za-z0-9+/=]+", "", after)] == []
+
+
+def test_what_was_not_private_is_still_there(shown):
+    run = shown.run
+    assert run.command == (
+        "train.py --data=…/imagenet/train --user <user> --api-key *** *** SECRETS_DIR=*** "
+        "--master-addr <host>:29500 --epochs 3 out=runs/<user>/first"
+    )
+    assert run.settings == {"trace_steps": "10", "WORLD_SIZE": "8", "MY_STORE": "***", "wandb_key": "***"}
+    assert run.ended == "ConnectionError: [<host>:29500] and <host>:4321 refused <user>@<host>"
+    assert (run.name, run.files) == ("<user>", ("<user>", "rank0.json"))
+    assert shown.kernels[0].line == "…/<user>/net.py(3): f"
+    finding = shown.outcomes[0].findings[0]
+    assert finding.title == "`~/net/train.py(12): forward` waits"
+    assert finding.evidence[0].origin == "<host>_4711.1719845000000000000.pt.trace.json"
+    assert shown.trust.notes == ("~/run lost its end.",)
+    assert shown.oom.message == "Error: …/lib/x.so on <user>@<host> (API_KEY=***)"
+
+
+def test_the_page_says_that_names_are_left_out_and_how_to_keep_them(shown):
+    section = html(shown, explorer=False).partition('id="run-heading"')[2]
+    assert "left out" in section
+    assert "--no-redact" in section
+    assert "--no-redact" not in html(leaking(), explorer=False)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_redacted_report_stays_the_same_and_can_be_saved(name):
+    once = redacted(SAMPLES[name](), IDENTITY)
+    assert once.run.redacted
+    assert redacted(once, IDENTITY) == once
+    assert report_json.load(report_json.render(once)).run.redacted
+
+
+@pytest.mark.parametrize("word", ["train", "input", "gpu", "step", "e", "sum", "data"])
+def test_a_user_or_host_called_like_a_word_costs_no_word(word):
+    report = SAMPLES["input_bound"]()
+    report = revise(report, run=revise(report.run, command=f"{word}.py --{word} {word} --lr 0.1"))
+    assert redacted(report, Identity(users=frozenset({word}), hosts=frozenset({word}))) == redacted(report, Identity())
+
+
+def test_closed_words_stay_even_when_a_host_is_called_like_one():
+    report = SAMPLES["input_bound"]()
+    shown = redacted(report, Identity(hosts=frozenset({"input-bound"})))
+    assert shown.verdict.bound == "input-bound"
+    assert report_json.load(report_json.render(shown)) == shown
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+def test_the_advice_of_every_rule_survives(rule):
+    mask = redacted(_carrying(page_of(rule)), IDENTITY)
+    assert mask.outcomes[0].page == page_of(rule)
+
+
+def _carrying(page):
+    report = SAMPLES["input_bound"]()
+    return revise(report, outcomes=(revise(report.outcomes[0], page=page),))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("src/model/net.py(3): forward", "src/model/net.py(3): forward"),
+        ("see https://pytorch.org/docs/stable/data.html", "see https://pytorch.org/docs/stable/data.html"),
+        ("s3://bucket/a/b/c", "s3://bucket/a/b/c"),
+        ("mount a larger /dev/shm, /sys/fs/cgroup/cpu.max", "mount a larger /dev/shm, /sys/fs/cgroup/cpu.max"),
+        ("12 ms/step and 3 /s, and/or", "12 ms/step and 3 /s, and/or"),
+        ("file:///data/a/b/c.py", "file://…/b/c.py"),
+        ("--x=/data/a/b/c,/data/d/e/f", "--x=…/b/c,…/e/f"),
+        ("/nfs/home/jo/a/b/c.py", "~/a/b/c.py"),
+        ("D:\\work\\jo\\net\\train.py(3)", "…/net/train.py(3)"),
+        ("/tmp/x.py", "/tmp/x.py"),
+    ],
+)
+def test_only_absolute_paths_are_cut(text, expected):
+    assert short_paths(text) == expected
+
+
+def test_a_home_is_taken_whole():
+    assert without_homes("/srv/jo/x /srv/joan/x", ["/srv/jo"]) == "~/x /srv/joan/x"
+    assert without_homes("a/b", ["/"]) == "a/b"
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(alphabet="/\\a.:=@ ~…-_1'(<>", max_size=60))
+def test_any_text_is_redacted_at_once_and_for_good(text):
+    report = SAMPLES["input_bound"]()
+    report = revise(report, run=revise(report.run, command=text, ended=text, name=text))
+    small = revise(report, outcomes=(), kernels=(), steps=revise(report.steps, rows=()))
+    once = redacted(small, IDENTITY)
+    assert redacted(once, IDENTITY) == once
+
+
+def test_a_long_hostile_text_takes_no_longer_than_its_length_allows():
+    report = SAMPLES["input_bound"]()
+    for piece in ("/", "/a", "a", "a=", "a@", "a.", "1_", "--token ", "\\", "C:\\a", "_1.pt.trace"):
+        text = piece * (200_000 // len(piece))
+        shown = redacted(revise(report, run=revise(report.run, command=text, ended=text)), IDENTITY)
+        assert msgspec.json.encode(shown)
