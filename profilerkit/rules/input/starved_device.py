@@ -27,6 +27,7 @@ from profilerkit.rules.rule import (
     Rule,
     finding_for,
     judged_steps,
+    present_parts,
     share_evidence,
     worth_saying,
 )
@@ -280,6 +281,7 @@ def _evidence(facts: Facts, wait: float) -> tuple[Evidence, ...]:
             rank=facts.rank.rank,
             steps=judged_steps(facts),
             range_ns=facts.input.longest_ns,
+            behind=present_parts(facts, *WAITS),
         ),
         share_evidence(facts, "Input wait, share of the step", *WAITS),
         *_held(facts),
