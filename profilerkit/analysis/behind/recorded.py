@@ -71,16 +71,17 @@ def _records(parts: Sequence[str], record: RankRecord) -> tuple[I64, I64, list[s
         collections = events[events["kind"] == EventKind.GC]
         found.append(collections)
         names += [_COLLECTION] * len(collections)
-    kept = [row for row in range(len(named)) if _part_of(texts.get(int(named["name"][row]), "phase")) in parts]
+    phases = [texts.get(int(name_id), "phase") for name_id in named["name"]]
+    kept = [row for row, phase in enumerate(phases) if not set(_parts_of(phase)).isdisjoint(parts)]
     found.append(named[kept])
-    names += [texts.get(int(named["name"][row]), "phase") for row in kept]
+    names += [phases[row] for row in kept]
     chosen = np.concatenate(found)
     return chosen["start"].astype(np.int64), np.maximum(chosen["dur"], 0).astype(np.int64), names
 
 
-def _part_of(phase: str) -> str:
+def _parts_of(phase: str) -> tuple[str, ...]:
     """The part of a phase by its name; one that gets a batch counts with the waits, whichever of them is told."""
-    return WAITS[0] if is_feeding_phase(phase) else LEAVES[phase_leaf(phase)]
+    return WAITS if is_feeding_phase(phase) else (LEAVES[phase_leaf(phase)],)
 
 
 def sampled_events(name: str, rank: RankFacts) -> RawEvents | None:
