@@ -20,8 +20,6 @@ _NAME_LIMIT = 70
 _WHERE_LIMIT = 18
 # A number of evidence has so many digits at most.
 _NUMBER = re.compile(r"E[0-9]{1,6}")
-# Numbers named where one is not known.
-_NAMED = 12
 
 
 class Anchors:
@@ -104,11 +102,11 @@ def require_evidence(report: Report, wanted: str) -> Evidence:
     if found is not None:
         return found[2]
     names = list(known)
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    shown = ", ".join(names[:_NAMED]) + more if more else listed(names)
+    is_whole = len(names) > 2 and names == [f"E{number}" for number in range(1, len(names) + 1)]
+    there = f"{names[0]} to {names[-1]}" if is_whole else listed(names)
     raise UsageError(
         f"there is no evidence {inert(wanted, 20)}",
-        cause=f"the report has {shown}" if names else "no rule found anything, so the report has no evidence",
+        cause=f"the report has {there}" if names else "no rule found anything, so the report has no evidence",
         hint="the report shows the number of each piece of evidence beside its finding",
     )
 

@@ -92,6 +92,12 @@ def evidence_in_words(card: Card) -> str:
     return "; ".join(f"{row.id} {row.label}: {row.value}" for row in card.evidence[:_TOLD_EVIDENCE])
 
 
+def evidence_numbers(card: Card) -> str:
+    """The numbers of a finding's evidence in short: ``E4–E6``."""
+    first, last = card.evidence[0].id, card.evidence[-1].id
+    return first if first == last else f"{first}–{last}"
+
+
 def others_of(report: Report) -> tuple[Other, ...]:
     """Every bound that is not the verdict: contenders first, then those ruled out or not measured."""
     verdict = report.verdict

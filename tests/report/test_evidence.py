@@ -167,3 +167,8 @@ def test_a_report_without_findings_says_that_it_has_no_evidence():
     with pytest.raises(UsageError) as caught:
         evidence.require_evidence(with_findings(samples.input_bound()), "E1")
     assert caught.value.cause == "no rule found anything, so the report has no evidence"
+
+
+def test_findings_without_a_change_name_their_evidence_in_the_terminal():
+    report = with_findings(samples.input_bound(), msgspec.structs.replace(samples.starved(), fix=None))
+    assert "The DataLoader cannot feed the GPU, saving 18–20 %  IN001 E1–E3\n" in terminal.render(report, width=120)
