@@ -298,6 +298,7 @@ def _evidence(facts: Facts, wait: float) -> tuple[Evidence, ...]:
                 origin="thread CPU clock",
                 n=facts.input.fetches,
                 rank=facts.rank.rank,
+                behind=present_parts(facts, *WAITS),
             )
         )
     if facts.input.queue_ratio is not None:
@@ -310,6 +311,7 @@ def _evidence(facts: Facts, wait: float) -> tuple[Evidence, ...]:
                 origin="the kernel's scheduler statistics",
                 n=facts.input.fetches,
                 rank=facts.rank.rank,
+                behind=present_parts(facts, *WAITS),
             )
         )
     return tuple(entries)
