@@ -28,6 +28,18 @@ class Suppression:
     until: date | None = None
 
 
+class Options(dict[str, Any]):
+    """The options of one rule by name as a file holds them; ``where`` names the table and its file for errors.
+
+    >>> Options({"smallest_share": 0.1}, where="[tool.profilerkit.rules.IN001] in pyproject.toml")["smallest_share"]
+    0.1
+    """
+
+    def __init__(self, values: Mapping[str, Any], *, where: str) -> None:
+        super().__init__(values)
+        self.where = where
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What can be set for an analysis outside the call itself.
@@ -237,7 +249,7 @@ def _price(value: Any, where: str) -> float:
     return price
 
 
-def _rule_options(value: Any, where: str) -> dict[str, dict[str, Any]]:
+def _rule_options(value: Any, where: str) -> dict[str, Options]:
     """Rule to options; which rules and options there are is known only where the rules are."""
     if not isinstance(value, dict) or not all(isinstance(options, dict) for options in value.values()):
         raise ConfigError(
@@ -245,7 +257,13 @@ def _rule_options(value: Any, where: str) -> dict[str, dict[str, Any]]:
             cause=f"{where} says {value!r}",
             hint="write [tool.profilerkit.rules.IN001] and below it smallest-share = 0.1",
         )
-    return {code: {key.replace("-", "_"): item for key, item in options.items()} for code, options in value.items()}
+    return {
+        code: Options(
+            {key.replace("-", "_"): item for key, item in options.items()},
+            where=where.replace("]", f".rules.{code}]", 1),
+        )
+        for code, options in value.items()
+    }
 
 
 def _suppressions(value: Any, where: str) -> tuple[Suppression, ...]:

@@ -20,6 +20,7 @@ from profilerkit.compare.steps import FEWEST_STEPS, SMALLEST_RATIO, step_change,
 from profilerkit.compare.verdict import judgement
 from profilerkit.errors import UsageError
 from profilerkit.model.finding import Evidence, Finding, Fix, Saving
+from profilerkit.model.memory import Memory
 from profilerkit.model.run import Loader
 from profilerkit.model.verdict import RuledOut
 from tests.comparisons import MS, STEP_MS, host_samples, parts_of, report_of, times_of, verdict_of
@@ -651,6 +652,26 @@ def test_a_gate_on_new_findings(severity, status):
     assert gate("findings:high", before, after).status == status
     assert gate("findings:medium", before, after).status == "failed"
     assert gate("findings:high", after, after).status == "passed"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "status", "measured"),
+    [
+        ({"peak_process_bytes": 100}, {"peak_process_bytes": 104}, "passed", "100 B → 104 B (of the process)"),
+        ({"peak_process_bytes": 100}, {"peak_process_bytes": 106}, "failed", "100 B → 106 B (of the process)"),
+        (
+            {"peak_process_bytes": 100, "peak_device_used_bytes": 10},
+            {"peak_process_bytes": 106, "peak_device_used_bytes": 10},
+            "passed",
+            "10 B → 10 B (all processes)",
+        ),
+        ({"peak_reserved_bytes": 9}, {"peak_process_bytes": 9}, "not judged", "9 B (reserved) → 9 B (of the process)"),
+    ],
+)
+def test_the_peak_memory_says_which_it_is_and_is_compared_with_its_like(before, after, status, measured):
+    sides = [replace(report_of(), memory=Memory(**known)) for known in (before, after)]
+    judged = gate("peak_memory:+5%", *sides)
+    assert (judged.status, judged.measured) == (status, measured)
 
 
 def test_what_could_not_be_looked_for_before_is_no_new_finding():

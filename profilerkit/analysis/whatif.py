@@ -204,11 +204,16 @@ def cheaper_input(facts: Facts) -> float:
 def waited_share(facts: Facts) -> float:
     """Share of the step in which it waits for data and another way to load could shorten that.
 
-    Left out are the openings of epochs, and the time in which the waiting thread was ready and got no processor:
-    nothing is taken off that queue (R05).
+    Left out are the openings of epochs, the time in which the waiting thread was ready and got no processor: nothing
+    is taken off that queue (R05), and on a host the time in which collectives run behind the wait.
     """
     queued = facts.input.queue_ratio if facts.input is not None else None
-    return (facts.share(*WAITS) - opening_share(facts)) * (1.0 - (queued or 0.0))
+    return max(facts.share(*WAITS) - opening_share(facts) - hidden_share(facts), 0.0) * (1.0 - (queued or 0.0))
+
+
+def hidden_share(facts: Facts) -> float:
+    """Share of the step in which it waits for data while collectives run that it would wait for otherwise."""
+    return facts.wire.under_input_ns / facts.wire.step_ns if facts.wire is not None and facts.wire.step_ns else 0.0
 
 
 def _waited_ns(facts: Facts, step: float) -> float:

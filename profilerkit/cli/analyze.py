@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from profilerkit.model.report import Report
 
 _EPILOG = """\
-Without -o the report lies beside its input: x.json or x.json.gz gives x.report.html, a directory of traces
-gets report.html inside it, a run directory report.html and report.json; several paths: beside the first.
--o FILE takes its format from the ending. -o - writes one format to standard output and nothing else.
+Without -o the report lies beside its input: x.json or x.json.gz gives
+x.report.html, a directory of traces gets report.html inside it, a run directory
+report.html and report.json; several paths: beside the first. -o FILE takes its
+format from the ending. -o - writes one format to standard output and nothing
+else.
 
   profilerkit analyze runs/resnet50
   profilerkit analyze trace.json.gz --fail-on high

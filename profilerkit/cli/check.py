@@ -23,14 +23,16 @@ Budgets stand in pyproject.toml, or are given with --budget, which wins:
   [tool.profilerkit.budgets]
   step_time = "200 ms"        # also step_time_median, step_time_p90
   throughput = "500/s"        # samples per second, at least
-  peak_memory = "70 GiB"
+  peak_memory = "70 GiB"      # of the device, else of the process
   input = "20 %"              # share of a family, or of a part: "input.prep"
   busy = "80 %"               # of the least busy device, at least
   findings = "high"           # no finding of that severity or above
 
-What is analysed here is with the settings of the project, as by profilerkit analyze; a saved report keeps its own.
+What is analysed here is with the settings of the project, as by profilerkit
+analyze; a saved report keeps its own.
 
-Exit code 1 when one is exceeded. To hold a run against another one see profilerkit diff --help."""
+Exit code 1 when one is exceeded. To hold a run against another one see
+profilerkit diff --help."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,12 +67,14 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     to_standard_output = results.publish(
         documents, lambda name: render(report, gates, name, arguments.location), console
     )
-    if not to_standard_output and not console.quiet:
+    if to_standard_output:
+        results.tell_gates(gates, console)
+    elif not console.quiet:
         console.out(_text(report, gates, console))
     results.tell_github(
         arguments, lambda: render(report, gates, "md", arguments.location), gates, alerts_of(report), console
     )
-    return results.exit_code(gates, strict=arguments.strict, judged=True, console=console)
+    return results.exit_code(gates, strict=arguments.strict, judged=True)
 
 
 def _budget(text: str) -> tuple[str, str]:

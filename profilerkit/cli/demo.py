@@ -35,7 +35,7 @@ _REPORTS = ("report.html", "report.json")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``demo``."""
-    parser.epilog = "Nothing is simulated: both runs train on this machine's processor, in less than two minutes."
+    parser.epilog = "Nothing is simulated: both runs train on this machine's processor, in less than\ntwo minutes."
     parser.add_argument("kind", nargs="?", default="input", metavar="KIND", help="which fault (default: input)")
     parser.add_argument("--list", action="store_true", help="list the kinds")
     parser.add_argument("-o", "--output", metavar="DIR", type=Path, help="default: a fresh runs/demo-KIND")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from profilerkit.cli import results
 from profilerkit.cli.console import Console
+from profilerkit.errors import UsageError
 
 if TYPE_CHECKING:
     from profilerkit.model.diff import Diff
@@ -13,20 +14,26 @@ if TYPE_CHECKING:
 
 _FORMATS = ("html", "md", "json", "text", "junit", "sarif")
 _EPILOG = """\
-BEFORE and AFTER are run directories, traces, directories of traces, or reports saved as JSON. The comparison is
-printed; a file is written only with -o or -f. What is analysed here is with the settings of the project, as by
-profilerkit analyze; a saved report keeps its own.
+BEFORE and AFTER are run directories, traces, directories of traces, or reports
+saved as JSON. The comparison is printed; a file is written only with -o or -f.
+What is analysed here is with the settings of the project, as by profilerkit
+analyze; a saved report keeps its own.
 
-One recording of each cannot tell how much two runs of one program differ: that is assumed, and more for a busy host.
-More recordings, best made in turns, measure it and let smaller changes be seen: --also-before, --also-after.
+One recording of each cannot tell how much two runs of one program differ: that
+is assumed, and more for a busy host. More recordings, best made in turns,
+measure it and let smaller changes be seen: --also-before, --also-after.
 
-gates: METRIC:LIMIT, where a rise (for throughput and busy: a fall) beyond the limit exits with 1. Of the step time
-only a change that is real can fail; one that may be noise is not judged, which is exit code 3 with --strict.
-  step_time:+5%  step_time_p90:+10%  throughput:-5%  peak_memory:+1GiB  input:+3pt  input.prep:+3pt
+gates: METRIC:LIMIT, where a rise (for throughput and busy: a fall) beyond the
+limit exits with 1. Of the step time only a change that is real can fail; one
+that may be noise is not judged, which is exit code 3 with --strict.
+  step_time:+5%       also step_time_median, step_time_p90
+  throughput:-5%      samples per second
+  peak_memory:+1GiB   of the device, else of the process
+  input:+3pt          share of a family, or of a part: input.prep:+3pt
   findings:high       no new or worse finding of that severity or above
 
   profilerkit diff runs/before runs/after
-  profilerkit diff runs/main/report.json runs/pr --fail-if step_time:+5% -f md -o diff.md"""
+  profilerkit diff main/report.json runs/pr --fail-if step_time:+5% -o diff.md"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Compare, print, write, judge the gates; return the exit code."""
     documents = results.plan(arguments.formats, arguments.output, "diff", _FORMATS)
+    if not arguments.fail_if and any(document.format == "junit" for document in documents):
+        raise UsageError(
+            "junit would be empty",
+            cause="each of its tests is a gate, and --fail-if was not given",
+            hint="add --fail-if step_time:+5%, or hold AFTER against budgets: profilerkit check",
+        )
     from profilerkit import api
 
     paths = [arguments.before, arguments.after, *arguments.also_before, *arguments.also_after]
@@ -64,15 +77,21 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         settings=settings,
     )
     to_standard_output = results.publish(documents, lambda name: render(diff, name, arguments.location), console)
-    if not to_standard_output and not console.quiet:
+    alerts = alerts_of(diff)
+    if not diff.gates and not alerts and any(document.format == "sarif" for document in documents):
+        console.note(
+            "sarif is empty: nothing is new or worse, and no gate was given, for example --fail-if step_time:+5%"
+        )
+    if to_standard_output:
+        results.tell_gates(diff.gates, console)
+    elif not console.quiet:
         from profilerkit.report import diff_terminal
 
         console.out(
             diff_terminal.render(diff, width=console.width, colour=console.colour, ascii_only=console.ascii_only)
         )
-    results.tell_github(arguments, diff.to_markdown, diff.gates, alerts_of(diff), console)
-    judged = diff.verdict != "not comparable"
-    return results.exit_code(diff.gates, strict=arguments.strict, judged=judged, console=console)
+    results.tell_github(arguments, diff.to_markdown, diff.gates, alerts, console)
+    return results.exit_code(diff.gates, strict=arguments.strict, judged=diff.verdict != "not comparable")
 
 
 def render(diff: "Diff", format_name: str, location: str) -> str:
@@ -97,7 +116,7 @@ def alerts_of(diff: "Diff") -> "list[Alert]":
     from profilerkit.report.sarif import Alert
 
     alerts = [
-        Alert(rule=row.rule, summary=row.title, severity=row.after_severity, message=f"{row.state}: {row.title}")
+        Alert(rule=row.rule, summary=row.summary, severity=row.after_severity, message=f"{row.state}: {row.title}")
         for row in diff.findings
         if row.state in ("new", "worse") and row.after_severity is not None and not row.reason
     ]

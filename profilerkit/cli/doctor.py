@@ -14,8 +14,9 @@ _PLAIN = "\x1b[0m"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``doctor``."""
     parser.epilog = (
-        "ok: works. warn: works without what the line names. fail: profilerkit cannot be used (exit code 2).\n"
-        "Nothing is changed: device and driver are only read, and one tiny kernel runs where there is a GPU."
+        "ok: works. warn: works without what the line names. fail: profilerkit cannot be\n"
+        "used (exit code 2). Nothing is changed: device and driver are only read, and one\n"
+        "tiny kernel runs where there is a GPU."
     )
     parser.add_argument("--json", action="store_true", help="print the checks as JSON")
 

@@ -153,14 +153,17 @@ def tell_github(
             ) from error
 
 
-def exit_code(gates: "Sequence[Gate]", *, strict: bool, judged: bool, console: Console) -> int:
+def tell_gates(gates: "Sequence[Gate]", console: Console) -> None:
+    """The gates that did not pass as notes, for where standard output holds a document instead of them."""
+    for status in ("failed", "not judged"):
+        for gate in gates:
+            if gate.status == status:
+                console.note(f"{status}: {gate.name}, {gate.limit}: {gate.reason}")
+
+
+def exit_code(gates: "Sequence[Gate]", *, strict: bool, judged: bool) -> int:
     """1 when a gate failed; with ``strict`` 3 when a gate, or the whole, could not be judged."""
-    failed = [gate for gate in gates if gate.status == "failed"]
-    open_ = [gate for gate in gates if gate.status == "not judged"]
-    for gate in failed:
-        console.note(f"failed: {gate.name}, {gate.limit}: {gate.reason}")
-    for gate in open_:
-        console.note(f"not judged: {gate.name}, {gate.limit}: {gate.reason}")
-    if failed:
+    statuses = {gate.status for gate in gates}
+    if "failed" in statuses:
         return GATE_FAILED
-    return INCONCLUSIVE if strict and (open_ or not judged) else DONE
+    return INCONCLUSIVE if strict and ("not judged" in statuses or not judged) else DONE

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 
 _EPILOG = """\
-A project's own rules, from rules-path of the pyproject.toml that lies here, are listed too.
+A project's own rules, from rules-path of the pyproject.toml that lies here, are
+listed too.
 
-  profilerkit rules IN                                 the rules about input
-  profilerkit rules starved_device                     what IN001 claims, from what, and its options
-  profilerkit rules --format markdown > rules.md       every page"""
+  profilerkit rules IN                            the rules about input
+  profilerkit rules starved_device                what IN001 claims, its options
+  profilerkit rules --format markdown > rules.md  every page"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

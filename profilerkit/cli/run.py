@@ -19,9 +19,10 @@ from profilerkit.cli.console import Console
 from profilerkit.errors import UsageError
 
 _EPILOG = """\
-The command becomes this process: its arguments, working directory, input and output, signals and exit code
-are its own. Recording starts where a process first iterates a DataLoader, runs a backward pass or steps an
-optimizer, and ends with the program. A profile block in the script joins it.
+The command becomes this process: its arguments, working directory, input and
+output, signals and exit code are its own. Recording starts where a process
+first iterates a DataLoader, runs a backward pass or steps an optimizer, and
+ends with the program. A profile block in the script joins it.
 
   profilerkit run train.py --lr 0.1
   profilerkit run -o runs/first -m package.train --lr 0.1
@@ -52,7 +53,7 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``run``."""
-    parser.usage = "profilerkit run [options] [--] (SCRIPT | -m MODULE | PROGRAM) [ARGUMENT ...]"
+    parser.usage = "profilerkit run [options] [--] (SCRIPT | -m MODULE | PROGRAM) [ARG ...]"
     parser.epilog = _EPILOG
     parser.add_argument(
         "-o", "--output", metavar="DIR", type=Path, help="run directory (default: the script's, or runs/SCRIPT)"

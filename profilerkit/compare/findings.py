@@ -23,8 +23,9 @@ _Pair = tuple[str, Finding | None, Finding | None]
 
 def finding_changes(before: Report, after: Report, verdict: Judgement) -> tuple[FindingChange, ...]:
     """Every finding of either side, gone first, unchanged last; ``verdict`` is that on the step."""
+    summaries = {outcome.rule: outcome.summary for outcome in (*before.outcomes, *after.outcomes)}
     rows = [
-        _change(rule, first, second, verdict, _why_silent(after if first else before, rule))
+        _change(rule, first, second, verdict, _why_silent(after if first else before, rule), summaries[rule])
         for rule, first, second in _pairs(_findings(before), _findings(after))
     ]
     return tuple(sorted(rows, key=lambda row: (_STATES.index(row.state), -_expected(row), row.rule)))
@@ -77,7 +78,9 @@ def _why_silent(report: Report, rule: str) -> str:
     return f"{outcome.status.replace('_', ' ')}: {outcome.reason}" if outcome.reason else outcome.status
 
 
-def _change(rule: str, before: Finding | None, after: Finding | None, verdict: Judgement, silent: str) -> FindingChange:
+def _change(
+    rule: str, before: Finding | None, after: Finding | None, verdict: Judgement, silent: str, summary: str
+) -> FindingChange:
     shown = after or before
     assert shown is not None
     return FindingChange(
@@ -90,6 +93,7 @@ def _change(rule: str, before: Finding | None, after: Finding | None, verdict: J
         before_saving=before.saving if before else None,
         after_saving=after.saving if after else None,
         reason="" if before and after else silent,
+        summary=summary,
     )
 
 

@@ -74,11 +74,15 @@ def judge_change(limit: Limit, before: Report, after: Report, diff: Diff) -> Gat
         return _judge_findings(limit, diff)
     metric = limit.metric
     first, second = metric.read(before), metric.read(after)
-    shown = f"{metric.text(first)} → {metric.text(second)}"
+    kinds = metric.kind(before), metric.kind(after)
+    shown = f"{metric.text(first)} → {_of(metric.text(second), kinds[1])}"
     asked = f"change of at most {limit.text.partition(':')[2].strip()}"
     if first is None or second is None:
         missing = "before" if first is None else "after"
         return _gate(metric.name, asked, shown, "not judged", f"{metric.name} was not measured {missing}")
+    if kinds[0] != kinds[1]:
+        shown = f"{_of(metric.text(first), kinds[0])} → {_of(metric.text(second), kinds[1])}"
+        return _gate(metric.name, asked, shown, "not judged", f"{metric.name} is not of the same memory on both sides")
     if not first and (limit.is_relative or metric.name in _OF_THE_STEP):
         return _gate(metric.name, asked, shown, "not judged", f"{metric.name} was 0 before")
     change, step = -(second - first) if metric.more_is_better else second - first, diff.step
@@ -160,12 +164,15 @@ def judge_budget(limit: Limit, report: Report) -> Gate:
     asked = f"at {'least' if metric.more_is_better else 'most'} {metric.text(limit.amount)}"
     if value is None:
         return _gate(metric.name, asked, "not measured", "not judged", f"{metric.name} was not measured")
+    shown = _of(metric.text(value), metric.kind(report))
     within = value >= limit.amount if metric.more_is_better else value <= limit.amount
     if within:
-        return _gate(metric.name, asked, metric.text(value), "passed")
-    return _gate(
-        metric.name, asked, metric.text(value), "failed", f"{metric.name} is {metric.text(value)}, not {asked}"
-    )
+        return _gate(metric.name, asked, shown, "passed")
+    return _gate(metric.name, asked, shown, "failed", f"{metric.name} is {shown}, not {asked}")
+
+
+def _of(value: str, kind: str) -> str:
+    return f"{value} ({kind})" if kind else value
 
 
 def _gate(name: str, limit: str, measured: str, status: GateStatus, reason: str = "") -> Gate:

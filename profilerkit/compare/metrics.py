@@ -27,12 +27,21 @@ _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*(\D*)")
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A number of a report; ``more_is_better`` says which way it may go."""
+    """A number of a report.
+
+    Attributes:
+        name: as it stands in a gate.
+        unit: of the number.
+        read: the number; ``None`` where it was not measured.
+        more_is_better: which way it may go.
+        kind: which of several things the number is of in this report; empty where there is but one.
+    """
 
     name: str
     unit: Unit
     read: Callable[[Report], float | None]
     more_is_better: bool = False
+    kind: Callable[[Report], str] = lambda _: ""
 
     def text(self, value: float | None) -> str:
         """The value for a person."""
@@ -57,7 +66,12 @@ _METRICS = (
     Metric("step_time_median", "ns", lambda report: report.steps.time_ns.median if report.steps.time_ns else None),
     Metric("step_time_p90", "ns", lambda report: report.steps.time_ns.p90 if report.steps.time_ns else None),
     Metric("throughput", "per_s", lambda report: side_of(report).samples_per_s, more_is_better=True),
-    Metric("peak_memory", "bytes", lambda report: side_of(report).peak_memory_bytes),
+    Metric(
+        "peak_memory",
+        "bytes",
+        lambda report: side_of(report).peak_memory_bytes,
+        kind=lambda report: side_of(report).peak_memory_of or "",
+    ),
     Metric("busy", "ratio", _busy, more_is_better=True),
     *(Metric(family, "ratio", _share_of(family)) for family in get_args(Family)),
     *(Metric(part, "ratio", _share_of(part)) for part in PARTS),

@@ -14,7 +14,7 @@ def side_of(report: Report, *timed: Timed | None) -> Side:
     A batch size and batches per step are needed for its throughput.
     """
     waits = [entry.queued_ratio for entry in timed if entry is not None and entry.queued_ratio is not None]
-    times = report.steps.time_ns
+    times, peak = report.steps.time_ns, report.memory.peak
     return Side(
         name=report.run.name,
         created=report.run.created,
@@ -28,7 +28,8 @@ def side_of(report: Report, *timed: Timed | None) -> Side:
         p90_ns=times.p90 if times else None,
         queued_ratio=sum(waits) / len(waits) if waits and len(waits) == len(timed) else None,
         samples_per_s=_throughput(report),
-        peak_memory_bytes=_peak_bytes(report),
+        peak_memory_bytes=peak.bytes if peak else None,
+        peak_memory_of=peak.of if peak else None,
         recordings=max(len(timed), 1),
     )
 
@@ -46,11 +47,6 @@ def _throughput(report: Report) -> float | None:
     if times is None or not times.mean or samples is None:
         return None
     return samples * (report.run.world_size or 1) / (times.mean / 1e9)
-
-
-def _peak_bytes(report: Report) -> int | None:
-    memory = report.memory
-    return memory.peak_reserved_bytes if memory.peak_reserved_bytes is not None else memory.peak_allocated_bytes
 
 
 def obstacles(before: Report, after: Report) -> tuple[str, ...]:

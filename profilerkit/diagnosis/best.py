@@ -45,11 +45,12 @@ _PARTS_OF_RULE: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The finding with the largest expected saving for one bound."""
+    """The finding with the largest expected saving for one bound; ``aside`` is its outcome where it is suppressed."""
 
     bound: Bound
     finding: Finding
     saving: Saving
+    aside: Outcome | None = None
 
     @property
     def expected(self) -> float:
@@ -57,11 +58,14 @@ class Best:
         return self.saving.expected
 
 
-def best_per_bound(outcomes: Sequence[Outcome]) -> dict[Bound, Best]:
-    """For every bound with a saving the finding that is expected to save most; one with a fix goes first."""
+def best_per_bound(outcomes: Sequence[Outcome], *, suppressed: bool = False) -> dict[Bound, Best]:
+    """For every bound with a saving the finding that is expected to save most; one with a fix goes first.
+
+    Those that were set aside are among them only where ``suppressed`` is asked for.
+    """
     best: dict[Bound, Best] = {}
     for outcome in outcomes:
-        for finding in outcome.findings:
+        for finding in (*outcome.findings, *(outcome.suppressed if suppressed else ())):
             if finding.bound is None or finding.saving is None:
                 continue
             known = best.get(finding.bound)
@@ -70,7 +74,8 @@ def best_per_bound(outcomes: Sequence[Outcome]) -> dict[Bound, Best]:
                 known.finding.fix is not None,
             )
             if better:
-                best[finding.bound] = Best(finding.bound, finding, finding.saving)
+                aside = outcome if outcome.suppressed else None
+                best[finding.bound] = Best(finding.bound, finding, finding.saving, aside)
     return best
 
 

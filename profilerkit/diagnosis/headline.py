@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from profilerkit.analysis.communication.traffic import TRANSFER
 from profilerkit.analysis.facts import Facts
-from profilerkit.diagnosis.best import CONTENDER_SAVING, Best, most_suppressed
+from profilerkit.diagnosis.best import CONTENDER_SAVING, Best, best_per_bound, most_suppressed
 from profilerkit.model.finding import Outcome
 from profilerkit.model.verdict import Verdict
 from profilerkit.rules.comm.exposed_collectives import undivided
@@ -85,6 +85,10 @@ def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
     fired = sum(outcome.status == "fired" for outcome in outcomes)
     blind = sum(outcome.status in ("missing_data", "error") for outcome in outcomes)
     sentences = []
+    known = best_per_bound(outcomes, suppressed=True).get(verdict.bound)
+    if known is not None and known.aside is not None:
+        # The reason stands above it: every report names what is suppressed, and why, largest saving first.
+        sentences.append(f"Its finding {known.aside.rule} is suppressed.")
     if verdict.bound == "inconclusive":
         sentences.append(verdict.refuted_by)
     elif verdict.saving is not None and verdict.bound == "balanced":
@@ -102,8 +106,7 @@ def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
             f"The best fix saves {expected} of the step." if by_a_fix else f"Without it a step is {expected} shorter."
         )
     elif verdict.bound != "balanced":
-        aside = "Suppressed findings aside, no" if most_suppressed(outcomes) >= CONTENDER_SAVING else "No"
-        sentences.append(f"{aside} fix reaches 5 % of the step.")
+        sentences.append(_without_saving(outcomes))
     if verdict.bound != "inconclusive" and facts.steps.steady < 8:
         plural = "s" if facts.steps.steady != 1 else ""
         sentences.append(f"Only {facts.steps.steady} steady step{plural}.")
@@ -114,3 +117,14 @@ def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
     sentences += facts.doubts[:1]
     sentences.append(f"{fired} of {len(outcomes)} rules fired; {blind} could not run.")
     return " ".join(sentences)
+
+
+def _without_saving(outcomes: Sequence[Outcome]) -> str:
+    """What the fixes of other bounds save where the verdict's own has none, or none that was not set aside."""
+    aside = "Suppressed findings aside, " if most_suppressed(outcomes) >= CONTENDER_SAVING else ""
+    most = max((entry.expected for entry in best_per_bound(outcomes).values()), default=0.0)
+    if most >= CONTENDER_SAVING:
+        said = f"the best fix is expected to save {format_ratio(most)} of the step."
+    else:
+        said = "no fix reaches 5 % of the step."
+    return f"{aside}{said}" if aside else f"{said[0].upper()}{said[1:]}"

@@ -34,23 +34,34 @@ NOISY_STEPS = 0.05
 
 
 def diagnose(facts: Facts, outcomes: Sequence[Outcome]) -> Verdict:
-    """Rank bounds by expected saving, never by share; refuse where nothing steady was recorded."""
+    """Rank bounds by expected saving, never by share; refuse where nothing steady was recorded.
+
+    What was suppressed bounds the run all the same: set aside are its saving and its fix, not the fact.
+    """
     best = best_per_bound(outcomes)
-    ranked = sorted(best.values(), key=lambda entry: -entry.expected)
-    named = bool(ranked) and ranked[0].expected >= NAMED_SAVING
+    known = _ranked(best_per_bound(outcomes, suppressed=True))
+    named = bool(known) and known[0].expected >= NAMED_SAVING
     # Without a trace most of a step is bound to be unexplained; what the timers measured stands all the same.
     refused = refusal(facts, unexplained=facts.trace_read or not named)
     if refused is not None:
         return _with_scope(facts, outcomes, refused, {})
     if named:
-        verdict = _named(facts, ranked[0], ranked[1:])
-        return _with_scope(facts, outcomes, revise(verdict, saving=best_fix(outcomes, ranked[0])), best)
-    return _with_scope(facts, outcomes, _unnamed(facts, ranked, priced(outcomes), most_suppressed(outcomes)), best)
+        own = best.get(known[0].bound)
+        verdict = _named(facts, known[0], known[1:], best)
+        return _with_scope(facts, outcomes, revise(verdict, saving=best_fix(outcomes, own) if own else None), best)
+    verdict = _unnamed(facts, _ranked(best), priced(outcomes), most_suppressed(outcomes))
+    return _with_scope(facts, outcomes, verdict, best)
 
 
-def _named(facts: Facts, top: Best, others: Sequence[Best]) -> Verdict:
+def _ranked(best: dict[Bound, Best]) -> list[Best]:
+    return sorted(best.values(), key=lambda entry: -entry.expected)
+
+
+def _named(facts: Facts, top: Best, others: Sequence[Best], best: dict[Bound, Best]) -> Verdict:
+    """The bound of ``top``; contenders are those among ``best``, the findings that were not set aside."""
     share = facts.family(BOUND_FAMILY[top.bound])
     second = others[0].expected if others else 0.0
+    left = [entry for entry in _ranked(best) if entry.bound != top.bound]
     sure: Confidence = "high" if top.expected >= 1.5 * second else "medium"
     return Verdict(
         bound=top.bound,
@@ -59,7 +70,7 @@ def _named(facts: Facts, top: Best, others: Sequence[Best]) -> Verdict:
         headline=headline(facts, top),
         share=share,
         saving=top.saving,
-        contenders=tuple(entry.bound for entry in others if entry.expected >= CONTENDER_SAVING),
+        contenders=tuple(entry.bound for entry in left if entry.expected >= CONTENDER_SAVING),
         refuted_by=top.finding.confirm,
     )
 

@@ -7,6 +7,7 @@ import msgspec
 
 from profilerkit.model.finding import Saving, Severity
 from profilerkit.model.gate import Gate
+from profilerkit.model.memory import PeakOf
 from profilerkit.model.step import Family
 
 DIFF_SCHEMA_VERSION = 1
@@ -38,7 +39,8 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
         mean_ns: steady step, mean; ``median_ns`` and ``p90_ns`` likewise.
         queued_ratio: share of the time in which the training thread waited for a processor that other programs used.
         samples_per_s: throughput of all ranks; needs the batch size.
-        peak_memory_bytes: of the judged rank's device.
+        peak_memory_bytes: of the judged rank: of its device, of the process where no device memory is known.
+        peak_memory_of: which memory that is.
         recordings: how many recordings of this program the step times come from; the rest is of the first one.
     """
 
@@ -55,6 +57,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     queued_ratio: float | None = None
     samples_per_s: float | None = None
     peak_memory_bytes: int | None = None
+    peak_memory_of: PeakOf | None = None
     recordings: int = 1
 
 
@@ -115,7 +118,15 @@ class PartChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FindingChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One finding on both sides. ``reason`` says why a finding that is gone may not be: its rule could not run."""
+    """One finding on both sides.
+
+    Attributes:
+        rule: the code of its rule.
+        title: what was found, of the later side that has it.
+        state: what became of it.
+        reason: why a finding that is gone may not be: its rule could not run.
+        summary: the rule's claim in one line, as in a report.
+    """
 
     rule: str
     title: str
@@ -126,6 +137,7 @@ class FindingChange(msgspec.Struct, frozen=True, kw_only=True):
     before_saving: Saving | None = None
     after_saving: Saving | None = None
     reason: str = ""
+    summary: str = ""
 
 
 class AppliedFix(msgspec.Struct, frozen=True, kw_only=True):

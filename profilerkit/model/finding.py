@@ -148,7 +148,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         reason: why, for every status but ``fired``.
         hint: for ``missing_data``: how to record the missing signal.
         findings: non-empty only when ``fired``.
-        suppressed: what a ``suppressed`` rule found; it takes no part in the verdict. ``reason`` is the user's own.
+        suppressed: what a ``suppressed`` rule found: it may name the bound, but its saving and fix are nobody's advice.
+            ``reason`` is the user's own.
         page: the rule's documentation, heading to text, of a rule that found something; empty where it has none.
     """
 

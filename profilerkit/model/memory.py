@@ -12,6 +12,18 @@ FEWEST_TO_EXTEND = 50
 #: process; the resident memory of the training process.
 Tracked = Literal["allocated", "device", "process"]
 
+#: Which memory a peak is of. What the allocator reserved or gave out on the device and what was sampled there come
+#: before the process; what a trace saw allocated on the host counts only from where the recording began.
+PeakOf = Literal["reserved", "allocated", "all processes", "of the process", "allocated on the host while recording"]
+
+
+class Peak(msgspec.Struct, frozen=True, kw_only=True):
+    """The largest memory that is known, which memory that is, and how large it could be; ``None`` if not known."""
+
+    bytes: int
+    of: PeakOf
+    capacity_bytes: int | None
+
 
 class MemoryRow(msgspec.Struct, frozen=True, kw_only=True):
     """The largest memory seen in one step; ``reserved_bytes`` is ``None`` where only one number is known."""
@@ -115,3 +127,17 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     growth: tuple[MemoryGrowth, ...] = ()
     rows: tuple[MemoryRow, ...] = ()
     rows_of: Tracked | None = None
+
+    @property
+    def peak(self) -> Peak | None:
+        """The peak of the first memory of ``PeakOf`` that was measured; ``None`` where none was."""
+        allocated, on_device = self.peak_allocated_bytes, self.place == "device"
+        known: tuple[tuple[PeakOf, int | None, int | None], ...] = (
+            ("reserved", self.peak_reserved_bytes, self.capacity_bytes),
+            ("allocated", allocated if on_device else None, self.capacity_bytes),
+            ("all processes", self.peak_device_used_bytes, self.capacity_bytes),
+            ("of the process", self.peak_process_bytes, self.host_capacity_bytes),
+            ("allocated on the host while recording", allocated, None),
+        )
+        found = (Peak(bytes=peak, of=of, capacity_bytes=capacity) for of, peak, capacity in known if peak is not None)
+        return next(found, None)

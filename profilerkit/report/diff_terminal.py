@@ -32,7 +32,7 @@ def render(diff: Diff, *, width: int = 80, colour: bool = False, ascii_only: boo
     for tile in view.tiles:
         page.line((f"{tile.label}: ", ""), (tile.value, "bold"), (f" · {tile.note}" if tile.note else "", "dim"))
     _bars(page, view)
-    _section(page, "Gates", view.gates)
+    _section(page, "Gates", view.gates, rows=len(diff.gates))
     _section(page, "Fixes applied: predicted and measured", view.fixes)
     _section(page, "What moved", view.parts, rows=_PARTS)
     _section(page, "Findings", view.findings)
@@ -51,7 +51,7 @@ def render_gates(gates: Sequence[Gate], *, width: int = 80, colour: bool = False
     page = Page(width, colour, ascii_only)
     table = gate_table(gates)
     if table is not None:
-        _table(page, table, _ROWS)
+        _table(page, table, len(gates))
     return page.text()
 
 

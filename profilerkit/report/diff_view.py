@@ -10,7 +10,7 @@ from profilerkit.model.gate import Gate, GateStatus
 from profilerkit.model.step import Family
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.records import Fact, Segment, Table, Tone
-from profilerkit.report.wording import FAMILY_LABELS, part_label, plural, share_text
+from profilerkit.report.wording import DETAIL_WORDS, FAMILY_LABELS, part_label, plural, share_text
 from profilerkit.units import (
     format_bytes,
     format_change,
@@ -126,13 +126,14 @@ def _step_tile(label: str, side: Side) -> Fact:
     if side.samples_per_s is not None:
         more.append(f"{format_decimal(side.samples_per_s, 'samples/s')}")
     if side.peak_memory_bytes is not None:
-        more.append(f"peak {format_bytes(side.peak_memory_bytes)}")
+        of = f" ({side.peak_memory_of})" if side.peak_memory_of else ""
+        more.append(f"peak {format_bytes(side.peak_memory_bytes)}{of}")
     return Fact(label, format_ns(side.mean_ns), ", ".join(more))
 
 
 def _bound(side: Side) -> str:
-    detail = f" ({inert(side.detail, 40)})" if side.detail else ""
-    return f"{side.bound}{detail}"
+    detail = DETAIL_WORDS.get(side.detail, inert(side.detail, 40))
+    return f"{side.bound} ({detail})" if detail else side.bound
 
 
 def _bound_before(diff: Diff) -> str:

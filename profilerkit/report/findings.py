@@ -76,15 +76,17 @@ def cards_of(report: Report) -> tuple[Card, ...]:
 
 
 def headline_evidence(report: Report, cards: Sequence[Card]) -> tuple[EvidenceRow, ...]:
-    """What backs the headline: the rows of the finding that the verdict is made from; empty where none is."""
+    """What backs the headline: the rows of the finding that it tells; empty where that is none, or was suppressed."""
     verdict = report.verdict
-    made_from = (
-        card
-        for card, (_, finding) in zip(cards, report.findings(), strict=True)
-        if finding.bound == verdict.bound and finding.detail == verdict.detail and finding.saving is not None
-    )
-    found = next(made_from, None) if verdict.saving is not None else None
-    return found.evidence if found else ()
+    if verdict.saving is None:
+        return ()
+    suppressed = (found for outcome in report.outcomes for found in outcome.suppressed)
+    aside = [found.saving for found in suppressed if found.bound == verdict.bound]
+    largest_aside = max((saving.expected for saving in aside if saving), default=0.0)
+    for card, (_, finding) in zip(cards, report.findings(), strict=True):
+        if finding.saving and (finding.bound, finding.detail) == (verdict.bound, verdict.detail):
+            return card.evidence if finding.saving.expected >= largest_aside else ()
+    return ()
 
 
 def evidence_in_words(card: Card) -> str:

@@ -70,20 +70,11 @@ def _after_fix(report: Report) -> Fact | None:
 
 
 def _peak_memory(report: Report) -> Fact | None:
-    """The allocator's peak on the device, else what was sampled of the device, else of the process."""
-    memory = report.memory
-    on_device = memory.place == "device"
-    known = (
-        (memory.peak_reserved_bytes, memory.capacity_bytes, "reserved"),
-        (memory.peak_allocated_bytes if on_device else None, memory.capacity_bytes, "allocated"),
-        (memory.peak_device_used_bytes, memory.capacity_bytes, "all processes"),
-        (memory.peak_process_bytes, memory.host_capacity_bytes, "of the process"),
-        (memory.peak_allocated_bytes, None, "allocated on the host while recording"),
-    )
-    peak, capacity, word = next((entry for entry in known if entry[0] is not None), (None, None, ""))
+    peak = report.memory.peak
     if peak is None:
         return None
-    return Fact("Peak memory", format_bytes(peak), f"of {format_bytes(capacity)}, {word}" if capacity else word)
+    capacity = f"of {format_bytes(peak.capacity_bytes)}, " if peak.capacity_bytes else ""
+    return Fact("Peak memory", format_bytes(peak.bytes), f"{capacity}{peak.of}")
 
 
 def _largest_family(report: Report) -> Fact | None:

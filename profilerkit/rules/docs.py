@@ -38,20 +38,33 @@ def page_of(rule: Rule) -> dict[str, str]:
 
 
 def render_text(rule: Rule, width: int = 80) -> str:
-    """The page for a terminal; the docstring of a rule without our headings stands as it is."""
-    lines = [f"{rule.code} {rule.name}", rule.summary, ""]
+    """The page for a terminal; of a rule without our headings the paragraphs of the docstring stand by themselves."""
+    lines = [f"{rule.code} {rule.name}", *_wrapped(rule.summary, width), ""]
     page = sections(rule)
     if tuple(page) != HEADINGS:
-        return "\n".join([*lines, _docstring(rule)]).rstrip() + "\n"
-    for heading, text in page.items():
-        # A line ends only at a blank: hyphens stand inside of names and formulas.
-        body = textwrap.wrap(text, width - 2, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
-        lines += [heading, *body, ""]
+        lines += _paragraphs(_docstring(rule), width)
+    else:
+        for heading, text in page.items():
+            lines += [heading, *_wrapped(text, width - 2, indent="  "), ""]
     options = thresholds(rule)
     if options:
         lines += ["Options", *(f"  {name} = {value}" for name, value in options.items())]
         lines += ["", *textwrap.wrap(f"To set one, write it in pyproject.toml below {table_of(rule)}.", width)]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    """The text in lines, each ending at a blank: hyphens stand inside of names and formulas."""
+    return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def _paragraphs(text: str, width: int) -> list[str]:
+    """Each paragraph and a blank line; one that fits keeps its own lines, which may be a list or code."""
+    lines: list[str] = []
+    for paragraph in filter(None, re.split(r"\n\s*\n", text)):
+        own = paragraph.splitlines()
+        lines += [*(own if max(map(len, own)) <= width else _wrapped(" ".join(paragraph.split()), width)), ""]
+    return lines
 
 
 def table_of(rule: Rule) -> str:
@@ -70,7 +83,9 @@ def render_html(rules: Sequence[Rule]) -> str:
 
 
 def _docstring(rule: Rule) -> str:
-    return inspect.cleandoc(type(rule).__doc__ or "")
+    """The rule's own; what a dataclass writes in its place, the call that makes one, explains nothing."""
+    written = inspect.cleandoc(type(rule).__doc__ or "")
+    return "" if written.startswith(f"{type(rule).__name__}(") else written
 
 
 def _markdown(rule: Rule) -> str:

@@ -2,11 +2,12 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from profilerkit.config import Suppression, did_you_mean, unknown_word
+from profilerkit.config import Options, Suppression, did_you_mean, unknown_word
 from profilerkit.errors import ConfigError
 from profilerkit.rules.rule import Rule
 
@@ -18,12 +19,16 @@ def with_options(
 
     Raises:
         UsageError: there is no such rule.
-        ConfigError: the rule has no such option, or the value is not of the option's kind.
+        ConfigError: the rule has no such option, or the value is not of the option's kind or out of its range.
     """
     changes: dict[str, dict[str, Any]] = {}
     for wanted, values in options.items():
         rule = _find(wanted, rules)
-        changes.setdefault(rule.code, {}).update({name: _checked(rule, name, value) for name, value in values.items()})
+        where = values.where if isinstance(values, Options) else f"the options of {rule.code}"
+        checked = {
+            name: _in_range(rule, name, _checked(rule, name, value, where), where) for name, value in values.items()
+        }
+        changes.setdefault(rule.code, {}).update(checked)
     tuned = tuple(dataclasses.replace(rule, **changes[rule.code]) if rule.code in changes else rule for rule in rules)
     said = [_said(before, after) for before, after in zip(rules, tuned, strict=True)]
     return tuned, tuple(sentence for sentence in said if sentence)
@@ -50,12 +55,12 @@ def _find(wanted: str, rules: Sequence[Rule]) -> Rule:
     raise unknown_word(wanted, known, what="rule", hint="profilerkit rules lists them")
 
 
-def _checked(rule: Rule, name: str, value: Any) -> Any:
+def _checked(rule: Rule, name: str, value: Any, where: str) -> Any:
     """The value in the type of the option's default; a whole number may stand for one with a fraction."""
     known = {field.name: getattr(rule, field.name) for field in dataclasses.fields(rule)}
     if name not in known:
         hint = did_you_mean(name, list(known)) or (f"its options: {', '.join(known)}" if known else "it has no options")
-        raise ConfigError(f"{rule.code} has no option {name!r}", cause=f"see profilerkit rules {rule.code}", hint=hint)
+        raise ConfigError(f"{rule.code} has no option {name!r}", cause=f"it stands in {where}", hint=hint)
     default = known[name]
     if isinstance(default, float) and type(value) is int:
         return float(value)
@@ -64,10 +69,37 @@ def _checked(rule: Rule, name: str, value: Any) -> Any:
     if default is not None and type(value) is not type(default):
         raise ConfigError(
             f"{name} of {rule.code} has the wrong kind of value",
-            cause=f"it is {value!r}, and its default is {default!r}",
-            hint=f"write {name.replace('_', '-')} = {json.dumps(default)}",
+            cause=f"{where} says {value!r}, and its default is {default!r}",
+            hint=_written(name, default),
         )
     return value
+
+
+def _in_range(rule: Rule, name: str, value: Any, where: str) -> Any:
+    """The value. A share, or a ratio whose default is none above 1, is from 0 to 1; other numbers are above 0.
+
+    Of a rule whose default is itself no such number nothing but a finite one is asked.
+    """
+    default = getattr(rule, name)
+    if type(value) not in (int, float) or type(default) not in (int, float):
+        return value
+    if name.endswith(("_share", "_ratio")) and 0 <= default <= 1:
+        fits, range_ = 0 <= value <= 1, "from 0 to 1"
+    elif default > 0:
+        fits, range_ = 0 < value < math.inf, "above 0"
+    else:
+        fits, range_ = math.isfinite(value), "a finite number"
+    if not fits:
+        raise ConfigError(
+            f"{name} of {rule.code} is out of its range",
+            cause=f"{where} says {value}, and it has to be {range_}",
+            hint=_written(name, default),
+        )
+    return value
+
+
+def _written(name: str, default: Any) -> str:
+    return f"write {name.replace('_', '-')} = {json.dumps(default)}"
 
 
 def _said(before: Rule, after: Rule) -> str:

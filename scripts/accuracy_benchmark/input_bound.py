@@ -138,6 +138,6 @@ SCENARIOS = (
     Scenario(
         "C13", "threads of operators times workers exceed the cores", "input", ("input-bound", "overhead-bound"),
         _threaded(8 * _CORES), ("prep", "wait", "contention"), ("OV008", "IN005"),
-        (Fix("torch.set_num_threads(1) in workers", ("OV008", "IN005"), _threaded(1)),), fills_host=True,
+        (Fix("torch.set_num_threads(1) in workers", ("OV008", "IN005"), _threaded(1)),), fills_host=True, steps=240,
     ),
 )  # fmt: skip

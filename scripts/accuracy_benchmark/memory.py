@@ -42,7 +42,7 @@ def _history(*, detached: bool) -> Build:
         metrics: list[torch.Tensor] = []
 
         def note() -> None:
-            metric = (scale * torch.ones(_MIB // 2)).sum()
+            metric = (scale * torch.ones(_MIB // 8)).sum()
             metrics.append(metric.detach() if detached else metric)
 
         return train(loader(job, sample), net, after=note, close=metrics.clear)
@@ -61,6 +61,6 @@ SCENARIOS = (
     ),
     Scenario(
         "C27", "a list keeps the graph of each step", "healthy", HEALTHY, _history(detached=False), (), ("ME004",),
-        (Fix("detach()", (), _history(detached=True)),), steps=250,
+        (Fix("detach()", (), _history(detached=True)),), steps=1_700,
     ),
 )  # fmt: skip

@@ -81,11 +81,11 @@ def _tiny_operators(*, vectorised: bool) -> Build:
     return lambda job: train(loader(job, sample), Net(_SHORT_S), after=together if vectorised else each)
 
 
-def _optimizer(*, foreach: bool) -> Build:
+def _optimizer(*, fused: bool) -> Build:
     def build(job: Job) -> Training:
         net = Net(_SHORT_S)
         net.scales = torch.nn.ParameterList([torch.zeros(8) for _ in range(400)])
-        optimizer = torch.optim.Adam(net.parameters(), foreach=foreach)
+        optimizer = torch.optim.Adam(net.parameters(), fused=fused)
         for scale in net.scales:
             scale.grad = torch.zeros(8)
 
@@ -246,8 +246,8 @@ SCENARIOS = (
         ("launch",), ("OV001",), (Fix("vectorised", ("OV001",), _tiny_operators(vectorised=True)),),
     ),
     Scenario(
-        "C18", "an optimizer that goes through 400 parameters", "overhead", _BOUND, _optimizer(foreach=False),
-        ("launch",), ("CP006", "OV001"), (Fix("foreach=True", ("CP006", "OV001"), _optimizer(foreach=True)),),
+        "C18", "an optimizer that goes through 400 parameters", "overhead", _BOUND, _optimizer(fused=False),
+        ("launch",), ("CP006", "OV001"), (Fix("fused=True", ("CP006", "OV001"), _optimizer(fused=True)),),
     ),
     Scenario(
         "C19", "garbage collections over many live objects", "overhead", _BOUND, _collected(frozen=False), ("gc",),

@@ -8,6 +8,9 @@ import pytest
 from profilerkit.cli import main
 from profilerkit.config import load_settings
 from profilerkit.errors import ConfigError
+from profilerkit.model.change import revise
+from profilerkit.model.memory import Memory
+from profilerkit.model.step import PARTS
 from tests.comparisons import MS, report_of
 from tests.recipes import training
 
@@ -38,8 +41,28 @@ def test_an_exceeded_budget_is_exit_code_one_and_is_named(run, capsys):
     run('step_time = "29 ms"\ninput = "21 %"')
     assert main(["check", "report.json"]) == 1
     shown = capsys.readouterr()
-    assert "FAILED" in shown.out
-    assert shown.err == "failed: step_time, at most 29.0 ms: step_time is 30.0 ms, not at most 29.0 ms\n"
+    assert shown.out.count("FAILED") == 1
+    assert "step_time is 30.0 ms, not at most 29.0 ms" in " ".join(shown.out.split())
+    assert shown.err == ""
+
+
+def test_where_a_document_is_printed_the_gates_that_did_not_pass_are_noted(run, capsys):
+    run('step_time = "29 ms"\nbusy = "80 %"')
+    assert main(["check", "report.json", "-f", "junit", "-o", "-"]) == 1
+    shown = capsys.readouterr()
+    assert ElementTree.fromstring(shown.out).tag == "testsuites"
+    assert shown.err == (
+        "failed: step_time, at most 29.0 ms: step_time is 30.0 ms, not at most 29.0 ms\n"
+        "not judged: busy, at least 80 %: busy was not measured\n"
+    )
+
+
+def test_every_budget_is_shown_however_many_there_are(run, capsys):
+    run("\n".join(f'"{part}" = "1 %"' for part in PARTS))
+    assert main(["check", "report.json"]) == 1
+    shown = capsys.readouterr().out
+    assert len(PARTS) > 12
+    assert [part for part in PARTS if part not in shown] == []
 
 
 def test_a_budget_on_the_command_line_wins(run):
@@ -52,7 +75,19 @@ def test_a_budget_on_the_command_line_wins(run):
 def test_what_was_not_measured_fails_only_when_strict(run, capsys, options, code):
     run('busy = "80 %"')
     assert main(["check", "report.json", *options]) == code
-    assert "not judged: busy, at least 80 %: busy was not measured" in capsys.readouterr().err
+    assert "not judged  busy  at least 80 %  not measured  busy was not measured" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("limit", "code"), [("3 GiB", 0), ("1 GiB", 1)])
+def test_the_peak_memory_is_of_the_process_where_no_device_is_known(run, capsys, monkeypatch, limit, code):
+    monkeypatch.setenv("COLUMNS", "160")
+    memory = Memory(peak_process_bytes=2 << 30, peak_allocated_bytes=100, place="host")
+    revise(report_of([30 * MS] * 240), memory=memory).to_json("report.json")
+    run(f'peak_memory = "{limit}"')
+    assert main(["check", "report.json"]) == code
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "2.00 GiB (of the process)" in shown
+    assert ("peak_memory is 2.00 GiB (of the process), not at most 1.00 GiB" in shown) == bool(code)
 
 
 def test_documents_for_continuous_integration(run, capsys, tmp_path, monkeypatch):

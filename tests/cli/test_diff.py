@@ -45,7 +45,9 @@ def test_the_comparison_is_printed_and_nothing_is_written(saved, capsys):
 @pytest.mark.parametrize(("gate", "code"), [("step_time:+5%", 1), ("step_time:+15%", 0), ("throughput:-5%", 1)])
 def test_a_failed_gate_is_exit_code_one(saved, capsys, gate, code):
     assert main(["diff", "before.json", "after.json", "--fail-if", "input:+3pt", "--fail-if", gate]) == code
-    assert ("failed: " in capsys.readouterr().err) == bool(code)
+    shown = capsys.readouterr()
+    assert shown.out.count("FAILED") == code
+    assert shown.err == ""
 
 
 @pytest.mark.parametrize(("options", "code"), [([], 0), (["--strict"], 3), (["--fail-if", "step_time:+5%"], 0)])
@@ -53,11 +55,12 @@ def test_what_cannot_be_compared_fails_only_when_strict(saved, capsys, options, 
     assert main(["diff", "before.json", "two.json", *options]) == code
     shown = capsys.readouterr()
     assert "Not comparable: world size 1 → 2" in shown.out
-    assert ("not judged: step_time" in shown.err) == ("--fail-if" in options)
+    assert ("not judged  step_time" in shown.out) == ("--fail-if" in options)
 
 
 def test_every_format_is_written_where_it_is_asked_for(saved, capsys):
-    assert main(["diff", "before.json", "after.json", "-f", "html,md,json,text,junit,sarif"]) == 0
+    gate = ["--fail-if", "step_time:+15%"]
+    assert main(["diff", "before.json", "after.json", "-f", "html,md,json,text,junit,sarif", *gate]) == 0
     assert "wrote diff.html (" in capsys.readouterr().err
     assert Page((saved / "diff.html").read_text("utf-8")).open == []
     assert (saved / "diff.md").read_text("utf-8").startswith("<!-- profilerkit-diff -->")
@@ -66,6 +69,30 @@ def test_every_format_is_written_where_it_is_asked_for(saved, capsys):
     assert ElementTree.parse(saved / "diff.xml").getroot().tag == "testsuites"
     alerts = json.loads((saved / "diff.sarif").read_text("utf-8"))["runs"][0]["results"]
     assert [alert["ruleId"] for alert in alerts] == ["slower"]
+
+
+@pytest.mark.parametrize("options", [[], ["--fail-if", "step_time:+5%"]])
+def test_an_empty_sarif_says_that_it_is_and_what_fills_it(saved, capsys, options):
+    assert main(["diff", "before.json", "before.json", "-f", "sarif", *options]) == 0
+    assert json.loads((saved / "diff.sarif").read_text("utf-8"))["runs"][0]["results"] == []
+    said = "sarif is empty: nothing is new or worse, and no gate was given, for example --fail-if step_time:+5%"
+    assert (said in capsys.readouterr().err) == (not options)
+
+
+def test_a_bound_and_a_rule_are_called_what_the_report_calls_them(saved, capsys):
+    (saved / "slow.json").write_bytes(training(12, fetch=800, kernels=10).bytes())
+    (saved / "fast.json").write_bytes(training(12, fetch=10, kernels=10).bytes())
+    assert main(["analyze", "slow.json", "-o", "slow.md"]) == 0
+    assert "INPUT-BOUND · waiting for batches" in capsys.readouterr().out
+    assert main(["diff", "fast.json", "slow.json", "-o", "diff.sarif"]) == 0
+    assert "Bound by: input-bound (waiting for batches)" in capsys.readouterr().out
+    assert main(["check", "slow.json", "--budget", "step_time=1s", "-o", "check.sarif"]) == 0
+    compared, checked = (
+        json.loads((saved / name).read_text("utf-8"))["runs"][0]["tool"]["driver"]["rules"]
+        for name in ("diff.sarif", "check.sarif")
+    )
+    assert [rule for rule in compared if rule["id"] == "IN001"] == [rule for rule in checked if rule["id"] == "IN001"]
+    assert checked
 
 
 def test_one_format_goes_to_standard_output_alone(saved, capsys):
@@ -137,6 +164,8 @@ def test_outside_of_actions_both_are_there_on_demand(saved, capsys):
         (["before.json", "after.json", "-o", "-"], "-o - needs one format", "add -f json"),
         (["before.json", "after.json", "-o", "x.pdf"], "cannot tell the format of x.pdf", "-f"),
         (["before.json", "after.json", "-o", "no/x.md"], "cannot write no/x.md", "create it first"),
+        (["before.json", "after.json", "-f", "junit"], "junit would be empty", "add --fail-if step_time:+5%"),
+        (["before.json", "after.json", "-o", "x.xml"], "junit would be empty", "profilerkit check"),
         (["before.json", "after.json", "-f", "pdf"], "unknown value for --format", "these"),
         (["before.json", "after.json", "--summary", "no/x.md"], "cannot write no/x.md", "--summary"),
     ],

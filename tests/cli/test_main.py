@@ -34,6 +34,13 @@ def test_help_lists_the_verbs_and_the_exit_codes(capsys):
     assert max(map(len, shown.splitlines())) <= 80
 
 
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_the_help_of_every_verb_fits_in_80_columns(capsys, monkeypatch, verb):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([verb, "--help"]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if len(line) > 80] == []
+
+
 def test_version_is_printed(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.strip() == f"profilerkit {__version__}"

@@ -6,7 +6,8 @@ import pytest
 
 from profilerkit.cli import main
 from profilerkit.rules import RULES
-from profilerkit.rules.docs import sections
+from profilerkit.rules.docs import sections, thresholds
+from profilerkit.rules.tuning import with_options
 
 
 def test_every_rule_is_listed_within_80_columns(capsys):
@@ -125,3 +126,114 @@ def test_an_option_that_is_wrong_is_answered_with_the_closest(tmp_path, monkeypa
     shown = capsys.readouterr().err
     assert what in shown
     assert hint in shown
+
+
+@pytest.mark.parametrize(
+    ("table", "option", "what", "cause", "hint"),
+    [
+        (
+            "IN001",
+            "smallest-share = 10",
+            "smallest_share of IN001 is out",
+            "says 10.0, and it has to be from 0 to 1",
+            0.05,
+        ),
+        ("in001", "smallest-share = -0.1", "smallest_share of IN001 is out", "says -0.1,", 0.05),
+        ("IN001", "smallest-share = nan", "smallest_share of IN001 is out", "says nan,", 0.05),
+        (
+            "no_workers",
+            "smallest-wait-ns = 0",
+            "smallest_wait_ns of IN002 is out",
+            "says 0, and it has to be above 0",
+            2000000,
+        ),
+        ("CO005", "floor-factor = inf", "floor_factor of CO005 is out", "says inf, and it has to be above 0", 2.5),
+        ("RU004", "tail-ratio = 0.0", "tail_ratio of RU004 is out", "says 0.0, and it has to be above 0", 1.5),
+    ],
+)
+def test_an_option_out_of_its_range_is_refused(tmp_path, monkeypatch, capsys, table, option, what, cause, hint):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text(f"[tool.profilerkit.rules.{table}]\n{option}\n")
+    assert main(["rules"]) == 2
+    shown = capsys.readouterr().err
+    assert f"error: {what} of its range\n" in shown
+    assert f"cause: [tool.profilerkit.rules.{table}] in {tmp_path / 'pyproject.toml'} {cause}" in shown
+    assert f"hint:  write {option.split(' =')[0]} = {hint}" in shown
+
+
+@pytest.mark.parametrize(
+    ("table", "option"),
+    [("IN001", "smallest-share = 1"), ("IN001", "smallest-share = 0"), ("RU004", "tail-ratio = 3.0")],
+)
+def test_the_ends_of_a_range_are_in_it_and_a_ratio_above_one_may_be_larger(
+    tmp_path, monkeypatch, capsys, table, option
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text(f"[tool.profilerkit.rules.{table}]\n{option}\n")
+    assert main(["rules", table]) == 0
+    assert f"  {option.replace('-', '_').partition(' ')[0]} = " in capsys.readouterr().out
+
+
+def test_every_default_is_in_the_range_of_its_option():
+    own = {rule.code: thresholds(rule) for rule in RULES}
+    assert with_options(RULES, own) == (RULES, ())
+
+
+_OWN = """
+from dataclasses import dataclass
+from typing import ClassVar
+from profilerkit.rules.rule import Passed, Rule
+
+
+@dataclass(frozen=True)
+class SlowMirror(Rule):
+    {docstring}
+    code: ClassVar[str] = "XX001"
+    name: ClassVar[str] = "slow_mirror"
+    family: ClassVar[str] = "own"
+    summary: ClassVar[str] = "{summary}"
+    smallest_share: float = 0.2
+    margin: int = 0
+
+    def check(self, facts):
+        return Passed("")
+"""
+
+
+@pytest.fixture
+def own_rule(tmp_path, monkeypatch):
+    """A way to write the project's rule XX001 with a docstring and a summary."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(docstring="", summary="The mirror is slow"):
+        (tmp_path / "own.py").write_text(_OWN.format(docstring=docstring, summary=summary))
+        monkeypatch.setenv("PROFILERKIT_RULES_PATH", str(tmp_path / "own.py"))
+
+    return write
+
+
+def test_a_rule_without_headings_is_wrapped_and_shows_its_options(own_rule, capsys):
+    text = "The batches come from the mirror of the other site " * 4
+    own_rule(f'"""{text.strip()}.\n\n    - one\n    - two\n    """', summary="The mirror is slow " * 6)
+    assert main(["rules", "XX001"]) == 0
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert text.strip() in " ".join(shown.split())
+    assert "\n- one\n- two\n" in shown
+    assert "\n\nOptions\n  smallest_share = 0.2\n  margin = 0\n" in shown
+    assert "[tool.profilerkit.rules.XX001]" in shown
+
+
+def test_a_rule_without_a_docstring_shows_no_signature(own_rule, capsys):
+    own_rule()
+    assert main(["rules", "XX001"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("XX001 slow_mirror\nThe mirror is slow\n\nOptions\n")
+    assert "SlowMirror(" not in shown
+
+
+def test_an_option_whose_default_is_0_has_no_range_but_is_a_number(own_rule, tmp_path, capsys):
+    own_rule()
+    (tmp_path / "pyproject.toml").write_text("[tool.profilerkit.rules.XX001]\nmargin = -3\n")
+    assert main(["rules", "XX001"]) == 0
+    assert "  margin = -3\n" in capsys.readouterr().out

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from profilerkit.errors import UsageError
-from profilerkit.model.finding import Evidence
+from profilerkit.model.finding import Evidence, Outcome, Saving
 from profilerkit.model.raw import RawEvent, RawEvents
 from profilerkit.report import evidence, html, markdown, terminal, view
 from tests.report import samples
@@ -59,6 +59,14 @@ def test_each_finding_and_the_headline_link_to_the_rows_that_back_them():
 @pytest.mark.parametrize("name", ["balanced", "inconclusive"])
 def test_a_headline_that_no_finding_makes_has_no_links(name):
     assert view.build(SAMPLES[name]()).headline_evidence == ()
+
+
+def test_a_headline_that_a_suppressed_finding_makes_is_not_backed_by_another_one():
+    report = SAMPLES["input_bound"]()
+    larger = msgspec.structs.replace(samples.starved(), saving=Saving(low=0.3, expected=0.4, high=0.5, method="replay"))
+    aside = Outcome(rule="IN003", name="x", summary="x", status="suppressed", reason="known", suppressed=(larger,))
+    report = msgspec.structs.replace(report, outcomes=(*report.outcomes, aside))
+    assert view.build(report).headline_evidence == ()
 
 
 def test_numbers_are_the_same_in_every_format():

@@ -12,11 +12,13 @@ from profilerkit.hardware.lookup import lookup
 from profilerkit.model.communication import Communication, DistributedModel, Parallelism
 from profilerkit.model.memory import Memory
 from profilerkit.model.report import Collective, Compute
-from profilerkit.model.run import Signal, Trust
+from profilerkit.model.run import Loader, Signal, Trust
 from profilerkit.rules import RULES
+from profilerkit.rules.comm.exposed_collectives import ExposedCollectives
+from profilerkit.rules.input.starved_device import StarvedDevice
 from profilerkit.rules.rule import SMALLEST_SAVING, Fired, MissingData, NotApplicable, Passed
 from profilerkit.rules.runner import run_rules
-from tests.recipes import STEP_NS, facts, parts
+from tests.recipes import INPUT, STEP_NS, facts, parts
 
 CODES = ("CO002", "CO004", "CO005", "CO006", "CO007", "CO008", "CO009", "CO010", "CO011", "CO012")
 RULE = {rule.code: rule for rule in RULES if rule.code in CODES}
@@ -306,6 +308,21 @@ def test_every_threshold_is_tried_on_both_sides():
         ("CO012", "most_exposed"),
     }
     assert set(THRESHOLDS) | elsewhere == {(code, field.name) for code, rule in RULE.items() for field in fields(rule)}
+
+
+def test_a_wait_for_data_that_only_hides_a_collective_is_no_finding():
+    loader = Loader(kind="DataLoader", num_workers=0)
+    known = facts({"comm.bw": 0.4, "input.fetch": 0.2}, input=INPUT, loader=loader, usable_cores=8.0)
+    wire = replace(sent(row(0.4)).wire, under_input_ns=0.2 * STEP_NS)
+    hides = replace(known, wire=wire)
+    assert isinstance(StarvedDevice().check(known), Fired)
+    assert "collectives run that it needs" in StarvedDevice().check(hides).reason
+
+
+@pytest.mark.parametrize(("alone", "detail"), [(0.2, "no-overlap"), (0.2 - JUST, "bandwidth")])
+def test_what_nothing_could_hide_is_limited_by_its_size(alone, detail):
+    (found,) = ExposedCollectives().check(sent(row(0.4), alone=alone)).findings
+    assert found.detail == detail
 
 
 @pytest.mark.parametrize("code", CODES)

@@ -325,6 +325,7 @@ THRESHOLDS = {
     ),
     ("IN009", "slow_ratio"): (copying(0.9, rate=0.4999 * LINK), copying(0.9, rate=0.5001 * LINK)),
     ("OV001", "smallest_share"): (issuing(0.05), issuing(0.05 - JUST)),
+    ("OV001", "host_smallest_share"): (on_host({"over.dispatch": 0.10}), on_host({"over.dispatch": 0.10 - JUST})),
     ("OV002", "most_per_step"): (syncing(2.0 + JUST, 0.05), syncing(2.0, 0.05)),
     ("OV002", "large_share"): (syncing(1.0, 0.10), syncing(1.0, 0.10 - JUST)),
     ("RU003", "fewest_steps"): (facts(steady=7), facts(steady=8)),
@@ -451,6 +452,7 @@ def test_every_threshold_is_tried_on_both_sides():
     tried = set(THRESHOLDS) | {
         ("CO001", "small_ratio"),
         ("CO001", "overlap_ratio"),
+        ("CO001", "available_ratio"),
         ("CP001", "reached_ratio"),
         ("CP004", "reached_ratio"),
         ("CP004", "bandwidth_ratio"),

@@ -1,4 +1,4 @@
-"""Findings that a user set aside: they leave the verdict, not the report."""
+"""Findings that a user set aside: the run is bound as it was, and nobody is advised to change it."""
 
 from datetime import date
 
@@ -8,6 +8,7 @@ from profilerkit.config import Settings, Suppression
 from profilerkit.diagnosis import diagnose
 from profilerkit.errors import UsageError
 from profilerkit.model.change import revise
+from profilerkit.model.finding import Fix
 from profilerkit.report import html, markdown, terminal
 from profilerkit.report.json import load
 from profilerkit.report.json import render as render_json
@@ -63,32 +64,52 @@ def test_a_suppression_names_a_rule_by_code_or_name_in_any_case():
     assert caught.value.hint == "did you mean IN001?"
 
 
-def test_the_verdict_does_without_suppressed_savings_and_does_not_deny_them():
-    known = facts(WAITING)
-    outcomes = suppressed(known, "IN001", "IN002", "IN003")
-    assert diagnose(known, run_rules(known, RULES)).bound == "input-bound"
-    verdict = diagnose(known, outcomes)
-    assert verdict.bound == "compute-bound"
-    assert verdict.saving is None
-    assert "Suppressed findings aside, no fix reaches 5 % of the step." in verdict.consequence
+@pytest.mark.parametrize("wait", [0.4, 0.91])
+def test_a_suppressed_finding_names_the_bound_without_its_saving(wait):
+    known = facts({"input.wait": wait})
+    heard = diagnose(known, run_rules(known, RULES))
+    verdict = diagnose(known, suppressed(known, "IN001", "IN002", "IN003"))
+    assert (verdict.bound, verdict.detail, verdict.headline) == ("input-bound", heard.detail, heard.headline)
+    assert (verdict.share, verdict.confidence) == (heard.share, heard.confidence)
+    assert (heard.saving is None, verdict.saving is None) == (False, True)
+    said = "Its finding IN001 is suppressed. Suppressed findings aside, no fix reaches 5 % of the step."
+    assert verdict.consequence.startswith(said)
+    assert "suppressed" not in heard.consequence
+
+
+def test_a_suppressed_bound_that_is_not_the_largest_is_ruled_out_with_its_finding():
+    known = facts({"input.wait": 0.3, "over.dispatch": 0.4})
+    verdict = diagnose(known, suppressed(known, "IN001"))
+    assert verdict.bound == "overhead-bound"
+    assert "is suppressed" not in verdict.consequence
     (out,) = [row for row in verdict.ruled_out if row.bound == "input-bound"]
     assert out.saving is None
-    assert out.reason == "waiting for data takes 40 % of the step; what IN001 found was suppressed"
+    assert out.reason == "waiting for data takes 30 % of the step; what IN001 found was suppressed"
+
+
+def test_a_fix_of_the_same_bound_that_is_not_suppressed_is_still_advised():
+    known = facts(WAITING)
+    fixed = revise(finding(0.1), fix=Fix(text="do less"))
+    rules = (rule("AA001", Fired((finding(0.3),))), rule("AA002", Fired((fixed,))))
+    verdict = diagnose(known, run_rules(known, rules, suppress=(KNOWN,)))
+    assert (verdict.bound, verdict.saving.expected) == ("overhead-bound", 0.1)
+    assert verdict.consequence.startswith("Its finding AA001 is suppressed. ")
+    assert "The best fix saves 10 %" in verdict.consequence
 
 
 def test_a_balanced_headline_names_the_suppressed_findings():
-    known = facts({"input.wait": 0.3, "idle.unknown": 0.24})
+    known = facts({"input.wait": 0.15, "idle.unknown": 0.24, "other.log": 0.15})
     verdict = diagnose(known, suppressed(known, "IN001"))
     assert verdict.bound == "balanced"
     assert verdict.headline.startswith("Suppressed findings aside, no fix saves 5 % of the ")
     assert len(verdict.headline.split()) <= 14
 
 
-def test_another_finding_with_a_saving_still_makes_the_verdict():
-    known = facts({"input.wait": 0.4, "over.dispatch": 0.2})
+def test_what_is_left_to_change_contends_with_a_suppressed_bound():
+    known = facts({"input.wait": 0.6, "over.dispatch": 0.2})
     verdict = diagnose(known, suppressed(known, "IN001"))
-    assert verdict.bound == "overhead-bound"
-    assert "input-bound" not in verdict.contenders
+    assert (verdict.bound, verdict.saving, verdict.contenders) == ("input-bound", None, ("overhead-bound",))
+    assert "Suppressed findings aside, the best fix is expected to save 20 % of the step." in verdict.consequence
 
 
 @pytest.fixture
@@ -102,7 +123,10 @@ def test_every_format_shows_the_reason_and_what_was_found(report):
     (outcome,) = [outcome for outcome in report.outcomes if outcome.rule == "IN001"]
     expected = f"{100 * outcome.suppressed[0].saving.expected:.0f} %"
     shown = f"Suppressed: IN001 (saves {expected}): we know of IN001."
-    assert shown in terminal.render(report)
+    assert report.verdict.bound == "input-bound"
+    lines = terminal.render(report).splitlines()
+    # Why the verdict's own finding is no advice is told right under the headline.
+    assert lines[lines.index(report.verdict.headline) + 1] == shown
     assert shown in markdown.render(report)
     page = html.render(report, explorer=False).replace("\u00a0", " ")
     assert shown in page

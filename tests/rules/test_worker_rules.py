@@ -2,6 +2,7 @@
 
 import pytest
 
+from profilerkit.analysis.facts import HostFacts
 from profilerkit.analysis.whatif import loader_fix
 from profilerkit.model.memory import Memory
 from profilerkit.model.run import Loader, Series
@@ -192,3 +193,33 @@ def test_idle_workers_are_not_asked_for_more():
 def test_rules_about_workers_end_as_they_should_without_any():
     assert ended("IN003", worked(0.4, None)) is MissingData
     assert ended("IN003", worked(0.4, None, loader=Loader(kind="DataLoader", num_workers=0))) is NotApplicable
+
+
+def crowded(mean=2.0, core=0.4, **options):
+    """Four workers on two cores whose batches take half a core, and whose processes take ``mean``."""
+    sampled = {"samples": (series("host.worker_cores", mean),), "host": HostFacts(threads=1)}
+    return worked(0.6, made(300 * MS, core=core, fetch=0.4, cpu_cores=0.5), usable_cores=2.0, **sampled, **options)
+
+
+def test_more_threads_in_workers_than_cores_are_told_from_too_little_cpu():
+    found = finding("OV008", crowded())
+    assert found.title == "Threads of 4 workers crowd 2 cores: a batch waits 40 % of its time"
+    assert "torch.set_num_threads(1)" in found.fix.text
+    assert 0 < found.saving.expected <= found.saving.high == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize(
+    ("fires", "passes"),
+    [
+        (crowded(mean=1.6), crowded(mean=1.6 - JUST)),  # own_ratio of two cores
+        (crowded(core=0.2 + JUST), crowded(core=0.2 - JUST)),  # queued_ratio
+    ],
+)
+def test_threads_of_workers_are_blamed_from_the_thresholds_on(fires, passes):
+    assert ended("OV008", fires) is Fired
+    assert ended("OV008", passes) is not Fired
+
+
+def test_workers_that_compute_in_the_thread_that_makes_the_batches_have_no_threads_too_many():
+    assert ended("OV008", crowded(), other_threads_ratio=0.75) is Fired
+    assert ended("OV008", crowded(), other_threads_ratio=0.75 + JUST) is not Fired

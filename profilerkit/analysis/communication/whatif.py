@@ -106,6 +106,13 @@ def available(facts: Facts, chosen: Sequence[Traffic]) -> float:
     return min(min(reduces, backward) + others, alone) if others else backward
 
 
+def could_hide(facts: Facts, chosen: Sequence[Traffic]) -> float:
+    """The part of the transfer time of ``chosen`` that is hidden or has computing to hide behind; 1 without any."""
+    total = transferred(facts, chosen)
+    behind = available(facts, chosen) + total - exposed_of(facts, chosen)
+    return min(behind / total, 1.0) if total else 1.0
+
+
 def hidden(facts: Facts, chosen: Sequence[Traffic], pieces: float = 0.0) -> tuple[float, float]:
     """Saving and its bound if ``chosen`` overlapped as far as there is computing: (expected, bound).
 
@@ -126,8 +133,10 @@ def floor_ns(facts: Facts) -> int:
 def joined(facts: Facts, chosen: Sequence[Traffic]) -> tuple[float, float]:
     """Saving and its bound if each kind of ``chosen`` became one message: (expected, bound).
 
-    The bytes take as long as before; of each message but one the latency goes.
+    The bytes take as long as before; of each message but one the latency goes. On a host so do the calls between them,
+    and the waits for each other at every one.
     """
-    bound = exposed_of(facts, chosen)
+    burst = share_of_step(facts, facts.wire.burst_ns) if facts.wire is not None else 0.0
+    bound = max(exposed_of(facts, chosen), burst)
     latency = sum(max(row.per_step - 1.0, 0.0) * min(floor_ns(facts), row.median_ns) for row in chosen)
-    return min(share_of_step(facts, latency), bound), bound
+    return min(max(share_of_step(facts, latency), burst), bound), bound

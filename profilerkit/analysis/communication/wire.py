@@ -132,6 +132,9 @@ class Wire:
             hold activations therefore.
         second_gathers_ns: transfer of the later half of each step's all-gathers.
         second_gathers_exposed_ns: of that, when nothing hid it.
+        under_input_ns: transfers that run while the host waits for data, and would be waited for without that. 0 on a
+            device, whose own wait is counted.
+        burst_ns: bursts of tiny collectives on the host beyond one collective each, with the calls and waits in them.
     """
 
     step_ns: float
@@ -148,3 +151,5 @@ class Wire:
     before_backward_ratio: float = 0.0
     second_gathers_ns: float = 0.0
     second_gathers_exposed_ns: float = 0.0
+    under_input_ns: float = 0.0
+    burst_ns: float = 0.0

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from profilerkit.analysis.communication.bursts import burst_ns
 from profilerkit.analysis.communication.contention import contention
 from profilerkit.analysis.communication.engine import engine_of, reducer_work
 from profilerkit.analysis.communication.log import CollectiveLog, Mask
@@ -12,6 +13,7 @@ from profilerkit.analysis.communication.table import Split
 from profilerkit.analysis.communication.traffic import TRANSFER_LEAVES, second_gathers, traffic, transfers_of
 from profilerkit.analysis.communication.wire import Wire
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect, union
+from profilerkit.analysis.leaves import WAITS, leaf
 from profilerkit.analysis.partition import Partition
 from profilerkit.trace.columns import Category, TraceColumns, TraceMeta
 
@@ -59,6 +61,7 @@ def wire_facts(
         before_backward_ratio=passes.before,
         accumulation=accumulation(log, window, _exposed(parts, window), split, passes.count, passes.reductions),
         contention=contention(columns, launches, judged, window, transfers) if device is not None else None,
+        burst_ns=burst_ns(log, window, compute),
     )
     return _with_traffic(wire, log, window, parts, split, columns.meta)
 
@@ -95,6 +98,7 @@ def _with_traffic(
     start, end = transfers_of(log, split)
     judged = covered(window, log.start)
     moving = intersect(window, union(start[judged], end[judged])) if judged.any() else EMPTY
+    waits = parts.segments.only(*(leaf(name) for name in WAITS)) if log.on_host else EMPTY
     gathered_ns, gathered_exposed_ns = second_gathers(log, window, exposed, split)
     return replace(
         wire,
@@ -103,4 +107,5 @@ def _with_traffic(
         traffic=traffic(log, window, exposed, split, meta.groups),
         exposed_ns=exposed.total_ns / count,
         transfer_ns=moving.total_ns / count,
+        under_input_ns=intersect(moving, waits).total_ns / count,
     )

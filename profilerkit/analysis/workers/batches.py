@@ -34,6 +34,7 @@ class Fetches:
     Attributes:
         start: int64 ns, sorted.
         end: int64 ns.
+        cpu: int64 ns that the loop's thread computed meanwhile, -1 where that was not read.
         ready: batches that were ready as the fetch began.
         pid: the process that made the batch.
         row: its record, -1 where there is none.
@@ -42,6 +43,7 @@ class Fetches:
 
     start: I64
     end: I64
+    cpu: I64
     ready: I64
     pid: I64
     row: I64
@@ -69,7 +71,8 @@ def judged_fetches(events: bytes, log: StepLog, records: npt.NDArray[np.void], p
     pid = looks["name"][held].astype(np.int64)
     batch = value >> 32
     row = latest_records(records, pids, pid, batch, end[wait])
-    return Fetches(start=start[wait], end=end[wait], ready=value & 0xFFFF, pid=pid, row=row, batch=batch)
+    cpu = waits["value"][wait].astype(np.int64)
+    return Fetches(start=start[wait], end=end[wait], cpu=cpu, ready=value & 0xFFFF, pid=pid, row=row, batch=batch)
 
 
 def latest_records(records: npt.NDArray[np.void], pids: I64, pid: I64, batch: I64, before: I64) -> I64:

@@ -32,6 +32,7 @@ def loading_facts(record: RankRecord | None, log: StepLog | None, workers: Worke
         workers=(loader.num_workers if loader else None) or workers.count,
         prefetch=(loader.prefetch_factor if loader else None) or PREFETCH,
         delivery_ns=workers.delivery_ns,
+        pinned=bool(loader and loader.pin_memory),
     )
     items = float(records["items"][fetches.row[fetches.row >= 0]].mean())
     return LoadingFacts(queue=queue, epochs=epochs, items=items)

@@ -1,5 +1,6 @@
 """The judged batches through the loader's queue again: deeper prefetch, more workers, less work, or out of order."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -33,6 +34,7 @@ class _Stretch:
         making: work of the worker on each batch.
         using: of the loop, until the next fetch.
         waits: the fetches.
+        cpu: what the loop's thread computed meanwhile; -1 where that was not read.
         lay_ready: fetches whose batch had been handed over before.
         first: number of the first batch in its epoch.
         start_ns: until a worker began with it; ``None`` past the beginning of the epoch.
@@ -41,13 +43,20 @@ class _Stretch:
     making: I64
     using: I64
     waits: I64
+    cpu: I64
     lay_ready: npt.NDArray[np.bool_]
     first: int
     start_ns: int | None
 
 
 def queue_facts(
-    fetches: Fetches, records: npt.NDArray[np.void], *, workers: int, prefetch: int, delivery_ns: int | None
+    fetches: Fetches,
+    records: npt.NDArray[np.void],
+    *,
+    workers: int,
+    prefetch: int,
+    delivery_ns: int | None,
+    pinned: bool = False,
 ) -> QueueFacts | None:
     """Replay the judged fetches; ``None`` where too few of them follow each other.
 
@@ -58,6 +67,7 @@ def queue_facts(
         prefetch: of the loader, per worker.
         delivery_ns: from the end of collating to the loop, median of the batches it waited for; ``None`` if there were
             none.
+        pinned: a thread of the training process pins the batches, and the loop waits for it.
     """
     stretches = _stretches(fetches, records)
     count = sum(len(stretch.waits) for stretch in stretches)
@@ -70,10 +80,12 @@ def queue_facts(
     # Where none ever did, receiving one is part of its delivery.
     receiving = int(np.median(waits[lay_ready])) if lay_ready.any() else min(int(waits.min()), delivery_ns or 0)
     delivery = max((delivery_ns or 0) - receiving, 0)
+    unanswered = 0 if pinned else _unanswered(stretches, receiving)
 
     def time_ns(workers: int, prefetch: int, *, in_order: bool = True, kept: float = 1.0) -> int:
+        received = receiving - round(unanswered * (1.0 - kept))
         return sum(
-            _replayed(stretch, receiving, delivery, workers=workers, prefetch=prefetch, in_order=in_order)
+            _replayed(stretch, received, delivery, workers=workers, prefetch=prefetch, in_order=in_order)
             for stretch in (stretches if kept == 1.0 else [_with_less(stretch, kept) for stretch in stretches])
         )
 
@@ -89,6 +101,17 @@ def queue_facts(
         slow_ratio=float(waits[slow].sum()) / max(int(waits.sum()), 1),
         by_cheaper={less: 1.0 - time_ns(workers, prefetch, kept=1.0 - less) / now for less in CHEAPER},
     )
+
+
+def _unanswered(stretches: Sequence[_Stretch], receiving: int) -> int:
+    """The part of ``receiving``, ns, in which the loop's thread computes nothing.
+
+    The worker that made the batch has to hand over the memory too, on a thread that waits for the interpreter's lock:
+    a worker that holds it while it makes the next batch answers when that is done.
+    """
+    cpu = np.concatenate([stretch.cpu[stretch.lay_ready] for stretch in stretches])
+    known = cpu[cpu >= 0]
+    return max(receiving - int(np.median(known)), 0) if len(known) else 0
 
 
 def _with_less(stretch: _Stretch, kept: float) -> _Stretch:
@@ -139,6 +162,7 @@ def _stretches(fetches: Fetches, records: npt.NDArray[np.void]) -> list[_Stretch
             making=making[low:high],
             using=using[low:high],
             waits=(end - start)[low:high],
+            cpu=fetches.cpu[rows[low:high]],
             lay_ready=lay_ready[low:high],
             first=int(number[low]),
             start_ns=max(int(begun[low] - start[low]), 0) if number[low] == 0 else None,

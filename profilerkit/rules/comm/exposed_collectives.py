@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from profilerkit.analysis.communication.relabel import LATENCY_FLOOR_NS
 from profilerkit.analysis.communication.traffic import TRANSFER
-from profilerkit.analysis.communication.whatif import exposed
+from profilerkit.analysis.communication.whatif import could_hide, exposed, may_overlap, rows
 from profilerkit.analysis.facts import CommFacts, Facts
 from profilerkit.analysis.whatif import alone_compute, at_most, overlapped, saving
 from profilerkit.model.change import revise
@@ -60,6 +60,9 @@ class ExposedCollectives(Rule):
     small_ratio: float = 0.50
     #: Hidden part of the communication below which there is no overlap to speak of.
     overlap_ratio: float = 0.30
+    #: Part of the communication that computing could hide, below which its size is the limit and not the missing
+    #: overlap (CO002 has the same).
+    available_ratio: float = 0.50
 
     def check(self, facts: Facts) -> Result:
         """Fires when exposed communication reaches ``smallest_share``."""
@@ -76,7 +79,8 @@ class ExposedCollectives(Rule):
             expected = _latency(facts, comm) * (1.0 - 1.0 / max(comm.per_step, 1.0))
             reason = "in collectives so small and few that none can be saved"
         else:
-            expected = overlapped(facts, share) if detail == "no-overlap" else min(share, alone_compute(facts))
+            is_hidden = comm.small_ratio is not None and comm.overlap_ratio >= self.overlap_ratio
+            expected = min(share, alone_compute(facts)) if is_hidden else overlapped(facts, share)
             reason = "but there is no computation to hide it behind"
         if not worth_saying(facts, expected):
             return Passed(f"{format_ratio(share)} is exposed, {reason}")
@@ -103,9 +107,12 @@ class ExposedCollectives(Rule):
         small = comm.small_ratio is not None and comm.small_ratio >= self.small_ratio
         if (small or facts.share("comm.lat")) and _latency(facts, comm) > rest:
             return "latency"
-        if comm.small_ratio is None or comm.overlap_ratio < self.overlap_ratio:
+        if comm.small_ratio is None:
             return "no-overlap"
-        return "bandwidth"
+        behind = could_hide(facts, rows(facts, lambda row: may_overlap(facts, row)))
+        return (
+            "no-overlap" if comm.overlap_ratio < self.overlap_ratio and behind >= self.available_ratio else "bandwidth"
+        )
 
 
 def unseen(facts: Facts) -> Result | None:

@@ -7,6 +7,7 @@ from typing import ClassVar
 from profilerkit.analysis.communication.comm_facts import SMALL_COLLECTIVE_BYTES
 from profilerkit.analysis.communication.whatif import (
     available,
+    could_hide,
     exposed_of,
     hidden,
     may_overlap,
@@ -83,9 +84,9 @@ class UnhiddenCollectives(Rule):
             return Passed(f"collectives that can be hidden take {format_ratio(total)} of the step")
         if ratio >= self.overlap_ratio:
             return Passed(f"{format_ratio(ratio)} of the communication runs beside computing")
-        behind = available(facts, chosen) + total - exposed_of(facts, chosen)
-        if behind < self.available_ratio * total:
-            return Passed(f"computing could hide only {format_ratio(behind / total)} of the communication")
+        behind = could_hide(facts, chosen)
+        if behind < self.available_ratio:
+            return Passed(f"computing could hide only {format_ratio(behind)} of the communication")
         if _has_small_buckets(facts, chosen):
             return Passed("DDP's buckets are below 2 MB already: smaller ones would only add latency")
         fix, pieces = _fix(facts, chosen)

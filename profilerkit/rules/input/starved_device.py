@@ -10,6 +10,7 @@ from profilerkit.analysis.whatif import (
     BLOCKED_PER_CORE,
     LoaderFix,
     cheaper_input,
+    hidden_share,
     loader_fix,
     saving,
     waited_share,
@@ -80,8 +81,7 @@ class StarvedDevice(Rule):
         if share < self.smallest_share:
             return Passed(f"the step waits {format_ratio(share)} of its time for data")
         if waited_share(facts) < self.smallest_share:
-            queued = format_ratio(facts.input.queue_ratio or 0.0)
-            return Passed(f"of the wait of {format_ratio(share)} {queued} is waiting for a processor, not for data")
+            return Passed(_not_for_data(facts, share))
         fix = loader_fix(facts)
         cheaper = cheaper_input(facts)
         by_workers = fix is not None and fix.expected >= cheaper
@@ -109,6 +109,15 @@ class StarvedDevice(Rule):
             "A batch cached in memory shows the floor.",
         )
         return Fired((finding,))
+
+
+def _not_for_data(facts: Facts, share: float) -> str:
+    """Why hardly any of the wait would go with the loading."""
+    queued = facts.input.queue_ratio or 0.0 if facts.input is not None else 0.0
+    hidden = hidden_share(facts)
+    if hidden > queued * share:
+        return f"behind {format_ratio(hidden)} of the step in which it waits for data, collectives run that it needs"
+    return f"of the wait of {format_ratio(share)} {format_ratio(queued)} is waiting for a processor, not for data"
 
 
 def _surest(facts: Facts) -> Confidence:

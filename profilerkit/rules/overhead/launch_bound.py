@@ -30,7 +30,8 @@ class LaunchBound(Rule):
     Evidence: Share of the step in which the device is idle while the launching thread dispatches operators, runs short
         pieces of Python between them, or a launch is on its way; kernels that started with nothing queued; median
         kernel length.
-    Threshold: 5 % of the step (XProf warns at 3 % and is critical at 15 %).
+    Threshold: 5 % of the step (XProf warns at 3 % and is critical at 15 %). Without a device 10 %: healthy steps of
+        20 ms spent 5 to 7 % on the calls that any step needs (the accuracy benchmark's C01, C02, C10).
     Fix: Capture the step in a CUDA graph through torch.compile, fuse operators, enlarge the batch.
     Saving: Bound and expected: that share. On a run without a device vectorising 3,000 tiny operators saved 63 % of the
         step where this share was 58 % (two runs of the accuracy benchmark's C17). That is one case: the low end is
@@ -47,6 +48,7 @@ class LaunchBound(Rule):
     summary: ClassVar[str] = "The host issues work more slowly than the device runs it"
 
     smallest_share: float = 0.05
+    host_smallest_share: float = 0.10
     #: Share of the lower end that is kept when the profiler's own cost is not known (it added 9 to 99 % in tests).
     unmeasured_inflation_ratio: float = 0.5
     #: Share of the lower end that is kept without a device: fewer operators save what a call costs, and how much of the
@@ -62,8 +64,11 @@ class LaunchBound(Rule):
         if facts.cold is not None:
             return NotApplicable("the window is dominated by first-use work, not by launches")
         issuing = self._issuing(facts)
-        if issuing < self.smallest_share:
-            return Passed(f"the device waits {format_ratio(issuing)} of the step for work to be issued")
+        on_device = facts.mode == "gpu"
+        if issuing < (self.smallest_share if on_device else self.host_smallest_share):
+            what = "the device waits" if on_device else "calling operators takes"
+            for_what = " for work to be issued" if on_device else ""
+            return Passed(f"{what} {format_ratio(issuing)} of the step{for_what}")
         if not worth_saying(facts, issuing):
             return Passed(f"issuing work costs {format_ratio(issuing)} of the step, within its noise")
         value = saving(facts, issuing, issuing)
@@ -99,7 +104,7 @@ class LaunchBound(Rule):
             title = f"Calling small operators takes {time} of {step}"
             why = "Operators below 10 µs, and the gaps between them, are the price of each call, not of arithmetic."
             fix = Fix(
-                text="Fewer, larger operators: vectorise loops over tensors, foreach=True for the optimizer.",
+                text="Fewer, larger operators: vectorise loops over tensors, fused=True for the optimizer.",
                 code="model = torch.compile(model)",
             )
         else:

@@ -1,14 +1,16 @@
-"""OV008 (R53): the process has more threads than cores, and the training thread waits for one."""
+"""OV008 (R53): more threads than cores compute, and the training thread or the loader's workers wait for one."""
 
 import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.whatif import at_most
+from profilerkit.analysis.leaves import WAITS
+from profilerkit.analysis.whatif import at_most, cheaper_batch, saving
 from profilerkit.analysis.workers.capacity import own_cores
 from profilerkit.model.change import revise
-from profilerkit.model.finding import Evidence, Fix
+from profilerkit.model.finding import Evidence, Finding, Fix
+from profilerkit.rules.input.worker_evidence import cores_evidence, measured, part_evidence
 from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for, worth_saying
 from profilerkit.units import format_ratio
 
@@ -21,31 +23,87 @@ _RUN_QUEUE = "host.thread_queue"
 class OversubscribedCores(Rule):
     """CPU thread oversubscription (R53).
 
-    Claim: More threads than cores compete, and the training thread waits for its turn.
+    Claim: More threads than cores compete, and the training thread or the workers of its loader wait for their turn.
     Evidence: Share of the time in which the training thread could run and had no core, from the kernel's scheduler
-        statistics; torch's intra-op threads against the cores of this rank; cores that the rank's processes use.
+        statistics; torch's intra-op threads against the cores of this rank; cores that the rank's processes use. Of
+        workers: the cores they use against those that the threads which make the batches use.
     Threshold: More threads than cores per rank; the rank itself uses 80 % of its cores; and its training thread waits
-        for a core for a fifth of the time it could have computed at most.
-    Fix: OMP_NUM_THREADS current → cores per rank, or torch.set_num_threads with the same number.
+        for a core for a fifth of the time it could have computed at most. Workers: they use 80 % of the cores, half of
+        that in other threads than those that make the batches, and a batch waits for a core a fifth of its time.
+    Fix: OMP_NUM_THREADS current → cores per rank, or torch.set_num_threads with the same number; one in each worker.
     Saving: Bound: the share of the run queue; with a device no more than the share in which it waits for the host.
-        Expected: half of it (a guess: the same work is left for the same cores, without the waiting in line).
-    Traps: Threads of other libraries (OpenCV, NumPy's BLAS) are not counted. Where other processes take the cores, more
-        threads get the run a larger part of them, and fewer make it slower: no fewer are advised there.
+        Expected: half of it (a guess: the same work is left for the same cores, without the waiting in line). Workers:
+        bound: the input share; expected: batches that do not wait for a core.
+    Traps: Threads of other libraries (OpenCV, NumPy's BLAS) are not counted in the training process. Where other
+        processes take the cores, more threads get the run a larger part of them, and fewer make it slower: no fewer are
+        advised there.
     Confidence: Medium.
     """
 
     code: ClassVar[str] = "OV008"
     name: ClassVar[str] = "oversubscribed_cores"
     family: ClassVar[str] = "overhead"
-    summary: ClassVar[str] = "More threads than cores compete with the training thread"
+    summary: ClassVar[str] = "More threads than cores compete"
 
     queued_ratio: float = 0.2
     #: Share of its cores that the rank uses itself, below which others take them (a choice).
     own_ratio: float = 0.8
     recovered_ratio: float = 0.5
+    #: Part of the cores used by workers that their other threads take.
+    other_threads_ratio: float = 0.5
 
     def check(self, facts: Facts) -> Result:
-        """Fires when torch has more threads than cores and the training thread queues."""
+        """Fires when threads have no core: those of the workers, or torch's beside the training thread."""
+        in_workers = self._in_workers(facts)
+        return Fired((in_workers,)) if in_workers is not None else self._in_training(facts)
+
+    def _in_workers(self, facts: Facts) -> Finding | None:
+        """Workers whose batches queue for the cores that their own further threads take."""
+        workers, sampled, cores = facts.workers, facts.series("host.worker_cores"), facts.usable_cores
+        if workers is None or sampled is None or workers.cpu_cores is None or not cores:
+            return None
+        others = sampled.mean - workers.cpu_cores
+        if sampled.mean < self.own_ratio * cores or others < self.other_threads_ratio * sampled.mean:
+            return None
+        queued = workers.share("core")
+        expected = cheaper_batch(facts, workers.time_ns("core"))
+        if queued < self.queued_ratio or not worth_saying(facts, expected):
+            return None
+        title = f"Threads of {_count(workers.count, 'worker')} crowd {cores:g} cores: a batch waits "
+        return finding_for(
+            facts,
+            bound="overhead-bound",
+            title=f"{title}{format_ratio(queued)} of its time",
+            why=f"The threads that make the batches use {workers.cpu_cores:.1f} cores, and their processes "
+            f"{sampled.mean:.1f}: operators divide their work among more threads than there are cores.",
+            evidence=(
+                *part_evidence(facts, workers, "core"),
+                measured(facts, workers, "Cores of the threads that make batches", workers.cpu_cores, "count"),
+                Evidence(
+                    label="Cores that the workers use",
+                    value=sampled.mean,
+                    unit="count",
+                    source="measured",
+                    origin="CPU time of the worker processes",
+                    n=sampled.n,
+                    rank=facts.rank.rank,
+                    behind=(sampled.name,),
+                ),
+                *cores_evidence(facts),
+            ),
+            at_most="medium",
+            detail="contention",
+            saving=saving(facts, expected, facts.share(*WAITS)),
+            fix=Fix(
+                text="One thread in each worker: torch.set_num_threads(1) in worker_init_fn; OpenCV and BLAS have "
+                "settings of their own.",
+                code="def one_thread(worker): torch.set_num_threads(1)\nDataLoader(..., worker_init_fn=one_thread)",
+            ),
+            confirm="A batch must wait less for a core, and take less of a worker.",
+        )
+
+    def _in_training(self, facts: Facts) -> Result:
+        """Torch's own threads beside the training thread."""
         threads, cores = facts.host.threads, facts.usable_cores
         if threads is None or cores is None:
             return MissingData(
@@ -106,4 +164,8 @@ class OversubscribedCores(Rule):
 
 
 def _threads(count: int) -> str:
-    return f"{count} thread{'' if count == 1 else 's'}"
+    return _count(count, "thread")
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

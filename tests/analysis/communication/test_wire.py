@@ -12,7 +12,7 @@ from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.ranks import compare
 from profilerkit.analysis.run_facts import run_facts
 from tests.analysis.communication.jobs import job, late
-from tests.recipes import AUTOGRAD, GEMM, LOADER_THREAD, US, Trace
+from tests.recipes import AUTOGRAD, GEMM, LOADER_THREAD, SINGLE, US, Trace
 
 NODE = "autograd::engine::evaluate_function: MmBackward0"
 LEAF = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
@@ -154,6 +154,15 @@ def test_on_a_host_operators_inside_autograd_nodes_are_the_backward_pass():
         trace.gloo(at + 250, at + 500)
 
     assert wire(fill, backend="gloo").backward_alone_ns == 140 * US
+
+
+def test_on_a_host_a_collective_hides_behind_the_wait_for_data():
+    def fill(trace, at, _):
+        trace.event(SINGLE, "user_annotation", at, at + 300)
+        trace.op(at + 300, at + 900, name="aten::mm")
+        trace.gloo(at + 100, at + 500)
+
+    assert wire(fill, backend="gloo").under_input_ns == 200 * US
 
 
 def test_a_trace_without_autograd_shows_no_backward_pass():
