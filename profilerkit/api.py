@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from profilerkit.analysis.behind import files_of, raw_events
 from profilerkit.analysis.communication.registry import with_patterns
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.ledger.run import run_ledger
@@ -22,7 +23,8 @@ from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.inputs import is_saved_report, read_inputs, require_existing
 from profilerkit.model.change import revise
 from profilerkit.model.diff import Diff
-from profilerkit.model.finding import Outcome
+from profilerkit.model.finding import Evidence, Outcome
+from profilerkit.model.raw import RawEvents
 from profilerkit.model.report import Report
 from profilerkit.model.run import Run
 from profilerkit.plugins import all_rules
@@ -33,6 +35,7 @@ from profilerkit.rules.tuning import in_force, with_options
 from profilerkit.rundir.ending import Ending, dossier_of, ending_of
 from profilerkit.rundir.layout import REPORT_JSON
 from profilerkit.rundir.reader import RunRecord, is_run_directory
+from profilerkit.trace.readers import read_trace
 
 
 def analyze(
@@ -75,12 +78,49 @@ def analyze(
     """
     rules = _rules(rules_path, options or {}, suppress, select, ignore)
     reading = Reading(strict=strict, device=device, registry=with_patterns(communication_kernels))
-    report = _analyzed([Path(path) for path in paths], reading, rules, rank)
+    report = _analyzed([Path(path) for path in paths], reading, rules, rank).report
     return with_cost(report, gpu_hour_price)
 
 
-def _analyzed(places: Sequence[Path], reading: Reading, rules: "_Rules", rank: int | None) -> Report:
-    """The report without what lost time costs."""
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """A report with what it was made from, to look up the raw events behind its numbers.
+
+    Attributes:
+        report: without what lost time costs.
+        ranks: everything that was read, by rank number.
+        judged: whose numbers they are that name no rank.
+    """
+
+    report: Report
+    ranks: tuple[RankFacts, ...]
+    judged: RankFacts
+
+    def raw_events(self, evidence: Evidence) -> tuple[RawEvents, ...]:
+        """What the recording holds behind a number, a table for each file; empty where that cannot be told."""
+        return raw_events(evidence, self._rank(evidence), read_trace)
+
+    def files_of(self, evidence: Evidence) -> tuple[str, ...]:
+        """The files of the rank that a number is about, named from its run on."""
+        return files_of(self._rank(evidence))
+
+    def _rank(self, evidence: Evidence) -> RankFacts:
+        named = [entry for entry in self.ranks if evidence.rank is not None and entry.rank == evidence.rank]
+        return named[0] if named else self.judged
+
+
+def analysis(
+    paths: Sequence[str | Path], settings: Settings, *, rank: int | None = None, strict: bool = False
+) -> Analysis:
+    """Analyse as ``analyze`` does, and keep what was read; arguments and errors are those of ``analyze``."""
+    rules = _rules(settings.rules_path, settings.rules, settings.suppress, settings.select, settings.ignore)
+    registry = with_patterns(settings.communication_kernels)
+    reading = Reading(strict=strict, device=settings.device, registry=registry)
+    return _analyzed([Path(path) for path in paths], reading, rules, rank)
+
+
+def _analyzed(places: Sequence[Path], reading: Reading, rules: "_Rules", rank: int | None) -> Analysis:
+    """The report without what lost time costs, and what was read."""
     from profilerkit import __version__
 
     recording = read_inputs(places, reading)
@@ -101,12 +141,13 @@ def _analyzed(places: Sequence[Path], reading: Reading, rules: "_Rules", rank: i
     outcomes = run_rules(facts, rules.all, select=rules.select, ignore=rules.ignore, suppress=rules.suppress)
     detail = facts if told in (None, facts.judged_rank) else _alone(facts, ranks[told], told, reading.device)
     run = _describe(places, record, ending, facts, ranks, __version__)
-    return revise(
+    report = revise(
         _report(facts, detail, outcomes, run),
         ledger=run_ledger(ranks, facts.judged_rank if told is None else told),
         oom=dossier_of(record) if record else None,
         waterfall=waterfall(facts, outcomes),
     )
+    return Analysis(report, tuple(ranks), ranks[facts.judged_rank])
 
 
 @dataclass(frozen=True, slots=True)

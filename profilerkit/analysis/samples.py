@@ -95,8 +95,8 @@ _ALLOCATOR_FIELDS = (
 )
 
 
-class _Signal(NamedTuple):
-    """``values`` at ``at_s``: both (n,) float64, n > 0."""
+class Signal(NamedTuple):
+    """``values`` at ``at_s``, seconds after its first sample: both (n,) float64, n > 0."""
 
     name: str
     unit: str
@@ -106,13 +106,18 @@ class _Signal(NamedTuple):
 
 def summarise(samples: Sequence[Sample], rank: int) -> tuple[Series, ...]:
     """One ``Series`` per signal that was read at least once."""
+    return tuple(_series(signal, rank) for signal in signals(samples))
+
+
+def signals(samples: Sequence[Sample]) -> Iterator[Signal]:
+    """Every sample of each signal that was read at least once."""
     gpu = [(sample.t_ns, sample.gpu) for sample in samples if sample.gpu is not None]
     host = [(sample.t_ns, sample.host) for sample in samples if sample.host is not None]
     allocator = [(sample.t_ns, sample.allocator) for sample in samples if sample.allocator is not None]
-    return tuple(_series(signal, rank) for signal in (*_of_gpu(gpu), *_of_host(host), *_of_allocator(allocator)))
+    yield from (*_of_gpu(gpu), *_of_host(host), *_of_allocator(allocator))
 
 
-def _of_gpu(gpu: _Gpu) -> Iterator[_Signal]:
+def _of_gpu(gpu: _Gpu) -> Iterator[Signal]:
     for field, name, unit in _GPU_FIELDS:
         yield from _signal(name, unit, gpu, attrgetter(field))
     by_energy = list(_rate("gpu.power", "mW", gpu, lambda record: record.energy_mj))
@@ -127,7 +132,7 @@ def _of_gpu(gpu: _Gpu) -> Iterator[_Signal]:
     yield from _signal("gpu.hw_slowdown", "ratio", gpu, partial(_is_set, bits=_HW_SLOWDOWN))
 
 
-def _of_host(host: _Host) -> Iterator[_Signal]:
+def _of_host(host: _Host) -> Iterator[Signal]:
     for field, name, unit in _HOST_FIELDS:
         yield from _signal(name, unit, host, attrgetter(field))
     yield from _rate("host.process_read", "bytes_per_s", host, lambda record: record.read_bytes)
@@ -140,29 +145,29 @@ def _of_host(host: _Host) -> Iterator[_Signal]:
     yield from _signal("host.worker_memory", "bytes", host, _worker_memory)
 
 
-def _of_allocator(allocator: _Allocator) -> Iterator[_Signal]:
+def _of_allocator(allocator: _Allocator) -> Iterator[Signal]:
     for field, name, unit in _ALLOCATOR_FIELDS:
         yield from _signal(name, unit, allocator, attrgetter(field))
 
 
 def _signal(
     name: str, unit: str, records: list[tuple[int, _R]], read: Callable[[_R], float | None]
-) -> Iterator[_Signal]:
+) -> Iterator[Signal]:
     """What ``read`` says of each record; nothing when it never says anything."""
     pairs = [(t_ns, value) for t_ns, record in records if (value := read(record)) is not None]
     if pairs:
         at_ns, values = zip(*pairs, strict=True)
         at_s = (np.array(at_ns, dtype=np.int64) - at_ns[0]) / 1e9
-        yield _Signal(name, unit, at_s, np.array(values, dtype=np.float64))
+        yield Signal(name, unit, at_s, np.array(values, dtype=np.float64))
 
 
-def _rate(name: str, unit: str, records: list[tuple[int, _R]], read: Callable[[_R], int | None]) -> Iterator[_Signal]:
+def _rate(name: str, unit: str, records: list[tuple[int, _R]], read: Callable[[_R], int | None]) -> Iterator[Signal]:
     """Growth per second of a counter between samples; where it shrinks it was reset, and says nothing."""
     for signal in _signal(name, unit, records, read):
         passed, grown = np.diff(signal.at_s), np.diff(signal.values)
         kept = (passed >= _SHORTEST_S) & (grown >= 0)
         if kept.any():
-            yield _Signal(name, unit, signal.at_s[1:][kept], grown[kept] / passed[kept])
+            yield Signal(name, unit, signal.at_s[1:][kept], grown[kept] / passed[kept])
 
 
 def _is_set(record: GpuSample, bits: int) -> float | None:
@@ -184,7 +189,7 @@ def _worker_memory(record: HostSample) -> int | None:
     return sum(worker.rss_bytes for worker in record.workers) if record.workers else None
 
 
-def _series(signal: _Signal, rank: int) -> Series:
+def _series(signal: Signal, rank: int) -> Series:
     low, high = np.quantile(signal.values, [0.1, 0.9])
     return Series(
         name=signal.name,
@@ -199,7 +204,7 @@ def _series(signal: _Signal, rank: int) -> Series:
     )
 
 
-def _slope(signal: _Signal) -> float | None:
+def _slope(signal: Signal) -> float | None:
     """The slope of the straight line with the least squared distance, per second; ``None`` for few samples.
 
     Ten samples a second apart that grow by 5 each time have the slope 5.

@@ -27,7 +27,12 @@ output and nothing else.
 
   profilerkit analyze runs/resnet50
   profilerkit analyze trace.json.gz --fail-on high
+  profilerkit analyze runs/resnet50 --show E3
   profilerkit analyze rank0.json rank1.json -f json -o -"""
+
+
+# Options about the report's files and gates.
+_NOT_WITH_SHOW = ("output", "formats", "open", "brief", "fail_on")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,6 +82,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     redact.add_argument(parser)
     parser.add_argument("--brief", action="store_true", help="one line on standard error instead of the verdict")
+    parser.add_argument(
+        "--show",
+        metavar="E3",
+        help="print this evidence of the report and the raw events behind it, and write no report",
+    )
     parser.add_argument("--open", action="store_true", help="open the HTML report in the browser")
 
 
@@ -91,6 +101,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     rerender = len(paths) == 1 and is_saved_report(paths[0])
     for sentence in (*settings.unused, *(() if rerender else loaded_from(settings.rules_path))):
         console.note(sentence)
+    if arguments.show is not None:
+        return _show(paths, rerender, arguments, settings, console)
     outputs = plan(paths, arguments.formats, arguments.output, rerender=rerender)
     if arguments.open and not any(output.format == "html" and output.path for output in outputs):
         raise UsageError("--open has nothing to open", cause="no HTML file is written", hint="add -f html")
@@ -109,6 +121,41 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if written:
         console.note(f"wrote {' and '.join(written)}; next: {_next(report, paths)}")
     return code
+
+
+def _show(
+    paths: Sequence[Path], rerender: bool, arguments: argparse.Namespace, settings: Settings, console: Console
+) -> int:
+    """Print one piece of evidence with the raw events behind it."""
+    from profilerkit import api
+    from profilerkit.report import evidence
+
+    unfit = [name for name in _NOT_WITH_SHOW if getattr(arguments, name)]
+    if unfit:
+        raise UsageError(
+            f"--show and --{unfit[0].removesuffix('s').replace('_', '-')} do not go together",
+            cause="--show prints one number of the report, and writes no report",
+            hint="leave one of them out",
+        )
+    _check_device(settings.device)
+    made = None if rerender else api.analysis(paths, settings, rank=arguments.rank, strict=arguments.strict)
+    report = made.report if made else api.load(paths[0])
+    wanted = evidence.require_evidence(report, arguments.show)
+    unknown = "A saved report holds no raw events: name the run directory or the trace that it was made from."
+    if made:
+        files = " and ".join(made.files_of(wanted))
+        unknown = f"No raw events of its own can be listed behind this number; it comes from the recording in {files}."
+    text = evidence.render(
+        report,
+        arguments.show,
+        made.raw_events(wanted) if made else (),
+        unknown=unknown,
+        width=console.width,
+        colour=console.colour,
+        ascii_only=console.ascii_only,
+    )
+    console.out(text)
+    return DONE
 
 
 def _installed_formats() -> "Sequence[str]":

@@ -1,5 +1,6 @@
 """What a rule says: evidence, saving, fix, finding, outcome."""
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -14,6 +15,9 @@ Bound = Literal[
     "input-bound", "memory-bound", "comm-bound", "compute-bound", "overhead-bound", "balanced", "inconclusive"
 ]
 Method = Literal["bound", "analytic", "replay"]
+
+#: In ``Evidence.behind``: the lengths of the steps.
+STEP_LENGTHS = "step"
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +36,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         rank: the global rank; ``None`` if it holds for all.
         steps: first and last step number, inclusive; ``None`` if it is not about steps.
         range_ns: start and end on the trace's clock, to be typed into a timeline viewer.
+        behind: what it was computed from, to find its raw events by: parts of the step, names of sampled signals, or
+            ``step`` for the lengths of the steps; empty where its events cannot be told from others.
     """
 
     label: str
@@ -46,6 +52,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     rank: int | None = None
     steps: tuple[int, int] | None = None
     range_ns: tuple[int, int] | None = None
+    behind: tuple[str, ...] = ()
 
 
 class Saving(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,6 +162,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
     suppressed: tuple[Finding, ...] = ()
     page: dict[str, str] = {}
+
+
+def in_order(outcomes: Iterable[Outcome]) -> list[tuple[Outcome, Finding]]:
+    """All findings with the outcome they belong to, in the order of a report: largest expected saving first."""
+    pairs = [(outcome, finding) for outcome in outcomes for finding in outcome.findings]
+    return sorted(pairs, key=lambda pair: -(pair[1].saving.expected if pair[1].saving else -1.0))
 
 
 def require_writable(outcome: Outcome) -> None:

@@ -7,7 +7,7 @@ import msgspec
 
 from profilerkit.model.communication import Communication
 from profilerkit.model.cost import Cost
-from profilerkit.model.finding import Finding, Outcome, Source
+from profilerkit.model.finding import Finding, Outcome, Source, in_order
 from profilerkit.model.ledger import Ledger
 from profilerkit.model.memory import Memory
 from profilerkit.model.oom import OutOfMemory
@@ -186,8 +186,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     def findings(self) -> list[tuple[Outcome, Finding]]:
         """All findings with the outcome they belong to, largest expected saving first."""
-        pairs = [(outcome, finding) for outcome in self.outcomes for finding in outcome.findings]
-        return sorted(pairs, key=lambda pair: -(pair[1].saving.expected if pair[1].saving else -1.0))
+        return in_order(self.outcomes)
 
     def __repr__(self) -> str:
         """The verdict in one line: ``<Report input-bound: Training waits …>``; ``to_json`` has everything."""

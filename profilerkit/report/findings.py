@@ -1,12 +1,13 @@
 """Findings as cards, evidence as numbered rows, outcomes by status."""
 
-import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Sequence
 
-from profilerkit.model.finding import Bound, Evidence, Finding, Outcome, Saving, Status
+from profilerkit.model.finding import Bound, Finding, Outcome, Saving, Status
 from profilerkit.model.report import Report
 from profilerkit.model.step import Family
 from profilerkit.model.verdict import BOUND_FAMILY
+from profilerkit.report.evidence import Anchors, evidence_row
 from profilerkit.report.inert import SENTENCE_LIMIT, inert, inert_code
 from profilerkit.report.records import Card, EvidenceRow, Other, OutcomeGroup, OutcomeRow
 from profilerkit.report.wording import (
@@ -20,85 +21,28 @@ from profilerkit.report.wording import (
     throughput_text,
     tone_of,
 )
-from profilerkit.units import format_count, format_ratio, format_value
+from profilerkit.units import format_ratio
 
 _TITLE_LIMIT = 200
 # Of one heading of a rule's page; the longest of the built-in ones has a third of that.
 _PAGE_LIMIT = 2_000
 # Numbers told where there is no table for them.
 _TOLD_EVIDENCE = 3
-# Their clock is not a trace's: no timeline viewer knows the time.
-_STEP_TIMERS = "step timers"
 
 
-class _Anchors:
-    """Names for links: stable by meaning, unique within a page."""
-
-    def __init__(self) -> None:
-        self._used: set[str] = set()
-        self._numbers = (f"E{number}" for number in range(1, 1_000_000))
-
-    def take(self, wanted: str) -> str:
-        """``wanted`` as a safe anchor; a second one of the same name gets a number."""
-        safe = re.sub(r"[^A-Za-z0-9_-]", "", wanted)[:40] or "finding"
-        names: Iterator[str] = (safe if count == 1 else f"{safe}-{count}" for count in range(1, 1_000_000))
-        return self._first_free(names)
-
-    def evidence(self, wanted: str) -> str:
-        """The runner's number, or the next free one where it gave none."""
-        if re.fullmatch(r"E[0-9]{1,6}", wanted) and wanted not in self._used:
-            self._used.add(wanted)
-            return wanted
-        return self._first_free(self._numbers)
-
-    def _first_free(self, names: Iterator[str]) -> str:
-        name = next(name for name in names if name not in self._used)
-        self._used.add(name)
-        return name
+def _anchor(outcome: Outcome, finding: Finding, *, is_alone: bool) -> str:
+    """``IN001`` or ``IN001-rank5``; of several findings of a rule and rank each with what it is about."""
+    scope = "" if finding.rank is None else f"-rank{finding.rank}"
+    about = "" if is_alone or not finding.detail else f"-{finding.detail}"
+    return f"{outcome.rule}{scope}{about}"
 
 
-def _basis(evidence: Evidence) -> str:
-    """What the number rests on: observations, rank, steps, time range."""
-    pieces = []
-    if evidence.n is not None:
-        pieces.append(f"n {format_count(evidence.n)}")
-    if evidence.rank is not None:
-        pieces.append(f"rank {evidence.rank}")
-    if evidence.steps is not None:
-        first, last = evidence.steps
-        pieces.append(f"step {first}" if first == last else f"steps {first}–{last}")
-    if evidence.range_ns is not None and evidence.origin != _STEP_TIMERS:
-        pieces.append("trace time {}–{} ns".format(*evidence.range_ns))
-    return " · ".join(pieces)
-
-
-def _value(value: float | None, unit: str) -> str:
-    return share_text(value) if unit == "ratio" and value is not None else format_value(value, unit)
-
-
-def _evidence_row(evidence: Evidence, anchors: _Anchors) -> EvidenceRow:
-    unit = inert(evidence.unit, 20)
-    interval = ""
-    if evidence.low is not None and evidence.high is not None:
-        interval = f"{_value(evidence.low, unit)} to {_value(evidence.high, unit)}"
-    return EvidenceRow(
-        id=anchors.evidence(evidence.id),
-        label=inert(evidence.label),
-        value=_value(evidence.value, unit),
-        interval=interval,
-        basis=_basis(evidence),
-        source=evidence.source,
-        origin=inert(evidence.origin),
-    )
-
-
-def _card(outcome: Outcome, finding: Finding, mean_ns: int | None, anchors: _Anchors) -> Card:
+def _card(outcome: Outcome, finding: Finding, mean_ns: int | None, anchors: Anchors, *, is_alone: bool) -> Card:
     tone = tone_of(finding.severity)
     scope = "" if finding.rank is None else f"rank {finding.rank}"
     promised = finding.saving or finding.throughput
-    anchor = outcome.rule if finding.rank is None else f"{outcome.rule}-rank{finding.rank}"
     return Card(
-        anchor=anchors.take(anchor),
+        anchor=anchors.take(_anchor(outcome, finding, is_alone=is_alone)),
         rule=inert(outcome.rule, 24),
         shape=SHAPES[tone],
         tone=tone,
@@ -113,7 +57,7 @@ def _card(outcome: Outcome, finding: Finding, mean_ns: int | None, anchors: _Anc
         code=inert_code(finding.fix.code) if finding.fix else "",
         confirm=inert(finding.confirm, SENTENCE_LIMIT),
         scope=scope,
-        evidence=tuple(_evidence_row(evidence, anchors) for evidence in finding.evidence),
+        evidence=tuple(evidence_row(evidence, anchors) for evidence in finding.evidence),
         throughput=throughput_text(finding.throughput) if finding.throughput else "",
         page=tuple((inert(heading, 24), inert(text, _PAGE_LIMIT)) for heading, text in outcome.page.items()),
     )
@@ -121,14 +65,39 @@ def _card(outcome: Outcome, finding: Finding, mean_ns: int | None, anchors: _Anc
 
 def cards_of(report: Report) -> tuple[Card, ...]:
     """All findings, largest expected saving first, with evidence numbers that are unique in the report."""
-    anchors = _Anchors()
+    anchors = Anchors()
     mean_ns = step_ns(report)
-    return tuple(_card(outcome, finding, mean_ns, anchors) for outcome, finding in report.findings())
+    pairs = report.findings()
+    often = Counter((outcome.rule, finding.rank) for outcome, finding in pairs)
+    return tuple(
+        _card(outcome, finding, mean_ns, anchors, is_alone=often[outcome.rule, finding.rank] == 1)
+        for outcome, finding in pairs
+    )
+
+
+def headline_evidence(report: Report, cards: Sequence[Card]) -> tuple[EvidenceRow, ...]:
+    """What backs the headline: the rows of the finding that it tells; empty where that is none, or was suppressed."""
+    verdict = report.verdict
+    if verdict.saving is None:
+        return ()
+    suppressed = (found for outcome in report.outcomes for found in outcome.suppressed)
+    aside = [found.saving for found in suppressed if found.bound == verdict.bound]
+    largest_aside = max((saving.expected for saving in aside if saving), default=0.0)
+    for card, (_, finding) in zip(cards, report.findings(), strict=True):
+        if finding.saving and (finding.bound, finding.detail) == (verdict.bound, verdict.detail):
+            return card.evidence if finding.saving.expected >= largest_aside else ()
+    return ()
 
 
 def evidence_in_words(card: Card) -> str:
     """The first numbers behind a finding, for formats without a table of them."""
-    return "; ".join(f"{row.label}: {row.value}" for row in card.evidence[:_TOLD_EVIDENCE])
+    return "; ".join(f"{row.id} {row.label}: {row.value}" for row in card.evidence[:_TOLD_EVIDENCE])
+
+
+def evidence_numbers(card: Card) -> str:
+    """The numbers of a finding's evidence in short: ``E4–E6``."""
+    first, last = card.evidence[0].id, card.evidence[-1].id
+    return first if first == last else f"{first}–{last}"
 
 
 def others_of(report: Report) -> tuple[Other, ...]:

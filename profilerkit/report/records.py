@@ -146,13 +146,17 @@ class RankRow(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """A plain table. The first ``text_columns`` are text, the others numbers; ``more`` says what was left out."""
+    """A plain table. The first ``text_columns`` are text, the others numbers; ``more`` says what was left out.
+
+    ``anchors`` are names of the rows for links, one for each; empty where nothing links to them.
+    """
 
     caption: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     text_columns: int = 1
     more: str = ""
+    anchors: tuple[str, ...] = ()
 
 
 class Bar(msgspec.Struct, frozen=True):
@@ -251,6 +255,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     run_name: str
     kind: Kind
     headline: str
+    headline_evidence: tuple[EvidenceRow, ...]
     consequence: str
     limits: tuple[str, ...]
     tiles: tuple[Fact, ...]

@@ -1,7 +1,7 @@
 """Report to text for a terminal: at most ``width`` columns, plain ASCII when asked, colour never the only carrier."""
 
 from profilerkit.model.report import Report
-from profilerkit.report.findings import evidence_in_words
+from profilerkit.report.findings import evidence_in_words, evidence_numbers
 from profilerkit.report.page import NARROW, STYLES, Page, bar
 from profilerkit.report.records import Card, View
 from profilerkit.report.view import build
@@ -121,7 +121,9 @@ def _changes(page: Page, view: View) -> None:
     for card in rest[:_OTHER_FINDINGS]:
         gain = f", saving {card.gain}" if card.gain else f", {card.throughput}" if card.throughput else ""
         title = card.title.replace("`", "")
-        page.line((f"{card.shape} ", STYLES[card.tone]), (title, ""), (f"{gain}  {card.rule}", "dim"))
+        page.line(
+            (f"{card.shape} ", STYLES[card.tone]), (title, ""), (f"{gain}  {card.rule} {evidence_numbers(card)}", "dim")
+        )
     if len(rest) > _OTHER_FINDINGS:
         page.line((f"{len(rest) - _OTHER_FINDINGS} more.", "dim"))
 

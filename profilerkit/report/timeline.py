@@ -188,7 +188,7 @@ def _table(timeline: Timeline) -> Table:
         *(FAMILY_LABELS[family] for family in used),
         *((REST,) if rest else ()),
     )
-    return Table(caption, names, rows, 3)
+    return Table(caption, names, rows, 3, anchors=tuple(f"step-{column.index}" for column in shown))
 
 
 def step_view(report: Report) -> StepView:

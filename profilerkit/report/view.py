@@ -3,7 +3,7 @@
 from profilerkit.model.report import Report
 from profilerkit.report import breakdown, communication, kernels, recorded, sections, wording
 from profilerkit.report.cost import cost_view
-from profilerkit.report.findings import cards_of, others_of, outcome_groups
+from profilerkit.report.findings import cards_of, headline_evidence, others_of, outcome_groups
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.ledger import input_missing, wall_view
 from profilerkit.report.memory import memory_view
@@ -27,6 +27,7 @@ def build(report: Report) -> View:
         run_name=inert(report.run.name) or "run",
         kind=wording.kind_of(report.verdict, report.findings()),
         headline=inert(report.verdict.headline, 200),
+        headline_evidence=headline_evidence(report, cards),
         consequence=wording.consequence_of(report),
         limits=wording.limits_of(report),
         tiles=tiles_of(report),

@@ -134,7 +134,8 @@ def record_longer(facts: Facts, least: str) -> str:
 
 def share_evidence(facts: Facts, label: str, *parts: str, origin: str = "partition of the steady window") -> Evidence:
     """Evidence that a group of parts owns this share of the step; it is as good as its weakest part."""
-    sources = [part.source for part in facts.parts if facts.share(part.part) and belongs(part.part, parts)]
+    present = present_parts(facts, *parts)
+    sources = [part.source for part in facts.parts if part.part in present]
     return Evidence(
         label=label,
         value=facts.share(*parts),
@@ -144,7 +145,13 @@ def share_evidence(facts: Facts, label: str, *parts: str, origin: str = "partiti
         n=facts.steps.steady,
         rank=facts.rank.rank,
         steps=judged_steps(facts),
+        behind=present,
     )
+
+
+def present_parts(facts: Facts, *names: str) -> tuple[str, ...]:
+    """Those parts of the judged step that have a share of it, largest first; names as in ``Facts.share``."""
+    return tuple(part.part for part in facts.parts if facts.share(part.part) and belongs(part.part, names))
 
 
 def judged_steps(facts: Facts) -> tuple[int, int] | None:

@@ -3,19 +3,19 @@
 import logging
 import math
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import count, pairwise
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.config import Suppression
 from profilerkit.model.change import revise
 from profilerkit.model.finding import (
     Confidence,
-    Evidence,
     Finding,
     Outcome,
     Saving,
     Severity,
     Throughput,
+    in_order,
     require_writable,
 )
 from profilerkit.rules.docs import page_of
@@ -58,7 +58,7 @@ def run_rules(
     ignore: Sequence[str] = (),
     suppress: Sequence[Suppression] = (),
 ) -> tuple[Outcome, ...]:
-    """One outcome per rule, in the order of ``rules``; evidence is numbered E1, E2 … across the report.
+    """One outcome per rule, in the order of ``rules``; evidence is numbered E1, E2 … in the order of the report.
 
     Args:
         facts: what is known.
@@ -69,19 +69,24 @@ def run_rules(
     """
     reasons = {entry.rule: entry for entry in suppress}
     ended = _replayed(facts, [_outcome(rule, facts, select, ignore) for rule in rules])
-    outcomes = [_set_aside(entry, reasons.get(entry.rule)) for entry in ended]
-    numbered = 0
-    out = []
-    for outcome in outcomes:
-        findings = []
-        for finding in outcome.findings:
-            evidence: list[Evidence] = []
-            for entry in finding.evidence:
-                numbered += 1
-                evidence.append(revise(entry, id=f"E{numbered}"))
-            findings.append(revise(finding, evidence=tuple(evidence), severity=severity(finding)))
-        out.append(revise(outcome, findings=tuple(findings)))
-    return tuple(out)
+    return _numbered([_set_aside(entry, reasons.get(entry.rule)) for entry in ended])
+
+
+def _numbered(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
+    """The outcomes with the severity of each finding and the number of each piece of evidence."""
+    numbers = count(1)
+    # By identity: two findings, or two outcomes, may be equal.
+    judged = {
+        id(finding): revise(
+            finding,
+            evidence=tuple(revise(entry, id=f"E{next(numbers)}") for entry in finding.evidence),
+            severity=severity(finding),
+        )
+        for _, finding in in_order(outcomes)
+    }
+    return tuple(
+        revise(outcome, findings=tuple(judged[id(finding)] for finding in outcome.findings)) for outcome in outcomes
+    )
 
 
 def _outcome(rule: Rule, facts: Facts, select: Sequence[str], ignore: Sequence[str]) -> Outcome:

@@ -73,7 +73,7 @@ def test_the_four_numbers_and_the_top_changes_are_there(texts):
     assert len(re.findall(r"^\| .* \*\*.*\*\* \|", head, re.MULTILINE)) == 4
     assert len(re.findall(r"^\d\. ", text, re.MULTILINE)) == 3
     assert "Raise `num_workers` 2 → 8 and set `persistent_workers=True`." in text
-    assert "Evidence: GPU idle while the loop waits for a batch: 38.1 ms; " in text
+    assert "Evidence: E1 GPU idle while the loop waits for a batch: 38.1 ms; " in text
     assert "HTML" not in text
 
 

@@ -76,7 +76,7 @@ def test_everything_a_reader_needs_is_there():
         "Waiting for data: preparing samples",
         "derived",
         "Est. saving 31.9–36.5 ms per step (18–20 %, 19 % expected) · confidence high · ",
-        "Evidence: GPU idle while the loop waits for a batch: 38.1 ms; ",
+        "Evidence: E1 GPU idle while the loop waits for a batch: 38.1 ms; ",
         "Why not the others",
         "3 of 26 rules fired; 3 could not run.",
         "The others: 12 passed, 6 did not apply, 2 lacked data, 1 failed, 1 suppressed, 1 off.",

@@ -209,3 +209,10 @@ def test_the_built_in_rules_have_one_outcome_each_in_their_order():
 def test_a_finding_without_evidence_cannot_be_built():
     with pytest.raises(ValueError, match="without evidence"):
         finding(evidence=0)
+
+
+def test_evidence_is_numbered_in_the_order_in_which_a_report_shows_it():
+    small, large = rule("AA001", Fired((finding(0.1, evidence=2),))), rule("AA002", Fired((finding(0.3, evidence=2),)))
+    outcomes = run_rules(facts(), (small, large))
+    numbers = {outcome.rule: [entry.id for entry in outcome.findings[0].evidence] for outcome in outcomes}
+    assert numbers == {"AA001": ["E3", "E4"], "AA002": ["E1", "E2"]}

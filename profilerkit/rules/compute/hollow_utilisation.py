@@ -77,6 +77,7 @@ class HollowUtilisation(Rule):
             source="measured",
             origin="NVML" if sampled else "busy share of the trace",
             n=sampled.n if sampled else facts.steps.steady,
+            behind=(sampled.name,) if sampled else (),
         )
         finding = finding_for(
             facts,

@@ -106,6 +106,7 @@ def _finding(facts: Facts, found: Throttling, value: Saving | None, *, limited: 
                 origin="NVML",
                 n=found.n,
                 rank=facts.rank.rank,
+                behind=("gpu.sm_clock",),
             ),
         ),
         at_most="high",

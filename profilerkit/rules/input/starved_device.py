@@ -28,6 +28,7 @@ from profilerkit.rules.rule import (
     Rule,
     finding_for,
     judged_steps,
+    present_parts,
     share_evidence,
     worth_saying,
 )
@@ -289,6 +290,7 @@ def _evidence(facts: Facts, wait: float) -> tuple[Evidence, ...]:
             rank=facts.rank.rank,
             steps=judged_steps(facts),
             range_ns=facts.input.longest_ns,
+            behind=present_parts(facts, *WAITS),
         ),
         share_evidence(facts, "Input wait, share of the step", *WAITS),
         *_held(facts),
@@ -305,6 +307,7 @@ def _evidence(facts: Facts, wait: float) -> tuple[Evidence, ...]:
                 origin="thread CPU clock",
                 n=facts.input.fetches,
                 rank=facts.rank.rank,
+                behind=present_parts(facts, *WAITS),
             )
         )
     if facts.input.queue_ratio is not None:
@@ -317,6 +320,7 @@ def _evidence(facts: Facts, wait: float) -> tuple[Evidence, ...]:
                 origin="the kernel's scheduler statistics",
                 n=facts.input.fetches,
                 rank=facts.rank.rank,
+                behind=present_parts(facts, *WAITS),
             )
         )
     return tuple(entries)

@@ -14,6 +14,7 @@ _WORDS: dict[Tracked, tuple[str, str, str]] = {
     "device": ("The device's memory", "the device", "NVML, all processes"),
     "process": ("The process", "the host", "/proc/self/statm"),
 }
+_SAMPLED: dict[Tracked, str] = {"device": "gpu.memory_used", "process": "host.process_memory"}
 _FIX = Fix(
     text="Keep `loss.item()` or `loss.detach()` instead of `loss`, and clear lists and hooks that collect tensors.",
     code="total += loss.detach()",
@@ -90,6 +91,7 @@ class GrowingMemory(Rule):
                     high=row.high_bytes_per_step,
                     rank=facts.rank.rank,
                     steps=(row.first_step, row.last_step),
+                    behind=(_SAMPLED[row.of],) if row.of in _SAMPLED else (),
                 ),
                 *(
                     (

@@ -98,6 +98,7 @@ class OversizedHardware(Rule):
                     origin="NVML",
                     n=facts.surroundings.utilization_samples,
                     rank=facts.rank.rank,
+                    behind=("gpu.utilization",),
                 ),
                 room.evidence(facts),
             ),

@@ -8,6 +8,7 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.whatif import at_most, cheaper_batch, saving
 from profilerkit.analysis.workers.capacity import own_cores
+from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Finding, Fix
 from profilerkit.rules.input.worker_evidence import cores_evidence, measured, part_evidence
 from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for, worth_saying
@@ -15,6 +16,7 @@ from profilerkit.units import format_ratio
 
 #: Where the run queue's share comes from; the verdict's headline knows the finding by it.
 ORIGIN = "run queue of the training thread"
+_RUN_QUEUE = "host.thread_queue"
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ class OversubscribedCores(Rule):
                     origin="CPU time of the worker processes",
                     n=sampled.n,
                     rank=facts.rank.rank,
+                    behind=(sampled.name,),
                 ),
                 *cores_evidence(facts),
             ),
@@ -108,7 +111,7 @@ class OversubscribedCores(Rule):
             )
         if threads <= max(cores, 1.0):
             return Passed(f"torch uses {_threads(threads)} on {cores:g} cores of this rank")
-        queue = facts.series("host.thread_queue")
+        queue = facts.series(_RUN_QUEUE)
         if queue is None:
             has_host = any(series.name.startswith("host.") for series in facts.samples)
             if has_host:
@@ -132,10 +135,10 @@ class OversubscribedCores(Rule):
             return Passed(f"the training thread waits for a core, and the step loses {format_ratio(expected)} by it")
         proposed = max(math.floor(cores), 1)
 
-        def evidence(label: str, value: float, unit: str, origin: str, n: int | None = None) -> Evidence:
-            return Evidence(
-                label=label, value=value, unit=unit, source="measured", origin=origin, n=n, rank=facts.rank.rank
-            )
+        def evidence(label: str, value: float, unit: str, origin: str) -> Evidence:
+            return Evidence(label=label, value=value, unit=unit, source="measured", origin=origin, rank=facts.rank.rank)
+
+        queued = evidence("Training thread waits for a core, share of the time", share, "ratio", ORIGIN)
 
         finding = finding_for(
             facts,
@@ -143,7 +146,7 @@ class OversubscribedCores(Rule):
             title=f"{_threads(threads)} on {cores:g} cores: training waits {format_ratio(share)} of the time",
             why="It waits for a core: of more threads than cores some always do, and an operator for the last of them.",
             evidence=(
-                evidence("Training thread waits for a core, share of the time", share, "ratio", ORIGIN, queue.n),
+                revise(queued, n=queue.n, behind=(_RUN_QUEUE,)),
                 evidence("Intra-op threads", threads, "count", "torch.get_num_threads"),
                 evidence("Cores that its processes use", used, "count", "CPU time of the process and its workers"),
                 evidence("Usable cores of this rank", cores, "count", "affinity and quota, divided among ranks"),

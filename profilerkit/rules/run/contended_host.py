@@ -100,6 +100,7 @@ class ContendedHost(Rule):
                 low=series.p10,
                 high=series.p90,
                 rank=facts.rank.rank,
+                behind=(name,),
             )
         ]
 

@@ -77,12 +77,13 @@ class DegradedLink(Rule):
                     origin="NVML, while the device was busy",
                     n=link.samples,
                     rank=facts.rank.rank,
+                    behind=behind,
                 )
-                for label, value in (
-                    ("PCIe generation", link.generation),
-                    ("Best PCIe generation of device and system", link.generation_max),
-                    ("PCIe lanes", link.width),
-                    ("Most PCIe lanes of device and system", link.width_max),
+                for label, value, behind in (
+                    ("PCIe generation", link.generation, ("gpu.pcie_generation",)),
+                    ("Best PCIe generation of device and system", link.generation_max, ()),
+                    ("PCIe lanes", link.width, ("gpu.pcie_width",)),
+                    ("Most PCIe lanes of device and system", link.width_max, ()),
                 )
             ),
             at_most="high",

@@ -67,6 +67,7 @@ class SharedDevice(Rule):
             source="measured",
             origin="NVML",
             rank=facts.rank.rank,
+            behind=("gpu.other_processes",),
         )
         memory = Evidence(
             label="Device memory of other processes",
@@ -75,6 +76,7 @@ class SharedDevice(Rule):
             source="measured",
             origin="NVML",
             rank=facts.rank.rank,
+            behind=("gpu.other_processes_memory",),
         )
         return finding_for(
             facts,
@@ -102,6 +104,7 @@ class SharedDevice(Rule):
                     origin="NVML",
                     n=samples,
                     rank=facts.rank.rank,
+                    behind=("gpu.utilization",),
                 ),
                 Evidence(
                     label="Device busy in the traced steps",

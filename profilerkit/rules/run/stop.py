@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from profilerkit.analysis.facts import Facts, Stall
 from profilerkit.analysis.ledger.pause import Pause
-from profilerkit.model.finding import Evidence, Source
+from profilerkit.model.finding import STEP_LENGTHS, Evidence, Source
 from profilerkit.units import format_about
 
 #: A stall without a name is the evaluation that was inferred when each takes about as long: within this factor.
@@ -57,9 +57,20 @@ class Stop:
 
         What was inferred has no part of its own in the step.
         """
-        part = _PART.get(self.kind) or (self.stall.part if self.stall else None)
+        part = self._part
         known = facts.share(part) if part is not None and facts.mode == "gpu" and self.origin == NAMED else 0.0
         return min(self.share, known) if known else self.share
+
+    @property
+    def _part(self) -> str | None:
+        return _PART.get(self.kind) or (self.stall.part if self.stall else None)
+
+    @property
+    def _behind(self) -> tuple[str, ...]:
+        """What was named has a part of the step, what was not is known by the length of the steps."""
+        if self.origin == NAMED and self._part is not None:
+            return (self._part,)
+        return (STEP_LENGTHS,) if self.stall is not None else ()
 
     def evidence(self, facts: Facts, label: str) -> tuple[Evidence, ...]:
         """One occurrence, and all of them together."""
@@ -74,6 +85,7 @@ class Stop:
                 n=self.count,
                 rank=facts.rank.rank,
                 steps=self.steps,
+                behind=self._behind,
             ),
             Evidence(
                 label=f"{label}, share of {over}",
@@ -83,6 +95,7 @@ class Stop:
                 origin="step timers",
                 n=steps,
                 rank=facts.rank.rank,
+                behind=self._behind,
             ),
         )
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import saving
-from profilerkit.model.finding import Evidence, Saving
+from profilerkit.model.finding import STEP_LENGTHS, Evidence, Saving
 from profilerkit.model.step import PARTS, SlowSteps, StepTimes
 from profilerkit.rules.rule import (
     SMALLEST_SAVING,
@@ -88,6 +88,7 @@ class UnevenSteps(Rule):
                     n=slow.count,
                     rank=facts.rank.rank,
                     steps=(slow.first, slow.last),
+                    behind=(STEP_LENGTHS,),
                 ),
                 Evidence(
                     label="Coefficient of variation of the steps",
@@ -97,6 +98,7 @@ class UnevenSteps(Rule):
                     origin="length of the steps",
                     n=facts.steps.steady,
                     rank=facts.rank.rank,
+                    behind=(STEP_LENGTHS,),
                 ),
             ),
             at_most="medium",

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.model.finding import Evidence, Finding
+from profilerkit.model.finding import STEP_LENGTHS, Evidence, Finding
 from profilerkit.rules.rule import STEPS_FOR_HIGH, Fired, MissingData, Passed, Result, Rule, finding_for
 from profilerkit.units import format_ratio
 
@@ -76,7 +76,12 @@ class UnsteadyWindow(Rule):
                 why=f"Confidence is capped below {self.fewest_steps} steps, because one odd step moves every share.",
                 evidence=(
                     Evidence(
-                        label="Steady steps", value=steady, unit="count", source="measured", origin=facts.steps.found_by
+                        label="Steady steps",
+                        value=steady,
+                        unit="count",
+                        source="measured",
+                        origin=facts.steps.found_by,
+                        behind=(STEP_LENGTHS,),
                     ),
                 ),
                 at_most="high",

@@ -1,0 +1,182 @@
+"""Evidence: numbers and links that hold in every format, and the raw events as text."""
+
+import re
+
+import msgspec
+import pytest
+
+from profilerkit.errors import UsageError
+from profilerkit.model.finding import Evidence, Outcome, Saving
+from profilerkit.model.raw import RawEvent, RawEvents
+from profilerkit.report import evidence, html, markdown, terminal, view
+from tests.report import samples
+from tests.report.samples import HOSTILE, SAMPLES
+from tests.report.test_html import Page
+
+MANY = RawEvents(
+    what="Intervals of the judged steps (Waiting for data)",
+    origin="trace.json",
+    clock="trace",
+    unit="ns",
+    order="longest",
+    count=48,
+    rows=tuple(
+        RawEvent(start_ns=10**18 + n, value=3e6 - n, step=12 + n, where="thread 4711", name="enumerate(DataLoader)")
+        for n in range(20)
+    ),
+)
+
+
+def page_of(report):
+    text = html.render(report, explorer=False)
+    page = Page(text)
+    return text, page, [attrs["id"] for _, attrs in page.tags if "id" in attrs]
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_every_link_within_the_page_resolves(name):
+    _, page, ids = page_of(SAMPLES[name]())
+    links = [attrs["href"][1:] for _, attrs in page.tags if attrs.get("href", "").startswith("#")]
+    assert links
+    assert set(links) <= set(ids)
+    assert len(ids) == len(set(ids))
+
+
+def test_each_finding_and_the_headline_link_to_the_rows_that_back_them():
+    text, _, ids = page_of(SAMPLES["input_bound"]())
+    built = view.build(SAMPLES["input_bound"]())
+    first = built.cards[0]
+    assert built.headline_evidence == first.evidence
+    headline = text.split('id="headline"')[1].split("</h1>")[1].split("</p>")[0]
+    assert re.findall(r'href="#(E\d+)"', headline) == [row.id for row in first.evidence]
+    for card in built.cards:
+        article = text.split(f'id="{card.anchor}"')[1].split("</article>")[0]
+        assert re.findall(r'href="#(E\d+)"', article) == [row.id for row in card.evidence]
+        assert all(f'id="{row.id}"' in article for row in card.evidence)
+    assert "IN001" in ids
+
+
+@pytest.mark.parametrize("name", ["balanced", "inconclusive"])
+def test_a_headline_that_no_finding_makes_has_no_links(name):
+    assert view.build(SAMPLES[name]()).headline_evidence == ()
+
+
+def test_a_headline_that_a_suppressed_finding_makes_is_not_backed_by_another_one():
+    report = SAMPLES["input_bound"]()
+    larger = msgspec.structs.replace(samples.starved(), saving=Saving(low=0.3, expected=0.4, high=0.5, method="replay"))
+    aside = Outcome(rule="IN003", name="x", summary="x", status="suppressed", reason="known", suppressed=(larger,))
+    report = msgspec.structs.replace(report, outcomes=(*report.outcomes, aside))
+    assert view.build(report).headline_evidence == ()
+
+
+def test_numbers_are_the_same_in_every_format():
+    report = SAMPLES["input_bound"]()
+    for text in (markdown.render(report), terminal.render(report, width=200)):
+        assert "E1 GPU idle while the loop waits for a batch: 38.1 ms" in text
+    known = evidence.numbered(report)
+    rows = [row for card in view.build(report).cards for row in card.evidence]
+    assert [row.id for row in rows] == list(known)
+    assert [row.label for row in rows] == [found.label for _, _, found in known.values()]
+
+
+def with_findings(report, *found):
+    outcome = msgspec.structs.replace(report.outcomes[0], rule="IN001", findings=found)
+    return msgspec.structs.replace(report, outcomes=(outcome,))
+
+
+def test_anchors_tell_the_meaning_of_a_finding_and_not_its_position():
+    report = samples.input_bound()
+    base = samples.late_rank(saving=False)
+    found = [msgspec.structs.replace(base, detail=detail) for detail in ("slower", "imbalance")]
+    other = msgspec.structs.replace(base, rank=3)
+    for order in (found, found[::-1]):
+        cards = view.build(with_findings(report, *order, other)).cards
+        by_detail = {finding.detail: card.anchor for finding, card in zip((*order, other), cards, strict=True)}
+        assert by_detail == {"slower": "IN001-rank5-slower", "imbalance": "IN001-rank5-imbalance", "": "IN001-rank3"}
+
+
+def test_a_rule_named_like_evidence_does_not_take_its_anchor():
+    report = samples.input_bound()
+    outcome = msgspec.structs.replace(report.outcomes[0], rule="E4")
+    report = msgspec.structs.replace(report, outcomes=(outcome,))
+    (card,) = view.build(report).cards
+    assert card.anchor == "finding-E4"
+    assert card.evidence[0].id == "E4"
+    assert next(iter(evidence.numbered(report))) == "E4"
+
+
+def test_steps_have_anchors_by_their_number():
+    report = SAMPLES["input_bound"]()
+    _, _, ids = page_of(report)
+    assert "step-17" in ids
+    assert len([name for name in ids if name.startswith("step-")]) == len(view.build(report).steps.table.rows)
+
+
+def test_what_is_not_known_of_a_number_is_left_out_of_its_row():
+    bare = Evidence(label="Lost", value=None, unit="ns", source="estimated", origin="a guess")
+    row = evidence.evidence_row(bare, evidence.Anchors())
+    assert (row.value, row.interval, row.basis, row.source) == ("not measured", "", "", "estimated")
+    whole = msgspec.structs.replace(bare, value=2e6, low=1e6, high=3e6, n=48, rank=5, steps=(12, 59))
+    row = evidence.evidence_row(whole, evidence.Anchors())
+    assert (row.value, row.interval) == ("2.00 ms", "1.00 ms to 3.00 ms")
+    assert row.basis == "n 48 · rank 5 · steps 12–59"
+
+
+def test_shown_evidence_has_its_row_and_the_events_in_80_columns():
+    text = evidence.render(SAMPLES["input_bound"](), "e1", (MANY,))
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0] == "E1  GPU idle while the loop waits for a batch: 38.1 ms (36.2 ms to 39.9 ms)"
+    assert "backs IN001: The DataLoader cannot feed the GPU" in text
+    said = " ".join(text.split())
+    assert "n 48 · rank 0 · steps 12–59" in said
+    assert "from trace.json: the 20 longest of 48" in said
+    assert f"{10**18 + 19}" in text
+    assert lines[-1] == "28 more are not shown."
+    ascii_text = evidence.render(SAMPLES["input_bound"](), "E1", (MANY,), ascii_only=True)
+    assert ascii_text.isascii()
+
+
+def test_columns_that_nothing_fills_are_left_out():
+    rows = (RawEvent(start_ns=0, value=0.25), RawEvent(start_ns=10**9, value=0.5))
+    table = RawEvents(
+        what="Samples of host.cpu", origin="rank_00000/samples.jsonl", clock="run", unit="ratio", order="even", count=2,
+        rows=rows,
+    )  # fmt: skip
+    text = evidence.render(SAMPLES["input_bound"](), "E1", (table,))
+    assert "all 2" in text
+    assert re.search(r"^After the first +Value$", text, re.MULTILINE)
+    assert re.search(r"^ +1.00 s +50 %$", text, re.MULTILINE)
+
+
+def test_without_events_the_reason_is_told():
+    text = evidence.render(SAMPLES["input_bound"](), "E1", (), unknown="The file is gone.")
+    assert text.endswith("\n\nThe file is gone.\n")
+
+
+def test_hostile_names_are_inert_in_the_terminal():
+    row = RawEvent(start_ns=1, value=1.0, step=1, where=HOSTILE, name=HOSTILE)
+    table = msgspec.structs.replace(MANY, what=HOSTILE, origin=HOSTILE, rows=(row,) * 2)
+    text = evidence.render(SAMPLES["hostile"](), "E1", (table,), unknown=HOSTILE)
+    assert max(map(len, text.splitlines())) <= 80
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", text)
+    assert "\\x1b" in text
+
+
+@pytest.mark.parametrize("wanted", ["E99", "", HOSTILE])
+def test_an_unknown_number_is_refused_with_those_there_are(wanted):
+    with pytest.raises(UsageError) as caught:
+        evidence.require_evidence(SAMPLES["input_bound"](), wanted)
+    assert caught.value.cause == "the report has E1, E2, E3, E5 and E4"
+    assert "\x1b" not in str(caught.value)
+
+
+def test_a_report_without_findings_says_that_it_has_no_evidence():
+    with pytest.raises(UsageError) as caught:
+        evidence.require_evidence(with_findings(samples.input_bound()), "E1")
+    assert caught.value.cause == "no rule found anything, so the report has no evidence"
+
+
+def test_findings_without_a_change_name_their_evidence_in_the_terminal():
+    report = with_findings(samples.input_bound(), msgspec.structs.replace(samples.starved(), fix=None))
+    assert "The DataLoader cannot feed the GPU, saving 18–20 %  IN001 E1–E3\n" in terminal.render(report, width=120)
