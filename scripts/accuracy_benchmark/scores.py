@@ -62,7 +62,26 @@ def scores(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "coverage": _share(told, "covered"),
         "harm": _share([fix for fix in fixes if fix["advised"]], "harm"),
         "order": order(judged),
+        "errors": relative_errors(told),
     }
+
+
+def relative_errors(told: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """By rules and method, how far predictions are off relative to themselves: what §3.1 of the method calls model_err.
+
+    >>> fix = {"predicted": {"rule": "IN002", "method": "replay", "expected": 0.5}, "error": 0.05}
+    >>> relative_errors([fix])
+    [{'rules': 'IN', 'method': 'replay', 'fixes': 1, 'rms': 0.1}]
+    """
+    found: dict[tuple[str, str], list[float]] = {}
+    for fix in told:
+        said = fix["predicted"]
+        if said["expected"] > 0:
+            found.setdefault((said["rule"][:2], said["method"]), []).append(fix["error"] / said["expected"])
+    return [
+        {"rules": rules, "method": method, "fixes": len(errors), "rms": float(np.sqrt(np.mean(np.square(errors))))}
+        for (rules, method), errors in sorted(found.items())
+    ]
 
 
 def taken_for(row: dict[str, Any]) -> str:

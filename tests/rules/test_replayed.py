@@ -50,15 +50,22 @@ def findings(facts):
 
 
 @pytest.mark.parametrize(
-    ("job", "rule"), [(FED_LATE, "IN001"), (DRAINED, "OV002"), (RETRIES, "ME001"), (IN_LINE, "IN010")]
+    ("job", "rule", "kind"),
+    [
+        (FED_LATE, "IN001", "input"),
+        (DRAINED, "OV002", "sync"),
+        (RETRIES, "ME001", "allocator"),
+        (IN_LINE, "IN010", "copies"),
+    ],
 )
-def test_a_finding_is_priced_by_the_replay_where_the_gate_is_open(tmp_path, job, rule):
+def test_a_finding_is_priced_by_the_replay_where_the_gate_is_open(tmp_path, job, rule, kind):
     facts = facts_of(tmp_path, job)
     ours, theirs = findings(facts)[rule].saving, findings(closed(facts))[rule].saving
     assert (ours.method, theirs.method) == ("replay", "analytic")
     assert ours.high == theirs.high
     assert 0.0 <= ours.low <= ours.expected <= ours.high <= 1.0
-    assert ours.calibration == "uncalibrated"
+    cases = ERROR_BY_FIX[kind][1]
+    assert ours.calibration == (f"calibrated on {cases} cases" if cases else "uncalibrated")
 
 
 def test_copies_that_take_longer_than_the_computation_keep_their_formula(tmp_path):

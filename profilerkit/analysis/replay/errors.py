@@ -7,11 +7,14 @@ from profilerkit.analysis.replay.changes import Change
 from profilerkit.analysis.whatif import MODEL_ERROR, UNKNOWN_NOISE, Z90, relative_error
 from profilerkit.model.finding import Saving
 
-#: Relative standard error of the predicted saving by kind of fix, and on how many applied fixes it rests. Until fixes
-#: were applied and measured all have the error that analytic predictions are given (a guess), and say so.
-ERROR_BY_FIX: dict[str, tuple[float, int]] = dict.fromkeys(
-    ("input", "host", "phase", "sync", "launch", "kernels", "copies", "communication", "allocator"), (MODEL_ERROR, 0)
-)
+#: Relative error of predicted savings by kind of fix, root mean square, and on how many applied fixes it rests
+#: (reports/accuracy.json, ``scores.errors``). A kind with fewer than two has the error that analytic predictions are
+#: given (a guess), and says so.
+ERROR_BY_FIX: dict[str, tuple[float, int]] = {
+    **dict.fromkeys(("phase", "sync", "launch", "kernels", "copies", "communication", "allocator"), (MODEL_ERROR, 0)),
+    "input": (0.07, 6),
+    "host": (0.08, 2),
+}
 
 
 def interval(facts: Facts, change: Change, expected: float, bound: float) -> Saving:
