@@ -1,7 +1,9 @@
 """The small classifier that the demos train on one thread, and the clock that times them beside profilerkit."""
 
 import time
-from statistics import mean
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import fmean
 
 import torch
 
@@ -75,15 +77,18 @@ class Clock:
         """A step begins."""
         self._starts_ns.append(time.perf_counter_ns())
 
-    def computed(self) -> None:
-        """The part of it that no fix changes has ended."""
-        self._computes_ns.append(time.perf_counter_ns() - self._starts_ns[-1])
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """The part of it that no fix changes."""
+        started_ns = time.perf_counter_ns()
+        yield
+        self._computes_ns.append(time.perf_counter_ns() - started_ns)
 
     def trained(self, report: Report | None) -> Trained:
         """The means of the last steps; the last of all has no next one that ends it."""
         return Trained(
             report=report,
             step_ns=(self._starts_ns[-1] - self._starts_ns[-1 - COMPARED_STEPS]) / COMPARED_STEPS,
-            compute_ns=mean(self._computes_ns[-1 - COMPARED_STEPS : -1]),
+            compute_ns=fmean(self._computes_ns[-1 - COMPARED_STEPS : -1]),
             steps=COMPARED_STEPS,
         )

@@ -1,13 +1,28 @@
 """A small classifier whose DataLoader, reading from slow storage in the training process, is slower than the step."""
 
+import re
+import time
+import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch.utils.data import DataLoader
 
-from profilerkit.cli.demos.classifier import BATCH, TRACE_STEPS, WARMUP_STEPS, Clock, build, layers_for, step, step_s
-from profilerkit.cli.demos.storage import loader_of, propose_workers
-from profilerkit.cli.demos.trained import Trained
+from profilerkit.cli.demos.classifier import (
+    BATCH,
+    TRACE_STEPS,
+    WARMUP_STEPS,
+    Clock,
+    build,
+    layers_for,
+    sample,
+    step,
+    step_s,
+)
+from profilerkit.cli.demos.trained import Proposal, Trained
+from profilerkit.model.finding import Saving
 
 FAULT = "the DataLoader reads slow storage in the training process (num_workers=0)"
 
@@ -19,6 +34,21 @@ _STEP_S = 0.045
 # One process waits for more than half of each step; two workers just keep up, and bound the step where the processor
 # is faster in the second run than in the first.
 _READ_TO_COMPUTE = 1.7
+
+
+class SlowStorage:
+    """Random samples that take ``read_s`` seconds each to read, without using the processor."""
+
+    def __init__(self, samples: int, read_s: float) -> None:
+        self.samples = samples
+        self.read_s = read_s
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        time.sleep(self.read_s)
+        return sample(index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +70,42 @@ def train(workload: Workload, settings: dict[str, int], directory: Path) -> Trai
     from profilerkit import profile
 
     torch.manual_seed(0)
-    loader = loader_of(_STEPS * BATCH, workload.read_s, settings["num_workers"])
+    loader = _loader(_STEPS * BATCH, workload.read_s, settings["num_workers"])
     model, optimizer = build(workload.layers)
     clock = Clock()
     with profile(directory, warmup_steps=WARMUP_STEPS, trace_steps=TRACE_STEPS) as profiler:
         for features, labels in profiler.wrap(loader):
             clock.start()
-            step(model, optimizer, features, labels)
-            clock.computed()
+            with clock.computing():
+                step(model, optimizer, features, labels)
     return clock.trained(profiler.report)
 
 
-propose = propose_workers
+def propose(trained: Trained) -> Proposal:
+    """The number of workers the report proposes for a loader without any, and what it promises."""
+    for outcome, finding in trained.report.findings() if trained.report else ():
+        code = finding.fix.code if finding.fix else ""
+        workers = re.search(r"num_workers\s*=\s*(\d+)", code)
+        if outcome.rule.startswith("IN") and workers and int(workers[1]) > 0:
+            return _proposal(int(workers[1]), finding.saving, outcome.rule)
+    return _proposal(2, None, None)
+
+
+def _proposal(workers: int, saving: Saving | None, rule: str | None) -> Proposal:
+    text = f"num_workers 0 → {workers}, persistent_workers=True"
+    return Proposal({"num_workers": workers}, text, saving, rule)
+
+
+def _loader(samples: int, read_s: float, workers: int) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
+    """Batches of that many samples, read by the training process itself or by workers."""
+    # torch warns of more workers than cores; these sleep.
+    warnings.filterwarnings("ignore", message="This DataLoader will create", category=UserWarning)
+    loader: Iterable[tuple[torch.Tensor, torch.Tensor]] = DataLoader(
+        SlowStorage(samples, read_s),
+        batch_size=BATCH,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        # Where forking is not the default, a worker would import torch again: seconds, for nothing shown here.
+        multiprocessing_context="fork" if workers else None,
+    )
+    return loader

@@ -33,10 +33,18 @@ class Proposal:
         settings: for the training program.
         text: names the current and the proposed values.
         saving: what the report predicts; ``None`` when it predicts nothing.
-        rule: the rule that proposes it; ``None`` when the report proposed nothing and the program fell back.
+        rule: the rule that predicts it; ``None`` when the report proposed nothing and the program fell back.
     """
 
     settings: dict[str, int]
     text: str
     saving: Saving | None
     rule: str | None
+
+
+def proposal(trained: Trained, rule: str, settings: dict[str, int], text: str) -> Proposal:
+    """The fix ``text`` with the saving that ``rule`` predicts; without one where it is silent."""
+    for outcome, finding in trained.report.findings() if trained.report else ():
+        if outcome.rule == rule:
+            return Proposal(settings, text, finding.saving, rule)
+    return Proposal(settings, text, None, None)

@@ -20,7 +20,7 @@ from profilerkit.cli.demos.classifier import (
     step,
     step_s,
 )
-from profilerkit.cli.demos.trained import Proposal, Trained
+from profilerkit.cli.demos.trained import Proposal, Trained, proposal
 
 FAULT = "the metrics of every step are counted in a Python loop"
 
@@ -64,8 +64,8 @@ def train(workload: Workload, settings: dict[str, int], directory: Path) -> Trai
     with profile(directory, warmup_steps=WARMUP_STEPS, trace_steps=TRACE_STEPS) as profiler:
         for features, labels in profiler.wrap(DataLoader(data, batch_size=BATCH)):
             clock.start()
-            scores = step(model, optimizer, features, labels)
-            clock.computed()
+            with clock.computing():
+                scores = step(model, optimizer, features, labels)
             count(scores, workload.counts)
     return clock.trained(profiler.report)
 
@@ -73,10 +73,7 @@ def train(workload: Workload, settings: dict[str, int], directory: Path) -> Trai
 def propose(trained: Trained) -> Proposal:
     """What the report promises for Python that leaves the loop."""
     text = "metrics counted in a Python loop → with tensor operations"
-    for outcome, finding in trained.report.findings() if trained.report else ():
-        if finding.bound == "overhead-bound" and finding.detail == "python":
-            return Proposal({"vectorised": 1}, text, finding.saving, outcome.rule)
-    return Proposal({"vectorised": 1}, text, None, None)
+    return proposal(trained, "OV005", {"vectorised": 1}, text)
 
 
 def _count(scores: torch.Tensor, times: int) -> list[int]:
