@@ -141,7 +141,7 @@ def problems(
         page.evaluate(_OPEN_ALL)
         seen = page.evaluate(_MEASURE)
         found = [*document_problems(seen, text), *window_problems(seen)]
-        if seen["is_report"] and len(words) > MOST_WORDS:
+        if not seen["is_diff"] and len(words) > MOST_WORDS:
             found.append(f"{len(words)} words of prose on the first screen, more than {MOST_WORDS}: {' '.join(words)}")
         if axe.script and mode in _AXE_MODES:
             found += violations(page, axe)

@@ -44,11 +44,12 @@
     return { left, right, scrolls };
   }
 
-  // Words of prose of the verdict on the first screen. Tables, pictures, tiles and the changes, which are records with
-  // labelled fields like the rows of a table, are read by place and not word by word; numbers are no words.
+  // Words of prose of the verdict on the first screen. Tables, pictures with their captions, tiles and the changes,
+  // which are records with labelled fields like the rows of a table, are read by place and not word by word; numbers
+  // are no words.
   const words = [];
   for (const { node, parent } of pieces) {
-    if (!parent.closest("#verdict") || parent.closest("table,[role=img],h2,.tiles,.card,[aria-hidden=true]")) continue;
+    if (!parent.closest("#verdict") || parent.closest("table,[role=img],.caption,h2,.tiles,.card,[aria-hidden=true]")) continue;
     for (const match of node.data.matchAll(/\S+/g)) {
       const range = document.createRange();
       range.setStart(node, match.index);
