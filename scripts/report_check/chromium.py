@@ -59,7 +59,7 @@ class Page:
         self._to, self._from = to_browser, from_browser
         self._buffer, self._last, self._session = b"", 0, ""
         self._heard = Heard([], [], [])
-        self._is_loaded = False
+        self._is_loaded, self._address = False, ""
         target = next(t for t in self._call("Target.getTargets")["targetInfos"] if t["type"] == "page")
         attached = self._call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
         self._session = attached["sessionId"]
@@ -77,7 +77,8 @@ class Page:
         """
         self.show(mode)
         self._heard, self._is_loaded = Heard([], [], []), False
-        self._call("Page.navigate", url=path.resolve().as_uri())
+        self._address = path.resolve().as_uri()
+        self._call("Page.navigate", url=self._address)
         end = time.monotonic() + ANSWER_SECONDS
         while not self._is_loaded:
             self._take(end)
@@ -143,7 +144,7 @@ class Page:
             self._is_loaded = True
         elif event == "Network.requestWillBeSent":
             address = told["request"]["url"]
-            if not address.startswith(("file:", "data:", "blob:")):
+            if address != self._address and not address.startswith(("data:", "blob:")):
                 self._heard.requests.append(address)
         elif event == "Runtime.consoleAPICalled" and told["type"] in {"error", "warning", "assert"}:
             self._heard.console.append(" ".join(str(arg.get("value", arg["type"])) for arg in told["args"]))

@@ -70,6 +70,7 @@ def test_axe_sees_text_that_cannot_be_read(page, axe, written):
         ("<p onclick='1'>x</p>", "an attribute runs script: p"),
         ("<img alt='' src='data:,'>", "an element that no report has: img"),
         ("<p style='background:url(http://a.example/b)'>x</p>", "Content Security Policy"),
+        ("<link rel='stylesheet' href='beside.css'>", "an element that no report has: link"),
         ("<p>\u202egnp.exe</p>", "a control character is shown: p"),
         ("<h1>x</h1>", "2 elements are h1"),
         ("<a href='#nowhere'>x</a>", "a link leads to nothing: #nowhere"),
@@ -86,6 +87,14 @@ def test_what_is_planted_is_found(planted, said, page, without_axe, written):
     found = problems(page, written(text.replace("</main>", f"{planted}</main>")), without_axe, modes=[NARROW])
     assert any(said in line for line in found), found
     assert problems(page, written(text), without_axe, modes=[NARROW]) == []
+
+
+@pytest.mark.parametrize("address", ["beside.css", "https://a.example/b.css"])
+def test_what_a_page_without_a_policy_asks_for_is_heard(address, page, without_axe, written):
+    text = html.render(SAMPLES["empty"](), explorer=False).replace("Content-Security-Policy", "x-nothing")
+    planted = f"<style>p{{background:url({address})}}</style></head>"
+    found = problems(page, written(text.replace("</head>", planted)), without_axe, modes=[WIDE])
+    assert any("the page asked for " in line and address in line for line in found), found
 
 
 @pytest.mark.parametrize(
