@@ -30,7 +30,7 @@ _GROUPS = {
     "settings": "Settings",
 }
 _GATE_WORDS: dict[GateStatus, str] = {"failed": "FAILED", "passed": "passed", "not judged": "not judged"}
-_NOTHING = "–"
+_NOTHING = "none"
 # Below this share of waiting for a processor the timed step and the judged one read the same.
 _WAITED = 0.02
 
@@ -290,4 +290,4 @@ def _differences(diff: Diff) -> Table | None:
         )
         for row in diff.differences
     )
-    return Table("", ("", "What", "Before", "After"), rows, text_columns=4) if rows else None
+    return Table("", ("Kind", "What", "Before", "After"), rows, text_columns=4) if rows else None

@@ -90,13 +90,13 @@ def _place(percent: float) -> float:
 
 
 def _percent(value: float | None, digits: int = 0) -> str:
-    """A share; a dash where it was not measured."""
-    return "–" if value is None else f"{100 * value:.{digits}f} %"
+    """A share, or that it was not measured."""
+    return "not measured" if value is None else f"{100 * value:.{digits}f} %"
 
 
 def _signed(value: float | None) -> str:
     """A difference of shares in points."""
-    return "–" if value is None else f"{100 * value:+.1f}"
+    return "not measured" if value is None else f"{100 * value:+.1f}"
 
 
 def _number(value: float, unit: str) -> str:
@@ -104,8 +104,8 @@ def _number(value: float, unit: str) -> str:
 
 
 def _score(value: float | None, unit: str = "") -> str:
-    """A score with its unit; a dash where nothing was measured."""
-    return "–" if value is None else _number(value, unit) if unit else f"{value:.2f}"
+    """A score with its unit, or that it was not measured."""
+    return "not measured" if value is None else _number(value, unit) if unit else f"{value:.2f}"
 
 
 def _goal(check: dict[str, Any]) -> str:

@@ -43,17 +43,17 @@ def _number(value: float) -> str:
 
 
 def _figure(figure: dict[str, float] | None, scale: float = 1.0) -> str:
-    """``median [low, high]``; a dash where nothing was measured."""
+    """``median [low, high]``; ``not measured`` where nothing was."""
     if figure is None:
-        return "–"
+        return "not measured"
     median, low, high = (_number(scale * figure[name]) for name in ("median", "low", "high"))
     return median if low == high else f"{median} [{low}, {high}]"
 
 
 def _percent(figure: dict[str, float] | None) -> str:
-    """A share in percent, to two digits after the point."""
+    """A share in percent, to two digits after the point; ``not measured`` where nothing was."""
     if figure is None:
-        return "–"
+        return "not measured"
     median, low, high = (f"{100 * figure[name]:+.2f}" for name in ("median", "low", "high"))
     return f"{median} [{low}, {high}]"
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+from page_policy import sealed
 from plotly.offline import get_plotlyjs
 
 from profilerkit.report.palette import FILLS, INKS
@@ -36,8 +37,9 @@ def render(document: dict[str, Any]) -> str:
     )
     environment.filters.update(percent=_percent)
     figures = {group: _figure(document, group) for group in _GROUPS}
-    script = gzip.compress(get_plotlyjs().encode("utf-8"), 9, mtime=0)
-    return environment.get_template("page.html.j2").render(
+    plotly = get_plotlyjs()
+    script = gzip.compress(plotly.encode("utf-8"), 9, mtime=0)
+    page = environment.get_template("page.html.j2").render(
         document=document,
         headline=_headline(document),
         groups={name: title for name, title in _GROUPS.items() if figures[name]},
@@ -46,6 +48,7 @@ def render(document: dict[str, Any]) -> str:
         packed_script=Markup(base64.b64encode(script).decode("ascii")),
         figures=Markup(_embedded(figures)),
     )
+    return sealed(page, plotly)
 
 
 def render_whatifs(document: dict[str, Any]) -> str:
@@ -99,8 +102,8 @@ def _figure(document: dict[str, Any], group: str) -> list[dict[str, Any]]:
 
 
 def _percent(value: float | None, digits: int = 1) -> str:
-    """``97.5 %``; a dash where nothing was counted."""
-    return "–" if value is None else f"{100 * value:.{digits}f} %"
+    """``97.5 %``; ``not judged`` where nothing was counted."""
+    return "not judged" if value is None else f"{100 * value:.{digits}f} %"
 
 
 def _scheme(name: str) -> Markup:

@@ -8,6 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+from page_policy import sealed
 from plotly.offline import get_plotlyjs
 
 from profilerkit.report.palette import FILLS, INKS
@@ -39,8 +40,9 @@ def render(document: dict[str, Any]) -> str:
     environment.filters.update(number=_number, spread=_spread)
     counts = [trace["events"] for trace in document["traces"]]
     figures = {"cpu": _figure(document, "cpu_s", 1.0), "memory": _figure(document, "peak_bytes", 1e-9)}
-    script = gzip.compress(get_plotlyjs().encode("utf-8"), 9, mtime=0)
-    return environment.get_template("page.html.j2").render(
+    plotly = get_plotlyjs()
+    script = gzip.compress(plotly.encode("utf-8"), 9, mtime=0)
+    page = environment.get_template("page.html.j2").render(
         document=document,
         headline=_headline(document),
         machine=_machine(document["machine"]),
@@ -49,6 +51,7 @@ def render(document: dict[str, Any]) -> str:
         packed_script=Markup(base64.b64encode(script).decode("ascii")),
         figures=Markup(_embedded({"ticks": counts, "lines": figures})),
     )
+    return sealed(page, plotly)
 
 
 def _scheme(name: str) -> Markup:
@@ -95,9 +98,9 @@ def _number(value: float, digits: int = 3) -> str:
 
 
 def _spread(value: dict[str, float] | None, scale: float = 1.0) -> str:
-    """``median (low–high)``; a dash where nothing was measured."""
+    """``median (low–high)``; ``not measured`` where nothing was."""
     if value is None:
-        return "–"
+        return "not measured"
     median, low, high = (_number(scale * value[name]) for name in ("median", "low", "high"))
     return median if low == high else f"{median} ({low}–{high})"
 

@@ -1,11 +1,13 @@
 """The palette's numbers: distances after colour-vision simulation, contrasts on the page and of labels."""
 
+import re
 from itertools import combinations
 
 import numpy as np
 import pytest
 
 from profilerkit.report.palette import FILLS, INKS, contrast, css_variables, label_on
+from profilerkit.report.templating import asset
 
 # Machado, Oliveira and Fernandes 2009, table 1, severity 1.0, linear RGB.
 MACHADO = {
@@ -64,9 +66,31 @@ def test_the_two_closest_fills_stay_apart_for_every_colour_vision(scheme, vision
     assert closest_pair(scheme, vision) >= 20
 
 
-def test_the_worst_pairs_are_the_published_ones():
-    assert closest_pair("light", "normal") == pytest.approx(23.0, abs=0.3)
-    assert closest_pair("dark", "deutan") == pytest.approx(25.6, abs=0.3)
+@pytest.mark.parametrize(
+    ("scheme", "worst"),
+    [
+        ("light", {"normal": 23.0, "protan": 21.9, "deutan": 23.4, "tritan": 21.6}),
+        ("dark", {"normal": 33.8, "protan": 29.0, "deutan": 25.6, "tritan": 27.1}),
+    ],
+)
+def test_the_worst_pairs_are_the_published_ones(scheme, worst):
+    assert {vision: closest_pair(scheme, vision) for vision in MACHADO} == pytest.approx(worst, abs=0.3)
+
+
+@pytest.mark.parametrize(("scheme", "worst"), [("light", 3.03), ("dark", 4.30)])
+def test_the_faintest_fill_has_the_published_contrast(scheme, worst):
+    found = min(contrast(fill, INKS[scheme]["page"]) for fill in FILLS[scheme].values())
+    assert found == pytest.approx(worst, abs=0.01)
+
+
+@pytest.mark.parametrize("name", ["report.css", "report.js"])
+def test_the_page_takes_every_colour_from_the_palette(name):
+    assert re.findall(r"#[0-9A-Fa-f]{3,8}\b|\brgba?\((?!0,0,0,0\))|\bhsla?\(", asset(name)) == []
+
+
+def test_every_family_has_its_own_fill_on_the_page():
+    for family in FILLS["light"]:
+        assert f".{family}{{--fill:var(--{family});--on:var(--on-{family})}}" in asset("report.css")
 
 
 @pytest.mark.parametrize("scheme", FILLS)

@@ -1,0 +1,153 @@
+"""What must hold for a page: nothing leaves it, nobody is kept out, nothing is cut off, and it is small."""
+
+import re
+from collections.abc import Iterator, Sequence
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+from report_check.axe import Axe, violations
+from report_check.chromium import Heard, Mode, Page
+
+MOST_BYTES = 400_000
+MOST_BYTES_WITH_FIGURES = 2_200_000
+MOST_WORDS = 60
+FIGURE_SECONDS = 20
+
+WIDE, DARK = Mode(1280, 800, "light"), Mode(1280, 800, "dark")
+NARROW, NARROW_DARK = Mode(420, 900, "light"), Mode(420, 900, "dark")
+MODES = (WIDE, NARROW, DARK, NARROW_DARK)
+#: Both widths and both schemes: what axe-core sees depends on each, and it is what takes the time.
+_AXE_MODES = (WIDE, NARROW_DARK)
+
+_MEASURE = Path(__file__).with_name("measure.js").read_text("utf-8")
+#: A page keeps the figures' script packed, as text.
+_FIGURE = re.compile(r'<script type="text/plain"[^>]*>.*?</script>', re.DOTALL)
+_SCRIPTS = re.compile(r"<script[^>]*>.*?</script>", re.DOTALL)
+_TO_A_HOST = re.compile(r"""<[^>]*\s(?:src|href|action|srcset|poster|data)\s*=\s*["']?\s*(?:[a-z]+:)?//""", re.I)
+_OPEN_ALL = "document.querySelectorAll('details').forEach(box => { box.open = true; }); scrollTo(0, 0)"
+# The figure takes the width of another window a moment after the page.
+_CLOSE_ALL = f"{_OPEN_ALL.replace('true', 'false')}; new Promise(go => setTimeout(go, 300))"
+#: The packed figure is drawn some time after the page is loaded; a page without one is ready at once.
+_DRAWN = """async (end) => {
+  const due = () => document.querySelector('script[type="text/plain"]') && !document.querySelector(".main-svg");
+  while (due() && Date.now() < end) await new Promise(go => setTimeout(go, 50));
+  await new Promise(go => requestAnimationFrame(() => requestAnimationFrame(go)));
+}"""
+READY = f"({_DRAWN})(Date.now() + {1000 * FIGURE_SECONDS})"
+
+
+def source_problems(text: str) -> Iterator[str]:
+    """What the file itself shows: its policy, its addresses, its size in bytes."""
+    found = re.search(r"""http-equiv="Content-Security-Policy"\s+content="([^"]*)\"""", text)
+    if found is None:
+        yield "there is no content security policy"
+    else:
+        yield from policy_problems(unescape(found.group(1)))
+    if _TO_A_HOST.search(_SCRIPTS.sub("", text)):
+        yield "an attribute names a host"
+    style = "".join(re.findall(r"<style>(.*?)</style>", text, re.DOTALL))
+    if "@import" in style or re.search(r"url\((?!\s*[\"']?(?:data:|#))", style):
+        yield "the style sheet asks for a file"
+    size, most = len(text.encode("utf-8")), MOST_BYTES_WITH_FIGURES
+    bare = len(_FIGURE.sub("", text).encode("utf-8"))
+    if size > most:
+        yield f"{size} bytes, more than {most}"
+    if bare > MOST_BYTES:
+        yield f"{bare} bytes without the figures' script, more than {MOST_BYTES}"
+
+
+def policy_problems(policy: str) -> Iterator[str]:
+    """What a content security policy allows that no report needs."""
+    rules = {name: sources for name, _, sources in (rule.strip().partition(" ") for rule in policy.split(";"))}
+    if rules.get("default-src") != "'none'":
+        yield "the policy does not forbid by default"
+    for name, sources in rules.items():
+        for source in sources.split():
+            is_inline_style = name == "style-src" and source == "'unsafe-inline'"
+            if not (source in {"'none'", "data:"} or source.startswith("'sha256-") or is_inline_style):
+                yield f"the policy allows {name} {source}"
+
+
+def heard_problems(heard: Heard) -> Iterator[str]:
+    """What the page did that a reader would not see."""
+    yield from (f"the page asked for {address}" for address in heard.requests)
+    yield from (f"the console says: {line}" for line in heard.console)
+    yield from (f"a dialog opened: {line}" for line in heard.dialogs)
+
+
+def document_problems(seen: dict[str, Any], text: str) -> Iterator[str]:
+    """What is wrong with the document in any window."""
+    title = re.search(r"<title>(.*?)</title>", text, re.DOTALL)
+    if title is None or " ".join(unescape(title.group(1)).split()) != seen["title"]:
+        yield f"the title became {seen['title']!r}"
+    if not seen["drawn"]:
+        yield f"the figure was not drawn in {FIGURE_SECONDS} s"
+    if not seen["lang"]:
+        yield "the page has no lang"
+    if seen["headings"] != 1:
+        yield f"{seen['headings']} elements are h1"
+    wanted = ["main"] if not seen["is_report"] else ["header", "main", "footer"]
+    if seen["is_report"] and not seen["is_diff"]:
+        wanted.append("nav")
+    yield from (f"the landmark {tag} is missing" for tag in wanted if tag not in seen["landmarks"])
+    if seen["repeated"]:
+        yield f"{seen['repeated']} ids are not unique"
+    for key, what in {
+        "dead": "a link leads to nothing: #{}",
+        "handlers": "an attribute runs script: {}",
+        "foreign": "an element that no report has: {}",
+        "strange": "a control character is shown: {}",
+        "dashes": "a cell says nothing: {}",
+        "empty": "nothing is in {}",
+    }.items():
+        yield from (what.format(place) for place in sorted(set(seen[key])))
+
+
+def window_problems(seen: dict[str, Any]) -> Iterator[str]:
+    """What is wrong with how a window shows the page."""
+    if seen["page_width"] > seen["width"]:
+        yield f"the page is {seen['page_width']} px wide in a window of {seen['width']} px"
+    yield from (f"cut off: {what}" for what in sorted(set(seen["clipped"])))
+    yield from (f"one over the other: {what}" for what in sorted(set(seen["overlaps"])))
+
+
+def problems(
+    page: Page, file: Path, axe: Axe, pictures: Path | None = None, modes: Sequence[Mode] = MODES
+) -> list[str]:
+    """Everything that is wrong with the report in ``file``; empty when nothing is.
+
+    Args:
+        page: the browser's tab.
+        file: the report.
+        axe: its checks are left out when it is missing; the caller says so.
+        pictures: where to write what each window shows first.
+        modes: the windows; the file is opened anew where the scheme changes.
+    """
+    text = file.read_text("utf-8")
+    wrong = list(source_problems(text))
+    backgrounds, scheme = set(), ""
+    for mode in modes:
+        if mode.scheme != scheme:
+            page.open(file, mode)
+            page.evaluate(READY)
+        else:
+            page.show(mode)
+            page.evaluate(_CLOSE_ALL)
+        scheme = mode.scheme
+        if pictures is not None:
+            (pictures / f"{file.stem}.{mode.width}.{mode.scheme}.png").write_bytes(page.picture())
+        words = page.evaluate(_MEASURE)["words"] if mode is WIDE else []
+        page.evaluate(_OPEN_ALL)
+        seen = page.evaluate(_MEASURE)
+        found = [*document_problems(seen, text), *window_problems(seen)]
+        if not seen["is_diff"] and len(words) > MOST_WORDS:
+            found.append(f"{len(words)} words of prose on the first screen, more than {MOST_WORDS}: {' '.join(words)}")
+        if axe.script and mode in _AXE_MODES:
+            found += violations(page, axe)
+        found += heard_problems(page.heard())
+        wrong += [f"{mode}: {problem}" for problem in found]
+        backgrounds.add((seen["background"], seen["body_background"]))
+    if len(backgrounds) != len({mode.scheme for mode in modes}):
+        wrong.append("light and dark do not differ")
+    return wrong

@@ -1,0 +1,138 @@
+"""Every page holds what scripts/check_report asks of it, and each check finds what is planted."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+from report_check import axe as axe_core
+from report_check.checks import DARK, MOST_BYTES, NARROW, WIDE, problems, source_problems
+from report_check.chromium import CHROMIUM, browser
+
+from profilerkit.report import diff_html, html
+from tests.report.samples import SAMPLES
+from tests.report.test_diff import hostile
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "check_report"
+
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
+
+
+@pytest.fixture(scope="module")
+def page():
+    with browser() as tab:
+        yield tab
+
+
+@pytest.fixture(scope="module")
+def axe():
+    return axe_core.load()
+
+
+@pytest.fixture
+def without_axe():
+    return axe_core.Axe("", "not wanted here")
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(text):
+        (tmp_path / "report.html").write_text(text, encoding="utf-8")
+        return tmp_path / "report.html"
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("name", "explorer"),
+    [("input_bound", False), ("hostile", True), ("lengths_only", False), ("inconclusive", False), ("empty", False)],
+)
+def test_a_page_is_as_it_must_be_in_every_window(name, explorer, page, axe, written):
+    assert problems(page, written(html.render(SAMPLES[name](), explorer=explorer)), axe) == []
+
+
+def test_a_comparison_is_as_it_must_be_in_every_window(page, axe, written):
+    assert problems(page, written(diff_html.render(hostile())), axe) == []
+
+
+def test_axe_sees_text_that_cannot_be_read(page, axe, written):
+    if axe.missing:
+        pytest.skip(f"axe not checked: {axe.missing}")
+    planted = '<p style="color:#777;background:#888">faint</p></main>'
+    text = html.render(SAMPLES["empty"](), explorer=False).replace("</main>", planted)
+    assert any("axe color-contrast" in line for line in problems(page, written(text), axe, modes=[WIDE]))
+
+
+@pytest.mark.parametrize(
+    ("planted", "said"),
+    [
+        ("<script>document.title='owned'</script>", "Content Security Policy"),
+        ("<p onclick='1'>x</p>", "an attribute runs script: p"),
+        ("<img alt='' src='data:,'>", "an element that no report has: img"),
+        ("<p style='background:url(http://a.example/b)'>x</p>", "Content Security Policy"),
+        ("<link rel='stylesheet' href='beside.css'>", "an element that no report has: link"),
+        ("<p>\u202egnp.exe</p>", "a control character is shown: p"),
+        ("<h1>x</h1>", "2 elements are h1"),
+        ("<a href='#nowhere'>x</a>", "a link leads to nothing: #nowhere"),
+        ("<p id='run'>x</p>", "1 ids are not unique"),
+        ("<dl><dd>–</dd></dl>", "a cell says nothing: dd"),
+        ("<section></section>", "nothing is in section"),
+        ("<div style='width:500px'>x</div>", "px wide in a window of 420 px"),
+        ("<p style='width:40px;overflow:hidden;white-space:nowrap'>far too long for it</p>", "cut off: "),
+        ("<p>below</p><p style='margin-top:-1.5em'>above</p>", "one over the other: "),
+    ],
+)
+def test_what_is_planted_is_found(planted, said, page, without_axe, written):
+    text = html.render(SAMPLES["empty"](), explorer=False)
+    found = problems(page, written(text.replace("</main>", f"{planted}</main>")), without_axe, modes=[NARROW])
+    assert any(said in line for line in found), found
+    assert problems(page, written(text), without_axe, modes=[NARROW]) == []
+
+
+@pytest.mark.parametrize("address", ["beside.css", "https://a.example/b.css"])
+def test_what_a_page_without_a_policy_asks_for_is_heard(address, page, without_axe, written):
+    text = html.render(SAMPLES["empty"](), explorer=False).replace("Content-Security-Policy", "x-nothing")
+    planted = f"<style>p{{background:url({address})}}</style></head>"
+    found = problems(page, written(text.replace("</head>", planted)), without_axe, modes=[WIDE])
+    assert any("the page asked for " in line and address in line for line in found), found
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('lang="en"', "", "the page has no lang"),
+        ("<footer>", "<div>", "the landmark footer is missing"),
+        ("default-src &#39;none&#39;", "default-src *", "the policy allows default-src *"),
+        ("script-src ", "script-src 'unsafe-inline' ", "the policy allows script-src 'unsafe-inline'"),
+        ('<p class="consequence">', f'<p class="consequence">{"word " * 61}', "words of prose on the first screen"),
+        ("prefers-color-scheme:dark", "prefers-color-scheme:none", "light and dark do not differ"),
+    ],
+)
+def test_what_is_taken_away_is_missed(old, new, said, page, without_axe, written):
+    text = html.render(SAMPLES["empty"](), explorer=False)
+    assert old in text
+    found = problems(page, written(text.replace(old, new, 1)), without_axe, modes=[WIDE, DARK])
+    assert any(said in line for line in found), found
+
+
+@pytest.mark.parametrize(
+    ("planted", "said"),
+    [
+        ('<a href="https://a.example/">x</a>', "an attribute names a host"),
+        ("<img src='//a.example/b.png'>", "an attribute names a host"),
+        ("<style>@import 'a.css'</style>", "the style sheet asks for a file"),
+        ("<style>p{background:url(a.png)}</style>", "the style sheet asks for a file"),
+        ("x" * MOST_BYTES, "bytes without the figures' script"),
+    ],
+)
+def test_the_file_alone_shows_what_it_would_ask_for(planted, said):
+    text = html.render(SAMPLES["empty"](), explorer=False)
+    assert list(source_problems(text)) == []
+    assert any(said in line for line in source_problems(text + planted))
+
+
+def test_without_axe_the_script_says_so_and_does_not_pass(written, monkeypatch, capsys):
+    monkeypatch.setattr(axe_core.shutil, "which", lambda name: None)
+    monkeypatch.setattr(sys, "argv", ["check_report", str(written(html.render(SAMPLES["empty"](), explorer=False)))])
+    assert runpy.run_path(str(SCRIPT))["main"]() == 3
+    assert "axe not checked: npm is not installed" in capsys.readouterr().out
