@@ -18,6 +18,7 @@ ROWS = {
     "errors": 0,
     "units": 0,
     "programs": 0,
+    "secrets": 0,
     "model": 1,
     "hardware": 2,
     "config": 2,

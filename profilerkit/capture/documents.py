@@ -10,7 +10,6 @@ from profilerkit import __version__
 from profilerkit.capture import environment
 from profilerkit.capture.ending import Leave, leave_of
 from profilerkit.capture.place import Place
-from profilerkit.capture.secrets import masked, masked_arguments
 from profilerkit.capture.settings import Settings
 from profilerkit.model.run import Loader
 from profilerkit.rundir.clock import ClockAnchor
@@ -25,6 +24,7 @@ from profilerkit.rundir.layout import (
     RunManifest,
 )
 from profilerkit.rundir.sampled import GpuFacts
+from profilerkit.secrets import masked, masked_arguments
 
 _LONGEST_TEXT = 2000
 

@@ -11,27 +11,7 @@ from typing import Any
 from profilerkit.capture.cgroup import quota_cores
 from profilerkit.capture.guard import asked
 from profilerkit.model.run import Loader
-
-#: The only variables that are ever recorded: none of them holds a secret.
-ALLOWED_VARIABLES = (
-    "CUDA_DEVICE_ORDER",
-    "CUDA_LAUNCH_BLOCKING",
-    "CUDA_VISIBLE_DEVICES",
-    "KMP_AFFINITY",
-    "LOCAL_WORLD_SIZE",
-    "MKL_NUM_THREADS",
-    "NCCL_ALGO",
-    "NCCL_DEBUG",
-    "NCCL_IB_DISABLE",
-    "NCCL_P2P_DISABLE",
-    "NCCL_PROTO",
-    "OMP_NUM_THREADS",
-    "PYTORCH_ALLOC_CONF",
-    "PYTORCH_CUDA_ALLOC_CONF",
-    "TORCH_NCCL_ENABLE_TIMING",
-    "TORCHINDUCTOR_MAX_AUTOTUNE",
-    "WORLD_SIZE",
-)
+from profilerkit.secrets import ALLOWED_VARIABLES
 
 
 def allowed(variables: Mapping[str, str]) -> dict[str, str]:

@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 from profilerkit.capture.guard import asked
 from profilerkit.capture.live import LiveMemory, live_memory
-from profilerkit.capture.secrets import masked
 from profilerkit.model.oom import LiveBytes, OutOfMemory
 from profilerkit.model.run import Loader
 from profilerkit.rundir.process import memory_group
+from profilerkit.secrets import masked
 
 #: What torch's allocator for the host, CUDA outside of torch's allocator, and cuBLAS say. torch 2.13.
 _TELLING = re.compile(

@@ -139,8 +139,9 @@ def _show(
         )
     _check_device(settings.device)
     made = None if rerender else api.analysis(paths, settings, rank=arguments.rank, strict=arguments.strict)
-    report = made.report if made else api.load(paths[0])
-    wanted = evidence.require_evidence(report, arguments.show)
+    known = made.report if made else api.load(paths[0])
+    wanted = evidence.require_evidence(known, arguments.show)
+    (report,) = redact.shown([known], paths, arguments)
     unknown = "A saved report holds no raw events: name the run directory or the trace that it was made from."
     if made:
         files = " and ".join(made.files_of(wanted))
@@ -148,7 +149,7 @@ def _show(
     text = evidence.render(
         report,
         arguments.show,
-        made.raw_events(wanted) if made else (),
+        redact.shown_events(made.raw_events(wanted), paths, arguments) if made else (),
         unknown=unknown,
         width=console.width,
         colour=console.colour,

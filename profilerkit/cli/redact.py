@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from profilerkit.model.raw import RawEvents
     from profilerkit.model.report import Report
 
 
@@ -26,8 +27,20 @@ def shown(reports: "Sequence[Report]", paths: Sequence[Path], arguments: argpars
     """
     if arguments.no_redact and not any(report.run.redacted for report in reports):
         return list(reports)
-    from profilerkit.report.identity import identity_of
     from profilerkit.report.redaction import redacted
+    from profilerkit.rundir.identity import identity_of
 
     names = identity_of(paths)
     return [redacted(report, names) for report in reports]
+
+
+def shown_events(
+    tables: "Sequence[RawEvents]", paths: Sequence[Path], arguments: argparse.Namespace
+) -> "Sequence[RawEvents]":
+    """Raw events as they are told: redacted unless ``--no-redact``."""
+    if arguments.no_redact:
+        return tables
+    from profilerkit.report.redaction import redacted_events
+    from profilerkit.rundir.identity import identity_of
+
+    return redacted_events(tables, identity_of(paths))

@@ -122,7 +122,8 @@ def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
 def _without_saving(outcomes: Sequence[Outcome]) -> str:
     """What the fixes of other bounds save where the verdict's own has none, or none that was not set aside."""
     aside = "Suppressed findings aside, " if most_suppressed(outcomes) >= CONTENDER_SAVING else ""
-    most = max((entry.expected for entry in best_per_bound(outcomes).values()), default=0.0)
+    known = [entry for entry in best_per_bound(outcomes).values() if entry.finding.fix is not None]
+    most = max((entry.expected for entry in known), default=0.0)
     if most >= CONTENDER_SAVING:
         said = f"the best fix is expected to save {format_ratio(most)} of the step."
     else:

@@ -1,8 +1,8 @@
 """What an experiment tracker is told of a report."""
 
 from profilerkit.model.report import Report
-from profilerkit.report.identity import identity_of
 from profilerkit.report.redaction import redacted
+from profilerkit.rundir.identity import identity_of
 
 
 def told(report: Report, *, redact: bool) -> Report:

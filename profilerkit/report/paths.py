@@ -6,8 +6,12 @@ from functools import lru_cache
 
 _PART = r"[^\s/\\\"'`,;:()<>|*?\[\]{}]+"
 #: Where a path may begin; not inside a relative one, after what was cut before, or in ``https://``.
-_BEGINS = r"(?:(?<=file://)|(?<![\w./\\~…>*)\]}-]))"
-_POSIX = re.compile(rf"{_BEGINS}(?:/{_PART})+/?")
+_BEGINS = r"(?:(?<=file://)|(?<![\w./\\~…>*)\]}-])|(?<=\s-[A-Za-z]))"
+_POSIX = re.compile(rf"(?!(?<=:)//){_BEGINS}(?:/+{_PART})+/*")
+#: In quotes a part may hold blanks.
+_QUOTED = re.compile(r"(?<=[\"'])(?:/[^\"'\n]*|[A-Za-z]:[/\\][^\"'\n]*)(?=[\"'])")
+#: A share of another machine.
+_SHARE = re.compile(rf"(?<![\w\\])\\\\(?:{_PART}\\)+{_PART}")
 _WINDOWS = re.compile(rf"(?<![\w/\\])[A-Za-z]:[/\\](?:{_PART}[/\\])*(?:{_PART})?")
 #: What the kernel provides is the same on every machine, and advice names it.
 _KERNEL = frozenset(("dev", "proc", "sys"))
@@ -24,7 +28,9 @@ def short_paths(text: str) -> str:
     >>> short_paths("C:\\Users\\jo\\x.py, /dev/shm/a/b, src/net/train.py")
     '~/x.py, /dev/shm/a/b, src/net/train.py'
     """
-    return _WINDOWS.sub(_short, _POSIX.sub(_short, text))
+    for pattern in (_QUOTED, _SHARE, _POSIX, _WINDOWS):
+        text = pattern.sub(_short, text)
+    return text
 
 
 def without_homes(text: str, homes: Iterable[str]) -> str:
@@ -41,7 +47,7 @@ def _homes_pattern(homes: frozenset[str]) -> re.Pattern[str] | None:
 
 def _short(match: re.Match[str]) -> str:
     parts = [part for part in re.split(r"[/\\]", match[0]) if part]
-    if parts[0] in _KERNEL:
+    if not parts or parts[0] in _KERNEL:
         return match[0]
     owned = 0 if parts[0] == "root" else _owner(parts)
     if owned is not None:

@@ -1,18 +1,18 @@
 """A report without what names a person, a machine or a place: one pure pass before it is shown to anybody."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from profilerkit.capture.environment import ALLOWED_VARIABLES
-from profilerkit.capture.secrets import MASK, masked, masked_arguments
 from profilerkit.model.change import revise
+from profilerkit.model.raw import RawEvents
 from profilerkit.model.report import Report
-from profilerkit.report.identity import Identity
 from profilerkit.report.paths import short_paths, without_homes
+from profilerkit.rundir.identity import Identity
+from profilerkit.secrets import ALLOWED_VARIABLES, MASK, is_secret, masked, masked_arguments
 
 USER, HOST = "<user>", "<host>"
 
@@ -21,7 +21,21 @@ _ASSIGNED = re.compile(r"(?<![-+~\w.@/])[-+~\w.@/]+=[^\s\"'`,;()]+")
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
 _NUMBER = re.compile(r"[\d.eE+-]+")
 _ADDRESS = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-][\w.-]*")
-_ENDPOINT = re.compile(r"(?<![\w./~…-])([\w.-]+)(?=:\d{4,5}(?!\w))")
+#: ``host:29500``, ``[host]:29500``, ``('host', 29500)``, an IPv4 address, and the host of a URL.
+_ENDPOINTS = (
+    re.compile(r"(?<![\w./~…-])([\w.-]+)(?=\]?:\d{4,5}(?!\w))"),
+    re.compile(r"(?<=[(\[\"'])([\w.-]+)(?=[\"']?, \d{4,5}[)\]])"),
+    re.compile(r"(?<![\w.])(\d{1,3}(?:\.\d{1,3}){3})(?!\w|\.\w)"),
+    re.compile(r"(?<=://)([\w.-]+)"),
+)
+#: Whose addresses name nobody: of documents that an error points to.
+_PUBLIC = ("github.com", "huggingface.co", "nvidia.com", "python.org", "pytorch.org")
+#: What a program says of a secret: ``password='x'``, ``'api_key': 'x'``, ``Authorization: Bearer x``.
+_SAID = re.compile(
+    r"(?<![\w-])([A-Za-z_][\w-]*)([\"']?\s*[=:]\s*[\"']?(?:(?:Bearer|Basic)\s+)?)([^\s\"'`,;(){}\[\]*]+)"
+)
+#: A shorter value of ``name=value`` within a sentence is code: ``DataLoader(auth=x)``.
+_SHORTEST_SECRET = 8
 _SOURCE_FILE = re.compile(r"\.(?:py|pyx|c|cc|cpp|cxx|cu|cuh|h|hpp|rs)$")
 #: Names that hold on every machine.
 _ANY_MACHINE = re.compile(r"localhost|127\.[\d.]+|0\.0\.0\.0|\d+|")
@@ -60,8 +74,32 @@ def redacted(report: Report, identity: Identity) -> Report:
             settings={name: mask.setting(name, value) for name, value in run.settings.items()},
             redacted=True,
         ),
+        verdict=revise(
+            shown.verdict,
+            consequence=mask.message(report.verdict.consequence),
+            refuted_by=mask.message(report.verdict.refuted_by),
+        ),
+        # What a rule, or a part of capture, failed with is a program's message too.
+        outcomes=tuple(
+            revise(outcome, reason=None if known.reason is None else mask.message(known.reason))
+            for outcome, known in zip(shown.outcomes, report.outcomes, strict=True)
+        ),
+        trust=revise(
+            shown.trust,
+            notes=tuple(map(mask.message, report.trust.notes)),
+            signals=tuple(
+                revise(signal, reason=mask.message(known.reason))
+                for signal, known in zip(shown.trust.signals, report.trust.signals, strict=True)
+            ),
+        ),
         oom=revise(shown.oom, message=mask.message(report.oom.message)) if shown.oom and report.oom else None,
     )
+
+
+def redacted_events(tables: Sequence[RawEvents], identity: Identity) -> tuple[RawEvents, ...]:
+    """Raw events without what ``redacted`` takes out of a report."""
+    mask = _Mask(identity)
+    return tuple(revise(_rewritten(table, mask.text), origin=mask.part(table.origin)) for table in tables)
 
 
 class _Mask:
@@ -86,7 +124,7 @@ class _Mask:
         if "/" in text or "\\" in text:
             text = short_paths(_CACHE.sub(USER, without_homes(text, self._identity.homes)))
         if "=" in text:
-            text = _ASSIGNED.sub(lambda match: next(masked_arguments([match[0]])), text)
+            text = _ASSIGNED.sub(_of_sentence, text)
         for name, pattern, shown in self._names:
             if name in text:
                 text = pattern.sub(shown, text)
@@ -98,9 +136,11 @@ class _Mask:
 
     def message(self, text: str) -> str:
         """What a program said, which may name whom it could not reach."""
-        text = _ASSIGNED.sub(_of_words, text)
+        text = _SAID.sub(_of_said, _ASSIGNED.sub(_of_words, text))
         text = _ADDRESS.sub(f"{USER}@{HOST}", text)
-        return self.text(_ENDPOINT.sub(_of_endpoint, text))
+        for pattern in _ENDPOINTS:
+            text = pattern.sub(_of_endpoint, text)
+        return self.text(text)
 
     def command(self, text: str) -> str:
         """A command line whose words are joined by blanks."""
@@ -146,10 +186,22 @@ def _of_words(match: re.Match[str]) -> str:
     return next(masked_arguments([match[0]])) if is_number else _of_variable(match[0])
 
 
+def _of_sentence(match: re.Match[str]) -> str:
+    name, _, value = match[0].partition("=")
+    return match[0] if name == "key" or len(value) < _SHORTEST_SECRET else next(masked_arguments([match[0]]))
+
+
+def _of_said(match: re.Match[str]) -> str:
+    name, between, value = match.groups()
+    of_variable = bool(_VARIABLE.fullmatch(name)) and "=" in between and not _NUMBER.fullmatch(value)
+    is_named = name != "key" and is_secret(name, value)
+    return f"{name}{between}{MASK}" if is_named or (of_variable and name not in ALLOWED_VARIABLES) else match[0]
+
+
 def _of_endpoint(match: re.Match[str]) -> str:
     name = match[1]
-    is_host = re.search(r"[\d.-]", name) and not _SOURCE_FILE.search(name) and not _ANY_MACHINE.fullmatch(name)
-    return HOST if is_host else name
+    is_public = name.endswith(_PUBLIC) or _SOURCE_FILE.search(name) or _ANY_MACHINE.fullmatch(name)
+    return HOST if re.search(r"[\d.-]", name) and not is_public else name
 
 
 def _user_pattern(user: str) -> re.Pattern[str]:

@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from profilerkit.capture.secrets import masked, masked_arguments
+from profilerkit.secrets import masked, masked_arguments
 
 HEX = "0123456789abcdef0123456789abcdef01234567"
 

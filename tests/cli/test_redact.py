@@ -13,8 +13,8 @@ import pytest
 from profilerkit import api
 from profilerkit.cli import main, redact
 from profilerkit.model.change import revise
-from profilerkit.report.identity import Identity
 from profilerkit.report.redaction import redacted
+from profilerkit.rundir.identity import Identity
 from tests.report.samples import SAMPLES
 
 SECRET = "/data/team/undisclosed/net/train.py"

@@ -121,13 +121,14 @@ def test_every_ending_python_survives_is_recorded_and_reported(start, tmp_path, 
     assert record.ranks[0].end.exception == exception
     assert record.ranks[0].end.steps == 20
     assert (tmp_path / "runs" / "train" / "report.html").is_file()
-    assert json.loads((tmp_path / "runs" / "train" / "report.json").read_text())["run"]["ended"] == named
+    report = json.loads((tmp_path / "runs" / "train" / "report.json").read_text())
+    assert report["run"]["ended"] == named
     first, *_, last = [line for line in done.stderr.splitlines() if line.startswith("profilerkit: ")]
     assert first == (
         "profilerkit: recording to runs/train; at any time, also after a kill: profilerkit analyze runs/train"
     )
-    assert last.startswith("profilerkit: input-bound: ")
-    assert "(runs/train/report.html); next: profilerkit " in last
+    verdict = report["verdict"]
+    assert last.startswith(f"profilerkit: {verdict['bound']}: {verdict['headline']} (runs/train/report.html); next: ")
     assert ("Traceback" in done.stderr) == (exception is not None)
     assert done.stdout == ""
 

@@ -11,10 +11,10 @@ from profilerkit import analyze
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Fix
 from profilerkit.report import markdown
-from profilerkit.report.identity import Identity
 from profilerkit.report.markdown_text import prose
 from profilerkit.report.redaction import redacted
 from profilerkit.report.view import build
+from profilerkit.rundir.identity import Identity
 from tests.report.samples import SAMPLES
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"

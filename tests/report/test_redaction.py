@@ -8,16 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profilerkit.model.change import revise
-from profilerkit.model.finding import Evidence
+from profilerkit.model.finding import Evidence, Fix
 from profilerkit.model.oom import OutOfMemory
 from profilerkit.report import json as report_json
 from profilerkit.report import markdown, terminal
 from profilerkit.report.html import render as html
-from profilerkit.report.identity import Identity
 from profilerkit.report.paths import short_paths, without_homes
 from profilerkit.report.redaction import redacted
 from profilerkit.rules import RULES
 from profilerkit.rules.docs import page_of
+from profilerkit.rundir.identity import Identity
 from tests.report.samples import SAMPLES
 
 IDENTITY = Identity(
@@ -176,3 +176,34 @@ def test_a_long_hostile_text_takes_no_longer_than_its_length_allows():
         text = piece * (200_000 // len(piece))
         shown = redacted(revise(report, run=revise(report.run, command=text, ended=text)), IDENTITY)
         assert msgspec.json.encode(shown)
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("login failed, password='hunter2'", "login failed, password='***'"),
+        ("{'api_key': 'abcd1234'}", "{'api_key': '***'}"),
+        ("Authorization: Bearer eyJabc", "Authorization: Bearer ***"),
+        ("connect to (10.0.0.1, 29500)", "connect to (<host>, 29500)"),
+        ("tcp://10.2.3.4:29500 [node-3.lab.example]:29500", "tcp://<host>:29500 [<host>]:29500"),
+        ("no route to 10.2.3.4; see https://pytorch.org/docs", "no route to <host>; see https://pytorch.org/docs"),
+        ("gcc -I/home/ann/include //home/ann//x", "gcc -I~/include ~/x"),
+        ("/data//team/undisclosed/net/train.py", "…/net/train.py"),
+        ("\\\\files\\users\\ann\\train.py", "~/train.py"),
+        ('File "/home/ann smith/x.py", line 3', 'File "~/x.py", line 3'),
+    ],
+)
+def test_what_a_program_says_of_secrets_places_and_machines_is_masked(said, shown):
+    report = SAMPLES["input_bound"]()
+    report = revise(report, run=revise(report.run, failure=said), trust=revise(report.trust, notes=(said,)))
+    masked = redacted(report, Identity())
+    assert (masked.run.failure, masked.trust.notes) == (shown, (shown,))
+
+
+def test_code_of_a_fix_keeps_its_keywords():
+    code = "sorted(x, key=operator.itemgetter(1)), DataLoader(auth=x)"
+    report = SAMPLES["input_bound"]()
+    first, *others = report.outcomes
+    finding = revise(first.findings[0], fix=Fix(text="Sort.", code=code))
+    report = revise(report, outcomes=(revise(first, findings=(finding,)), *others))
+    assert redacted(report, Identity()).outcomes[0].findings[0].fix.code == code

@@ -310,6 +310,15 @@ def test_every_threshold_is_tried_on_both_sides():
     assert set(THRESHOLDS) | elsewhere == {(code, field.name) for code, rule in RULE.items() for field in fields(rule)}
 
 
+def test_on_a_host_joining_saves_the_calls_between_the_messages_too():
+    known = replace(small(), mode="cpu")
+    wire = replace(known.wire, burst_ns=0.6 * STEP_NS)
+    assert finding("CO005", replace(known, wire=wire)).saving.expected == pytest.approx(0.6)
+    path = row(0.1, kind="all_to_all", size="small")  # what the next operator waits for cannot be joined
+    mixed = replace(known, wire=replace(wire, traffic=(*wire.traffic, path)))
+    assert finding("CO005", mixed).saving.expected < 0.3
+
+
 def test_a_wait_for_data_that_only_hides_a_collective_is_no_finding():
     loader = Loader(kind="DataLoader", num_workers=0)
     known = facts({"comm.bw": 0.4, "input.fetch": 0.2}, input=INPUT, loader=loader, usable_cores=8.0)

@@ -226,6 +226,7 @@ def test_another_profiler_that_is_always_on_is_named_without_a_price():
     found = finding("OV007", facts(**TIMERS_ONLY, trust=Trust(mode="steps", signals=(rival,))))
     assert "Another profiler is on" in found.title
     assert (found.bound, found.saving) == (None, None)
+    assert found.evidence[0].value is not None
 
 
 def test_a_recording_with_stacks_is_doubted_only_without_untraced_steps():

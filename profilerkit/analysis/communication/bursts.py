@@ -12,10 +12,11 @@ LONGEST_CALL_NS = 1_000_000
 
 
 def burst_ns(log: CollectiveLog, window: Spans, working: Spans) -> float:
-    """Time of bursts of tiny collectives beyond one collective each, ns per judged step: what joining them would save.
+    """Time of bursts of tiny collectives beyond the first of each, ns per judged step: what joining them would save.
 
-    The calls between them and the waits for the other ranks at each count, what computes beside them does not. 0 where
-    collectives run on a device, which starts the next one while the host goes on.
+    The calls between them count, and the waits for the other ranks at each; what computes beside them does not, nor the
+    first one of each burst, at which a late rank is waited for however many follow. 0 where collectives run on a
+    device, which starts the next one while the host goes on.
 
     Args:
         log: the collectives of the trace.
@@ -33,5 +34,5 @@ def burst_ns(log: CollectiveLog, window: Spans, working: Spans) -> float:
     if not len(first):
         return 0.0
     spans = intersect(window, union(log.start[first], log.end[last]))
-    one = sum(float(np.median((log.end - log.start)[low : high + 1])) for low, high in zip(first, last, strict=True))
-    return max(subtract(spans, working).total_ns - one, 0.0) / len(window)
+    kept = intersect(window, union(log.start[first], log.end[first]))
+    return subtract(subtract(spans, kept), working).total_ns / len(window)

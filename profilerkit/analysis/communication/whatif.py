@@ -130,13 +130,13 @@ def floor_ns(facts: Facts) -> int:
     return measured if measured is not None else LATENCY_FLOOR_NS
 
 
-def joined(facts: Facts, chosen: Sequence[Traffic]) -> tuple[float, float]:
+def joined(facts: Facts, chosen: Sequence[Traffic], *, all_small: bool) -> tuple[float, float]:
     """Saving and its bound if each kind of ``chosen`` became one message: (expected, bound).
 
     The bytes take as long as before; of each message but one the latency goes. On a host so do the calls between them,
-    and the waits for each other at every one.
+    and the waits for each other at every one: known where ``chosen`` are ``all_small`` collectives.
     """
-    burst = share_of_step(facts, facts.wire.burst_ns) if facts.wire is not None else 0.0
+    burst = share_of_step(facts, facts.wire.burst_ns) if facts.wire is not None and all_small else 0.0
     bound = max(exposed_of(facts, chosen), burst)
     latency = sum(max(row.per_step - 1.0, 0.0) * min(floor_ns(facts), row.median_ns) for row in chosen)
     return min(max(share_of_step(facts, latency), burst), bound), bound

@@ -98,6 +98,8 @@ def _with_traffic(
     start, end = transfers_of(log, split)
     judged = covered(window, log.start)
     moving = intersect(window, union(start[judged], end[judged])) if judged.any() else EMPTY
+    # What ended before anybody waited for it has time to spare: only the others are waited for longer.
+    awaited = judged & covered(exposed, end - 1)
     waits = parts.segments.only(*(leaf(name) for name in WAITS)) if log.on_host else EMPTY
     gathered_ns, gathered_exposed_ns = second_gathers(log, window, exposed, split)
     return replace(
@@ -107,5 +109,5 @@ def _with_traffic(
         traffic=traffic(log, window, exposed, split, meta.groups),
         exposed_ns=exposed.total_ns / count,
         transfer_ns=moving.total_ns / count,
-        under_input_ns=intersect(moving, waits).total_ns / count,
+        under_input_ns=intersect(union(start[awaited], end[awaited]), waits).total_ns / count,
     )

@@ -15,9 +15,11 @@ def slow_link(bytes_per_s: int) -> None:
         return
     for descriptor in list(Path("/proc/self/fd").iterdir()):
         try:
+            if not descriptor.is_socket():
+                continue
             connection = socket.socket(fileno=os.dup(int(descriptor.name)))
         except OSError:
-            continue  # A file, or closed since it was listed.
+            continue  # Closed since it was listed.
         with connection:
             if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM:
                 connection.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, bytes_per_s)

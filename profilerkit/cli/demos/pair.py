@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,8 +39,9 @@ def _rank(number: int, loop: Loop, settings: dict[str, int], directory: Path, sh
     from profilerkit import profile
 
     os.environ.update({"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": str(_RANKS)})
-    # Both are on this host: its name need not lead back to it.
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # Both are on this host: its name need not lead back to it. Loopback has another name on other systems.
+    if sys.platform == "linux":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo", init_method=f"file://{shared / 'meeting'}", rank=number, world_size=_RANKS)

@@ -7,7 +7,7 @@ from typing import ClassVar
 from profilerkit.analysis.communication.whatif import exposed_of, floor_ns, joined, may_overlap, rows
 from profilerkit.analysis.communication.wire import Traffic
 from profilerkit.analysis.facts import Facts
-from profilerkit.model.finding import Fix
+from profilerkit.model.finding import Evidence, Fix
 from profilerkit.rules.comm.transfers import (
     by_ddp,
     confirm,
@@ -46,7 +46,8 @@ class SmallCollectives(Rule):
     Threshold: 30 % of the collectives are below 1 MB, and these take no more than 2.5 times the floor (from 32 KB to
         1 MB an A100's all-reduce grows from 44 to 102 µs).
     Fix: Larger buckets, or one flattened tensor for all.
-    Saving: Bound: what of them is exposed. Expected: the latency of each message but one of each kind.
+    Saving: Bound: what of them is exposed, with the calls between them on a host. Expected: the latency of each message
+        but one of each kind; on a host what lies between the first and the last of those that follow each other.
     Traps: What takes longer than the floor is no latency: it waits, or the link is slow. Collectives on the data path
         cannot be joined and are left out. Hidden messages cost nothing here.
     Confidence: High; medium on a host; low where transfer and waiting look the same.
@@ -80,7 +81,7 @@ class SmallCollectives(Rule):
                 f"small collectives take {shortest} and more, not the latency of {format_ns(floor)}, or are on the "
                 "data path"
             )
-        expected, bound = joined(facts, chosen)
+        expected, bound = joined(facts, chosen, all_small=len(chosen) == len(small))
         if not worth_saying(facts, expected):
             return Passed(
                 f"joining {format_count(round(count, 1))} small collectives a step would save hardly any of it"
@@ -102,6 +103,7 @@ class SmallCollectives(Rule):
             evidence=(
                 evidence(facts, "Collectives below 1 MB per step", count, "count", kinds(chosen), "measured"),
                 evidence(facts, "Mean size", size, "bytes", kinds(chosen)),
+                *_bursts(facts),
                 evidence(
                     facts,
                     "Latency floor",
@@ -118,6 +120,16 @@ class SmallCollectives(Rule):
             confirm=confirm(facts, f"there must be far fewer than {many} collectives a step."),
         )
         return Fired((found,))
+
+
+def _bursts(facts: Facts) -> tuple[Evidence, ...]:
+    """What follows the first of those that come one after the other; nothing on a device."""
+    burst_ns = facts.wire.burst_ns if facts.wire is not None else 0.0
+    if not burst_ns:
+        return ()
+    return (
+        evidence(facts, "From the first of a burst to its last, per step", burst_ns, "ns", "collectives on the host"),
+    )
 
 
 def _fix(facts: Facts, chosen: Sequence[Traffic], many: str) -> Fix:

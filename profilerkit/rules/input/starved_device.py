@@ -12,6 +12,7 @@ from profilerkit.analysis.whatif import (
     cheaper_input,
     hidden_share,
     loader_fix,
+    opening_share,
     saving,
     waited_share,
     workers_now,
@@ -115,8 +116,11 @@ def _not_for_data(facts: Facts, share: float) -> str:
     """Why hardly any of the wait would go with the loading."""
     queued = facts.input.queue_ratio or 0.0 if facts.input is not None else 0.0
     hidden = hidden_share(facts)
-    if hidden > queued * share:
+    if hidden > max(queued * share, opening_share(facts)):
         return f"behind {format_ratio(hidden)} of the step in which it waits for data, collectives run that it needs"
+    opening = opening_share(facts)
+    if opening > queued * share:
+        return f"of the wait of {format_ratio(share)} {format_ratio(opening)} are the openings of epochs"
     return f"of the wait of {format_ratio(share)} {format_ratio(queued)} is waiting for a processor, not for data"
 
 

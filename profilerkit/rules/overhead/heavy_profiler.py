@@ -20,7 +20,7 @@ class HeavyProfiler(Rule):
     Claim: The measurement distorts the run, so that what the host does looks longer than it is.
     Evidence: Traced step over untraced step; share of the profiler's own work; options that slow the host.
     Threshold: Traced steps 10 % longer, or 2 % of the step in the profiler's own work. Without untraced steps, Python
-        stacks or memory recorded. Without a trace: another profiler was active whenever one was to be recorded.
+        stacks or memory recorded. Without a trace: another profiler was active when one was to be recorded.
     Fix: None for the training. Trace fewer steps, without with_stack and profile_memory; time steps without a trace.
         Another profiler is switched off, or traces some steps by a schedule.
     Saving: None: this is a guard.
@@ -90,17 +90,16 @@ class HeavyProfiler(Rule):
 
 def _rival(facts: Facts) -> Finding:
     """What another profiler costs is not known, as no step was seen without it."""
-    step = facts.mean_step_ns or 0.0
     return finding_for(
         facts,
         bound=None,
         title="Another profiler is on in the training, and slows every operator on the host",
-        why="It was active whenever a trace was to be recorded. Sessions of torch.profiler cannot be nested, so this "
-        "run has none, and its step times hold what the other one costs.",
+        why="It was active when a trace was to be recorded. Sessions of torch.profiler cannot be nested, so this run "
+        "has none, and its step times hold what the other one costs.",
         evidence=(
             Evidence(
                 label="Mean step, with the other profiler on",
-                value=step,
+                value=facts.mean_step_ns,
                 unit="ns",
                 source="measured",
                 origin="step timers",

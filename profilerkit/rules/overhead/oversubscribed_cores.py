@@ -72,7 +72,7 @@ class OversubscribedCores(Rule):
         title = f"Threads of {_count(workers.count, 'worker')} crowd {cores:g} cores: a batch waits "
         return finding_for(
             facts,
-            bound="overhead-bound",
+            bound="input-bound",
             title=f"{title}{format_ratio(queued)} of its time",
             why=f"The threads that make the batches use {workers.cpu_cores:.1f} cores, and their processes "
             f"{sampled.mean:.1f}: operators divide their work among more threads than there are cores.",
@@ -92,7 +92,7 @@ class OversubscribedCores(Rule):
                 *cores_evidence(facts),
             ),
             at_most="medium",
-            detail="contention",
+            detail="wait",
             saving=saving(facts, expected, facts.share(*WAITS)),
             fix=Fix(
                 text="One thread in each worker: torch.set_num_threads(1) in worker_init_fn; OpenCV and BLAS have "

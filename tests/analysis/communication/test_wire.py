@@ -156,13 +156,16 @@ def test_on_a_host_operators_inside_autograd_nodes_are_the_backward_pass():
     assert wire(fill, backend="gloo").backward_alone_ns == 140 * US
 
 
-def test_on_a_host_a_collective_hides_behind_the_wait_for_data():
+@pytest.mark.parametrize(("ends", "hidden_us"), [(500, 200), (480, 0)])
+def test_on_a_host_a_collective_that_is_waited_for_hides_behind_the_wait_for_data(ends, hidden_us):
+    """One that ends while something is computed has time to spare: a shorter wait for data makes nobody wait for it."""
+
     def fill(trace, at, _):
         trace.event(SINGLE, "user_annotation", at, at + 300)
-        trace.op(at + 300, at + 900, name="aten::mm")
-        trace.gloo(at + 100, at + 500)
+        trace.op(at + 300, at + 490, name="aten::mm")
+        trace.gloo(at + 100, at + ends)
 
-    assert wire(fill, backend="gloo").under_input_ns == 200 * US
+    assert wire(fill, backend="gloo").under_input_ns == hidden_us * US
 
 
 def test_a_trace_without_autograd_shows_no_backward_pass():

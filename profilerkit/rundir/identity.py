@@ -9,6 +9,10 @@ from pathlib import Path
 from profilerkit.rundir.files import read_document
 from profilerkit.rundir.layout import META, RankMeta
 
+_METAS = f"rank_*/{META}"
+#: How deep a trace lies in a run directory: rank, windows, window, file.
+_DEPTH = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:
@@ -26,7 +30,7 @@ class Identity:
 
 
 def identity_of(paths: Iterable[Path] = ()) -> Identity:
-    """Names of this machine and its user, and of the machines that recorded the run directories among ``paths``."""
+    """Names of this machine and its user, and of those that recorded the run directories that ``paths`` lie in."""
     return Identity(
         users=frozenset(_users()),
         hosts=frozenset((socket.gethostname(), *(host for path in paths for host in _recorded_hosts(path)))),
@@ -48,9 +52,10 @@ def _homes() -> Iterator[str]:
         return
 
 
-def _recorded_hosts(run: Path) -> Iterator[str]:
-    """The hosts of a run directory's ranks, as far as it says."""
-    for place in run.glob(f"rank_*/{META}"):
+def _recorded_hosts(path: Path) -> Iterator[str]:
+    """The hosts of the ranks of a run directory, named itself or by something in it, as far as it says."""
+    run = next((place for place in (path, *path.absolute().parents[:_DEPTH]) if any(place.glob(_METAS))), path)
+    for place in run.glob(_METAS):
         try:
             yield read_document(place, RankMeta).host
         except (OSError, ValueError):

@@ -1,9 +1,29 @@
-"""Takes secrets out of a command line, and of text that may quote one, before it is written to disk."""
+"""Takes secrets out of a command line, and of text that may quote one."""
 
 import re
 from collections.abc import Iterable, Iterator
 
 MASK = "***"
+#: The only variables that are ever recorded: none of them holds a secret.
+ALLOWED_VARIABLES = (
+    "CUDA_DEVICE_ORDER",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_VISIBLE_DEVICES",
+    "KMP_AFFINITY",
+    "LOCAL_WORLD_SIZE",
+    "MKL_NUM_THREADS",
+    "NCCL_ALGO",
+    "NCCL_DEBUG",
+    "NCCL_IB_DISABLE",
+    "NCCL_P2P_DISABLE",
+    "NCCL_PROTO",
+    "OMP_NUM_THREADS",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "TORCH_NCCL_ENABLE_TIMING",
+    "TORCHINDUCTOR_MAX_AUTOTUNE",
+    "WORLD_SIZE",
+)
 #: How a word ends that names a secret: ``--wandb-key``, ``apiKey``, ``OAUTH``; not ``--tokenizer``, ``--author``.
 _ENDINGS = ("key", "token", "secret", "password", "passwd", "credential", "auth", "authorization")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
@@ -43,16 +63,21 @@ def masked_arguments(arguments: Iterable[str]) -> Iterator[str]:
     before = None
     for argument in arguments:
         assigned = _ASSIGNED.fullmatch(argument)
-        if assigned is not None and _is_secret(assigned["name"], assigned["value"]):
+        if assigned is not None and is_secret(assigned["name"], assigned["value"]):
             yield f"{assigned['name']}={MASK}"
-        elif before is not None and not argument.startswith("-") and _is_secret(before, argument):
+        elif before is not None and not argument.startswith("-") and is_secret(before, argument):
             yield MASK
         else:
             yield masked(argument)
         before = argument if argument.startswith("-") and assigned is None else None
 
 
-def _is_secret(name: str, value: str) -> bool:
+def is_secret(name: str, value: str) -> bool:
+    """Whether ``value`` is a secret by the name of what holds it.
+
+    >>> is_secret("wandb-key", "x"), is_secret("max-tokens", "512")
+    (True, False)
+    """
     words = [word.lower() for word in _WORD.findall(name)]
     if any(word.endswith(_ENDINGS) for word in words):
         return True
