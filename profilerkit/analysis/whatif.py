@@ -34,12 +34,17 @@ FEWEST_BUCKETS = 2
 
 
 def saving(facts: Facts, expected: float, bound: float, method: Method = "analytic") -> Saving:
-    """An interval around ``expected``: never above the bound, low end widened by step noise and model error."""
+    """An interval around ``expected``, which is never above the bound.
+
+    The low end allows for step noise and model error. The high end is the bound, a share of steps that vary, with their
+    noise where that is known.
+    """
     bound = min(max(bound, 0.0), 1.0)
     expected = min(max(expected, 0.0), bound)
     noise = relative_error(facts) if facts.step_error_ns is not None else UNKNOWN_NOISE
     low = max(expected - Z90 * math.hypot(noise, MODEL_ERROR * expected), 0.0)
-    return Saving(low=low, expected=expected, high=bound, method=method)
+    high = min(bound + Z90 * relative_error(facts), 1.0) if bound else 0.0
+    return Saving(low=low, expected=expected, high=high, method=method)
 
 
 def at_most(expected: float, bound: float) -> Saving:

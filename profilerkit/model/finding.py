@@ -61,7 +61,7 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         low: a value the measured saving should exceed.
         expected: the prediction.
-        high: the bound, never wrong.
+        high: the bound, never wrong, with the noise of the steps that it was measured in.
         method: how ``expected`` was computed.
         calibration: ``uncalibrated``, or on how many applied fixes the interval was calibrated.
     """

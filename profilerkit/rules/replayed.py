@@ -21,8 +21,9 @@ from profilerkit.analysis.replay.changes import (
 from profilerkit.analysis.replay.errors import interval
 from profilerkit.analysis.replay.gate import ReplayFacts
 from profilerkit.analysis.replay.joint import savings
+from profilerkit.analysis.whatif import Z90, relative_error, saving
 from profilerkit.model.change import revise
-from profilerkit.model.finding import Finding, Outcome
+from profilerkit.model.finding import Finding, Outcome, Saving
 from profilerkit.rules.input.pageable_copy import PageableCopy
 from profilerkit.rules.rule import SMALLEST_SAVING
 from profilerkit.units import format_ratio
@@ -173,21 +174,21 @@ def with_replay(facts: Facts, outcomes: Sequence[Outcome]) -> list[Outcome]:
         return list(outcomes)
     saved = savings(facts.replay, [[entry.change] for entry in found])
     revised: dict[int, Finding] = {}
-    for entry, saving in zip(found, saved, strict=True):
-        assert entry.finding.saving is not None
-        value = interval(facts, entry.change, entry.scale * saving, entry.finding.saving.high)
-        if entry.finding.saving.low < entry.finding.saving.expected:
-            # A rule that trusts its own low end less has a reason that the replay does not know.
-            value = revise(value, low=min(value.low, _trusted(entry.finding, value.expected)))
+    for entry, gone in zip(found, saved, strict=True):
+        own = entry.finding.saving
+        assert own is not None
+        # The bound itself: its noise is in the high end alone.
+        bound = max(own.high - Z90 * relative_error(facts), own.expected)
+        value = interval(facts, entry.change, entry.scale * gone, bound)
+        value = revise(value, low=value.low * _trust(facts, own), high=own.high)
         revised[id(entry.finding)] = revise(entry.finding, saving=value)
     return [_revised(outcome, revised) for outcome in outcomes]
 
 
-def _trusted(finding: Finding, expected: float) -> float:
-    """The low end as far below the expectation as the rule's own, at most."""
-    saving = finding.saving
-    assert saving is not None
-    return expected * saving.low / saving.expected if saving.low else expected
+def _trust(facts: Facts, own: Saving) -> float:
+    """How much of a low end a rule keeps of what the formula gives: less where it knows a reason for doubt."""
+    usual = saving(facts, own.expected, own.high).low
+    return min(own.low / usual, 1.0) if usual else 1.0
 
 
 def _revised(outcome: Outcome, revised: dict[int, Finding]) -> Outcome:

@@ -33,7 +33,8 @@ def test_the_examples_in_the_docstrings_hold():
 def test_a_saving_is_ordered_and_never_above_its_bound_or_the_step(expected, bound, noise):
     value = saving(facts(step_error_ns=noise * STEP_NS), expected, bound)
     assert 0.0 <= value.low <= value.expected <= value.high <= 1.0
-    assert value.high <= max(bound, 0.0)
+    assert value.expected <= max(bound, 0.0)
+    assert value.high <= min(max(bound, 0.0) + 1.64 * noise, 1.0) + 1e-12
 
 
 def test_the_low_end_allows_for_model_error_and_step_noise():
