@@ -18,6 +18,7 @@ from accuracy_benchmark.page import dots, render
 from accuracy_benchmark.scenario import Fix, Scenario
 from accuracy_benchmark.truth import MOST_HALF_WIDTH, noise, saving_interval
 
+from profilerkit.analysis.replay.errors import ERROR_BY_FIX
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Finding, Outcome, Saving
 from profilerkit.model.finding import Fix as ProposedFix
@@ -343,4 +344,7 @@ def test_a_committed_report_is_complete():
         pytest.skip("the report is measured on a quiet machine and has not been committed")
     document = json.loads(committed.read_text("utf-8"))
     assert not document["quick"]
+    found = {entry["rules"]: entry for entry in document["scores"]["errors"] if entry["method"] == "replay"}
+    for kind, rules in (("input", "IN"), ("host", "OV")):  # what intervals are made with is what was measured
+        assert ERROR_BY_FIX[kind] == (pytest.approx(found[rules]["rms"], abs=0.005), found[rules]["fixes"])
     assert [entry["code"] for entry in document["rows"]] == [entry.code for entry in SCENARIOS]
