@@ -128,7 +128,8 @@ def test_every_ending_python_survives_is_recorded_and_reported(start, tmp_path, 
         "profilerkit: recording to runs/train; at any time, also after a kill: profilerkit analyze runs/train"
     )
     verdict = report["verdict"]
-    assert last.startswith(f"profilerkit: {verdict['bound']}: {verdict['headline']} (runs/train/report.html); next: ")
+    assert last.startswith(f"profilerkit: {verdict['bound']}: {verdict['headline']}")
+    assert "(runs/train/report.html); next: profilerkit " in last
     assert ("Traceback" in done.stderr) == (exception is not None)
     assert done.stdout == ""
 
