@@ -134,7 +134,7 @@ class Wire:
         second_gathers_exposed_ns: of that, when nothing hid it.
         under_input_ns: transfers that run while the host waits for data, and would be waited for without that. 0 on a
             device, whose own wait is counted.
-        burst_ns: bursts of tiny collectives on the host beyond one collective each, with the calls and waits in them.
+        burst_ns: bursts of tiny collectives on the host beyond the first of each, with the calls and waits in them.
     """
 
     step_ns: float
