@@ -119,7 +119,7 @@ def test_full_disk_stops_the_recording_and_nothing_else(light, recorded, monkeyp
         assert len(list(prof.wrap(range(10)))) == 10
     run = recorded(prof.directory)
     assert run.events == []
-    assert run.rank.end.dropped_records == 21
+    assert run.rank.end.dropped_records >= 10 + 11  # steps and fetches; a garbage collection may add its own
     assert run.rank.meta.features["light"].reason == "events.bin: No space left on device"
 
 
