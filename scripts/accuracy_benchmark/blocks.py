@@ -4,6 +4,7 @@ import gc
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ import torch.distributed as dist
 
 from accuracy_benchmark.scenario import Build, Scenario
 from accuracy_benchmark.training import Job, Training
-from accuracy_benchmark.truth import saving_interval
+from accuracy_benchmark.truth import MOST_HALF_WIDTH, saving_interval
 
 #: Rounds of one block forth and one back of each program: at least, and at most where the interval stays wide.
-FEWEST_ROUNDS, MOST_ROUNDS = 3, 6
-#: Half-width of the interval, share of the step, at which another round would tell little.
-CLEAR = 0.01
+FEWEST_ROUNDS, MOST_ROUNDS = 3, 12
+#: Half-width of the interval, share of the step, at which another round would tell little; and the round after which
+#: it is enough that the row can be judged.
+CLEAR, PATIENT_ROUNDS = 0.01, 6
 
 
 def batches(training: Training) -> Iterator[Any]:
@@ -56,14 +58,15 @@ def measure(scenario: Scenario, place: Path, rank: int, rounds: tuple[int, int])
         for index in [*order, *reversed(order)]:
             job = Job(place / f"block{rank}", steps + 2 * scenario.block, rank, scenario.ranks)
             found[index].append(block_s(programs[index], job, scenario.warm, scenario.block))
-        if turn + 1 >= rounds[0] and _agreed(lambda: _is_clear(found), scenario.ranks):
+        wanted = CLEAR if turn + 1 < PATIENT_ROUNDS else MOST_HALF_WIDTH
+        if turn + 1 >= rounds[0] and _agreed(partial(_is_known, found, wanted), scenario.ranks):
             break
     return found
 
 
-def _is_clear(found: list[list[float]]) -> bool:
+def _is_known(found: list[list[float]], half_width: float) -> bool:
     intervals = [saving_interval(found[0], fixed) for fixed in found[1:]]
-    return all((interval["high"] - interval["low"]) / 2 <= CLEAR for interval in intervals)
+    return all((interval["high"] - interval["low"]) / 2 <= half_width for interval in intervals)
 
 
 def _agreed(ask: Callable[[], bool], ranks: int) -> bool:
