@@ -11,6 +11,7 @@ import msgspec
 
 from profilerkit.model.report import Report
 from profilerkit.report import json as report_json
+from profilerkit.report.charts import charts_of
 from profilerkit.report.figures import colour_names, memory_paths, step_figure, strip_paths, waterfall_paths
 from profilerkit.report.memory import columns_of
 from profilerkit.report.palette import FILLS, label_on
@@ -226,6 +227,7 @@ def _page(report: Report, explorer: bool, download: _Download) -> str:
             view=view,
             strip=strip,
             memory_strip=_memory_strip(report),
+            charts=charts_of(report),
             waterfall_paths=waterfall_paths(view.waterfall.bars),
             sections=_sections(view),
             download=download,

@@ -1,0 +1,10 @@
+"""The figures beside the step strips: one module each, from the report to a ``Chart``."""
+
+from profilerkit.model.report import Report
+from profilerkit.report.charts.chart import Chart
+
+
+def charts_of(report: Report) -> dict[str, tuple[Chart, ...]]:
+    """The figures of a report by the anchor of the section that shows them. A figure without data is left out."""
+    made: dict[str, tuple[Chart | None, ...]] = {"steps": (), "ranks": (), "kernels": ()}
+    return {section: tuple(chart for chart in charts if chart is not None) for section, charts in made.items()}

@@ -1,0 +1,38 @@
+"""Scales: percent of an axis, and ticks at round values."""
+
+import pytest
+
+from profilerkit.report.charts.axes import Scale, decades, from_zero
+from profilerkit.report.charts.chart import point, polyline, rectangle
+
+
+def test_linear_ticks_are_round_and_within_the_axis():
+    axis = from_zero(38.0).axis("ms", lambda value: f"{value:g} ms")
+    assert [tick.label for tick in axis.ticks] == ["0 ms", "10 ms", "20 ms", "30 ms"]
+    assert [round(tick.at) for tick in axis.ticks] == [0, 25, 50, 75]
+
+
+@pytest.mark.parametrize("high", [1e-9, 0.3, 1.0, 7.0, 99.0, 1e12])
+def test_every_axis_has_two_to_seven_ticks(high):
+    assert 2 <= len(from_zero(high).axis("", str).ticks) <= 7
+
+
+def test_decades_hold_the_values_and_name_powers():
+    scale = decades(3.0, 4_000.0)
+    assert (scale.low, scale.high) == (1.0, 10_000.0)
+    assert [tick.label for tick in scale.axis("", lambda v: f"{v:g}").ticks] == ["1", "10", "100", "1000", "10000"]
+    assert scale.at(0.0) == 0.0
+    assert scale.at(1e9) == 100.0
+    assert decades(10.0, 10.0).high > decades(10.0, 10.0).low
+
+
+def test_values_beyond_the_ends_lie_on_them():
+    assert Scale(10.0, 20.0).at(5.0) == 0.0
+    assert Scale(10.0, 20.0).at(25.0) == 100.0
+
+
+def test_paths():
+    assert rectangle(0, 10, 25.555, 100) == "M0 10H25.55V100H0z"
+    assert point(1.0, 99.999) == "M1 100h0"
+    assert polyline([(0.0, 1.0), (50.0, 2.5)]) == "M0 1L50 2.5"
+    assert polyline([]) == ""
