@@ -121,7 +121,7 @@ def test_the_table_has_the_points_and_says_how_many_it_leaves_out():
     chart = sampled_strips(with_samples(signal("host.cpu", [second / 40 for second in range(40)], n=120)))
     assert chart.table.rows[1] == ("2 s", "5.0 %")
     assert len(chart.table.rows) == 20
-    assert chart.table.caption == "One of every 2 points. The JSON has all of them."
+    assert chart.table.more == "One of every 2 points. The JSON has all of them."
     assert "120 samples, measured" in chart.caption
     assert "Each point is the mean of 3 samples, derived." in chart.caption
 
@@ -132,7 +132,7 @@ def test_samples_before_the_first_step_and_after_the_last_lie_on_the_axis():
     assert [tick.label for tick in chart.x.ticks] == ["−20 s", "0 s", "20 s", "40 s"]
     steady, first, last = chart.shapes[:3]
     assert steady.path == "M36.23 0H86.96V100H36.23z"
-    assert (first.path, last.path) == ("M28.99 0L28.99 100", "M86.96 0L86.96 100")
+    assert (first.path, last.path) == ("M28.99 31.58L28.99 100", "M86.96 31.58L86.96 100")
 
 
 def test_the_judged_rank_is_named():

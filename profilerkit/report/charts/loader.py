@@ -23,7 +23,7 @@ _WAITS = tuple(part for part, (family, _) in PARTS.items() if family == "input" 
 _FEWEST_STEPS = 10
 #: A smaller share of its step is no wait worth a change: the saving below which no bound is named.
 _SMALL_SHARE = 0.05
-_MOST_BINS = 25
+_MOST_BINS = 40
 _ROUND = (1.0, 2.0, 5.0, 10.0)
 #: A bin that holds any step is at least so high, in percent of its lane: one step of many would not be seen.
 _LEAST_PERCENT = 3.0
@@ -161,7 +161,8 @@ def _pace(report: Report, waits: _Waits) -> str:
         verb = "makes" if workers.count == 1 else "make"
         who = plural(workers.count, "worker")
         return f"{who} {verb} the data of a step in {made}, the rest of a step takes {format_ns(rest)}"
-    if loader is not None and loader.num_workers == 0 and waits.timed and rest > 0:
+    mostly = 2 * len(waits.noticed_ns) > len(waits.wait_ns)
+    if loader is not None and loader.num_workers == 0 and waits.timed and mostly and rest > 0:
         return f"making a batch takes {median(waits.wait_ns) / rest:.1f} times as long as the rest of a step"
     return f"the rest of a step takes {format_ns(rest)}"
 
@@ -192,5 +193,5 @@ def _table(bins: _Bins, wait: Sequence[int], rest: Sequence[int], waits: _Waits)
             low, high = bins.width_ns * place, bins.width_ns * (place + 1)
             high = max(high, longest) if place == bins.count - 1 else high
             rows.append((f"{format_ns(low)} to {format_ns(high)}", format_count(waited), format_count(rested)))
-    columns = ("Time", "Steps that wait so long", "Steps whose rest is so long")
-    return Table("Steps by their wait, and by the rest. Bins without a step are left out.", columns, tuple(rows), 1)
+    columns = ("Time", "Steps by wait", "Steps by rest")
+    return Table("The steps by their wait and by the rest", columns, tuple(rows), 1, "Times of no step are left out.")

@@ -68,7 +68,7 @@ def sampled_strips(report: Report) -> Chart | None:
         title=title_of(shown, report.run.samples, span.steady),
         caption=_caption(report, names, shown, span),
         height_px=height_px(len(shown)),
-        shapes=(*_where(span, x), *(_line(*row, x) for row in rows)),
+        shapes=(*_where(span, x, lanes(len(shown))), *(_line(*row, x) for row in rows)),
         x=x.axis("Seconds since the first step began", _seconds),
         y=Axis("Each on a scale of its own", tuple(tick for row in rows for tick in _ticks(*row))),
         legend=(("rule", "Steady window"),) if span.steady else (),
@@ -111,13 +111,14 @@ def _scale(sampled: Sampled, kind: _Kind) -> Scale:
     return Scale(0.0, max(kind.least, *(value for _, value in sampled.points)) or 1.0)
 
 
-def _where(span: _Span, x: Scale) -> Iterator[Shape]:
+def _where(span: _Span, x: Scale, across: Sequence[Lane]) -> Iterator[Shape]:
     """The steady window behind all strips, and lines at the start of the first step and at the end of the last."""
     if span.steady:
         low, high = span.steady
         yield Shape("rule pale", "area", rectangle(x.at(low), 0.0, x.at(high), 100.0), "Steady window")
     for second in (0.0, span.end):
-        yield Shape("other", "dash", polyline([(x.at(second), 0.0), (x.at(second), 100.0)]))
+        at = x.at(second)
+        yield Shape("other", "dash", "".join(polyline([(at, lane.top), (at, lane.bottom)]) for lane in across))
 
 
 def _line(sampled: Sampled, kind: _Kind, lane: Lane, scale: Scale, x: Scale) -> Shape:
@@ -173,5 +174,5 @@ def _table(shown: dict[str, Sampled]) -> Table:
         (_seconds(round(at_ns / 1e9, 1)), *(sampled.said(sampled.near(at_ns)) for sampled in shown.values()))
         for at_ns in times[::every]
     )
-    caption = "Every point." if every == 1 else f"One of every {format_count(every)} points. The JSON has all of them."
-    return Table(caption, ("Time", *(_KINDS[name].words for name in shown)), rows, 1)
+    more = "" if every == 1 else f"One of every {format_count(every)} points. The JSON has all of them."
+    return Table("What was sampled, as a table", ("Time", *(_KINDS[name].words for name in shown)), rows, 1, more)
