@@ -125,7 +125,7 @@ def _inside(columns: TraceColumns, rows: I64, step: Spans) -> I64:
 
 
 def _time_by(key: npt.NDArray[np.signedinteger], columns: TraceColumns, rows: I64, step: Spans) -> I64:
-    """Summed time in the step of the rows with each value of ``key``, which is not negative; nested time counts twice."""
+    """Time in the step of the rows with each value of ``key``, which is not negative; nested time counts twice."""
     inside = np.minimum(columns.end_ns[rows], step.end[0]) - np.maximum(columns.ts_ns[rows], step.start[0])
     time = np.zeros(int(key.max(initial=-1)) + 1, dtype=np.int64)
     np.add.at(time, key, inside)

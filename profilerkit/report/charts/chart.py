@@ -43,7 +43,7 @@ class Shape(msgspec.Struct, frozen=True):
 class Label(msgspec.Struct, frozen=True):
     """Text at a place of the box, in percent from its left and upper end; it stands right of or above that place.
 
-    One that stays ``within`` the box stands above it instead: to its right at the left end, to its left at the right end.
+    One that stays ``within`` the box stands above: right of its place at the left end, left of it at the right end.
     """
 
     x: float

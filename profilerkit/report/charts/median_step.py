@@ -65,9 +65,10 @@ def _bars(lane: Lane, top: float, base: float) -> Iterator[Shape]:
     """The lane's families stacked, the whole stack first: each further one is painted over what lies above it."""
     known = {track.family: track for track in lane.tracks}
     stack = [known[family] for family in FAMILY_LABELS if family in known]
+    drawn = [track.levels[:CELLS] for track in stack]
     for count in range(len(stack), 0, -1):
         track = stack[count - 1]
-        heights = [min(sum(levels) / 255, 1.0) for levels in zip(*(one.levels[:CELLS] for one in stack[:count]))]
+        heights = [min(sum(levels) / 255, 1.0) for levels in zip(*drawn[:count], strict=False)]
         path = _staircase([max(height, _LEAST_HEIGHT) if height else 0.0 for height in heights], top, base)
         words = f"{inert(lane.name, _NAME_LIMIT)}: {_what(lane, track.family)}, {format_ns(track.time_ns)}"
         yield Shape(track.family, "area", path, words)
@@ -163,7 +164,7 @@ def _caption(found: MedianStep) -> Iterator[str]:
         yield "Step has every instant in the colour of its part; the main thread stands for the device."
     yield (
         f"Lanes are cut into {CELLS} pieces of {format_ns(found.time_ns / CELLS)}: "
-        "a bar is as high as the share of its piece, and always high enough to be seen."
+        "a bar is as high as its share of the piece, and the thinnest are raised."
     )
     if "thread" in kinds and found.mode == "gpu":
         yield (
