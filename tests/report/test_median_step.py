@@ -92,9 +92,9 @@ def test_a_family_is_painted_over_the_whole_stack_that_it_is_part_of():
 
 def test_labels_name_the_longest_gaps_and_never_meet():
     chart = median_step_chart(with_step())
-    assert [label.text for label in chart.labels] == [
-        "Waiting for data: preparing samples, 31.7 ms",
-    ] + [label.text for label in chart.labels[1:]]
+    assert [label.text for label in chart.labels] == ["Waiting for data: preparing samples, 31.7 ms"]
+    apart = median_step_chart(with_step(gaps=(gap(0, 0.18, "input.wait"), gap(0.9, 0.94, "over.launch"))))
+    assert [label.text for label in apart.labels] == ["Waiting for data, 31.7 ms", "Launch latency, 7.04 ms"]
     close = with_step(gaps=(gap(0.5, 0.6), gap(0.62, 0.7), gap(0.75, 0.8)))
     assert len(median_step_chart(close).labels) == 1
     assert median_step_chart(with_step(gaps=(gap(0.5, 0.51),))).labels == ()

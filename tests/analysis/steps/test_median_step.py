@@ -16,8 +16,9 @@ from profilerkit.api import analyze
 from profilerkit.model.median_step import CELLS
 from profilerkit.model.step import PARTS
 from profilerkit.report import json as report_json
+from profilerkit.rundir.reader import read_run
 from profilerkit.trace.readers import read_trace
-from tests.recipes import AUTOGRAD, GLOO, MAIN, US, Trace, host_training, named, training
+from tests.recipes import AUTOGRAD, GLOO, US, Log, host_training, named, training, write_run
 
 TRACES = Path(__file__).resolve().parents[4] / "shared" / "traces"
 
@@ -164,11 +165,14 @@ def test_the_step_is_the_steady_one_closest_to_the_median():
     assert median_row(steps_of(np.array([100, 0]), ("cut", "steady"))) is None
 
 
-def test_the_judged_ranks_step_is_in_the_facts_and_none_without_a_trace():
+def test_the_judged_ranks_step_is_in_the_facts():
     facts = run_facts([rank_facts("trace.json", training(fetch=300, rank=3, world_size=8).facts(), None)])
     assert (facts.median_step.rank, facts.median_step.idle_ns) == (3, 310 * US)
-    log = run_facts([rank_facts("trace.json", Trace().facts(), None)]) if Trace().facts().lanes else None
-    assert log is None
+
+
+def test_a_run_of_the_light_tier_has_none(tmp_path):
+    record = read_run(write_run(tmp_path / "run", [Log().steps(20, 1_000, wait=300)]))
+    assert run_facts([rank_facts("rank_00000", None, record.ranks[0])]).median_step is None
 
 
 def test_names_of_lanes_are_short():
@@ -176,7 +180,6 @@ def test_names_of_lanes_are_short():
     for number in range(6):
         trace.op(1_000 + 100 * number, 1_050 + 100 * number, tid="x" * 5_000)
     names = [entry.name for entry in told(trace).lanes]
-    assert MAIN not in names
     assert max(map(len, names)) == 60
 
 
