@@ -95,6 +95,9 @@ def test_labels_name_the_longest_gaps_and_never_meet():
     assert [label.text for label in chart.labels] == ["Waiting for data: preparing samples, 31.7 ms"]
     apart = median_step_chart(with_step(gaps=(gap(0, 0.18, "input.wait"), gap(0.9, 0.94, "over.launch"))))
     assert [label.text for label in apart.labels] == ["Waiting for data, 31.7 ms", "Launch latency, 7.04 ms"]
+    mixed = revise(gap(0.2, 0.4), part_ns=20 * MS)
+    (label,) = median_step_chart(with_step(gaps=(mixed,))).labels
+    assert label.text == "Waiting for data: preparing samples, 20.0 ms of 35.2 ms"
     close = with_step(gaps=(gap(0.5, 0.6), gap(0.62, 0.7), gap(0.75, 0.8)))
     assert len(median_step_chart(close).labels) == 1
     assert median_step_chart(with_step(gaps=(gap(0.5, 0.51),))).labels == ()
@@ -144,6 +147,12 @@ def test_hostile_names_stay_text_and_strange_numbers_stay_within_the_box():
     assert min(numbers) >= -1
     assert max(numbers) <= 100
     assert len(median_step_chart(report).y.ticks) == 12
+
+
+def test_of_a_long_name_the_ends_are_shown():
+    thread = Lane(name="Thread 140234987650128", kind="thread", tracks=(track("overhead", 0, 1),))
+    (tick,) = median_step_chart(with_step(lanes=(thread,))).y.ticks
+    assert tick.label == "Thread …0128"
 
 
 def test_it_survives_json_and_redaction():

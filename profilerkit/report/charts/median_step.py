@@ -18,6 +18,7 @@ _LANE_PX, _BAR_PX, _LABEL_PX = 27.0, 19.0, 22.0
 _LEAST_HEIGHT = 0.08
 _MOST_LANES, _NAME_LIMIT = 12, 14
 _MOST_LABELS, _LEAST_LABELLED, _LABEL_LIMIT = 3, 0.03, 44
+_NEARLY_ALL = 0.9
 #: Pixels of a character of a label, and of the box on a phone: labels are chosen so that none meets another there.
 _CHARACTER_PX, _NARROW_PX = 6.0, 330.0
 _MOST_CAUSES, _MOST_GAPS = 2, 10
@@ -48,10 +49,7 @@ def median_step_chart(report: Report) -> Chart | None:
         x=_time_axis(scale),
         y=Axis(
             "Lane",
-            tuple(
-                Tick(100.0 - top - tall / 2, inert(lane.name, _NAME_LIMIT))
-                for lane, top in zip(lanes, tops, strict=True)
-            ),
+            tuple(Tick(100.0 - top - tall / 2, _name(lane)) for lane, top in zip(lanes, tops, strict=True)),
         ),
         legend=tuple((family, name) for family, name in FAMILY_LABELS.items() if family in used),
         labels=tuple(
@@ -70,7 +68,7 @@ def _bars(lane: Lane, top: float, base: float) -> Iterator[Shape]:
         track = stack[count - 1]
         heights = [min(sum(levels) / 255, 1.0) for levels in zip(*drawn[:count], strict=False)]
         path = _staircase([max(height, _LEAST_HEIGHT) if height else 0.0 for height in heights], top, base)
-        words = f"{inert(lane.name, _NAME_LIMIT)}: {_what(lane, track.family)}, {format_ns(track.time_ns)}"
+        words = f"{_name(lane)}: {_what(lane, track.family)}, {format_ns(track.time_ns)}"
         yield Shape(track.family, "area", path, words)
 
 
@@ -103,7 +101,10 @@ def _labelled(found: MedianStep, scale: Scale) -> list[Gap]:
 
 
 def _label(gap: Gap) -> str:
-    return f"{inert(part_label(gap.part), _LABEL_LIMIT)}, {format_ns(gap.part_ns)}"
+    """The part that holds most of the gap, and of how much where it does not hold nearly all."""
+    length = gap.end_ns - gap.start_ns
+    of = f" of {format_ns(length)}" if gap.part_ns < _NEARLY_ALL * length else ""
+    return f"{inert(part_label(gap.part), _LABEL_LIMIT)}, {format_ns(gap.part_ns)}{of}"
 
 
 def _middle(gap: Gap, scale: Scale) -> float:
@@ -181,6 +182,12 @@ def _left_out(found: MedianStep) -> Iterator[str]:
         yield f"Less busy and not shown: {listed(left)}."
 
 
+def _name(lane: Lane) -> str:
+    """The lane's name; of a long one the ends, for thread ids differ in their last digits."""
+    name = inert(lane.name)
+    return name if len(name) <= _NAME_LIMIT else f"{name[:7].rstrip()} …{name[-4:]}"
+
+
 def _what(lane: Lane, family: Family) -> str:
     """What a family is in a lane."""
     if lane.kind == "thread" and family == "overhead":
@@ -190,7 +197,7 @@ def _what(lane: Lane, family: Family) -> str:
 
 def _table(found: MedianStep, lanes: tuple[Lane, ...]) -> Table:
     rows = [
-        (inert(lane.name, _NAME_LIMIT), _what(lane, track.family), track.time_ns)
+        (_name(lane), _what(lane, track.family), track.time_ns)
         for lane in lanes
         for track in sorted(lane.tracks, key=lambda track: -track.time_ns)
     ]
