@@ -170,6 +170,15 @@ def test_the_judged_ranks_step_is_in_the_facts():
     assert (facts.median_step.rank, facts.median_step.idle_ns) == (3, 310 * US)
 
 
+def test_communication_that_was_divided_between_ranks_is_divided_here_too():
+    shape = {"compute": 100, "world_size": 2, "backend": "gloo"}
+    traces = (host_training(8, python=wait, comm=200 - wait, rank=rank, **shape) for rank, wait in enumerate((10, 150)))
+    facts = run_facts([rank_facts("trace.json", trace.facts(), None) for trace in traces], told=0)
+    row = next(row for row in facts.steps.rows if row.index == facts.median_step.step)
+    assert facts.median_step.causes["comm.skew"] == 140 * US
+    assert facts.median_step.causes == {part: time for part, time in row.parts.items() if part != "compute.math"}
+
+
 def test_a_run_of_the_light_tier_has_none(tmp_path):
     record = read_run(write_run(tmp_path / "run", [Log().steps(20, 1_000, wait=300)]))
     assert run_facts([rank_facts("rank_00000", None, record.ranks[0])]).median_step is None
