@@ -199,6 +199,7 @@ def _report(facts: Facts, detail: Facts, outcomes: tuple[Outcome, ...], run: Run
         run=run,
         communication=facts.communication,
         workers=facts.workers,
+        median_step=detail.median_step,
     )
 
 

@@ -17,6 +17,7 @@ from profilerkit.analysis.workers.loading import LoadingFacts
 from profilerkit.hardware.lookup import DeviceSpec
 from profilerkit.model.communication import Communication
 from profilerkit.model.finding import Source
+from profilerkit.model.median_step import MedianStep
 from profilerkit.model.memory import Memory
 from profilerkit.model.report import Collective, Compute, HostCopy, Kernel
 from profilerkit.model.run import Loader, Series, Trust
@@ -290,6 +291,7 @@ class Facts:
         throttling: how far the device's clock was held down; ``None`` where it was not sampled.
         wire: what the collectives are made of; ``None`` without a trace.
         replay: some of the traced steps as a graph that runs again with changes; ``None`` where none could be built.
+        median_step: one traced step as a timeline; ``None`` without a trace that holds a steady one.
     """
 
     mode: Literal["gpu", "cpu", "steps"]
@@ -346,6 +348,7 @@ class Facts:
     throttling: Throttling | None = None
     wire: Wire | None = None
     replay: ReplayFacts | None = field(default=None, compare=False, repr=False)
+    median_step: MedianStep | None = None
 
     def share(self, *names: str) -> float:
         """Share of the steady step that belongs to these parts; a name ending in ``.`` takes its whole group."""

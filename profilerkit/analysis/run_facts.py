@@ -15,6 +15,7 @@ from profilerkit.analysis.own_cost import budget_notes, capture_cost
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks import Job, comparable, compare, notes_of
 from profilerkit.analysis.siblings import host_ranks, sibling_cores
+from profilerkit.analysis.steps.median_step import median_step
 from profilerkit.analysis.steps.steadiness import weaknesses
 from profilerkit.analysis.throttling import throttling
 from profilerkit.analysis.timed_ranks import late_by_timers, may_be_hidden, timed_ns
@@ -135,6 +136,7 @@ def _with_trace(facts: Facts, trace: TraceFacts, ranks: Sequence[RankFacts]) -> 
         waste=trace.waste,
         wire=trace.wire,
         replay=trace.replay,
+        median_step=median_step(trace, facts.rank.rank),
     )
 
 

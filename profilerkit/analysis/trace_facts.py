@@ -55,6 +55,7 @@ from profilerkit.analysis.replay.build import Material
 from profilerkit.analysis.replay.gate import ReplayFacts, replay_facts
 from profilerkit.analysis.replay.scope import MOST_EVENTS
 from profilerkit.analysis.steps.find import TraceSteps, find_steps
+from profilerkit.analysis.steps.lanes import StepLanes, step_lanes
 from profilerkit.analysis.steps.warmup_cause import causes, loading_per_step, warmup_cost
 from profilerkit.analysis.waste.find import kernel_waste
 from profilerkit.analysis.waste.judged import Judged
@@ -113,6 +114,7 @@ class TraceFacts:
     waste: Waste | None = None
     wire: Wire | None = None
     replay: ReplayFacts | None = None
+    lanes: StepLanes | None = None
 
     @property
     def totals(self) -> I64:
@@ -189,7 +191,7 @@ def trace_facts(
         wire=_wire(seen, collectives),
     )
     material = Material(columns, names, kinds, launches, steps, roof, work, ran, host, parts, replay_events)
-    facts = replace(facts, replay=replay_facts(material), memory_use=_memory_use(seen, facts))
+    facts = _with_steps(facts, seen, material)
     return _with_device(facts, seen, spec) if on_gpu else facts
 
 
@@ -257,6 +259,13 @@ def _memory_use(seen: _Seen, facts: TraceFacts) -> MemoryUse:
         zeroed=zeroed_gradients(columns, seen.launches, seen.ran if on_gpu else None, facts.window, seen.busy),
         offload=offloaded(columns, offloads[seen.judged[offloads]], max(facts.n_steady, 1)),
         recomputed_bytes=recomputed_bytes(columns, steps, mine) if recomputes else None,
+    )
+
+
+def _with_steps(facts: TraceFacts, seen: _Seen, material: Material) -> TraceFacts:
+    """The facts with what is made of single steps, whatever ran them."""
+    return replace(
+        facts, replay=replay_facts(material), lanes=step_lanes(material), memory_use=_memory_use(seen, facts)
     )
 
 

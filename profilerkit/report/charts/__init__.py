@@ -3,13 +3,14 @@
 from profilerkit.model.report import Report
 from profilerkit.report.charts.chart import Chart
 from profilerkit.report.charts.loader import loader_wait
+from profilerkit.report.charts.median_step import median_step_chart
 from profilerkit.report.charts.samples import sampled_strips
 
 
 def charts_of(report: Report) -> dict[str, tuple[Chart, ...]]:
     """The figures of a report by the anchor of the section that shows them. A figure without data is left out."""
     made: dict[str, tuple[Chart | None, ...]] = {
-        "steps": (loader_wait(report), sampled_strips(report)),
+        "steps": (median_step_chart(report), loader_wait(report), sampled_strips(report)),
         "ranks": (),
         "kernels": (),
     }
