@@ -1,6 +1,7 @@
 """The package's own templates, style sheets and scripts."""
 
 import re
+from collections.abc import Collection
 from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _NUMBER_UNIT = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s|B|KiB|MiB|GiB|TiB)(?![A-Za-z]))")
+#: A step by its number, or the two ends of a range; not ``step 12.5 ms``.
+_STEP = re.compile(r"(?<![\w-])([Ss]teps? )([0-9]+)(?:(–| and )([0-9]+))?(?![.,]?[0-9]|[\s\u00a0](?:%|[nµm]?s\b))")
 
 
 @lru_cache(maxsize=1)
@@ -29,6 +32,7 @@ def environment() -> "Environment":
     )
     made.filters["units"] = _join_units
     made.filters["prose"] = _prose
+    made.filters["steps"] = _step_links
     return made
 
 
@@ -46,6 +50,24 @@ def _prose(text: str) -> "Markup":
         for is_code, piece in code_spans(text)
     )
     return Markup("").join(pieces)
+
+
+def _step_links(text: str, rows: Collection[str]) -> "Markup":
+    """Escaped text in which a step that has one of these rows, such as ``step-17``, leads to it."""
+    from markupsafe import Markup, escape
+
+    def linked(match: re.Match[str]) -> str:
+        word, first, between, last = match.groups()
+        if last is None:
+            return _to_row(first, f"{word}{first}", rows)
+        return f"{word}{_to_row(first, first, rows)}{between}{_to_row(last, last, rows)}"
+
+    return Markup(_STEP.sub(linked, str(escape(text))))  # noqa: S704 - escaped, and what is put in is digits
+
+
+def _to_row(number: str, shown: str, rows: Collection[str]) -> str:
+    anchor = f"step-{number}"
+    return f'<a href="#{anchor}">{shown}</a>' if anchor in rows else shown
 
 
 def asset(name: str) -> str:
