@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _NUMBER_UNIT = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s|B|KiB|MiB|GiB|TiB)(?![A-Za-z]))")
 #: A step by its number, or the two ends of a range; not ``step 12.5 ms``.
-_STEP = re.compile(r"(?<![\w-])([Ss]teps? )([0-9]+)(?:(–| and )([0-9]+))?(?![.,]?[0-9]|[\s\u00a0](?:%|[nµm]?s\b))")
+_STEP = re.compile(r"(?<![\w-])([Ss]teps? )([0-9]+)(?:(–| and )([0-9]+))?(?![–.,]?[0-9]|[\s\u00a0](?:%|[nµm]?s\b))")
 
 
 @lru_cache(maxsize=1)

@@ -118,8 +118,8 @@ def test_a_step_without_a_row_is_no_link():
 
 
 def test_the_steps_of_a_rank_that_is_not_told_are_no_links():
-    assert outline(with_evidence("multi_rank", steps=(30, 31), rank=5)).steps("changes") == []
-    assert outline(with_evidence("multi_rank", steps=(30, 31), rank=0)).steps("changes") == ["#step-30", "#step-31"]
+    assert outline(with_evidence("multi_rank", steps=(40, 41), rank=5)).steps("changes") == []
+    assert outline(with_evidence("multi_rank", steps=(40, 41), rank=0)).steps("changes") == ["#step-40", "#step-41"]
 
 
 def test_the_words_about_the_steps_lead_to_the_one_they_name():
@@ -140,7 +140,7 @@ def test_every_link_to_a_step_leads_somewhere(name):
         ("steps 7 and 8", 'steps <a href="#step-7">7</a> and <a href="#step-8">8</a>'),
         ("every step 7 ms longer", "every step 7 ms longer"),
         ("a step 7.5 times as long", "a step 7.5 times as long"),
-        ("steps 7–8\u00a0%", 'steps <a href="#step-7">7</a>–8\u00a0%'),
+        ("steps 7–8\u00a0%", "steps 7–8\u00a0%"),
         ("step 70", "step 70"),
         ("misstep 7, step-7", "misstep 7, step-7"),
         ('<b>step 7</b>"', '&lt;b&gt;<a href="#step-7">step 7</a>&lt;/b&gt;&#34;'),
