@@ -53,21 +53,20 @@ def _prose(text: str) -> "Markup":
 
 
 def _step_links(text: str, rows: Collection[str]) -> "Markup":
-    """Escaped text in which a step that has one of these rows, such as ``step-17``, leads to it."""
+    """Escaped text in which a step that has one of these rows, such as ``step-17``, leads to it; a range both ends."""
     from markupsafe import Markup, escape
 
     def linked(match: re.Match[str]) -> str:
         word, first, between, last = match.groups()
+        ends = [f"step-{number}" for number in (first, last) if number]
+        # One end of a range alone would say that the range is that step.
+        if any(end not in rows for end in ends):
+            return match[0]
         if last is None:
-            return _to_row(first, f"{word}{first}", rows)
-        return f"{word}{_to_row(first, first, rows)}{between}{_to_row(last, last, rows)}"
+            return f'<a href="#{ends[0]}">{word}{first}</a>'
+        return f'{word}<a href="#{ends[0]}">{first}</a>{between}<a href="#{ends[1]}">{last}</a>'
 
     return Markup(_STEP.sub(linked, str(escape(text))))  # noqa: S704 - escaped, and what is put in is digits
-
-
-def _to_row(number: str, shown: str, rows: Collection[str]) -> str:
-    anchor = f"step-{number}"
-    return f'<a href="#{anchor}">{shown}</a>' if anchor in rows else shown
 
 
 def asset(name: str) -> str:

@@ -113,7 +113,7 @@ def test_evidence_leads_to_the_rows_of_its_steps():
 
 
 def test_a_step_without_a_row_is_no_link():
-    assert outline(with_evidence(steps=(12, 4_000))).steps("changes") == ["#step-12"]
+    assert outline(with_evidence(steps=(12, 4_000))).steps("changes") == []
     assert outline(with_evidence(steps=(3, 4))).steps("changes") == []
 
 
@@ -136,7 +136,8 @@ def test_every_link_to_a_step_leads_somewhere(name):
     ("text", "shown"),
     [
         ("Step 7 is slow.", '<a href="#step-7">Step 7</a> is slow.'),
-        ("steps 7–9", 'steps <a href="#step-7">7</a>–9'),
+        ("steps 7–9", "steps 7–9"),
+        ("steps 7–8", 'steps <a href="#step-7">7</a>–<a href="#step-8">8</a>'),
         ("steps 7 and 8", 'steps <a href="#step-7">7</a> and <a href="#step-8">8</a>'),
         ("every step 7 ms longer", "every step 7 ms longer"),
         ("a step 7.5 times as long", "a step 7.5 times as long"),
