@@ -74,8 +74,8 @@ def test_the_example_proposes_what_makes_it_pass(rule):
 def commands(program):
     """Every command line of this program in the README's blocks, without the words beside it."""
     fenced = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
-    lines = [line for language, text in fenced if not language for line in text.splitlines() if line.startswith(program)]
-    return [re.split(r"\s{2,}", line)[0] for line in lines]
+    plain = [line for language, text in fenced if not language for line in text.splitlines()]
+    return [re.split(r"\s{2,}", line)[0] for line in plain if line.startswith(program)]
 
 
 @pytest.mark.parametrize("line", commands("profilerkit "))

@@ -13,7 +13,7 @@ class Sample:
         name: of its files.
         group: the heading above it on the index page.
         shows: what the run does and what to look at, in a sentence or two.
-        says: the verdict that a recording must have: a bound, or the judgement of a comparison.
+        says: what a recording must say: the bound and its sub-cause, or the judgement of a comparison.
         make: how it is recorded.
     """
 
@@ -43,33 +43,33 @@ SAMPLES = (
         "input_bound", VERDICTS,
         "One DataLoader worker needs 60 ms for a batch and the step 20 ms. The queue of the workers is replayed: the "
         "report says how many would keep up.",
-        "input-bound", scenario("C04"),
+        "input-bound (fetch)", scenario("C04"),
     ),
     Sample(
         "memory_bound", VERDICTS,
         "Every step writes into a fresh tensor of 64 MiB: the kernel has to find its pages each time.",
-        "memory-bound", scenario("C26"),
+        "memory-bound (capacity)", scenario("C26"),
     ),
     Sample(
         "comm_bound", VERDICTS,
         "Two ranks reduce their gradients after each of four micro-batches instead of once a step.",
-        "comm-bound", scenario("C34"),
+        "comm-bound (bandwidth)", scenario("C34"),
     ),
     Sample(
         "compute_bound", VERDICTS,
-        "Matrix products own the step, and no fix is known to save 5 % of it. The report says so, and what rules the "
-        "other bounds out.",
-        "compute-bound", scenario("C24"),
+        "Two DataLoader workers keep up with a step of 20 ms, and nothing is to gain. The report says so, and what "
+        "rules the other bounds out.",
+        "compute-bound", scenario("C01"),
     ),
     Sample(
         "overhead_bound", VERDICTS,
-        "Metrics are worked out in Python between the operators of every step, for 8 ms, while nothing else runs.",
-        "overhead-bound", scenario("C15"),
+        "A checkpoint stops the loop for 80 ms every 10 steps. The slow steps stand out step by step, and evidence "
+        "names them.",
+        "overhead-bound (checkpoint)", scenario("C20"),
     ),
     Sample(
         "balanced", VERDICTS,
-        "A checkpoint of 36 ms every 10 steps: worth 5 to 10 % of the step, too little to name a bound. The slow steps "
-        "stand out step by step.",
+        "An evaluation every 10 steps. Half as often would save 5 to 10 % of the step, too little to name a bound.",
         "balanced", healthy,
     ),
     Sample(
@@ -82,7 +82,7 @@ SAMPLES = (
         "straggler", RANKS,
         "Rank 1 fetches its data slowly and rank 0 waits for it in the reduction. The verdict is about the cause and "
         "names the rank.",
-        "input-bound", scenario("C30"),
+        "input-bound (fetch)", scenario("C30"),
     ),
     Sample(
         "diff", PAIRS,
@@ -93,13 +93,13 @@ SAMPLES = (
     Sample(
         "simulated_device", SIMULATED,
         "Matrix products in FP32 leave the tensor cores of the device idle. Kernels are held against its peaks.",
-        "compute-bound", simulated("G04/120"),
+        "compute-bound (precision)", simulated("G04/199"),
     ),
     Sample(
         "simulated_ranks", SIMULATED,
         "Large buckets of gradients are sent when the backward pass is over, and hide behind nothing. Collectives are "
         "matched across the ranks.",
-        "comm-bound", simulated("G15/120"),
+        "comm-bound (no-overlap)", simulated("G15/150"),
     ),
 )  # fmt: skip
 BY_NAME = {sample.name: sample for sample in SAMPLES}
