@@ -19,6 +19,7 @@ def take(reports: Path) -> Path:
     with browser() as tab:
         tab.open(page, WINDOW)
         tab.evaluate(READY)
+        tab.evaluate("document.documentElement.style.scrollbarWidth = 'none'")
         target = reports / NAME
         target.write_bytes(tab.picture())
     return target

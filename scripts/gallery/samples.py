@@ -30,8 +30,8 @@ PAIRS = "Before and after a fix"
 SIMULATED = "On a GPU: simulated"
 #: What stands under a group's heading; empty where nothing has to be said.
 GROUPS = {
-    VERDICTS: "Real training runs of some seconds on a CPU, each with one known fault or none. Storage and heavy "
-    "operators are slow because they sleep; everything else is as it was recorded.",
+    VERDICTS: "Training runs of some seconds on a CPU, each with one known fault or none. Storage and heavy operators "
+    "are slow because they sleep; everything else is as it was recorded. One is simulated, and says so.",
     RANKS: "Two processes that train one model over gloo on one host.",
     PAIRS: "What `profilerkit demo` does: train with a fault, apply what the report proposes, train again, compare.",
     SIMULATED: "Not recorded: a CPU has no device events. The traces come from the simulator of "
@@ -57,15 +57,14 @@ SAMPLES = (
     ),
     Sample(
         "compute_bound", VERDICTS,
-        "Two DataLoader workers keep up with a step of 20 ms, and nothing is to gain. The report says so, and what "
-        "rules the other bounds out.",
-        "compute-bound", scenario("C01"),
+        "Simulated: a CPU has no device events. Matrix products in FP32 leave the tensor cores of the device idle; its "
+        "kernels are held against its peaks.",
+        "compute-bound (precision)", simulated("G04/199"),
     ),
     Sample(
         "overhead_bound", VERDICTS,
-        "A checkpoint stops the loop for 80 ms every 10 steps. The slow steps stand out step by step, and evidence "
-        "names them.",
-        "overhead-bound (checkpoint)", scenario("C20"),
+        "3,000 operators on single numbers in every step: calling them takes longer than what they compute.",
+        "overhead-bound (launch)", scenario("C17"),
     ),
     Sample(
         "balanced", VERDICTS,
@@ -89,11 +88,6 @@ SAMPLES = (
         "A loader without workers, then with the number of workers that its report proposed: the saving that was "
         "predicted beside the one measured.",
         "faster", demo("input"),
-    ),
-    Sample(
-        "simulated_device", SIMULATED,
-        "Matrix products in FP32 leave the tensor cores of the device idle. Kernels are held against its peaks.",
-        "compute-bound (precision)", simulated("G04/199"),
     ),
     Sample(
         "simulated_ranks", SIMULATED,
