@@ -60,7 +60,7 @@ class PartRow(msgspec.Struct, frozen=True):
 
 
 class EvidenceRow(msgspec.Struct, frozen=True):
-    """One number behind a claim."""
+    """One number behind a claim; ``scope`` is the rank it is of, ``rank 5``, and may be empty."""
 
     id: str
     label: str
@@ -69,6 +69,7 @@ class EvidenceRow(msgspec.Struct, frozen=True):
     basis: str
     source: Source
     origin: str
+    scope: str = ""
 
 
 class Card(msgspec.Struct, frozen=True):
