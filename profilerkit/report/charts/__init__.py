@@ -2,9 +2,10 @@
 
 from profilerkit.model.report import Report
 from profilerkit.report.charts.chart import Chart
+from profilerkit.report.charts.crowd import crowd_chart
 
 
 def charts_of(report: Report) -> dict[str, tuple[Chart, ...]]:
     """The figures of a report by the anchor of the section that shows them. A figure without data is left out."""
-    made: dict[str, tuple[Chart | None, ...]] = {"steps": (), "ranks": (), "kernels": ()}
+    made: dict[str, tuple[Chart | None, ...]] = {"steps": (), "ranks": (crowd_chart(report),), "kernels": ()}
     return {section: tuple(chart for chart in charts if chart is not None) for section, charts in made.items()}
