@@ -10,6 +10,8 @@ from profilerkit.reading.processes import free_cores
 
 ENGINES = ("pool", "dask")
 
+#: A scheduler that runs answers at once.
+_ANSWER_SECONDS = 10
 #: Makes an executor of so many workers for as long as the context lasts.
 Engine = Callable[[int], AbstractContextManager[Executor]]
 
@@ -41,7 +43,7 @@ def dask(scheduler: str | None) -> Engine:
     def made(workers: int) -> Iterator[Executor]:
         try:
             client = (
-                Client(scheduler)
+                Client(scheduler, timeout=_ANSWER_SECONDS)
                 if scheduler
                 else Client(n_workers=workers, threads_per_worker=1, dashboard_address=None)
             )
