@@ -30,8 +30,16 @@ _PUBLIC = {
 }
 
 __all__ = [
-    *("Diff", "ProfilerkitError", "Report", "__version__"),
-    *("analyze", "diff", "load", "profile", "reduce", "summarise"),
+    "Diff",
+    "ProfilerkitError",
+    "Report",
+    "__version__",
+    "analyze",
+    "diff",
+    "load",
+    "profile",
+    "reduce",
+    "summarise",
 ]
 
 
