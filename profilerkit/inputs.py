@@ -11,11 +11,11 @@ from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.model.change import revise
 from profilerkit.reading.side_by_side import read_all
 from profilerkit.reading.traces import Reading, TraceJob, TraceResult
-from profilerkit.reading.windows import Window, slow_job, typical_windows, window_notes
+from profilerkit.reading.windows import Window, are_given, slow_job, typical_windows, window_notes
 from profilerkit.rundir.layout import (
-    BY_STEP_CALLS,
-    BY_WRAPPED_LOADER,
+    DDP,
     END,
+    FLIGHT,
     LAUNCH,
     MANIFEST,
     META,
@@ -42,7 +42,7 @@ _TABLE_SUFFIXES = (".csv", ".txt", ".log")
 _PROFILES_BELOW = "plugins/profile/*/*"
 _LINE_BYTES = 4096
 
-_NO_TRACES = {LAUNCH, MANIFEST, META, END, WINDOW_STATUS}
+_NO_TRACES = {LAUNCH, MANIFEST, META, END, WINDOW_STATUS, FLIGHT, DDP}
 _RECORD_INSTEAD = "record with torch.profiler, or with profilerkit run -- train.py"
 # More files than this are counted instead of named.
 _NAMED = 3
@@ -142,8 +142,7 @@ def _read_run(path: Path, reading: Reading) -> Recording:
 def _job_of_run(entry: RankRecord, windows: Sequence[Window], reading: Reading) -> TraceJob:
     """The traces of the windows that were closed well, the one to judge first."""
     files = tuple((path, (status.first_step, status.last_step)) for status, path in windows)
-    given = entry.meta is None or entry.meta.steps_found_by in (None, BY_STEP_CALLS, BY_WRAPPED_LOADER)
-    return TraceJob(files, reading, steps_are_given=given, slow=slow_job(entry))
+    return TraceJob(files, reading, steps_are_given=are_given(entry.meta), slow=slow_job(entry))
 
 
 def _rank_of_run(entry: RankRecord, result: TraceResult, reading: Reading) -> RankFacts:

@@ -10,7 +10,8 @@ import msgspec
 from profilerkit import __version__
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.errors import UnreadableInputError
-from profilerkit.reading.traces import Reading, TraceJob, read_job
+from profilerkit.reading.traces import Reading, read_job
+from profilerkit.reading.windows import job_of_trace
 from profilerkit.summaries.codec import decode, encode
 from profilerkit.summaries.compact import smaller, thin
 
@@ -104,7 +105,7 @@ def summarise(trace: Path, target: Path, reading: Reading) -> None:
         OSError: the summary cannot be written.
     """
     stat = trace.stat()
-    result = read_job(TraceJob(((trace, None),), reading, replay_events=_REPLAY_EVENTS), alone=True)
+    result = read_job(job_of_trace(trace, reading, _REPLAY_EVENTS), alone=True)
     if result.facts is None:
         raise result.errors[0][1]
     write(result.facts, target, trace.name, (stat.st_size, stat.st_mtime_ns), reading)
