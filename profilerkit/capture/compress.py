@@ -69,7 +69,7 @@ def main() -> None:
             return
     if summaries and any(windows.glob(f"*/{WINDOW_TRACE_GZ}")):
         command = own_program("profilerkit", "map", str(windows), "--workers", "1", "--quiet")
-        os.execv(command[0], command)
+        os.execv(command[0], command)  # noqa: S606  our own module, no shell
 
 
 if __name__ == "__main__":

@@ -19,8 +19,7 @@ from profilerkit.rundir.layout import FLIGHT, WindowRequest, WindowStatus, windo
 from profilerkit.rundir.writer import RankWriter, Record
 from profilerkit.units import format_bytes
 
-
-#: Traces of more ranks than these are not read together, but from their summaries (``MOST_IN_DETAIL`` of the reduction).
+#: Traces of more ranks than these are read by their summaries (``MOST_IN_DETAIL`` of the reduction).
 MOST_READ_TOGETHER = 16
 
 
