@@ -40,7 +40,7 @@ def run(tmp_path_factory):
         "train.py",
         "run",
     ]
-    done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+    done = subprocess.run([*launch, "train.py", "run"], cwd=place, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return place / "run"
 
