@@ -30,16 +30,7 @@ dist.destroy_process_group()
 def run(tmp_path_factory):
     place = tmp_path_factory.mktemp("recorded")
     (place / "train.py").write_text(SCRIPT)
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "train.py",
-        "run",
-    ]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run([*launch, "train.py", "run"], cwd=place, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return place / "run"
