@@ -154,8 +154,7 @@ def profile(
         nvml: sample the GPU once per second (read-only queries).
         host: sample the host once per second.
         analyze: write the report at the end of the block.
-        summaries: have each rank's traces summarised beside them, in processes of their own, for ``profilerkit
-            reduce``; ``None`` for jobs of more than 16 ranks.
+        summaries: have traces summarised, for ``profilerkit reduce``; ``None`` for jobs of more than 16 ranks.
         enabled: ``False`` makes everything here do nothing.
         overhead_budget: the most that recording every step may cost, of the step's time. Above it features are turned
             off, those that tell least first, and the report says so. When not given ``PROFILERKIT_OVERHEAD_BUDGET``

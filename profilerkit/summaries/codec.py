@@ -38,13 +38,13 @@ def decode(data: bytes, kind: type[_R]) -> _R:
         raise ValueError("it is cut off, or larger than any summary")
     try:
         record: _R = _decoder(kind).decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:  # ValidationError is one
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:  # text that is no UTF-8 is a ValueError
         raise ValueError(f"its record is not of this version: {error}") from error
     return record
 
 
 @lru_cache(maxsize=8)
-def _decoder(kind: type[_R]) -> "msgspec.msgpack.Decoder[_R]":
+def _decoder(kind: Any) -> "msgspec.msgpack.Decoder[Any]":
     return msgspec.msgpack.Decoder(kind, dec_hook=_array)
 
 

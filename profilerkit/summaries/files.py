@@ -177,7 +177,7 @@ def open_summary(path: Path) -> Summary:
         raise _broken(path, "it does not begin as a summary does")
     try:
         header = msgspec.msgpack.decode(text, type=Header)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, ValueError) as error:  # text that is no UTF-8 is a ValueError
         raise _broken(path, str(error)) from error
     return Summary(path, header, len(start) + length)
 
