@@ -3,7 +3,7 @@
 import zlib
 from functools import lru_cache
 from math import prod
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, cast, get_args
 
 import msgspec
 import numpy as np
@@ -37,7 +37,7 @@ def decode(data: bytes, kind: type[_R]) -> _R:
     if unpacking.unconsumed_tail or not unpacking.eof:
         raise ValueError("it is cut off, or larger than any summary")
     try:
-        record: _R = _decoder(kind).decode(text)
+        record: _R = _decoder(cast("Any", kind)).decode(text)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:  # text that is no UTF-8 is a ValueError
         raise ValueError(f"its record is not of this version: {error}") from error
     return record
