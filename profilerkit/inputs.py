@@ -11,11 +11,11 @@ from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.model.change import revise
 from profilerkit.reading.side_by_side import read_all
 from profilerkit.reading.traces import Reading, TraceJob, TraceResult
-from profilerkit.reading.windows import Window, slow_job, typical_windows, window_notes
+from profilerkit.reading.windows import Window, are_given, slow_job, typical_windows, window_notes
 from profilerkit.rundir.layout import (
-    BY_STEP_CALLS,
-    BY_WRAPPED_LOADER,
+    DDP,
     END,
+    FLIGHT,
     LAUNCH,
     MANIFEST,
     META,
@@ -42,7 +42,7 @@ _TABLE_SUFFIXES = (".csv", ".txt", ".log")
 _PROFILES_BELOW = "plugins/profile/*/*"
 _LINE_BYTES = 4096
 
-_NO_TRACES = {LAUNCH, MANIFEST, META, END, WINDOW_STATUS}
+_NO_TRACES = {LAUNCH, MANIFEST, META, END, WINDOW_STATUS, FLIGHT, DDP}
 _RECORD_INSTEAD = "record with torch.profiler, or with profilerkit run -- train.py"
 # More files than this are counted instead of named.
 _NAMED = 3
@@ -56,15 +56,21 @@ class Recording:
         ranks: at least one, by rank number.
         run: the run directory; ``None`` for traces.
         notes: what a reader of the report has to know about the input, in plain sentences.
+        of: how many ranks were read, where ``ranks`` are only some of them; 0 where they are all.
+        world_size: ranks of the whole job where no run directory says it; ``None`` leaves it to the traces.
     """
 
     ranks: list[RankFacts]
     run: RunRecord | None
     notes: tuple[str, ...]
+    of: int = 0
+    world_size: int | None = None
 
     @property
     def distinct(self) -> int:
         """How many different ranks there are; files that do not name theirs count one each."""
+        if self.of:
+            return self.of
         known = {entry.rank for entry in self.ranks if entry.rank is not None}
         return len(known) + sum(entry.rank is None for entry in self.ranks)
 
@@ -136,8 +142,7 @@ def _read_run(path: Path, reading: Reading) -> Recording:
 def _job_of_run(entry: RankRecord, windows: Sequence[Window], reading: Reading) -> TraceJob:
     """The traces of the windows that were closed well, the one to judge first."""
     files = tuple((path, (status.first_step, status.last_step)) for status, path in windows)
-    given = entry.meta is None or entry.meta.steps_found_by in (None, BY_STEP_CALLS, BY_WRAPPED_LOADER)
-    return TraceJob(files, reading, steps_are_given=given, slow=slow_job(entry))
+    return TraceJob(files, reading, steps_are_given=are_given(entry.meta), slow=slow_job(entry))
 
 
 def _rank_of_run(entry: RankRecord, result: TraceResult, reading: Reading) -> RankFacts:
@@ -179,16 +184,20 @@ def _read_traces(paths: Sequence[Path], reading: Reading) -> Recording:
     return Recording(ranks, None, (*_left_out_notes(left_out), *_same_rank_notes(ranks)))
 
 
+def traces_below(directory: Path) -> list[Path]:
+    """The files in a directory, and in those below it, that may be traces by their names."""
+    return sorted(path for path in directory.rglob("*") if _may_be_trace(path))
+
+
+def _may_be_trace(path: Path) -> bool:
+    """By its name alone: no document of a run directory, and no report of ours."""
+    named = path.name.endswith(TRACE_SUFFIXES) and path.name not in _NO_TRACES
+    return named and not path.name.endswith(REPORT_JSON) and path.is_file()
+
+
 def _traces_in(directory: Path) -> list[Path]:
     """The files that may be traces by their names; never a document of a run directory, nor a report of ours."""
-    files = sorted(
-        path
-        for path in directory.iterdir()
-        if path.name.endswith(TRACE_SUFFIXES)
-        and path.name not in _NO_TRACES
-        and not path.name.endswith(REPORT_JSON)
-        and path.is_file()
-    )
+    files = sorted(filter(_may_be_trace, directory.iterdir()))
     if not files:
         _refuse_other_tools(directory)
         raise UnreadableInputError(

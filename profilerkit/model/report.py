@@ -7,6 +7,7 @@ import msgspec
 
 from profilerkit.model.communication import Communication
 from profilerkit.model.cost import Cost
+from profilerkit.model.crowd import Crowd
 from profilerkit.model.finding import Finding, Outcome, Source, in_order
 from profilerkit.model.ledger import Ledger
 from profilerkit.model.median_step import MedianStep
@@ -185,6 +186,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     waterfall: Waterfall | None = None
     cost: Cost | None = None
     median_step: MedianStep | None = None
+    crowd: Crowd | None = None
 
     def findings(self) -> list[tuple[Outcome, Finding]]:
         """All findings with the outcome they belong to, largest expected saving first."""
