@@ -106,10 +106,12 @@ class Names:
             between = f" ({memories[0]} -> {memories[1]})" if all(memories) else ""
             return f"Memcpy {direction}{between}" if direction else "Memcpy"
 
+        if not len(rows):
+            return np.empty(0, np.int32)
         kinds = np.stack([rows["copyKind"], rows["srcKind"], rows["dstKind"]])
         used, place = np.unique(kinds, axis=1, return_inverse=True)
         known = np.array([self.strings[name(*kind)] for kind in used.T.tolist()], np.int32)
-        return known[place.ravel()] if len(rows) else np.empty(0, np.int32)
+        return known[place.ravel()]
 
     def of_syncs(self, kinds: I64) -> I32:
         """Return ``(n,)`` ids of synchronizations."""
