@@ -73,7 +73,7 @@ def test_each_table_becomes_its_category(tmp_path, small):
     ]
     assert events(columns, Category.CPU_OP) == [("aten::mm", 500, 8_500, thread)]
     assert events(columns, Category.ANNOTATION) == [("data", 0, 400, thread)]
-    assert len(columns) == 8 + 1
+    assert len(columns) == 9
     assert (columns.damage.dropped, columns.damage.truncated) == (0, False)
 
 
