@@ -5,6 +5,7 @@ import struct
 import time
 
 import numpy as np
+from nsys_exports import training
 
 from profilerkit.errors import UnreadableInputError
 from profilerkit.trace.columns import TraceColumns
@@ -67,9 +68,7 @@ def run_seed(originals, seed, path):
     try:
         columns = read_trace(path)
     except UnreadableInputError as error:
-        assert error.what
-        assert error.cause
-        assert error.hint
+        check_error(error)
         return False
     finally:
         assert time.monotonic() - began < SLOWEST_S
@@ -77,6 +76,12 @@ def run_seed(originals, seed, path):
         assert {entry.name for entry in path.parent.iterdir()} == {path.name}
     check(columns, len(text))
     return True
+
+
+def check_error(error):
+    assert error.what
+    assert error.cause
+    assert error.hint
 
 
 def check(columns: TraceColumns, file_bytes):
@@ -93,3 +98,11 @@ def check(columns: TraceColumns, file_bytes):
     assert np.isfinite(columns.blocks_per_sm).all()
     for text in columns.strings:
         text.encode()
+
+
+def originals(path):
+    """An export with steps and one with two processes."""
+    two = training(9, pid=9, device=1, export=training(9))
+    found = [export.write(path).read_bytes() for export in (training(20), two)]
+    path.unlink()
+    return found

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from nsys_exports import KERNEL, MS, NVTX, RUNTIME, SCHEMA, Export, training
-from nsys_mutations import run_seed
+from nsys_mutations import originals, run_seed
 
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.errors import UnreadableInputError
@@ -190,16 +190,13 @@ def test_many_wordings_with_numbers_are_no_steps_and_do_not_hang(tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_random_damage_never_breaks_the_reader(tmp_path, originals, seed):
+def test_random_damage_never_breaks_the_reader(tmp_path, exports, seed):
     (tmp_path / "export").mkdir()
-    run_seed(originals, seed, tmp_path / "export" / "a.sqlite")
+    run_seed(exports, seed, tmp_path / "export" / "a.sqlite")
 
 
 @pytest.fixture(scope="module")
-def originals(tmp_path_factory):
-    """An export with steps, one with two processes, and the real ones that are small."""
-    path = tmp_path_factory.mktemp("originals") / "a.sqlite"
-    export = training(20)
-    two = training(10, pid=200, device=1, export=training(10))
-    found = [export.write(path).read_bytes(), two.write(path).read_bytes()]
+def exports(tmp_path_factory):
+    """Exports of the tests, and the real ones that are small."""
+    found = originals(tmp_path_factory.mktemp("originals") / "a.sqlite")
     return found + [shared.read_bytes() for shared in SHARED if shared.stat().st_size < 100_000]
