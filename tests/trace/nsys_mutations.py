@@ -7,6 +7,7 @@ import time
 import numpy as np
 from nsys_exports import training
 
+from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.errors import UnreadableInputError
 from profilerkit.trace.columns import TraceColumns
 from profilerkit.trace.readers import read_trace
@@ -75,6 +76,7 @@ def run_seed(originals, seed, path):
         assert path.read_bytes() == text
         assert {entry.name for entry in path.parent.iterdir()} == {path.name}
     check(columns, len(text))
+    trace_facts(columns)
     return True
 
 

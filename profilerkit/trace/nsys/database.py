@@ -4,6 +4,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import quote
@@ -27,6 +28,8 @@ _ROW_BYTES = 8
 _LONGEST_S, _SLOWEST_BYTES_PER_S = 10.0, 1_000_000
 _CHECK_EVERY = 1_000  # steps of SQLite's virtual machine, some 20 µs
 _ROWS_AT_ONCE = 10_000
+#: Texts that are kept as UTF-16 become half as long again as UTF-8, at most.
+_TEXT_RATIO = 2
 _MESSAGE_BYTES = 120
 #: Real exports have some 60.
 _MOST_TABLES = 10_000
@@ -72,7 +75,7 @@ class Database:
         if stated_bytes(header) > self._file_bytes:
             self.damage.append("the file ends early")
         self._deadline = time.monotonic() + _LONGEST_S + self._file_bytes / _SLOWEST_BYTES_PER_S
-        self._text_bytes = self._file_bytes
+        self._text_bytes = _TEXT_RATIO * self._file_bytes
         # Immutable: no lock and no journal is looked for, so that nothing is written beside the file either.
         address = f"file:{quote(os.fsencode(path.absolute()))}?mode=ro&immutable=1"
         try:
@@ -94,46 +97,64 @@ class Database:
     ) -> None:
         self._connection.close()
 
-    def rows(self, table: str, columns: Sequence[str], where: str = "") -> Iterator[list[tuple[object, ...]]]:
-        """Yield the rows of a table in lists, as SQLite holds them; none where the table or a column is missing.
+    def rows(
+        self, table: str, numbers: Sequence[str], texts: Sequence[str] = (), where: str = ""
+    ) -> Iterator[list[tuple[object, ...]]]:
+        """Yield the rows of a table in lists; none where the table or a column is missing.
 
         Args:
             table: its name.
-            columns: names of its columns.
+            numbers: columns of numbers, ``None`` where they hold none.
+            texts: columns that hold texts or numbers, ``None`` for anything else; they stand behind the numbers.
             where: a condition in SQL.
         """
-        if not columns or not set(columns) <= set(self.tables.get(table, ())):
+        known = self.tables.get(table, ())
+        if not set(known).issuperset((*numbers, *texts)):
             return
-        listed = ", ".join(f'"{name}"' for name in columns)
+        # Numbers come before texts and these before bytes, in SQLite's order of values of different types.
+        chosen = [(name, "''") for name in numbers] + [(name, "x''") for name in texts]
+        listed = ", ".join(f'CASE WHEN "{name}" < {bound} THEN "{name}" END' for name, bound in chosen)
         # No index is used: one may rest on an expression, or be damaged where the table is not.
         query = f'SELECT {listed} FROM "{table}" NOT INDEXED {where}'  # noqa: S608  names and conditions of our own
         left = self._file_bytes // _ROW_BYTES
+        rows: list[tuple[object, ...]] = []
         try:
             cursor = self._connection.execute(query)
-            while rows := cursor.fetchmany(_ROWS_AT_ONCE):
+            while True:
+                rows = []
+                rows.extend(islice(cursor, _ROWS_AT_ONCE))  # unlike fetchmany, this keeps the rows before damage
                 left -= len(rows)
-                self._text_bytes -= sum(len(value) for row in rows for value in row if isinstance(value, str))
-                if left < 0 or self._text_bytes < 0:
-                    self.damage.append(f"the table {table} shows more than the file can hold and was read in part")
-                    return
+                if not rows or left < 0:
+                    break
                 yield rows
         except BROKEN as error:
             self.damage.append(f"the table {table} is damaged and was read in part ({_told(error)})")
+            if rows:
+                yield rows
+        if left < 0:
+            self.damage.append(f"the table {table} shows more than the file can hold and was read in part")
 
-    def numbers(self, table: str, columns: Sequence[str], where: str = "") -> dict[str, I64]:
+    def numbers(self, table: str, columns: Sequence[str]) -> dict[str, I64]:
         """Return each column as ``(n_rows,)`` int64, -1 for what is no whole number and where the column is missing."""
         present = [name for name in columns if name in self.tables.get(table, ())]
-        pieces: dict[str, list[I64]] = {name: [] for name in present}
-        for rows in self.rows(table, present, where) if present else ():
+        pieces: dict[str, list[I64]] = {name: [np.empty(0, np.int64)] for name in present}
+        for rows in self.rows(table, present) if present else ():
             for name, values in zip(present, zip(*rows, strict=True), strict=True):
                 pieces[name].append(whole_numbers(values))
-        found = {name: np.concatenate([np.empty(0, np.int64), *values]) for name, values in pieces.items()}
+        found = {name: np.concatenate(values) for name, values in pieces.items()}
         count = len(found[present[0]]) if present else 0
         return {name: found[name] if name in found else np.full(count, -1, np.int64) for name in columns}
 
+    def _text(self, raw: bytes) -> str:
+        """Return a text; together they are no longer than the file."""
+        self._text_bytes -= len(raw)
+        if self._text_bytes < 0:
+            raise sqlite3.DataError("it shows more text than the file can hold")
+        return raw.decode("utf-8", "replace")
+
     def _secure(self) -> None:
         """Let SQLite do nothing but look at tables, and not for ever."""
-        self._connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        self._connection.text_factory = self._text
         for kind, limit in _LIMITS:
             self._connection.setlimit(kind, limit)
         for setting in _SETTINGS:

@@ -71,7 +71,7 @@ def _gpus(database: Database) -> dict[int, DeviceProperties]:
     if "id" not in present:
         return {}
     found: dict[int, DeviceProperties] = {}
-    for rows in database.rows(tables.GPU, [*present, "name"]):
+    for rows in database.rows(tables.GPU, present, ["name"]):
         for row in rows[: _MOST_DEVICES - len(found)]:
             told = {name: _count(value) for name, value in zip(present, row, strict=False)}
             if told["id"] is not None and isinstance(row[-1], str):
@@ -97,7 +97,7 @@ def _versions(database: Database) -> dict[str, str]:
     return {
         _VERSIONS[name]: _text(value)
         for table in tables.EXPORTS
-        for rows in database.rows(table, ("name", "value"))
+        for rows in database.rows(table, (), ("name", "value"))
         for name, value in rows
         if isinstance(name, str) and name in _VERSIONS and isinstance(value, str)
     }

@@ -80,7 +80,7 @@ class Names:
     def read_strings(self, database: Database, wanted: Iterable[I64]) -> None:
         """Read those strings of the export whose ids are wanted: an export holds all output of its programs too."""
         needed = {number for ids in wanted for number in np.unique(ids).tolist() if number >= 0}
-        for rows in database.rows(tables.STRINGS, ("id", "value")):
+        for rows in database.rows(tables.STRINGS, ("id",), ("value",)):
             for number, text in rows:
                 if isinstance(number, int) and number in needed and isinstance(text, str):
                     self._texts[number] = text
@@ -144,7 +144,7 @@ def memory_kinds(database: Database) -> Mapping[int, str]:
     known = set(_MEMORY_KINDS.values())
     told = {
         number: label
-        for rows in database.rows(tables.MEMORY_KINDS, ("id", "label"))
+        for rows in database.rows(tables.MEMORY_KINDS, ("id",), ("label",))
         for number, label in rows
         if isinstance(number, int) and isinstance(label, str) and label in known
     }

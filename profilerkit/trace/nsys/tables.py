@@ -87,7 +87,7 @@ def read_ranges(database: Database, named: Callable[[object], int]) -> tuple[Row
     has_text = "text" in database.tables.get(NVTX, ())
     where = _RANGES if "eventType" in database.tables.get(NVTX, ()) else ""
     pieces: list[dict[str, I64]] = []
-    for rows in database.rows(NVTX, [*present, *(["text"] if has_text else [])], where):
+    for rows in database.rows(NVTX, present, ["text"] if has_text else [], where) if present else ():
         values = dict(zip(present, map(whole_numbers, zip(*rows, strict=True)), strict=False))
         texts = [named(row[-1]) for row in rows] if has_text else [-1] * len(rows)
         pieces.append({**values, "text": np.array(texts, np.int64)})
