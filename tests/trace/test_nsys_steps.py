@@ -64,7 +64,7 @@ def test_two_kinds_of_steps_side_by_side_are_not_told_apart(tmp_path):
     assert steps_of(export, tmp_path / "a.sqlite").found_by == "the whole trace"
 
 
-@pytest.mark.parametrize("numbers", [(0, 0, 0, 0), (3, 2, 1, 0), (7,)])
+@pytest.mark.parametrize("numbers", [(3, 2, 1, 0), (0, 2, 1, 3), (7,)])
 def test_numbers_that_do_not_rise_or_stand_alone_mark_no_step(tmp_path, numbers):
     export = training(len(numbers), ranges=None)
     for place, number in enumerate(numbers):
@@ -147,3 +147,12 @@ def test_optimizer_steps_of_operators_mark_steps_where_no_range_does(tmp_path):
 def test_a_range_is_quoted_in_part_only(tmp_path):
     steps = steps_of(training(ranges="step {} " + "x" * 5_000), tmp_path / "a.sqlite")
     assert len(steps.found_by) < 100
+
+
+def test_numbers_may_begin_anew_in_each_epoch(tmp_path):
+    export = training(6, ranges=None)
+    for place in range(6):
+        export.range(f"batch {place % 3}", (place + 1) * 10 * MS, (place + 2) * 10 * MS - 1)
+    steps = steps_of(export, tmp_path / "a.sqlite")
+    assert steps.index.tolist() == list(range(6))
+    assert steps.found_by == 'ranges like "batch 0"'

@@ -44,10 +44,9 @@ def choose(device: Sequence[Rows], host: Sequence[Rows]) -> Chosen:
         busy = [pid for pid, time_ns in worked.items() if time_ns >= _EQUALLY_BUSY * longest]
         pid = min(busy, key=lambda pid: (lowest[pid], pid))
         return Chosen(pid, (*_others(pid, lowest), *_several_devices(pid, device)))
+    notes: tuple[str, ...] = ()
     if any(len(rows) for rows in device):
         notes = ("it does not say which process the work of the GPUs is of: all of it is read as one process'",)
-    else:
-        notes = ()
     for rows in host:
         pids, counts = np.unique(rows["pid"][rows["pid"] >= 0], return_counts=True)
         if len(pids):

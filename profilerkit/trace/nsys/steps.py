@@ -75,7 +75,8 @@ def _numbered(ranges: Ranges, order: I64, busy: Bools) -> StepRanges | None:
     for members in _alike(ranges, order):
         rows = order[members]
         apart = (ranges.start[rows[1:]] >= ranges.end[rows[:-1]]).all()
-        rising = (np.diff(numbers[ranges.name[rows]]) > 0).all()
+        number = numbers[ranges.name[rows]]
+        rising = ((np.diff(number) > 0) | (number[1:] == number.min())).all()  # from anew in each epoch
         if len(rows) >= _FEWEST_NUMBERED and apart and rising and busy[members].mean() >= _MOST:
             found.append(rows)
     if len(found) > _MOST_WORDINGS:
@@ -86,7 +87,10 @@ def _numbered(ranges: Ranges, order: I64, busy: Bools) -> StepRanges | None:
     if len(outer) != 1:
         return None
     rows = outer[0]
-    return StepRanges(rows, numbers[ranges.name[rows]], ranges.names[ranges.name[rows[0]]])
+    number = numbers[ranges.name[rows]]
+    if (np.diff(number) <= 0).any():
+        number = np.arange(len(rows))
+    return StepRanges(rows, number, ranges.names[ranges.name[rows[0]]])
 
 
 def _alike(ranges: Ranges, rows: I64) -> list[I64]:
@@ -117,7 +121,8 @@ def _encloses(ranges: Ranges, outer: I64, inner: I64) -> bool:
 
 def _in_turn(ranges: Ranges, order: I64) -> StepRanges | None:
     """Outermost ranges whose names come in turn; ``order`` holds the rows that launch by their start."""
-    order = order[ranges.own[order]]
+    numbered = np.array([_number(text) >= 0 for text in ranges.names], dtype=np.bool_)
+    order = order[ranges.own[order] & ~numbered[ranges.name[order]]]
     if not len(order):
         return None
     rows = order[ranges.thread[order] == np.bincount(ranges.thread[order]).argmax()]

@@ -31,12 +31,14 @@ name = "nsys"
 
 #: Where the first page of the file says of which kind it is: pages of this kind only point at others.
 _KIND_OF_PAGE, _POINTING = 100, 0x05
-_OWN_TABLES = tuple(table.encode() for table in tables.READ)
+_ENCODINGS = ("utf-8", "utf-16-le", "utf-16-be")  # of which a database has one
+_OWN_TABLES = tuple(table.encode(encoding) for table in tables.READ for encoding in _ENCODINGS)
 #: More of a range's name says no more about which ranges mark steps.
 _LONGEST_NAME = 60
 _TRACE_HINT = "record it with nsys profile --trace=cuda,nvtx, and export it with nsys export --type sqlite"
 _STRICT_HINT = "read it without --strict (strict=False) to get all events that are whole"
 _LIMITS = "an Nsight Systems export holds no tensor shapes, no Python frames, no memory and no waits of a loader"
+_SLOWED = "its operators were recorded by emit_nvtx(), which slows the host: without it the GPU waits less for the host"
 
 
 def sniff(head: bytes) -> bool:
@@ -84,7 +86,7 @@ def read(path: Path, *, wanted: Wanted = ANALYZED, strict: bool = False) -> Trac
     damaged += [f"{refused} names past the limit on distinct names were put together as one"] if refused else []
     if strict and damaged:
         raise UnreadableInputError(f"{path} is damaged", cause=damaged[0], hint=_STRICT_HINT)
-    limits = [_LIMITS, *([] if operators else [f"{NO_OPERATORS}, so kernels are not told by operator"])]
+    limits = [_LIMITS, _SLOWED if operators else f"{NO_OPERATORS}, so kernels are not told by operator"]
     damage = Damage(
         dropped=found.dropped,
         truncated=bool(database.damage),
