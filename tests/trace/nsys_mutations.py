@@ -76,7 +76,8 @@ def run_seed(originals, seed, path):
         assert path.read_bytes() == text
         assert {entry.name for entry in path.parent.iterdir()} == {path.name}
     check(columns, len(text))
-    trace_facts(columns)
+    if not seed % 10:
+        trace_facts(columns)
     return True
 
 

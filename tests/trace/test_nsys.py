@@ -301,8 +301,10 @@ def test_a_database_of_something_else_is_no_export(tmp_path):
         read_trace(path)
     assert caught.value.cause == "it is an SQLite database"
     with closing(sqlite3.connect(path)) as connection:
+        connection.execute("BEGIN")
         for number in range(200):
             connection.execute(f"CREATE TABLE runs_{number} (id INTEGER, a_rather_long_name_{number} TEXT)")
+        connection.commit()
     with pytest.raises(UnreadableInputError, match="not an export of Nsight Systems") as caught:
         read_trace(path)
     assert caught.value.hint

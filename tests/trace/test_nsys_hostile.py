@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from nsys_exports import KERNEL, MS, NVTX, RUNTIME, SCHEMA, Export, training
+from nsys_exports import KERNEL, MEMCPY, MS, NVTX, RUNTIME, SCHEMA, Export, training
 from nsys_mutations import originals, run_seed
 
 from profilerkit.analysis.trace_facts import trace_facts
@@ -84,19 +84,16 @@ def test_an_index_is_not_used(tmp_path):
 ODD = ["text", "0x10", "", None, 3.5, -1e300, b"\x00\xff", 2**63 - 1, -(2**63), float("inf")]
 
 
-@pytest.mark.parametrize("value", ODD, ids=repr)
-def test_values_of_any_type_stand_anywhere(tmp_path, value):
+@pytest.mark.parametrize("table", [KERNEL, MEMCPY, RUNTIME, NVTX, "StringIds", "TARGET_INFO_GPU"])
+def test_values_of_any_type_stand_anywhere(tmp_path, table):
     schema = {table: text.replace(" NOT NULL", "").replace(" INTEGER", "") for table, text in SCHEMA.items()}
     schema = {table: text.replace(" PRIMARY KEY", "") for table, text in schema.items()}
-    for table, text in schema.items():
-        for column in text.split(", "):
-            export = training(3)
-            if table not in export.tables:
-                continue
-            export.tables[table].append({**export.tables[table][0], column.split()[0]: value})
-            columns = read_trace(export.write(tmp_path / "a.sqlite", schema=schema))
-            assert kernels(columns) >= 24
-            trace_facts(columns)
+    export = training(3)
+    row = export.tables[table][0]
+    export.tables[table] += [{**row, column.split()[0]: odd} for column in schema[table].split(", ") for odd in ODD]
+    columns = read_trace(export.write(tmp_path / "a.sqlite", schema=schema))
+    assert kernels(columns) >= 24
+    trace_facts(columns)
 
 
 def test_texts_that_are_no_utf_8_are_read(tmp_path):
@@ -184,9 +181,9 @@ def test_pages_that_point_at_each_other_do_not_hang(tmp_path):
 
 def test_many_wordings_with_numbers_are_no_steps_and_do_not_hang(tmp_path):
     export = Export().gpu()
-    for number in range(2_000):
+    for number in range(300):
         begun = (number + 1) * MS
-        export.range(f"{'x' * (number % 1000)} step {number}", begun, begun + MS // 2)
+        export.range(f"{'x' * (number % 150)} step {number}", begun, begun + MS // 2)
         export.launch("gemm", begun + 1_000, begun + 20_000, begun + MS // 2)
     assert trace_facts(read_trace(export.write(tmp_path / "a.sqlite"))).steps.found_by == "the whole trace"
 

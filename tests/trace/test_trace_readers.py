@@ -75,13 +75,13 @@ def test_strict_says_how_to_read_what_it_refused(tmp_path):
 
 
 def test_every_reader_has_a_name_and_two_functions():
-    assert [reader.name for reader in readers.READERS] == ["kineto"]
+    assert [reader.name for reader in readers.READERS] == ["kineto", "nsys"]
     assert all(callable(reader.sniff) and callable(reader.read) for reader in readers.READERS)
 
 
 @pytest.mark.parametrize("head", [b"", b"\0", b"\xff", b"{", b"[", b"\x1f\x8b", b'{"traceEvents'])
 def test_sniffing_any_bytes_never_raises(head):
-    assert [reader.sniff(head) in (True, False) for reader in readers.READERS] == [True]
+    assert all(reader.sniff(head) in (True, False) for reader in readers.READERS)
 
 
 def test_missing_file_is_a_usage_error(tmp_path):
