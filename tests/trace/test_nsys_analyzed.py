@@ -38,6 +38,7 @@ def test_an_export_is_judged_by_its_steps(tmp_path):
     assert signal(report, "operator trace").state == "missing"
     assert "Nsight Systems" in signal(report, "operator trace").reason
     assert signal(report, "operator shapes").state == "missing"
+    assert next(outcome.status for outcome in report.outcomes if outcome.rule == "CP010") == "missing_data"
     assert signal(report, "memory").state == "missing"
     assert any("no waits of a loader" in note for note in report.trust.notes)
 
