@@ -141,7 +141,7 @@ class Database:
         for rows in self.rows(table, present) if present else ():
             for name, values in zip(present, zip(*rows, strict=True), strict=True):
                 pieces[name].append(whole_numbers(values))
-        found = {name: np.concatenate(values) for name, values in pieces.items()}
+        found = {name: np.concatenate(pieces.pop(name)) for name in present}
         count = len(found[present[0]]) if present else 0
         return {name: found[name] if name in found else np.full(count, -1, np.int64) for name in columns}
 

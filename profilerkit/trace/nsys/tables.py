@@ -68,7 +68,7 @@ class Rows:
 
     def only(self, keep: Bools) -> "Rows":
         """Return the rows in ``keep``."""
-        return Rows(self.table, {name: values[keep] for name, values in self.columns.items()})
+        return self if keep.all() else Rows(self.table, {name: values[keep] for name, values in self.columns.items()})
 
 
 def read_rows(database: Database, table: str) -> tuple[Rows, int]:
