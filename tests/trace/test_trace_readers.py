@@ -115,7 +115,9 @@ def test_file_that_cannot_be_opened_is_refused_with_the_system_s_reason(tmp_path
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("module", ["clocks", "strings", "links", "kineto.arguments", "kineto.numbers"])
+@pytest.mark.parametrize(
+    "module", ["clocks", "strings", "links", "kineto.arguments", "kineto.numbers", "nsys.database"]
+)
 def test_examples_in_docstrings_hold(module):
     results = doctest.testmod(importlib.import_module(f"profilerkit.trace.{module}"))
     assert results.attempted > 0
