@@ -25,14 +25,13 @@ from profilerkit.rundir.layout import (
 from profilerkit.rundir.reader import RankRecord, RunRecord, is_run_directory, named_ranks, read_run
 
 #: File names taken for traces when a directory is given.
-TRACE_SUFFIXES = (".json", ".json.gz", ".json.tmp")
+TRACE_SUFFIXES = (".json", ".json.gz", ".json.tmp", ".sqlite")
 
 #: Recordings of other tools by how their names end.
 _OF_OTHER_TOOLS = {
     ".xplane.pb": "JAX or TensorFlow (XPlane)",
     ".nsys-rep": "Nsight Systems",
     ".qdrep": "Nsight Systems",
-    ".sqlite": "Nsight Systems",
     ".ncu-rep": "Nsight Compute",
 }
 #: What the first line of a table that nvidia-smi wrote holds: its names of columns have a dot where others write "_".
@@ -44,6 +43,8 @@ _LINE_BYTES = 4096
 
 _NO_TRACES = {LAUNCH, MANIFEST, META, END, WINDOW_STATUS, FLIGHT, DDP}
 _RECORD_INSTEAD = "record with torch.profiler, or with profilerkit run -- train.py"
+#: Tools that can write their recordings in a form that is read.
+_EXPORT_INSTEAD = {"Nsight Systems": "export it with nsys export -t sqlite, and name the .sqlite file"}
 # More files than this are counted instead of named.
 _NAMED = 3
 
@@ -222,7 +223,7 @@ def _refuse_other_tools(directory: Path) -> None:
     raise UnreadableInputError(
         f"the recordings in {directory} are of a kind that is not supported yet",
         cause=told,
-        hint=_RECORD_INSTEAD,
+        hint=_instead(found),
     )
 
 
@@ -231,8 +232,14 @@ def _refuse_other_tool(path: Path) -> None:
     tool = _tool_of(path)
     if tool is not None:
         raise UnreadableInputError(
-            f"{path} is of a kind that is not supported yet", cause=f"it is of {tool}", hint=_RECORD_INSTEAD
+            f"{path} is of a kind that is not supported yet", cause=f"it is of {tool}", hint=_instead([tool])
         )
+
+
+def _instead(tools: Iterable[str]) -> str:
+    """How to get a recording that is read: of the tools that can write one, and else of torch."""
+    exported = [_EXPORT_INSTEAD[tool] for tool in tools if tool in _EXPORT_INSTEAD]
+    return "; or ".join([*exported, _RECORD_INSTEAD])
 
 
 def _tool_of(path: Path) -> str | None:

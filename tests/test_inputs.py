@@ -104,7 +104,6 @@ def test_a_directory_without_any_readable_trace_says_what_was_tried(tmp_path):
     [
         ("plugins/profile/2026/host.xplane.pb", "", "host.xplane.pb of JAX or TensorFlow (XPlane)"),
         ("a.nsys-rep", "", "a.nsys-rep of Nsight Systems"),
-        ("a.sqlite", "SQLite format 3", "a.sqlite of Nsight Systems"),
         ("gpu.csv", "timestamp,memory.used,utilization.gpu\n1,2,3\n", "gpu.csv of nvidia-smi"),
         ("gpu.csv", "utilization.gpu [%], power.draw [W]\n85 %, 300.1 W\n", "gpu.csv of nvidia-smi"),
     ],

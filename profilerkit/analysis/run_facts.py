@@ -369,10 +369,11 @@ def _signals(chosen: RankFacts) -> tuple[Signal, ...]:
 
     no_steps = "no step was recorded" if record else "only a trace was given"
     no_device = "the trace holds none; the main thread stands for the device" if trace else "there is no trace"
+    lacking = trace.meta.no_operators if trace else why_no_trace(record)
     return (
         signal(STEP_TIMERS, chosen.log is not None, no_steps, capture),
         signal(INPUT_WAIT, chosen.input is not None, "no loader was seen", "wrap the loader: prof.wrap(loader)"),
-        signal("operator trace", trace is not None, why_no_trace(record), "profilerkit.profile(..., deep=True)"),
+        signal("operator trace", not lacking, lacking or "", "profilerkit.profile(..., deep=True)"),
         signal(
             "device events",
             trace is not None and trace.partition.mode == "gpu",

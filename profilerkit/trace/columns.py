@@ -82,6 +82,8 @@ class TraceMeta:
 
     ``devices`` are the ``deviceProperties`` records with the keys the analysis uses, ``groups`` the process groups that
     this rank is a member of.
+    ``no_operators`` says why the file holds no operators, where its format need not. ``step_ranges`` is the name of a
+    range where the reader took the user's own ranges for steps, and called them ``ProfilerStep#N``.
     """
 
     path: str
@@ -94,6 +96,8 @@ class TraceMeta:
     recorded: frozenset[str] = frozenset()  # of: record_shapes, with_stack, profile_memory, with_flops, with_modules
     versions: dict[str, str] = field(default_factory=dict)
     groups: tuple["ProcessGroup", ...] = ()
+    no_operators: str | None = None
+    step_ranges: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

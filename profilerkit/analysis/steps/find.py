@@ -91,6 +91,7 @@ def _by_marker(
     start, own_end = columns.ts_ns[rows], columns.end_ns[rows]
     end = np.r_[start[1:], _last_end(columns, launches, start, int(own_end[-1]))]
     index = numbers[columns.name[rows]]
+    called = columns.meta.step_ranges
     keep = (index >= whole[0]) & (index <= whole[1]) if whole else np.ones(len(index), dtype=bool)
     if not keep.any():
         return None
@@ -100,8 +101,8 @@ def _by_marker(
         index[keep],
         start[keep],
         end[keep],
-        "ProfilerStep",
-        inferred=False,
+        "ProfilerStep" if called is None else f'ranges like "{called}"',
+        inferred=called is not None,
         whole_last=whole is not None,
     )
 
