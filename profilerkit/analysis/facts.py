@@ -290,6 +290,7 @@ class Facts:
         throttling: how far the device's clock was held down; ``None`` where it was not sampled.
         wire: what the collectives are made of; ``None`` without a trace.
         replay: some of the traced steps as a graph that runs again with changes; ``None`` where none could be built.
+        framework: what was profiled, where it is not PyTorch.
     """
 
     mode: Literal["gpu", "cpu", "steps"]
@@ -346,6 +347,7 @@ class Facts:
     throttling: Throttling | None = None
     wire: Wire | None = None
     replay: ReplayFacts | None = field(default=None, compare=False, repr=False)
+    framework: str | None = None
 
     def share(self, *names: str) -> float:
         """Share of the steady step that belongs to these parts; a name ending in ``.`` takes its whole group."""
