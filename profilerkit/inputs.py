@@ -24,12 +24,13 @@ from profilerkit.rundir.layout import (
 )
 from profilerkit.rundir.reader import RankRecord, RunRecord, is_run_directory, named_ranks, read_run
 
+#: How profiles of JAX and TensorFlow end; beside one lies the same as JSON, of which a part may be left out.
+XPLANE_SUFFIXES = (".xplane.pb", ".xplane.pb.gz")
 #: File names taken for traces when a directory is given.
-TRACE_SUFFIXES = (".json", ".json.gz", ".json.tmp", ".sqlite")
+TRACE_SUFFIXES = (".json", ".json.gz", ".json.tmp", ".sqlite", *XPLANE_SUFFIXES)
 
 #: Recordings of other tools by how their names end.
 _OF_OTHER_TOOLS = {
-    ".xplane.pb": "JAX or TensorFlow (XPlane)",
     ".nsys-rep": "Nsight Systems",
     ".qdrep": "Nsight Systems",
     ".ncu-rep": "Nsight Compute",
@@ -38,7 +39,9 @@ _OF_OTHER_TOOLS = {
 _OF_NVIDIA_SMI = re.compile(rb"\b(?:utilization\.gpu|memory\.used|power\.draw)\b")
 _TABLE_SUFFIXES = (".csv", ".txt", ".log")
 #: Where JAX and TensorFlow put their profiles below the directory they are given.
-_PROFILES_BELOW = "plugins/profile/*/*"
+_PROFILES_BELOW = "plugins/profile/*"
+#: What ``jax.profiler.trace(create_perfetto_trace=True)`` adds.
+_PERFETTO_COPY = "perfetto_trace.json.gz"
 _LINE_BYTES = 4096
 
 _NO_TRACES = {LAUNCH, MANIFEST, META, END, WINDOW_STATUS, FLIGHT, DDP}
@@ -182,23 +185,20 @@ def _read_traces(paths: Sequence[Path], reading: Reading) -> Recording:
             hint="name the trace files themselves",
         ) from why
     ranks.sort(key=lambda entry: (entry.rank is None, entry.rank or 0, entry.origin))
-    return Recording(ranks, None, (*_left_out_notes(left_out), *_same_rank_notes(ranks)))
+    older = _older_notes(path for path in paths if path.is_dir())
+    return Recording(ranks, None, (*older, *_left_out_notes(left_out), *_same_rank_notes(ranks)))
 
 
 def traces_below(directory: Path) -> list[Path]:
     """The files in a directory, and in those below it, that may be traces by their names."""
-    return sorted(path for path in directory.rglob("*") if _may_be_trace(path))
-
-
-def _may_be_trace(path: Path) -> bool:
-    """By its name alone: no document of a run directory, and no report of ours."""
-    named = path.name.endswith(TRACE_SUFFIXES) and path.name not in _NO_TRACES
-    return named and not path.name.endswith(REPORT_JSON) and path.is_file()
+    places = [directory, *(path for path in directory.rglob("*") if path.is_dir())]
+    return sorted(file for place in places for file in _named_as_traces(place))
 
 
 def _traces_in(directory: Path) -> list[Path]:
-    """The files that may be traces by their names; never a document of a run directory, nor a report of ours."""
-    files = sorted(filter(_may_be_trace, directory.iterdir()))
+    """The files that may be traces by their names, of profiles below a log directory those of the newest one."""
+    below = _profiles_below(directory)
+    files = _named_as_traces(directory) or (_named_as_traces(below[-1]) if below else [])
     if not files:
         _refuse_other_tools(directory)
         raise UnreadableInputError(
@@ -209,10 +209,36 @@ def _traces_in(directory: Path) -> list[Path]:
     return files
 
 
+def _named_as_traces(directory: Path) -> list[Path]:
+    """Never a document of a run directory, a report of ours, or the JSON of a profile that is there itself."""
+    names = {path.name for path in directory.iterdir() if path.name.endswith(TRACE_SUFFIXES) and path.is_file()}
+    profiles = {name[: -len(suffix)] for name in names for suffix in XPLANE_SUFFIXES if name.endswith(suffix)}
+    copies = {f"{profile}.trace.json.gz" for profile in profiles} | ({_PERFETTO_COPY} if profiles else set())
+    return [directory / name for name in sorted(names - copies - _NO_TRACES) if not name.endswith(REPORT_JSON)]
+
+
+def _profiles_below(directory: Path) -> list[Path]:
+    """The profiles that JAX or TensorFlow put below the directory they were given, the newest last."""
+    return sorted(path for path in directory.glob(_PROFILES_BELOW) if path.is_dir() and _named_as_traces(path))
+
+
+def _older_notes(directories: Iterable[Path]) -> list[str]:
+    """What was left out of log directories with several profiles."""
+    notes = []
+    for directory in directories:
+        older = [] if _named_as_traces(directory) else _profiles_below(directory)[:-1]
+        if older:
+            many = f"{len(older)} older profiles" if len(older) > 1 else "one older profile"
+            notes.append(
+                f"Of {directory.name} only the newest profile was read, {many} left out; name the directory of another."
+            )
+    return notes
+
+
 def _refuse_other_tools(directory: Path) -> None:
     """Raise ``UnreadableInputError`` where the directory holds recordings of tools that are not supported yet."""
     found: dict[str, list[str]] = {}
-    for path in sorted((*directory.iterdir(), *directory.glob(_PROFILES_BELOW))):
+    for path in sorted(directory.iterdir()):
         tool = _tool_of(path)
         if tool is not None:
             found.setdefault(tool, []).append(path.name)

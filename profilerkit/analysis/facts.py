@@ -292,6 +292,7 @@ class Facts:
         wire: what the collectives are made of; ``None`` without a trace.
         replay: some of the traced steps as a graph that runs again with changes; ``None`` where none could be built.
         median_step: one traced step as a timeline; ``None`` without a trace that holds a steady one.
+        framework: what was profiled, where it is not PyTorch.
     """
 
     mode: Literal["gpu", "cpu", "steps"]
@@ -349,6 +350,7 @@ class Facts:
     wire: Wire | None = None
     replay: ReplayFacts | None = field(default=None, compare=False, repr=False)
     median_step: MedianStep | None = None
+    framework: str | None = None
 
     def share(self, *names: str) -> float:
         """Share of the steady step that belongs to these parts; a name ending in ``.`` takes its whole group."""

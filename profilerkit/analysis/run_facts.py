@@ -9,6 +9,7 @@ from profilerkit.analysis.counters import counter_signals
 from profilerkit.analysis.damage import damage_notes, record_notes
 from profilerkit.analysis.facts import CommFacts, Facts, LaunchFacts
 from profilerkit.analysis.flight_ranks import flight_recorder
+from profilerkit.analysis.foreign import signals_of, unread
 from profilerkit.analysis.host.training_process import host_facts
 from profilerkit.analysis.memory.samples import with_samples
 from profilerkit.analysis.own_cost import budget_notes, capture_cost
@@ -137,6 +138,7 @@ def _with_trace(facts: Facts, trace: TraceFacts, ranks: Sequence[RankFacts]) -> 
         wire=trace.wire,
         replay=trace.replay,
         median_step=median_step(trace, facts.rank.rank),
+        framework=trace.meta.framework,
     )
 
 
@@ -298,6 +300,8 @@ HIGH_STEAL = 0.02
 def _doubts(chosen: RankFacts, no_trace: Sequence[str]) -> list[str]:
     """What makes the numbers less sure than they look; ``no_trace`` says which ranks have none, while others do."""
     out = [] if chosen.trace else list(no_trace)
+    if chosen.trace and chosen.trace.meta.framework:
+        out.append(unread(chosen.trace.meta.framework))
     damage = chosen.trace.damage if chosen.trace else None
     if damage and damage.truncated and chosen.mode == "gpu":
         out.append("The end of the file is missing, and device events with it: the device did more than is shown.")
@@ -357,6 +361,8 @@ def _memory_signal(chosen: RankFacts) -> Signal:
 def _signals(chosen: RankFacts) -> tuple[Signal, ...]:
     """What was recorded of the judged rank and how to record the rest."""
     trace, record = chosen.trace, chosen.record
+    if trace and trace.meta.framework:
+        return signals_of(trace, trace.meta.framework)
     recorded = trace.meta.recorded if trace else frozenset()
     capture = "run the loop under profilerkit.profile(...)"
 

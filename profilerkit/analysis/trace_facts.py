@@ -281,7 +281,8 @@ def _with_device(facts: TraceFacts, seen: _Seen, spec: DeviceSpec | None) -> Tra
         device=device_facts(columns, launches, seen.ran, rows, window, seen.parts, facts.properties),
         copies=pageable_copies(columns, launches, seen.parts, rows, count),
         syncs=sync_facts(columns, names, launches, judged, count, intersect(copying, window)),
-        allocator=allocator_facts(columns, names, judged, count),
+        # Without the host's calls there is nothing to count.
+        allocator=None if columns.meta.framework else allocator_facts(columns, names, judged, count),
         math=math_facts(columns, kinds, seen.roof, judged, seen.steady_ns, facts.properties),
         chains=chain_facts(columns, kinds, seen.roof, rows, work.rows[optimizer_step >= 0], window),
         cold=cold_facts(columns, names, seen.steps, seen.busy),

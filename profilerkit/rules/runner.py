@@ -95,6 +95,9 @@ def _outcome(rule: Rule, facts: Facts, select: Sequence[str], ignore: Sequence[s
     if (select and not rule.code.startswith(tuple(select))) or rule.code.startswith(tuple(ignore)):
         return blank
     try:
+        if facts.framework and not getattr(rule, "of_any_framework", False):
+            reason = f"it was made for PyTorch, and this is a profile of {facts.framework}"
+            return _ended(blank, NotApplicable(reason), rule)
         result = rule.check(facts)
         lost = _lost_device_work(facts)
         if lost is not None and isinstance(result, Fired) and any(f.saving for f in result.findings):
