@@ -20,7 +20,7 @@ from profilerkit.model.finding import Source
 from profilerkit.model.memory import Memory
 from profilerkit.model.report import Collective, Compute, HostCopy, Kernel
 from profilerkit.model.run import Loader, Series, Trust
-from profilerkit.model.step import Family, Part, Rank, Steps
+from profilerkit.model.step import Family, Part, Rank, RankSteps, Steps
 from profilerkit.model.workers import Workers
 
 #: What a wait for a batch is read from when no event marks it.
@@ -260,6 +260,7 @@ class Facts:
         step_error_ns: its standard error; ``None`` for a single step.
         parts: breakdown of the judged rank, largest first.
         ranks: every rank that was read.
+        rank_steps: each of them in each judged step; ``None`` for a single one.
         judged_rank: position in ``ranks`` of the rank the parts describe.
         missing_ranks: ranks of the job that were not read; ``None`` when unknown.
         waiting_share: share of a step that the median other rank waits for the judged one; ``None`` if none is late.
@@ -346,6 +347,7 @@ class Facts:
     throttling: Throttling | None = None
     wire: Wire | None = None
     replay: ReplayFacts | None = field(default=None, compare=False, repr=False)
+    rank_steps: RankSteps | None = None
 
     def share(self, *names: str) -> float:
         """Share of the steady step that belongs to these parts; a name ending in ``.`` takes its whole group."""

@@ -13,6 +13,7 @@ from profilerkit.analysis.host.training_process import host_facts
 from profilerkit.analysis.memory.samples import with_samples
 from profilerkit.analysis.own_cost import budget_notes, capture_cost
 from profilerkit.analysis.rank_facts import RankFacts
+from profilerkit.analysis.rank_steps import rank_steps
 from profilerkit.analysis.ranks import Job, comparable, compare, notes_of
 from profilerkit.analysis.siblings import host_ranks, sibling_cores
 from profilerkit.analysis.steps.steadiness import weaknesses
@@ -71,6 +72,7 @@ def run_facts(
         step_error_ns=chosen.step_error_ns,
         parts=chosen.parts,
         ranks=_all_ranks(job),
+        rank_steps=rank_steps(ranks, job.ledger),
         trust=_trust(ranks, chosen, [*notes, *no_trace, *notes_of(job, world), *uneven_steps(ranks)], doubts),
         judged_rank=judged,
         world_size=world,
@@ -196,7 +198,7 @@ def _with_links(comm: CommFacts, spec: DeviceSpec | None) -> CommFacts:
     if not peak:
         return comm
     table = tuple(
-        revise(row, link_ratio=row.bus_bytes_per_s / (peak * 1e9))
+        revise(row, link_ratio=row.bus_bytes_per_s / (peak * 1e9), link_bytes_per_s=peak * 1e9)
         if row.bus_bytes_per_s is not None and row.group_size is not None and row.group_size <= ONE_SWITCH
         else row
         for row in comm.table

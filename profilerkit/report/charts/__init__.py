@@ -2,9 +2,16 @@
 
 from profilerkit.model.report import Report
 from profilerkit.report.charts.chart import Chart
+from profilerkit.report.charts.collectives import collective_chart
+from profilerkit.report.charts.ranks import rank_chart
+from profilerkit.report.charts.roofline import roofline_chart
 
 
 def charts_of(report: Report) -> dict[str, tuple[Chart, ...]]:
     """The figures of a report by the anchor of the section that shows them. A figure without data is left out."""
-    made: dict[str, tuple[Chart | None, ...]] = {"steps": (), "ranks": (), "kernels": ()}
+    made: dict[str, tuple[Chart | None, ...]] = {
+        "steps": (),
+        "ranks": (rank_chart(report),),
+        "kernels": (roofline_chart(report), collective_chart(report)),
+    }
     return {section: tuple(chart for chart in charts if chart is not None) for section, charts in made.items()}
