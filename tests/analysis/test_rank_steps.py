@@ -109,10 +109,3 @@ def test_the_planted_late_rank_is_the_one_that_is_labelled(name, rank):
         # Each step is rounded to a nanosecond.
         assert others * sum(steps.time_ns[position]) == pytest.approx(entry.caused_ns, abs=others * steps.count)
     assert chart.table.rows[0][0] == f"Rank {rank}"
-
-
-@shared
-@pytest.mark.shared_traces
-def test_a_healthy_job_has_no_late_label():
-    chart = rank_chart(report_of("ddp8_control"))
-    assert chart is None or not any("late" in tick.label for tick in chart.y.ticks)

@@ -84,7 +84,7 @@ def test_where_nobody_is_late_nobody_is_called_late(several):
     found = changed(several.communication, late=())
     report = changed(of_steps(several, times=[(0, MS), (3 * MS, 2 * MS)]), communication=found)
     chart = rank_chart(report)
-    assert chart.title == "No rank is called late: the others wait longest for rank 1, 2.50 ms of every step"
+    assert chart.title == "No rank is called late: the other waits longest for rank 1, 2.50 ms of every step"
     assert not any("late" in tick.label for tick in chart.y.ticks)
     nothing = changed(of_steps(several, times=[(0, 0), (0, 0)]), communication=found)
     assert rank_chart(nothing).title == "No rank makes the others wait"
@@ -107,7 +107,7 @@ def test_of_neighbouring_ranks_the_late_one_is_named(several):
     report = of_steps(several, group=4, times=[(0,), (MS,), (60 * MS,)])
     chart = rank_chart(changed(report, communication=changed(report.communication, late=(late,))))
     assert [tick.label for tick in chart.y.ticks] == ["0–3", "4–7", "late ▸ 9"]
-    assert chart.title.startswith("Rank 9 is late in 1 of 1 step: the others wait 60.0 ms")
+    assert chart.title.startswith("Rank 9 is late in the one step: the others wait 60.0 ms for it")
     assert "Each row is the largest of 4 neighbouring ranks." in chart.caption
 
 

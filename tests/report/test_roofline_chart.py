@@ -43,9 +43,9 @@ def test_kernels_with_arithmetic_and_traffic_are_points_and_rows_and_no_others(r
 
 def test_the_title_says_how_much_of_the_roof_the_numbered_kernels_reach(report):
     chart = roofline_chart(report)
-    assert chart.title == "The 5 kernels that compute longest run at 76 % of what the h100-sxm allows"
+    assert chart.title == "The 5 largest kernels with known arithmetic run at 76 % of what the h100-sxm allows"
     one = roofline_chart(changed(report, kernels=report.kernels[:1]))
-    assert one.title == "The kernel that computes longest runs at 76 % of what the h100-sxm allows"
+    assert one.title == "The largest kernel with known arithmetic runs at 76 % of what the h100-sxm allows"
 
 
 def test_time_weighs_what_the_kernels_reach(report):

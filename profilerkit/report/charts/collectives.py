@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from profilerkit.model.report import Collective, Report
-from profilerkit.report.charts.axes import Scale, decades
+from profilerkit.report.charts.axes import Scale, below
 from profilerkit.report.charts.chart import Axis, Chart, Label, Shape, Tick, point, polyline
 from profilerkit.report.charts.numbers import NUMBERED, numbers_of
 from profilerkit.report.inert import inert
@@ -15,6 +15,8 @@ from profilerkit.units import format_bytes, format_count, format_decimal, format
 #: Sizes that have a tick are powers of 32: 1 KiB, 32 KiB, 1 MiB and so on.
 _BASE = 32.0
 _MOST_TICKS = 6
+#: A larger share would be printed as 100 %.
+_NEARLY_ALL = 0.995
 
 
 def collective_chart(report: Report) -> Chart | None:
@@ -27,7 +29,7 @@ def collective_chart(report: Report) -> Chart | None:
         return None
     rates = [row.bus_bytes_per_s or 0.0 for row in rows]
     x = _sizes([_size(row) for row in rows])
-    y = decades(min(rates), 1.5 * max(*rates, peak or 0.0))
+    y = below(min(rates), max(*rates, peak or 0.0))
     places = [(x.at(_size(row)), 100.0 - y.at(rate)) for row, rate in zip(rows, rates, strict=True)]
     line = 100.0 - y.at(peak) if peak else None
     link = () if line is None else (Shape("mark", "dash", polyline([(0.0, line), (100.0, line)])),)
@@ -59,7 +61,7 @@ def _time(row: Collective) -> int:
 def _sizes(values: Sequence[float]) -> Scale:
     low = math.floor(math.log(min(values), _BASE) - 1e-9)
     high = math.ceil(math.log(max(values), _BASE) + 1e-9)
-    return Scale(_BASE**low, _BASE ** max(high, low + 1), is_log=True)
+    return Scale(_BASE**low, _BASE ** max(high, low + 2), is_log=True)
 
 
 def _size_axis(scale: Scale) -> Axis:
@@ -103,13 +105,14 @@ def _title(rows: Sequence[Collective]) -> str:
     reached = (
         f"{format_decimal(most.bus_bytes_per_s or 0.0, 'B/s')} of bus bandwidth"
         if most.link_ratio is None
-        else f"{format_ratio(most.link_ratio)} of the link"
+        else f"{_percent(most.link_ratio)} of the link"
     )
     size = format_bytes(_size(most))
     if len(rows) == 1:
-        return f"The {_kind(most)}s of {size} reach {least}{reached}"
+        return f"Messages of {size} reach {least}{reached}"
     share = _time(most) / max(sum(map(_time, rows)), 1)
-    return f"{format_ratio(share)} of the time of collectives goes to messages of {size}, which reach {least}{reached}"
+    part = "Nearly all" if share >= _NEARLY_ALL else f"{format_ratio(share)} of"
+    return f"{part} the time of collectives goes to messages of {size}, which reach {least}{reached}"
 
 
 def _caption(report: Report, rows: Sequence[Collective], peak: float | None) -> str:
@@ -139,7 +142,7 @@ def _table(rows: Sequence[Collective]) -> Table:
             format_bytes(_size(row)),
             format_ns(_time(row)),
             f"{_bound(row)}{format_decimal(row.bus_bytes_per_s or 0.0, 'B/s')}",
-            "not known" if row.link_ratio is None else f"{_bound(row)}{format_ratio(row.link_ratio)}",
+            "not known" if row.link_ratio is None else f"{_bound(row)}{_percent(row.link_ratio)}",
         )
         for number, row in enumerate(rows, start=1)
     )
@@ -149,3 +152,8 @@ def _table(rows: Sequence[Collective]) -> Table:
 
 def _bound(row: Collective) -> str:
     return "≥ " if row.bandwidth_is_bound else ""
+
+
+def _percent(ratio: float) -> str:
+    """A share of the link; a small one with its first digit, because that it is small is what the figure shows."""
+    return f"{100.0 * ratio:.1g} %" if 0.0 < ratio < 0.001 else format_ratio(ratio)

@@ -1,15 +1,40 @@
 """Numbers beside the first points of a figure: short enough for a narrow page, and joined where points lie together."""
 
 from collections.abc import Sequence
+from itertools import combinations
+
+import msgspec
 
 from profilerkit.report.charts.chart import Label
 
 #: Points that have a number, so that a legend can name them.
 NUMBERED = 5
-#: Nearer points, in percent of the box, would have their numbers on top of each other on a narrow page.
-_BESIDE, _ABOVE = 5.0, 8.0
-#: From here on a label ends at its point instead of beginning there.
-_RIGHT_SIDE = 80.0
+#: Of a character and of a line in percent of the box, on a page of 420 pixels.
+_CHARACTER, _LINE = 2.2, 7.0
+
+
+class _Number(msgspec.Struct, frozen=True):
+    """The numbers of points that lie together, above the uppermost of these."""
+
+    x: float
+    y: float
+    text: str
+
+    @property
+    def leftwards(self) -> bool:
+        """Whether there is no room at its right."""
+        return self.x + _CHARACTER * len(self.text) > 100.0
+
+    @property
+    def middle(self) -> float:
+        """Of the text, in percent from the left."""
+        return self.x + (-0.5 if self.leftwards else 0.5) * _CHARACTER * (len(self.text) + 1)
+
+    def covers(self, other: "_Number") -> bool:
+        """Whether the points, or the texts, would lie one over the other."""
+        wide = 0.5 * _CHARACTER * (len(self.text) + len(other.text))
+        near = abs(self.x - other.x) < _CHARACTER or abs(self.middle - other.middle) < wide
+        return near and abs(self.y - other.y) < _LINE
 
 
 def numbers_of(points: Sequence[tuple[float, float]]) -> tuple[Label, ...]:
@@ -18,11 +43,11 @@ def numbers_of(points: Sequence[tuple[float, float]]) -> tuple[Label, ...]:
     >>> [label.text for label in numbers_of([(10, 10), (50, 50), (11, 12)])]
     ['1, 3', '2']
     """
-    places: list[tuple[float, float, list[str]]] = []
-    for number, (x, y) in enumerate(points[:NUMBERED], start=1):
-        near = next((own for left, top, own in places if abs(left - x) < _BESIDE and abs(top - y) < _ABOVE), None)
-        if near is None:
-            places.append((x, y, [str(number)]))
-        else:
-            near.append(str(number))
-    return tuple(Label(x, y, ", ".join(own), leftwards=x > _RIGHT_SIDE) for x, y, own in places)
+    found = [_Number(x, y, str(number)) for number, (x, y) in enumerate(points[:NUMBERED], start=1)]
+    while pair := next((pair for pair in combinations(found, 2) if pair[0].covers(pair[1])), None):
+        first, second = pair
+        numbers = sorted([*first.text.split(", "), *second.text.split(", ")])
+        upper = min(pair, key=lambda own: own.y)
+        joined = _Number(upper.x, upper.y, ", ".join(numbers))
+        found = [joined if own is first else own for own in found if own is not second]
+    return tuple(Label(own.x, own.y, own.text, own.leftwards) for own in found)

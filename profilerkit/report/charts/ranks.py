@@ -83,16 +83,16 @@ def _rows(report: Report, steps: RankSteps) -> list[_Row]:
     for number, cells in enumerate(_cells(steps)):
         ranks = report.ranks[number * steps.group : (number + 1) * steps.group]
         blamed = [rank for rank in ranks if steps.of == "caused" and (rank.rank, rank.origin) in late]
-        full, short = _names(blamed or ranks)
+        full, short = _names(blamed or ranks, number * steps.group + 1)
         rows.append(_Row(full, short, cells, bool(blamed)))
     return rows
 
 
-def _names(ranks: Sequence[Rank]) -> tuple[str, str]:
-    """Neighbouring ranks in a sentence and at the axis; those whose files do not say their number by the file."""
+def _names(ranks: Sequence[Rank], place: int) -> tuple[str, str]:
+    """Neighbouring ranks in a sentence and at the axis; those whose files do not say their number by file and place."""
     ends = [rank.rank for rank in (ranks[0], ranks[-1])]
     if None in ends:
-        return inert(ranks[0].origin, 60), inert(ranks[0].origin, 8)
+        return f"{inert(ranks[0].origin, 60)} (#{place})", f"#{place}"
     short = "–".join(dict.fromkeys(map(str, ends)))
     return f"rank{'s' if len(ranks) > 1 else ''} {short}", short
 
@@ -184,19 +184,23 @@ def _step_axis(index: Sequence[int]) -> Axis:
 def _title(steps: RankSteps, rows: Sequence[_Row], levels: Sequence[Sequence[int]]) -> str:
     late = [number for number, row in enumerate(rows) if row.is_late]
     worst = max(range(len(rows)), key=lambda number: rows[number].mean_ns)
-    names = listed([rows[number].name for number in late or [worst]])
-    mean = format_ns(sum(rows[number].mean_ns for number in late or [worst]))
-    count = sum(any(levels[number][column] >= _LATE for number in late or [worst]) for column in range(len(levels[0])))
-    among = f"{format_count(count)} of {plural(len(levels[0]), 'step')}"
+    told = late or [worst]
+    names = listed([rows[number].name for number in told])
+    columns = len(levels[0])
+    count = sum(any(levels[number][column] >= _LATE for number in told) for column in range(columns))
+    among = f"{format_count(count)} of {plural(columns, 'step')}" if columns > 1 else "the one step"
+    mean = format_ns(sum(rows[number].mean_ns for number in told))
+    spent = f"{mean} of every step" if columns > 1 else mean
+    others = "the others wait" if len(rows) * steps.group > 2 else "the other waits"
     if late:
         be, whom = ("is", "it") if len(late) == 1 else ("are", "them")
-        return f"{_capital(names)} {be} late in {among}: the others wait {mean} of every step for {whom}"
+        return f"{_capital(names)} {be} late in {among}: {others} {spent} for {whom}"
     if steps.of == "caused":
         if not rows[worst].mean_ns:
             return "No rank makes the others wait"
-        return f"No rank is called late: the others wait longest for {names}, {mean} of every step"
+        return f"No rank is called late: {others} longest for {names}, {spent}"
     what = "own time" if steps.of == "own" else "step"
-    if count * 2 > len(levels[0]):
+    if count * 2 > columns:
         return f"{_capital(names)} takes longest in {among}: its {what} is {mean} above the median rank's"
     return f"The ranks are even: the longest {what}, that of {names}, is {mean} above the median rank's"
 
@@ -209,11 +213,11 @@ def _caption(report: Report, steps: RankSteps, step_ns: float) -> str:
     shown = plural(len(steps.index), "judged step")
     thinned = f", evenly thinned from {format_count(steps.count)}" if len(steps.index) < steps.count else ""
     pieces = [f"{shown} of {plural(len(report.ranks), 'rank')}{thinned}."]
-    of_step = f"as a share of the median step, {format_ns(step_ns)}"
+    of_step = f"as a share of the median step of {format_ns(step_ns)}"
     if steps.of == "caused":
         found = report.communication
-        source = f", derived from collectives matched in {found.matched_in}" if found else ""
-        pieces.append(f"A shade is how long each of the others waited for the rank, on average, {of_step}{source}.")
+        source = f" (derived from the collectives matched in {found.matched_in})" if found else ""
+        pieces.append(f"A shade is how long each of the others waited for the rank, on average{source}, {of_step}.")
         pieces.append(f"Late: {_percent(_FROM[_LATE - 1])} and more.")
     elif steps.of == "own":
         pieces.append(f"A shade is by how much the rank exceeds the median rank of that step, {of_step}.")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from profilerkit.model.report import Kernel, Report
-from profilerkit.report.charts.axes import Scale, decades
+from profilerkit.report.charts.axes import Scale, below, decades
 from profilerkit.report.charts.chart import Chart, Label, Shape, point, polyline
 from profilerkit.report.charts.numbers import NUMBERED, numbers_of
 from profilerkit.report.inert import inert
@@ -30,8 +30,9 @@ def roofline_chart(report: Report) -> Chart | None:
         return None
     memory = compute.peak_bytes_per_s
     ridges = [peak / memory for peak in roofs.values()]
-    x = decades(min(*map(_intensity, kernels), *ridges), max(*map(_intensity, kernels), *ridges))
-    y = decades(min(map(_rate, kernels)), 1.5 * max(*map(_rate, kernels), *roofs.values()))
+    # Both roofs take their share of the width, wherever the kernels lie.
+    x = decades(min(*map(_intensity, kernels), 0.1 * min(ridges)), max(*map(_intensity, kernels), 3.0 * max(ridges)))
+    y = below(min(map(_rate, kernels)), max(*map(_rate, kernels), *roofs.values()))
     places = [(x.at(_intensity(kernel)), 100.0 - y.at(_rate(kernel))) for kernel in kernels]
     return Chart(
         anchor="roofline",
@@ -129,10 +130,9 @@ def _title(kernels: Sequence[Kernel], device: str) -> str:
     """How near the numbered kernels come to the roof together, weighed by time."""
     time = sum(kernel.priced_ns or 0 for kernel in kernels)
     reached = sum((kernel.efficiency or 0.0) * (kernel.priced_ns or 0) for kernel in kernels) / time
-    if len(kernels) == 1:
-        return f"The kernel that computes longest runs at {format_ratio(reached)} of what the {device} allows"
-    count = format_count(len(kernels))
-    return f"The {count} kernels that compute longest run at {format_ratio(reached)} of what the {device} allows"
+    which = "kernel with known arithmetic runs" if len(kernels) == 1 else "kernels with known arithmetic run"
+    count = "" if len(kernels) == 1 else f"{format_count(len(kernels))} "
+    return f"The {count}largest {which} at {format_ratio(reached)} of what the {device} allows"
 
 
 def _caption(report: Report, kernels: Sequence[Kernel]) -> str:
