@@ -64,7 +64,6 @@ def run_facts(
     chosen, trace = ranks[judged], ranks[judged].trace
     no_trace = without_trace(ranks)
     doubts = tuple(_doubts(chosen, no_trace))
-    meta = chosen.record.meta if chosen.record else None
     facts = Facts(
         mode=chosen.mode,
         steps=chosen.steps,
@@ -81,7 +80,6 @@ def run_facts(
         jitter_share=job.jitter_share,
         communication=_communication(job, judged, timed),
         input=chosen.input,
-        loader=meta.loader if meta else None,
         workers=chosen.workers,
         usable_cores=_cores(ranks, chosen),
         stalls=chosen.stalls,
@@ -101,8 +99,10 @@ def run_facts(
 
 def _with_records(facts: Facts, chosen: RankFacts, ranks: Sequence[RankFacts]) -> Facts:
     """The facts with what is derived of the judged rank's records, and costs too much to derive of all."""
+    meta = chosen.record.meta if chosen.record else None
     return replace(
         facts,
+        loader=meta.loader if meta else None,
         host_ranks=host_ranks(ranks, chosen),
         samples=(*chosen.samples, *sibling_cores(ranks, chosen, facts.world_size)),
         loading=loading_facts(chosen.record, chosen.log, chosen.workers),
