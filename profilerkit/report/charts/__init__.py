@@ -3,14 +3,16 @@
 from profilerkit.model.report import Report
 from profilerkit.report.charts.chart import Chart
 from profilerkit.report.charts.collectives import collective_chart
+from profilerkit.report.charts.loader import loader_wait
 from profilerkit.report.charts.ranks import rank_chart
 from profilerkit.report.charts.roofline import roofline_chart
+from profilerkit.report.charts.samples import sampled_strips
 
 
 def charts_of(report: Report) -> dict[str, tuple[Chart, ...]]:
     """The figures of a report by the anchor of the section that shows them. A figure without data is left out."""
     made: dict[str, tuple[Chart | None, ...]] = {
-        "steps": (),
+        "steps": (loader_wait(report), sampled_strips(report)),
         "ranks": (rank_chart(report),),
         "kernels": (roofline_chart(report), collective_chart(report)),
     }
