@@ -227,6 +227,7 @@ def _report(facts: Facts, detail: Facts, outcomes: tuple[Outcome, ...], run: Run
         steps=detail.steps,
         breakdown=detail.parts,
         ranks=facts.ranks,
+        rank_steps=facts.rank_steps,
         outcomes=outcomes,
         kernels=detail.kernels,
         compute=detail.compute,

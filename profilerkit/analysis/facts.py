@@ -21,7 +21,7 @@ from profilerkit.model.median_step import MedianStep
 from profilerkit.model.memory import Memory
 from profilerkit.model.report import Collective, Compute, HostCopy, Kernel
 from profilerkit.model.run import Loader, Series, Trust
-from profilerkit.model.step import Family, Part, Rank, Steps
+from profilerkit.model.step import Family, Part, Rank, RankSteps, Steps
 from profilerkit.model.workers import Workers
 
 #: What a wait for a batch is read from when no event marks it.
@@ -261,6 +261,7 @@ class Facts:
         step_error_ns: its standard error; ``None`` for a single step.
         parts: breakdown of the judged rank, largest first.
         ranks: every rank that was read.
+        rank_steps: each of them in each judged step; ``None`` for a single one.
         judged_rank: position in ``ranks`` of the rank the parts describe.
         missing_ranks: ranks of the job that were not read; ``None`` when unknown.
         waiting_share: share of a step that the median other rank waits for the judged one; ``None`` if none is late.
@@ -351,6 +352,7 @@ class Facts:
     replay: ReplayFacts | None = field(default=None, compare=False, repr=False)
     median_step: MedianStep | None = None
     framework: str | None = None
+    rank_steps: RankSteps | None = None
 
     def share(self, *names: str) -> float:
         """Share of the steady step that belongs to these parts; a name ending in ``.`` takes its whole group."""

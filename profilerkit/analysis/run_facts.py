@@ -14,6 +14,7 @@ from profilerkit.analysis.host.training_process import host_facts
 from profilerkit.analysis.memory.samples import with_samples
 from profilerkit.analysis.own_cost import budget_notes, capture_cost
 from profilerkit.analysis.rank_facts import RankFacts
+from profilerkit.analysis.rank_steps import rank_steps
 from profilerkit.analysis.ranks import Job, comparable, compare, notes_of
 from profilerkit.analysis.siblings import host_ranks, sibling_cores
 from profilerkit.analysis.steps.median_step import median_step
@@ -65,7 +66,6 @@ def run_facts(
     chosen, trace = ranks[judged], ranks[judged].trace
     no_trace = without_trace(ranks)
     doubts = tuple(_doubts(chosen, no_trace))
-    meta = chosen.record.meta if chosen.record else None
     facts = Facts(
         mode=chosen.mode,
         steps=chosen.steps,
@@ -73,6 +73,7 @@ def run_facts(
         step_error_ns=chosen.step_error_ns,
         parts=chosen.parts,
         ranks=_all_ranks(job),
+        rank_steps=rank_steps(ranks, job.ledger),
         trust=_trust(ranks, chosen, [*notes, *no_trace, *notes_of(job, world), *uneven_steps(ranks)], doubts),
         judged_rank=judged,
         world_size=world,
@@ -81,7 +82,6 @@ def run_facts(
         jitter_share=job.jitter_share,
         communication=_communication(job, judged, timed),
         input=chosen.input,
-        loader=meta.loader if meta else None,
         workers=chosen.workers,
         usable_cores=_cores(ranks, chosen),
         stalls=chosen.stalls,
@@ -101,8 +101,10 @@ def run_facts(
 
 def _with_records(facts: Facts, chosen: RankFacts, ranks: Sequence[RankFacts]) -> Facts:
     """The facts with what is derived of the judged rank's records, and costs too much to derive of all."""
+    meta = chosen.record.meta if chosen.record else None
     return replace(
         facts,
+        loader=meta.loader if meta else None,
         host_ranks=host_ranks(ranks, chosen),
         samples=(*chosen.samples, *sibling_cores(ranks, chosen, facts.world_size)),
         loading=loading_facts(chosen.record, chosen.log, chosen.workers),
@@ -200,7 +202,7 @@ def _with_links(comm: CommFacts, spec: DeviceSpec | None) -> CommFacts:
     if not peak:
         return comm
     table = tuple(
-        revise(row, link_ratio=row.bus_bytes_per_s / (peak * 1e9))
+        revise(row, link_ratio=row.bus_bytes_per_s / (peak * 1e9), link_bytes_per_s=peak * 1e9)
         if row.bus_bytes_per_s is not None and row.group_size is not None and row.group_size <= ONE_SWITCH
         else row
         for row in comm.table

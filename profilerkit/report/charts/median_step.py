@@ -53,7 +53,7 @@ def median_step_chart(report: Report) -> Chart | None:
         ),
         legend=tuple((family, name) for family, name in FAMILY_LABELS.items() if family in used),
         labels=tuple(
-            Label(_middle(gap, scale), tops[0] - 100.0 * 3 / height, _label(gap), within=True) for gap in labelled
+            Label(_middle(gap, scale), tops[0] - 100.0 * 3 / height, _label(gap), side="within") for gap in labelled
         ),
         table=_table(found, lanes),
     )
