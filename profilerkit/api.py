@@ -20,7 +20,7 @@ from profilerkit.diagnosis import diagnose
 from profilerkit.diagnosis.cost import with_cost
 from profilerkit.diagnosis.waterfall import waterfall
 from profilerkit.errors import UnreadableInputError, UsageError
-from profilerkit.inputs import is_saved_report, read_inputs, require_existing
+from profilerkit.inputs import Recording, is_saved_report, read_inputs, read_records, require_existing
 from profilerkit.model.change import revise
 from profilerkit.model.diff import Diff
 from profilerkit.model.finding import Evidence, Outcome
@@ -119,11 +119,29 @@ def analysis(
     return _analyzed([Path(path) for path in paths], reading, rules, rank)
 
 
+def so_far(run: RunRecord, settings: Settings) -> Report:
+    """The report on what a job has recorded so far, by its timers and samples alone: no trace is read.
+
+    Raises:
+        UsageError: a rule or an option of it that does not exist.
+        UnreadableInputError: no rank has recorded anything yet.
+    """
+    rules = _rules(settings.rules_path, settings.rules, settings.suppress, settings.select, settings.ignore)
+    reading = Reading(device=settings.device)
+    return _judged([run.path], read_records(run), reading, rules, None).report
+
+
 def _analyzed(places: Sequence[Path], reading: Reading, rules: "_Rules", rank: int | None) -> Analysis:
     """The report without what lost time costs, and what was read."""
+    return _judged(places, read_inputs(places, reading), reading, rules, rank)
+
+
+def _judged(
+    places: Sequence[Path], recording: Recording, reading: Reading, rules: "_Rules", rank: int | None
+) -> Analysis:
+    """The same of what was read already."""
     from profilerkit import __version__
 
-    recording = read_inputs(places, reading)
     record = recording.run
     ranks = recording.ranks
     told = None if rank is None else _position(ranks, rank)
