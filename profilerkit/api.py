@@ -1,5 +1,6 @@
 """What users call: paths in, a Report out. Wires the layers and decides nothing."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -36,6 +37,8 @@ from profilerkit.rundir.ending import Ending, dossier_of, ending_of
 from profilerkit.rundir.layout import REPORT_JSON
 from profilerkit.rundir.reader import RunRecord, is_run_directory
 from profilerkit.trace.readers import read_trace
+
+logger = logging.getLogger(__name__)
 
 
 def analyze(
@@ -146,6 +149,7 @@ def _judged(
     ranks = recording.ranks
     told = None if rank is None else _position(ranks, rank)
     ending = ending_of(record) if record else None
+    logger.info("comparing %d ranks" if len(ranks) > 1 else "putting %d rank together", len(ranks))
     facts = run_facts(
         ranks,
         device=reading.device,
@@ -156,6 +160,7 @@ def _judged(
         ending=ending,
     )
     facts = with_recorded(facts, ranks, record)
+    logger.info("running %d rules, replaying what fixes save", len(rules.all))
     outcomes = run_rules(facts, rules.all, select=rules.select, ignore=rules.ignore, suppress=rules.suppress)
     detail = facts if told in (None, facts.judged_rank) else _alone(facts, ranks[told], told, reading.device)
     run = _describe(places, record, ending, facts, ranks, __version__)

@@ -1,7 +1,7 @@
 """A job that still runs to text: a page that is drawn again and again, or one line for a log."""
 
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from shlex import quote
 from textwrap import wrap
 
 from profilerkit.model.live import Late, Live, LiveDevice, LiveHost, LiveRank, Recent
@@ -34,7 +34,7 @@ def page(
     """The job as a page of at most ``width`` columns.
 
     Args:
-        name: what its run directory is called.
+        name: its run directory, as a command would name it.
         live: what it does now.
         report: on its records so far; ``None`` where there is none yet.
         width: columns; below 40 the text is set for 40.
@@ -117,14 +117,17 @@ def _verdict(out: Page, name: str, live: Live, report: Report | None) -> None:
         judged = report.steps.steady if report is not None else 0
         out.line(("◇ NO VERDICT YET", STYLES["info"]), (f" · {judged} of the {FEWEST_JUDGED} steps that it takes", ""))
         return
-    out.line((f"{kind.shape} {kind.word}", STYLES[kind.tone]), (f"{kind.text[len(kind.word) :]} · so far", ""))
+    out.line(
+        (f"{kind.shape} {kind.word}", STYLES[kind.tone]),
+        (kind.text[len(kind.word) :] + ("" if live.is_over else " · so far"), ""),
+    )
     out.line((inert(report.verdict.headline, 200).replace("`", ""), "bold"))
-    after = f"So far: after {plural(live.steps, 'step')}, {format_count(report.steps.steady)} of them judged"
+    after = f"After {plural(live.steps, 'step')}, {format_count(report.steps.steady)} of them judged"
     if report.verdict.bound == "inconclusive":
-        out.line((f"{after}, by the timers alone. {_more(name, live)}", "dim"))
+        out.line((f"{after} by the timers alone. {_more(name, live)}", "dim"))
     else:
         more = inert(report.verdict.consequence, SENTENCE_LIMIT).replace("`", "")
-        out.line((f"{after}, by the timers alone. {more}", "dim"))
+        out.line((f"{after} by the timers alone. {more}", "dim"))
 
 
 def _more(name: str, live: Live) -> str:
@@ -132,7 +135,8 @@ def _more(name: str, live: Live) -> str:
     if live.window is None:
         return "They see waits and pauses; a trace tells the rest, and there is none yet."
     first, last = live.window
-    return f"The trace of steps {format_count(first)} to {format_count(last)} tells more: profilerkit analyze {name}"
+    steps = f"{format_count(first)} to {format_count(last)}"
+    return f"The trace of steps {steps} tells more: profilerkit analyze {quote(inert(name))}"
 
 
 # The numbers
@@ -153,7 +157,7 @@ def _numbers(out: Page, live: Live) -> None:
     _row(out, "Host", _host(live.ranks) or [_missing([rank.no_host for rank in live.ranks])])
 
 
-def _row(out: Page, label: str, pieces: Sequence[str]) -> None:
+def _row(out: Page, label: str, pieces: Iterable[str]) -> None:
     """A label, and pieces beside it that wrap below each other, whole where they fit."""
     room = out.width - _LABEL
     lines = [""]
@@ -322,10 +326,3 @@ def _late_text(late: Late) -> str:
             return f"ended after {steps}, while others go on."
         case "killed":
             return f"gone without a word after {steps}, while others go on."
-
-
-def next_command(path: Path) -> str:
-    """What to do once the run is over."""
-    from shlex import join
-
-    return join(["profilerkit", "analyze", str(path)])

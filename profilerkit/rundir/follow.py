@@ -4,11 +4,8 @@ The files are those of ``reader.read_run``. Of what grows without bound only the
 not read: beside a job that trains, a look has to cost next to nothing.
 """
 
-import os
 from pathlib import Path
 from typing import Literal
-
-import msgspec
 
 from profilerkit.model.oom import OutOfMemory
 from profilerkit.rundir.clock import ClockAnchor, clock_of
@@ -177,7 +174,7 @@ class _Listing:
         try:
             modified_ns = self._path.stat().st_mtime_ns
             if modified_ns != self._modified_ns:
-                self._names = sorted(os.listdir(self._path))
+                self._names = sorted(child.name for child in self._path.iterdir())
                 self._modified_ns = modified_ns
         except OSError:
             self._names, self._modified_ns = [], None

@@ -135,6 +135,16 @@ def is_run_directory(path: str | Path) -> bool:
     return path.is_dir() and ((path / MANIFEST).is_file() or next(rank_directories(path), None) is not None)
 
 
+def require_run_directory(path: Path) -> None:
+    """Raise ``RunDirectoryError`` unless ``path`` is a run directory."""
+    if not is_run_directory(path):
+        raise RunDirectoryError(
+            f"not a run directory: {path}",
+            cause=f"it holds neither {MANIFEST} nor {RANK_PREFIX}00000",
+            hint="name the directory given to profilerkit.profile(), or a trace file",
+        )
+
+
 def read_run(path: str | Path) -> RunRecord:
     """Everything that can be read of the run in ``path``.
 
@@ -144,12 +154,7 @@ def read_run(path: str | Path) -> RunRecord:
         RunDirectoryError: ``path`` is not a run directory.
     """
     path = Path(path)
-    if not is_run_directory(path):
-        raise RunDirectoryError(
-            f"not a run directory: {path}",
-            cause=f"it holds neither {MANIFEST} nor {RANK_PREFIX}00000",
-            hint="name the directory given to profilerkit.profile(), or a trace file",
-        )
+    require_run_directory(path)
     notes: list[str] = []
     manifest = _document(path / MANIFEST, RunManifest, notes)
     if manifest is not None and manifest.format_version > FORMAT_VERSION:

@@ -1,0 +1,184 @@
+"""``profilerkit watch``: what a running job does, from the files that it writes.
+
+The job does not know that it is watched: files are read, nothing is locked, nothing is asked of its processes.
+"""
+
+import argparse
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from shlex import join
+from typing import TYPE_CHECKING
+
+from profilerkit.cli import redact
+from profilerkit.cli.arguments import seconds
+from profilerkit.cli.console import DONE, INTERRUPTED, Console
+from profilerkit.errors import UnreadableInputError, UsageError
+
+if TYPE_CHECKING:
+    from profilerkit.config import Settings
+    from profilerkit.model.live import Live
+    from profilerkit.model.report import Report
+
+_EPILOG = """\
+RUN is the run directory; it may lie on a disk that is shared with another host.
+What is judged are the timers and samples until now: profilerkit analyze reads
+the traces too. At most a twentieth of the time is spent on reading, and a
+fiftieth on judging, with a low priority. Ends with the run, or by Ctrl-C.
+Where standard output is no terminal, each refresh is one line.
+
+  profilerkit watch runs/resnet50
+  profilerkit watch runs/resnet50 --wait 60
+  ssh node3 profilerkit watch /shared/runs/resnet50 --once"""
+
+#: Nothing newer is there sooner: the job writes its records so often (``rundir.layout.FLUSH_SECONDS``).
+_LEAST_SECONDS = 0.25
+_MOST_SECONDS = 86_400.0
+#: What this may take of one core beside the job that trains there (choices): its looks, and its verdicts.
+_LOOKING_SHARE, _JUDGING_SHARE = 0.05, 0.02
+#: Refreshes from one verdict to the next, at least.
+_REFRESHES = 5
+#: Of the host's own scale up to 19: beside a training that wants all cores this gets a ninth of one.
+_NICENESS = 10
+#: A rank that has left nothing yet may still come, for so long after the others are over.
+_STRAGGLERS_SECONDS = 10.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``watch``."""
+    parser.epilog = _EPILOG
+    parser.add_argument("run", metavar="RUN", type=Path, help="the run directory of a job, running or over")
+    parser.add_argument(
+        "--every",
+        metavar="SECONDS",
+        type=seconds("--every", _LEAST_SECONDS, _MOST_SECONDS),
+        default=2.0,
+        help="time between two looks, 0.25 or more (default: 2)",
+    )
+    parser.add_argument(
+        "--wait",
+        metavar="SECONDS",
+        type=seconds("--wait", 0.0, _MOST_SECONDS),
+        default=0.0,
+        help="how long to wait for a run directory that is not there yet (default: 0)",
+    )
+    parser.add_argument("--once", action="store_true", help="print one page and exit")
+    redact.add_argument(parser)
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    """Show the run until it is over; return the exit code."""
+    from profilerkit.cli.results import project_settings
+
+    place: Path = arguments.run
+    with suppress(OSError):  # it has a lower one already
+        os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
+    try:
+        _wait_for(place, arguments.wait, console)
+        watched = _Watched(place, project_settings([place], console), arguments)
+        if arguments.once:
+            console.out(watched.page(*watched.look(judge=True), console))
+            return DONE
+        ended = _follow(watched, console)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    console.note(f"the run is over: {ended}; next: {join(['profilerkit', 'analyze', str(place)])}")
+    return DONE
+
+
+def _wait_for(place: Path, most_s: float, console: Console) -> None:
+    """Return when ``place`` is a run directory. Raises when it is none after the wait."""
+    from profilerkit.rundir.reader import is_run_directory, require_run_directory
+
+    if place.is_file():
+        raise UsageError(
+            f"{place} is a file", cause="a run is watched by its directory", hint="profilerkit analyze reads a file"
+        )
+    deadline = time.monotonic() + most_s
+    if most_s and not is_run_directory(place):
+        console.note(f"waiting for {place}, {most_s:g} s at most")
+    while not is_run_directory(place) and (left := deadline - time.monotonic()) > 0:
+        time.sleep(min(left, 2 * _LEAST_SECONDS))
+    if not place.exists():
+        waited = f" after {most_s:g} s" if most_s else ""
+        raise UnreadableInputError(
+            f"{place} does not exist{waited}",
+            cause="the job has not begun to record, or records elsewhere",
+            hint=f"check the path; --wait {max(2 * most_s, 60):g} waits longer" if most_s else "--wait 60 waits for it",
+        )
+    require_run_directory(place)
+
+
+def _follow(watched: "_Watched", console: Console) -> str:
+    """Show the run until it is over; return how it ended."""
+    from profilerkit.cli.screen import Screen
+    from profilerkit.report import live as words
+
+    screen = Screen(console) if console.live else None
+    over_since: float | None = None
+    while True:
+        began = time.monotonic()
+        live, report = watched.look()
+        if live.is_over:
+            over_since = over_since or began
+            if len(live.ranks) >= (live.world_size or 0) or began - over_since > _STRAGGLERS_SECONDS:
+                break
+        if screen is not None:
+            console.fit()
+            screen.show(watched.page(live, report, console))
+        else:
+            console.out(words.line(live, report, ascii_only=console.ascii_only))
+        spent = time.monotonic() - began
+        time.sleep(max(watched.every_s, spent / _LOOKING_SHARE))
+    # Whatever was written between the last look and the end is there now.
+    live, report = watched.look(judge=True)
+    page = watched.page(live, report, console)
+    if screen is not None:
+        screen.show(page, whole=True)
+    else:
+        console.out(page)
+    return (report.run.ended if report is not None else None) or "left no word of its end"
+
+
+class _Watched:
+    """One run, what is known of it, and when it is judged again."""
+
+    def __init__(self, place: Path, settings: "Settings", arguments: argparse.Namespace) -> None:
+        from profilerkit.rundir.follow import FollowedRun
+
+        self.every_s: float = arguments.every
+        self._place = place
+        self._settings = settings
+        self._arguments = arguments
+        self._run = FollowedRun(place)
+        self._report: Report | None = None
+        self._next_verdict_s = 0.0
+
+    def look(self, *, judge: bool = False) -> "tuple[Live, Report | None]":
+        """What the job does now, and the latest report on its records; a new one where it is time, or asked for."""
+        from profilerkit import api
+        from profilerkit.analysis.live import live_of
+        from profilerkit.rundir.follow import state_of
+
+        run = self._run.look()
+        if run.ranks and (judge or time.monotonic() >= self._next_verdict_s):
+            began = time.monotonic()
+            (self._report,) = redact.shown([api.so_far(run, self._settings)], [self._place], self._arguments)
+            spent = time.monotonic() - began
+            self._next_verdict_s = began + spent + max(_REFRESHES * self.every_s, spent / _JUDGING_SHARE)
+        states = {rank.rank: state_of(rank) for rank in run.ranks}
+        return live_of(run, states, self._report, time.time_ns()), self._report
+
+    def page(self, live: "Live", report: "Report | None", console: Console) -> str:
+        """The page in the characters and the width of the console."""
+        from profilerkit.report import live as words
+
+        return words.page(
+            str(self._place),
+            live,
+            report,
+            width=console.width,
+            colour=console.colour,
+            ascii_only=console.ascii_only,
+        )
