@@ -81,7 +81,7 @@ def _rank(entry: RankRecord, log: StepLog | None) -> LiveRank:
 def _recent_rows(log: StepLog) -> I64:
     """Positions of the steps of the last seconds, at least ``FEWEST_RECENT`` where there are as many."""
     ends = log.start + log.time
-    first = int(np.searchsorted(ends, ends[-1] - RECENT_NS))
+    first = int(np.searchsorted(ends, ends[-1] - RECENT_NS, side="right"))
     return np.arange(max(min(first, len(ends) - FEWEST_RECENT), 0), len(ends))
 
 

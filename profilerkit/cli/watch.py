@@ -37,7 +37,7 @@ _LEAST_SECONDS = 0.25
 _MOST_SECONDS = 86_400.0
 #: What this may take of one core beside the job that trains there (choices): its looks, and its verdicts.
 _LOOKING_SHARE, _JUDGING_SHARE = 0.05, 0.02
-#: Refreshes from one verdict to the next, at least.
+#: Refreshes from one verdict to the next, at least; until there is one, the next refresh may bring it.
 _REFRESHES = 5
 #: Of the host's own scale up to 19: beside a training that wants all cores this gets a ninth of one.
 _NICENESS = 10
@@ -129,8 +129,8 @@ def _follow(watched: "_Watched", console: Console) -> str:
             screen.show(watched.page(live, report, console))
         else:
             console.out(words.line(live, report, ascii_only=console.ascii_only))
-        spent = time.monotonic() - began
-        time.sleep(max(watched.every_s, spent / _LOOKING_SHARE))
+        looking_s = time.monotonic() - began - watched.judging_s
+        time.sleep(max(watched.every_s, looking_s / _LOOKING_SHARE))
     # Whatever was written between the last look and the end is there now.
     live, report = watched.look(judge=True)
     page = watched.page(live, report, console)
@@ -142,7 +142,12 @@ def _follow(watched: "_Watched", console: Console) -> str:
 
 
 class _Watched:
-    """One run, what is known of it, and when it is judged again."""
+    """One run, what is known of it, and when it is judged again.
+
+    Attributes:
+        every_s: time between two looks.
+        judging_s: what the last look took for a verdict.
+    """
 
     def __init__(self, place: Path, settings: "Settings", arguments: argparse.Namespace) -> None:
         from profilerkit.rundir.follow import FollowedRun
@@ -153,20 +158,25 @@ class _Watched:
         self._arguments = arguments
         self._run = FollowedRun(place)
         self._report: Report | None = None
+        self.judging_s = 0.0
         self._next_verdict_s = 0.0
 
     def look(self, *, judge: bool = False) -> "tuple[Live, Report | None]":
         """What the job does now, and the latest report on its records; a new one where it is time, or asked for."""
         from profilerkit import api
         from profilerkit.analysis.live import live_of
+        from profilerkit.report.live import FEWEST_JUDGED
         from profilerkit.rundir.follow import state_of
 
         run = self._run.look()
-        if run.ranks and (judge or time.monotonic() >= self._next_verdict_s):
-            began = time.monotonic()
+        began = time.monotonic()
+        if run.ranks and (judge or began >= self._next_verdict_s):
             (self._report,) = redact.shown([api.so_far(run, self._settings)], [self._place], self._arguments)
-            spent = time.monotonic() - began
-            self._next_verdict_s = began + spent + max(_REFRESHES * self.every_s, spent / _JUDGING_SHARE)
+        self.judging_s = time.monotonic() - began
+        if began >= self._next_verdict_s:
+            refreshes = _REFRESHES if self._report and self._report.steps.steady >= FEWEST_JUDGED else 1
+            rest_s = max(refreshes * self.every_s, self.judging_s / _JUDGING_SHARE)
+            self._next_verdict_s = began + self.judging_s + rest_s
         states = {rank.rank: state_of(rank) for rank in run.ranks}
         return live_of(run, states, self._report, time.time_ns()), self._report
 

@@ -20,6 +20,8 @@ _QUIET_STEPS, _QUIET_NS = 10, 5_000_000_000
 #: Ranks and parts named one by one.
 _MOST_LATE = 8
 _MOST_PARTS = 6
+#: Share of the step from which on it is said what is not explained.
+_NOTED_UNKNOWN = 0.10
 _LABEL = 12
 _NOT_MEASURED = "not measured"
 _LEVELS = "▁▂▃▄▅▆▇█"
@@ -297,6 +299,8 @@ def _parts(out: Page, report: Report) -> None:
         out.table(columns, cells)
     if len(rows) > len(shown):
         out.line((f"{len(rows) - len(shown)} more.", "dim"))
+    if any(part.part == "idle.unknown" and part.share >= _NOTED_UNKNOWN for part in report.breakdown):
+        out.line(("Not explained is what no timer sees: computing, launching work, communication.", "dim"))
 
 
 def _late(out: Page, live: Live) -> None:

@@ -73,7 +73,7 @@ class FollowedRun:
         """Everything that is recorded so far. What is not there yet is not noted as damage."""
         manifest = self._manifest.look()
         world_size = manifest.world_size if manifest is not None else 0
-        if len(self._ranks) < max(world_size, 1):
+        if manifest is None or len(self._ranks) < world_size:
             for number, place in rank_directories(self._path):
                 self._ranks.setdefault(number, _FollowedRank(number, place))
         ranks = tuple(self._ranks[number].look() for number in sorted(self._ranks))

