@@ -39,7 +39,7 @@ _MOST_SECONDS = 86_400.0
 _LOOKING_SHARE, _JUDGING_SHARE = 0.05, 0.02
 #: Refreshes from one verdict to the next, at least; until there is one, the next refresh may bring it.
 _REFRESHES = 5
-#: Of the host's own scale up to 19: beside a training that wants all cores this gets a ninth of one.
+#: Of the scale up to 19: where the training wants all cores, a process at 10 gets a tenth of one (Linux: weight 110).
 _NICENESS = 10
 #: A rank that has left nothing yet may still come, for so long after the others are over.
 _STRAGGLERS_SECONDS = 10.0
@@ -84,6 +84,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     console.note(f"the run is over: {ended}; next: {join(['profilerkit', 'analyze', str(place)])}")
+    if (later := _later_run(place)) is not None:
+        console.note(f"a later run is in {later}")
     return DONE
 
 
@@ -108,6 +110,18 @@ def _wait_for(place: Path, most_s: float, console: Console) -> None:
             hint=f"check the path; --wait {max(2 * most_s, 60):g} waits longer" if most_s else "--wait 60 waits for it",
         )
     require_run_directory(place)
+
+
+def _later_run(place: Path) -> Path | None:
+    """The last of the runs that found ``place`` taken and got a number of their own; ``None`` without any."""
+    from profilerkit.rundir.reader import is_run_directory
+
+    numbered = {}
+    for beside in place.absolute().parent.iterdir():
+        number = beside.name.removeprefix(f"{place.name}-")
+        if number != beside.name and number.isdecimal() and is_run_directory(beside):
+            numbered[int(number)] = place.with_name(beside.name)
+    return numbered[max(numbered)] if numbered else None
 
 
 def _follow(watched: "_Watched", console: Console) -> str:

@@ -379,3 +379,13 @@ def test_it_reads_and_writes_nothing(tmp_path, capsys):
     before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in run.rglob("*")}
     main(["watch", str(run)])
     assert {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in run.rglob("*")} == before
+
+
+def test_a_later_run_of_the_same_name_is_told(tmp_path, capsys):
+    for name in ("run", "run-2", "run-10", "run-x", "other-3"):
+        run_at(tmp_path / name)
+    (tmp_path / "run-11").mkdir()
+    main(["watch", str(tmp_path / "run")])
+    assert capsys.readouterr().err.splitlines()[-1] == f"a later run is in {tmp_path / 'run-10'}"
+    main(["watch", str(tmp_path / "run-10")])
+    assert "later run" not in capsys.readouterr().err
