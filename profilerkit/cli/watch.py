@@ -72,8 +72,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from profilerkit.cli.results import project_settings
 
     place: Path = arguments.run
-    with suppress(OSError):  # it has a lower one already
-        os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
     try:
         _wait_for(place, arguments.wait, console)
         watched = _Watched(place, project_settings([place], console), arguments)
@@ -131,20 +129,26 @@ def _follow(watched: "_Watched", console: Console) -> str:
 
     screen = Screen(console) if console.live else None
     over_since: float | None = None
+    is_first = True
     while True:
-        began = time.monotonic()
+        began_s = time.process_time()
         live, report = watched.look()
         if live.is_over:
-            over_since = over_since or began
-            if len(live.ranks) >= (live.world_size or 0) or began - over_since > _STRAGGLERS_SECONDS:
+            over_since = over_since or time.monotonic()
+            late_s = time.monotonic() - over_since
+            if len(live.ranks) >= (live.world_size or 0) or late_s > _STRAGGLERS_SECONDS:
                 break
         if screen is not None:
             console.fit()
             screen.show(watched.page(live, report, console))
         else:
             console.out(words.line(live, report, ascii_only=console.ascii_only))
-        looking_s = time.monotonic() - began - watched.judging_s
-        time.sleep(max(watched.every_s, looking_s / _LOOKING_SHARE))
+        looking_s = time.process_time() - began_s - watched.judging_s
+        # The first look brings the modules, which no later one does.
+        time.sleep(watched.every_s if is_first else max(watched.every_s, looking_s / _LOOKING_SHARE))
+        if is_first:
+            is_first = False
+            _give_way()
     # Whatever was written between the last look and the end is there now.
     live, report = watched.look(judge=True)
     page = watched.page(live, report, console)
@@ -155,12 +159,18 @@ def _follow(watched: "_Watched", console: Console) -> str:
     return (report.run.ended if report is not None else None) or "left no word of its end"
 
 
+def _give_way() -> None:
+    """Let the training go first. Not before the first page: on a busy host that would take its time."""
+    with suppress(OSError):  # it has a lower priority already
+        os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
+
+
 class _Watched:
     """One run, what is known of it, and when it is judged again.
 
     Attributes:
         every_s: time between two looks.
-        judging_s: what the last look took for a verdict.
+        judging_s: CPU time that the last look took for a verdict.
     """
 
     def __init__(self, place: Path, settings: "Settings", arguments: argparse.Namespace) -> None:
@@ -183,14 +193,15 @@ class _Watched:
         from profilerkit.rundir.follow import state_of
 
         run = self._run.look()
-        began = time.monotonic()
-        if run.ranks and (judge or began >= self._next_verdict_s):
+        is_due = time.monotonic() >= self._next_verdict_s
+        self.judging_s = 0.0
+        if run.ranks and (judge or is_due):
+            began_s, is_first = time.process_time(), self._report is None
             (self._report,) = redact.shown([api.so_far(run, self._settings)], [self._place], self._arguments)
-        self.judging_s = time.monotonic() - began
-        if began >= self._next_verdict_s:
-            refreshes = _REFRESHES if self._report and self._report.steps.steady >= FEWEST_JUDGED else 1
-            rest_s = max(refreshes * self.every_s, self.judging_s / _JUDGING_SHARE)
-            self._next_verdict_s = began + self.judging_s + rest_s
+            self.judging_s = time.process_time() - began_s
+            refreshes = _REFRESHES if self._report.steps.steady >= FEWEST_JUDGED else 1
+            rest_s = 0.0 if is_first else self.judging_s / _JUDGING_SHARE
+            self._next_verdict_s = time.monotonic() + max(refreshes * self.every_s, rest_s)
         states = {rank.rank: state_of(rank) for rank in run.ranks}
         return live_of(run, states, self._report, time.time_ns()), self._report
 

@@ -55,8 +55,8 @@ class _Growing:
                 if is_another:
                     self._offset = self._head_bytes
                 head = file.read(self._head_bytes)
-                left_out = max(0, size - self._offset - most_bytes)
-                left_out += -left_out % unit
+                whole = (size - self._offset) // unit * unit
+                left_out = max(0, whole - most_bytes // unit * unit)
                 self._offset += left_out
                 file.seek(self._offset)
                 return _News(head, file.read(max(0, size - self._offset)), is_another, left_out > 0)

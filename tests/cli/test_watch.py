@@ -288,7 +288,7 @@ def test_a_run_that_is_over_is_shown_once(tmp_path, capsys):
     assert main(["watch", str(run)]) == 0
     shown = capsys.readouterr()
     assert shown.out.count("Where the step goes") == 1
-    assert "ended: finished" in shown.out
+    assert "ended: finished" in " ".join(shown.out.split())
     assert shown.err == f"the run is over: finished; next: profilerkit analyze {run}\n"
 
 
