@@ -124,7 +124,7 @@ def _verdict(out: Page, name: str, live: Live, report: Report | None) -> None:
         (kind.text[len(kind.word) :] + ("" if live.is_over else " · so far"), ""),
     )
     out.line((inert(report.verdict.headline, 200).replace("`", ""), "bold"))
-    after = f"After {plural(live.steps, 'step')}, {format_count(report.steps.steady)} of them judged"
+    after = f"After {plural(live.steps, 'step')}, {format_count(report.steps.steady)} of them judged,"
     if report.verdict.bound == "inconclusive":
         out.line((f"{after} by the timers alone. {_more(name, live)}", "dim"))
     else:
@@ -240,7 +240,7 @@ def _host(ranks: Sequence[LiveRank]) -> list[str]:
     if found := field(hosts, "running_tasks"):
         pieces.append(f"{_span(found, format_count)} threads run or wait")
     if found := field(own, "thread_queue_ratio"):
-        pieces.append(f"waits {_span(found, format_ratio)} for a core")
+        pieces.append(f"training thread waits {_span(found, format_ratio)} for a core")
     if found := field(hosts, "memory_used_bytes"):
         pieces.append(_of(found, set(field(hosts, "memory_total_bytes")), "bytes"))
     if found := field(own, "process_rss_bytes"):
@@ -323,7 +323,7 @@ def _late_text(late: Late) -> str:
     match late.kind:
         case "timers":
             more = format_ns(late.excess_ns or 0)
-            return f"{more} more a step in waits for data, collections and phases than the median rank."
+            return f"{more} more a step than the median rank in waits for data and pauses."
         case "behind":
             return f"{steps} behind."
         case "ended":

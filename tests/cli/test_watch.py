@@ -147,7 +147,7 @@ def test_two_ranks_are_watched_from_before_their_start_to_their_end(tmp_path, st
     assert "INPUT-BOUND" in page
     assert int(re.search(r"Step ([\d,]+) ·", page)[1].replace(",", "")) >= seen[-1]
     assert "most on rank 1" in page
-    assert re.search(r"Rank 1: .* more a step in waits for data", page)
+    assert re.search(r"Rank 1: .* more a step than the median rank in waits for data", page)
     assert re.search(r"CPU \d+", page)
     assert said.splitlines()[0] == "waiting for run, 100 s at most"
     assert said.splitlines()[-1] == "the run is over: finished; next: profilerkit analyze run"

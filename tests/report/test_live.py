@@ -112,12 +112,13 @@ def test_everything_a_watcher_needs_is_there():
         "runs/x · running for 3.2 min · 1 rank",
         "▲ INPUT-BOUND · preparing samples · confidence high · so far",
         "The GPU waits 38 ms of every 176 ms step for data",
-        "After 412 steps, 404 of them judged by the timers alone.",
+        "After 412 steps, 404 of them judged, by the timers alone.",
         "Step 412 · 5.68 steps/s",
         "Step time 176 ms median · p10–p90 170–188 ms · last 170 steps",
         "Input wait 38.1 ms of each step · 22 %",
         "Device busy 87 % · 312 of 400 W · 1,755 of 1,980 MHz · 61.0 °C · 34.0 of 80.0 GiB",
-        "Host CPU 45 % · 12 threads run or wait · waits 3.1 % for a core · 11.0 of 62.0 GiB · process 2.00 GiB",
+        "Host CPU 45 % · 12 threads run or wait · training thread waits 3.1 % for a core · 11.0 of 62.0 GiB",
+        "process 2.00 GiB",
         "Where the step goes",
         "Waiting for data: preparing samples",
     ):
@@ -130,7 +131,7 @@ def test_of_several_ranks_the_least_and_the_most_are_told():
     assert "Input wait 38.1–90.0 ms of each step · 22–50 % · most on rank 2" in shown
     assert "busy 20–87 % · 90.0–312 of 400 W" in shown
     assert "CPU 45 % · 12 threads" in shown
-    assert "Rank 2: 50.0 ms more a step in waits for data" in shown
+    assert "Rank 2: 50.0 ms more a step than the median rank in waits for data" in shown
     assert "Rank 1: 70 steps behind." in shown
     assert "No step for 60 s." in shown
 
