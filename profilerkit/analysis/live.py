@@ -20,8 +20,8 @@ from profilerkit.rundir.sampled import Sample
 #: median, short enough to follow a change).
 RECENT_NS = 30_000_000_000
 FEWEST_RECENT = 10
-#: Records of each rank that are looked at on every refresh: some thousand steps, in milliseconds.
-LATEST_EVENTS = 16_000
+#: Records of each rank that are looked at on every refresh: a thousand steps or more, in about 15 ms.
+LATEST_EVENTS = 6_000
 #: Groups of steps in the trend.
 TREND_GROUPS = 24
 #: A sampler takes one each second; what is older than this against the last sample is no reading of now.
