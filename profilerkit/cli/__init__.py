@@ -1,4 +1,4 @@
-"""The command line: ``profilerkit VERB``, the verbs being those of ``VERBS``."""
+"""The command line: one module per verb."""
 
 import argparse
 import sys
