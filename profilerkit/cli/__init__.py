@@ -15,6 +15,8 @@ VERBS = {
     "watch": "show what a running job does, and what bounds it so far",
     "analyze": "say what bounds a recorded run, and write its report",
     "diff": "say what changed between two runs, and whether it is real",
+    "map": "summarise the traces of many ranks, wherever they lie",
+    "reduce": "say what bounds a run of any size, from its summaries",
     "check": "hold a run against its budgets",
     "demo": "train a small slow model for real, apply the fix, compare",
     "rules": "list the rules, or explain one",

@@ -109,9 +109,21 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         raise UsageError("--open has nothing to open", cause="no HTML file is written", hint="add -f html")
     _check_device(settings.device)
 
+    with Progress(console):
+        full = _read(paths, rerender, arguments, settings)
+    return publish(full, outputs, arguments, settings, console)
+
+
+def publish(
+    full: "Report", outputs: Sequence[Output], arguments: argparse.Namespace, settings: Settings, console: Console
+) -> int:
+    """Write the report, print its verdict, judge the gates; return the exit code."""
+    from profilerkit.cli.progress import Progress
+
+    paths: list[Path] = arguments.paths
     with Progress(console) as progress:
-        (report,) = redact.shown([_read(paths, rerender, arguments, settings)], paths, arguments)
         progress.begin("writing the report")
+        (report,) = redact.shown([full], paths, arguments)
         documents = [(output.path, _rendered(report, output, console)) for output in outputs]
     written = _write_all(documents, console)
     if arguments.brief:
