@@ -1,5 +1,6 @@
 """What users call: paths in, a Report out. Wires the layers and decides nothing."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -21,7 +22,7 @@ from profilerkit.diagnosis import diagnose
 from profilerkit.diagnosis.cost import with_cost
 from profilerkit.diagnosis.waterfall import waterfall
 from profilerkit.errors import UnreadableInputError, UsageError
-from profilerkit.inputs import Recording, is_saved_report, read_inputs, require_existing
+from profilerkit.inputs import Recording, is_saved_report, read_inputs, read_records, require_existing
 from profilerkit.model.change import revise
 from profilerkit.model.diff import Diff
 from profilerkit.model.finding import Evidence, Outcome
@@ -38,6 +39,8 @@ from profilerkit.rundir.layout import REPORT_JSON
 from profilerkit.rundir.reader import RunRecord, is_run_directory
 from profilerkit.summaries.reduction import found_in, read_summaries
 from profilerkit.trace.readers import read_trace
+
+logger = logging.getLogger(__name__)
 
 
 def analyze(
@@ -121,6 +124,16 @@ def analysis(
     return _analyzed([Path(path) for path in paths], reading, rules, rank)
 
 
+def so_far(run: RunRecord, settings: Settings) -> Report:
+    """The report on what a job has recorded so far, by its timers and samples alone: no trace is read.
+
+    Raises:
+        UnreadableInputError: no rank has recorded anything yet.
+    """
+    rules = _rules(settings.rules_path, settings.rules, settings.suppress, settings.select, settings.ignore)
+    return _told(read_records(run), [run.path], Reading(device=settings.device), rules, None).report
+
+
 def reduce(
     *paths: str | Path,
     select: Sequence[str] = (),
@@ -166,6 +179,7 @@ def _told(
     ranks = recording.ranks
     told = None if rank is None else _position(ranks, rank)
     ending = ending_of(record) if record else None
+    logger.info("comparing %d ranks" if len(ranks) > 1 else "putting %d rank together", len(ranks))
     facts = run_facts(
         ranks,
         device=reading.device,
@@ -176,6 +190,7 @@ def _told(
         ending=ending,
     )
     facts = with_recorded(facts, ranks, record)
+    logger.info("running %d rules, replaying what fixes save", len(rules.all))
     outcomes = run_rules(facts, rules.all, select=rules.select, ignore=rules.ignore, suppress=rules.suppress)
     detail = facts if told in (None, facts.judged_rank) else _alone(facts, ranks[told], told, reading.device)
     run = _describe(places, record, ending, facts, ranks, __version__)

@@ -99,7 +99,7 @@ def read_inputs(paths: Sequence[Path], reading: Reading) -> Recording:
             cause=f"{runs[0]} is a run directory, and {other} was named too",
             hint="analyze each of them by itself",
         )
-    return _read_run(runs[0], reading)
+    return _read_run(read_run(runs[0]), reading)
 
 
 def require_existing(paths: Iterable[Path]) -> None:
@@ -122,11 +122,20 @@ def is_saved_report(path: Path) -> bool:
     return re.match(rb'\s*\{\s*"(breakdown|schema_version|verdict)"\s*:', head) is not None
 
 
-def _read_run(path: Path, reading: Reading) -> Recording:
-    run = read_run(path)
+def read_records(run: RunRecord) -> Recording:
+    """What the records of a run say by themselves: its traces are not read.
+
+    Raises:
+        UnreadableInputError: no rank left anything.
+    """
+    bare = [revise(entry, windows=tuple((status, None) for status, _ in entry.windows)) for entry in run.ranks]
+    return _read_run(revise(run, ranks=tuple(bare)), Reading())
+
+
+def _read_run(run: RunRecord, reading: Reading) -> Recording:
     if not run.ranks:
         raise UnreadableInputError(
-            f"{path} holds no recording",
+            f"{run.path} holds no recording",
             cause=f"it has {MANIFEST} but the files of no rank",
             hint="record again; if the files were copied, copy the rank_* directories too",
         )

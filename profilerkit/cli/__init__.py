@@ -12,6 +12,7 @@ from profilerkit.cli.console import FAILED, Boundary, Console
 #: Each verb is the module of its name. Only the one that was called is imported: `--help` must stay fast.
 VERBS = {
     "run": "record a training command without touching its script",
+    "watch": "show what a running job does, and what bounds it so far",
     "analyze": "say what bounds a recorded run, and write its report",
     "diff": "say what changed between two runs, and whether it is real",
     "map": "summarise the traces of many ranks, wherever they lie",

@@ -92,6 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Analyze, write, print the verdict, judge the gates; return the exit code."""
+    from profilerkit.cli.progress import Progress
     from profilerkit.inputs import is_saved_report, require_existing
     from profilerkit.plugins import loaded_from, without_unloaded
 
@@ -108,16 +109,23 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         raise UsageError("--open has nothing to open", cause="no HTML file is written", hint="add -f html")
     _check_device(settings.device)
 
-    return publish(_read(paths, rerender, arguments, settings), outputs, arguments, settings, console)
+    with Progress(console):
+        full = _read(paths, rerender, arguments, settings)
+    return publish(full, outputs, arguments, settings, console)
 
 
 def publish(
     full: "Report", outputs: Sequence[Output], arguments: argparse.Namespace, settings: Settings, console: Console
 ) -> int:
     """Write the report, print its verdict, judge the gates; return the exit code."""
+    from profilerkit.cli.progress import Progress
+
     paths: list[Path] = arguments.paths
-    (report,) = redact.shown([full], paths, arguments)
-    written = _write_all(report, outputs, console)
+    with Progress(console) as progress:
+        progress.begin("writing the report")
+        (report,) = redact.shown([full], paths, arguments)
+        documents = [(output.path, _rendered(report, output, console)) for output in outputs]
+    written = _write_all(documents, console)
     if arguments.brief:
         console.note(f"{_brief(report, outputs)}; next: {_next(report, paths)}")
         console.quiet = True
@@ -205,15 +213,20 @@ def _read(paths: Sequence[Path], rerender: bool, arguments: argparse.Namespace, 
     )
 
 
-def _write_all(report: "Report", outputs: Iterable[Output], console: Console) -> list[str]:
+def _rendered(report: "Report", output: Output, console: Console) -> str:
+    if output.path is None:
+        return render(report, output.format, width=console.width)
+    return render(report, output.format)
+
+
+def _write_all(documents: Iterable[tuple[Path | None, str]], console: Console) -> list[str]:
     """Write each document; return what was written where and how big."""
     written = []
-    for output in outputs:
-        if output.path is None:
-            console.raw(render(report, output.format, width=console.width))
+    for path, text in documents:
+        if path is None:
+            console.raw(text)
         else:
-            size_bytes = write(output.path, render(report, output.format))
-            written.append(f"{output.path} ({format_bytes(size_bytes)})")
+            written.append(f"{path} ({format_bytes(write(path, text))})")
     return written
 
 

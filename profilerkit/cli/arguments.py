@@ -59,3 +59,22 @@ def _known(option: str, word: str, known: Sequence[str]) -> str:
 
         raise unknown_word(word, known, what=f"value for {option}:", hint=f"give {option} one of these")
     return word
+
+
+def seconds(option: str, least: float, most: float) -> Callable[[str], float]:
+    """An argument type that takes a time between two others, both included."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if not least <= value <= most:
+            raise UsageError(
+                f"{option} is {text}",
+                cause=f"it must be a number of seconds from {least:g} to {most:,.0f}",
+                hint=f"write for example {option} {max(least, 5):g}",
+            )
+        return value
+
+    return parse

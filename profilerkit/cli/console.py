@@ -35,6 +35,7 @@ class Console:
         width: columns of standard output; when it is not a terminal, ``COLUMNS`` or 80.
         quiet: nothing but errors and asked-for data is shown.
         debug: errors come with their traceback.
+        live: standard output is a terminal on which a page can be drawn over itself.
         in_actions: GitHub Actions reads along: a line of a stranger's text may not be one of its commands.
     """
 
@@ -50,8 +51,15 @@ class Console:
         self.debug = debug
         self.colour = _shows_colour(sys.stdout, colour, environment)
         self.ascii_only = not _is_utf8(sys.stdout)
-        self.width = _width(sys.stdout, environment)
+        self.live = sys.stdout.isatty() and environment.get("TERM") != "dumb"
+        self._shows_status = _shows_status(environment) and not (quiet or debug)
+        self._environment = environment
+        self.fit()
         self.in_actions = environment.get("GITHUB_ACTIONS") == "true"
+
+    def fit(self) -> None:
+        """Measure the terminal again: a window may have become wider or narrower."""
+        self.width = _width(sys.stdout, self._environment)
 
     def out(self, text: str) -> None:
         """Write data to standard output. Colour in it is kept only where colour is on."""
@@ -66,6 +74,13 @@ class Console:
         """Write a line about the work to standard error, unless ``quiet``."""
         if not self.quiet:
             _write(sys.stderr, self._no_commands(text.translate(_CONTROL)))
+
+    def status(self, text: str) -> None:
+        """Show a line on standard error in place of the last one, on a terminal only; an empty one takes it away."""
+        if self._shows_status:
+            columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
+            _put(sys.stderr, f"\r\x1b[K{text.translate(_CONTROL)[: columns - 1]}", None)
+            sys.stderr.flush()
 
     def commands(self, lines: Sequence[str]) -> None:
         """Write commands for GitHub Actions to standard error, where its runner reads them too, also when ``quiet``."""
@@ -171,6 +186,11 @@ def _shows_colour(stream: TextIO, wanted: Colour, environment: Mapping[str, str]
         return wanted == "always"
     plain = environment.get("NO_COLOR") or environment.get("CI") or environment.get("TERM") == "dumb"
     return stream.isatty() and not plain
+
+
+def _shows_status(environment: Mapping[str, str]) -> bool:
+    """Whether a line on standard error may be drawn over itself."""
+    return sys.stderr.isatty() and not environment.get("CI") and environment.get("TERM") != "dumb"
 
 
 def _width(stream: TextIO, environment: Mapping[str, str]) -> int:

@@ -1,5 +1,6 @@
 """Many traces at once: some are read by processes of our own beside this one, where that pays."""
 
+import logging
 import pickle
 import subprocess
 import sys
@@ -13,6 +14,9 @@ from profilerkit.reading.processes import free_cores, has_room, own_process
 from profilerkit.reading.traces import TraceJob, TraceResult, read_job
 from profilerkit.reading.worker import LENGTH_BYTES
 from profilerkit.trace.blocks import GZIP_MAGIC
+from profilerkit.units import format_bytes
+
+logger = logging.getLogger(__name__)
 
 #: A process starts in about 0.3 s of CPU time, in which 50 MB are read and attributed; each gets twice as much.
 BYTES_EACH = 100_000_000
@@ -34,17 +38,27 @@ def read_all(jobs: Sequence[TraceJob]) -> Iterator[TraceResult]:
     sizes = [_size_bytes(job) for job in jobs]
     helpers = _helpers(sizes)
     if not helpers:
-        return (read_job(job, alone=len(jobs) == 1) for job in jobs)
+        return (_read_told(number, jobs) for number in range(len(jobs)))
     shares = _shares(sizes, helpers + 1)
     with ExitStack() as running:
         try:
             waiting = [running.enter_context(_helper([(number, jobs[number]) for number in s])) for s in shares[1:]]
         except OSError:  # no process, or no room for its results
             waiting = []
+        told = format_bytes(sum(map(_file_bytes, jobs)))
+        logger.info("reading %d ranks in %d processes · %s", len(jobs), len(waiting) + 1, told)
         results = {number: read_job(jobs[number]) for number in shares[0]}
         for wait in waiting:
             results |= wait()
     return (results[number] if number in results else read_job(job) for number, job in enumerate(jobs))
+
+
+def _read_told(number: int, jobs: Sequence[TraceJob]) -> TraceResult:
+    """The result of one of the jobs, which are read one after the other; it is logged which."""
+    job = jobs[number]
+    if job.files:
+        logger.info("reading rank %d/%d · %s", number + 1, len(jobs), format_bytes(_file_bytes(job)))
+    return read_job(job, alone=len(jobs) == 1)
 
 
 @contextmanager
@@ -93,6 +107,14 @@ def _shares(sizes: Sequence[int], count: int) -> list[list[int]]:
         shares[least].append(number)
         totals[least] += sizes[number]
     return shares
+
+
+def _file_bytes(job: TraceJob) -> int:
+    """How long the file of a job's first trace is; 0 where that cannot be known."""
+    try:
+        return job.files[0][0].stat().st_size if job.files else 0
+    except OSError:
+        return 0
 
 
 def _size_bytes(job: TraceJob) -> int:

@@ -28,6 +28,7 @@ _ASCII = {
     "“": '"',
     "”": '"',
     "\u00a0": " ",
+    "°": "",
 }
 _TO_ASCII = str.maketrans(_ASCII)
 

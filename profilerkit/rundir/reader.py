@@ -54,7 +54,7 @@ _WORKER_NAME = re.compile(rf"{re.escape(WORKER_PREFIX)}(\d{{1,10}})\.(\d{{1,6}})
 _RANK_NAME = re.compile(rf"{RANK_PREFIX}(\d{{5,}})")
 
 
-class _Name(msgspec.Struct, frozen=True):
+class Name(msgspec.Struct, frozen=True):
     """One line of ``names.jsonl``."""
 
     id: int
@@ -132,7 +132,17 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 def is_run_directory(path: str | Path) -> bool:
     """Whether ``path`` is a directory with a manifest or at least one rank's part."""
     path = Path(path)
-    return path.is_dir() and ((path / MANIFEST).is_file() or next(_rank_directories(path), None) is not None)
+    return path.is_dir() and ((path / MANIFEST).is_file() or next(rank_directories(path), None) is not None)
+
+
+def require_run_directory(path: Path) -> None:
+    """Raise ``RunDirectoryError`` unless ``path`` is a run directory."""
+    if not is_run_directory(path):
+        raise RunDirectoryError(
+            f"not a run directory: {path}",
+            cause=f"it holds neither {MANIFEST} nor {RANK_PREFIX}00000",
+            hint="name the directory given to profilerkit.profile(), or a trace file",
+        )
 
 
 def read_run(path: str | Path) -> RunRecord:
@@ -144,17 +154,12 @@ def read_run(path: str | Path) -> RunRecord:
         RunDirectoryError: ``path`` is not a run directory.
     """
     path = Path(path)
-    if not is_run_directory(path):
-        raise RunDirectoryError(
-            f"not a run directory: {path}",
-            cause=f"it holds neither {MANIFEST} nor {RANK_PREFIX}00000",
-            hint="name the directory given to profilerkit.profile(), or a trace file",
-        )
+    require_run_directory(path)
     notes: list[str] = []
     manifest = _document(path / MANIFEST, RunManifest, notes)
     if manifest is not None and manifest.format_version > FORMAT_VERSION:
         notes.append(f"{MANIFEST} has format {manifest.format_version}; this version reads up to {FORMAT_VERSION}")
-    ranks = tuple(_read_rank(rank, directory) for rank, directory in sorted(_rank_directories(path)))
+    ranks = tuple(_read_rank(rank, directory) for rank, directory in sorted(rank_directories(path)))
     world_size = manifest.world_size if manifest is not None else 0
     present = {rank.rank for rank in ranks}
     missing = tuple(rank for rank in range(world_size) if rank not in present)
@@ -177,12 +182,22 @@ def named_ranks(ranks: Sequence[int]) -> str:
     return f"Ranks {', '.join(shown)} and {rest}"
 
 
-def _rank_directories(path: Path) -> Iterator[tuple[int, Path]]:
+def rank_directories(path: Path) -> Iterator[tuple[int, Path]]:
     """Rank number and directory of every rank's part."""
     for child in path.glob(f"{RANK_PREFIX}*"):
         match = _RANK_NAME.fullmatch(child.name)
         if match and ((child / META).is_file() or (child / EVENTS).is_file()):
             yield int(match[1]), child
+
+
+def worker_of(name: str) -> tuple[int, int] | None:
+    """The process and the number of a loader's worker, by the name of its file; ``None`` for another file.
+
+    >>> worker_of("worker.4711.2.bin"), worker_of("worker.4711.2.failed")
+    ((4711, 2), None)
+    """
+    match = _WORKER_NAME.fullmatch(name)
+    return None if match is None else (int(match[1]), int(match[2]))
 
 
 def _read_rank(rank: int, path: Path) -> RankRecord:
@@ -202,7 +217,7 @@ def _read_rank(rank: int, path: Path) -> RankRecord:
         path=path,
         meta=meta,
         events=_records(path / EVENTS, MAGIC, EVENT.size, notes),
-        names={line.id: line.name for line in _lines(path / NAMES, _Name, notes)},
+        names={line.id: line.name for line in _lines(path / NAMES, Name, notes)},
         samples=tuple(_lines(path / SAMPLES, Sample, notes)),
         windows=tuple(_windows(path / WINDOWS, notes)),
         end=end,
@@ -296,13 +311,13 @@ def _records(path: Path, magic: bytes, size: int, notes: list[str]) -> bytes:
 def _workers(path: Path, notes: list[str]) -> Iterator[WorkerRecord]:
     """The workers that wrote anything, by pid; a note for each that had to stop."""
     for file in sorted(path.glob(f"{WORKER_PREFIX}*")):
-        match = _WORKER_NAME.fullmatch(file.name)
+        worker = worker_of(file.name)
         if file.name.endswith(FAILED_SUFFIX):
             reason = (_bytes(file, notes) or b"").decode("utf-8", "replace")
             notes.append(f"{file.name.removesuffix(FAILED_SUFFIX)} stopped recording: {reason[:_LONGEST_REASON]}")
-        elif match:
+        elif worker:
             batches = _records(file, WORKER_MAGIC, WORKER.size, notes)
-            yield WorkerRecord(pid=int(match[1]), number=int(match[2]), batches=batches)
+            yield WorkerRecord(pid=worker[0], number=worker[1], batches=batches)
 
 
 def _windows(path: Path, notes: list[str]) -> Iterator[tuple[WindowStatus, Path | None]]:

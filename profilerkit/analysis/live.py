@@ -1,0 +1,184 @@
+"""The records of a job that still runs to what it does at the moment: arithmetic on the last steps and samples."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.stats import median, quantile
+from profilerkit.analysis.steps.log import StepLog, read_log
+from profilerkit.analysis.timed_ranks import TIMED_SPREAD, median_rank_ns
+from profilerkit.model.live import Late, Live, LiveDevice, LiveHost, LiveRank, Recent
+from profilerkit.model.report import Report
+from profilerkit.rundir.follow import RankState
+from profilerkit.rundir.layout import EVENT, FLUSH_SECONDS
+from profilerkit.rundir.reader import RankRecord, RunRecord
+from profilerkit.rundir.sampled import Sample
+
+#: Steps that ended within so long of the last one are recent, and so many in any case (choices: long enough for a
+#: median, short enough to follow a change).
+RECENT_NS = 30_000_000_000
+FEWEST_RECENT = 10
+#: Records of each rank that are looked at on every refresh: a thousand steps or more, in about 15 ms.
+LATEST_EVENTS = 6_000
+#: Groups of steps in the trend.
+TREND_GROUPS = 24
+#: A sampler takes one each second; what is older than this against the last sample is no reading of now.
+_NOW_NS = 5_000_000_000
+#: Samples among which limits are looked for: they are asked for once a minute.
+_LIMIT_SAMPLES = 200
+
+_Reading = TypeVar("_Reading", LiveDevice, LiveHost)
+_LIMITS = ("power_limit_mw", "sm_clock_max_mhz", "memory_total_bytes")
+
+
+def live_of(run: RunRecord, states: Mapping[int, RankState], report: Report | None, now_unix_ns: int) -> Live:
+    """What the job does now.
+
+    Args:
+        run: its records so far.
+        states: of each rank in ``run``.
+        report: what an analysis of its records said; ``None`` where there was none yet.
+        now_unix_ns: the time of day.
+    """
+    logs = {entry.rank: read_log(entry.events[-LATEST_EVENTS * EVENT.size :], entry.names) for entry in run.ranks}
+    ranks = tuple(_rank(entry, logs[entry.rank]) for entry in run.ranks)
+    is_over = bool(ranks) and all(state in ("ended", "killed") for state in states.values())
+    first = max(ranks, key=lambda rank: (rank.steps, -rank.rank), default=None)
+    log = logs[first.rank] if first is not None else None
+    recent = _recent(first.rank, log) if first is not None and log is not None else None
+    heard = _last_step_ns(run.ranks, logs)
+    closed = [window for entry in run.ranks for window, _ in entry.windows if window.ok and window.kind == "scheduled"]
+    return Live(
+        world_size=run.manifest.world_size if run.manifest is not None else None,
+        ranks=ranks,
+        running_ns=_running_ns(run.ranks, heard if is_over else now_unix_ns),
+        quiet_ns=None if heard is None or is_over else max(now_unix_ns - heard, 0),
+        recent=recent,
+        late=(*_late_by_timers(report), *_behind(ranks, states, recent)),
+        window=max(((window.first_step, window.last_step) for window in closed), default=None),
+        is_over=is_over,
+    )
+
+
+def _rank(entry: RankRecord, log: StepLog | None) -> LiveRank:
+    features = entry.meta.features if entry.meta is not None else {}
+    wait_ns, wait_ratio = _wait(log)
+    return LiveRank(
+        rank=entry.rank,
+        host=entry.meta.host if entry.meta is not None else "",
+        steps=max(entry.end.steps if entry.end is not None else 0, int(log.index.max()) + 1 if log is not None else 0),
+        wait_ns=wait_ns,
+        wait_ratio=wait_ratio,
+        device=_reading(LiveDevice, entry.samples, "gpu"),
+        no_device=features["nvml"].reason if "nvml" in features else "",
+        hosted=_reading(LiveHost, entry.samples, "host"),
+        no_host=features["host"].reason if "host" in features else "",
+    )
+
+
+def _recent_rows(log: StepLog) -> I64:
+    """Positions of the steps of the last seconds, at least ``FEWEST_RECENT`` where there are as many."""
+    ends = log.start + log.time
+    first = int(np.searchsorted(ends, ends[-1] - RECENT_NS, side="right"))
+    return np.arange(max(min(first, len(ends) - FEWEST_RECENT), 0), len(ends))
+
+
+def _judged(log: StepLog, rows: I64) -> I64:
+    """Those of the steps that are steady; all where none is."""
+    steady = rows[log.steady[rows]]
+    return steady if len(steady) else rows
+
+
+def _wait(log: StepLog | None) -> tuple[int, float] | tuple[None, None]:
+    """Mean wait for data of a recent step, ns, and its share of the steps' time."""
+    if log is None or not log.waits_seen:
+        return None, None
+    rows = _judged(log, _recent_rows(log))
+    time = max(int(log.time[rows].sum()), 1)
+    return round(float(log.wait[rows].mean())), float(log.wait[rows].sum()) / time
+
+
+def _recent(rank: int, log: StepLog) -> Recent:
+    rows = _recent_rows(log)
+    judged = log.time[_judged(log, rows)]
+    passed = int(log.time[rows].sum())
+    all_judged = log.time[_judged(log, np.arange(len(log.time)))]
+    groups = np.array_split(all_judged, min(TREND_GROUPS, len(all_judged)))
+    several = len(judged) > 1
+    return Recent(
+        rank=rank,
+        steps=len(rows),
+        rate_per_s=len(rows) / (passed / 1e9) if passed > 0 else None,
+        median_ns=round(median(judged)),
+        p10_ns=round(quantile(judged, 0.1)) if several else None,
+        p90_ns=round(quantile(judged, 0.9)) if several else None,
+        trend=tuple(round(median(group)) for group in groups),
+        trend_steps=len(all_judged),
+    )
+
+
+def _last_step_ns(ranks: Sequence[RankRecord], logs: Mapping[int, StepLog | None]) -> int | None:
+    """When the last step of any rank ended, ns since the epoch; ``None`` where no clock tells."""
+    ends = []
+    for entry in ranks:
+        log = logs[entry.rank]
+        if log is not None and entry.clock is not None:
+            ends.append(entry.clock.unix_ns(int((log.start + log.time).max())))
+    return max(ends, default=None)
+
+
+def _running_ns(ranks: Sequence[RankRecord], until_unix_ns: int | None) -> int | None:
+    started = [entry.meta.anchor_unix_ns for entry in ranks if entry.meta is not None]
+    if not started or until_unix_ns is None:
+        return None
+    return max(until_unix_ns - min(started), 0)
+
+
+def _late_by_timers(report: Report | None) -> Iterator[Late]:
+    """Ranks that spend much more than the median rank in what only their own timers measure, the latest first."""
+    if report is None or report.steps.time_ns is None:
+        return
+    timed = {rank.rank: rank.timed_ns for rank in report.ranks if rank.rank is not None and rank.timed_ns is not None}
+    if len(timed) < 2:
+        return
+    usual = median_rank_ns(list(timed.values()))
+    for number, spent in sorted(timed.items(), key=lambda pair: -pair[1]):
+        if spent - usual >= TIMED_SPREAD * report.steps.time_ns.mean:
+            yield Late(rank=number, kind="timers", excess_ns=round(spent - usual))
+
+
+def _behind(ranks: Sequence[LiveRank], states: Mapping[int, RankState], recent: Recent | None) -> Iterator[Late]:
+    """Ranks that ended while others go on, or that lack steps the others have made.
+
+    What a rank has not written yet is no delay: it writes every ``FLUSH_SECONDS``, and so do the others.
+    """
+    if recent is None or len(ranks) < 2:
+        return
+    most = max(rank.steps for rank in ranks)
+    usual = 1 + 3 * FLUSH_SECONDS * (recent.rate_per_s or 0.0)
+    goes_on = any(states[rank.rank] in ("running", "unknown") for rank in ranks)
+    for rank in ranks:
+        state = states[rank.rank]
+        if state in ("ended", "killed") and goes_on:
+            yield Late(rank=rank.rank, kind="ended" if state == "ended" else "killed", steps=rank.steps)
+        elif most - rank.steps > usual:
+            yield Late(rank=rank.rank, kind="behind", steps=most - rank.steps)
+
+
+def _reading(kind: type[_Reading], samples: Sequence[Sample], source: str) -> _Reading | None:
+    """The latest value of each field, limits of the last minutes; ``None`` without a sample of the last seconds."""
+    found = [(sample.t_ns, getattr(sample, source)) for sample in samples[-_LIMIT_SAMPLES:]]
+    known = [(at_ns, record) for at_ns, record in found if record is not None]
+    if not known or found[-1][0] - known[-1][0] > _NOW_NS:
+        return None
+    values: dict[str, float] = {}
+    for name in kind.__struct_fields__:
+        for at_ns, record in reversed(known):
+            if name not in _LIMITS and known[-1][0] - at_ns > _NOW_NS:
+                break
+            if (value := getattr(record, name)) is not None:
+                values[name] = float(value)
+                break
+    return kind(**values)

@@ -1,0 +1,219 @@
+"""``profilerkit watch``: what a running job does, from the files that it writes.
+
+The job does not know that it is watched: files are read, nothing is locked, nothing is asked of its processes.
+"""
+
+import argparse
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from shlex import join
+from typing import TYPE_CHECKING
+
+from profilerkit.cli import redact
+from profilerkit.cli.arguments import seconds
+from profilerkit.cli.console import DONE, INTERRUPTED, Console
+from profilerkit.errors import UnreadableInputError, UsageError
+
+if TYPE_CHECKING:
+    from profilerkit.config import Settings
+    from profilerkit.model.live import Live
+    from profilerkit.model.report import Report
+
+_EPILOG = """\
+RUN is the run directory; it may lie on a disk that is shared with another host.
+What is judged are the timers and samples until now: profilerkit analyze reads
+the traces too. At most a twentieth of the time is spent on reading, and a
+fiftieth on judging, with a low priority. Ends with the run, or by Ctrl-C.
+Where standard output is no terminal, each refresh is one line.
+
+  profilerkit watch runs/resnet50
+  profilerkit watch runs/resnet50 --wait 60
+  ssh node3 profilerkit watch /shared/runs/resnet50 --once"""
+
+#: Nothing newer is there sooner: the job writes its records so often (``rundir.layout.FLUSH_SECONDS``).
+_LEAST_SECONDS = 0.25
+_MOST_SECONDS = 86_400.0
+#: What this may take of one core beside the job that trains there (choices): its looks, and its verdicts.
+_LOOKING_SHARE, _JUDGING_SHARE = 0.05, 0.02
+#: Refreshes from one verdict to the next, at least; until there is one, the next refresh may bring it.
+_REFRESHES = 5
+#: Of the scale up to 19: where the training wants all cores, a process at 10 gets a tenth of one (Linux: weight 110).
+_NICENESS = 10
+#: A rank that has left nothing yet may still come, for so long after the others are over.
+_STRAGGLERS_SECONDS = 10.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``watch``."""
+    parser.epilog = _EPILOG
+    parser.add_argument("run", metavar="RUN", type=Path, help="the run directory of a job, running or over")
+    parser.add_argument(
+        "--every",
+        metavar="SECONDS",
+        type=seconds("--every", _LEAST_SECONDS, _MOST_SECONDS),
+        default=2.0,
+        help="time between two looks, 0.25 or more (default: 2)",
+    )
+    parser.add_argument(
+        "--wait",
+        metavar="SECONDS",
+        type=seconds("--wait", 0.0, _MOST_SECONDS),
+        default=0.0,
+        help="how long to wait for a run directory that is not there yet (default: 0)",
+    )
+    parser.add_argument("--once", action="store_true", help="print one page and exit")
+    redact.add_argument(parser)
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    """Show the run until it is over; return the exit code."""
+    from profilerkit.cli.results import project_settings
+
+    place: Path = arguments.run
+    try:
+        _wait_for(place, arguments.wait, console)
+        watched = _Watched(place, project_settings([place], console), arguments)
+        if arguments.once:
+            console.out(watched.page(*watched.look(judge=True), console))
+            return DONE
+        ended = _follow(watched, console)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    console.note(f"the run is over: {ended}; next: {join(['profilerkit', 'analyze', str(place)])}")
+    if (later := _later_run(place)) is not None:
+        console.note(f"a later run is in {later}")
+    return DONE
+
+
+def _wait_for(place: Path, most_s: float, console: Console) -> None:
+    """Return when ``place`` is a run directory. Raises when it is none after the wait."""
+    from profilerkit.rundir.reader import is_run_directory, require_run_directory
+
+    if place.is_file():
+        raise UsageError(
+            f"{place} is a file", cause="a run is watched by its directory", hint="profilerkit analyze reads a file"
+        )
+    deadline = time.monotonic() + most_s
+    if most_s and not is_run_directory(place):
+        console.note(f"waiting for {place}, {most_s:g} s at most")
+    while not is_run_directory(place) and (left := deadline - time.monotonic()) > 0:
+        time.sleep(min(left, 2 * _LEAST_SECONDS))
+    if not place.exists():
+        waited = f" after {most_s:g} s" if most_s else ""
+        raise UnreadableInputError(
+            f"{place} does not exist{waited}",
+            cause="the job has not begun to record, or records elsewhere",
+            hint=f"check the path; --wait {max(2 * most_s, 60):g} waits longer" if most_s else "--wait 60 waits for it",
+        )
+    require_run_directory(place)
+
+
+def _later_run(place: Path) -> Path | None:
+    """The last of the runs that found ``place`` taken and got a number of their own; ``None`` without any."""
+    from profilerkit.rundir.reader import is_run_directory
+
+    numbered = {}
+    for beside in place.absolute().parent.iterdir():
+        number = beside.name.removeprefix(f"{place.name}-")
+        if number != beside.name and number.isdecimal() and is_run_directory(beside):
+            numbered[int(number)] = place.with_name(beside.name)
+    return numbered[max(numbered)] if numbered else None
+
+
+def _follow(watched: "_Watched", console: Console) -> str:
+    """Show the run until it is over; return how it ended."""
+    from profilerkit.cli.screen import Screen
+    from profilerkit.report import live as words
+
+    screen = Screen(console) if console.live else None
+    over_since: float | None = None
+    is_first = True
+    while True:
+        began_s = time.process_time()
+        live, report = watched.look()
+        if live.is_over:
+            over_since = over_since or time.monotonic()
+            late_s = time.monotonic() - over_since
+            if len(live.ranks) >= (live.world_size or 0) or late_s > _STRAGGLERS_SECONDS:
+                break
+        if screen is not None:
+            console.fit()
+            screen.show(watched.page(live, report, console))
+        else:
+            console.out(words.line(live, report, ascii_only=console.ascii_only))
+        looking_s = time.process_time() - began_s - watched.judging_s
+        # The first look brings the modules, which no later one does.
+        time.sleep(watched.every_s if is_first else max(watched.every_s, looking_s / _LOOKING_SHARE))
+        if is_first:
+            is_first = False
+            _give_way()
+    # Whatever was written between the last look and the end is there now.
+    live, report = watched.look(judge=True)
+    page = watched.page(live, report, console)
+    if screen is not None:
+        screen.show(page, whole=True)
+    else:
+        console.out(page)
+    return (report.run.ended if report is not None else None) or "left no word of its end"
+
+
+def _give_way() -> None:
+    """Let the training go first. Not before the first page: on a busy host that would take its time."""
+    with suppress(OSError):  # it has a lower priority already
+        os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
+
+
+class _Watched:
+    """One run, what is known of it, and when it is judged again.
+
+    Attributes:
+        every_s: time between two looks.
+        judging_s: CPU time that the last look took for a verdict.
+    """
+
+    def __init__(self, place: Path, settings: "Settings", arguments: argparse.Namespace) -> None:
+        from profilerkit.rundir.follow import FollowedRun
+
+        self.every_s: float = arguments.every
+        self._place = place
+        self._settings = settings
+        self._arguments = arguments
+        self._run = FollowedRun(place)
+        self._report: Report | None = None
+        self.judging_s = 0.0
+        self._next_verdict_s = 0.0
+
+    def look(self, *, judge: bool = False) -> "tuple[Live, Report | None]":
+        """What the job does now, and the latest report on its records; a new one where it is time, or asked for."""
+        from profilerkit import api
+        from profilerkit.analysis.live import live_of
+        from profilerkit.report.live import FEWEST_JUDGED
+        from profilerkit.rundir.follow import state_of
+
+        run = self._run.look()
+        is_due = time.monotonic() >= self._next_verdict_s
+        self.judging_s = 0.0
+        if run.ranks and (judge or is_due):
+            began_s, is_first = time.process_time(), self._report is None
+            (self._report,) = redact.shown([api.so_far(run, self._settings)], [self._place], self._arguments)
+            self.judging_s = time.process_time() - began_s
+            refreshes = _REFRESHES if self._report.steps.steady >= FEWEST_JUDGED else 1
+            rest_s = 0.0 if is_first else self.judging_s / _JUDGING_SHARE
+            self._next_verdict_s = time.monotonic() + max(refreshes * self.every_s, rest_s)
+        states = {rank.rank: state_of(rank) for rank in run.ranks}
+        return live_of(run, states, self._report, time.time_ns()), self._report
+
+    def page(self, live: "Live", report: "Report | None", console: Console) -> str:
+        """The page in the characters and the width of the console."""
+        from profilerkit.report import live as words
+
+        return words.page(
+            str(self._place),
+            live,
+            report,
+            width=console.width,
+            colour=console.colour,
+            ascii_only=console.ascii_only,
+        )

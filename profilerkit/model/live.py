@@ -1,0 +1,117 @@
+"""What a job does at the moment: its last steps, its latest samples, who is late. ``None`` means not measured."""
+
+from typing import Literal
+
+import msgspec
+
+#: Why a rank is told: its timers, fewer steps than the others, or an end before theirs.
+LateKind = Literal["timers", "behind", "ended", "killed"]
+
+
+class LiveDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """The latest reading of a rank's device; fields are those of ``rundir.sampled.GpuSample``."""
+
+    utilization_ratio: float | None = None
+    power_mw: float | None = None
+    power_limit_mw: float | None = None
+    sm_clock_mhz: float | None = None
+    sm_clock_max_mhz: float | None = None
+    temperature_c: float | None = None
+    memory_used_bytes: float | None = None
+    memory_total_bytes: float | None = None
+
+
+class LiveHost(msgspec.Struct, frozen=True, kw_only=True):
+    """The latest reading of a rank's host; fields are those of ``rundir.sampled.HostSample``."""
+
+    cpu_ratio: float | None = None
+    running_tasks: float | None = None
+    thread_queue_ratio: float | None = None
+    memory_used_bytes: float | None = None
+    memory_total_bytes: float | None = None
+    process_rss_bytes: float | None = None
+
+
+class LiveRank(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank now.
+
+    Attributes:
+        rank: its number.
+        host: name of its host; empty where it is not known. Hostile text.
+        steps: steps that it has finished.
+        wait_ns: mean wait for data of a recent step; ``None`` where no fetch was seen.
+        wait_ratio: of the recent steps' time.
+        device: ``None`` without a sample of the last seconds; ``no_device`` says why there is none.
+        hosted: of its host, likewise, and ``no_host``.
+    """
+
+    rank: int
+    host: str = ""
+    steps: int = 0
+    wait_ns: int | None = None
+    wait_ratio: float | None = None
+    device: LiveDevice | None = None
+    no_device: str = ""
+    hosted: LiveHost | None = None
+    no_host: str = ""
+
+
+class Recent(msgspec.Struct, frozen=True, kw_only=True):
+    """The last steps of one rank.
+
+    Attributes:
+        rank: whose.
+        steps: how many.
+        rate_per_s: steps per second, all of them counted.
+        median_ns: of those that are no warm-up and were not traced.
+        p10_ns: of the same; ``None`` for a single one, as is ``p90_ns``.
+        trend: medians of groups of equally many steps, the oldest first.
+        trend_steps: steps in all the groups.
+    """
+
+    rank: int
+    steps: int
+    rate_per_s: float | None
+    median_ns: int
+    p10_ns: int | None
+    p90_ns: int | None
+    trend: tuple[int, ...]
+    trend_steps: int
+
+
+class Late(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank that stands out: by how much more a step its timers measured, or how many steps it lacks or made."""
+
+    rank: int
+    kind: LateKind
+    excess_ns: int | None = None
+    steps: int | None = None
+
+
+class Live(msgspec.Struct, frozen=True, kw_only=True):
+    """A job now.
+
+    Attributes:
+        world_size: ranks of the job; ``None`` while rank 0 has not told.
+        ranks: those that recorded anything, by number.
+        running_ns: from the start of the first rank's recording until now, or until its end.
+        quiet_ns: since the last step of any rank ended; ``None`` before the first one, and after the end.
+        recent: of the rank with the most steps; ``None`` before the first step.
+        late: ranks that stand out, those by timers first.
+        window: first and last step of the latest trace that can be read; ``None`` while there is none.
+        is_over: no rank records any more.
+    """
+
+    world_size: int | None
+    ranks: tuple[LiveRank, ...]
+    running_ns: int | None
+    quiet_ns: int | None
+    recent: Recent | None
+    late: tuple[Late, ...]
+    window: tuple[int, int] | None
+    is_over: bool
+
+    @property
+    def steps(self) -> int:
+        """Steps that the rank with the most of them has finished."""
+        return max((rank.steps for rank in self.ranks), default=0)

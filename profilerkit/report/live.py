@@ -1,0 +1,332 @@
+"""A job that still runs to text: a page that is drawn again and again, or one line for a log."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from shlex import quote
+from textwrap import wrap
+
+from profilerkit.model.live import Late, Live, LiveDevice, LiveHost, LiveRank, Recent
+from profilerkit.model.report import Report
+from profilerkit.report.breakdown import bar_caption, bar_of, part_rows
+from profilerkit.report.inert import SENTENCE_LIMIT, inert
+from profilerkit.report.page import NARROW, STYLES, Page, bar
+from profilerkit.report.records import Kind
+from profilerkit.report.wording import kind_of, plural
+from profilerkit.units import format_bytes, format_count, format_long_ns, format_ns, format_ratio, format_value
+
+#: Judged steps from which a verdict is told: what every report asks for, "at least 10 steps after the first 5".
+FEWEST_JUDGED = 10
+#: A step that lasts so many usual ones, and no less than so long, is worth a word (a choice: 10 × the median).
+_QUIET_STEPS, _QUIET_NS = 10, 5_000_000_000
+#: Ranks and parts named one by one.
+_MOST_LATE = 8
+_MOST_PARTS = 6
+#: Share of the step from which on it is said what is not explained.
+_NOTED_UNKNOWN = 0.10
+_LABEL = 12
+_NOT_MEASURED = "not measured"
+_LEVELS = "▁▂▃▄▅▆▇█"
+_ASCII_LEVELS = "_.,-=+*#"
+#: The sparkline reaches at least this share of the median up and down, so that noise does not look like a trend.
+_SPARK_SPREAD = 0.25
+
+
+def page(
+    name: str, live: Live, report: Report | None, *, width: int = 80, colour: bool = False, ascii_only: bool = False
+) -> str:
+    """The job as a page of at most ``width`` columns.
+
+    Args:
+        name: its run directory, as a command would name it.
+        live: what it does now.
+        report: on its records so far; ``None`` where there is none yet.
+        width: columns; below 40 the text is set for 40.
+        colour: add ANSI colours; words and fills carry the same meaning.
+        ascii_only: print nothing outside ASCII.
+    """
+    out = Page(width, colour, ascii_only)
+    _state(out, name, live, report)
+    _verdict(out, name, live, report)
+    out.blank()
+    _numbers(out, live)
+    if report is not None:
+        _parts(out, report)
+    _late(out, live)
+    return out.text()
+
+
+def line(live: Live, report: Report | None, *, ascii_only: bool = False) -> str:
+    """The job as one line: where it is, how fast, what bounds it."""
+    recent = live.recent
+    pieces = [f"step {format_count(live.steps)}"]
+    if recent is None:
+        pieces = ["no step recorded yet"]
+    elif recent.rate_per_s is not None:
+        pieces += [format_value(recent.rate_per_s, "per_s").replace("/s", " steps/s"), format_ns(recent.median_ns)]
+    pieces += [f"input {_span(_waits(live), format_ratio)}"] if _waits(live) else []
+    busy = [rank.device.utilization_ratio for rank in live.ranks if rank.device]
+    known = [ratio for ratio in busy if ratio is not None]
+    pieces += [f"GPU {_span(known, format_ratio)}"] if known else []
+    quiet = _quiet(live)
+    pieces += [quiet] if quiet else []
+    if recent is not None:
+        kind = _kind(report)
+        pieces.append(f"{kind.word.lower()} ({kind.confidence}) so far" if kind else "no verdict yet")
+    return Page(80, False, ascii_only).clean(" · ".join(pieces))
+
+
+# The state and the verdict
+
+
+def _state(out: Page, name: str, live: Live, report: Report | None) -> None:
+    """Whose page it is, whether it runs, and what ended it."""
+    world = live.world_size or len(live.ranks)
+    ranks = plural(world, "rank") if len(live.ranks) >= world else f"{len(live.ranks)} of {plural(world, 'rank')}"
+    long = "" if live.running_ns is None else f" for {_long(live.running_ns)}"
+    ended = inert(report.run.ended or "") if report is not None else ""
+    state = f"ended: {ended or 'left no word'}, ran{long}" if live.is_over else f"running{long}"
+    out.line((inert(name) or "run", "bold"), (f" · {state} · {ranks}" if live.ranks else " · no rank yet", ""))
+    quiet = _quiet(live)
+    if quiet:
+        out.line((f"{quiet[0].upper()}{quiet[1:]}.", "yellow"))
+    if live.is_over and report is not None and report.run.failure:
+        out.line((inert(report.run.failure, SENTENCE_LIMIT), "yellow"))
+
+
+def _quiet(live: Live) -> str:
+    """That no step ended for long; empty where all is as usual."""
+    if live.quiet_ns is None or live.recent is None:
+        return ""
+    if live.quiet_ns < max(_QUIET_NS, _QUIET_STEPS * live.recent.median_ns):
+        return ""
+    return f"no step for {_long(live.quiet_ns)}"
+
+
+def _long(time_ns: int) -> str:
+    return format_long_ns(time_ns) if time_ns >= 10**9 else format_ns(time_ns)
+
+
+def _kind(report: Report | None) -> Kind | None:
+    """The verdict in words; ``None`` where too few steps were judged."""
+    if report is None or report.steps.steady < FEWEST_JUDGED:
+        return None
+    return kind_of(report.verdict, report.findings())
+
+
+def _verdict(out: Page, name: str, live: Live, report: Report | None) -> None:
+    """What bounds the job so far, how sure that is, and what it rests on."""
+    kind = _kind(report)
+    if report is None or kind is None:
+        judged = report.steps.steady if report is not None else 0
+        out.line(("◇ NO VERDICT YET", STYLES["info"]), (f" · {judged} of the {FEWEST_JUDGED} steps that it takes", ""))
+        return
+    out.line(
+        (f"{kind.shape} {kind.word}", STYLES[kind.tone]),
+        (kind.text[len(kind.word) :] + ("" if live.is_over else " · so far"), ""),
+    )
+    out.line((inert(report.verdict.headline, 200).replace("`", ""), "bold"))
+    after = f"After {plural(live.steps, 'step')}, {format_count(report.steps.steady)} of them judged,"
+    if report.verdict.bound == "inconclusive":
+        out.line((f"{after} by the timers alone. {_more(name, live)}", "dim"))
+    else:
+        more = inert(report.verdict.consequence, SENTENCE_LIMIT).replace("`", "")
+        out.line((f"{after} by the timers alone. {more}", "dim"))
+
+
+def _more(name: str, live: Live) -> str:
+    """What tells more than the timers."""
+    if live.window is None:
+        return "They see waits and pauses; a trace tells the rest, and there is none yet."
+    first, last = live.window
+    steps = f"{format_count(first)} to {format_count(last)}"
+    return f"The trace of steps {steps} tells more: profilerkit analyze {quote(inert(name))}"
+
+
+# The numbers
+
+
+def _numbers(out: Page, live: Live) -> None:
+    recent = live.recent
+    if recent is None:
+        _row(out, "Step", ["none recorded yet"])
+    else:
+        rate = "" if recent.rate_per_s is None else format_value(recent.rate_per_s, "per_s").replace("/s", " steps/s")
+        _row(out, "Step", [format_count(live.steps), *([rate] if rate else [])])
+        _row(out, "Step time", _step_time(recent))
+        _row(out, "Trend", [_spark(recent, out.ascii_only), f"{plural(recent.trend_steps, 'step')}"])
+        _row(out, "Input wait", _input_wait(live))
+    devices = [rank.device for rank in live.ranks if rank.device is not None]
+    _row(out, "Device", _device(devices) or [_missing([rank.no_device for rank in live.ranks])])
+    _row(out, "Host", _host(live.ranks) or [_missing([rank.no_host for rank in live.ranks])])
+
+
+def _row(out: Page, label: str, pieces: Iterable[str]) -> None:
+    """A label, and pieces beside it that wrap below each other, whole where they fit."""
+    room = out.width - _LABEL
+    lines = [""]
+    for piece in pieces:
+        joined = f"{lines[-1]} · {piece}" if lines[-1] else piece
+        if len(joined) <= room:
+            lines[-1] = joined
+        else:
+            lines += wrap(piece, room)
+    first, *rest = [text for text in lines if text] or [""]
+    out.line((f"{label:<{_LABEL}}", "dim"), (first, ""))
+    for text in rest:
+        out.line((text, ""), indent=_LABEL)
+
+
+def _step_time(recent: Recent) -> Iterator[str]:
+    yield f"{format_ns(recent.median_ns)} median"
+    if recent.p10_ns is not None and recent.p90_ns is not None:
+        yield f"p10–p90 {_span([recent.p10_ns, recent.p90_ns], format_ns)}"
+    yield f"last {plural(recent.steps, 'step')}"
+
+
+def _spark(recent: Recent, ascii_only: bool) -> str:
+    """The trend in one character per group; the middle is the median of the groups."""
+    levels = _ASCII_LEVELS if ascii_only else _LEVELS
+    middle = sorted(recent.trend)[len(recent.trend) // 2]
+    spread = _SPARK_SPREAD * abs(middle)
+    low, high = min(*recent.trend, middle - spread), max(*recent.trend, middle + spread)
+    scale = (len(levels) - 1) / (high - low) if high > low else 0.0
+    return "".join(levels[round((value - low) * scale)] for value in recent.trend)
+
+
+def _waits(live: Live) -> list[float]:
+    return [rank.wait_ratio for rank in live.ranks if rank.wait_ratio is not None]
+
+
+def _input_wait(live: Live) -> Iterator[str]:
+    """The mean wait of a recent step; of several ranks the least and the most, and whose that is."""
+    waiting = [(rank.wait_ns, rank.rank) for rank in live.ranks if rank.wait_ns is not None]
+    if not waiting:
+        yield f"{_NOT_MEASURED}: no loader was seen"
+        return
+    yield f"{_span([wait for wait, _ in waiting], format_ns)} of each step"
+    yield _span(_waits(live), format_ratio)
+    if len(waiting) > 1 and max(waiting)[0] > min(waiting)[0]:
+        yield f"most on rank {max(waiting)[1]}"
+
+
+def _device(devices: Sequence[LiveDevice]) -> list[str]:
+    """The latest readings; of several devices the least and the most."""
+
+    def field(name: str) -> list[float]:
+        return [value for device in devices if (value := getattr(device, name)) is not None]
+
+    pieces = [f"busy {_span(found, format_ratio)}"] if (found := field("utilization_ratio")) else []
+    for name, limit, unit in (
+        ("power_mw", "power_limit_mw", "mW"),
+        ("sm_clock_mhz", "sm_clock_max_mhz", "MHz"),
+        ("temperature_c", "", "°C"),
+        ("memory_used_bytes", "memory_total_bytes", "bytes"),
+    ):
+        if found := field(name):
+            limits = set(field(limit)) if limit else set()
+            pieces.append(_of(found, limits, unit))
+    return pieces
+
+
+def _host(ranks: Sequence[LiveRank]) -> list[str]:
+    """The latest readings: of each host once, and of the ranks' own threads and memory."""
+    known = [(rank.host, rank.hosted) for rank in ranks if rank.hosted is not None]
+    hosts = list(dict(known).values())
+    own = [hosted for _, hosted in known]
+
+    def field(of: Sequence[LiveHost], name: str) -> list[float]:
+        return [value for hosted in of if (value := getattr(hosted, name)) is not None]
+
+    pieces = [f"CPU {_span(found, format_ratio)}"] if (found := field(hosts, "cpu_ratio")) else []
+    if found := field(hosts, "running_tasks"):
+        pieces.append(f"{_span(found, format_count)} threads run or wait")
+    if found := field(own, "thread_queue_ratio"):
+        pieces.append(f"training thread waits {_span(found, format_ratio)} for a core")
+    if found := field(hosts, "memory_used_bytes"):
+        pieces.append(_of(found, set(field(hosts, "memory_total_bytes")), "bytes"))
+    if found := field(own, "process_rss_bytes"):
+        pieces.append(f"process {_span(found, format_bytes)}")
+    return pieces
+
+
+def _of(values: Sequence[float], limits: set[float], unit: str) -> str:
+    """Readings and the limit that they share: ``312 of 400 W``."""
+    text = _span(values, lambda value: format_value(value, unit))
+    if len(limits) != 1:
+        return text
+    limit = format_value(limits.pop(), unit)
+    same = f" {limit.rpartition(' ')[2]}"
+    return f"{text.removesuffix(same)} of {limit}"
+
+
+def _missing(reasons: Sequence[str]) -> str:
+    """Why nothing was sampled, as far as it is known."""
+    said = list(dict.fromkeys(inert(reason) for reason in reasons if reason))
+    return f"{_NOT_MEASURED}: {said[0]}" if said else _NOT_MEASURED
+
+
+def _span(values: Sequence[float], told: Callable[[float], str]) -> str:
+    """One value, or the least and the most; the unit once where both have it."""
+    low, high = told(min(values)), told(max(values))
+    if low == high:
+        return high
+    unit = f" {high.rpartition(' ')[2]}" if " " in high else ""
+    return f"{low.removesuffix(unit) if unit else low}–{high}"
+
+
+# The parts and the ranks
+
+
+def _parts(out: Page, report: Report) -> None:
+    """The bar of the report, and its largest parts."""
+    segments = bar_of(report.breakdown)
+    if not segments:
+        return
+    out.blank()
+    out.line(("Where the step goes", "bold"), (f" · {bar_caption(report)[:1].lower()}{bar_caption(report)[1:]}", "dim"))
+    bar(out, segments)
+    fills = out.fills
+    rows = part_rows(report.breakdown)
+    shown = rows[:_MOST_PARTS]
+    if out.width < NARROW:
+        for row in shown:
+            out.line((f"{fills[row.family]} {row.label} ", ""), (f"{row.time} · {row.share}", "dim"))
+    else:
+        columns = (("Part", False), ("Time", True), ("Share", True), ("Source", False))
+        cells = [
+            ((f"{fills[row.family]} {row.label}", ""), (row.time, ""), (row.share, ""), (row.source, "dim"))
+            for row in shown
+        ]
+        out.table(columns, cells)
+    if len(rows) > len(shown):
+        out.line((f"{len(rows) - len(shown)} more.", "dim"))
+    if any(part.part == "idle.unknown" and part.share >= _NOTED_UNKNOWN for part in report.breakdown):
+        out.line(("Not explained is what no timer sees: computing, launching work, communication.", "dim"))
+
+
+def _late(out: Page, live: Live) -> None:
+    """A line for each rank that stands out."""
+    if len(live.ranks) < 2:
+        return
+    out.blank()
+    if not live.late:
+        out.line(("Ranks: ", "bold"), ("none stands out by its timers, none is behind.", ""))
+        return
+    out.line(("Ranks that stand out", "bold"))
+    for late in live.late[:_MOST_LATE]:
+        out.line((f"Rank {late.rank}: {_late_text(late)}", "yellow"))
+    if len(live.late) > _MOST_LATE:
+        out.line((f"{len(live.late) - _MOST_LATE} more.", "dim"))
+
+
+def _late_text(late: Late) -> str:
+    steps = plural(late.steps or 0, "step")
+    match late.kind:
+        case "timers":
+            more = format_ns(late.excess_ns or 0)
+            return f"{more} more a step than the median rank in waits for data and pauses."
+        case "behind":
+            return f"{steps} behind."
+        case "ended":
+            return f"ended after {steps}, while others go on."
+        case "killed":
+            return f"gone without a word after {steps}, while others go on."

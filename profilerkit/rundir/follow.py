@@ -1,0 +1,188 @@
+"""A run directory that still grows: each look reads what is new and gives the run as it is recorded so far.
+
+The files are those of ``reader.read_run``. Of what grows without bound only the latest records are kept, and traces are
+not read: beside a job that trains, a look has to cost next to nothing.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+from profilerkit.model.oom import OutOfMemory
+from profilerkit.rundir.clock import ClockAnchor, clock_of
+from profilerkit.rundir.ddp import DdpRecord
+from profilerkit.rundir.flight import Flight
+from profilerkit.rundir.growing import GrowingLines, GrowingRecords, ReplacedDocument
+from profilerkit.rundir.layout import (
+    CLOCK,
+    DDP,
+    END,
+    EVENT,
+    EVENTS,
+    FLIGHT,
+    MAGIC,
+    MANIFEST,
+    META,
+    NAMES,
+    OOM,
+    SAMPLES,
+    WINDOW_STATUS,
+    WINDOWS,
+    WORKER,
+    WORKER_MAGIC,
+    RankEnd,
+    RankMeta,
+    RunManifest,
+    WindowStatus,
+)
+from profilerkit.rundir.process import still_runs
+from profilerkit.rundir.reader import Name, RankRecord, RunRecord, WorkerRecord, rank_directories, worker_of
+from profilerkit.rundir.sampled import Sample
+
+#: Event records kept of each rank, 3.2 MB: 25,000 steps of four records each.
+MOST_EVENTS = 100_000
+#: Samples kept of each rank: half an hour with a device and the host once a second.
+MOST_SAMPLES = 3_600
+#: Files of a loader's workers that are read, the latest ones: without persistent workers each epoch leaves its own.
+MOST_WORKERS = 64
+_MOST_BATCHES = 10_000
+_MOST_NAMES = 2_000
+#: Anchors are a minute apart: 16 hours.
+_MOST_ANCHORS = 1_000
+
+#: What became of a rank: ``unknown`` is one of another host that left no word.
+RankState = Literal["running", "ended", "killed", "unknown"]
+
+
+def state_of(rank: RankRecord) -> RankState:
+    """Whether a rank still records, and how that ended."""
+    if rank.end is not None:
+        return "ended"
+    runs = still_runs(rank.meta) if rank.meta is not None else None
+    return "unknown" if runs is None else "running" if runs else "killed"
+
+
+class FollowedRun:
+    """A run directory, and how far it was read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._manifest = ReplacedDocument(path / MANIFEST, RunManifest)
+        self._ranks: dict[int, _FollowedRank] = {}
+
+    def look(self) -> RunRecord:
+        """Everything that is recorded so far. What is not there yet is not noted as damage."""
+        manifest = self._manifest.look()
+        world_size = manifest.world_size if manifest is not None else 0
+        if manifest is None or len(self._ranks) < world_size:
+            for number, place in rank_directories(self._path):
+                self._ranks.setdefault(number, _FollowedRank(number, place))
+        ranks = tuple(self._ranks[number].look() for number in sorted(self._ranks))
+        missing = tuple(number for number in range(world_size) if number not in self._ranks)
+        return RunRecord(path=self._path, manifest=manifest, ranks=ranks, missing_ranks=missing, notes=())
+
+
+class _FollowedRank:
+    """The part of one rank, and how far it was read."""
+
+    def __init__(self, rank: int, path: Path) -> None:
+        self._rank = rank
+        self._path = path
+        self._meta = ReplacedDocument(path / META, RankMeta)
+        self._end = ReplacedDocument(path / END, RankEnd)
+        self._oom = ReplacedDocument(path / OOM, OutOfMemory)
+        self._ddp = ReplacedDocument(path / DDP, DdpRecord)
+        self._flight = ReplacedDocument(path / FLIGHT, Flight)
+        self._events = GrowingRecords(path / EVENTS, MAGIC, EVENT.size, MOST_EVENTS)
+        self._names = GrowingLines(path / NAMES, Name, _MOST_NAMES)
+        self._samples = GrowingLines(path / SAMPLES, Sample, MOST_SAMPLES)
+        self._clock = GrowingLines(path / CLOCK, ClockAnchor, _MOST_ANCHORS)
+        self._files = _Listing(path)
+        self._workers: dict[str, GrowingRecords] = {}
+        self._worker_files: frozenset[str] = frozenset()
+        self._window_names = _Listing(path / WINDOWS)
+        self._windows: dict[str, WindowStatus] = {}
+        self._last_flight: tuple[str, ReplacedDocument[Flight]] | None = None
+
+    def look(self) -> RankRecord:
+        """What the rank left until now."""
+        # The end first: what is read after it is all there is.
+        end, meta = self._end.look(), self._meta.look()
+        windows = self._look_at_windows()
+        flights = (self._flight_of_last_window(), self._flight.look())
+        return RankRecord(
+            rank=self._rank,
+            path=self._path,
+            meta=meta,
+            events=self._events.look(),
+            names={line.id: line.name for line in self._names.look()},
+            samples=self._samples.look(),
+            windows=tuple((status, None) for status in windows),
+            end=end,
+            notes=(),
+            workers=tuple(self._look_at_workers()),
+            oom=self._oom.look(),
+            clock=clock_of(self._clock.look(), meta),
+            flights=tuple(flight for flight in flights if flight is not None),
+            ddp=self._ddp.look(),
+        )
+
+    def _look_at_workers(self) -> list[WorkerRecord]:
+        """What the latest workers wrote; the records of one that is no longer among them are dropped."""
+        found = {name: pair for name in self._files.look() if (pair := worker_of(name)) is not None}
+        if found.keys() != self._worker_files:
+            self._worker_files = frozenset(found)
+            latest = sorted(found, key=lambda name: _modified(self._path / name))[-MOST_WORKERS:]
+            self._workers = {name: self._workers.get(name) or self._worker(name) for name in latest}
+        return [
+            WorkerRecord(pid=found[name][0], number=found[name][1], batches=file.look())
+            for name, file in sorted(self._workers.items())
+        ]
+
+    def _worker(self, name: str) -> GrowingRecords:
+        return GrowingRecords(self._path / name, WORKER_MAGIC, WORKER.size, _MOST_BATCHES)
+
+    def _look_at_windows(self) -> list[WindowStatus]:
+        """The windows that are closed, in step order; a status is never written twice."""
+        for name in self._window_names.look():
+            if name not in self._windows and name.isdecimal():
+                status = ReplacedDocument(self._path / WINDOWS / name / WINDOW_STATUS, WindowStatus).look()
+                if status is not None:
+                    self._windows[name] = status
+        return [self._windows[name] for name in sorted(self._windows)]
+
+    def _flight_of_last_window(self) -> Flight | None:
+        """The last collectives before the end of the latest window."""
+        if not self._windows:
+            return None
+        name = max(self._windows)
+        if self._last_flight is None or self._last_flight[0] != name:
+            place = self._path / WINDOWS / name / FLIGHT
+            self._last_flight = (name, ReplacedDocument(place, Flight))
+        return self._last_flight[1].look()
+
+
+class _Listing:
+    """The names in a directory, read again only when one was added or taken away."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._modified_ns: int | None = None
+        self._names: list[str] = []
+
+    def look(self) -> list[str]:
+        """The names, sorted; none while the directory is not there."""
+        try:
+            modified_ns = self._path.stat().st_mtime_ns
+            if modified_ns != self._modified_ns:
+                self._names = sorted(child.name for child in self._path.iterdir())
+                self._modified_ns = modified_ns
+        except OSError:
+            self._names, self._modified_ns = [], None
+        return self._names
+
+
+def _modified(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
