@@ -10,6 +10,7 @@ from profilerkit.analysis.behind import files_of, raw_events
 from profilerkit.analysis.communication.registry import with_patterns
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.ledger.run import run_ledger
+from profilerkit.analysis.logs.with_logs import with_logs
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.recorded import with_recorded
 from profilerkit.analysis.run_facts import run_facts
@@ -20,7 +21,7 @@ from profilerkit.diagnosis import diagnose
 from profilerkit.diagnosis.cost import with_cost
 from profilerkit.diagnosis.waterfall import waterfall
 from profilerkit.errors import UnreadableInputError, UsageError
-from profilerkit.inputs import is_saved_report, read_inputs, require_existing
+from profilerkit.inputs import Recording, is_saved_report, read_inputs, require_existing
 from profilerkit.model.change import revise
 from profilerkit.model.diff import Diff
 from profilerkit.model.finding import Evidence, Outcome
@@ -51,11 +52,11 @@ def analyze(
     suppress: Sequence[Suppression] = (),
     gpu_hour_price: float | None = None,
 ) -> Report:
-    """Analyse a trace, a run directory, a directory of traces, or several traces of one job.
+    """Analyse a trace, a run directory, a directory of traces, several traces of one job, or logs beside or alone.
 
     Args:
-        paths: what to read; several paths are ranks of one job. Of a directory, files that are no readable traces
-            are left out, and the report says so.
+        paths: what to read; several paths are ranks of one job, and logs (of nvidia-smi, CUDA memory snapshots) may
+            stand beside them. Of a directory, files that are no readable traces are left out, and the report says so.
         rank: tell this rank in detail; all ranks are compared, and where the others wait for one the verdict is about
             that.
         select: rule codes or their beginnings to run, in any case; empty means all.
@@ -137,14 +138,15 @@ def _analyzed(places: Sequence[Path], reading: Reading, rules: "_Rules", rank: i
         notes=(*recording.notes, *rules.notes),
         ending=ending,
     )
-    facts = with_recorded(facts, ranks, record)
+    facts = with_logs(with_recorded(facts, ranks, record), ranks, recording.logs)
     outcomes = run_rules(facts, rules.all, select=rules.select, ignore=rules.ignore, suppress=rules.suppress)
     detail = facts if told in (None, facts.judged_rank) else _alone(facts, ranks[told], told, reading.device)
-    run = _describe(places, record, ending, facts, ranks, __version__)
+    run = _describe(places, recording, ending, facts, __version__)
     report = revise(
         _report(facts, detail, outcomes, run),
         ledger=run_ledger(ranks, facts.judged_rank if told is None else told),
-        oom=dossier_of(record) if record else None,
+        oom=(dossier_of(record) if record else None) or facts.memory_use.oom,
+        snapshots=facts.logs.snapshots if facts.logs else (),
         waterfall=waterfall(facts, outcomes),
     )
     return Analysis(report, tuple(ranks), ranks[facts.judged_rank])
@@ -188,7 +190,8 @@ def _report(facts: Facts, detail: Facts, outcomes: tuple[Outcome, ...], run: Run
         verdict=diagnose(facts, outcomes),
         steps=detail.steps,
         breakdown=detail.parts,
-        ranks=facts.ranks,
+        # Logs alone are of devices, and of no rank.
+        ranks=() if facts.logs is not None and facts.logs.alone else facts.ranks,
         outcomes=outcomes,
         kernels=detail.kernels,
         compute=detail.compute,
@@ -296,20 +299,15 @@ def _position(ranks: Sequence[RankFacts], rank: int) -> int:
     return position
 
 
-def _describe(
-    places: Sequence[Path],
-    record: RunRecord | None,
-    ending: Ending | None,
-    facts: Facts,
-    ranks: Sequence[RankFacts],
-    version: str,
-) -> Run:
+def _describe(places: Sequence[Path], recording: Recording, ending: Ending | None, facts: Facts, version: str) -> Run:
+    record, ranks, logs = recording.run, recording.ranks, facts.logs
+    alone = logs is not None and logs.alone
     manifest = record.manifest if record else None
     traced = [entry.trace.meta for entry in ranks if entry.trace]
     return Run(
         name=_name(places),
-        kind="run" if record else "trace",
-        files=tuple(entry.origin for entry in ranks),
+        kind="run" if record else "logs" if alone else "trace",
+        files=(*(() if alone else (entry.origin for entry in ranks)), *(log.origin for log in recording.logs)),
         profilerkit_version=version,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         world_size=facts.world_size,
@@ -326,7 +324,7 @@ def _describe(
         if record and manifest
         else {k: v for meta in traced for k, v in meta.versions.items()},
         settings={**manifest.settings, **manifest.environment} if manifest else {},
-        samples=facts.samples,
+        samples=(*facts.samples, *(logs.series if logs else ())),
         processors=_processors(record),
         usable_cores=facts.usable_cores,
         host_ranks=facts.host_ranks,

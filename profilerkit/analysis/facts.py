@@ -8,6 +8,7 @@ from profilerkit.analysis.communication.wire import Wire
 from profilerkit.analysis.device.bus_copies import PinnedFacts, SmallCopyFacts
 from profilerkit.analysis.host.host_facts import HostFacts
 from profilerkit.analysis.ledger.pause import Pause
+from profilerkit.analysis.logs.log_facts import LogFacts
 from profilerkit.analysis.memory.use import MemoryUse
 from profilerkit.analysis.replay.gate import ReplayFacts
 from profilerkit.analysis.surroundings import Surroundings
@@ -289,6 +290,7 @@ class Facts:
         waste: what the device's kernels waste; ``None`` without device events.
         throttling: how far the device's clock was held down; ``None`` where it was not sampled.
         wire: what the collectives are made of; ``None`` without a trace.
+        logs: what logs beside the recording, or alone, say; ``None`` without any.
         replay: some of the traced steps as a graph that runs again with changes; ``None`` where none could be built.
     """
 
@@ -345,6 +347,7 @@ class Facts:
     waste: Waste | None = None
     throttling: Throttling | None = None
     wire: Wire | None = None
+    logs: LogFacts | None = None
     replay: ReplayFacts | None = field(default=None, compare=False, repr=False)
 
     def share(self, *names: str) -> float:

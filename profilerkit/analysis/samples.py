@@ -104,9 +104,9 @@ class Signal(NamedTuple):
     values: _F64
 
 
-def summarise(samples: Sequence[Sample], rank: int) -> tuple[Series, ...]:
-    """One ``Series`` per signal that was read at least once."""
-    return tuple(_series(signal, rank) for signal in signals(samples))
+def summarise(samples: Sequence[Sample], rank: int | None, device: str | None = None) -> tuple[Series, ...]:
+    """One ``Series`` per signal that was read at least once, of a rank or of a ``device`` in the log of a sampler."""
+    return tuple(_series(signal, rank, device) for signal in signals(samples))
 
 
 def signals(samples: Sequence[Sample]) -> Iterator[Signal]:
@@ -189,7 +189,7 @@ def _worker_memory(record: HostSample) -> int | None:
     return sum(worker.rss_bytes for worker in record.workers) if record.workers else None
 
 
-def _series(signal: Signal, rank: int) -> Series:
+def _series(signal: Signal, rank: int | None, device: str | None) -> Series:
     low, high = np.quantile(signal.values, [0.1, 0.9])
     return Series(
         name=signal.name,
@@ -201,6 +201,7 @@ def _series(signal: Signal, rank: int) -> Series:
         maximum=float(signal.values.max()),
         slope_per_s=_slope(signal) if signal.unit == "bytes" else None,
         rank=rank,
+        device=device,
     )
 
 

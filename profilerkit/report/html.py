@@ -174,6 +174,7 @@ def _sections(view: View) -> list[tuple[str, str]]:
         ("ranks", "Ranks", bool(view.ranks)),
         ("workers", "Loader's workers", bool(view.workers.facts)),
         ("oom", "Out of memory", bool(view.oom.facts)),
+        ("logs", "Logs", bool(view.logs.devices or view.logs.snapshots)),
         ("memory", "Memory", bool(view.memory.facts)),
         (
             "kernels",

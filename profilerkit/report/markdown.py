@@ -159,6 +159,10 @@ def _details(view: View) -> Iterator[tuple[str, list[str], int]]:
         yield "Inside the loader's workers", [*batch, "", *_fact_lines(view.workers.facts)], 3
     if view.oom.facts:
         yield "Out of memory", _fact_lines(view.oom.facts), 1
+    for name, known in (("GPUs in the logs", view.logs.devices), ("Memory snapshots", view.logs.snapshots)):
+        if known is not None:
+            rows = [[plain(cell) for cell in row] for row in known.rows]
+            yield name, table(known.columns, rows, known.columns[known.text_columns :]), 3
     if view.memory.facts:
         yield "Memory", _fact_lines(view.memory.facts), 1
     yield "Trust", [*(f"- {_sentence(note)}" for note in view.notes), *_fact_lines(view.trust)], 1

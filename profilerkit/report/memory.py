@@ -6,6 +6,7 @@ import msgspec
 
 from profilerkit.model.memory import Memory, MemoryGrowth, MemoryRow, Tracked
 from profilerkit.model.report import Report
+from profilerkit.model.snapshot import MemorySnapshot
 from profilerkit.report.inert import inert
 from profilerkit.report.records import Fact, MemoryView, Table
 from profilerkit.report.wording import plural, share_text
@@ -74,10 +75,12 @@ def _peak(memory: Memory) -> int | None:
     return own if own is not None else memory.peak_device_used_bytes
 
 
-def _facts(memory: Memory) -> Iterator[Fact]:
+def _facts(memory: Memory, snapshots: Sequence[MemorySnapshot]) -> Iterator[Fact]:
     host = memory.place == "host"
     if memory.peak_allocated_bytes is not None:
+        by_history = any(one.peak_bytes == memory.peak_allocated_bytes for one in snapshots)
         note = "measured, on the host, since the recording began" if host else "measured"
+        note = "derived from the history of a snapshot" if by_history else note
         yield Fact("Peak allocated", format_bytes(memory.peak_allocated_bytes), note)
     if memory.peak_reserved_bytes is not None:
         yield Fact("Peak reserved", format_bytes(memory.peak_reserved_bytes), "measured")
@@ -191,7 +194,7 @@ def memory_view(report: Report) -> MemoryView:
     memory = report.memory
     columns = columns_of(memory)
     return MemoryView(
-        facts=tuple(_facts(memory)),
+        facts=tuple(_facts(memory, report.snapshots)),
         used=used_ratio(memory),
         title=_title(memory, memory.rows) if columns else "",
         caption=_caption(memory, columns) if columns else "",

@@ -31,6 +31,7 @@ class FragmentedMemory(Rule):
     name: ClassVar[str] = "fragmented_memory"
     family: ClassVar[str] = "memory"
     summary: ClassVar[str] = "The device's memory is split into pieces that cannot be used"
+    reads_logs: ClassVar[bool] = True
 
     #: Free pieces / reserved memory (R26).
     split_ratio: float = 0.20

@@ -288,4 +288,6 @@ def _gpu(key: str, rows: Sequence[_Row], *, timed: bool) -> GpuLog:
 
 def _sample(values: dict[str, float]) -> GpuSample:
     """The numbers of a row; those that are counts, sizes or clocks are whole."""
-    return GpuSample(**{field: number if field.endswith("_ratio") else round(number) for field, number in values.items()})
+    return GpuSample(
+        **{field: number if field.endswith("_ratio") else round(number) for field, number in values.items()}
+    )
