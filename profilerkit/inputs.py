@@ -74,7 +74,7 @@ def read_inputs(paths: Sequence[Path], reading: Reading) -> Recording:
 
     Raises:
         UsageError: no path, the same file twice, or a run directory together with anything but logs.
-        UnreadableInputError: a path is missing, a file that was named is no readable trace or log, or nothing was found.
+        UnreadableInputError: a path is missing, a file that was named is no readable trace or log, or there is none.
     """
     if not paths:
         raise UsageError("no path was given", hint="name a trace file or a run directory")

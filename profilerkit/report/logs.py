@@ -21,8 +21,8 @@ _SIGNALS = (
 _MOST_DEVICES, _MOST_SNAPSHOTS, _MOST_LIVE = 64, 32, 4
 _DEVICES = "Means over the whole log while it sampled, idle times included; of memory the most."
 _SNAPSHOTS = (
-    "Sizes as they were asked for. Reserved and idle are of the moment of the peak; without a history, of the snapshot. "
-    "Split: free between blocks in use when the snapshot was taken, of what was reserved."
+    "Sizes as they were asked for. Reserved and idle are of the moment of the peak; without a history, of the "
+    "snapshot. Split: free between blocks in use when the snapshot was taken, of what was reserved."
 )
 
 

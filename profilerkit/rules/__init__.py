@@ -15,8 +15,8 @@ from profilerkit.rules.comm.wrong_engine import WrongEngine
 from profilerkit.rules.compute.algorithm_search import AlgorithmSearch
 from profilerkit.rules.compute.channels_first import ChannelsFirst
 from profilerkit.rules.compute.fp32_matmul import Fp32Matmul
-from profilerkit.rules.compute.hot_device import HotDevice
 from profilerkit.rules.compute.hollow_utilisation import HollowUtilisation
+from profilerkit.rules.compute.hot_device import HotDevice
 from profilerkit.rules.compute.misaligned_matmul import MisalignedMatmul
 from profilerkit.rules.compute.pointwise_chain import PointwiseChain
 from profilerkit.rules.compute.small_batch import SmallBatch

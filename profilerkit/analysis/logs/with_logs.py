@@ -185,12 +185,12 @@ def _limits(logs: Sequence[Log], snapshots: Sequence[MemorySnapshot], series: Se
             f"{', '.join(without)} has no history of requests: its peak is not known, only what was in use when it was "
             f"taken. {_HISTORY} before the run records it."
         )
-    for one in snapshots:
-        if one.events and one.start_in_use_bytes:
-            notes.append(
-                f"The history of {one.origin} begins with {format_bytes(one.start_in_use_bytes)} in use, older entries "
-                "being lost or never recorded: its peak is a lower bound."
-            )
+    notes += [
+        f"The history of {one.origin} begins with {format_bytes(one.start_in_use_bytes)} in use, older entries "
+        "being lost or never recorded: its peak is a lower bound."
+        for one in snapshots
+        if one.events and one.start_in_use_bytes
+    ]
     return notes
 
 

@@ -10,7 +10,6 @@ from profilerkit.model.finding import Evidence, Finding, Fix
 from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for
 from profilerkit.units import format_ratio
 
-
 #: Power that is told beside the temperature: 5 % between the devices of one node are normal (R22).
 MORE_POWER_RATIO = 0.05
 
@@ -67,10 +66,10 @@ class HotDevice(Rule):
             evidence=_evidence(found),
             at_most="high",
             fix=Fix(
-                text=f"Cooling of {found.label}: {found.temperature_c:.0f} → {found.others_temperature_c:.0f} °C, as the "
-                "others have; look at its fan, its airflow and its neighbours, or leave it out of the job."
+                text=f"Cooling of {found.label}: {found.temperature_c:.0f} → {found.others_temperature_c:.0f} °C, as of "
+                "the others; look at its fan, its airflow and its neighbours, or leave it out of the job."
             ),
-            confirm="The temperatures under load must come closer; `nvidia-smi -q -d TEMPERATURE,PERFORMANCE` shows them.",
+            confirm="The temperatures under load must come closer: `nvidia-smi -q -d TEMPERATURE,PERFORMANCE`.",
         )
 
 

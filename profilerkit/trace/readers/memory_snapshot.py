@@ -40,7 +40,7 @@ def read(path: Path) -> SnapshotLog:
     """Return the devices of a snapshot that hold or held memory.
 
     Raises:
-        UnreadableInputError: the file is no snapshot, is damaged or too large, or its pickle holds more than plain data.
+        UnreadableInputError: the file is no snapshot, damaged, too large, or its pickle holds more than plain data.
         OSError: the file cannot be opened or read.
     """
     try:

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from profilerkit.errors import UnreadableInputError
 from profilerkit.rundir.sampled import GpuSample, Sample
 from profilerkit.trace.blocks import whole
@@ -288,6 +290,5 @@ def _gpu(key: str, rows: Sequence[_Row], *, timed: bool) -> GpuLog:
 
 def _sample(values: dict[str, float]) -> GpuSample:
     """The numbers of a row; those that are counts, sizes or clocks are whole."""
-    return GpuSample(
-        **{field: number if field.endswith("_ratio") else round(number) for field, number in values.items()}
-    )
+    rounded = {field: number if field.endswith("_ratio") else round(number) for field, number in values.items()}
+    return msgspec.convert(rounded, GpuSample)
