@@ -52,7 +52,7 @@ def test_a_log_alone_says_what_was_seen_and_that_there_are_no_steps(hot):
     assert report.verdict.headline == "GPU 1 runs 22 °C hotter than the 7 others, at 11 % more power"
     assert "profilerkit run" in report.verdict.refuted_by
     assert (report.run.kind, report.trust.mode, report.ranks) == ("logs", "logs", ())
-    assert "no step, no kernel" in notes(report)
+    assert "no step, no kernel and no wait" in notes(report)
     assert "clocks.sm" in notes(report)
 
 

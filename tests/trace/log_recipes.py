@@ -129,5 +129,5 @@ def run_log_seed(originals, seed, path, analyze, known_errors):
     try:
         analyze(path).to_json()
     except known_errors as error:
-        assert error.what
-        assert error.cause or error.hint
+        if not (error.what and (error.cause or error.hint)):
+            raise AssertionError(f"an error without a part: {error!r}") from error

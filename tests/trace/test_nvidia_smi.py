@@ -67,7 +67,8 @@ def test_a_header_at_each_sample_is_no_sample(tmp_path):
 
 
 def test_names_of_ones_own_are_known_with_their_units(tmp_path):
-    text = "timestamp,gpu_index,temperature_C,utilization_gpu_percent,power_W\n2025-09-24T03:48:33.493Z,1, 60, 100, 422.55\n"
+    header = "timestamp,gpu_index,temperature_C,utilization_gpu_percent,power_W"
+    text = f"{header}\n2025-09-24T03:48:33.493Z,1, 60, 100, 422.55\n"
     log = read(tmp_path, text)
     assert log.clock == "utc"
     assert log.gpus[0].label == "GPU 1"

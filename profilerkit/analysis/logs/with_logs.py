@@ -29,7 +29,7 @@ _WANTED = (
     ("gpu.sm_clock", "clocks.sm"),
     ("gpu.hw_slowdown", "clocks_throttle_reasons.active"),
 )
-_NO_STEPS = "A sampler's log tells how busy a device was, not what it did or waited for: no step, no kernel and no wait is in it."
+_NO_STEPS = "A sampler tells how busy a device was, not what it did: its log has no step, no kernel and no wait."
 _ONLY_LOGS = "only logs were given"
 _HISTORY = "torch.cuda.memory._record_memory_history()"
 

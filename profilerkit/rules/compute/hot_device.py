@@ -66,8 +66,8 @@ class HotDevice(Rule):
             evidence=_evidence(found),
             at_most="high",
             fix=Fix(
-                text=f"Cooling of {found.label}: {found.temperature_c:.0f} → {found.others_temperature_c:.0f} °C, as of "
-                "the others; look at its fan, its airflow and its neighbours, or leave it out of the job."
+                text=f"Cooling of {found.label}: {found.temperature_c:.0f} → {found.others_temperature_c:.0f} °C, as "
+                "of the others; look at its fan, its airflow and its neighbours, or leave it out of the job."
             ),
             confirm="The temperatures under load must come closer: `nvidia-smi -q -d TEMPERATURE,PERFORMANCE`.",
         )

@@ -18,7 +18,7 @@ name = "memory snapshot"
 #: Real ones have 100,000 events, torch's default, in 10 to 100 MB.
 MOST_BYTES = 256 * 1024 * 1024
 #: Entries of all lists together: a pickle of a few bytes can hold one list many times over.
-MOST_ENTRIES = 20_000_000
+MOST_ENTRIES = 4_000_000
 #: Lines of Python kept of a stack, innermost first.
 MOST_FRAMES = 12
 
