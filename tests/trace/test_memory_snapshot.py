@@ -6,6 +6,7 @@ import struct
 import pytest
 from log_recipes import KIB, block, event, grown, pickled, segment, snapshot
 
+from profilerkit.api import analyze
 from profilerkit.errors import UnreadableInputError
 from profilerkit.trace import plain_pickle
 from profilerkit.trace.plain_pickle import NotPlainError, plain_data
@@ -21,8 +22,10 @@ def read(tmp_path, content):
 
 
 def refused(tmp_path, content):
+    path = tmp_path / "mem.pickle"
+    path.write_bytes(content if isinstance(content, bytes) else pickled(content))
     with pytest.raises(UnreadableInputError) as caught:
-        read(tmp_path, content)
+        memory_snapshot.read(path)
     assert "_dump_snapshot" in caught.value.hint
     return caught.value.cause
 
@@ -168,6 +171,10 @@ def test_a_list_of_segments_alone_has_no_history(tmp_path):
 @pytest.mark.parametrize("content", [{"a": 1}, [], 7, "text", None, [1, 2]])
 def test_another_pickle_is_no_snapshot(tmp_path, content):
     assert "without segments" in refused(tmp_path, content)
+    assert reader_of(tmp_path / "mem.pickle") is None
+    with pytest.raises(UnreadableInputError) as caught:
+        analyze(tmp_path / "mem.pickle")
+    assert caught.value.cause == "it is a pickle, and no CUDA memory snapshot"
 
 
 def test_damaged_records_are_counted_and_the_others_read(tmp_path):

@@ -24,6 +24,7 @@ MOST_FRAMES = 12
 
 _PROTOCOLS = range(2, 6)
 _PROTO = 0x80
+_WORDS = (b"segments", b"device_traces", b"total_size")
 _LARGEST = 1 << 61
 _LONGEST_TEXT = 300
 _ACTIONS = get_args(AllocatorAction)
@@ -32,8 +33,8 @@ _HINT = "save one with torch.cuda.memory._dump_snapshot(path), after torch.cuda.
 
 
 def sniff(head: bytes) -> bool:
-    """Return whether a file that begins like this is a pickle."""
-    return len(head) > 1 and head[0] == _PROTO and head[1] in _PROTOCOLS
+    """Return whether a file that begins like this is a pickle with the first words of a snapshot."""
+    return len(head) > 1 and head[0] == _PROTO and head[1] in _PROTOCOLS and any(word in head for word in _WORDS)
 
 
 def read(path: Path) -> SnapshotLog:
