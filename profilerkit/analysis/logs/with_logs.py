@@ -10,6 +10,7 @@ from profilerkit.analysis.logs.log_facts import LogFacts
 from profilerkit.analysis.logs.neighbours import hottest
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.samples import summarise
+from profilerkit.analysis.surroundings import Surroundings
 from profilerkit.analysis.throttling import Throttling, throttling
 from profilerkit.model.change import revise
 from profilerkit.model.memory import Memory
@@ -67,15 +68,19 @@ def with_logs(facts: Facts, ranks: Sequence[RankFacts], logs: Sequence[Log]) -> 
         with_samples,
         logs=LogFacts(alone=alone, devices=len(devices), series=series, snapshots=found),
         throttling=with_samples.throttling or _throttling(devices),
-        surroundings=replace(
-            facts.surroundings, hottest=hottest([(device.label, device.samples) for device in devices])
-        ),
+        surroundings=_beside(facts.surroundings, devices),
         memory=_memory(
             facts.memory, own, devices if alone else [_Device(joined.label, joined.samples)] if joined else []
         ),
         memory_use=replace(facts.memory_use, oom=facts.memory_use.oom or out_of_memory(own)),
         trust=_trust(facts.trust, series, found, notes, alone=alone),
     )
+
+
+def _beside(known: Surroundings, devices: Sequence[_Device]) -> Surroundings:
+    """The surroundings with the hottest device of the logs, where they tell."""
+    found = hottest([(device.label, device.samples) for device in devices])
+    return known if found is None else replace(known, hottest=found)
 
 
 def _devices(logs: Sequence[SamplerLog]) -> list[_Device]:

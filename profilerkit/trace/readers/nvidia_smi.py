@@ -34,7 +34,7 @@ from profilerkit.trace.readers.smi_columns import (
 name = "nvidia-smi"
 
 #: A day of six devices once a second has 518,400 rows of about 60 bytes; each takes about 700 bytes while it is read.
-MOST_BYTES = 256 * 1024 * 1024
+MOST_BYTES = 128 * 1024 * 1024
 MOST_ROWS = 500_000
 #: Devices of one host; rows of more are left out.
 MOST_GPUS = 128
@@ -126,7 +126,7 @@ def _header(line: str) -> tuple[Column | None, ...]:
     signals = {known.field for known in columns if known is not None and known.kind is not None}
     if dmon:
         indexed = any(known is not None and known.field == INDEX for known in columns)
-        return columns if indexed and signals else ()
+        return columns if signals and (indexed or any(map(is_queried, cells))) else ()
     if any(map(is_queried, cells)) or len(signals) >= _FEWEST_OWN_NAMES:
         return columns
     return ()
