@@ -264,3 +264,15 @@ def test_peaks_and_fragmentation_of_real_snapshots_are_told():
     for name, found in by_name.items():
         assert found.reserved_bytes or found.peak_reserved_bytes, name
         assert found.events == 0 or found.peak_bytes > 0
+
+
+def test_a_log_and_a_snapshot_without_a_trace_are_joined_where_they_are_of_the_same_time(tmp_path):
+    log = written(tmp_path / "gpu.csv", gpus(40))
+    same = written(tmp_path / "same.pickle", pickled(grown(start_us=START_NS // 1000)))
+    report = analyze(log, same)
+    assert "same.pickle is joined with gpu.csv on the clock" in notes(report)
+    assert report.memory.peak_allocated_bytes == 10 * KIB
+    other = written(tmp_path / "other.pickle", pickled(grown(start_us=1)))
+    report = analyze(log, other)
+    assert "other.pickle is kept apart from gpu.csv: they are of different times" in notes(report)
+    assert report.memory.peak_allocated_bytes is None

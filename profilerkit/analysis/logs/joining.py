@@ -50,7 +50,7 @@ def join_snapshot(log: SnapshotLog, rank: RankFacts) -> tuple[bool, str]:
     """Whether the history of the snapshot covers recorded steps, and in a sentence why it does or does not."""
     apart = f"{log.origin} is kept apart from {rank.origin}: "
     span = recorded_span(rank)
-    times = [event.time_ns for device in log.devices for event in device.events if event.time_ns is not None]
+    times = _times(log)
     if span is None:
         return False, f"{apart}the recording does not tell the time of day."
     if not times:
@@ -58,6 +58,23 @@ def join_snapshot(log: SnapshotLog, rank: RankFacts) -> tuple[bool, str]:
     if min(times) > span[1] or max(times) < span[0]:
         return False, f"{apart}its history and the recorded steps are of different times ({_relation(times, span)})."
     return True, f"{log.origin} is joined with {rank.origin} on the clock: its history covers recorded steps."
+
+
+def join_logs(sampler: SamplerLog, snapshot: SnapshotLog) -> tuple[bool, str]:
+    """Whether two logs are of the same time, and in a sentence why they are taken for it or are not."""
+    apart = f"{snapshot.origin} is kept apart from {sampler.origin}: "
+    sampled = [sample.t_ns for gpu in sampler.gpus for sample in gpu.samples] if sampler.clock != "none" else []
+    times = _times(snapshot)
+    if not sampled or not times:
+        return False, f"{apart}{'the snapshot' if sampled else 'the log'} has no times."
+    zone = _AS_UTC if sampler.clock == "no zone" else ""
+    if min(times) > max(sampled) or max(times) < min(sampled):
+        return False, f"{apart}they are of different times{zone}."
+    return True, f"{snapshot.origin} is joined with {sampler.origin} on the clock: they are of the same time{zone}."
+
+
+def _times(snapshot: SnapshotLog) -> list[int]:
+    return [event.time_ns for device in snapshot.devices for event in device.events if event.time_ns is not None]
 
 
 def recorded_span(rank: RankFacts) -> tuple[int, int] | None:

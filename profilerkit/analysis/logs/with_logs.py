@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.logs.history import memory_snapshots
-from profilerkit.analysis.logs.joining import JoinedGpu, join_sampler, join_snapshot
+from profilerkit.analysis.logs.joining import JoinedGpu, join_logs, join_sampler, join_snapshot
 from profilerkit.analysis.logs.log_facts import LogFacts
 from profilerkit.analysis.logs.neighbours import hottest
 from profilerkit.analysis.rank_facts import RankFacts
@@ -94,11 +94,15 @@ def _joined(
 ) -> tuple[JoinedGpu | None, list[SnapshotLog], list[str]]:
     """The judged rank's device, the snapshots of its steps, and which logs were joined or kept apart and why.
 
-    Logs alone are about nobody else's steps: a single snapshot is that of the run.
+    Of logs alone a single snapshot is that of the run, unless the samplers' logs are of another time.
     """
     if alone:
-        return None, list(snapshots) if len(snapshots) == 1 else [], []
-    notes, gpu, own = [], None, []
+        pairs = [join_logs(sampler, snapshot) for snapshot in snapshots for sampler in samplers]
+        is_one = len(snapshots) == 1 and all(is_same for is_same, _ in pairs)
+        return None, list(snapshots) if is_one else [], [said for _, said in pairs]
+    notes: list[str] = []
+    gpu: JoinedGpu | None = None
+    own: list[SnapshotLog] = []
     for log in samplers:
         found, said = join_sampler(log, rank)
         gpu = gpu or found
