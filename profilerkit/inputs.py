@@ -80,7 +80,7 @@ def read_inputs(paths: Sequence[Path], reading: Reading) -> Recording:
         raise UsageError("no path was given", hint="name a trace file or a run directory")
     require_existing(paths)
     found = log_files([path for path in paths if not is_run_directory(path)])
-    _check_distinct(file for path in paths for file, _ in found.get(path, ()))
+    _check_distinct(path if file == path else file for path in paths for file, _ in found.get(path, ()))
     logs = read_logs(found, strict=reading.strict)
     rest = [path for path in paths if path not in found or (path.is_dir() and _trace_files(path))]
     recording = _read_recordings(rest, reading) if rest else _of_logs_alone(logs)

@@ -49,7 +49,7 @@ def trace_of(path, **fields):
 def test_a_log_alone_says_what_was_seen_and_that_there_are_no_steps(hot):
     report = analyze(hot)
     assert report.verdict.bound == "inconclusive"
-    assert report.verdict.headline == "GPU 1 runs 22 °C hotter than the 7 others, at 11 % more power"
+    assert report.verdict.headline == "GPU 1 runs 23 °C hotter than the 7 others, at 11 % more power"
     assert "profilerkit run" in report.verdict.refuted_by
     assert (report.run.kind, report.trust.mode, report.ranks) == ("logs", "logs", ())
     assert "no step, no kernel and no wait" in notes(report)
@@ -236,7 +236,7 @@ def test_a_damaged_log_is_read_or_refused(tmp_path, seed):
 def test_the_hot_device_of_a_real_run_is_named():
     report = analyze(SHARED / "nvidia_smi_nanogpt" / "nvidia_smi_nanogpt.csv")
     found = outcome(report, "CP012").findings[0]
-    assert found.title.startswith("GPU 1 runs 2")
+    assert found.title.startswith("GPU 1 runs 19 °C hotter than the 7 others")
     assert "more power" in found.title
     use = [series.mean for series in report.run.samples if series.name == "gpu.utilization"]
     assert len(use) == 8

@@ -30,14 +30,12 @@ def _devices(logs: LogFacts) -> str:
         return ""
     who = "The GPU" if logs.devices == 1 else f"{logs.devices} GPUs"
     verb = "was" if logs.devices == 1 else "were"
-    for name, told in (
-        ("gpu.utilization", lambda mean: f"{verb} busy {format_ratio(mean)} of the sampled time"),
-        ("gpu.power", lambda mean: f"took {format_value(mean, 'mW')} on average"),
-        ("gpu.temperature", lambda mean: f"{verb} {mean:.0f} °C hot on average"),
-    ):
-        known = logs.of_devices(name)
-        if known:
-            return f"{who} {told(_mean(known))}"
+    if use := logs.of_devices("gpu.utilization"):
+        return f"{who} {verb} busy {format_ratio(_mean(use))} of the sampled time"
+    if power := logs.of_devices("gpu.power"):
+        return f"{who} took {format_value(_mean(power), 'mW')} on average"
+    if heat := logs.of_devices("gpu.temperature"):
+        return f"{who} {verb} {_mean(heat):.0f} °C hot on average"
     return f"{who} {verb} sampled"
 
 

@@ -117,6 +117,10 @@ def _fact_lines(facts: Sequence[Fact]) -> list[str]:
 def _details(view: View) -> Iterator[tuple[str, list[str], int]]:
     """Sections in order of use: summary, lines, and how many lines at least make sense (a table's head and a row)."""
     yield "Where the step goes", _parts_table(view), 3
+    for name, logged in (("GPUs in the logs", view.logs.devices), ("Memory snapshots", view.logs.snapshots)):
+        if logged is not None:
+            shown = [[plain(cell) for cell in row] for row in logged.rows]
+            yield name, table(logged.columns, shown, logged.columns[logged.text_columns :]), 3
     if view.wall.title:
         yield f"The whole run. {view.wall.title}", _wall_lines(view), 3
     if view.cost.title:
@@ -159,10 +163,6 @@ def _details(view: View) -> Iterator[tuple[str, list[str], int]]:
         yield "Inside the loader's workers", [*batch, "", *_fact_lines(view.workers.facts)], 3
     if view.oom.facts:
         yield "Out of memory", _fact_lines(view.oom.facts), 1
-    for name, known in (("GPUs in the logs", view.logs.devices), ("Memory snapshots", view.logs.snapshots)):
-        if known is not None:
-            rows = [[plain(cell) for cell in row] for row in known.rows]
-            yield name, table(known.columns, rows, known.columns[known.text_columns :]), 3
     if view.memory.facts:
         yield "Memory", _fact_lines(view.memory.facts), 1
     yield "Trust", [*(f"- {_sentence(note)}" for note in view.notes), *_fact_lines(view.trust)], 1

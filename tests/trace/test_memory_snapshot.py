@@ -178,7 +178,9 @@ def test_another_pickle_is_no_snapshot(tmp_path, content):
 
 
 def test_damaged_records_are_counted_and_the_others_read(tmp_path):
-    document = snapshot([segment(0, block(0, 512), {"size": "x"}), 7, {"total_size": -1}], [event("alloc", 0, 512)])
+    held = segment(0, block(0, 512))
+    held["blocks"].append({"size": "x"})
+    document = snapshot([held, 7, {"total_size": -1}], [event("alloc", 0, 512)])
     document["device_traces"][0] += [None, {"action": 3, "size": 1}, {"action": "alloc", "size": True}]
     log = read(tmp_path, document)
     assert log.notes == ("6 of the snapshot's records are damaged and were left out.",)

@@ -277,7 +277,8 @@ def _places(rows: Sequence[_Row], *, by_header: bool) -> tuple[list[int], int]:
     Where the times, or the headers, do not all have as many rows, every place is 0 and there is 1: a log of one device
     may have two samples within one second.
     """
-    places, last = [], ""
+    places: list[int] = []
+    last = ""
     for row in rows:
         place = row.place if by_header else places[-1] + 1 if places and row.stamp and row.stamp == last else 0
         last = row.stamp

@@ -82,6 +82,7 @@ _ON = {"active": True, "not active": False}
 #: A unit that ends a name of one's own: ``power_W``.
 _UNIT_OF_NAME = re.compile(r"_(percent|pct|watts|w|mw|c|celsius|mib|mb|gib|gb|mhz|ghz)$")
 _LARGEST = float(1 << 60)
+_KNOWN_BITS = 0xFFFF
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Numbers of these many seconds, and of thousandths of them and so on, are times since the epoch: 2001 to 2286.
@@ -150,7 +151,7 @@ def value(cell: str, known: Column) -> float | None:
     if known.kind == "flag" and text in _ON:
         return float(_ON[text])
     if known.kind == "bits":
-        return float(int(text, 16)) if re.fullmatch(r"0x[0-9a-f]{1,12}", text) else None
+        return float(int(text, 16) & _KNOWN_BITS) if re.fullmatch(r"0x[0-9a-f]{1,16}", text) else None
     match = _NUMBER.fullmatch(text)
     if match is None:
         return None
