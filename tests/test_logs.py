@@ -109,7 +109,7 @@ def test_a_snapshot_alone_tells_peak_idle_and_who_asked(tmp_path):
         ("/data/job/data.py:7 load", 2, 6 * KIB),
         ("/data/job/train.py:33 step", 1, 4 * KIB),
     ]
-    assert report.verdict.headline == "Memory peaked at at least 10.0 KiB, 38 % of what is reserved idle"
+    assert report.verdict.headline == "Memory peaked at 10.0 KiB or more, 38 % of what is reserved idle"
     assert "its peak is a lower bound" in notes(report)
     assert report.memory.peak_allocated_bytes == 10 * KIB
 
@@ -128,7 +128,7 @@ def test_a_snapshot_without_a_history_has_no_peak(tmp_path):
     assert (found.peak_bytes, found.in_use_bytes, found.idle_ratio) == (None, 6 * KIB, 10 / 16)
     assert report.memory.peak is None
     assert "mem.pickle has no history" in notes(report)
-    assert report.verdict.headline == "6.00 KiB were in use when the snapshot was taken"
+    assert report.verdict.headline == "6.00 KiB were in use when mem.pickle was taken"
 
 
 def test_a_request_that_failed_is_told_first_with_its_lines(tmp_path):

@@ -49,7 +49,7 @@ def _memory(snapshots: Sequence[MemorySnapshot]) -> str:
         return ""
     largest = max(snapshots, key=lambda one: one.peak_bytes or one.in_use_bytes)
     if largest.peak_bytes is None:
-        return f"{format_bytes(largest.in_use_bytes)} were in use when the snapshot was taken"
-    least = "at least " if largest.is_lower_bound else ""
+        return f"{format_bytes(largest.in_use_bytes)} were in use when {largest.origin} was taken"
+    more = " or more" if largest.is_lower_bound else ""
     idle = f", {format_ratio(largest.idle_ratio)} of what is reserved idle" if largest.idle_ratio is not None else ""
-    return f"Memory peaked at {least}{format_bytes(largest.peak_bytes)}{idle}"
+    return f"Memory peaked at {format_bytes(largest.peak_bytes)}{more}{idle}"

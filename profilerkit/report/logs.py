@@ -6,6 +6,7 @@ from profilerkit.model.report import Report
 from profilerkit.model.run import Series
 from profilerkit.model.snapshot import MemorySnapshot
 from profilerkit.report.inert import inert
+from profilerkit.report.paths import short_paths
 from profilerkit.report.records import LogsView, Table
 from profilerkit.report.wording import share_text
 from profilerkit.units import format_bytes, format_count, format_ratio, format_value
@@ -20,6 +21,7 @@ _SIGNALS = (
 )
 _MOST_DEVICES, _MOST_SNAPSHOTS, _MOST_LIVE = 64, 32, 4
 _DEVICES = "Means over the whole log while it sampled, idle times included; of memory the most."
+_NO_LINE = "Not recorded, older than the history, or other lines"
 _SNAPSHOTS = (
     "Sizes as they were asked for. Reserved and idle are of the moment of the peak; without a history, of the "
     "snapshot. Split: free between blocks in use when the snapshot was taken, of what was reserved."
@@ -103,12 +105,14 @@ def _live(one: MemorySnapshot) -> Table:
     total = one.in_use_bytes if one.peak_bytes is None else one.peak_bytes
     rows = tuple(
         (
-            "not recorded, or other lines" if row.line is None else inert(row.line, 160),
+            "Not recorded, older than the history, or other lines"
+            if row.line is None
+            else inert(short_paths(row.line), 160),
             format_count(row.count) if row.count else "not known",
             format_bytes(row.bytes),
             share_text(row.bytes / total) if total else "",
         )
-        for row in one.live
+        for row in sorted(one.live, key=lambda row: -row.bytes)
     )
     when = "when the snapshot was taken, since it has no history" if one.peak_bytes is None else "at the peak"
     return Table(

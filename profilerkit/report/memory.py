@@ -18,6 +18,7 @@ _TABLE_ROWS = 20
 _DRAWN_RATIO = 0.2
 #: Peaks that differ by less than this ratio are even.
 _EVEN_RATIO = 0.02
+_BY_HISTORY = "derived from the history of a snapshot"
 
 _TRACKED: dict[Tracked, str] = {
     "allocated": "allocated memory",
@@ -77,13 +78,13 @@ def _peak(memory: Memory) -> int | None:
 
 def _facts(memory: Memory, snapshots: Sequence[MemorySnapshot]) -> Iterator[Fact]:
     host = memory.place == "host"
+    by_history = any(one.peak_bytes is not None and one.peak_bytes == memory.peak_allocated_bytes for one in snapshots)
     if memory.peak_allocated_bytes is not None:
-        by_history = any(one.peak_bytes == memory.peak_allocated_bytes for one in snapshots)
         note = "measured, on the host, since the recording began" if host else "measured"
-        note = "derived from the history of a snapshot" if by_history else note
+        note = _BY_HISTORY if by_history else note
         yield Fact("Peak allocated", format_bytes(memory.peak_allocated_bytes), note)
     if memory.peak_reserved_bytes is not None:
-        yield Fact("Peak reserved", format_bytes(memory.peak_reserved_bytes), "measured")
+        yield Fact("Peak reserved", format_bytes(memory.peak_reserved_bytes), _BY_HISTORY if by_history else "measured")
     if memory.peak_device_used_bytes is not None:
         yield Fact("Peak use of the device", format_bytes(memory.peak_device_used_bytes), "sampled, all processes")
     if memory.capacity_bytes is not None:

@@ -14,6 +14,8 @@ _COST_ROWS = 4
 _OTHER_FINDINGS = 8
 # Devices and snapshots shown of logs.
 _LOG_ROWS = 16
+# Lines of Python shown of what was in use at the peak.
+_LIVE_ROWS = 4
 
 
 def _verdict(page: Page, view: View) -> None:
@@ -111,6 +113,11 @@ def _logs(page: Page, view: View) -> None:
                 told = [f"{name.lower()} {cell}" for name, cell in zip(table.columns[1:], row[1:], strict=True) if cell]
                 page.line((f"{row[0]}: ", ""), (", ".join(told), "dim"))
         page.line((table.caption, "dim"))
+    for name, table in view.logs.live if len(view.logs.live) == 1 else ():
+        page.blank()
+        page.line((name, "bold"))
+        for line, _, size, share in table.rows[:_LIVE_ROWS]:
+            page.line((f"{size}, {share}: ", ""), (line, "dim"))
 
 
 def _ranks(page: Page, view: View) -> None:

@@ -292,7 +292,7 @@ def _places(rows: Sequence[_Row], *, by_header: bool) -> tuple[list[int], int]:
 
 def _gpu(key: str, rows: Sequence[_Row], *, timed: bool) -> GpuLog:
     index = int(key) if key.isdecimal() and len(key) <= 6 else rows[0].index
-    label = f"GPU {index}" if index is not None else key[:_LONGEST_LABEL] or "GPU"
+    label = f"GPU {index}" if index is not None else key[:_LONGEST_LABEL] or "the GPU"
     samples = tuple(Sample(t_ns=(row.t_ns or 0) if timed else 0, gpu=_sample(row.values)) for row in rows)
     return GpuLog(label, index, rows[0].model[:_LONGEST_LABEL] if rows[0].model else None, samples)
 
