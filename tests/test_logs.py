@@ -193,9 +193,12 @@ def test_a_log_beside_a_run_directory_and_within_a_directory_of_traces_is_read(t
     report = analyze(run, hot)
     assert report.verdict.bound == analyze(run).verdict.bound
     assert "gpu.csv" in report.run.files
-    assert outcome(report, "CP012").status == "fired"
+    assert "gpu.csv is kept apart from rank_00000" in notes(report)
+    assert outcome(report, "CP012").status == "missing_data"
     trace_of(tmp_path / "trace.json")
-    assert analyze(tmp_path).run.files == ("trace.json", "gpu.csv")
+    beside = analyze(tmp_path)
+    assert beside.run.files == ("trace.json", "gpu.csv")
+    assert outcome(beside, "CP012").status == "fired"
 
 
 def test_a_log_given_twice_is_refused_and_a_bad_one_is_refused_or_left_out(tmp_path, hot):

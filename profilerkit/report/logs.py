@@ -21,7 +21,7 @@ _SIGNALS = (
 )
 _MOST_DEVICES, _MOST_SNAPSHOTS, _MOST_LIVE = 64, 32, 4
 _DEVICES = "Means over the whole log while it sampled, idle times included; of memory the most."
-_NO_LINE = "Not recorded, older than the history, or other lines"
+_NO_LINE = "No line known: of the backward pass in C++, older than the history, or other lines"
 _SNAPSHOTS = (
     "Sizes as they were asked for. Reserved and idle are of the moment of the peak; without a history, of the "
     "snapshot. Split: free between blocks in use when the snapshot was taken, of what was reserved."

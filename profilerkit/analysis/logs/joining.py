@@ -46,6 +46,13 @@ def join_sampler(log: SamplerLog, rank: RankFacts) -> tuple[JoinedGpu | None, st
     return JoinedGpu(gpu.label, inside), f"{log.origin} is joined with {rank.origin} on the clock: {said}"
 
 
+def is_of_the_time(log: SamplerLog, rank: RankFacts) -> bool:
+    """Whether the log goes on while the rank's steps do; not where either has no time of day."""
+    span = recorded_span(rank)
+    times = [sample.t_ns for gpu in log.gpus for sample in gpu.samples]
+    return log.clock != "none" and span is not None and min(times) <= span[1] and max(times) >= span[0]
+
+
 def join_snapshot(log: SnapshotLog, rank: RankFacts) -> tuple[bool, str]:
     """Whether the history of the snapshot covers recorded steps, and in a sentence why it does or does not."""
     apart = f"{log.origin} is kept apart from {rank.origin}: "

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.logs.history import memory_snapshots
-from profilerkit.analysis.logs.joining import JoinedGpu, join_logs, join_sampler, join_snapshot
+from profilerkit.analysis.logs.joining import JoinedGpu, is_of_the_time, join_logs, join_sampler, join_snapshot
 from profilerkit.analysis.logs.log_facts import LogFacts
 from profilerkit.analysis.logs.neighbours import hottest
 from profilerkit.analysis.rank_facts import RankFacts
@@ -37,9 +37,10 @@ _HISTORY = "torch.cuda.memory._record_memory_history()"
 
 @dataclass(frozen=True, slots=True)
 class _Device:
-    """One device of a sampler's log by the name the report gives it."""
+    """One device of a sampler's log by the name the report gives it; ``origin`` is the log's."""
 
     label: str
+    origin: str
     samples: tuple[Sample, ...]
 
 
@@ -64,13 +65,16 @@ def with_logs(facts: Facts, ranks: Sequence[RankFacts], logs: Sequence[Log]) -> 
     series = tuple(one for device in devices for one in summarise(device.samples, None, device.label))
     notes += _limits(logs, found, series)
     with_samples = facts if alone else _with_samples(facts, joined)
+    # Of another run, for all that is known, nothing is claimed of this one.
+    apart = () if alone else tuple(log.origin for log in samplers if not is_of_the_time(log, chosen))
+    near = [device for device in devices if device.origin not in apart]
     return replace(
         with_samples,
         logs=LogFacts(alone=alone, devices=len(devices), series=series, snapshots=found),
-        throttling=with_samples.throttling or _throttling(devices),
-        surroundings=_beside(facts.surroundings, devices),
+        throttling=with_samples.throttling or _throttling(near),
+        surroundings=_beside(facts.surroundings, near),
         memory=_memory(
-            facts.memory, own, devices if alone else [_Device(joined.label, joined.samples)] if joined else []
+            facts.memory, own, devices if alone else [_Device(joined.label, "", joined.samples)] if joined else []
         ),
         memory_use=replace(facts.memory_use, oom=facts.memory_use.oom or out_of_memory(own)),
         trust=_trust(facts.trust, series, found, notes, alone=alone),
@@ -86,7 +90,7 @@ def _beside(known: Surroundings, devices: Sequence[_Device]) -> Surroundings:
 def _devices(logs: Sequence[SamplerLog]) -> list[_Device]:
     """The devices of all logs; with their log's name where there are several."""
     of = {log.origin: f" of {log.origin}" if len(logs) > 1 else "" for log in logs}
-    return [_Device(f"{gpu.label}{of[log.origin]}", gpu.samples) for log in logs for gpu in log.gpus]
+    return [_Device(f"{gpu.label}{of[log.origin]}", log.origin, gpu.samples) for log in logs for gpu in log.gpus]
 
 
 def _joined(
