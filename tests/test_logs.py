@@ -279,3 +279,12 @@ def test_a_log_and_a_snapshot_without_a_trace_are_joined_where_they_are_of_the_s
     report = analyze(log, other)
     assert "other.pickle is kept apart from gpu.csv: they are of different times" in notes(report)
     assert report.memory.peak_allocated_bytes is None
+
+
+def test_whether_idle_memory_matters_is_judged_where_a_log_tells_how_large_the_device_is(tmp_path):
+    memory = written(tmp_path / "mem.pickle", pickled(grown(start_us=START_NS // 1000)))
+    unknown = outcome(analyze(memory), "ME002")
+    assert (unknown.status, "how large the device is" in unknown.reason) == ("missing_data", True)
+    rows = "".join(f"2026-11-22T12:00:{second:02}Z, 0.02 MiB, 0.03125 MiB\n" for second in range(5))
+    log = written(tmp_path / "gpu.csv", f"timestamp, memory.used [MiB], memory.total [MiB]\n{rows}")
+    assert outcome(analyze(log, memory), "ME002").status == "passed"
