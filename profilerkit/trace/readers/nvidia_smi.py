@@ -24,6 +24,7 @@ from profilerkit.trace.readers.smi_columns import (
     TIME,
     UUID,
     Column,
+    Kind,
     column,
     is_missing,
     is_queried,
@@ -42,6 +43,7 @@ MOST_GPUS = 128
 _LOOKED_AT_LINES = 20
 _LONGEST_LINE = 4096
 _LONGEST_LABEL = 60
+_MOST_REMEMBERED = 100_000
 #: Signals that a header of one's own must have to be told from any other table.
 _FEWEST_OWN_NAMES = 2
 #: A cell that begins with a number: no header has one.
@@ -160,6 +162,8 @@ class _Reading:
         self._zoned = True
         self._damaged = 0
         self._torn = False
+        self._last_stamp: tuple[str, tuple[int, bool] | None] = ("", None)
+        self._numbers: dict[tuple[Kind | None, str, str], float | None] = {}
 
     def line(self, line: str, *, is_torn: bool) -> None:
         """Read one line; the last one is torn where the file does not end with it."""
@@ -195,7 +199,7 @@ class _Reading:
             if known.kind is None:
                 texts.setdefault(known.field, cell)
                 continue
-            number = value(cell, known)
+            number = self._number(cell, known)
             if number is None:
                 bad += not is_missing(cell)
             elif known.bit:
@@ -208,10 +212,21 @@ class _Reading:
         self._name(row, texts)
         return row
 
+    def _number(self, cell: str, known: Column) -> float | None:
+        """The number of a cell; a log says the same ones again and again."""
+        key = (known.kind, known.unit, cell)
+        if key not in self._numbers:
+            if len(self._numbers) >= _MOST_REMEMBERED:
+                self._numbers.clear()
+            self._numbers[key] = value(cell, known)
+        return self._numbers[key]
+
     def _name(self, row: _Row, texts: dict[str, str]) -> None:
         """When a row is of, and of which device."""
         row.stamp = f"{texts.get(DATE, '')} {texts.get(TIME, '')}".strip()
-        known = time_ns(row.stamp)
+        if row.stamp != self._last_stamp[0]:
+            self._last_stamp = (row.stamp, time_ns(row.stamp))
+        known = self._last_stamp[1]
         if known is not None:
             row.t_ns = known[0]
             self._zoned &= known[1]
