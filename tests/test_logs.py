@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from profilerkit.api import analyze
@@ -10,6 +11,8 @@ from profilerkit.errors import ProfilerkitError, UnreadableInputError, UsageErro
 from profilerkit.report import terminal
 from profilerkit.report.json import load
 from profilerkit.report.json import render as to_json
+from profilerkit.rundir.layout import SAMPLES
+from profilerkit.rundir.sampled import GpuSample, Sample
 from tests.recipes import Log, training, write_run
 
 sys.path.insert(0, str(Path(__file__).parent / "trace"))
@@ -288,3 +291,13 @@ def test_whether_idle_memory_matters_is_judged_where_a_log_tells_how_large_the_d
     rows = "".join(f"2026-11-22T12:00:{second:02}Z, 0.02 MiB, 0.03125 MiB\n" for second in range(5))
     log = written(tmp_path / "gpu.csv", f"timestamp, memory.used [MiB], memory.total [MiB]\n{rows}")
     assert outcome(analyze(log, memory), "ME002").status == "passed"
+
+
+def test_the_hot_device_of_a_recorded_run_is_told_by_its_rank(tmp_path):
+    run = write_run(tmp_path / "run", [Log().steps(30, 100_000) for _ in range(3)])
+    for rank, heat in enumerate((40, 41, 62)):
+        gpu = GpuSample(utilization_ratio=0.9, temperature_c=heat)
+        lines = [msgspec.json.encode(Sample(t_ns=second * 10**8, gpu=gpu)) for second in range(20)]
+        (run / f"rank_{rank:05}" / SAMPLES).write_bytes(b"".join(line + b"\n" for line in lines))
+    found = outcome(analyze(run), "CP012")
+    assert found.findings[0].title == "The GPU of rank 2 runs 22 °C hotter than the 2 others"
