@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from profilerkit.api import analyze
-from profilerkit.errors import ProfilerkitError, UnreadableInputError, UsageError
+from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.report import terminal
 from profilerkit.report.json import load
 from profilerkit.report.json import render as to_json
@@ -16,7 +16,7 @@ from profilerkit.rundir.sampled import GpuSample, Sample
 from tests.recipes import Log, training, write_run
 
 sys.path.insert(0, str(Path(__file__).parent / "trace"))
-from log_recipes import KIB, gpus, grown, log_originals, pickled, run_log_seed
+from log_recipes import KIB, gpus, grown, originals, pickled, run_seed
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "traces"
 START_NS = 1_795_348_800 * 1_000_000_000
@@ -234,7 +234,7 @@ def test_hostile_names_stay_text(tmp_path):
 
 @pytest.mark.parametrize("seed", range(25))
 def test_a_damaged_log_is_read_or_refused(tmp_path, seed):
-    run_log_seed(log_originals(), seed, tmp_path / "log", analyze, ProfilerkitError)
+    run_seed(originals(), seed, tmp_path / "log")
 
 
 @needs_shared

@@ -1,12 +1,16 @@
 """The examples of the README, run as they stand there."""
 
+import os
 import re
+import shlex
 import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from profilerkit.cli import VERBS, _parsers
+from profilerkit.cli.run import split
 from profilerkit.config import load_settings
 from profilerkit.model.change import revise
 from profilerkit.model.run import Loader
@@ -16,7 +20,8 @@ from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed
 from profilerkit.rules.tuning import with_options
 from tests.recipes import facts
 
-README = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text("utf-8")
 
 
 def examples(language):
@@ -64,3 +69,43 @@ def test_the_example_proposes_what_makes_it_pass(rule):
     assert finding.fix.text == "prefetch_factor 3 → 4"
     assert isinstance(rule.check(facts(loader=revise(loader, prefetch_factor=4))), Passed)
     assert isinstance(replace(rule, fewest_batches=15).check(facts(loader=loader)), Passed)
+
+
+def commands(program):
+    """Every command line of this program in the README's blocks, without the words beside it."""
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+    plain = [line for language, text in fenced if not language for line in text.splitlines()]
+    return [re.split(r"\s{2,}", line)[0] for line in plain if line.startswith(program)]
+
+
+@pytest.mark.parametrize("line", commands("profilerkit "))
+def test_every_command_is_one(line):
+    _, *words = shlex.split(line)
+    if words[0] == "run":
+        words, command = split(words)
+        assert command
+    top, _ = _parsers(words[0])
+    _, unknown = top.parse_known_args(words)
+    assert unknown == []
+
+
+def test_there_are_commands_of_every_verb():
+    assert {line.split()[1] for line in commands("profilerkit ")} == set(VERBS)
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"(?<![\w/.])scripts/\w+", README))))
+def test_every_script_can_be_called(name):
+    assert os.access(ROOT / name, os.X_OK)
+
+
+def test_every_link_and_picture_leads_to_a_file():
+    targets = re.findall(r"\]\(([^)#]+)\)", README)
+    assert "reports/first_screen.png" in targets
+    assert all((ROOT / target).is_file() for target in targets)
+
+
+def test_it_begins_with_what_it_is_for_and_how_to_try_it():
+    first_screen = README[: README.index("## ")]
+    for piece in ("what bounds it", "reports/first_screen.png", "scripts/demo", "scripts/test"):
+        assert piece in first_screen
+    assert all(way in README for way in ("### Around the script", "### Inside the script", "### From a trace"))

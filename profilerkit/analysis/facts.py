@@ -6,6 +6,7 @@ from typing import Literal
 
 from profilerkit.analysis.communication.wire import Wire
 from profilerkit.analysis.device.bus_copies import PinnedFacts, SmallCopyFacts
+from profilerkit.analysis.device.launch_facts import LaunchFacts as LaunchFacts
 from profilerkit.analysis.host.host_facts import HostFacts
 from profilerkit.analysis.ledger.pause import Pause
 from profilerkit.analysis.logs.log_facts import LogFacts
@@ -18,6 +19,7 @@ from profilerkit.analysis.workers.loading import LoadingFacts
 from profilerkit.hardware.lookup import DeviceSpec
 from profilerkit.model.communication import Communication
 from profilerkit.model.finding import Source
+from profilerkit.model.median_step import MedianStep
 from profilerkit.model.memory import Memory
 from profilerkit.model.report import Collective, Compute, HostCopy, Kernel
 from profilerkit.model.run import Loader, Series, Trust
@@ -58,37 +60,6 @@ class InputFacts:
     frames: tuple[str, ...] = ()
     frames_ratio: float | None = None
     queue_ratio: float | None = None
-
-
-#: Share of the launched work that a damaged file may lack. Each kernel is a gap that looks like idle time: a trace of
-#: eight ranks' training without 4 % of them turned from bound by communication to bound by the host.
-MOST_LOST = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchFacts:
-    """How the device's events are joined to the calls that launched them, over the whole trace.
-
-    Attributes:
-        events: kernels, copies and memsets.
-        unlinked: of these, without a launch call in the trace; they count in full, what they waited for is less sure.
-        in_graphs: of these, launched by a graph.
-        graph_launches: calls that launched a graph.
-        lost_ratio: share of the launched work of the judged steps that is not in the trace: calls without their kernel,
-            or math operators without a runtime call, whichever is more (0 on all whole CUDA and HIP traces tried);
-            ``None`` for a file that is whole.
-    """
-
-    events: int
-    unlinked: int
-    in_graphs: int
-    graph_launches: int
-    lost_ratio: float | None = None
-
-    @property
-    def lost_much(self) -> bool:
-        """Whether so much is lost that idle time cannot be told from lost work."""
-        return self.lost_ratio is not None and self.lost_ratio >= MOST_LOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +263,8 @@ class Facts:
         wire: what the collectives are made of; ``None`` without a trace.
         logs: what logs beside the recording, or alone, say; ``None`` without any.
         replay: some of the traced steps as a graph that runs again with changes; ``None`` where none could be built.
+        median_step: one traced step as a timeline; ``None`` without a trace that holds a steady one.
+        framework: what was profiled, where it is not PyTorch.
     """
 
     mode: Literal["gpu", "cpu", "steps"]
@@ -349,6 +322,8 @@ class Facts:
     wire: Wire | None = None
     logs: LogFacts | None = None
     replay: ReplayFacts | None = field(default=None, compare=False, repr=False)
+    median_step: MedianStep | None = None
+    framework: str | None = None
 
     def share(self, *names: str) -> float:
         """Share of the steady step that belongs to these parts; a name ending in ``.`` takes its whole group."""

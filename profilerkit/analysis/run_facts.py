@@ -9,12 +9,14 @@ from profilerkit.analysis.counters import counter_signals
 from profilerkit.analysis.damage import damage_notes, record_notes
 from profilerkit.analysis.facts import CommFacts, Facts, LaunchFacts
 from profilerkit.analysis.flight_ranks import flight_recorder
+from profilerkit.analysis.foreign import signals_of, unread
 from profilerkit.analysis.host.training_process import host_facts
 from profilerkit.analysis.memory.samples import with_samples
 from profilerkit.analysis.own_cost import budget_notes, capture_cost
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks import Job, comparable, compare, notes_of
 from profilerkit.analysis.siblings import host_ranks, sibling_cores
+from profilerkit.analysis.steps.median_step import median_step
 from profilerkit.analysis.steps.steadiness import weaknesses
 from profilerkit.analysis.throttling import throttling
 from profilerkit.analysis.timed_ranks import late_by_timers, may_be_hidden, timed_ns
@@ -135,6 +137,8 @@ def _with_trace(facts: Facts, trace: TraceFacts, ranks: Sequence[RankFacts]) -> 
         waste=trace.waste,
         wire=trace.wire,
         replay=trace.replay,
+        median_step=median_step(trace, facts.rank.rank),
+        framework=trace.meta.framework,
     )
 
 
@@ -296,6 +300,8 @@ HIGH_STEAL = 0.02
 def _doubts(chosen: RankFacts, no_trace: Sequence[str]) -> list[str]:
     """What makes the numbers less sure than they look; ``no_trace`` says which ranks have none, while others do."""
     out = [] if chosen.trace else list(no_trace)
+    if chosen.trace and chosen.trace.meta.framework:
+        out.append(unread(chosen.trace.meta.framework))
     damage = chosen.trace.damage if chosen.trace else None
     if damage and damage.truncated and chosen.mode == "gpu":
         out.append("The end of the file is missing, and device events with it: the device did more than is shown.")
@@ -355,6 +361,8 @@ def _memory_signal(chosen: RankFacts) -> Signal:
 def _signals(chosen: RankFacts) -> tuple[Signal, ...]:
     """What was recorded of the judged rank and how to record the rest."""
     trace, record = chosen.trace, chosen.record
+    if trace and trace.meta.framework:
+        return signals_of(trace, trace.meta.framework)
     recorded = trace.meta.recorded if trace else frozenset()
     capture = "run the loop under profilerkit.profile(...)"
 
@@ -367,10 +375,11 @@ def _signals(chosen: RankFacts) -> tuple[Signal, ...]:
 
     no_steps = "no step was recorded" if record else "only a trace was given"
     no_device = "the trace holds none; the main thread stands for the device" if trace else "there is no trace"
+    lacking = trace.meta.no_operators if trace else why_no_trace(record)
     return (
         signal(STEP_TIMERS, chosen.log is not None, no_steps, capture),
         signal(INPUT_WAIT, chosen.input is not None, "no loader was seen", "wrap the loader: prof.wrap(loader)"),
-        signal("operator trace", trace is not None, why_no_trace(record), "profilerkit.profile(..., deep=True)"),
+        signal("operator trace", not lacking, lacking or "", "profilerkit.profile(..., deep=True)"),
         signal(
             "device events",
             trace is not None and trace.partition.mode == "gpu",

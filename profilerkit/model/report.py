@@ -7,8 +7,10 @@ import msgspec
 
 from profilerkit.model.communication import Communication
 from profilerkit.model.cost import Cost
+from profilerkit.model.crowd import Crowd
 from profilerkit.model.finding import Finding, Outcome, Source, in_order
 from profilerkit.model.ledger import Ledger
+from profilerkit.model.median_step import MedianStep
 from profilerkit.model.memory import Memory
 from profilerkit.model.oom import OutOfMemory
 from profilerkit.model.run import Run, Trust
@@ -185,6 +187,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     snapshots: tuple[MemorySnapshot, ...] = ()
     waterfall: Waterfall | None = None
     cost: Cost | None = None
+    median_step: MedianStep | None = None
+    crowd: Crowd | None = None
 
     def findings(self) -> list[tuple[Outcome, Finding]]:
         """All findings with the outcome they belong to, largest expected saving first."""

@@ -55,15 +55,26 @@ def part_rows(parts: Sequence[Part]) -> tuple[PartRow, ...]:
     )
 
 
+def judged_rank(report: Report) -> int | None:
+    """The rank whose breakdown and steps the report shows; ``None`` where it has no number."""
+    own = [rank for rank in report.ranks if len(report.ranks) == 1 or rank.breakdown == report.breakdown]
+    return own[0].rank if own else None
+
+
 def _judged_rank(report: Report) -> str:
-    """Whose breakdown the report shows."""
+    """Whose breakdown the report shows, in words."""
+    rank, of = judged_rank(report), report.run.world_size
     if len(report.ranks) == 1:
-        rank = report.ranks[0].rank
-        return "" if rank is None or not report.run.world_size else f"rank {rank} of {report.run.world_size}"
-    same = [rank.rank for rank in report.ranks if rank.breakdown == report.breakdown]
-    if same and same[0] is not None:
-        return f"rank {same[0]} of {report.run.world_size or len(report.ranks)}"
+        return "" if rank is None or not of else f"rank {rank} of {of}"
+    if rank is not None:
+        return f"rank {rank} of {of or len(report.ranks)}"
     return f"{len(report.ranks)} ranks" if report.ranks else ""
+
+
+def drawn_rank(report: Report) -> str:
+    """Whose steps a figure draws, to end a phrase: ``, rank 3 of 8, the judged one``; empty where nobody is named."""
+    rank = _judged_rank(report)
+    return "".join((f", {rank}" if rank else "", ", the judged one" if rank and len(report.ranks) > 1 else ""))
 
 
 def bar_caption(report: Report) -> str:

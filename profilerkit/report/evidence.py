@@ -63,6 +63,7 @@ def evidence_row(evidence: Evidence, anchors: Anchors) -> EvidenceRow:
         basis=_basis(evidence),
         source=evidence.source,
         origin=inert(evidence.origin),
+        scope="" if evidence.rank is None else f"rank {evidence.rank}",
     )
 
 

@@ -60,7 +60,7 @@ class PartRow(msgspec.Struct, frozen=True):
 
 
 class EvidenceRow(msgspec.Struct, frozen=True):
-    """One number behind a claim."""
+    """One number behind a claim; ``scope`` is the rank it is of, ``rank 5``, and may be empty."""
 
     id: str
     label: str
@@ -69,6 +69,7 @@ class EvidenceRow(msgspec.Struct, frozen=True):
     basis: str
     source: Source
     origin: str
+    scope: str = ""
 
 
 class Card(msgspec.Struct, frozen=True):
@@ -284,6 +285,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     ranks_caption: str
     ranks_more: str
     waiting: tuple[str, ...]
+    crowd: tuple[tuple[str, Table], ...]
     ledger: Table | None
     workers: WorkersView
     memory: MemoryView

@@ -1,6 +1,7 @@
 """The package's own templates, style sheets and scripts."""
 
 import re
+from collections.abc import Collection
 from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _NUMBER_UNIT = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s|B|KiB|MiB|GiB|TiB)(?![A-Za-z]))")
+#: A step by its number, or the two ends of a range; not ``step 12.5 ms``.
+_STEP = re.compile(r"(?<![\w-])([Ss]teps? )([0-9]+)(?:(–| and )([0-9]+))?(?![–.,]?[0-9]|[\s\u00a0](?:%|[nµm]?s\b))")
 
 
 @lru_cache(maxsize=1)
@@ -29,6 +32,7 @@ def environment() -> "Environment":
     )
     made.filters["units"] = _join_units
     made.filters["prose"] = _prose
+    made.filters["steps"] = _step_links
     return made
 
 
@@ -46,6 +50,23 @@ def _prose(text: str) -> "Markup":
         for is_code, piece in code_spans(text)
     )
     return Markup("").join(pieces)
+
+
+def _step_links(text: str, rows: Collection[str]) -> "Markup":
+    """Escaped text in which a step that has one of these rows, such as ``step-17``, leads to it; a range both ends."""
+    from markupsafe import Markup, escape
+
+    def linked(match: re.Match[str]) -> str:
+        word, first, between, last = match.groups()
+        ends = [f"step-{number}" for number in (first, last) if number]
+        # One end of a range alone would say that the range is that step.
+        if any(end not in rows for end in ends):
+            return match[0]
+        if last is None:
+            return f'<a href="#{ends[0]}">{word}{first}</a>'
+        return f'{word}<a href="#{ends[0]}">{first}</a>{between}<a href="#{ends[1]}">{last}</a>'
+
+    return Markup(_STEP.sub(linked, str(escape(text))))  # noqa: S704 - escaped, and what is put in is digits
 
 
 def asset(name: str) -> str:

@@ -3,6 +3,9 @@
 import pickle
 import random
 
+from profilerkit.api import analyze
+from profilerkit.errors import ProfilerkitError
+
 FRAMES = {
     "model": [
         {"filename": "/opt/venv/site-packages/torch/nn/modules/linear.py", "line": 125, "name": "forward"},
@@ -86,7 +89,7 @@ def pickled(document, protocol=4):
     return pickle.dumps(document, protocol=protocol)
 
 
-def log_originals():
+def originals(_path=None):
     """The plain bytes of one log of each kind and dialect."""
     dmon = "# gpu   pwr gtemp    sm   mem\n# Idx     W     C     %     %\n" + "    0   300    60    98    20\n" * 9
     return {
@@ -122,12 +125,12 @@ def damaged(data, rng):
     return bytes(data)
 
 
-def run_log_seed(originals, seed, path, analyze, known_errors):
+def run_seed(logs, seed, path):
     """One damaged log, which must be read or refused; whatever else is raised breaks a promise."""
     rng = random.Random(seed)
-    path.write_bytes(damaged(originals[rng.choice(sorted(originals))], rng))
+    path.write_bytes(damaged(logs[rng.choice(sorted(logs))], rng))
     try:
         analyze(path).to_json()
-    except known_errors as error:
+    except ProfilerkitError as error:
         if not (error.what and (error.cause or error.hint)):
             raise AssertionError(f"an error without a part: {error!r}") from error

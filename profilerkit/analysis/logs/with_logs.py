@@ -62,7 +62,7 @@ def with_logs(facts: Facts, ranks: Sequence[RankFacts], logs: Sequence[Log]) -> 
     joined, told, notes = _joined(samplers, snapshots, chosen, alone=alone)
     found = tuple(one for log in snapshots for one in memory_snapshots(log))
     own = tuple(one for log in told for one in memory_snapshots(log))
-    series = tuple(one for device in devices for one in summarise(device.samples, None, device.label))
+    series = tuple(one for device in devices for one in summarise(device.samples, None, device=device.label))
     notes += _limits(logs, found, series)
     with_samples = facts if alone else _with_samples(facts, joined)
     # Of another run, for all that is known, nothing is claimed of this one.
@@ -124,7 +124,7 @@ def _with_samples(facts: Facts, joined: JoinedGpu | None) -> Facts:
         return facts
     return replace(
         facts,
-        samples=(*facts.samples, *summarise(joined.samples, None, f"{joined.label}, recorded steps")),
+        samples=(*facts.samples, *summarise(joined.samples, None, device=f"{joined.label}, recorded steps")),
         throttling=throttling([joined.samples], 0),
     )
 

@@ -41,11 +41,15 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 class Label(msgspec.Struct, frozen=True):
-    """Text at a place of the box, in percent from its left and upper end; it stands right of or above that place."""
+    """Text at a place of the box, in percent from its left and upper end; it stands right of or above that place.
+
+    One that stays ``within`` the box stands above: right of its place at the left end, left of it at the right end.
+    """
 
     x: float
     y: float
     text: str
+    within: bool = False
 
 
 class Chart(msgspec.Struct, frozen=True):

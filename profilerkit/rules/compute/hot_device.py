@@ -34,6 +34,7 @@ class HotDevice(Rule):
     family: ClassVar[str] = "compute"
     summary: ClassVar[str] = "One device runs hotter than its neighbours"
     reads_logs: ClassVar[bool] = True
+    of_any_framework: ClassVar[bool] = True
 
     #: Seven of eight devices of a public log lie within 6 °C of each other, the eighth 22 °C above them (a choice).
     hotter_c: float = 10.0

@@ -1,0 +1,1 @@
+"""The sample reports in reports/: one for each verdict, recorded by our own programs and rendered from their JSON."""

@@ -1,0 +1,175 @@
+"""``scripts/make_reports``: the committed sample reports are what today's code makes of the committed JSON."""
+
+import base64
+import gzip
+import json
+import re
+import shutil
+import struct
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from gallery.pages import BENCHMARKS, INDEX, JSON_DIRECTORY
+from gallery.picture import NAME as PICTURE
+from gallery.recording import verdict_of
+from gallery.samples import BY_NAME, SAMPLES, VERDICTS
+from report_check.checks import MOST_BYTES, source_problems
+from report_check.chromium import CHROMIUM
+
+from profilerkit.model.finding import Bound
+from tests.test_architecture import machine_paths
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = ROOT / "scripts" / "make_reports"
+REPORTS = ROOT / "reports"
+NAMES = [*(f"{name}.html" for name in BY_NAME), INDEX]
+MOST_PICTURE_BYTES = 150_000
+DOWNLOAD = re.compile(r"data:application/gzip;base64,([A-Za-z0-9+/=]+)\"[^>]*>[^<]*</a> <span class=\"muted\">[^<]*")
+
+
+def make(*arguments, out):
+    return subprocess.run(
+        [sys.executable, SCRIPT, *arguments, "--out", out], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+
+
+def unpacked(page):
+    """The page with its download as text: the bytes and the size of gzip differ between versions of zlib."""
+    found = DOWNLOAD.search(page)
+    return page if found is None else DOWNLOAD.sub("", page) + gzip.decompress(base64.b64decode(found[1])).decode()
+
+
+def committed(name):
+    return (REPORTS / name).read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory):
+    """All pages, made by the script from the committed JSON, in a directory of their own."""
+    out = tmp_path_factory.mktemp("reports")
+    shutil.copytree(REPORTS / JSON_DIRECTORY, out / JSON_DIRECTORY)
+    for name in BENCHMARKS:
+        if (REPORTS / name).exists():
+            (out / name).touch()
+    done = make(out=out)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_committed_page_is_what_the_committed_json_gives_today(rendered, name):
+    is_fresh = unpacked((rendered / name).read_text("utf-8")) == unpacked(committed(name))
+    assert is_fresh, f"reports/{name} is stale: run scripts/make_reports, look at it, and commit it"
+
+
+def test_every_page_and_every_recording_belongs_to_a_sample():
+    assert {path.stem for path in (REPORTS / JSON_DIRECTORY).iterdir()} == set(BY_NAME)
+    assert {path.name for path in REPORTS.glob("*.html")} <= {*NAMES, *BENCHMARKS}
+
+
+def test_there_is_one_sample_for_each_verdict():
+    bounds = [sample.says.partition(" ")[0] for sample in SAMPLES if sample.group == VERDICTS]
+    assert sorted(bounds) == sorted(get_args(Bound))
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_sample_says_what_it_stands_for(name):
+    assert verdict_of(json.loads(committed(f"{JSON_DIRECTORY}/{name}.json"))) == BY_NAME[name].says
+
+
+def test_the_straggler_is_named():
+    assert json.loads(committed(f"{JSON_DIRECTORY}/straggler.json"))["verdict"]["rank"] == 1
+
+
+def test_the_comparison_holds_a_prediction_against_what_was_measured():
+    (fix, *_) = json.loads(committed(f"{JSON_DIRECTORY}/diff.json"))["fixes"]
+    assert fix["predicted"] is not None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_is_small_and_loads_nothing(name):
+    page = committed(name)
+    assert list(source_problems(page)) == []
+    assert len(page.encode()) <= MOST_BYTES
+    assert 'id="figure-script"' not in page
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_sample_names_no_machine_and_nobody(name):
+    text = committed(f"{JSON_DIRECTORY}/{name}.json")
+    assert machine_paths({name: text}) == []
+    assert not re.search(r"(?<![\w.…])/(?:tmp|var|usr|opt|etc)/\w", text)
+    document = json.loads(text)
+    if "run" in document:
+        assert document["run"]["redacted"]
+
+
+def test_the_index_leads_to_every_page_and_says_what_is_simulated():
+    index = committed(INDEX)
+    links = set(re.findall(r'href="([^"#]+)"', index))
+    there = {name for name in BENCHMARKS if (REPORTS / name).exists()}
+    assert links == {*(f"{name}.html" for name in BY_NAME), *there}
+    simulated = index.partition(">On a GPU: simulated<")[2]
+    assert "Not recorded" in simulated
+    assert {name for name in BY_NAME if f'href="{name}.html"' in simulated} == {"simulated_ranks"}
+    assert "Simulated: a CPU has no device events." in index.partition('href="compute_bound.html"')[2][:300]
+
+
+def test_a_name_that_is_no_sample_is_refused(tmp_path):
+    done = make("--record", "no_such", out=tmp_path)
+    assert done.returncode == 2
+    assert "there is no sample no_such" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_simulated_sample_is_recorded_the_same_again(tmp_path):
+    done = make("--record", "compute_bound", out=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    again, before = (
+        json.loads((place / JSON_DIRECTORY / "compute_bound.json").read_text("utf-8")) for place in (tmp_path, REPORTS)
+    )
+    assert again["verdict"]["headline"] == before["verdict"]["headline"]
+    assert {path.name for path in tmp_path.glob("*.html")} == {"compute_bound.html", INDEX}
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+def test_a_sample_is_recorded_and_rendered_without_names(tmp_path):
+    done = make("--record", "inconclusive", out=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    text = (tmp_path / JSON_DIRECTORY / "inconclusive.json").read_text("utf-8")
+    assert str(ROOT) not in text
+    assert str(tmp_path.parent) not in text
+    assert "inconclusive" in (tmp_path / "inconclusive.html").read_text("utf-8")
+
+
+def size_of(picture):
+    assert picture.startswith(b"\x89PNG")
+    return struct.unpack(">II", picture[16:24])
+
+
+def test_the_readme_shows_a_small_picture_of_a_sample():
+    picture = (REPORTS / PICTURE).read_bytes()
+    assert len(picture) <= MOST_PICTURE_BYTES
+    assert size_of(picture)[0] >= 900
+    assert f"reports/{PICTURE}" in (ROOT / "README.md").read_text("utf-8")
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+def test_the_picture_is_taken_of_what_is_rendered(rendered):
+    done = make("--picture", out=rendered)
+    assert done.returncode == 0, done.stderr
+    picture = (rendered / PICTURE).read_bytes()
+    assert len(picture) <= MOST_PICTURE_BYTES
+    assert size_of(picture) == size_of((REPORTS / PICTURE).read_bytes())
+
+
+def test_without_a_report_there_is_no_picture(tmp_path):
+    done = make("--picture", out=tmp_path)
+    assert done.returncode == 2
+    assert "error: there is no picture" in done.stderr
