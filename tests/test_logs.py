@@ -221,6 +221,7 @@ def test_every_renderer_shows_a_report_of_logs(tmp_path, hot, kind):
     texts = [terminal.render(report), terminal.render(report, width=40), report.to_markdown(), report.to_html()]
     for text in texts:
         assert ("GPU 1" if kind == "hot" else "10.0 KiB") in text
+        assert ("GPUs in the logs" if kind == "hot" else "Memory snapshots") in text
     assert max(map(len, texts[0].splitlines())) <= 80
     assert max(map(len, texts[1].splitlines())) <= 40
 
