@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,14 @@ from profilerkit.analysis.communication.registry import with_patterns
 from profilerkit.analysis.crowd.record import crowd_record
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.ledger.run import run_ledger
+from profilerkit.analysis.logs.with_logs import with_logs
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.recorded import with_recorded
 from profilerkit.analysis.run_facts import run_facts
 from profilerkit.compare import compare
 from profilerkit.compare.gates import parse_limit
 from profilerkit.config import Settings, Suppression, rule_prefixes
+from profilerkit.description import describe
 from profilerkit.diagnosis import diagnose
 from profilerkit.diagnosis.cost import with_cost
 from profilerkit.diagnosis.waterfall import waterfall
@@ -34,7 +36,7 @@ from profilerkit.reading.traces import Reading
 from profilerkit.rules.rule import Rule
 from profilerkit.rules.runner import run_rules
 from profilerkit.rules.tuning import in_force, with_options
-from profilerkit.rundir.ending import Ending, dossier_of, ending_of
+from profilerkit.rundir.ending import dossier_of, ending_of
 from profilerkit.rundir.layout import REPORT_JSON
 from profilerkit.rundir.reader import RunRecord, is_run_directory
 from profilerkit.summaries.reduction import found_in, read_summaries
@@ -56,11 +58,11 @@ def analyze(
     suppress: Sequence[Suppression] = (),
     gpu_hour_price: float | None = None,
 ) -> Report:
-    """Analyse a trace, a run directory, a directory of traces, or several traces of one job.
+    """Analyse a trace, a run directory, a directory of traces, several traces of one job, or logs beside or alone.
 
     Args:
-        paths: what to read; several paths are ranks of one job. Of a directory, files that are no readable traces
-            are left out, and the report says so.
+        paths: what to read; several paths are ranks of one job, and logs (of nvidia-smi, CUDA memory snapshots) may
+            stand beside them. Of a directory, files that are no readable traces are left out, and the report says so.
         rank: tell this rank in detail; all ranks are compared, and where the others wait for one the verdict is about
             that.
         select: rule codes or their beginnings to run, in any case; empty means all.
@@ -106,8 +108,8 @@ class Analysis:
         return raw_events(evidence, self._rank(evidence), read_trace)
 
     def files_of(self, evidence: Evidence) -> tuple[str, ...]:
-        """The files of the rank that a number is about, named from its run on."""
-        return files_of(self._rank(evidence))
+        """The files of the rank that a number is about, named from its run on; of logs alone all of them."""
+        return files_of(self._rank(evidence)) or self.report.run.files
 
     def _rank(self, evidence: Evidence) -> RankFacts:
         named = [entry for entry in self.ranks if evidence.rank is not None and entry.rank == evidence.rank]
@@ -189,15 +191,16 @@ def _told(
         notes=(*recording.notes, *rules.notes),
         ending=ending,
     )
-    facts = with_recorded(facts, ranks, record)
+    facts = with_logs(with_recorded(facts, ranks, record), ranks, recording.logs)
     logger.info("running %d rules, replaying what fixes save", len(rules.all))
     outcomes = run_rules(facts, rules.all, select=rules.select, ignore=rules.ignore, suppress=rules.suppress)
     detail = facts if told in (None, facts.judged_rank) else _alone(facts, ranks[told], told, reading.device)
-    run = _describe(places, record, ending, facts, ranks, __version__)
+    run = describe(places, recording, ending, facts, __version__)
     report = revise(
         _report(facts, detail, outcomes, run),
         ledger=run_ledger(ranks, facts.judged_rank if told is None else told),
-        oom=dossier_of(record) if record else None,
+        oom=(dossier_of(record) if record else None) or facts.memory_use.oom,
+        snapshots=facts.logs.snapshots if facts.logs else (),
         waterfall=waterfall(facts, outcomes),
     )
     return Analysis(report, tuple(ranks), ranks[facts.judged_rank])
@@ -241,7 +244,8 @@ def _report(facts: Facts, detail: Facts, outcomes: tuple[Outcome, ...], run: Run
         verdict=diagnose(facts, outcomes),
         steps=detail.steps,
         breakdown=detail.parts,
-        ranks=facts.ranks,
+        # Logs alone are of devices, and of no rank.
+        ranks=() if facts.logs is not None and facts.logs.alone else facts.ranks,
         rank_steps=facts.rank_steps,
         outcomes=outcomes,
         kernels=detail.kernels,
@@ -349,60 +353,3 @@ def _position(ranks: Sequence[RankFacts], rank: int) -> int:
             f"rank {rank} was not recorded", cause=f"recorded ranks: {known}", hint="choose one of them, or none"
         )
     return position
-
-
-def _describe(
-    places: Sequence[Path],
-    record: RunRecord | None,
-    ending: Ending | None,
-    facts: Facts,
-    ranks: Sequence[RankFacts],
-    version: str,
-) -> Run:
-    manifest = record.manifest if record else None
-    traced = [entry.trace.meta for entry in ranks if entry.trace]
-    return Run(
-        name=_name(places),
-        kind="run" if record else "trace",
-        files=tuple(entry.origin for entry in ranks),
-        profilerkit_version=version,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        world_size=facts.world_size,
-        ranks=tuple(entry.rank for entry in ranks if entry.rank is not None),
-        missing_ranks=facts.missing_ranks,
-        ended=ending.word if ending else None,
-        failure=facts.failure,
-        command=" ".join((Path(manifest.argv[0]).name, *manifest.argv[1:])) if manifest and manifest.argv else None,
-        devices=tuple(dict.fromkeys(entry.device for entry in facts.ranks if entry.device)),
-        loader=facts.loader,
-        batch_size=facts.loader.batch_size if facts.loader else None,
-        batches_per_step=facts.input.fetches / facts.steps.steady if facts.input and facts.steps.steady else None,
-        versions=_versions(record)
-        if record and manifest
-        else {k: v for meta in traced for k, v in meta.versions.items()},
-        settings={**manifest.settings, **manifest.environment} if manifest else {},
-        samples=facts.samples,
-        processors=_processors(record),
-        usable_cores=facts.usable_cores,
-        host_ranks=facts.host_ranks,
-    )
-
-
-def _processors(record: RunRecord | None) -> tuple[str, ...]:
-    metas = [rank.meta for rank in record.ranks if rank.meta] if record else []
-    return tuple(dict.fromkeys(meta.processor for meta in metas if meta.processor))
-
-
-def _versions(record: RunRecord) -> dict[str, str]:
-    """Of what ran, as rank 0 saw it, and of the driver of the device that was sampled."""
-    gpus = [rank.meta.gpu for rank in record.ranks if rank.meta and rank.meta.gpu]
-    drivers = [gpu.driver_version for gpu in gpus if gpu.driver_version]
-    found = dict(record.manifest.versions) if record.manifest else {}
-    return found | ({"driver": drivers[0]} if drivers else {})
-
-
-def _name(places: Sequence[Path]) -> str:
-    """What a person calls the input: the file or directory, or for several files the directory they share."""
-    first = places[0].resolve()
-    together = len(places) > 1 and len({place.resolve().parent for place in places}) == 1
-    return first.parent.name if together else first.name

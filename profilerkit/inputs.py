@@ -1,14 +1,15 @@
-"""From the paths a person names to the ranks behind them: one run directory, or trace files and directories of them."""
+"""From the paths a person names to what is behind them: one run directory, or traces, and logs beside or alone."""
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from profilerkit.analysis.damage import record_notes
 from profilerkit.analysis.rank_facts import RankFacts, rank_facts
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.model.change import revise
+from profilerkit.reading.logs import LogsRead, log_files, read_logs
 from profilerkit.reading.side_by_side import read_all
 from profilerkit.reading.traces import Reading, TraceJob, TraceResult
 from profilerkit.reading.windows import Window, are_given, slow_job, typical_windows, window_notes
@@ -23,6 +24,7 @@ from profilerkit.rundir.layout import (
     WINDOW_STATUS,
 )
 from profilerkit.rundir.reader import RankRecord, RunRecord, is_run_directory, named_ranks, read_run
+from profilerkit.trace.logs import Log
 
 #: How profiles of JAX and TensorFlow end; beside one lies the same as JSON, of which a part may be left out.
 XPLANE_SUFFIXES = (".xplane.pb", ".xplane.pb.gz")
@@ -35,14 +37,10 @@ _OF_OTHER_TOOLS = {
     ".qdrep": "Nsight Systems",
     ".ncu-rep": "Nsight Compute",
 }
-#: What the first line of a table that nvidia-smi wrote holds: its names of columns have a dot where others write "_".
-_OF_NVIDIA_SMI = re.compile(rb"\b(?:utilization\.gpu|memory\.used|power\.draw)\b")
-_TABLE_SUFFIXES = (".csv", ".txt", ".log")
 #: Where JAX and TensorFlow put their profiles below the directory they are given.
 _PROFILES_BELOW = "plugins/profile/*"
 #: What ``jax.profiler.trace(create_perfetto_trace=True)`` adds.
 _PERFETTO_COPY = "perfetto_trace.json.gz"
-_LINE_BYTES = 4096
 
 _NO_TRACES = {LAUNCH, MANIFEST, META, END, WINDOW_STATUS, FLIGHT, DDP}
 _RECORD_INSTEAD = "record with torch.profiler, or with profilerkit run -- train.py"
@@ -57,9 +55,10 @@ class Recording:
     """What was read.
 
     Attributes:
-        ranks: at least one, by rank number.
+        ranks: at least one, by rank number; of logs alone one that nothing was recorded of.
         run: the run directory; ``None`` for traces.
         notes: what a reader of the report has to know about the input, in plain sentences.
+        logs: what was read beside them, or instead.
         of: how many ranks were read, where ``ranks`` are only some of them; 0 where they are all.
         world_size: ranks of the whole job where no run directory says it; ``None`` leaves it to the traces.
     """
@@ -67,6 +66,7 @@ class Recording:
     ranks: list[RankFacts]
     run: RunRecord | None
     notes: tuple[str, ...]
+    logs: tuple[Log, ...] = ()
     of: int = 0
     world_size: int | None = None
 
@@ -83,19 +83,36 @@ def read_inputs(paths: Sequence[Path], reading: Reading) -> Recording:
     """Everything that can be read of the paths.
 
     Raises:
-        UsageError: no path, the same file twice, or a run directory together with anything else.
-        UnreadableInputError: a path is missing, a file that was named is no readable trace, or nothing was found.
+        UsageError: no path, the same file twice, or a run directory together with anything but logs.
+        UnreadableInputError: a path is missing, a file that was named is no readable trace or log, or there is none.
     """
     if not paths:
         raise UsageError("no path was given", hint="name a trace file or a run directory")
     require_existing(paths)
+    found = log_files([path for path in paths if not is_run_directory(path)])
+    _check_distinct(path if file == path else file for path in paths for file, _ in found.get(path, ()))
+    logs = read_logs(found, strict=reading.strict)
+    rest = [path for path in paths if path not in found or (path.is_dir() and _holds_traces(path))]
+    recording = _read_recordings(rest, reading) if rest else _of_logs_alone(logs)
+    return replace(recording, logs=logs.logs, notes=(*recording.notes, *_left_out_notes(logs.left_out, "log")))
+
+
+def _of_logs_alone(logs: LogsRead) -> Recording:
+    """A recording without a rank's; logs of which none can be read are an error."""
+    if not logs.logs:
+        raise logs.left_out[0][1]
+    return Recording([rank_facts(logs.files[0].name, None, None)], None, ())
+
+
+def _read_recordings(paths: Sequence[Path], reading: Reading) -> Recording:
+    """One run directory, or traces."""
     runs = [path for path in paths if is_run_directory(path)]
     if not runs:
         return _read_traces(paths, reading)
     if len(paths) > 1:
         other = next(path for path in paths if path is not runs[0])
         raise UsageError(
-            "only one run directory can be given, and nothing beside it",
+            "only one run directory can be given, and nothing but logs beside it",
             cause=f"{runs[0]} is a run directory, and {other} was named too",
             hint="analyze each of them by itself",
         )
@@ -218,6 +235,10 @@ def _traces_in(directory: Path) -> list[Path]:
     return files
 
 
+def _holds_traces(directory: Path) -> bool:
+    return bool(_named_as_traces(directory) or _profiles_below(directory))
+
+
 def _named_as_traces(directory: Path) -> list[Path]:
     """Never a document of a run directory, a report of ours, or the JSON of a profile that is there itself."""
     names = {path.name for path in directory.iterdir() if path.name.endswith(TRACE_SUFFIXES) and path.is_file()}
@@ -278,16 +299,10 @@ def _instead(tools: Iterable[str]) -> str:
 
 
 def _tool_of(path: Path) -> str | None:
-    """The tool that wrote a file, by its name or, for a table, by its first line; ``None`` when it is no known one."""
+    """The tool that wrote a file, by its name; ``None`` when it is no known one."""
     if not path.is_file():
         return None
-    if path.suffix not in _TABLE_SUFFIXES:
-        return next((tool for ending, tool in _OF_OTHER_TOOLS.items() if path.name.endswith(ending)), None)
-    try:
-        with path.open("rb") as file:
-            return "nvidia-smi" if _OF_NVIDIA_SMI.search(file.readline(_LINE_BYTES)) else None
-    except OSError:  # nobody asked for this file
-        return None
+    return next((tool for ending, tool in _OF_OTHER_TOOLS.items() if path.name.endswith(ending)), None)
 
 
 def _where_instead(directory: Path) -> str:
@@ -309,13 +324,13 @@ def _check_distinct(files: Iterable[Path]) -> None:
             )
 
 
-def _left_out_notes(left_out: Sequence[tuple[Path, UnreadableInputError]]) -> list[str]:
+def _left_out_notes(left_out: Sequence[tuple[Path, UnreadableInputError]], kind: str = "trace") -> list[str]:
     notes = [
-        f"{path.name} is no trace that can be read and was left out: {error.cause or error.what}."
+        f"{path.name} is no {kind} that can be read and was left out: {error.cause or error.what}."
         for path, error in left_out[:_NAMED]
     ]
     if len(left_out) > _NAMED:
-        notes.append(f"{len(left_out) - _NAMED} more files there cannot be read as traces and were left out.")
+        notes.append(f"{len(left_out) - _NAMED} more files there cannot be read as {kind}s and were left out.")
     return notes
 
 

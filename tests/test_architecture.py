@@ -33,6 +33,7 @@ ROWS = {
     "inputs": 7,
     "plugins": 7,
     "summaries": 7,
+    "description": 8,
     "report": 8,
     "api": 9,
     "integrations": 10,

@@ -104,8 +104,6 @@ def test_a_directory_without_any_readable_trace_says_what_was_tried(tmp_path):
     ("name", "text", "cause"),
     [
         ("a.nsys-rep", "", "a.nsys-rep of Nsight Systems"),
-        ("gpu.csv", "timestamp,memory.used,utilization.gpu\n1,2,3\n", "gpu.csv of nvidia-smi"),
-        ("gpu.csv", "utilization.gpu [%], power.draw [W]\n85 %, 300.1 W\n", "gpu.csv of nvidia-smi"),
     ],
 )
 def test_recordings_of_other_tools_are_not_supported_yet(tmp_path, name, text, cause):
@@ -122,7 +120,6 @@ def test_recordings_of_other_tools_are_not_supported_yet(tmp_path, name, text, c
     ("name", "text", "tool"),
     [
         ("a.nsys-rep", "", "Nsight Systems"),
-        ("gpu.csv", "timestamp,memory.used,utilization.gpu\n1,2,3\n", "nvidia-smi"),
     ],
 )
 def test_a_recording_of_another_tool_that_was_named_is_told_like_one_in_a_directory(tmp_path, name, text, tool):
@@ -168,7 +165,9 @@ def test_any_other_table_is_no_recording_and_a_trace_beside_one_is_read(tmp_path
         analyze(tmp_path)
     (tmp_path / "gpu.csv").write_text("timestamp,utilization.gpu\n")
     trace_at(tmp_path / "trace.json")
-    assert analyze(tmp_path).run.files == ("trace.json",)
+    report = analyze(tmp_path)
+    assert report.run.files == ("trace.json",)
+    assert "gpu.csv is no log that can be read and was left out: it has no samples." in report.trust.notes
 
 
 def test_documents_of_a_run_directory_are_never_taken_for_traces(job):

@@ -18,6 +18,7 @@ from profilerkit.analysis.device.records import (
 )
 from profilerkit.analysis.host.host_facts import HostFacts
 from profilerkit.analysis.ledger.pause import Pause
+from profilerkit.analysis.logs.log_facts import LogFacts
 from profilerkit.analysis.memory.use import MemoryUse
 from profilerkit.analysis.replay.gate import ReplayFacts
 from profilerkit.analysis.surroundings import Surroundings
@@ -164,6 +165,7 @@ class Facts:
         waste: what the device's kernels waste; ``None`` without device events.
         throttling: how far the device's clock was held down; ``None`` where it was not sampled.
         wire: what the collectives are made of; ``None`` without a trace.
+        logs: what logs beside the recording, or alone, say; ``None`` without any.
         replay: some of the traced steps as a graph that runs again with changes; ``None`` where none could be built.
         median_step: one traced step as a timeline; ``None`` without a trace that holds a steady one.
         framework: what was profiled, where it is not PyTorch.
@@ -222,6 +224,7 @@ class Facts:
     waste: Waste | None = None
     throttling: Throttling | None = None
     wire: Wire | None = None
+    logs: LogFacts | None = None
     replay: ReplayFacts | None = field(default=None, compare=False, repr=False)
     median_step: MedianStep | None = None
     framework: str | None = None

@@ -107,14 +107,16 @@ class Signal(NamedTuple):
     values: _F64
 
 
-def summarise(samples: Sequence[Sample], rank: int, first_step_ns: int | None = None) -> tuple[Series, ...]:
-    """One ``Series`` per signal that was read at least once.
+def summarise(
+    samples: Sequence[Sample], rank: int | None, first_step_ns: int | None = None, *, device: str | None = None
+) -> tuple[Series, ...]:
+    """One ``Series`` per signal that was read at least once, of a rank or of a ``device`` in the log of a sampler.
 
     ``first_step_ns`` is when the first step began, on the samples' clock; without it no series has a strip.
     """
     found = list(signals(samples))
     strips = _strips(found, first_step_ns) if first_step_ns is not None else {}
-    return tuple(_series(signal, rank, strips.get(signal.name)) for signal in found)
+    return tuple(_series(signal, rank, strips.get(signal.name), device) for signal in found)
 
 
 def signals(samples: Sequence[Sample]) -> Iterator[Signal]:
@@ -197,7 +199,7 @@ def _worker_memory(record: HostSample) -> int | None:
     return sum(worker.rss_bytes for worker in record.workers) if record.workers else None
 
 
-def _series(signal: Signal, rank: int, strip: Strip | None) -> Series:
+def _series(signal: Signal, rank: int | None, strip: Strip | None, device: str | None) -> Series:
     low, high = np.quantile(signal.values, [0.1, 0.9])
     return Series(
         name=signal.name,
@@ -210,6 +212,7 @@ def _series(signal: Signal, rank: int, strip: Strip | None) -> Series:
         slope_per_s=_slope(signal) if signal.unit == "bytes" else None,
         rank=rank,
         strip=strip,
+        device=device,
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from profilerkit.analysis.logs.neighbours import hottest
 from profilerkit.analysis.steps.log import StepLog
 from profilerkit.analysis.surroundings import HostLink, Surroundings
 from profilerkit.rundir.reader import RankRecord
@@ -32,6 +33,7 @@ def surroundings(record: RankRecord, log: StepLog, ranks: Sequence[RankRecord]) 
         link=_link(record, seen),
         utilization_p95=float(np.quantile(use, 0.95)) if use else None,
         utilization_samples=len(use),
+        hottest=hottest([(f"the GPU of rank {known.rank}", known.samples) for known in ranks]),
     )
 
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from profilerkit.analysis.logs.neighbours import HotDevice
+
 #: Bytes per second of one PCIe lane in one direction by generation, after encoding (PCI-SIG).
 _LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9, 7: 15.125e9}
 
@@ -41,6 +43,7 @@ class Surroundings:
         link: of the device to the host; ``None`` where its limits are not known, or the device was never seen busy.
         utilization_p95: 95th percentile of NVML's utilisation during the steps.
         utilization_samples: how many that rests on.
+        hottest: the hottest of several devices at work.
     """
 
     strangers: int | None = None
@@ -49,3 +52,4 @@ class Surroundings:
     link: HostLink | None = None
     utilization_p95: float | None = None
     utilization_samples: int = 0
+    hottest: HotDevice | None = None

@@ -33,6 +33,7 @@ class Throttling:
         power_limit_mw: limit of the power; ``None`` where not told.
         other_clock_mhz: median of the other ranks' mean clocks at work; ``None`` for a single rank.
         others_capped_ratio: the most that another rank's power limit held its clock down; ``None`` likewise.
+        device: what a log calls the device; ``None`` for that of the judged rank.
     """
 
     n: int
@@ -47,6 +48,7 @@ class Throttling:
     power_limit_mw: float | None = None
     other_clock_mhz: float | None = None
     others_capped_ratio: float | None = None
+    device: str | None = None
 
 
 def throttling(ranks: Sequence[Sequence[Sample]], judged: int) -> Throttling | None:
@@ -64,7 +66,7 @@ def throttling(ranks: Sequence[Sequence[Sample]], judged: int) -> Throttling | N
     )
 
 
-_OWN = tuple(name for name in Throttling.__dataclass_fields__ if not name.startswith("other"))
+_OWN = tuple(name for name in Throttling.__dataclass_fields__ if not name.startswith("other") and name != "device")
 
 
 def _of_one(samples: Sequence[GpuSample]) -> Throttling | None:
@@ -72,7 +74,14 @@ def _of_one(samples: Sequence[GpuSample]) -> Throttling | None:
         sample
         for sample in samples
         if sample.sm_clock_mhz is not None
-        and (sample.throttle_reasons is not None or sample.hw_thermal_throttle_ratio is not None)
+        and any(
+            known is not None
+            for known in (
+                sample.throttle_reasons,
+                sample.hw_thermal_throttle_ratio,
+                sample.sw_thermal_throttle_ratio,
+            )
+        )
         and (sample.utilization_ratio is None or sample.utilization_ratio > AT_WORK)
     ]
     if not working:

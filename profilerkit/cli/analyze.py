@@ -44,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="PATH",
         type=Path,
-        help="a trace, a run directory, a directory with one trace per rank, or a report.json to render again",
+        help="a trace, a run directory, a directory with one trace per rank, a log of nvidia-smi or a memory snapshot "
+        "(alone or beside the others), or a report.json to render again",
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="where to write; a directory keeps the name")
     parser.add_argument(

@@ -13,7 +13,8 @@ def judged_rank(report: Report) -> int | None:
 def sampled_mean(report: Report, name: str) -> float | None:
     """Mean of a signal sampled beside the judged rank, in its unit; ``None`` where it was not sampled."""
     ranks = (judged_rank(report), None)
-    return next((series.mean for series in report.run.samples if series.name == name and series.rank in ranks), None)
+    own = (series for series in report.run.samples if series.name == name and series.device is None)
+    return next((series.mean for series in own if series.rank in ranks), None)
 
 
 def foreign_ratio(report: Report) -> float | None:

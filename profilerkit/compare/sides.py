@@ -82,7 +82,7 @@ def _obstacles(before: Report, after: Report) -> Iterator[str]:
             yield f"{what} {_said(first)} → {_said(second)}"
     if _whole(before) != _whole(after) and None not in (_whole(before), _whole(after)):
         yield f"batches per step {_whole(before)} → {_whole(after)}"
-    if before.run.kind != after.run.kind:
+    if {before.run.kind, after.run.kind} == {"run", "trace"}:
         traced = "before" if before.run.kind == "trace" else "after"
         yield f"only the run {traced} was timed under torch's profiler"
     modes = {before.trust.mode, after.trust.mode}

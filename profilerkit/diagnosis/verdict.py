@@ -13,6 +13,7 @@ from profilerkit.diagnosis.best import (
     most_suppressed,
     priced,
 )
+from profilerkit.diagnosis.from_logs import verdict_on_logs
 from profilerkit.diagnosis.headline import consequence, headline, mean_step
 from profilerkit.diagnosis.refusal import LARGEST_UNPRICED, inconclusive, refusal, unpriced_verdict
 from profilerkit.diagnosis.ruled_out import ruled_out
@@ -38,6 +39,8 @@ def diagnose(facts: Facts, outcomes: Sequence[Outcome]) -> Verdict:
 
     What was suppressed bounds the run all the same: set aside are its saving and its fix, not the fact.
     """
+    if facts.logs is not None and facts.logs.alone:
+        return _with_scope(facts, outcomes, verdict_on_logs(facts.logs, facts, outcomes), {})
     best = best_per_bound(outcomes)
     known = _ranked(best_per_bound(outcomes, suppressed=True))
     named = bool(known) and known[0].expected >= NAMED_SAVING

@@ -33,7 +33,7 @@ class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True):
         device: that had none left: ``cuda:0``, or ``host``.
         message: of the error, its first line.
         requested_bytes: the request that failed, which is the largest one known.
-        step: steps that were complete; the failure is in the next one.
+        step: steps that were complete; the failure is in the next one. ``None`` where no step was recorded.
         live: by kind, largest first; measured, but for ``unseen``, which is what the process or the allocator holds
             beside the tensors that were found.
         largest: the largest of the tensors, at most ten.
@@ -47,12 +47,13 @@ class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True):
         fitting_batch_size: the largest batch that may have fitted, estimated: parameters, gradients, optimizer state
             and buffers stay, the rest shrinks with the batch. An upper bound: the step had not made all it needs.
         rank: that it is about; ``None`` in the rank's own file.
+        frames: lines of Python that asked for it, innermost first; empty where they were not recorded.
     """
 
     device: str
     message: str
     requested_bytes: int | None = None
-    step: int = 0
+    step: int | None = 0
     live: tuple[LiveBytes, ...] = ()
     largest: tuple[LiveTensor, ...] = ()
     complete: bool = True
@@ -64,3 +65,4 @@ class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True):
     batch_size: int | None = None
     fitting_batch_size: int | None = None
     rank: int | None = None
+    frames: tuple[str, ...] = ()

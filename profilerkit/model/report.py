@@ -14,6 +14,7 @@ from profilerkit.model.median_step import MedianStep
 from profilerkit.model.memory import Memory
 from profilerkit.model.oom import OutOfMemory
 from profilerkit.model.run import Run, Trust
+from profilerkit.model.snapshot import MemorySnapshot
 from profilerkit.model.step import Part, Rank, RankSteps, Steps
 from profilerkit.model.verdict import Verdict
 from profilerkit.model.waterfall import Waterfall
@@ -189,6 +190,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     workers: Workers | None = None
     ledger: Ledger | None = None
     oom: OutOfMemory | None = None
+    snapshots: tuple[MemorySnapshot, ...] = ()
     waterfall: Waterfall | None = None
     cost: Cost | None = None
     median_step: MedianStep | None = None

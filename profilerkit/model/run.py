@@ -58,7 +58,7 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         mode: ``gpu`` when device events were read, ``cpu`` when the main thread stands for the device,
-            ``steps`` when only step timers exist.
+            ``steps`` when only step timers exist, ``logs`` when there are not even steps.
         events: events read, all files.
         repaired: events that needed repair.
         dropped: events that could not be read.
@@ -72,7 +72,7 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True):
         notes: plain sentences, most important first.
     """
 
-    mode: Literal["gpu", "cpu", "steps"]
+    mode: Literal["gpu", "cpu", "steps", "logs"]
     events: int = 0
     repaired: int = 0
     dropped: int = 0
@@ -109,6 +109,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     ``slope_per_s`` is derived: the straight line closest to all samples of a memory, in ``unit`` per second; ``None``
     for other signals and for few samples.
     ``strip`` is ``None`` but for the signals of the figure, and where no step was timed.
+    ``device`` names the device of a sampler's log; ``None`` for a rank's own.
     """
 
     name: str
@@ -120,6 +121,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     maximum: float
     rank: int | None = None
     slope_per_s: float | None = None
+    device: str | None = None
     strip: Strip | None = None
 
 
@@ -128,7 +130,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: what a person calls it: the directory or file name.
-        kind: ``run`` for a run directory, ``trace`` for files somebody sent.
+        kind: ``run`` for a run directory, ``trace`` for files somebody sent, ``logs`` for files without steps.
         files: names of the files read, no directories.
         world_size: ranks of the job; ``None`` when unknown.
         ranks: global ranks that were read.
@@ -152,7 +154,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    kind: Literal["run", "trace"]
+    kind: Literal["run", "trace", "logs"]
     files: tuple[str, ...]
     profilerkit_version: str
     created: str

@@ -89,6 +89,8 @@ def parts_missing(report: Report) -> str:
     """Why there is no bar; empty when there is one."""
     if any(part.time_ns > 0 for part in report.breakdown):
         return ""
+    if report.trust.mode == "logs":
+        return "Logs have no steps, so that nothing tells where the time goes."
     if report.steps.time_ns is None and report.steps.count:
         return f"{plural(report.steps.count, 'step')} found, none of them steady, so there is no step time to divide."
     if report.steps.time_ns is None:

@@ -171,6 +171,7 @@ def _sections(view: View) -> list[tuple[str, str]]:
         ("changes", "What to change", bool(view.cards or view.cost.title)),
         ("others", "Why not the others", bool(view.others or view.refuted_by)),
         ("ranks", "Ranks", bool(view.ranks)),
+        ("logs", "Logs", bool(view.logs.devices or view.logs.snapshots)),
         ("memory", "Memory", bool(view.memory.facts or view.oom.facts)),
         (
             "kernels",

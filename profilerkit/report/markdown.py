@@ -117,6 +117,10 @@ def _fact_lines(facts: Sequence[Fact]) -> list[str]:
 def _details(view: View) -> Iterator[tuple[str, list[str], int]]:
     """Sections in order of use: summary, lines, and how many lines at least make sense (a table's head and a row)."""
     yield "Where the step goes", _parts_table(view), 3
+    for name, logged in (("GPUs in the logs", view.logs.devices), ("Memory snapshots", view.logs.snapshots)):
+        if logged is not None:
+            shown = [[plain(cell) for cell in row] for row in logged.rows]
+            yield name, table(logged.columns, shown, logged.columns[logged.text_columns :]), 3
     if view.wall.title:
         yield f"The whole run. {view.wall.title}", _wall_lines(view), 3
     if view.cost.title:

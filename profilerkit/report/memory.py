@@ -6,6 +6,7 @@ import msgspec
 
 from profilerkit.model.memory import Memory, MemoryGrowth, MemoryRow, Tracked
 from profilerkit.model.report import Report
+from profilerkit.model.snapshot import MemorySnapshot
 from profilerkit.report.inert import inert
 from profilerkit.report.records import Fact, MemoryView, Table
 from profilerkit.report.wording import plural, share_text
@@ -17,6 +18,7 @@ _TABLE_ROWS = 20
 _DRAWN_RATIO = 0.2
 #: Peaks that differ by less than this ratio are even.
 _EVEN_RATIO = 0.02
+_BY_HISTORY = "derived from the history of a snapshot"
 
 _TRACKED: dict[Tracked, str] = {
     "allocated": "allocated memory",
@@ -74,13 +76,15 @@ def _peak(memory: Memory) -> int | None:
     return own if own is not None else memory.peak_device_used_bytes
 
 
-def _facts(memory: Memory) -> Iterator[Fact]:
+def _facts(memory: Memory, snapshots: Sequence[MemorySnapshot]) -> Iterator[Fact]:
     host = memory.place == "host"
+    by_history = any(one.peak_bytes is not None and one.peak_bytes == memory.peak_allocated_bytes for one in snapshots)
     if memory.peak_allocated_bytes is not None:
         note = "measured, on the host, since the recording began" if host else "measured"
+        note = _BY_HISTORY if by_history else note
         yield Fact("Peak allocated", format_bytes(memory.peak_allocated_bytes), note)
     if memory.peak_reserved_bytes is not None:
-        yield Fact("Peak reserved", format_bytes(memory.peak_reserved_bytes), "measured")
+        yield Fact("Peak reserved", format_bytes(memory.peak_reserved_bytes), _BY_HISTORY if by_history else "measured")
     if memory.peak_device_used_bytes is not None:
         yield Fact("Peak use of the device", format_bytes(memory.peak_device_used_bytes), "sampled, all processes")
     if memory.capacity_bytes is not None:
@@ -191,7 +195,7 @@ def memory_view(report: Report) -> MemoryView:
     memory = report.memory
     columns = columns_of(memory)
     return MemoryView(
-        facts=tuple(_facts(memory)),
+        facts=tuple(_facts(memory, report.snapshots)),
         used=used_ratio(memory),
         title=_title(memory, memory.rows) if columns else "",
         caption=_caption(memory, columns) if columns else "",

@@ -10,6 +10,8 @@ _NAMES = {"other": "batch, activations and temporaries", "unseen": "outside of a
 _LIMITS = {"control group": "the control group", "address space": "the address space", "host": "the host"}
 #: Kinds in the sentence.
 _TOLD = 3
+#: Lines of Python told of the request that failed.
+_FRAMES = 4
 
 
 def oom_line(report: Report) -> str:
@@ -62,8 +64,9 @@ def _facts(oom: OutOfMemory) -> tuple[Fact, ...]:
     return (
         Fact("Error", inert(oom.message, 300)),
         Fact("Where", _place(oom), "" if oom.rank is None else f"rank {oom.rank}"),
-        Fact("Steps before", format_count(oom.step)),
+        Fact("Steps before", "" if oom.step is None else format_count(oom.step)),
         Fact("Asked for", size(oom.requested_bytes), "the request that failed"),
+        Fact("Asked for at", " < ".join(inert(frame, 160) for frame in oom.frames[:_FRAMES]), "innermost line first"),
         Fact("Free", size(oom.free_bytes), limit),
         Fact("In all", size(oom.total_bytes)),
         Fact("Held", size(oom.allocated_bytes), held),

@@ -241,6 +241,14 @@ class OomView(msgspec.Struct, frozen=True):
     largest: Table | None
 
 
+class LogsView(msgspec.Struct, frozen=True):
+    """Logs: the devices of samplers' logs, memory snapshots, and what was in use at the peak of each by its name."""
+
+    devices: Table | None
+    snapshots: Table | None
+    live: tuple[tuple[str, Table], ...]
+
+
 class CostView(msgspec.Struct, frozen=True):
     """Lost time by cause and what each finding would give back; without either the title is empty."""
 
@@ -304,3 +312,4 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     created: str
     waterfall: WaterfallView
     cost: CostView
+    logs: LogsView

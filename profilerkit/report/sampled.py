@@ -110,9 +110,10 @@ def sample_tables(report: Report) -> tuple[tuple[str, Table], ...]:
 
 
 def _table(rows: list[tuple[str, Series]]) -> Table:
-    many = len({series.rank for _, series in rows}) > 1
+    of = "GPU" if any(series.device is not None for _, series in rows) else "Rank"
+    many = of == "GPU" or len({series.rank for _, series in rows}) > 1
     trends = any(series.slope_per_s is not None for _, series in rows)
-    columns = ("Signal", *(("Rank",) if many else ()), "n", "p10", "Mean", "p90", "Maximum")
+    columns = ("Signal", *((of,) if many else ()), "n", "p10", "Mean", "p90", "Maximum")
     shown = rows[:_MOST_ROWS]
     more = f"{len(rows) - len(shown)} more in the JSON." if len(rows) > len(shown) else ""
     return Table(
@@ -127,7 +128,8 @@ def _table(rows: list[tuple[str, Series]]) -> Table:
 def _row(text: str, series: Series, *, many: bool, trends: bool) -> tuple[str, ...]:
     unit = inert(series.unit, 20)
     numbers = (format_value(value, unit) for value in (series.p10, series.mean, series.p90, series.maximum))
-    rank = (("all" if series.rank is None else f"{series.rank}"),) if many else ()
+    of = inert(series.device, 60) if series.device is not None else "all" if series.rank is None else f"{series.rank}"
+    rank = (of,) if many else ()
     return (text, *rank, format_count(series.n), *numbers, *((_trend(series),) if trends else ()))
 
 

@@ -13,7 +13,9 @@ _MODES = {
     "gpu": "Device events were read.",
     "cpu": "No device events: the main thread stands for the device.",
     "steps": "Only step timers exist.",
+    "logs": "Only logs were read, which have no steps.",
 }
+_KINDS = {"run": "run directory", "trace": "trace files", "logs": "logs"}
 _HOW_TO_KEEP = "of users, hosts and directories; profilerkit analyze --no-redact on the recording keeps them"
 
 
@@ -51,6 +53,8 @@ def window_table(report: Report) -> Table | None:
 def trust_facts(report: Report) -> tuple[Fact, ...]:
     """How the recording was made and what it cost."""
     steps, trust = report.steps, report.trust
+    if trust.mode == "logs":
+        return (Fact("Recording", _MODES[trust.mode]),)
     dropped = [
         f"{format_count(n)} {STATE_WORDS.get(inert(why, 40), inert(why, 40))}" for why, n in steps.dropped.items() if n
     ]
@@ -154,7 +158,7 @@ def run_facts(report: Report) -> tuple[Fact, ...]:
     files = ", ".join(inert(name, 80) for name in run.files[:8])
     files += f" and {len(run.files) - 8} more" if len(run.files) > 8 else ""
     facts = [
-        Fact("Kind", "run directory" if run.kind == "run" else "trace files"),
+        Fact("Kind", _KINDS[run.kind]),
         Fact("Files", files),
         Fact("Command", inert(run.command or "", 400)),
         Fact("Ended", inert(run.ended or "", 200)),

@@ -12,6 +12,10 @@ _LEDGER_ROWS = 8
 _COST_ROWS = 4
 # Findings named of those that are not among the top changes.
 _OTHER_FINDINGS = 8
+# Devices and snapshots shown of logs.
+_LOG_ROWS = 16
+# Lines of Python shown of what was in use at the peak.
+_LIVE_ROWS = 4
 
 
 def _verdict(page: Page, view: View) -> None:
@@ -92,6 +96,28 @@ def _change(page: Page, number: int, card: Card) -> None:
     page.line((f"{saving}confidence {card.confidence}{method}{scope}", "dim"), indent=3)
     page.line((card.fix.replace("`", ""), ""), indent=3)
     page.line((f"Evidence: {evidence_in_words(card)}", "dim"), indent=3)
+
+
+def _logs(page: Page, view: View) -> None:
+    """The devices of samplers' logs, and memory snapshots."""
+    for title, table in (("GPUs in the logs", view.logs.devices), ("Memory snapshots", view.logs.snapshots)):
+        if table is None:
+            continue
+        page.blank()
+        page.line((title, "bold"))
+        if page.width >= NARROW:
+            columns = [(name, index >= table.text_columns) for index, name in enumerate(table.columns)]
+            page.table(columns, [[(cell, "") for cell in row] for row in table.rows[:_LOG_ROWS]])
+        else:
+            for row in table.rows[:_LOG_ROWS]:
+                told = [f"{name.lower()} {cell}" for name, cell in zip(table.columns[1:], row[1:], strict=True) if cell]
+                page.line((f"{row[0]}: ", ""), (", ".join(told), "dim"))
+        page.line((table.caption, "dim"))
+    for name, table in view.logs.live if len(view.logs.live) == 1 else ():
+        page.blank()
+        page.line((name, "bold"))
+        for line, _, size, share in table.rows[:_LIVE_ROWS]:
+            page.line((f"{size}, {share}: ", ""), (line, "dim"))
 
 
 def _ranks(page: Page, view: View) -> None:
@@ -206,6 +232,7 @@ def render(report: Report, *, width: int = 80, colour: bool = False, ascii_only:
     _wall(page, view)
     _kernels(page, view)
     _measured(page, view)
+    _logs(page, view)
     _ranks(page, view)
     _changes(page, view)
     _waterfall(page, view)

@@ -6,6 +6,8 @@ from statistics import fmean
 from profilerkit.model.report import Report
 from profilerkit.model.step import Family
 from profilerkit.model.verdict import BOUND_FAMILY
+from profilerkit.report.inert import inert
+from profilerkit.report.logs import sampled_devices
 from profilerkit.report.records import Fact
 from profilerkit.report.wording import (
     FAMILY_LABELS,
@@ -99,7 +101,47 @@ def _best_saving(report: Report) -> Fact | None:
     return Fact("Saving of the best fix", format_ratio(saving.expected), f"expected, {possible}")
 
 
-def _steady(report: Report) -> Fact:
+def _sampled_use(report: Report) -> Fact | None:
+    known = sampled_devices(report, "gpu.utilization")
+    if not known or report.trust.mode != "logs":
+        return None
+    least = min(known, key=lambda series: series.mean)
+    note = (
+        "of the sampled time"
+        if len(known) == 1
+        else f"least {format_ratio(least.mean)}, {inert(least.device or '', 40)}"
+    )
+    return Fact("GPU busy, mean", format_ratio(fmean(series.mean for series in known)), note)
+
+
+def _sampled_power(report: Report) -> Fact | None:
+    known = sampled_devices(report, "gpu.power")
+    if not known or report.trust.mode != "logs":
+        return None
+    most = max(known, key=lambda series: series.mean)
+    note = "" if len(known) == 1 else f"most {format_value(most.mean, 'mW')}, {inert(most.device or '', 40)}"
+    return Fact("Power, mean", format_value(fmean(series.mean for series in known), "mW"), note)
+
+
+def _sampled_heat(report: Report) -> Fact | None:
+    known = sampled_devices(report, "gpu.temperature")
+    if not known or report.trust.mode != "logs":
+        return None
+    hot, cool = (pick(known, key=lambda series: series.mean) for pick in (max, min))
+    note = "mean" if len(known) == 1 else f"{inert(hot.device or '', 40)}, mean; the coolest {cool.mean:.0f} °C"
+    return Fact("Temperature" if len(known) == 1 else "Hottest GPU", f"{hot.mean:.0f} °C", note)
+
+
+def _idle_memory(report: Report) -> Fact | None:
+    if len(report.snapshots) != 1 or report.snapshots[0].idle_ratio is None or report.trust.mode != "logs":
+        return None
+    when = "when the snapshot was taken" if report.snapshots[0].peak_bytes is None else "at the peak"
+    return Fact("Reserved and idle", format_ratio(report.snapshots[0].idle_ratio), when)
+
+
+def _steady(report: Report) -> Fact | None:
+    if report.trust.mode == "logs":
+        return None
     label = "Steady steps" if is_steady(report) or not report.steps.steady else "Judged steps"
     return Fact(label, format_count(report.steps.steady), f"of {plural(report.steps.count, 'step')} found")
 
@@ -109,17 +151,21 @@ def _rules(report: Report) -> Fact:
     return Fact("Rules that could run", format_count(ran), f"of {format_count(len(report.outcomes))}")
 
 
-def _ranks(report: Report) -> Fact:
+def _ranks(report: Report) -> Fact | None:
+    if report.trust.mode == "logs":
+        return None
     world = report.run.world_size
     note = "of " + plural(world, "rank") if world else "of an unknown number"
     return Fact("Ranks read", format_count(len(report.ranks)), note)
 
 
 def _events(report: Report) -> Fact:
+    if report.trust.mode == "logs":
+        return Fact("Logs read", format_count(len(report.run.files)), "without any step")
     return Fact("Events read", format_count(report.trust.events), plural(len(report.run.files), "file"))
 
 
-# In the order in which a reader asks for them; the last four are always known.
+# In the order in which a reader asks for them; of what has steps the last four are always known.
 _TILES: tuple[Callable[[Report], Fact | None], ...] = (
     _step_time,
     _throughput,
@@ -127,7 +173,11 @@ _TILES: tuple[Callable[[Report], Fact | None], ...] = (
     _after_fix,
     _largest_family,
     _best_saving,
+    _sampled_use,
+    _sampled_heat,
+    _sampled_power,
     _peak_memory,
+    _idle_memory,
     _steady,
     _rules,
     _ranks,

@@ -193,6 +193,8 @@ def _table(timeline: Timeline) -> Table:
 
 def step_view(report: Report) -> StepView:
     """The figure's title, caption and table; without steps, what is missing."""
+    if report.trust.mode == "logs":
+        return StepView("", "", None, "Logs have no steps.")
     if not report.steps.rows:
         return StepView("", "", None, "The times of single steps were not recorded, so steps cannot be compared.")
     timeline = timeline_of(report)

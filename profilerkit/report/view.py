@@ -6,6 +6,7 @@ from profilerkit.report.cost import cost_view
 from profilerkit.report.findings import cards_of, headline_evidence, others_of, outcome_groups
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.ledger import input_missing, wall_view
+from profilerkit.report.logs import logs_view
 from profilerkit.report.memory import memory_view
 from profilerkit.report.oom import oom_view
 from profilerkit.report.records import View
@@ -75,4 +76,5 @@ def build(report: Report) -> View:
         created=inert(report.run.created, 40),
         waterfall=waterfall_view(report),
         cost=cost_view(report),
+        logs=logs_view(report),
     )

@@ -16,6 +16,7 @@ from profilerkit.rules.compute.algorithm_search import AlgorithmSearch
 from profilerkit.rules.compute.channels_first import ChannelsFirst
 from profilerkit.rules.compute.fp32_matmul import Fp32Matmul
 from profilerkit.rules.compute.hollow_utilisation import HollowUtilisation
+from profilerkit.rules.compute.hot_device import HotDevice
 from profilerkit.rules.compute.misaligned_matmul import MisalignedMatmul
 from profilerkit.rules.compute.pointwise_chain import PointwiseChain
 from profilerkit.rules.compute.small_batch import SmallBatch
@@ -87,6 +88,7 @@ RULES: tuple[Rule, ...] = (
     ThrottledClock(),
     AlgorithmSearch(),
     SmallBatch(),
+    HotDevice(),
     StarvedDevice(),
     NoWorkers(),
     TooFewWorkers(),

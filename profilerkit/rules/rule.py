@@ -70,6 +70,7 @@ class Rule(ABC):
         name: the failing state as a noun.
         family: folder it lives in.
         summary: the claim in one line.
+        reads_logs: it can speak of samples alone, without a step. The others end in missing data then.
         of_any_framework: whether what it says, fix included, holds for a run of another framework than PyTorch.
     """
 
@@ -77,6 +78,7 @@ class Rule(ABC):
     name: ClassVar[str]
     family: ClassVar[str]
     summary: ClassVar[str]
+    reads_logs: ClassVar[bool] = False
     of_any_framework: ClassVar[bool] = False
 
     @abstractmethod
@@ -103,6 +105,8 @@ def confidence(facts: Facts, at_most: Confidence) -> Confidence:
     others, contention, damage) weigh alike: any of them leaves medium, ``DOUBTS_FOR_LOW`` of them low. A single step,
     and a recording of which parts are lost, leave low by themselves.
     """
+    if facts.logs is not None and facts.logs.alone:
+        return at_most  # what is said of logs rests on no step
     steady, trust = facts.steps.steady, facts.trust
     doubts = len(facts.doubts) + (steady < STEPS_FOR_HIGH)
     is_in_parts = trust.truncated or trust.dropped >= LOST_EVENTS * max(trust.events, 1)

@@ -26,6 +26,7 @@ from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Ru
 logger = logging.getLogger(__name__)
 
 _WITH_DEVICE = "ProfilerActivity.CUDA beside ProfilerActivity.CPU; of a cut file, all of it"
+_RECORD_STEPS = "profilerkit run -- train.py, or a trace of torch.profiler beside the logs"
 
 #: How much of a saving counts towards severity at each confidence.
 CONFIDENCE_WEIGHT: dict[Confidence, float] = {"high": 1.0, "medium": 0.75, "low": 0.4}
@@ -98,7 +99,7 @@ def _outcome(rule: Rule, facts: Facts, select: Sequence[str], ignore: Sequence[s
         if facts.framework and not getattr(rule, "of_any_framework", False):
             reason = f"it was made for PyTorch, and this is a profile of {facts.framework}"
             return _ended(blank, NotApplicable(reason), rule)
-        result = rule.check(facts)
+        result = _without_steps(rule, facts) or rule.check(facts)
         lost = _lost_device_work(facts)
         if lost is not None and isinstance(result, Fired) and any(f.saving for f in result.findings):
             # What looks like the host's own time may be waiting for the device that the trace does not show.
@@ -135,6 +136,13 @@ def _set_aside(outcome: Outcome, suppression: Suppression | None) -> Outcome:
     known = tuple(revise(finding, severity=severity(finding)) for finding in outcome.findings)
     reason = f"{suppression.reason}{until}"
     return revise(outcome, status="suppressed", reason=reason, findings=(), suppressed=known)
+
+
+def _without_steps(rule: Rule, facts: Facts) -> MissingData | None:
+    """How a rule about steps ends where nothing but logs was given; ``None`` for all others."""
+    if facts.logs is None or not facts.logs.alone or rule.reads_logs:
+        return None
+    return MissingData("only logs were given, which have no steps", _RECORD_STEPS)
 
 
 def _lost_device_work(facts: Facts) -> MissingData | None:

@@ -8,7 +8,9 @@ from typing import IO, Protocol, cast
 
 from isal import isal_zlib
 
+from profilerkit.errors import UnreadableInputError
 from profilerkit.trace.limits import FREE_INFLATED_BYTES, INFLATION_RATIO
+from profilerkit.units import format_bytes
 
 # Decoded events fall out of the L2 cache above 256 KiB: 16 MiB blocks decode 1.6 times slower.
 BLOCK_BYTES = 256 * 1024
@@ -167,3 +169,26 @@ def _joined(pieces: Iterator[bytes]) -> Iterator[bytes]:
             held, held_bytes = [], 0
     if held_bytes:
         yield b"".join(held)
+
+
+def whole(path: Path, most_bytes: int) -> bytes:
+    """All plain bytes of a file that has to be read as a whole.
+
+    Raises:
+        UnreadableInputError: there are more than ``most_bytes``, or the compressed data is damaged.
+        OSError: the file cannot be opened or read.
+    """
+    source = BlockSource(path)
+    pieces, size = [], 0
+    for block in source.blocks():
+        size += len(block)
+        if size > most_bytes:
+            raise UnreadableInputError(
+                f"{path} is too large to be read as a whole",
+                cause=f"it has more than {format_bytes(most_bytes)}",
+                hint="record less of the run",
+            )
+        pieces.append(block)
+    if source.truncated:
+        raise UnreadableInputError(f"{path} is damaged", cause=source.notes[0], hint="copy the file again")
+    return b"".join(pieces)

@@ -7,6 +7,8 @@ import pytest
 
 from profilerkit.analysis.batching import room, throughput
 from profilerkit.analysis.device.records import MathFacts
+from profilerkit.analysis.logs.neighbours import HotDevice
+from profilerkit.analysis.surroundings import Surroundings
 from profilerkit.analysis.throttling import Throttling
 from profilerkit.analysis.waste.records import Alignment, Grid, Layout, OptimizerWork, Scores, Searches, Waste
 from profilerkit.diagnosis import diagnose
@@ -18,6 +20,7 @@ from profilerkit.rules.compute import misaligned_matmul
 from profilerkit.rules.rule import SMALLEST_SAVING, Fired, MissingData, NotApplicable, Passed
 from profilerkit.rules.runner import run_rules, severity
 from tests.recipes import GEMM, STEP_NS, facts, made
+from tests.rules import contract
 from tests.rules.test_rules import A100, JUST, chained, check, ended, finding, fp32, on_host, timers_only, utilised
 
 CODES = ("CP002", "CP003", "CP005", "CP006", "CP007", "CP009", "CP010", "CP011")
@@ -120,6 +123,20 @@ def throttled(found=SLOWED, **changes):
     return facts(throttling=replace(found, **changes))
 
 
+def beside(hot_c, *, watts=400.0):
+    """A device at ``hot_c`` and ``watts`` beside seven others at 38 °C and 380 W."""
+    found = HotDevice(
+        label="GPU 1",
+        n=60,
+        others=7,
+        temperature_c=hot_c,
+        others_temperature_c=38.0,
+        power_mw=watts * 1e3,
+        others_power_mw=380e3,
+    )
+    return facts(surroundings=Surroundings(hottest=found))
+
+
 def underfed(share, *, memory=0.2, waits=0.0, spared=0.0, batch=32, **changes):
     """Half of ``share`` in small kernels and half in the host's work; ``memory`` of 100 GB in use at the peak."""
     known = Memory(
@@ -141,6 +158,7 @@ FIRES = {
     "CP009": throttled(),
     "CP010": searching(0.2),
     "CP011": underfed(0.6),
+    "CP012": beside(60.0),
 }
 PASSES = {
     "CP002": wasting(),
@@ -151,6 +169,7 @@ PASSES = {
     "CP009": throttled(slowed_ratio=0.0),
     "CP010": wasting(),
     "CP011": underfed(0.1),
+    "CP012": beside(42.0),
 }
 MISSING = {
     **{code: [timers_only()] for code in CODES},
@@ -180,6 +199,7 @@ THRESHOLDS = {
         throttled(LIMITED, clock_mhz=1_349.0),
         throttled(LIMITED, clock_mhz=1_350.0),
     ),
+    ("CP012", "hotter_c"): (beside(48.0), beside(48.0 - JUST)),
     ("CP010", "fewest_steps"): (searching(0.2, steps=2), searching(0.2, steps=1)),
     ("CP011", "smallest_share"): (underfed(0.30), underfed(0.30 - JUST)),
     ("CP011", "memory_ratio"): (underfed(0.6, memory=0.6 - 1e-9, spared=0.5), underfed(0.6, memory=0.6, spared=0.5)),
@@ -578,3 +598,15 @@ def test_without_a_known_batch_size_the_factor_is_told():
 def test_the_examples_of_padding_hold():
     assert doctest.testmod(misaligned_matmul).failed == 0
     assert doctest.testmod(misaligned_matmul).attempted > 0
+
+
+# CP012
+
+
+def test_a_hot_device_is_an_observation_that_tells_more_power_where_there_is():
+    contract.fires("CP012", FIRES["CP012"])
+    contract.passes("CP012", PASSES["CP012"])
+    contract.abstains("CP012", facts())
+    contract.is_not_applicable("CP012", on_host())
+    assert finding("CP012", beside(60.0)).title == "GPU 1 runs 22 °C hotter than the 7 others, at 5.3 % more power"
+    assert finding("CP012", beside(60.0, watts=390.0)).title == "GPU 1 runs 22 °C hotter than the 7 others"

@@ -21,6 +21,8 @@ def raw_events(evidence: Evidence, rank: RankFacts, read: Callable[[str], TraceC
         rank: whose number it is.
         read: the columns of a trace by its path; facts keep none of the events.
     """
+    if not files_of(rank):
+        return ()  # there are logs alone
     parts = tuple(name for name in evidence.behind if name in PARTS)
     timed = timed_parts(rank)
     found = [timed_events([name for name in parts if name in timed], rank, files_of(rank)[0])]

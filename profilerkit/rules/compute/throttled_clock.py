@@ -32,6 +32,7 @@ class ThrottledClock(Rule):
     name: ClassVar[str] = "throttled_clock"
     family: ClassVar[str] = "compute"
     summary: ClassVar[str] = "The device runs below its normal clock"
+    reads_logs: ClassVar[bool] = True
 
     slowed_ratio: float = 0.05
     low_clock_ratio: float = 0.9
@@ -46,7 +47,8 @@ class ThrottledClock(Rule):
         limited = self._is_limited_alone(found)
         if found.slowed_ratio <= self.slowed_ratio and not limited:
             return Passed(f"the clock was held down {format_ratio(found.slowed_ratio)} of the time at work")
-        value = _saving(facts, found) if facts.trace_read else None
+        # Of another device than the judged rank's nobody knows what it costs the step.
+        value = _saving(facts, found) if facts.trace_read and found.device is None else None
         if value is not None and not worth_saying(facts, value.expected):
             cost = format_ratio(value.expected)
             return Passed(f"the clock is {found.clock_mhz:.0f} MHz under load, which costs {cost} of the step")
@@ -82,10 +84,11 @@ def _finding(facts: Facts, found: Throttling, value: Saving | None, *, limited: 
     cause, what = _cause(found, limited=limited)
     clock = f"{found.clock_mhz:.0f} MHz" if normal is None else f"{found.clock_mhz:.0f} → {normal:.0f} MHz"
     ratio = found.capped_ratio if limited else found.slowed_ratio
+    whose = "the device's" if found.device is None else f"{found.device}'s"
     return finding_for(
         facts,
         bound="compute-bound" if value is not None else None,
-        title=f"{cause} holds the device's clock down {format_ratio(ratio or 0.0)} of the time at work",
+        title=f"{cause} holds {whose} clock down {format_ratio(ratio or 0.0)} of the time at work",
         why=f"Under load the multiprocessors run at {found.clock_mhz:.0f} MHz on average"
         + (f", not at {normal:.0f} MHz." if normal else "."),
         evidence=(

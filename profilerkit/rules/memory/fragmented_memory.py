@@ -6,8 +6,13 @@ from typing import ClassVar
 from profilerkit.analysis.facts import Facts
 from profilerkit.model.finding import Confidence, Evidence, Finding, Fix
 from profilerkit.rules.memory.room import grows_segments, no_allocator, with_setting
-from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for
+from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for
 from profilerkit.units import format_bytes, format_ratio
+
+_UNKNOWN_SIZE = MissingData(
+    "how large the device is was not recorded, and a small idle part of it does not matter",
+    "nvidia-smi --query-gpu=timestamp,index,memory.used,memory.total --format=csv -l 1, beside the snapshot",
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,7 @@ class FragmentedMemory(Rule):
     name: ClassVar[str] = "fragmented_memory"
     family: ClassVar[str] = "memory"
     summary: ClassVar[str] = "The device's memory is split into pieces that cannot be used"
+    reads_logs: ClassVar[bool] = True
 
     #: Free pieces / reserved memory (R26).
     split_ratio: float = 0.20
@@ -49,7 +55,7 @@ class FragmentedMemory(Rule):
         split = allocator.split_ratio if allocator else None
         reserved = memory.peak_reserved_bytes if idle is not None else allocator.reserved_bytes if allocator else None
         if reserved is None or (idle is None and split is None):
-            return no_allocator(facts)
+            return _UNKNOWN_SIZE if memory.peak_reserved_bytes is not None else no_allocator(facts)
         taken = reserved / memory.capacity_bytes if memory.capacity_bytes else None
         if taken is not None and taken < self.reserved_ratio:
             return Passed(f"only {format_ratio(taken)} of the device's memory is reserved")

@@ -28,6 +28,7 @@ class NearCapacity(Rule):
     name: ClassVar[str] = "near_capacity"
     family: ClassVar[str] = "memory"
     summary: ClassVar[str] = "The device's memory is almost full"
+    reads_logs: ClassVar[bool] = True
 
     full_ratio: float = 0.90
     in_use_ratio: float = 0.80

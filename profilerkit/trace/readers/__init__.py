@@ -43,6 +43,7 @@ _KNOWN_STARTS = {
     b"\xfd7zXZ": "it is compressed with xz",
     b"\x28\xb5\x2f\xfd": "it is compressed with zstd",
     b"SQLite format 3\0": "it is an SQLite database",
+    **{bytes([0x80, protocol]): "it is a pickle, and no CUDA memory snapshot" for protocol in range(2, 6)},
     b"version https://git-lfs": "it is a Git LFS pointer, not the file it stands for",
 }
 

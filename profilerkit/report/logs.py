@@ -1,0 +1,120 @@
+"""What logs beside the steps say, as tables: the devices of a sampler's log, and memory snapshots."""
+
+from collections.abc import Sequence
+
+from profilerkit.model.report import Report
+from profilerkit.model.run import Series
+from profilerkit.model.snapshot import MemorySnapshot
+from profilerkit.report.inert import inert
+from profilerkit.report.paths import short_paths
+from profilerkit.report.records import LogsView, Table
+from profilerkit.report.wording import share_text
+from profilerkit.units import format_bytes, format_count, format_ratio, format_value
+
+#: Signal, its column, and whether the most of it is told instead of the mean.
+_SIGNALS = (
+    ("gpu.utilization", "Busy", False),
+    ("gpu.memory_used", "Most memory", True),
+    ("gpu.power", "Power", False),
+    ("gpu.temperature", "Temperature", False),
+    ("gpu.sm_clock", "Clock", False),
+)
+_MOST_DEVICES, _MOST_SNAPSHOTS, _MOST_LIVE = 64, 32, 4
+_DEVICES = "Means over the whole log while it sampled, idle times included; of memory the most."
+_NO_LINE = "No line known: of the backward pass in C++, older than the history, or other lines"
+_SNAPSHOTS = (
+    "Sizes as they were asked for. Reserved and idle are of the moment of the peak; without a history, of the "
+    "snapshot. Split: free between blocks in use when the snapshot was taken, of what was reserved."
+)
+
+
+def logs_view(report: Report) -> LogsView:
+    """The tables; of a report without logs there are none."""
+    shown = report.snapshots[:_MOST_SNAPSHOTS]
+    live = tuple((f"In use at the peak of {_name(one, report.snapshots)}", _live(one)) for one in shown if one.live)
+    return LogsView(_devices(report), _snapshots(report.snapshots), live[:_MOST_LIVE])
+
+
+def sampled_devices(report: Report, name: str) -> tuple[Series, ...]:
+    """One signal of each device in the logs of samplers."""
+    return tuple(series for series in report.run.samples if series.device is not None and series.name == name)
+
+
+def _devices(report: Report) -> Table | None:
+    """A row for each device, with the signals that any of them has."""
+    by_device: dict[str, dict[str, Series]] = {}
+    for series in report.run.samples:
+        if series.device is not None:
+            by_device.setdefault(series.device, {})[series.name] = series
+    if not by_device:
+        return None
+    known = [entry for entry in _SIGNALS if any(entry[0] in signals for signals in by_device.values())]
+    rows = [
+        (
+            inert(device, 60),
+            format_count(max(series.n for series in signals.values())),
+            *(_cell(signals.get(name), most=most) for name, _, most in known),
+        )
+        for device, signals in by_device.items()
+    ]
+    columns = ("GPU", "Samples", *(column for _, column, _ in known))
+    more = f"{len(rows) - _MOST_DEVICES} more in the JSON." if len(rows) > _MOST_DEVICES else ""
+    return Table(_DEVICES, columns, tuple(rows[:_MOST_DEVICES]), 1, more)
+
+
+def _cell(series: Series | None, *, most: bool) -> str:
+    if series is None:
+        return "not measured"
+    return format_value(series.maximum if most else series.mean, inert(series.unit, 20))
+
+
+def _snapshots(snapshots: Sequence[MemorySnapshot]) -> Table | None:
+    if not snapshots:
+        return None
+    rows = tuple(
+        (
+            _name(one, snapshots),
+            _peak(one),
+            format_bytes(one.reserved_bytes if one.reserved_at_peak_bytes is None else one.reserved_at_peak_bytes),
+            "" if one.idle_ratio is None else format_ratio(one.idle_ratio),
+            format_bytes(one.in_use_bytes),
+            "" if one.split_ratio is None else format_ratio(one.split_ratio),
+            format_count(one.events),
+        )
+        for one in snapshots[:_MOST_SNAPSHOTS]
+    )
+    columns = ("Snapshot", "Peak", "Reserved", "Idle", "In the end", "Split", "Events")
+    more = f"{len(snapshots) - len(rows)} more in the JSON." if len(snapshots) > len(rows) else ""
+    return Table(_SNAPSHOTS, columns, rows, 1, more)
+
+
+def _name(one: MemorySnapshot, among: Sequence[MemorySnapshot]) -> str:
+    """The file, with the device where the file has several."""
+    several = sum(other.origin == one.origin for other in among) > 1
+    return f"{inert(one.origin, 40)}{f' cuda:{one.device}' if several else ''}"
+
+
+def _peak(one: MemorySnapshot) -> str:
+    if one.peak_bytes is None:
+        return "not measured"
+    return f"{'≥ ' if one.is_lower_bound else ''}{format_bytes(one.peak_bytes)}"
+
+
+def _live(one: MemorySnapshot) -> Table:
+    """Who asked for what was in use at the peak, without a history at the snapshot."""
+    total = one.in_use_bytes if one.peak_bytes is None else one.peak_bytes
+    rows = tuple(
+        (
+            "Not recorded, older than the history, or other lines"
+            if row.line is None
+            else inert(short_paths(row.line), 160),
+            format_count(row.count) if row.count else "not known",
+            format_bytes(row.bytes),
+            share_text(row.bytes / total) if total else "",
+        )
+        for row in sorted(one.live, key=lambda row: -row.bytes)
+    )
+    when = "when the snapshot was taken, since it has no history" if one.peak_bytes is None else "at the peak"
+    return Table(
+        f"Blocks in use {when}, by the line that asked for them.", ("Line", "Blocks", "Size", "Share"), rows, 1
+    )

@@ -1,0 +1,90 @@
+"""CP012 (R22): one device runs hotter than its neighbours."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.logs.neighbours import FEWEST_DEVICES
+from profilerkit.analysis.logs.neighbours import HotDevice as Hottest
+from profilerkit.model.finding import Evidence, Finding, Fix
+from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for
+from profilerkit.units import format_ratio
+
+#: Power that is told beside the temperature: 5 % between the devices of one node are normal (R22).
+MORE_POWER_RATIO = 0.05
+
+
+@dataclass(frozen=True)
+class HotDevice(Rule):
+    """Hot device (R22).
+
+    Claim: One device runs hotter than its neighbours.
+    Evidence: Temperature and power of several devices while each is more than half utilised, sampled by NVML or read
+        from a log of nvidia-smi: the mean of the hottest one against the median of the others' means.
+    Threshold: 10 °C hotter, among at least three devices.
+    Fix: Cooling of this device, or a job without it.
+    Saving: None: it costs power now, and time from the day on which its clock is held down.
+    Traps: Devices that do different work differ by it: where the hot one also takes more power, its work may be more.
+        Places in one housing differ by some degrees.
+    Confidence: High for the observation.
+    """
+
+    code: ClassVar[str] = "CP012"
+    name: ClassVar[str] = "hot_device"
+    family: ClassVar[str] = "compute"
+    summary: ClassVar[str] = "One device runs hotter than its neighbours"
+    reads_logs: ClassVar[bool] = True
+    of_any_framework: ClassVar[bool] = True
+
+    #: Seven of eight devices of a public log lie within 6 °C of each other, the eighth 22 °C above them (a choice).
+    hotter_c: float = 10.0
+
+    def check(self, facts: Facts) -> Result:
+        """Fires when the hottest device is ``hotter_c`` above the median of the others."""
+        if facts.mode == "cpu":
+            return NotApplicable("no device")
+        found = facts.surroundings.hottest
+        if found is None:
+            return MissingData(
+                f"the temperatures of fewer than {FEWEST_DEVICES} devices at work were sampled",
+                "nvidia-smi --query-gpu=timestamp,index,utilization.gpu,temperature.gpu,power.draw --format=csv -l 1",
+            )
+        if found.hotter_c < self.hotter_c:
+            return Passed(f"no device is more than {max(found.hotter_c, 0.0):.0f} °C hotter than the others")
+        return Fired((self._finding(facts, found),))
+
+    def _finding(self, facts: Facts, found: Hottest) -> Finding:
+        more = found.more_power_ratio
+        takes_more = more is not None and more >= MORE_POWER_RATIO
+        power = f", at {format_ratio(more or 0.0)} more power" if takes_more else ""
+        name = f"{found.label[0].upper()}{found.label[1:]}"
+        return finding_for(
+            facts,
+            bound=None,
+            title=f"{name} runs {found.hotter_c:.0f} °C hotter than the {found.others} others{power}",
+            why="A hot chip needs more power for the same work, and is the first whose clock is held down: the others "
+            "then wait for it." + (" It may also have more to do than they." if takes_more else ""),
+            evidence=_evidence(found),
+            at_most="high",
+            fix=Fix(
+                text=f"Cooling of {found.label}: {found.temperature_c:.0f} → {found.others_temperature_c:.0f} °C, as "
+                "of the others; look at its fan, its airflow and its neighbours, or leave it out of the job."
+            ),
+            confirm="The temperatures under load must come closer: `nvidia-smi -q -d TEMPERATURE,PERFORMANCE`.",
+        )
+
+
+def _evidence(found: Hottest) -> tuple[Evidence, ...]:
+    pairs = [
+        (f"Temperature of {found.label}, mean at work", found.temperature_c, "°C", found.n),
+        ("Temperature of the others, median", found.others_temperature_c, "°C", found.others),
+    ]
+    if found.power_mw is not None and found.others_power_mw is not None:
+        pairs += [
+            (f"Power of {found.label}, mean at work", found.power_mw, "mW", found.n),
+            ("Power of the others, median", found.others_power_mw, "mW", found.others),
+        ]
+    return tuple(
+        Evidence(label=label, value=value, unit=unit, source="measured", origin="NVML, sampled", n=n)
+        for label, value, unit, n in pairs
+    )

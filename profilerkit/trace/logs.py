@@ -1,0 +1,102 @@
+"""What is read of a run beside its traces: the log of a sampler, and snapshots of the allocator."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from profilerkit.rundir.sampled import Sample
+
+#: What the times of a log count from: the epoch, the epoch of a time zone that the log does not name, or nothing.
+LogClock = Literal["utc", "no zone", "none"]
+
+AllocatorAction = Literal[
+    "alloc",
+    "free_requested",
+    "free_completed",
+    "segment_alloc",
+    "segment_free",
+    "segment_map",
+    "segment_unmap",
+    "oom",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLog:
+    """One device of a sampler's log.
+
+    Attributes:
+        label: how the report calls it: ``GPU 1``; hostile text where the log names devices by text.
+        index: its number on the host; ``None`` where the log does not say.
+        model: its product name; ``None`` where the log does not say.
+        samples: in file order; ``t_ns`` counts as ``SamplerLog.clock`` says, and is 0 where that is ``none``.
+    """
+
+    label: str
+    index: int | None
+    model: str | None
+    samples: tuple[Sample, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerLog:
+    """What nvidia-smi wrote. ``notes`` say what was left out or assumed, and what the log lacks."""
+
+    origin: str
+    gpus: tuple[GpuLog, ...]
+    clock: LogClock
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One piece of a segment; ``bytes`` is what was asked for where it is in use, else its size."""
+
+    address: int
+    bytes: int
+    in_use: bool
+    frames: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Memory that the allocator took from the device in one piece."""
+
+    total_bytes: int
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorEvent:
+    """One entry of the allocator's history; ``None`` means not recorded.
+
+    ``frames`` are lines of Python, innermost first; hostile text. ``free_bytes`` is of the device at an ``oom``.
+    """
+
+    action: AllocatorAction
+    address: int
+    bytes: int
+    time_ns: int | None
+    frames: tuple[str, ...] = ()
+    free_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceHistory:
+    """One device of a snapshot: what it held at the end, and the events before, oldest first."""
+
+    device: int
+    segments: tuple[Segment, ...]
+    events: tuple[AllocatorEvent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotLog:
+    """A CUDA memory snapshot; ``settings`` are those of the allocator."""
+
+    origin: str
+    devices: tuple[DeviceHistory, ...]
+    settings: str = ""
+    notes: tuple[str, ...] = ()
+
+
+Log = SamplerLog | SnapshotLog

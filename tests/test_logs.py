@@ -1,0 +1,304 @@
+"""Logs of nvidia-smi and memory snapshots to a report: alone, beside a trace, and from real runs."""
+
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from profilerkit.api import analyze
+from profilerkit.errors import UnreadableInputError, UsageError
+from profilerkit.report import terminal
+from profilerkit.report.json import load
+from profilerkit.report.json import render as to_json
+from profilerkit.rundir.layout import SAMPLES
+from profilerkit.rundir.sampled import GpuSample, Sample
+from tests.recipes import Log, training, write_run
+
+sys.path.insert(0, str(Path(__file__).parent / "trace"))
+from log_recipes import KIB, gpus, grown, originals, pickled, run_seed
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "traces"
+START_NS = 1_795_348_800 * 1_000_000_000
+needs_shared = pytest.mark.skipif(
+    not (SHARED / "nvidia_smi_nanogpt").is_dir(), reason="no shared traces beside the repository"
+)
+
+
+def written(path, content):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def outcome(report, code):
+    return next(entry for entry in report.outcomes if entry.rule == code)
+
+
+def notes(report):
+    return "\n".join(report.trust.notes)
+
+
+@pytest.fixture
+def hot(tmp_path):
+    """Eight devices of which number 1 is hotter at more power."""
+    return written(tmp_path / "gpu.csv", gpus(38, 60, 37, 37, 40, 35, 38, 36, watts=380, gpu1=420.0))
+
+
+def trace_of(path, **fields):
+    """A trace whose first step begins at noon and whose steps of 2 s last for 20 s."""
+    return training(10, kernels=10, kernel=200_000, baseTimeNanoseconds=START_NS, **fields).write(path)
+
+
+def test_a_log_alone_says_what_was_seen_and_that_there_are_no_steps(hot):
+    report = analyze(hot)
+    assert report.verdict.bound == "inconclusive"
+    assert report.verdict.headline == "GPU 1 runs 23 °C hotter than the 7 others, at 11 % more power"
+    assert "profilerkit run" in report.verdict.refuted_by
+    assert (report.run.kind, report.trust.mode, report.ranks) == ("logs", "logs", ())
+    assert "no step, no kernel and no wait" in notes(report)
+    assert "clocks.sm" in notes(report)
+
+
+def test_without_steps_only_rules_about_samples_end_in_anything_but_missing_data(hot):
+    statuses = {entry.rule: entry.status for entry in analyze(hot).outcomes}
+    assert statuses.pop("CP012") == "fired"
+    assert set(statuses.values()) == {"missing_data"}
+    assert all(entry.hint for entry in analyze(hot).outcomes if entry.status == "missing_data")
+
+
+def test_devices_that_are_alike_and_fewer_than_three_tell_no_hot_one(tmp_path):
+    alike = analyze(written(tmp_path / "a.csv", gpus(38, 41, 37)))
+    assert outcome(alike, "CP012").status == "passed"
+    assert alike.verdict.headline == "3 GPUs were busy 98 % of the sampled time"
+    assert outcome(analyze(written(tmp_path / "b.csv", gpus(38, 60))), "CP012").status == "missing_data"
+    idle = analyze(written(tmp_path / "c.csv", gpus(38, 60, 37, use="3 %")))
+    assert outcome(idle, "CP012").status == "missing_data"
+
+
+def test_a_clock_that_heat_holds_down_is_told_of_its_device(tmp_path):
+    header = (
+        "timestamp, index, utilization.gpu [%], clocks.sm [MHz], clocks.max.sm [MHz], clocks_throttle_reasons.active"
+    )
+    rows = [
+        f"2026/11/22 12:00:{second:02}, {gpu}, 98 %, {900 if gpu else 1400} MHz, 1410 MHz, {'0x40' if gpu else '0x0'}"
+        for second in range(20)
+        for gpu in range(2)
+    ]
+    found = outcome(analyze(written(tmp_path / "a.csv", "\n".join([header, *rows, ""]))), "CP009")
+    assert found.findings[0].title == "Heat holds GPU 1's clock down 100 % of the time at work"
+    assert (found.findings[0].saving, found.findings[0].confidence) == (None, "high")
+
+
+def test_a_full_device_is_told(tmp_path):
+    text = "index, memory.used [MiB], memory.total [MiB]\n0, 10 MiB, 100 MiB\n1, 95 MiB, 100 MiB\n"
+    report = analyze(written(tmp_path / "a.csv", text))
+    assert outcome(report, "ME003").findings[0].title.startswith("Device memory is 95 % full")
+
+
+def test_the_series_of_a_log_are_of_its_devices(hot):
+    samples = analyze(hot).run.samples
+    assert {(series.device, series.rank) for series in samples} == {(f"GPU {gpu}", None) for gpu in range(8)}
+    assert {series.name for series in samples} == {"gpu.utilization", "gpu.temperature", "gpu.power"}
+
+
+def test_a_snapshot_alone_tells_peak_idle_and_who_asked(tmp_path):
+    report = analyze(written(tmp_path / "mem.pickle", pickled(grown())))
+    (found,) = report.snapshots
+    assert (found.start_in_use_bytes, found.peak_bytes, found.in_use_bytes) == (4 * KIB, 10 * KIB, 6 * KIB)
+    assert (found.reserved_at_peak_bytes, found.split_bytes) == (16 * KIB, 10 * KIB)
+    assert found.idle_ratio == pytest.approx(6 / 16)
+    assert found.is_lower_bound
+    assert [(row.line, row.count, row.bytes) for row in found.live] == [
+        ("/data/job/data.py:7 load", 2, 6 * KIB),
+        ("/data/job/train.py:33 step", 1, 4 * KIB),
+    ]
+    assert report.verdict.headline == "Memory peaked at 10.0 KiB or more, 38 % of what is reserved idle"
+    assert "its peak is a lower bound" in notes(report)
+    assert report.memory.peak_allocated_bytes == 10 * KIB
+
+
+def test_a_history_from_the_very_beginning_has_no_lower_bound(tmp_path):
+    document = grown()
+    document["device_traces"][0].insert(0, {**document["device_traces"][0][0], "addr": 0x1000})
+    (found,) = analyze(written(tmp_path / "mem.pickle", pickled(document))).snapshots
+    assert (found.start_in_use_bytes, found.is_lower_bound) == (0, False)
+
+
+def test_a_snapshot_without_a_history_has_no_peak(tmp_path):
+    document = {**grown(), "device_traces": []}
+    report = analyze(written(tmp_path / "mem.pickle", pickled(document)))
+    (found,) = report.snapshots
+    assert (found.peak_bytes, found.in_use_bytes, found.idle_ratio) == (None, 6 * KIB, 10 / 16)
+    assert report.memory.peak is None
+    assert "mem.pickle has no history" in notes(report)
+    assert report.verdict.headline == "6.00 KiB were in use when mem.pickle was taken"
+
+
+def test_a_request_that_failed_is_told_first_with_its_lines(tmp_path):
+    report = analyze(written(tmp_path / "mem.pickle", pickled(grown(oom=True))))
+    assert (report.oom.requested_bytes, report.oom.free_bytes, report.oom.step) == (64 * KIB, KIB, None)
+    assert report.oom.frames[-1] == "/data/job/train.py:33 step"
+    text = terminal.render(report)
+    assert "Out of memory on cuda:0: 64.0 KiB were asked for with 1.00 KiB free." in text
+    assert "train.py:33" in report.to_html()
+
+
+def test_a_trace_is_joined_with_a_log_and_a_snapshot_of_the_same_time(tmp_path):
+    trace = trace_of(tmp_path / "trace.json")
+    log = written(tmp_path / "gpu.csv", gpus(40, seconds=40))
+    memory = written(tmp_path / "mem.pickle", pickled(grown(start_us=START_NS // 1000 + 1_000_000)))
+    report = analyze(trace, log, memory)
+    assert "gpu.csv is joined with trace.json on the clock" in notes(report)
+    assert "mem.pickle is joined with trace.json on the clock" in notes(report)
+    assert report.run.files == ("trace.json", "gpu.csv", "mem.pickle")
+    assert report.verdict.bound == analyze(trace).verdict.bound
+    (inside,) = [
+        series for series in report.run.samples if series.device == "GPU 0, recorded steps" if series.unit == "°C"
+    ]
+    assert 3 <= inside.n < 40
+    assert report.memory.peak_allocated_bytes == 10 * KIB
+
+
+def test_logs_of_another_time_are_kept_apart_with_the_reason(tmp_path):
+    trace = trace_of(tmp_path / "trace.json")
+    log = written(tmp_path / "gpu.csv", gpus(40, start="2026-11-22T18:00:{:02}Z"))
+    memory = written(tmp_path / "mem.pickle", pickled(grown(start_us=1)))
+    report = analyze(trace, log, memory)
+    assert "gpu.csv is kept apart from trace.json: 0 samples of GPU 0" in notes(report)
+    assert "the log begins 6 h after them" in notes(report)
+    assert (
+        "mem.pickle is kept apart from trace.json: its history and the recorded steps are of different times"
+        in notes(report)
+    )
+    assert report.memory.peak_allocated_bytes is None
+    assert not [series for series in report.run.samples if "recorded steps" in series.device]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("utilization.gpu [%]\n85 %\n", "the log has no times"),
+        (gpus(40, 41).replace("Z, 0", "Z, 6").replace("Z, 1", "Z, 7"), "nothing tells which of its 2 devices"),
+    ],
+)
+def test_what_the_clock_does_not_decide_is_kept_apart(tmp_path, text, why):
+    report = analyze(trace_of(tmp_path / "trace.json"), written(tmp_path / "gpu.csv", text))
+    assert f"gpu.csv is kept apart from trace.json: {why}" in notes(report)
+
+
+def test_a_log_without_a_time_zone_is_joined_as_utc_and_that_is_said(tmp_path):
+    log = written(tmp_path / "gpu.csv", gpus(40, start="2026/11/22 12:00:{:02}"))
+    assert "taken for UTC" in notes(analyze(trace_of(tmp_path / "trace.json"), log))
+
+
+def test_a_log_beside_a_run_directory_and_within_a_directory_of_traces_is_read(tmp_path, hot):
+    run = write_run(tmp_path / "run", [Log().steps(30, 1_000, wait=600)])
+    report = analyze(run, hot)
+    assert report.verdict.bound == analyze(run).verdict.bound
+    assert "gpu.csv" in report.run.files
+    assert "gpu.csv is kept apart from rank_00000" in notes(report)
+    assert outcome(report, "CP012").status == "missing_data"
+    trace_of(tmp_path / "trace.json")
+    beside = analyze(tmp_path)
+    assert beside.run.files == ("trace.json", "gpu.csv")
+    assert outcome(beside, "CP012").status == "fired"
+
+
+def test_a_log_given_twice_is_refused_and_a_bad_one_is_refused_or_left_out(tmp_path, hot):
+    with pytest.raises(UsageError, match="given twice"):
+        analyze(hot, hot)
+    bad = written(tmp_path / "bad.pickle", b"\x80\x04X\x08\0\0\0segmentscos\nsystem\n.")
+    with pytest.raises(UnreadableInputError, match="no memory snapshot"):
+        analyze(hot, bad)
+    assert "bad.pickle is no log that can be read and was left out" in notes(analyze(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["hot", "snapshot"])
+def test_every_renderer_shows_a_report_of_logs(tmp_path, hot, kind):
+    path = hot if kind == "hot" else written(tmp_path / "mem.pickle", pickled(grown(oom=True)))
+    report = analyze(path)
+    assert load(to_json(report)) == report
+    texts = [terminal.render(report), terminal.render(report, width=40), report.to_markdown(), report.to_html()]
+    for text in texts:
+        assert ("GPU 1" if kind == "hot" else "10.0 KiB") in text
+        assert ("GPUs in the logs" if kind == "hot" else "Memory snapshots") in text
+    assert max(map(len, texts[0].splitlines())) <= 80
+    assert max(map(len, texts[1].splitlines())) <= 40
+
+
+def test_hostile_names_stay_text(tmp_path):
+    text = "uuid, utilization.gpu [%]\n<script>alert(1)</script>\x1b[31m, 3 %\n"
+    report = analyze(written(tmp_path / "a.csv", text))
+    assert "<script>alert(1)" not in report.to_html()
+    assert "\x1b" not in terminal.render(report)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_damaged_log_is_read_or_refused(tmp_path, seed):
+    run_seed(originals(), seed, tmp_path / "log")
+
+
+@needs_shared
+@pytest.mark.shared_traces
+def test_the_hot_device_of_a_real_run_is_named():
+    report = analyze(SHARED / "nvidia_smi_nanogpt" / "nvidia_smi_nanogpt.csv")
+    found = outcome(report, "CP012").findings[0]
+    assert found.title.startswith("GPU 1 runs 19 °C hotter than the 7 others")
+    assert "more power" in found.title
+    use = [series.mean for series in report.run.samples if series.name == "gpu.utilization"]
+    assert len(use) == 8
+    assert min(use) > 0.9
+
+
+@needs_shared
+@pytest.mark.shared_traces
+@pytest.mark.parametrize("path", sorted((SHARED / "nvidia_smi_small").glob("*.csv")), ids=lambda path: path.name)
+def test_dialects_of_real_logs_are_read(path):
+    report = analyze(path)
+    (use,) = [series for series in report.run.samples if series.name == "gpu.utilization"]
+    assert use.n > 20
+    assert 0.3 < use.mean <= 1.0
+
+
+@needs_shared
+@pytest.mark.shared_traces
+def test_peaks_and_fragmentation_of_real_snapshots_are_told():
+    report = analyze(*sorted((SHARED / "memory_snapshots").glob("*.pickle")))
+    by_name = {found.origin: found for found in report.snapshots}
+    assert len(by_name) == 4
+    assert by_name["mem.pickle"].peak_bytes is None
+    assert "mem.pickle has no history" in notes(report)
+    for name, found in by_name.items():
+        assert found.reserved_bytes or found.peak_reserved_bytes, name
+        assert found.events == 0 or found.peak_bytes > 0
+
+
+def test_a_log_and_a_snapshot_without_a_trace_are_joined_where_they_are_of_the_same_time(tmp_path):
+    log = written(tmp_path / "gpu.csv", gpus(40))
+    same = written(tmp_path / "same.pickle", pickled(grown(start_us=START_NS // 1000)))
+    report = analyze(log, same)
+    assert "same.pickle is joined with gpu.csv on the clock" in notes(report)
+    assert report.memory.peak_allocated_bytes == 10 * KIB
+    other = written(tmp_path / "other.pickle", pickled(grown(start_us=1)))
+    report = analyze(log, other)
+    assert "other.pickle is kept apart from gpu.csv: they are of different times" in notes(report)
+    assert report.memory.peak_allocated_bytes is None
+
+
+def test_whether_idle_memory_matters_is_judged_where_a_log_tells_how_large_the_device_is(tmp_path):
+    memory = written(tmp_path / "mem.pickle", pickled(grown(start_us=START_NS // 1000)))
+    unknown = outcome(analyze(memory), "ME002")
+    assert (unknown.status, "how large the device is" in unknown.reason) == ("missing_data", True)
+    rows = "".join(f"2026-11-22T12:00:{second:02}Z, 0.02 MiB, 0.03125 MiB\n" for second in range(5))
+    log = written(tmp_path / "gpu.csv", f"timestamp, memory.used [MiB], memory.total [MiB]\n{rows}")
+    assert outcome(analyze(log, memory), "ME002").status == "passed"
+
+
+def test_the_hot_device_of_a_recorded_run_is_told_by_its_rank(tmp_path):
+    run = write_run(tmp_path / "run", [Log().steps(30, 100_000) for _ in range(3)])
+    for rank, heat in enumerate((40, 41, 62)):
+        gpu = GpuSample(utilization_ratio=0.9, temperature_c=heat)
+        lines = [msgspec.json.encode(Sample(t_ns=second * 10**8, gpu=gpu)) for second in range(20)]
+        (run / f"rank_{rank:05}" / SAMPLES).write_bytes(b"".join(line + b"\n" for line in lines))
+    found = outcome(analyze(run), "CP012")
+    assert found.findings[0].title == "The GPU of rank 2 runs 22 °C hotter than the 2 others"

@@ -1,0 +1,136 @@
+"""Logs as tools write them: nvidia-smi's in its dialects, and memory snapshots."""
+
+import pickle
+import random
+
+from profilerkit.api import analyze
+from profilerkit.errors import ProfilerkitError
+
+FRAMES = {
+    "model": [
+        {"filename": "/opt/venv/site-packages/torch/nn/modules/linear.py", "line": 125, "name": "forward"},
+        {"filename": "/data/job/train.py", "line": 33, "name": "step"},
+        {"filename": "??", "line": 0, "name": "main"},
+    ],
+    "load": [{"filename": "/data/job/data.py", "line": 7, "name": "load"}],
+}
+KIB = 1024
+
+SAMPLES = """\
+timestamp, index, name, utilization.gpu [%], memory.used [MiB], memory.total [MiB], power.draw [W], temperature.gpu
+2026/11/22 12:00:00.100, 0, NVIDIA A100, 98 %, 1129 MiB, 40960 MiB, 33.09 W, 41
+2026/11/22 12:00:00.101, 1, NVIDIA A100, [N/A], 1130 MiB, 40960 MiB, [Not Supported], 42
+2026/11/22 12:00:01.100, 0, NVIDIA A100, 100 %, 2048 MiB, 40960 MiB, 250.00 W, 43
+2026/11/22 12:00:01.101, 1, NVIDIA A100, 50 %, 1130 MiB, 40960 MiB, -, 44
+"""
+
+
+def smi(rows, *, columns="timestamp, index, utilization.gpu [%], temperature.gpu, power.draw [W]"):
+    """A log of rows of cells."""
+    return "\n".join([columns, *(", ".join(map(str, row)) for row in rows), ""])
+
+
+def gpus(*heats, watts=300.0, seconds=20, start="2026-11-22T12:00:{:02}Z", use="98 %", **more):
+    """A log of as many devices as there are temperatures; ``more`` is the power of the device ``gpu1`` and so on."""
+    rows = [
+        (start.format(second), gpu, use, heat, f"{more.get(f'gpu{gpu}', watts):.2f} W")
+        for second in range(seconds)
+        for gpu, heat in enumerate(heats)
+    ]
+    return smi(rows)
+
+
+def event(action, address, size, *, at=0, frames="model", **more):
+    known = {"action": action, "addr": address, "size": size, "stream": 0, "time_us": at, "frames": FRAMES[frames]}
+    return {**known, **more}
+
+
+def block(address, size, *, state="active_allocated", frames="model"):
+    return {"address": address, "size": size, "requested_size": size, "state": state, "frames": FRAMES[frames]}
+
+
+def segment(address, *blocks, device=0):
+    total = sum(entry["size"] for entry in blocks)
+    return {"device": device, "address": address, "total_size": total, "stream": 0, "blocks": list(blocks)}
+
+
+def snapshot(segments, events=(), *, start_us=0):
+    """A snapshot of one device: 3 MiB older than the history, whatever the events leave in the segments."""
+    timed = [{**entry, "time_us": start_us + 1000 * place} for place, entry in enumerate(events)]
+    return {
+        "segments": list(segments),
+        "device_traces": [timed, []],
+        "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "expandable_segments": False},
+        "external_annotations": [],
+    }
+
+
+def grown(*, oom=False, start_us=0):
+    """16 KiB reserved, of which 4 KiB are older than the history, 10 KiB at the peak and 6 KiB in the end in use."""
+    events = [
+        event("alloc", 0x2000, 4 * KIB),
+        event("alloc", 0x3000, 2 * KIB, frames="load"),
+        event("free_requested", 0x2000, 4 * KIB),
+        event("free_completed", 0x2000, 4 * KIB),
+    ]
+    if oom:
+        events.append({**event("oom", 0, 64 * KIB), "device_free": 1 * KIB})
+    held = segment(
+        0x1000,
+        block(0x1000, 4 * KIB, frames="load"),
+        block(0x2000, 4 * KIB, state="inactive"),
+        block(0x3000, 2 * KIB, frames="load"),
+        block(0x3800, 6 * KIB, state="inactive"),
+    )
+    return snapshot([held], events, start_us=start_us)
+
+
+def pickled(document, protocol=4):
+    return pickle.dumps(document, protocol=protocol)
+
+
+def originals(_path=None):
+    """The plain bytes of one log of each kind and dialect."""
+    dmon = "# gpu   pwr gtemp    sm   mem\n# Idx     W     C     %     %\n" + "    0   300    60    98    20\n" * 9
+    return {
+        "smi": SAMPLES.encode(),
+        "many": gpus(38, 60, 37, gpu1=330.0).encode(),
+        "dmon": dmon.encode(),
+        "snapshot": pickled(grown(oom=True)),
+        "old": pickled(grown(), protocol=2),
+    }
+
+
+def damaged(data, rng):
+    """The bytes with one to six changes."""
+    data = bytearray(data)
+    for _ in range(rng.choice([1, 1, 2, 6])):
+        start = rng.randrange(len(data) + 1)
+        end = min(len(data), start + rng.choice([1, 1, 4, 40, 400]))
+        change = rng.randrange(7)
+        if change == 0:
+            data[start:end] = rng.randbytes(end - start)
+        elif change == 1:
+            del data[start:end]
+        elif change == 2:
+            data[start:start] = data[start:end] * rng.choice([1, 3, 100])
+        elif change == 3:
+            del data[start:]
+        elif change == 4:
+            data[start:end] = rng.choice([b"-1", b"1e308", b"99999999999999999999", b"[N/A]", b",,,,", b"\n", b"\0"])
+        elif change == 5:
+            data[start:start] = bytes(rng.choice([b"cos\nsystem\n", b"r\xff\xff\xff\x7f", b"\x8e" + b"\xff" * 8, b"R"]))
+        else:
+            data[start:end] = bytes(rng.choices(b"\x85\x86\x87\x94(.}]seutahj", k=end - start))
+    return bytes(data)
+
+
+def run_seed(logs, seed, path):
+    """One damaged log, which must be read or refused; whatever else is raised breaks a promise."""
+    rng = random.Random(seed)
+    path.write_bytes(damaged(logs[rng.choice(sorted(logs))], rng))
+    try:
+        analyze(path).to_json()
+    except ProfilerkitError as error:
+        if not (error.what and (error.cause or error.hint)):
+            raise AssertionError(f"an error without a part: {error!r}") from error
