@@ -9,23 +9,38 @@ if TYPE_CHECKING:
     from profilerkit.api import analyze as analyze
     from profilerkit.api import diff as diff
     from profilerkit.api import load as load
+    from profilerkit.api import reduce as reduce
     from profilerkit.capture import profile as profile
     from profilerkit.errors import ProfilerkitError as ProfilerkitError
     from profilerkit.model.diff import Diff as Diff
     from profilerkit.model.report import Report as Report
+    from profilerkit.summaries.one import summarise as summarise
 
 # Public names and where they live. They are imported on first use: `import profilerkit` must not load numpy.
 _PUBLIC = {
     "analyze": "profilerkit.api",
     "diff": "profilerkit.api",
     "load": "profilerkit.api",
+    "reduce": "profilerkit.api",
+    "summarise": "profilerkit.summaries.one",
     "profile": "profilerkit.capture",
     "ProfilerkitError": "profilerkit.errors",
     "Diff": "profilerkit.model.diff",
     "Report": "profilerkit.model.report",
 }
 
-__all__ = ["Diff", "ProfilerkitError", "Report", "__version__", "analyze", "diff", "load", "profile"]
+__all__ = [
+    "Diff",
+    "ProfilerkitError",
+    "Report",
+    "__version__",
+    "analyze",
+    "diff",
+    "load",
+    "profile",
+    "reduce",
+    "summarise",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -8,6 +8,7 @@ from typing import Any
 
 from profilerkit.analysis.behind import files_of, raw_events
 from profilerkit.analysis.communication.registry import with_patterns
+from profilerkit.analysis.crowd.record import crowd_record
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.ledger.run import run_ledger
 from profilerkit.analysis.rank_facts import RankFacts
@@ -20,7 +21,7 @@ from profilerkit.diagnosis import diagnose
 from profilerkit.diagnosis.cost import with_cost
 from profilerkit.diagnosis.waterfall import waterfall
 from profilerkit.errors import UnreadableInputError, UsageError
-from profilerkit.inputs import is_saved_report, read_inputs, require_existing
+from profilerkit.inputs import Recording, is_saved_report, read_inputs, require_existing
 from profilerkit.model.change import revise
 from profilerkit.model.diff import Diff
 from profilerkit.model.finding import Evidence, Outcome
@@ -35,6 +36,7 @@ from profilerkit.rules.tuning import in_force, with_options
 from profilerkit.rundir.ending import Ending, dossier_of, ending_of
 from profilerkit.rundir.layout import REPORT_JSON
 from profilerkit.rundir.reader import RunRecord, is_run_directory
+from profilerkit.summaries.reduction import found_in, read_summaries
 from profilerkit.trace.readers import read_trace
 
 
@@ -119,11 +121,47 @@ def analysis(
     return _analyzed([Path(path) for path in paths], reading, rules, rank)
 
 
+def reduce(
+    *paths: str | Path,
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    device: str | None = None,
+    rules_path: str | Path | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    suppress: Sequence[Suppression] = (),
+    gpu_hour_price: float | None = None,
+) -> Report:
+    """Analyse the summaries that ``profilerkit map`` or a recording wrote: one report of any number of ranks.
+
+    All ranks are compared; those the others wait for, and some that stand for the rest, are told in detail.
+
+    The arguments are those of ``analyze``; the paths are summaries, or directories that hold them.
+
+    Raises:
+        UsageError: no path, or a rule or an option of it that does not exist.
+        UnreadableInputError: a path is missing, or no summary can be read.
+    """
+    rules = _rules(rules_path, options or {}, suppress, select, ignore)
+    places = [Path(path) for path in paths]
+    reduced = read_summaries(found_in(places))
+    crowd, size = reduced.crowd, reduced.world_size
+    recording = Recording(reduced.ranks, None, reduced.notes, of=len(crowd.members), world_size=size)
+    report = _told(recording, places, Reading(device=device), rules, None).report
+    record = crowd_record(crowd, world_size=size, unreadable=reduced.unreadable, left_out=reduced.left_out)
+    return with_cost(revise(report, crowd=record), gpu_hour_price)
+
+
 def _analyzed(places: Sequence[Path], reading: Reading, rules: "_Rules", rank: int | None) -> Analysis:
     """The report without what lost time costs, and what was read."""
+    return _told(read_inputs(places, reading), places, reading, rules, rank)
+
+
+def _told(
+    recording: Recording, places: Sequence[Path], reading: Reading, rules: "_Rules", rank: int | None
+) -> Analysis:
+    """The report on a recording, and the recording."""
     from profilerkit import __version__
 
-    recording = read_inputs(places, reading)
     record = recording.run
     ranks = recording.ranks
     told = None if rank is None else _position(ranks, rank)
@@ -131,7 +169,7 @@ def _analyzed(places: Sequence[Path], reading: Reading, rules: "_Rules", rank: i
     facts = run_facts(
         ranks,
         device=reading.device,
-        world_size=record.manifest.world_size if record and record.manifest else None,
+        world_size=record.manifest.world_size if record and record.manifest else recording.world_size,
         recorded=recording.distinct,
         told=told,
         notes=(*recording.notes, *rules.notes),
@@ -189,6 +227,7 @@ def _report(facts: Facts, detail: Facts, outcomes: tuple[Outcome, ...], run: Run
         steps=detail.steps,
         breakdown=detail.parts,
         ranks=facts.ranks,
+        rank_steps=facts.rank_steps,
         outcomes=outcomes,
         kernels=detail.kernels,
         compute=detail.compute,
@@ -199,6 +238,7 @@ def _report(facts: Facts, detail: Facts, outcomes: tuple[Outcome, ...], run: Run
         run=run,
         communication=facts.communication,
         workers=facts.workers,
+        median_step=detail.median_step,
     )
 
 

@@ -11,11 +11,11 @@ from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.model.change import revise
 from profilerkit.reading.side_by_side import read_all
 from profilerkit.reading.traces import Reading, TraceJob, TraceResult
-from profilerkit.reading.windows import Window, slow_job, typical_windows, window_notes
+from profilerkit.reading.windows import Window, are_given, slow_job, typical_windows, window_notes
 from profilerkit.rundir.layout import (
-    BY_STEP_CALLS,
-    BY_WRAPPED_LOADER,
+    DDP,
     END,
+    FLIGHT,
     LAUNCH,
     MANIFEST,
     META,
@@ -24,26 +24,30 @@ from profilerkit.rundir.layout import (
 )
 from profilerkit.rundir.reader import RankRecord, RunRecord, is_run_directory, named_ranks, read_run
 
+#: How profiles of JAX and TensorFlow end; beside one lies the same as JSON, of which a part may be left out.
+XPLANE_SUFFIXES = (".xplane.pb", ".xplane.pb.gz")
 #: File names taken for traces when a directory is given.
-TRACE_SUFFIXES = (".json", ".json.gz", ".json.tmp")
+TRACE_SUFFIXES = (".json", ".json.gz", ".json.tmp", ".sqlite", *XPLANE_SUFFIXES)
 
 #: Recordings of other tools by how their names end.
 _OF_OTHER_TOOLS = {
-    ".xplane.pb": "JAX or TensorFlow (XPlane)",
     ".nsys-rep": "Nsight Systems",
     ".qdrep": "Nsight Systems",
-    ".sqlite": "Nsight Systems",
     ".ncu-rep": "Nsight Compute",
 }
 #: What the first line of a table that nvidia-smi wrote holds: its names of columns have a dot where others write "_".
 _OF_NVIDIA_SMI = re.compile(rb"\b(?:utilization\.gpu|memory\.used|power\.draw)\b")
 _TABLE_SUFFIXES = (".csv", ".txt", ".log")
 #: Where JAX and TensorFlow put their profiles below the directory they are given.
-_PROFILES_BELOW = "plugins/profile/*/*"
+_PROFILES_BELOW = "plugins/profile/*"
+#: What ``jax.profiler.trace(create_perfetto_trace=True)`` adds.
+_PERFETTO_COPY = "perfetto_trace.json.gz"
 _LINE_BYTES = 4096
 
-_NO_TRACES = {LAUNCH, MANIFEST, META, END, WINDOW_STATUS}
+_NO_TRACES = {LAUNCH, MANIFEST, META, END, WINDOW_STATUS, FLIGHT, DDP}
 _RECORD_INSTEAD = "record with torch.profiler, or with profilerkit run -- train.py"
+#: Tools that can write their recordings in a form that is read.
+_EXPORT_INSTEAD = {"Nsight Systems": "export it with nsys export -t sqlite, and name the .sqlite file"}
 # More files than this are counted instead of named.
 _NAMED = 3
 
@@ -56,15 +60,21 @@ class Recording:
         ranks: at least one, by rank number.
         run: the run directory; ``None`` for traces.
         notes: what a reader of the report has to know about the input, in plain sentences.
+        of: how many ranks were read, where ``ranks`` are only some of them; 0 where they are all.
+        world_size: ranks of the whole job where no run directory says it; ``None`` leaves it to the traces.
     """
 
     ranks: list[RankFacts]
     run: RunRecord | None
     notes: tuple[str, ...]
+    of: int = 0
+    world_size: int | None = None
 
     @property
     def distinct(self) -> int:
         """How many different ranks there are; files that do not name theirs count one each."""
+        if self.of:
+            return self.of
         known = {entry.rank for entry in self.ranks if entry.rank is not None}
         return len(known) + sum(entry.rank is None for entry in self.ranks)
 
@@ -136,8 +146,7 @@ def _read_run(path: Path, reading: Reading) -> Recording:
 def _job_of_run(entry: RankRecord, windows: Sequence[Window], reading: Reading) -> TraceJob:
     """The traces of the windows that were closed well, the one to judge first."""
     files = tuple((path, (status.first_step, status.last_step)) for status, path in windows)
-    given = entry.meta is None or entry.meta.steps_found_by in (None, BY_STEP_CALLS, BY_WRAPPED_LOADER)
-    return TraceJob(files, reading, steps_are_given=given, slow=slow_job(entry))
+    return TraceJob(files, reading, steps_are_given=are_given(entry.meta), slow=slow_job(entry))
 
 
 def _rank_of_run(entry: RankRecord, result: TraceResult, reading: Reading) -> RankFacts:
@@ -176,19 +185,20 @@ def _read_traces(paths: Sequence[Path], reading: Reading) -> Recording:
             hint="name the trace files themselves",
         ) from why
     ranks.sort(key=lambda entry: (entry.rank is None, entry.rank or 0, entry.origin))
-    return Recording(ranks, None, (*_left_out_notes(left_out), *_same_rank_notes(ranks)))
+    older = _older_notes(path for path in paths if path.is_dir())
+    return Recording(ranks, None, (*older, *_left_out_notes(left_out), *_same_rank_notes(ranks)))
+
+
+def traces_below(directory: Path) -> list[Path]:
+    """The files in a directory, and in those below it, that may be traces by their names."""
+    places = [directory, *(path for path in directory.rglob("*") if path.is_dir())]
+    return sorted(file for place in places for file in _named_as_traces(place))
 
 
 def _traces_in(directory: Path) -> list[Path]:
-    """The files that may be traces by their names; never a document of a run directory, nor a report of ours."""
-    files = sorted(
-        path
-        for path in directory.iterdir()
-        if path.name.endswith(TRACE_SUFFIXES)
-        and path.name not in _NO_TRACES
-        and not path.name.endswith(REPORT_JSON)
-        and path.is_file()
-    )
+    """The files that may be traces by their names, of profiles below a log directory those of the newest one."""
+    below = _profiles_below(directory)
+    files = _named_as_traces(directory) or (_named_as_traces(below[-1]) if below else [])
     if not files:
         _refuse_other_tools(directory)
         raise UnreadableInputError(
@@ -199,10 +209,36 @@ def _traces_in(directory: Path) -> list[Path]:
     return files
 
 
+def _named_as_traces(directory: Path) -> list[Path]:
+    """Never a document of a run directory, a report of ours, or the JSON of a profile that is there itself."""
+    names = {path.name for path in directory.iterdir() if path.name.endswith(TRACE_SUFFIXES) and path.is_file()}
+    profiles = {name[: -len(suffix)] for name in names for suffix in XPLANE_SUFFIXES if name.endswith(suffix)}
+    copies = {f"{profile}.trace.json.gz" for profile in profiles} | ({_PERFETTO_COPY} if profiles else set())
+    return [directory / name for name in sorted(names - copies - _NO_TRACES) if not name.endswith(REPORT_JSON)]
+
+
+def _profiles_below(directory: Path) -> list[Path]:
+    """The profiles that JAX or TensorFlow put below the directory they were given, the newest last."""
+    return sorted(path for path in directory.glob(_PROFILES_BELOW) if path.is_dir() and _named_as_traces(path))
+
+
+def _older_notes(directories: Iterable[Path]) -> list[str]:
+    """What was left out of log directories with several profiles."""
+    notes = []
+    for directory in directories:
+        older = [] if _named_as_traces(directory) else _profiles_below(directory)[:-1]
+        if older:
+            many = f"{len(older)} older profiles" if len(older) > 1 else "one older profile"
+            notes.append(
+                f"Of {directory.name} only the newest profile was read, {many} left out; name the directory of another."
+            )
+    return notes
+
+
 def _refuse_other_tools(directory: Path) -> None:
     """Raise ``UnreadableInputError`` where the directory holds recordings of tools that are not supported yet."""
     found: dict[str, list[str]] = {}
-    for path in sorted((*directory.iterdir(), *directory.glob(_PROFILES_BELOW))):
+    for path in sorted(directory.iterdir()):
         tool = _tool_of(path)
         if tool is not None:
             found.setdefault(tool, []).append(path.name)
@@ -213,7 +249,7 @@ def _refuse_other_tools(directory: Path) -> None:
     raise UnreadableInputError(
         f"the recordings in {directory} are of a kind that is not supported yet",
         cause=told,
-        hint=_RECORD_INSTEAD,
+        hint=_instead(found),
     )
 
 
@@ -222,8 +258,14 @@ def _refuse_other_tool(path: Path) -> None:
     tool = _tool_of(path)
     if tool is not None:
         raise UnreadableInputError(
-            f"{path} is of a kind that is not supported yet", cause=f"it is of {tool}", hint=_RECORD_INSTEAD
+            f"{path} is of a kind that is not supported yet", cause=f"it is of {tool}", hint=_instead([tool])
         )
+
+
+def _instead(tools: Iterable[str]) -> str:
+    """How to get a recording that is read: of the tools that can write one, and else of torch."""
+    exported = [_EXPORT_INSTEAD[tool] for tool in tools if tool in _EXPORT_INSTEAD]
+    return "; or ".join([*exported, _RECORD_INSTEAD])
 
 
 def _tool_of(path: Path) -> str | None:

@@ -32,6 +32,7 @@ ROWS = {
     "compare": 7,
     "inputs": 7,
     "plugins": 7,
+    "summaries": 7,
     "report": 8,
     "api": 9,
     "integrations": 10,
@@ -49,6 +50,7 @@ THIRD_PARTY = {
     "analysis": {"numpy": True},
     # markupsafe is jinja2's own escaping.
     "report": {"jinja2": False, "markupsafe": False, "plotly": False, "rich": False, "msgspec": True},
+    "summaries": {"numpy": True, "msgspec": True, "distributed": False},
     "cli": {"torch": False, "pynvml": False},
     "integrations": {"transformers": False},
 }

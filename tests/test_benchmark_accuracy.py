@@ -18,12 +18,12 @@ from accuracy_benchmark.page import dots, render
 from accuracy_benchmark.scenario import Fix, Scenario
 from accuracy_benchmark.truth import MOST_HALF_WIDTH, noise, saving_interval
 
-from profilerkit.analysis.replay.errors import ERROR_BY_FIX
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Finding, Outcome, Saving
 from profilerkit.model.finding import Fix as ProposedFix
 from profilerkit.model.verdict import Verdict
 from profilerkit.rules import RULES
+from profilerkit.rules.calibrated import WITHIN
 from tests.report.samples import SAMPLES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -344,7 +344,7 @@ def test_a_committed_report_is_complete():
         pytest.skip("the report is measured on a quiet machine and has not been committed")
     document = json.loads(committed.read_text("utf-8"))
     assert not document["quick"]
-    found = {entry["rules"]: entry for entry in document["scores"]["errors"] if entry["method"] == "replay"}
-    for kind, rules in (("input", "IN"), ("host", "OV")):  # what intervals are made with is what was measured
-        assert ERROR_BY_FIX[kind] == (pytest.approx(found[rules]["rms"], abs=0.005), found[rules]["fixes"])
+    found = {entry["method"]: (entry["p90"], entry["fixes"]) for entry in document["scores"]["within"]}
+    for method, (share, fixes) in WITHIN.items():  # what intervals are made with is what was measured
+        assert found[method] == (pytest.approx(share, abs=0.005), fixes)
     assert [entry["code"] for entry in document["rows"]] == [entry.code for entry in SCENARIOS]

@@ -9,6 +9,7 @@ from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.report.wording import limits_of
 from profilerkit.rundir.layout import END, LAUNCH, MANIFEST, META, WINDOW_STATUS
 from tests.recipes import Log, training, write_run
+from tests.xplane_recipes import gpu, jax_json, space
 
 
 def trace_at(path, **fields):
@@ -102,9 +103,7 @@ def test_a_directory_without_any_readable_trace_says_what_was_tried(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "cause"),
     [
-        ("plugins/profile/2026/host.xplane.pb", "", "host.xplane.pb of JAX or TensorFlow (XPlane)"),
         ("a.nsys-rep", "", "a.nsys-rep of Nsight Systems"),
-        ("a.sqlite", "SQLite format 3", "a.sqlite of Nsight Systems"),
         ("gpu.csv", "timestamp,memory.used,utilization.gpu\n1,2,3\n", "gpu.csv of nvidia-smi"),
         ("gpu.csv", "utilization.gpu [%], power.draw [W]\n85 %, 300.1 W\n", "gpu.csv of nvidia-smi"),
     ],
@@ -122,7 +121,7 @@ def test_recordings_of_other_tools_are_not_supported_yet(tmp_path, name, text, c
 @pytest.mark.parametrize(
     ("name", "text", "tool"),
     [
-        ("host.xplane.pb", "\n\0", "JAX or TensorFlow (XPlane)"),
+        ("a.nsys-rep", "", "Nsight Systems"),
         ("gpu.csv", "timestamp,memory.used,utilization.gpu\n1,2,3\n", "nvidia-smi"),
     ],
 )
@@ -147,12 +146,10 @@ def test_a_second_document_in_a_file_is_said_below_the_headline(tmp_path):
 def test_of_many_recordings_of_other_tools_some_are_named(tmp_path):
     for number in range(5):
         (tmp_path / f"{number}.nsys-rep").write_text("")
-    (tmp_path / "host.xplane.pb").write_text("")
+    (tmp_path / "a.ncu-rep").write_text("")
     with pytest.raises(UnreadableInputError) as caught:
         analyze(tmp_path)
-    assert caught.value.cause == (
-        "0.nsys-rep, 1.nsys-rep, 2.nsys-rep … of Nsight Systems; host.xplane.pb of JAX or TensorFlow (XPlane)"
-    )
+    assert caught.value.cause == ("0.nsys-rep, 1.nsys-rep, 2.nsys-rep … of Nsight Systems; a.ncu-rep of Nsight Compute")
 
 
 @pytest.mark.parametrize(
@@ -227,3 +224,40 @@ def test_a_damaged_trace_is_read_around_unless_strict(tmp_path):
     assert any(note.startswith("Damaged: event ") for note in report.trust.notes)
     with pytest.raises(UnreadableInputError, match="damaged"):
         analyze(cut, strict=True)
+
+
+def profile_at(directory, name="host", **settings):
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / f"{name}.xplane.pb").write_bytes(space(gpu(**settings)))
+    (directory / f"{name}.trace.json.gz").write_bytes(jax_json())
+    (directory / "perfetto_trace.json.gz").write_bytes(jax_json())
+
+
+@pytest.mark.parametrize("below", ["plugins/profile/2026_01_02", "."])
+def test_a_profile_of_jax_is_found_where_jax_puts_it_and_its_copies_are_not_read_beside_it(tmp_path, below):
+    profile_at(tmp_path / below)
+    report = analyze(tmp_path)
+    assert report.run.files == ("host.xplane.pb",)
+    assert report.steps.count == 12
+
+
+def test_of_several_profiles_below_a_log_directory_the_newest_is_read_and_the_others_are_told(tmp_path):
+    for steps, taken in ((6, "2026_01_02"), (9, "2026_01_03"), (4, "2025_12_31")):
+        profile_at(tmp_path / "logs" / "plugins" / "profile" / taken, steps=steps)
+    (tmp_path / "logs" / "plugins" / "profile" / "empty").mkdir()
+    report = analyze(tmp_path / "logs")
+    assert report.steps.count == 9
+    assert report.trust.notes[0] == (
+        "Of logs only the newest profile was read, 2 older profiles left out; name the directory of another."
+    )
+
+
+def test_every_host_of_a_profile_is_a_rank(tmp_path):
+    for name in ("host0", "host1"):
+        profile_at(tmp_path / "plugins" / "profile" / "run", name)
+    assert analyze(tmp_path).run.files == ("host0.xplane.pb", "host1.xplane.pb")
+
+
+def test_json_of_jax_alone_is_read(tmp_path):
+    (tmp_path / "host.trace.json.gz").write_bytes(jax_json(packed=True))
+    assert analyze(tmp_path).steps.count == 12

@@ -17,10 +17,11 @@ from profilerkit.analysis.workers.loading import LoadingFacts
 from profilerkit.hardware.lookup import DeviceSpec
 from profilerkit.model.communication import Communication
 from profilerkit.model.finding import Source
+from profilerkit.model.median_step import MedianStep
 from profilerkit.model.memory import Memory
 from profilerkit.model.report import Collective, Compute, HostCopy, Kernel
 from profilerkit.model.run import Loader, Series, Trust
-from profilerkit.model.step import Family, Part, Rank, Steps
+from profilerkit.model.step import Family, Part, Rank, RankSteps, Steps
 from profilerkit.model.workers import Workers
 
 #: What a wait for a batch is read from when no event marks it.
@@ -260,6 +261,7 @@ class Facts:
         step_error_ns: its standard error; ``None`` for a single step.
         parts: breakdown of the judged rank, largest first.
         ranks: every rank that was read.
+        rank_steps: each of them in each judged step; ``None`` for a single one.
         judged_rank: position in ``ranks`` of the rank the parts describe.
         missing_ranks: ranks of the job that were not read; ``None`` when unknown.
         waiting_share: share of a step that the median other rank waits for the judged one; ``None`` if none is late.
@@ -290,6 +292,8 @@ class Facts:
         throttling: how far the device's clock was held down; ``None`` where it was not sampled.
         wire: what the collectives are made of; ``None`` without a trace.
         replay: some of the traced steps as a graph that runs again with changes; ``None`` where none could be built.
+        median_step: one traced step as a timeline; ``None`` without a trace that holds a steady one.
+        framework: what was profiled, where it is not PyTorch.
     """
 
     mode: Literal["gpu", "cpu", "steps"]
@@ -346,6 +350,9 @@ class Facts:
     throttling: Throttling | None = None
     wire: Wire | None = None
     replay: ReplayFacts | None = field(default=None, compare=False, repr=False)
+    median_step: MedianStep | None = None
+    framework: str | None = None
+    rank_steps: RankSteps | None = None
 
     def share(self, *names: str) -> float:
         """Share of the steady step that belongs to these parts; a name ending in ``.`` takes its whole group."""

@@ -106,7 +106,7 @@ def _joined(origin: str, trace: TraceFacts | None, record: RankRecord | None, lo
         step_error_ns=median_error(series.time[series.steady]) if series else None,
         input=_input(trace, log, record),
         stalls=log.stalls if log else _trace_stalls(series) if series else (),
-        samples=summarise(record.samples, record.rank) if record else (),
+        samples=summarise(record.samples, record.rank, int(log.start[0]) if log else None) if record else (),
         inflation_ratio=inflation,
         workers=workers,
     )

@@ -9,12 +9,15 @@ from profilerkit.analysis.counters import counter_signals
 from profilerkit.analysis.damage import damage_notes, record_notes
 from profilerkit.analysis.facts import CommFacts, Facts, LaunchFacts
 from profilerkit.analysis.flight_ranks import flight_recorder
+from profilerkit.analysis.foreign import signals_of, unread
 from profilerkit.analysis.host.training_process import host_facts
 from profilerkit.analysis.memory.samples import with_samples
 from profilerkit.analysis.own_cost import budget_notes, capture_cost
 from profilerkit.analysis.rank_facts import RankFacts
+from profilerkit.analysis.rank_steps import rank_steps
 from profilerkit.analysis.ranks import Job, comparable, compare, notes_of
 from profilerkit.analysis.siblings import host_ranks, sibling_cores
+from profilerkit.analysis.steps.median_step import median_step
 from profilerkit.analysis.steps.steadiness import weaknesses
 from profilerkit.analysis.throttling import throttling
 from profilerkit.analysis.timed_ranks import late_by_timers, may_be_hidden, timed_ns
@@ -63,7 +66,6 @@ def run_facts(
     chosen, trace = ranks[judged], ranks[judged].trace
     no_trace = without_trace(ranks)
     doubts = tuple(_doubts(chosen, no_trace))
-    meta = chosen.record.meta if chosen.record else None
     facts = Facts(
         mode=chosen.mode,
         steps=chosen.steps,
@@ -71,6 +73,7 @@ def run_facts(
         step_error_ns=chosen.step_error_ns,
         parts=chosen.parts,
         ranks=_all_ranks(job),
+        rank_steps=rank_steps(ranks, job.ledger),
         trust=_trust(ranks, chosen, [*notes, *no_trace, *notes_of(job, world), *uneven_steps(ranks)], doubts),
         judged_rank=judged,
         world_size=world,
@@ -79,7 +82,6 @@ def run_facts(
         jitter_share=job.jitter_share,
         communication=_communication(job, judged, timed),
         input=chosen.input,
-        loader=meta.loader if meta else None,
         workers=chosen.workers,
         usable_cores=_cores(ranks, chosen),
         stalls=chosen.stalls,
@@ -99,8 +101,10 @@ def run_facts(
 
 def _with_records(facts: Facts, chosen: RankFacts, ranks: Sequence[RankFacts]) -> Facts:
     """The facts with what is derived of the judged rank's records, and costs too much to derive of all."""
+    meta = chosen.record.meta if chosen.record else None
     return replace(
         facts,
+        loader=meta.loader if meta else None,
         host_ranks=host_ranks(ranks, chosen),
         samples=(*chosen.samples, *sibling_cores(ranks, chosen, facts.world_size)),
         loading=loading_facts(chosen.record, chosen.log, chosen.workers),
@@ -135,6 +139,8 @@ def _with_trace(facts: Facts, trace: TraceFacts, ranks: Sequence[RankFacts]) -> 
         waste=trace.waste,
         wire=trace.wire,
         replay=trace.replay,
+        median_step=median_step(trace, facts.rank.rank),
+        framework=trace.meta.framework,
     )
 
 
@@ -196,7 +202,7 @@ def _with_links(comm: CommFacts, spec: DeviceSpec | None) -> CommFacts:
     if not peak:
         return comm
     table = tuple(
-        revise(row, link_ratio=row.bus_bytes_per_s / (peak * 1e9))
+        revise(row, link_ratio=row.bus_bytes_per_s / (peak * 1e9), link_bytes_per_s=peak * 1e9)
         if row.bus_bytes_per_s is not None and row.group_size is not None and row.group_size <= ONE_SWITCH
         else row
         for row in comm.table
@@ -296,6 +302,8 @@ HIGH_STEAL = 0.02
 def _doubts(chosen: RankFacts, no_trace: Sequence[str]) -> list[str]:
     """What makes the numbers less sure than they look; ``no_trace`` says which ranks have none, while others do."""
     out = [] if chosen.trace else list(no_trace)
+    if chosen.trace and chosen.trace.meta.framework:
+        out.append(unread(chosen.trace.meta.framework))
     damage = chosen.trace.damage if chosen.trace else None
     if damage and damage.truncated and chosen.mode == "gpu":
         out.append("The end of the file is missing, and device events with it: the device did more than is shown.")
@@ -355,6 +363,8 @@ def _memory_signal(chosen: RankFacts) -> Signal:
 def _signals(chosen: RankFacts) -> tuple[Signal, ...]:
     """What was recorded of the judged rank and how to record the rest."""
     trace, record = chosen.trace, chosen.record
+    if trace and trace.meta.framework:
+        return signals_of(trace, trace.meta.framework)
     recorded = trace.meta.recorded if trace else frozenset()
     capture = "run the loop under profilerkit.profile(...)"
 
@@ -367,10 +377,11 @@ def _signals(chosen: RankFacts) -> tuple[Signal, ...]:
 
     no_steps = "no step was recorded" if record else "only a trace was given"
     no_device = "the trace holds none; the main thread stands for the device" if trace else "there is no trace"
+    lacking = trace.meta.no_operators if trace else why_no_trace(record)
     return (
         signal(STEP_TIMERS, chosen.log is not None, no_steps, capture),
         signal(INPUT_WAIT, chosen.input is not None, "no loader was seen", "wrap the loader: prof.wrap(loader)"),
-        signal("operator trace", trace is not None, why_no_trace(record), "profilerkit.profile(..., deep=True)"),
+        signal("operator trace", not lacking, lacking or "", "profilerkit.profile(..., deep=True)"),
         signal(
             "device events",
             trace is not None and trace.partition.mode == "gpu",

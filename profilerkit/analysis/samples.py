@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.model.run import Series
+from profilerkit.model.run import DEVICE_STRIPS, HOST_STRIPS, Series, Strip
 from profilerkit.rundir.sampled import AllocatorSample, GpuSample, HostSample, Sample
 
 _R = TypeVar("_R")
@@ -17,6 +17,8 @@ _Gpu = list[tuple[int, GpuSample]]
 _Host = list[tuple[int, HostSample]]
 _Allocator = list[tuple[int, AllocatorSample]]
 
+#: Points of a strip at most: enough for a figure, and a few kB in the JSON (a choice).
+MOST_POINTS = 80
 #: Below so many samples a trend is what happened to be going on.
 FEWEST_FOR_SLOPE = 10
 #: Counters read closer together than this say little: the energy counter was seen to step every 10 ms
@@ -96,17 +98,23 @@ _ALLOCATOR_FIELDS = (
 
 
 class Signal(NamedTuple):
-    """``values`` at ``at_s``, seconds after its first sample: both (n,) float64, n > 0."""
+    """``values`` at ``at_s``, seconds after ``start_ns`` on the recording's clock: both (n,) float64, n > 0."""
 
     name: str
     unit: str
+    start_ns: int
     at_s: _F64
     values: _F64
 
 
-def summarise(samples: Sequence[Sample], rank: int) -> tuple[Series, ...]:
-    """One ``Series`` per signal that was read at least once."""
-    return tuple(_series(signal, rank) for signal in signals(samples))
+def summarise(samples: Sequence[Sample], rank: int, first_step_ns: int | None = None) -> tuple[Series, ...]:
+    """One ``Series`` per signal that was read at least once.
+
+    ``first_step_ns`` is when the first step began, on the samples' clock; without it no series has a strip.
+    """
+    found = list(signals(samples))
+    strips = _strips(found, first_step_ns) if first_step_ns is not None else {}
+    return tuple(_series(signal, rank, strips.get(signal.name)) for signal in found)
 
 
 def signals(samples: Sequence[Sample]) -> Iterator[Signal]:
@@ -158,7 +166,7 @@ def _signal(
     if pairs:
         at_ns, values = zip(*pairs, strict=True)
         at_s = (np.array(at_ns, dtype=np.int64) - at_ns[0]) / 1e9
-        yield Signal(name, unit, at_s, np.array(values, dtype=np.float64))
+        yield Signal(name, unit, at_ns[0], at_s, np.array(values, dtype=np.float64))
 
 
 def _rate(name: str, unit: str, records: list[tuple[int, _R]], read: Callable[[_R], int | None]) -> Iterator[Signal]:
@@ -167,7 +175,7 @@ def _rate(name: str, unit: str, records: list[tuple[int, _R]], read: Callable[[_
         passed, grown = np.diff(signal.at_s), np.diff(signal.values)
         kept = (passed >= _SHORTEST_S) & (grown >= 0)
         if kept.any():
-            yield Signal(name, unit, signal.at_s[1:][kept], grown[kept] / passed[kept])
+            yield Signal(name, unit, signal.start_ns, signal.at_s[1:][kept], grown[kept] / passed[kept])
 
 
 def _is_set(record: GpuSample, bits: int) -> float | None:
@@ -189,7 +197,7 @@ def _worker_memory(record: HostSample) -> int | None:
     return sum(worker.rss_bytes for worker in record.workers) if record.workers else None
 
 
-def _series(signal: Signal, rank: int) -> Series:
+def _series(signal: Signal, rank: int, strip: Strip | None) -> Series:
     low, high = np.quantile(signal.values, [0.1, 0.9])
     return Series(
         name=signal.name,
@@ -201,6 +209,28 @@ def _series(signal: Signal, rank: int) -> Series:
         maximum=float(signal.values.max()),
         slope_per_s=_slope(signal) if signal.unit == "bytes" else None,
         rank=rank,
+        strip=strip,
+    )
+
+
+def _strips(found: Sequence[Signal], first_step_ns: int) -> dict[str, Strip]:
+    """Signal to strip, of those that the figure draws; of all of them the same samples are put together."""
+    names = HOST_STRIPS if {signal.name for signal in found}.isdisjoint(DEVICE_STRIPS) else DEVICE_STRIPS
+    drawn = [signal for signal in found if signal.name in names]
+    each = -(-max((len(signal.values) for signal in drawn), default=0) // MOST_POINTS)
+    return {signal.name: _strip(signal, each, first_step_ns) for signal in drawn}
+
+
+def _strip(signal: Signal, each: int, first_step_ns: int) -> Strip:
+    """The means of ``each`` neighbours, counted from the end: rates lack the first sample that others have."""
+    count = len(signal.values)
+    starts = np.unique(np.r_[0, np.arange(count % each, count, each)])
+    sizes = np.diff(np.r_[starts, count])
+    at_ms = np.add.reduceat(signal.at_s, starts) / sizes * 1e3 + (signal.start_ns - first_step_ns) / 1e6
+    means = np.add.reduceat(signal.values, starts) / sizes
+    return Strip(
+        at_ns=tuple(round(float(at)) * 1_000_000 for at in at_ms),
+        values=tuple(float(f"{value:.4g}") for value in means),
     )
 
 

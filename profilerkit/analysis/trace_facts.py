@@ -55,6 +55,7 @@ from profilerkit.analysis.replay.build import Material
 from profilerkit.analysis.replay.gate import ReplayFacts, replay_facts
 from profilerkit.analysis.replay.scope import MOST_EVENTS
 from profilerkit.analysis.steps.find import TraceSteps, find_steps
+from profilerkit.analysis.steps.lanes import StepLanes, step_lanes
 from profilerkit.analysis.steps.warmup_cause import causes, loading_per_step, warmup_cost
 from profilerkit.analysis.waste.find import kernel_waste
 from profilerkit.analysis.waste.judged import Judged
@@ -113,6 +114,7 @@ class TraceFacts:
     waste: Waste | None = None
     wire: Wire | None = None
     replay: ReplayFacts | None = None
+    lanes: StepLanes | None = None
 
     @property
     def totals(self) -> I64:
@@ -189,7 +191,7 @@ def trace_facts(
         wire=_wire(seen, collectives),
     )
     material = Material(columns, names, kinds, launches, steps, roof, work, ran, host, parts, replay_events)
-    facts = replace(facts, replay=replay_facts(material), memory_use=_memory_use(seen, facts))
+    facts = _with_steps(facts, seen, material)
     return _with_device(facts, seen, spec) if on_gpu else facts
 
 
@@ -260,6 +262,13 @@ def _memory_use(seen: _Seen, facts: TraceFacts) -> MemoryUse:
     )
 
 
+def _with_steps(facts: TraceFacts, seen: _Seen, material: Material) -> TraceFacts:
+    """The facts with what is made of single steps, whatever ran them."""
+    return replace(
+        facts, replay=replay_facts(material), lanes=step_lanes(material), memory_use=_memory_use(seen, facts)
+    )
+
+
 def _with_device(facts: TraceFacts, seen: _Seen, spec: DeviceSpec | None) -> TraceFacts:
     columns, names, kinds, launches = seen.columns, seen.names, seen.kinds, seen.launches
     rows, judged, window = seen.rows, seen.judged, facts.window
@@ -272,7 +281,8 @@ def _with_device(facts: TraceFacts, seen: _Seen, spec: DeviceSpec | None) -> Tra
         device=device_facts(columns, launches, seen.ran, rows, window, seen.parts, facts.properties),
         copies=pageable_copies(columns, launches, seen.parts, rows, count),
         syncs=sync_facts(columns, names, launches, judged, count, intersect(copying, window)),
-        allocator=allocator_facts(columns, names, judged, count),
+        # Without the host's calls there is nothing to count.
+        allocator=None if columns.meta.framework else allocator_facts(columns, names, judged, count),
         math=math_facts(columns, kinds, seen.roof, judged, seen.steady_ns, facts.properties),
         chains=chain_facts(columns, kinds, seen.roof, rows, work.rows[optimizer_step >= 0], window),
         cold=cold_facts(columns, names, seen.steps, seen.busy),

@@ -1,7 +1,9 @@
-"""Gzips the traces of one rank in a process of its own: ``python -m profilerkit.capture.compress DIRECTORY [PID]``.
+"""Gzips the traces of one rank in a process of its own.
+
+    python -m profilerkit.capture.compress DIRECTORY [--summaries] [PID]
 
 With the process that trains as ``PID`` it runs beside the training: it takes the CPU that nobody else wants, and ends
-with that process.
+with that process. With ``--summaries`` it becomes ``profilerkit map`` when it is done.
 """
 
 import gzip
@@ -10,6 +12,7 @@ import sys
 from pathlib import Path
 
 from profilerkit.model.change import revise
+from profilerkit.programs import own_program
 from profilerkit.rundir.files import read_document, write_document
 from profilerkit.rundir.layout import (
     PART_SUFFIX,
@@ -54,12 +57,19 @@ def compress(window: Path, parent: int | None = None) -> bool:
 
 def main() -> None:
     """Compress every window of the rank directory named on the command line."""
-    parent = int(sys.argv[2]) if len(sys.argv) > 2 else None
+    words = sys.argv[1:]
+    summaries = "--summaries" in words
+    directory, *pid = [word for word in words if word != "--summaries"]
+    parent = int(pid[0]) if pid else None
     if parent is not None:
         os.nice(_NICE)
-    for window in sorted((Path(sys.argv[1]) / WINDOWS).glob("*")):
+    windows = Path(directory) / WINDOWS
+    for window in sorted(windows.glob("*")):
         if not compress(window, parent):
-            break
+            return
+    if summaries and any(windows.glob(f"*/{WINDOW_TRACE_GZ}")):
+        command = own_program("profilerkit", "map", str(windows), "--workers", "1", "--quiet")
+        os.execv(command[0], command)  # noqa: S606  our own module, no shell
 
 
 if __name__ == "__main__":

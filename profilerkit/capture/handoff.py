@@ -19,14 +19,20 @@ _RANKS_SECONDS = 10.0
 _REPORTED = (0, 1, 3)
 
 
-def compress_traces(rank_path: Path, seconds: float) -> None:
+def compression(rank_path: Path, *, summaries: bool, parent: int | None = None) -> list[str]:
+    """The command that compresses the traces of one rank; see ``profilerkit.capture.compress``."""
+    words = [*(["--summaries"] if summaries else []), *([str(parent)] if parent is not None else [])]
+    return own_program("profilerkit.capture.compress", str(rank_path), *words)
+
+
+def compress_traces(rank_path: Path, seconds: float, *, summaries: bool = False) -> None:
     """Compress the traces of one rank, in at most half of the time left for it and the report.
 
     When that fails they stay as they are, which costs space and nothing else.
     """
-    if not any((rank_path / WINDOWS).glob(f"*/{WINDOW_TRACE}")):
+    if not summaries and not any((rank_path / WINDOWS).glob(f"*/{WINDOW_TRACE}")):
         return
-    command = own_program("profilerkit.capture.compress", str(rank_path))
+    command = compression(rank_path, summaries=summaries)
     _run(command, min(seconds / 2, _COMPRESS_SECONDS), stderr=subprocess.DEVNULL)
 
 

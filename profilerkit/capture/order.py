@@ -37,6 +37,7 @@ class Order:
     nvml: bool | None = None
     host: bool | None = None
     analyze: bool | None = None
+    summaries: bool | None = None
     quiet: bool = False
 
     def put(self, variables: MutableMapping[str, str]) -> None:
@@ -53,7 +54,10 @@ class Order:
         return replace(script, path=path, quiet=self.quiet, **asked)
 
 
-_CHOICES = ("trace_steps", "warmup_steps", "trace_every", "with_stack", "deep", "nvml", "host", "analyze")
+_CHOICES = (
+    *("trace_steps", "warmup_steps", "trace_every", "with_stack"),
+    *("deep", "nvml", "host", "analyze", "summaries"),
+)
 
 
 def read_order(variables: MutableMapping[str, str]) -> Order | None:

@@ -1,22 +1,22 @@
-"""Has finished traces compressed beside the training, one process at a time; and what is left, at its end."""
+"""Has finished traces compressed and summarised beside the training, one process at a time; the rest at its end."""
 
 import os
 import subprocess
 from pathlib import Path
 
-from profilerkit.capture.handoff import compress_traces
-from profilerkit.programs import own_environment, own_program
+from profilerkit.capture.handoff import compress_traces, compression
+from profilerkit.programs import own_environment
 
 
 class Packer:
-    """Compresses the traces of one rank.
+    """Compresses the traces of one rank, and summarises them where that is asked for.
 
     Attributes:
         wanted: there is a trace to compress; ``beat`` sees to it.
     """
 
-    def __init__(self, rank_path: Path) -> None:
-        self._path = rank_path
+    def __init__(self, rank_path: Path, *, summaries: bool) -> None:
+        self._path, self._summaries = rank_path, summaries
         self._process: subprocess.Popen[bytes] | None = None
         self.wanted = False
 
@@ -26,7 +26,7 @@ class Packer:
             return
         self.wanted = False
         self._process = subprocess.Popen(  # noqa: S603  our own module, no shell
-            own_program("profilerkit.capture.compress", str(self._path), str(os.getpid())),
+            compression(self._path, summaries=self._summaries, parent=os.getpid()),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -39,7 +39,7 @@ class Packer:
         if process is not None:
             process.terminate()  # what it had begun is begun anew, not nice to others any more
             process.wait()
-        compress_traces(self._path, seconds)
+        compress_traces(self._path, seconds, summaries=self._summaries)
 
     def leave_child(self) -> None:
         """In a forked child the process is not ours to wait for."""

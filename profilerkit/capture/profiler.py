@@ -134,6 +134,7 @@ def profile(
     nvml: bool = True,
     host: bool = True,
     analyze: bool = True,
+    summaries: bool | None = None,
     enabled: bool = True,
     overhead_budget: float | None = None,
 ) -> Profile:
@@ -153,6 +154,7 @@ def profile(
         nvml: sample the GPU once per second (read-only queries).
         host: sample the host once per second.
         analyze: write the report at the end of the block.
+        summaries: have traces summarised, for ``profilerkit reduce``; ``None`` for jobs of more than 16 ranks.
         enabled: ``False`` makes everything here do nothing.
         overhead_budget: the most that recording every step may cost, of the step's time. Above it features are turned
             off, those that tell least first, and the report says so. When not given ``PROFILERKIT_OVERHEAD_BUDGET``
@@ -174,6 +176,7 @@ def profile(
             nvml=nvml,
             host=host,
             analyze=analyze,
+            summaries=summaries,
             enabled=enabled,
             overhead_budget=budget_of(overhead_budget, os.environ),
         )

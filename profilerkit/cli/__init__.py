@@ -1,4 +1,4 @@
-"""The command line: ``profilerkit run``, ``analyze``, ``diff``, ``check``, ``demo``, ``rules`` and ``doctor``."""
+"""The command line: one module per verb."""
 
 import argparse
 import sys
@@ -14,6 +14,8 @@ VERBS = {
     "run": "record a training command without touching its script",
     "analyze": "say what bounds a recorded run, and write its report",
     "diff": "say what changed between two runs, and whether it is real",
+    "map": "summarise the traces of many ranks, wherever they lie",
+    "reduce": "say what bounds a run of any size, from its summaries",
     "check": "hold a run against its budgets",
     "demo": "train a small slow model for real, apply the fix, compare",
     "rules": "list the rules, or explain one",

@@ -108,7 +108,15 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         raise UsageError("--open has nothing to open", cause="no HTML file is written", hint="add -f html")
     _check_device(settings.device)
 
-    (report,) = redact.shown([_read(paths, rerender, arguments, settings)], paths, arguments)
+    return publish(_read(paths, rerender, arguments, settings), outputs, arguments, settings, console)
+
+
+def publish(
+    full: "Report", outputs: Sequence[Output], arguments: argparse.Namespace, settings: Settings, console: Console
+) -> int:
+    """Write the report, print its verdict, judge the gates; return the exit code."""
+    paths: list[Path] = arguments.paths
+    (report,) = redact.shown([full], paths, arguments)
     written = _write_all(report, outputs, console)
     if arguments.brief:
         console.note(f"{_brief(report, outputs)}; next: {_next(report, paths)}")

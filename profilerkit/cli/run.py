@@ -62,6 +62,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--warmup-steps", metavar="N", type=int, help="steps before the window (default: 5)")
     parser.add_argument("--trace-every", metavar="N", type=int, help="open another window every N steps (default: one)")
     parser.add_argument("--with-stack", action="store_const", const=True, help="trace the names of Python's functions")
+    parser.add_argument(
+        "--summaries",
+        action="store_const",
+        const=True,
+        help="summarise each rank's traces beside them (default: in jobs of more than 16 ranks)",
+    )
     for name, text in _OFF.items():
         parser.add_argument(f"--no-{name}", dest=name, action="store_const", const=False, help=text)
 
@@ -173,6 +179,7 @@ def _variables(arguments: argparse.Namespace, console: Console) -> dict[str, str
         warmup_steps=arguments.warmup_steps,
         trace_every=arguments.trace_every,
         with_stack=arguments.with_stack,
+        summaries=arguments.summaries,
         **{name: getattr(arguments, name) for name in _OFF},
         quiet=console.quiet,
     ).put(variables)

@@ -33,7 +33,8 @@ def cost_of(report: Report, price: float | None) -> Cost | None:
     the ledger has checkpoints and the like as stages, they are no part of its steps, and their hours are the ledger's.
     Hours of ranks that have no GPU have no price: ``price`` is a GPU's.
     """
-    unit: Literal["GPU", "rank"] = "GPU" if report.run.devices or report.trust.mode == "gpu" else "rank"
+    is_gpu = report.trust.mode == "gpu" if not report.run.devices else not report.run.devices[0].startswith("TPU")
+    unit: Literal["GPU", "rank"] = "GPU" if is_gpu else "rank"
     price = price if unit == "GPU" else None
     mean = report.steps.time_ns.mean if report.steps.time_ns else None
     ledger = report.ledger if report.ledger is not None and report.ledger.wall_ns else None

@@ -105,7 +105,7 @@ def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
         sentences.append(
             f"The best fix saves {expected} of the step." if by_a_fix else f"Without it a step is {expected} shorter."
         )
-    elif verdict.bound != "balanced":
+    elif verdict.bound != "balanced" and facts.framework is None:
         sentences.append(_without_saving(outcomes))
     if verdict.bound != "inconclusive" and facts.steps.steady < 8:
         plural = "s" if facts.steps.steady != 1 else ""

@@ -61,6 +61,8 @@ def _unexplained(facts: Facts) -> str:
 
 def _what_to_record(facts: Facts) -> str:
     """How the next recording would explain more."""
+    if facts.framework:
+        return "Look at what the host did meanwhile in the profile itself, for example in XProf or Perfetto."
     if facts.trace_read and facts.measured(STEP_TIMERS):
         return "Record more steps, with the names of functions: profile(..., trace_steps=30, with_stack=True)."
     if facts.trace_read:

@@ -49,6 +49,8 @@ def _unseen(facts: Facts, bound: Bound, share: float) -> str:
     match bound:
         case "input-bound" if facts.input is None:
             return "no loader was seen, so its wait is not measured"
+        case "overhead-bound" if facts.framework:
+            return f"what the host does is not read from a profile of {facts.framework}"
         case "memory-bound" if facts.mode != "gpu":
             return "no device events, so memory traffic is not measured"
         case "comm-bound" if facts.comm is None and not facts.trace_read:

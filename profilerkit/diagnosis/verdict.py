@@ -96,10 +96,13 @@ def _unnamed(facts: Facts, ranked: Sequence[Best], priced: Sequence[str], suppre
         return _kernels_own_it(facts, confidence(facts, sure))
     limit = "10 %" if contenders else "5 %"
     none = "Suppressed findings aside, no fix saves" if suppressed >= CONTENDER_SAVING else "No fix is known to save"
+    said = f"{none} {limit} of {_its(facts)} {mean_step(facts)} step"
+    if facts.framework:  # whose fixes nobody looked for
+        said = f"No kind of work takes most of {_its(facts)} {mean_step(facts)} step"
     return Verdict(
         bound="balanced",
         confidence=confidence(facts, "medium"),
-        headline=f"{none} {limit} of {_its(facts)} {mean_step(facts)} step",
+        headline=said,
         saving=ranked[0].saving if contenders else None,
         contenders=contenders,
         refuted_by="More steps: small causes need many to stand out.",

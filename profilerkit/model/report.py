@@ -7,12 +7,14 @@ import msgspec
 
 from profilerkit.model.communication import Communication
 from profilerkit.model.cost import Cost
+from profilerkit.model.crowd import Crowd
 from profilerkit.model.finding import Finding, Outcome, Source, in_order
 from profilerkit.model.ledger import Ledger
+from profilerkit.model.median_step import MedianStep
 from profilerkit.model.memory import Memory
 from profilerkit.model.oom import OutOfMemory
 from profilerkit.model.run import Run, Trust
-from profilerkit.model.step import Part, Rank, Steps
+from profilerkit.model.step import Part, Rank, RankSteps, Steps
 from profilerkit.model.verdict import Verdict
 from profilerkit.model.waterfall import Waterfall
 from profilerkit.model.workers import Workers
@@ -78,6 +80,8 @@ class Compute(msgspec.Struct, frozen=True, kw_only=True):
         recomputed_flops_per_step: of those, run a second time in backward.
         precision: type in which most FLOPs are computed.
         peak_flops_per_s: dense peak of the device for it.
+        peaks_flops_per_s: dense peaks of the device by type, as far as its specification gives them.
+        peak_bytes_per_s: of the device's memory.
         mfu: FLOPs without recomputation / (step time × peak); only where nearly all math kernels are priced.
         hfu: the same with recomputation.
     """
@@ -93,6 +97,8 @@ class Compute(msgspec.Struct, frozen=True, kw_only=True):
     recomputed_flops_per_step: float | None = None
     precision: str | None = None
     peak_flops_per_s: float | None = None
+    peaks_flops_per_s: dict[str, float] = {}
+    peak_bytes_per_s: float | None = None
     mfu: float | None = None
     hfu: float | None = None
 
@@ -140,6 +146,7 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
             makes it a lower bound.
         bus_bytes_per_s: the same by what a link carries (nccl-tests' factors by kind and group size).
         link_ratio: bus bandwidth / peak of the device's link; ``None`` where either is not known.
+        link_bytes_per_s: that peak; ``None`` where it is not known, or the group also uses the network.
         bandwidth_is_bound: whether the bandwidths, and the ratio, are lower bounds: their time holds waiting.
     """
 
@@ -158,6 +165,7 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
     algorithm_bytes_per_s: float | None = None
     bus_bytes_per_s: float | None = None
     link_ratio: float | None = None
+    link_bytes_per_s: float | None = None
     bandwidth_is_bound: bool = False
 
 
@@ -183,6 +191,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     oom: OutOfMemory | None = None
     waterfall: Waterfall | None = None
     cost: Cost | None = None
+    median_step: MedianStep | None = None
+    crowd: Crowd | None = None
+    rank_steps: RankSteps | None = None
 
     def findings(self) -> list[tuple[Outcome, Finding]]:
         """All findings with the outcome they belong to, largest expected saving first."""

@@ -86,11 +86,29 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
+#: The signals of which a report keeps the samples: of the device where one was sampled, else of the host.
+DEVICE_STRIPS = ("gpu.utilization", "gpu.sm_clock", "gpu.power", "gpu.temperature")
+HOST_STRIPS = ("host.cpu", "host.thread_queue", "host.process_memory")
+
+
+class Strip(msgspec.Struct, frozen=True, kw_only=True):
+    """The samples of one signal in order, for a figure; of many the means of neighbours.
+
+    Attributes:
+        at_ns: when they were taken, since the first step began and negative before it, in whole ms.
+        values: what they said, with four digits.
+    """
+
+    at_ns: tuple[int, ...]
+    values: tuple[float, ...]
+
+
 class Series(msgspec.Struct, frozen=True, kw_only=True):
     """A sampled signal in summary, for example ``gpu.utilization``; ``unit`` as in ``Evidence``.
 
     ``slope_per_s`` is derived: the straight line closest to all samples of a memory, in ``unit`` per second; ``None``
     for other signals and for few samples.
+    ``strip`` is ``None`` but for the signals of the figure, and where no step was timed.
     """
 
     name: str
@@ -102,6 +120,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     maximum: float
     rank: int | None = None
     slope_per_s: float | None = None
+    strip: Strip | None = None
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):

@@ -240,3 +240,23 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     waited_ns: int | None = None
     clock_offset_ns: int | None = None
     clock_residual_ns: int | None = None
+
+
+class RankSteps(msgspec.Struct, frozen=True, kw_only=True):
+    """One time of every rank in every judged step, which tells the ranks apart.
+
+    Attributes:
+        of: ``caused``: how long each other member of its collectives waited for the rank, on average, derived.
+            ``own``: its step without exposed communication, in which waiting hides. ``step``: its step.
+        group: how many neighbouring entries of ``Report.ranks`` share a row, which has the largest of their times.
+        count: judged steps, of which those in ``index`` are left, evenly thinned.
+        index: step numbers of the columns, at most 100.
+        time_ns: a row for each group of ranks, at most 64, and in it a column for each step; ``None`` where the time is
+            not known.
+    """
+
+    of: Literal["caused", "own", "step"]
+    group: int
+    count: int
+    index: tuple[int, ...]
+    time_ns: tuple[tuple[int | None, ...], ...]

@@ -12,6 +12,7 @@ from profilerkit.reading.processes import free_cores, has_room, own_process
 from profilerkit.trace.blocks import BLOCK_BYTES, GZIP_MAGIC
 from profilerkit.trace.columns import ANALYZED
 from profilerkit.trace.kineto.parts import Ahead, Part
+from profilerkit.trace.nsys.database import MAGIC
 
 #: How much is read here while the process starts and while its part is handed over, 0.2 s in all.
 START_BYTES = 60_000_000
@@ -58,7 +59,7 @@ def _middle(path: Path) -> int:
         if size < LEAST_BYTES or not sys.executable:
             return 0
         with path.open("rb") as file:
-            if file.read(len(GZIP_MAGIC)) == GZIP_MAGIC:
+            if file.read(len(MAGIC)).startswith((GZIP_MAGIC, MAGIC)):  # only plain text can be read from its middle
                 return 0
     except OSError:
         return 0

@@ -4,8 +4,16 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from profilerkit.reading.traces import SlowJob, TraceJob, TraceResult
-from profilerkit.rundir.layout import WindowStatus
+from profilerkit.reading.traces import Reading, SlowJob, TraceJob, TraceResult
+from profilerkit.rundir.files import read_document
+from profilerkit.rundir.layout import (
+    BY_STEP_CALLS,
+    BY_WRAPPED_LOADER,
+    META,
+    WINDOW_STATUS,
+    RankMeta,
+    WindowStatus,
+)
 from profilerkit.rundir.reader import RankRecord
 
 Window = tuple[WindowStatus, Path]
@@ -23,6 +31,22 @@ def typical_windows(ranks: Sequence[RankRecord]) -> list[list[Window]]:
         sorted(windows, key=lambda window: (held[window[0].first_step], window[0].first_step), reverse=True)
         for windows in usable
     ]
+
+
+def job_of_trace(trace: Path, reading: Reading, replay_events: int) -> TraceJob:
+    """How one trace is read: one that lies in its window of a run directory with what its recording says of it."""
+    try:
+        status = read_document(trace.with_name(WINDOW_STATUS), WindowStatus)
+        meta = read_document(trace.parents[2] / META, RankMeta)
+    except (OSError, ValueError, IndexError):
+        return TraceJob(((trace, None),), reading, replay_events=replay_events)
+    whole = (status.first_step, status.last_step)
+    return TraceJob(((trace, whole),), reading, steps_are_given=are_given(meta), replay_events=replay_events)
+
+
+def are_given(meta: RankMeta | None) -> bool:
+    """Whether the step markers stand where the user put them."""
+    return meta is None or meta.steps_found_by in (None, BY_STEP_CALLS, BY_WRAPPED_LOADER)
 
 
 def slow_job(rank: RankRecord) -> SlowJob | None:

@@ -71,6 +71,12 @@ def _judged_rank(report: Report) -> str:
     return f"{len(report.ranks)} ranks" if report.ranks else ""
 
 
+def drawn_rank(report: Report) -> str:
+    """Whose steps a figure draws, to end a phrase: ``, rank 3 of 8, the judged one``; empty where nobody is named."""
+    rank = _judged_rank(report)
+    return "".join((f", {rank}" if rank else "", ", the judged one" if rank and len(report.ranks) > 1 else ""))
+
+
 def bar_caption(report: Report) -> str:
     """What the bar averages over."""
     if not report.breakdown:

@@ -103,7 +103,7 @@ def short_kernel_table(report: Report) -> Table | None:
     if report.verdict.bound not in ("compute-bound", "memory-bound") or not report.kernels:
         return None
     top = sorted(report.kernels, key=lambda kernel: -kernel.total_ns)[:_SHORT_ROWS]
-    rows = tuple((_short_name(kernel), _kind(kernel), share_text(kernel.share), _efficiency(kernel)) for kernel in top)
+    rows = tuple((short_name(kernel), _kind(kernel), share_text(kernel.share), _efficiency(kernel)) for kernel in top)
     guess = _BY_NAME if any(map(_by_name, top)) else ""
     caption = " ".join(filter(None, (_together(report.compute), guess)))
     return Table(caption, ("Kernel", "Kind", "Share", "Of the roof"), rows, 2)
@@ -117,7 +117,7 @@ def _together(compute: Compute | None) -> str:
     return f"Together they run at {format_ratio(compute.efficiency)} of the roof{mfu}."
 
 
-def _short_name(kernel: Kernel) -> str:
+def short_name(kernel: Kernel) -> str:
     """The operator says more than the name of its kernel, of which the end and the beginning are kept."""
     if kernel.operator in (None, kernel.name):
         return inert(kernel.name, _SHORT_NAME)

@@ -277,6 +277,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     ranks_caption: str
     ranks_more: str
     waiting: tuple[str, ...]
+    crowd: tuple[tuple[str, Table], ...]
     ledger: Table | None
     workers: WorkersView
     memory: MemoryView

@@ -53,11 +53,12 @@ def _throughput(report: Report) -> Fact | None:
 
 def _busy(report: Report) -> Fact | None:
     ratios = [rank.busy_ratio for rank in report.ranks if rank.busy_ratio is not None]
+    kind = "TPU" if all((rank.device or "").startswith("TPU") for rank in report.ranks) else "GPU"
     if not ratios or report.trust.mode == "cpu":
         return None
     if len(ratios) == 1:
-        return Fact("GPU busy", format_ratio(ratios[0]), "of the judged steps")
-    return Fact("GPU busy, mean", format_ratio(fmean(ratios)), f"lowest rank {format_ratio(min(ratios))}")
+        return Fact(f"{kind} busy", format_ratio(ratios[0]), "of the judged steps")
+    return Fact(f"{kind} busy, mean", format_ratio(fmean(ratios)), f"lowest rank {format_ratio(min(ratios))}")
 
 
 def _after_fix(report: Report) -> Fact | None:

@@ -282,12 +282,20 @@ def no_change_text(report: Report) -> str:
         return "No change can be recommended: no step was recorded."
     if any(outcome.suppressed for outcome in report.outcomes):
         return "No rule found a change that is worth making, beside what is suppressed."
+    if _no_rule_applied(report.outcomes):
+        return "No change can be recommended: the rules that know one do not apply to this recording."
     if report.verdict.bound == "inconclusive":
         return (
             "No change can be recommended from this recording. "
             "Trust and the rules that could not run say what to record."
         )
     return "No rule found a change that is worth making."
+
+
+def _no_rule_applied(outcomes: Sequence[Outcome]) -> bool:
+    """Whether no rule could speak but those about the run as a whole."""
+    statuses = {outcome.status for outcome in outcomes if not outcome.rule.startswith("RU")}
+    return "not_applicable" in statuses and statuses <= {"not_applicable", "off"}
 
 
 def change_heading(findings: Sequence[Finding]) -> str:

@@ -179,7 +179,7 @@ def with_replay(facts: Facts, outcomes: Sequence[Outcome]) -> list[Outcome]:
         assert own is not None
         # The bound itself: its noise is in the high end alone.
         bound = max(own.high - Z90 * relative_error(facts), own.expected)
-        value = interval(facts, entry.change, entry.scale * gone, bound)
+        value = interval(facts, entry.scale * gone, bound)
         value = revise(value, low=value.low * _trust(facts, own), high=own.high)
         revised[id(entry.finding)] = revise(entry.finding, saving=value)
     return [_revised(outcome, revised) for outcome in outcomes]

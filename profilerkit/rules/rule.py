@@ -70,12 +70,14 @@ class Rule(ABC):
         name: the failing state as a noun.
         family: folder it lives in.
         summary: the claim in one line.
+        of_any_framework: whether what it says, fix included, holds for a run of another framework than PyTorch.
     """
 
     code: ClassVar[str]
     name: ClassVar[str]
     family: ClassVar[str]
     summary: ClassVar[str]
+    of_any_framework: ClassVar[bool] = False
 
     @abstractmethod
     def check(self, facts: Facts) -> Result:

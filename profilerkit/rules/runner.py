@@ -18,6 +18,7 @@ from profilerkit.model.finding import (
     in_order,
     require_writable,
 )
+from profilerkit.rules.calibrated import calibrated
 from profilerkit.rules.docs import page_of
 from profilerkit.rules.replayed import with_replay
 from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Rule
@@ -68,7 +69,7 @@ def run_rules(
         suppress: rules that run, but whose findings are set aside.
     """
     reasons = {entry.rule: entry for entry in suppress}
-    ended = _replayed(facts, [_outcome(rule, facts, select, ignore) for rule in rules])
+    ended = calibrated(facts, _replayed(facts, [_outcome(rule, facts, select, ignore) for rule in rules]))
     return _numbered([_set_aside(entry, reasons.get(entry.rule)) for entry in ended])
 
 
@@ -94,6 +95,9 @@ def _outcome(rule: Rule, facts: Facts, select: Sequence[str], ignore: Sequence[s
     if (select and not rule.code.startswith(tuple(select))) or rule.code.startswith(tuple(ignore)):
         return blank
     try:
+        if facts.framework and not getattr(rule, "of_any_framework", False):
+            reason = f"it was made for PyTorch, and this is a profile of {facts.framework}"
+            return _ended(blank, NotApplicable(reason), rule)
         result = rule.check(facts)
         lost = _lost_device_work(facts)
         if lost is not None and isinstance(result, Fired) and any(f.saving for f in result.findings):

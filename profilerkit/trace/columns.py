@@ -28,6 +28,7 @@ class Category(IntEnum):
     SYNC = 8  # cuda_sync rows
     PYTHON = 9  # python_function
     OVERHEAD = 10  # the profiler's own work
+    STEP = 11  # a step as the format itself marks it, see ``TraceMeta.step_marks``
 
 
 class Wanted(Flag):
@@ -82,6 +83,9 @@ class TraceMeta:
 
     ``devices`` are the ``deviceProperties`` records with the keys the analysis uses, ``groups`` the process groups that
     this rank is a member of.
+    ``no_operators`` says why the file holds no operators, where its format need not. ``step_ranges`` is the name of a
+    range where the reader took the user's own ranges for steps, and called them ``ProfilerStep#N``. ``framework`` is
+    what was profiled where it is not PyTorch, ``step_marks`` what the events of ``Category.STEP`` are.
     """
 
     path: str
@@ -94,6 +98,18 @@ class TraceMeta:
     recorded: frozenset[str] = frozenset()  # of: record_shapes, with_stack, profile_memory, with_flops, with_modules
     versions: dict[str, str] = field(default_factory=dict)
     groups: tuple["ProcessGroup", ...] = ()
+    no_operators: str | None = None
+    step_ranges: str | None = None
+    framework: str | None = None
+    step_marks: "StepMarks | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepMarks:
+    """What marks the steps where the format does: in words, and whether that is inferred."""
+
+    found_by: str
+    inferred: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,14 +23,14 @@ def distinct(columns: TraceColumns) -> TraceColumns:
     """
     keep_instant = ~copies(list(_rows(columns.memory, len(columns.memory.ts_ns)).values()))
     if not keep_instant.all():
-        columns = replace(columns, memory=_only(columns.memory, keep_instant))
+        columns = replace(columns, memory=only(columns.memory, keep_instant))
     keep = ~copies(list(_rows(columns, len(columns)).values()))
     if keep.all():
         return columns
     row: I64 = np.cumsum(keep) - 1
     note = f"{int((~keep).sum()):,} events are exact copies of others and count once."
     return replace(
-        _only(columns, keep),
+        only(columns, keep),
         collectives=tuple(replace(args, row=int(row[args.row])) for args in columns.collectives if keep[args.row]),
         damage=replace(columns.damage, notes=(*columns.damage.notes, note)),
     )
@@ -65,7 +65,7 @@ def _rows(record: TraceColumns | MemoryInstants, length: int) -> dict[str, Array
     return {name: value for name, value in found.items() if isinstance(value, np.ndarray) and value.shape == (length,)}
 
 
-def _only(record: _Record, keep: Bools) -> _Record:
+def only(record: _Record, keep: Bools) -> _Record:
     """The record with the rows in ``keep``."""
     rows = {name: array[keep] for name, array in _rows(record, len(keep)).items()}
     return replace(record, **rows)  # type: ignore[arg-type]  # the names are those of arrays

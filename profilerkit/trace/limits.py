@@ -27,3 +27,12 @@ FAILED_REPAIRS = 5_000
 SEARCHED_BYTES = 4 * 1024 * 1024
 # A file that had so many pieces dropped, and more than ten for each event read, is read no further.
 DROPPED_PIECES = 250_000
+
+# Protocol buffers end at 2 GiB by their own rule.
+MESSAGE_BYTES = 2**31 - 1
+# Events of an XPlane that are looked at, empty ones included: each takes two bytes at least, and 50 of memory. XLA's
+# profiler keeps a million for a device.
+XPLANE_EVENTS = 2**24
+# Lines of one plane, and names of one plane; real ones have hundreds, and tens of thousands.
+XPLANE_LINES = 2**14
+XPLANE_NAMES = 2**19

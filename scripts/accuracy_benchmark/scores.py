@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from profilerkit.rules.calibrated import FAMILIES as FAMILIES_CALIBRATED
+
 FAMILIES = ("healthy", "input", "memory", "communication", "compute", "overhead", "mixed")
 #: What a row may be taken for, beside the families.
 ABSTAINED = "abstained"
@@ -63,6 +65,7 @@ def scores(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "harm": _share([fix for fix in fixes if fix["advised"]], "harm"),
         "order": order(judged),
         "errors": relative_errors(told),
+        "within": within(told),
     }
 
 
@@ -81,6 +84,24 @@ def relative_errors(told: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         {"rules": rules, "method": method, "fixes": len(errors), "rms": float(np.sqrt(np.mean(np.square(errors))))}
         for (rules, method), errors in sorted(found.items())
+    ]
+
+
+def within(told: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """By method, what nine of ten predictions were off at most, relative to themselves: what intervals are made with.
+
+    >>> fix = {"predicted": {"rule": "IN002", "method": "replay", "expected": 0.5}, "error": -0.05}
+    >>> within([fix])
+    [{'method': 'replay', 'fixes': 1, 'p90': 0.1}]
+    """
+    found: dict[str, list[float]] = {}
+    for fix in told:
+        said = fix["predicted"]
+        if said["expected"] > 0 and said["rule"].startswith(FAMILIES_CALIBRATED):
+            found.setdefault(said["method"], []).append(abs(fix["error"]) / said["expected"])
+    return [
+        {"method": method, "fixes": len(errors), "p90": float(np.percentile(errors, 90))}
+        for method, errors in sorted(found.items())
     ]
 
 

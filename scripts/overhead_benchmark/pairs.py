@@ -1,8 +1,15 @@
-"""Blocks of steps in pairs, with and without a tool, in random order; what the tool adds is the paired difference."""
+"""Blocks of steps in pairs, with and without a tool, in random order; what the tool adds is the paired difference.
+
+A block stands for itself by its median step: on a shared machine single steps take a multiple of the usual time, with
+a tool and without. What a tool does on threads of its own comes now and then and is in no median, so it is counted
+whole: the CPU time of the process beside the training thread's.
+"""
 
 import math
 import random
+import statistics
 from dataclasses import dataclass, field
+from itertools import pairwise
 from time import perf_counter_ns, process_time_ns, thread_time_ns
 from typing import Any
 
@@ -14,7 +21,7 @@ _SETTLE_S = 0.02
 _SETTLE_SAMPLERS_S = 0.3
 #: Capture times itself in the first 500 steps; steps that take nothing wait until that is over.
 _SETTLE_EMPTY = 600
-_CLOCKS = {"thread_cpu": thread_time_ns, "wall": perf_counter_ns, "process_cpu": process_time_ns}
+_CLOCKS = ("thread_cpu", "wall", "process_cpu")
 
 
 @dataclass(slots=True)
@@ -22,7 +29,8 @@ class Pairs:
     """What one variant's pairs gave; ns per step, one entry per pair.
 
     Attributes:
-        added: by clock: ``thread_cpu``, ``wall``, ``process_cpu``: with the tool minus without.
+        added: by clock, with the tool minus without: ``thread_cpu`` and ``wall`` of the median step, ``process_cpu``
+            the first of them and the mean CPU time of the process's other threads.
         bare: the same without the tool.
         enter_ns: time to switch the tool on, per pair; ``leave_ns`` off.
     """
@@ -62,22 +70,25 @@ def _counts(case: Case, step_s: float, *, sampled: bool) -> tuple[int, int]:
 
 
 def _block(variant: Variant, counts: tuple[int, int], pair: Pairs | None) -> list[float]:
-    """Time per step by each clock, ns."""
+    """The times of ``_CLOCKS`` per step, ns."""
     settle, steps = counts
     start_ns = perf_counter_ns()
     with variant() as step:
         entered_ns = perf_counter_ns()
         for _ in range(settle):
             step()
-        before = [clock() for clock in _CLOCKS.values()]
+        process_ns, walls, cpus = process_time_ns(), [perf_counter_ns()], [thread_time_ns()]
         for _ in range(steps):
             step()
-        after = [clock() for clock in _CLOCKS.values()]
+            walls.append(perf_counter_ns())
+            cpus.append(thread_time_ns())
+        others_ns = process_time_ns() - process_ns - (cpus[-1] - cpus[0])
         leaving_ns = perf_counter_ns()
     if pair is not None:
         pair.enter_ns.append(entered_ns - start_ns)
         pair.leave_ns.append(perf_counter_ns() - leaving_ns)
-    return [(end - start) / steps for start, end in zip(before, after, strict=True)]
+    wall_ns, cpu_ns = (statistics.median(end - start for start, end in pairwise(read)) for read in (walls, cpus))
+    return [cpu_ns, wall_ns, cpu_ns + others_ns / steps]
 
 
 def as_json(found: dict[str, Pairs]) -> dict[str, Any]:

@@ -101,7 +101,7 @@ def checks(document: dict[str, Any]) -> list[Check]:
         limit = MOST_RATIO.get(case["step_ms"])
         for name in (LIGHT, SAMPLERS):
             if limit is not None and name in rows:
-                found.append(_check(f"{name}, CPU time", where, "ratio", rows[name]["thread_cpu_ratio"], limit))
+                found.append(_check(f"{name}, CPU time", where, "ratio", rows[name]["process_cpu_ratio"], limit))
                 found.append(_check(f"{name}, wall time", where, "ratio", rows[name]["wall_ratio"], limit))
     growth = document.get("growth")
     if growth:

@@ -1,9 +1,10 @@
 """Samples to one summary per signal."""
 
+import msgspec
 import pytest
 
 from profilerkit.analysis.counters import counter_signals
-from profilerkit.analysis.samples import FEWEST_FOR_SLOPE, summarise
+from profilerkit.analysis.samples import FEWEST_FOR_SLOPE, MOST_POINTS, summarise
 from profilerkit.api import analyze
 from profilerkit.rundir.layout import Feature
 from profilerkit.rundir.reader import read_run
@@ -133,3 +134,44 @@ def test_a_trace_holds_no_counters():
 def test_the_driver_stands_among_the_versions(tmp_path):
     write_run(tmp_path, [Log().steps(6, 1000)], gpu=GpuFacts(found_by="x", driver_version="610.57"))
     assert analyze(tmp_path).run.versions == {"torch": "2.13.0", "driver": "610.57"}
+
+
+def strips_of(samples, first_step_ns=0):
+    return {series.name: series.strip for series in summarise(samples, 0, first_step_ns) if series.strip}
+
+
+def test_samples_are_kept_only_for_the_figure_and_only_beside_steps():
+    both = [*gpu(utilization_ratio=[0.5], memory_used_bytes=[1]), *host(HostSample(cpu_ratio=0.5, iowait_ratio=0.1))]
+    assert set(strips_of(both)) == {"gpu.utilization"}
+    assert set(strips_of(both[1:])) == {"host.cpu"}
+    assert all(series.strip is None for series in summarise(both, 0))
+
+
+def test_a_strip_is_on_the_clock_of_the_steps():
+    strip = strips_of(gpu(sm_clock_mhz=[None, 1980, 1410.123]), first_step_ns=2 * SECOND - 400_000)["gpu.sm_clock"]
+    assert strip.at_ns == (-1_000_000_000, 0)
+    assert strip.values == (1980.0, 1410.0)
+
+
+def test_many_samples_are_put_together_by_even_numbers_and_rates_with_the_others():
+    n = 2 * MOST_POINTS + 1
+    strips = strips_of(gpu(sm_clock_mhz=list(range(n)), energy_mj=[second * 1000 for second in range(n)]))
+    clock, power = strips["gpu.sm_clock"], strips["gpu.power"]
+    assert len(clock.values) <= MOST_POINTS
+    assert clock.values[-3:] == (n - 8.0, n - 5.0, n - 2.0)
+    assert clock.at_ns[-2] == (n - 5) * SECOND
+    assert set(power.values) == {1000.0}
+    assert power.at_ns[1:] == clock.at_ns[1:]
+
+
+def test_strips_add_a_few_kilobytes(tmp_path):
+    samples = gpu(
+        utilization_ratio=[0.123456] * 3600,
+        sm_clock_mhz=[1980] * 3600,
+        power_mw=[412_345] * 3600,
+        temperature_c=[61] * 3600,
+    )
+    report = analyze(write_run(tmp_path, [Log().steps(60, 60_000_000)], samples=samples))
+    kept = [series for series in report.run.samples if series.strip]
+    assert len(kept) == 4
+    assert sum(len(msgspec.json.encode(series.strip)) for series in kept) < 8_000

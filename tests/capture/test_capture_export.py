@@ -65,7 +65,7 @@ def files_of(window):
 def test_a_trace_is_compressed_while_the_training_goes_on(tmp_path):
     window = window_in(tmp_path, 6)
     plain = (window / "trace.json").read_bytes()
-    packer = Packer(tmp_path)
+    packer = Packer(tmp_path, summaries=False)
     packer.beat()
     assert files_of(window) == ["status.json", "trace.json"]
     packer.wanted = True
@@ -81,7 +81,7 @@ def test_a_trace_is_compressed_while_the_training_goes_on(tmp_path):
 
 def test_only_one_process_compresses_at_a_time(tmp_path):
     window_in(tmp_path, 6, size=20_000_000)
-    packer = Packer(tmp_path)
+    packer = Packer(tmp_path, summaries=False)
     packer.wanted = True
     packer.beat()
     first = packer._process

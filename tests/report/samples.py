@@ -8,7 +8,18 @@ from profilerkit.model.memory import AliveAtPeak, Memory, MemoryGrowth, MemoryRo
 from profilerkit.model.oom import LiveBytes, LiveTensor, OutOfMemory
 from profilerkit.model.report import Collective, Compute, HostCopy, Kernel, Report
 from profilerkit.model.run import Loader, Run, Series, Signal, Trust
-from profilerkit.model.step import PARTS, DeviceWindow, Part, Rank, SlowSteps, StepRow, Steps, StepTimes, Warmup
+from profilerkit.model.step import (
+    PARTS,
+    DeviceWindow,
+    Part,
+    Rank,
+    RankSteps,
+    SlowSteps,
+    StepRow,
+    Steps,
+    StepTimes,
+    Warmup,
+)
 from profilerkit.model.verdict import RuledOut, Verdict
 
 MS = 1_000_000
@@ -310,6 +321,8 @@ COMPUTE = Compute(
     recomputed_flops_per_step=7.3e12,
     precision="bf16",
     peak_flops_per_s=989e12,
+    peaks_flops_per_s={"bf16": 989e12, "fp32": 67e12, "tf32": 495e12},
+    peak_bytes_per_s=3.35e12,
     mfu=0.31,
     hfu=0.41,
 )
@@ -587,6 +600,38 @@ def compute_bound():
     )
 
 
+COLLECTIVES = (
+    Collective(
+        name="allreduce",
+        kind="all_reduce",
+        count=4_800,
+        total_ns=2_900 * MS,
+        exposed_ns=1_100 * MS,
+        bytes=4_800 * 4 * MIB,
+        dtype="bfloat16",
+        group_size=8,
+        transfer_ns=2_400 * MS,
+        wait_ns=500 * MS,
+        bus_bytes_per_s=14.7e9,
+        link_ratio=0.0327,
+        link_bytes_per_s=450e9,
+    ),
+    Collective(
+        name="_allgather_base",
+        kind="all_gather",
+        count=960,
+        total_ns=900 * MS,
+        exposed_ns=40 * MS,
+        bytes=960 * 25 * MIB,
+        dtype="bfloat16",
+        group_size=64,
+        bus_bytes_per_s=27.5e9,
+        bandwidth_is_bound=True,
+    ),
+    Collective(name="barrier", kind="barrier", count=48, total_ns=40 * MS, exposed_ns=2 * MS),
+)
+
+
 def multi_rank(count=64, late=5):
     """Communication-bound by one late rank."""
     rng = random.Random(3)
@@ -638,7 +683,17 @@ def multi_rank(count=64, late=5):
         ranks=tuple(ranks),
         outcomes=outcomes(late_rank("E1"), late_rank("E1", saving=False)),
         kernels=base.kernels,
-        collectives=base.collectives,
+        collectives=COLLECTIVES,
+        rank_steps=RankSteps(
+            of="caused",
+            group=1,
+            count=118,
+            index=tuple(range(12, 112)),
+            time_ns=tuple(
+                tuple(58 * MS if number == late and step % 10 else number * 9_000 for step in range(100))
+                for number in range(count)
+            ),
+        ),
         memory=Memory(),
         trust=base.trust,
         run=run(
@@ -788,6 +843,10 @@ def hostile(name=HOSTILE):
                 name=name,
                 kind=name,
                 count=1,
+                priced_ns=5,
+                flops=5,
+                bytes=5,
+                efficiency=0.5,
                 total_ns=5,
                 median_ns=5,
                 share=0.1,
@@ -805,7 +864,20 @@ def hostile(name=HOSTILE):
             rank=1,
         ),
         compute=Compute(spec=name, precision=name, mfu=0.5, peak_flops_per_s=1e12, flops_per_step=1e12),
-        collectives=(Collective(name=name, count=1, total_ns=5, exposed_ns=1, dtype=name, kind=name),),
+        collectives=(
+            Collective(
+                name=name,
+                count=1,
+                total_ns=5,
+                exposed_ns=1,
+                dtype=name,
+                kind=name,
+                bytes=5,
+                bus_bytes_per_s=5.0,
+                link_bytes_per_s=1e9,
+            ),
+        ),
+        rank_steps=RankSteps(of="caused", group=1, count=2, index=(1, 2), time_ns=((5, 9**9), (None, 0), (0, 1))),
         communication=Communication(
             matched=1,
             of=2,

@@ -2,8 +2,9 @@
 
 import pytest
 
-from profilerkit.report.charts.axes import Scale, decades, from_zero
+from profilerkit.report.charts.axes import Scale, below, decades, from_zero
 from profilerkit.report.charts.chart import point, polyline, rectangle
+from profilerkit.report.charts.numbers import numbers_of
 
 
 def test_linear_ticks_are_round_and_within_the_axis():
@@ -26,6 +27,14 @@ def test_decades_hold_the_values_and_name_powers():
     assert decades(10.0, 10.0).high > decades(10.0, 10.0).low
 
 
+@pytest.mark.parametrize(("lowest", "highest"), [(5e11, 9e11), (3.0, 4_000.0), (1.0, 1.0), (1e-3, 1e12)])
+def test_a_scale_with_room_above_holds_the_values_and_two_ticks(lowest, highest):
+    scale = below(lowest, highest)
+    assert scale.low < lowest
+    assert scale.at(highest) < 92.0
+    assert len(scale.axis("", str).ticks) >= 2
+
+
 def test_values_beyond_the_ends_lie_on_them():
     assert Scale(10.0, 20.0).at(5.0) == 0.0
     assert Scale(10.0, 20.0).at(25.0) == 100.0
@@ -36,3 +45,11 @@ def test_paths():
     assert point(1.0, 99.999) == "M1 100h0"
     assert polyline([(0.0, 1.0), (50.0, 2.5)]) == "M0 1L50 2.5"
     assert polyline([]) == ""
+
+
+def test_numbers_never_lie_one_over_the_other_and_none_is_lost():
+    points = [(85.0, 40.0), (79.5, 41.0), (84.0, 43.0), (97.0, 40.0), (10.0, 90.0), (50.0, 50.0)]
+    labels = numbers_of(points)
+    assert sorted(number for label in labels for number in label.text.split(", ")) == ["1", "2", "3", "4", "5"]
+    assert {label.text for label in labels if label.x < 20} == {"5"}
+    assert [label.side for label in numbers_of([(99.0, 10.0), (90.0, 90.0)])] == ["left", "right"]

@@ -776,7 +776,7 @@ def test_where_the_best_finding_leaves_the_fix_to_others_the_verdict_tells_what_
     outcomes = run_rules(known, RULES)
     verdict = diagnose(known, outcomes)
     assert (verdict.bound, verdict.detail) == ("comm-bound", "bandwidth")
-    assert verdict.saving.high == pytest.approx(0.22)
+    assert verdict.saving.expected == pytest.approx(0.175)
     assert "The best fix saves" in verdict.consequence
 
 

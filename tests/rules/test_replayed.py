@@ -11,13 +11,14 @@ from simulator.parallel import simulate
 from profilerkit import analyze
 from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.rank_facts import rank_facts
-from profilerkit.analysis.replay.changes import Syncs
-from profilerkit.analysis.replay.errors import ERROR_BY_FIX, interval
+from profilerkit.analysis.replay.errors import interval
 from profilerkit.analysis.run_facts import run_facts
 from profilerkit.analysis.trace_facts import trace_facts
+from profilerkit.analysis.whatif import MODEL_ERROR
 from profilerkit.diagnosis.waterfall import waterfall
 from profilerkit.model.change import revise
 from profilerkit.rules import RULES
+from profilerkit.rules.calibrated import FAMILIES, WITHIN
 from profilerkit.rules.replayed import priced, with_replay
 from profilerkit.rules.runner import run_rules
 from profilerkit.trace.readers import read_trace
@@ -50,22 +51,15 @@ def findings(facts):
 
 
 @pytest.mark.parametrize(
-    ("job", "rule", "kind"),
-    [
-        (FED_LATE, "IN001", "input"),
-        (DRAINED, "OV002", "sync"),
-        (RETRIES, "ME001", "allocator"),
-        (IN_LINE, "IN010", "copies"),
-    ],
+    ("job", "rule"), [(FED_LATE, "IN001"), (DRAINED, "OV002"), (RETRIES, "ME001"), (IN_LINE, "IN010")]
 )
-def test_a_finding_is_priced_by_the_replay_where_the_gate_is_open(tmp_path, job, rule, kind):
+def test_a_finding_is_priced_by_the_replay_where_the_gate_is_open(tmp_path, job, rule):
     facts = facts_of(tmp_path, job)
     ours, theirs = findings(facts)[rule].saving, findings(closed(facts))[rule].saving
     assert (ours.method, theirs.method) == ("replay", "analytic")
-    assert ours.high == theirs.high
     assert 0.0 <= ours.low <= ours.expected <= ours.high <= 1.0
-    cases = ERROR_BY_FIX[kind][1]
-    assert ours.calibration == (f"calibrated on {cases} cases" if cases else "uncalibrated")
+    cases = WITHIN["replay"][1]
+    assert ours.calibration == (f"calibrated on {cases} cases" if rule.startswith(FAMILIES) else "uncalibrated")
 
 
 def test_copies_that_take_longer_than_the_computation_keep_their_formula(tmp_path):
@@ -141,12 +135,12 @@ def test_a_cause_that_was_not_traced_keeps_its_formula(tmp_path):
 def test_the_low_end_follows_from_the_errors_of_replay_step_and_fix(tmp_path):
     facts = replace(facts_of(tmp_path, DRAINED), step_error_ns=0.0)
     exact = replace(facts, replay=replace(facts.replay, error=0.0))
-    relative = ERROR_BY_FIX["sync"][0]
-    assert interval(exact, Syncs(), 0.2, 0.5).low == pytest.approx(0.2 - 1.64 * relative * 0.2)
+    relative = MODEL_ERROR
+    assert interval(exact, 0.2, 0.5).low == pytest.approx(0.2 - 1.64 * relative * 0.2)
     off = replace(facts, replay=replace(facts.replay, error=-0.04))
-    assert interval(off, Syncs(), 0.2, 0.5).low == pytest.approx(0.2 - 1.64 * np.hypot(0.04, relative * 0.2))
-    assert interval(off, Syncs(), 0.9, 0.5).expected == 0.5
-    assert interval(off, Syncs(), -0.1, 0.5).expected == 0.0
+    assert interval(off, 0.2, 0.5).low == pytest.approx(0.2 - 1.64 * np.hypot(0.04, relative * 0.2))
+    assert interval(off, 0.9, 0.5).expected == 0.5
+    assert interval(off, -0.1, 0.5).expected == 0.0
 
 
 def test_the_waterfall_replays_the_fixes_together(tmp_path):

@@ -75,13 +75,13 @@ def test_strict_says_how_to_read_what_it_refused(tmp_path):
 
 
 def test_every_reader_has_a_name_and_two_functions():
-    assert [reader.name for reader in readers.READERS] == ["kineto"]
+    assert [reader.name for reader in readers.READERS] == ["kineto", "nsys", "xplane"]
     assert all(callable(reader.sniff) and callable(reader.read) for reader in readers.READERS)
 
 
-@pytest.mark.parametrize("head", [b"", b"\0", b"\xff", b"{", b"[", b"\x1f\x8b", b'{"traceEvents'])
+@pytest.mark.parametrize("head", [b"", b"\0", b"\xff", b"{", b"[", b"\x1f\x8b", b'{"traceEvents', b"\n", b"\n\xff\x12"])
 def test_sniffing_any_bytes_never_raises(head):
-    assert [reader.sniff(head) in (True, False) for reader in readers.READERS] == [True]
+    assert all(reader.sniff(head) in (True, False) for reader in readers.READERS)
 
 
 def test_missing_file_is_a_usage_error(tmp_path):
@@ -115,7 +115,10 @@ def test_file_that_cannot_be_opened_is_refused_with_the_system_s_reason(tmp_path
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("module", ["clocks", "strings", "links", "kineto.arguments", "kineto.numbers"])
+@pytest.mark.parametrize(
+    "module",
+    ["clocks", "strings", "links", "kineto.arguments", "kineto.numbers", "nsys.database", "protobuf", "xla"],
+)
 def test_examples_in_docstrings_hold(module):
     results = doctest.testmod(importlib.import_module(f"profilerkit.trace.{module}"))
     assert results.attempted > 0

@@ -52,7 +52,7 @@ def test_damage_that_can_be_mended_costs_no_event(tmp_path, what):
     assert columns.meta.base_time_ns == 1711964646000000000
 
 
-@pytest.mark.parametrize("junk", ["null", "5", '"text"', "[]", "{}"])
+@pytest.mark.parametrize("junk", ["null", "5", '"text"', "[]"])
 def test_what_is_no_event_before_the_end_costs_itself_alone(tmp_path, junk):
     columns = read(tmp_path, document([*EVENTS, f"\n  {junk}"]))
     assert columns.ts_ns.tolist() == STAMPS
@@ -277,3 +277,10 @@ def test_dialects_seen_in_the_field_are_no_damage(tmp_path, what):
     columns = read(tmp_path, plain([span(), span(**changes), span()], **fields), strict=True)
     assert len(columns) == 3
     assert columns.damage.notes == ()
+
+
+@pytest.mark.parametrize("last", ["\n  {}", "\n  {} \n"])
+def test_the_empty_object_that_ends_lists_of_jax_is_no_loss(tmp_path, last):
+    columns = read(tmp_path, document([*EVENTS, last]))
+    assert columns.ts_ns.tolist() == STAMPS
+    assert counts(columns) == (0, 0, False)

@@ -128,7 +128,9 @@ class Ledger:
         crowd: ``(n_ranks,)`` int64, members of the group in which it caused most of that, at least 1.
         owner: ``(n,)`` int64, the rank that arrived last in each collective.
         amount: ``(n,)`` int64 ns that the others waited in it, all together.
+        members: ``(n,)`` int64, how many took part in it.
         step: ``(n,)`` int64, position of its step among those with a collective.
+        numbers: ``(n_steps,)`` int64, numbers of these steps.
         own: ``(n_ranks, n_steps)`` int64 ns that each rank waited itself in each step.
     """
 
@@ -139,7 +141,9 @@ class Ledger:
     crowd: I64
     owner: I64
     amount: I64
+    members: I64
     step: I64
+    numbers: I64
     own: I64
 
     @property
@@ -159,7 +163,7 @@ def ledger_of(arrivals: Sequence[Arrivals], count: int) -> Ledger:
     none = np.empty(0, dtype=np.int64)
     steps = np.unique(np.concatenate([none, *(entry.step[rows] for entry, rows in zip(arrivals, judged, strict=True))]))
     own = np.zeros((count, len(steps)), dtype=np.int64)
-    owners, amounts, positions = [none], [none], [none]
+    owners, amounts, groups, positions = [none], [none], [none], [none]
     for entry, rows, wait in zip(arrivals, judged, _once(arrivals, judged), strict=True):
         at = np.searchsorted(steps, entry.step[rows])
         owner, amount = entry.members[entry.last[rows]], wait.sum(axis=0)
@@ -174,9 +178,12 @@ def ledger_of(arrivals: Sequence[Arrivals], count: int) -> Ledger:
         most = np.maximum(most, here)
         owners.append(owner)
         amounts.append(amount)
+        groups.append(np.full(len(at), len(entry.members)))
         positions.append(at)
-    owner, amount, at = (np.concatenate(parts).astype(np.int64) for parts in (owners, amounts, positions))
-    return Ledger(last, of, caused, waited, crowd, owner, amount, at, own)
+    owner, amount, members, at = (
+        np.concatenate(parts).astype(np.int64) for parts in (owners, amounts, groups, positions)
+    )
+    return Ledger(last, of, caused, waited, crowd, owner, amount, members, at, steps, own)
 
 
 def _once(arrivals: Sequence[Arrivals], judged: Sequence[Mask]) -> list[I64]:

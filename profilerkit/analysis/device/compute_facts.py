@@ -66,6 +66,8 @@ def compute_facts(
         small_ratio=_ratio(time[columns.dur_ns[roof.rows] < SMALL_KERNEL_NS], time),
         tensor_core_ratio=_ratio(time[math & kinds.tensor_core[name]], time[math]) if roof.names_tell_units else None,
         peak_flops_per_s=peak,
+        peaks_flops_per_s=_peaks(spec),
+        peak_bytes_per_s=spec.hbm_gb_per_s * 1e9 if spec else None,
         mfu=(total - repeated) / capacity if capacity else None,
         hfu=total / capacity if capacity else None,
     )
@@ -89,3 +91,9 @@ def _main_precision(
     name = "tf32" if DTYPES[main] == "fp32" and on_matrix_units else DTYPES[main]
     peak = dense_peak(name, spec)
     return name, peak
+
+
+def _peaks(spec: DeviceSpec | None) -> dict[str, float]:
+    """Dense FLOPs per second by type, without the types that the specification does not give."""
+    peaks = {name: dense_peak(name, spec) for name in (*DTYPES, "tf32")}
+    return {name: peak for name, peak in peaks.items() if peak is not None}

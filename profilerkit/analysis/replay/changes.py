@@ -28,7 +28,7 @@ class Change(Protocol):
     """One fix.
 
     Attributes:
-        fix_class: what kind of fix it is, for the error its predictions were found to have.
+        fix_class: what kind of fix it is.
     """
 
     fix_class: ClassVar[str]

@@ -22,6 +22,7 @@ CUT_KERNEL_RATIO = 0.8
 MOST_ROWS = 2_000
 
 _MARKER = re.compile(r"^ProfilerStep#(\d+)")
+_NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class TraceSteps:
 def find_steps(
     columns: TraceColumns, names: HostNames, whole: tuple[int, int] | None = None, launches: I64 | None = None
 ) -> TraceSteps:
-    """Steps by ``ProfilerStep#N``, else optimizer steps, else loader fetches, else the whole trace as one step.
+    """Steps by the marks of a format, ``ProfilerStep#N``, optimizer steps, loader fetches, else one: the whole trace.
 
     Args:
         columns: the trace.
@@ -70,11 +71,30 @@ def find_steps(
             until the device has done what was launched in it: the host's marker closes before.
     """
     return (
-        _by_marker(columns, names, whole, launches)
+        _by_own_marks(columns, names)
+        or _by_marker(columns, names, whole, launches)
         or _by_optimizer(columns, names)
         or _by_loader(columns, names)
         or _whole(columns)
     )
+
+
+def _by_own_marks(columns: TraceColumns, names: HostNames) -> TraceSteps | None:
+    """Steps as the format marks them; names that are numbers number them, and are told once each."""
+    rows, marks = np.flatnonzero(columns.category == Category.STEP), columns.meta.step_marks
+    if marks is None or not len(rows):
+        return None
+    rows = rows[np.argsort(columns.ts_ns[rows], kind="stable")]
+    texts = [columns.strings[name] for name in columns.name[rows].tolist()]
+    if all(_NUMBER.fullmatch(text) for text in texts):
+        index, first = np.unique(np.array(texts, dtype=np.int64), return_index=True)
+        order = np.argsort(first)
+        rows, index = rows[first[order]], index[order]
+    else:
+        index = np.arange(len(rows))
+    start = columns.ts_ns[rows]
+    end = np.r_[start[1:], max(int(start[-1]), int(columns.end_ns[rows].max()))]
+    return _judged(columns, names, index, start, end, marks.found_by, inferred=marks.inferred)
 
 
 def _by_marker(
@@ -91,6 +111,7 @@ def _by_marker(
     start, own_end = columns.ts_ns[rows], columns.end_ns[rows]
     end = np.r_[start[1:], _last_end(columns, launches, start, int(own_end[-1]))]
     index = numbers[columns.name[rows]]
+    called = columns.meta.step_ranges
     keep = (index >= whole[0]) & (index <= whole[1]) if whole else np.ones(len(index), dtype=bool)
     if not keep.any():
         return None
@@ -100,8 +121,8 @@ def _by_marker(
         index[keep],
         start[keep],
         end[keep],
-        "ProfilerStep",
-        inferred=False,
+        "ProfilerStep" if called is None else f'ranges like "{called}"',
+        inferred=called is not None,
         whole_last=whole is not None,
     )
 

@@ -30,4 +30,5 @@ def kernel_waste(work: Judged, optimizer_step: I64, properties: DeviceProperties
         optimizer=optimizer_work(work, optimizer_step),
         layout=layout(work),
         searches=searches(work),
+        has_operators=work.columns.meta.no_operators is None,
     )

@@ -140,6 +140,7 @@ class Waste:
         optimizer: ``None`` where no optimizer step is marked.
         layout: of the convolutions.
         searches: ``None`` where nothing is searched for.
+        has_operators: whether the trace may hold operators, within which is searched.
     """
 
     has_shapes: bool
@@ -151,3 +152,4 @@ class Waste:
     optimizer: OptimizerWork | None
     layout: Layout
     searches: Searches | None
+    has_operators: bool = True

@@ -9,6 +9,8 @@ from profilerkit.report.charts.chart import Axis, Tick
 
 _MOST_TICKS = 6
 _STEPS = (1.0, 2.0, 5.0, 10.0)
+#: Length of an axis whose highest value needs a label above it, for a length of 1 up to that value.
+_ROOM = 1.1
 
 
 class Scale(msgspec.Struct, frozen=True):
@@ -59,3 +61,9 @@ def decades(lowest: float, highest: float) -> Scale:
     """A logarithmic scale over whole decades around positive values."""
     low, high = math.floor(math.log10(lowest) - 1e-9), math.ceil(math.log10(highest) + 1e-9)
     return Scale(10.0**low, 10.0 ** max(high, low + 1), is_log=True)
+
+
+def below(lowest: float, highest: float) -> Scale:
+    """A logarithmic scale for positive values with room above the highest for a label; it has two ticks at least."""
+    low = 10.0 ** math.floor(math.log10(min(lowest, 0.1 * highest)) - 1e-9)
+    return Scale(low, low * (highest / low) ** _ROOM, is_log=True)

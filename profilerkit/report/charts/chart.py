@@ -27,8 +27,8 @@ class Shape(msgspec.Struct, frozen=True):
     """Areas, lines or points of one colour.
 
     Attributes:
-        colour: a family of parts, ``mark`` for the colour of text, or ``rule`` for that of hairlines; with `` pale``
-            behind it, faint.
+        colour: a family of parts, ``mark`` for the colour of text, or ``rule`` for that of hairlines; with `` pale`` or
+            `` faint`` behind it, a lighter shade.
         form: how the path is drawn; points have a size of their own, whatever the box becomes.
         path: SVG path data in a box of 100 × 100 with y downwards. A point is ``Mx yh0``.
         title: what it is, for those who hover or listen; may be empty.
@@ -41,11 +41,16 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 class Label(msgspec.Struct, frozen=True):
-    """Text at a place of the box, in percent from its left and upper end; it stands right of or above that place."""
+    """Text at a place of the box, in percent from its left and upper end; it stands above that place.
+
+    It begins there (``right``), or ends there (``left``), as text near the right end must; or it stays ``within`` the
+    box: right of its place at the left end, left of it at the right end.
+    """
 
     x: float
     y: float
     text: str
+    side: Literal["right", "left", "within"] = "right"
 
 
 class Chart(msgspec.Struct, frozen=True):
@@ -59,7 +64,8 @@ class Chart(msgspec.Struct, frozen=True):
         shapes: drawn in this order.
         x: the axis below.
         y: the axis at the left; the name stands above the box.
-        legend: colour and name of what is shown, at most seven; empty where direct labels say it.
+        legend: colour and name of what is shown, at most seven; empty where direct labels say it. ``blank`` is the
+            colour of the page.
         labels: direct labels.
         table: the same numbers as a table.
     """

@@ -21,7 +21,9 @@ def who(facts: Facts) -> str:
 
 def whole_job(facts: Facts) -> str:
     """Whoever loses the time where no rank is to blame."""
-    return "The GPU" if facts.mode == "gpu" else "Training"
+    if facts.mode != "gpu":
+        return "Training"
+    return "The TPU" if (facts.rank.device or "").startswith("TPU") else "The GPU"
 
 
 def whose(facts: Facts) -> str:

@@ -7,7 +7,16 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.waste.records import Searches
 from profilerkit.analysis.whatif import at_most
 from profilerkit.model.finding import Evidence, Finding, Fix
-from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, no_device_events, worth_saying
+from profilerkit.rules.rule import (
+    Fired,
+    MissingData,
+    Passed,
+    Result,
+    Rule,
+    finding_for,
+    no_device_events,
+    worth_saying,
+)
 from profilerkit.units import format_ratio
 
 
@@ -37,6 +46,8 @@ class AlgorithmSearch(Rule):
         if facts.waste is None:
             return no_device_events(facts, "no device events: nothing is searched for")
         found = facts.waste.searches
+        if not facts.waste.has_operators:
+            return MissingData("the trace holds no operators, within which algorithms are searched", "torch.profiler")
         if found is None:
             return Passed("no operator of the steady steps times its own kernels")
         if found.steps < self.fewest_steps:

@@ -40,6 +40,7 @@ class UnevenSteps(Rule):
     name: ClassVar[str] = "uneven_steps"
     family: ClassVar[str] = "run"
     summary: ClassVar[str] = "Some steps are much longer than the others"
+    of_any_framework: ClassVar[bool] = True
 
     largest_cv_ratio: float = 0.15
     tail_ratio: float = 1.5

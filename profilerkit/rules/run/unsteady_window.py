@@ -27,6 +27,7 @@ class UnsteadyWindow(Rule):
     name: ClassVar[str] = "unsteady_window"
     family: ClassVar[str] = "run"
     summary: ClassVar[str] = "Too few steps are steady, or what is there is cold"
+    of_any_framework: ClassVar[bool] = True
 
     fewest_steps: int = STEPS_FOR_HIGH
     cold_share: float = 0.25

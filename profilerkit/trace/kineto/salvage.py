@@ -17,6 +17,8 @@ from profilerkit.trace.kineto.repair import ELEMENTS, UNDECODABLE, Found, Repair
 from profilerkit.trace.limits import REPAIRED_BYTES
 
 # An event whose text holds the separator itself was cut by mistake; so many pieces are tried as one.
+# What TensorFlow and JAX end their list with.
+_NO_EVENT = b"{}"
 _JOINED_PIECES = 8
 _JOINED_BYTES = 1024 * 1024
 # The end of all events is looked for at so many closing brackets from either side of a piece.
@@ -166,6 +168,8 @@ class Salvage:
         following = b"" if last else self._text.after_chunk
         for closing in _closings(piece):
             body = piece[:closing].rstrip(BLANK + b",")
+            if body == _NO_EVENT:
+                body = b""
             is_followed = start + closing < pieces.last_phase
             if is_followed and not body.endswith(b"}"):
                 continue

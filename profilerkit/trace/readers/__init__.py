@@ -9,7 +9,7 @@ from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.trace.blocks import SNIFFED_BYTES, BlockSource
 from profilerkit.trace.columns import ANALYZED, TraceColumns, Wanted
 from profilerkit.trace.kineto.parts import Ahead
-from profilerkit.trace.readers import kineto
+from profilerkit.trace.readers import kineto, nsys, xplane
 
 ENTRY_POINTS = "profilerkit.readers"
 
@@ -49,7 +49,7 @@ _KNOWN_STARTS = {
 _SINGLE_VALUE = re.compile(rb'(?:null|true|false|-?\d[\d.eE+-]*|"[^"\\]*")\s*\Z')
 
 # Asked in this order; the first that claims a file reads it.
-READERS: tuple[Reader, ...] = (cast(Reader, kineto),)
+READERS: tuple[Reader, ...] = (cast(Reader, kineto), cast(Reader, nsys), cast(Reader, xplane))
 
 
 def read_trace(

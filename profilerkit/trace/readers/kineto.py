@@ -1,4 +1,4 @@
-"""Kineto traces, ``torch.profiler``'s JSON of any release, plain or gzip."""
+"""Kineto traces, ``torch.profiler``'s JSON of any release, and the JSON of JAX and TensorFlow, plain or gzip."""
 
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from profilerkit.trace.kineto.metadata import Document, DocumentFrame, trace_met
 from profilerkit.trace.kineto.parts import Ahead, Part, join
 from profilerkit.trace.kineto.repair import UNDECODABLE
 from profilerkit.trace.kineto.salvage import Salvage, element_at
+from profilerkit.trace.xla import is_xla, of_xla
 
 name = "kineto"
 
@@ -140,7 +141,16 @@ class _Pass:
             samples=tuple(ledger.samples),
             notes=(*notes, *builder.notes()),
         )
-        return builder.finish(trace_meta(str(self._path), document.fields), damage)
+        return self._told(builder.finish(trace_meta(str(self._path), document.fields), damage))
+
+    def _told(self, columns: TraceColumns) -> TraceColumns:
+        """Return the columns, those of JAX and TensorFlow with what processes and threads say instead of categories."""
+        processes, names = self._builder.names.processes, columns.thread_names
+        if any(self._builder.kinds) or not is_xla(processes.values()):
+            return columns
+        return of_xla(
+            columns, [(processes.get(pid, ""), names.get(i, "")) for i, (pid, _) in enumerate(columns.threads)]
+        )
 
     def _document(self) -> tuple[Document, list[str]]:
         """Return what the file says beside its events, and what is wrong with it as a whole."""

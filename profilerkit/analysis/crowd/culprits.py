@@ -1,0 +1,139 @@
+"""Who keeps the others waiting: one after the other, each looked for once those before it are taken out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from profilerkit.analysis.communication.late import Lateness, late_ranks
+from profilerkit.analysis.communication.waiting import Arrivals, Ledger, ledger_of
+from profilerkit.analysis.intervals import I64
+
+#: Culprits that are looked for: each later one explains less (a choice).
+MOST_CULPRITS = 4
+#: Share of a step that the median rank must wait for it (R36 of the diagnosis method).
+LATE_SHARE = 0.05
+#: A group is one of several: of two hosts one always is the slower.
+_FEWEST_GROUPS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """Ranks that the others wait for.
+
+    Attributes:
+        group: name of the host that all of them are on, where the host is what is late; empty for a rank.
+        members: their positions, the one that causes most first.
+        waited_ns: per step, by the median rank beside them.
+        share: of all waiting that was left when the culprits before it were taken out.
+        steps: share of the steps in which it causes most of the waiting.
+    """
+
+    group: str
+    members: tuple[int, ...]
+    waited_ns: float
+    share: float
+    steps: float
+
+
+def culprits_of(arrivals: Sequence[Arrivals], groups: Sequence[str], step_ns: float) -> list[Culprit]:
+    """Late ranks and late hosts, the one that costs most first.
+
+    Args:
+        arrivals: matched collectives in which all members take part.
+        groups: host of each rank, empty where it is not known.
+        step_ns: of the median rank.
+    """
+    found: list[Culprit] = []
+    left = list(arrivals)
+    for _ in range(MOST_CULPRITS):
+        ledger = ledger_of(left, len(groups))
+        steps = ledger.own.shape[1]
+        if not steps or not ledger.total_ns:
+            break
+        culprit = _late_rank(ledger, steps) or _late_group(ledger, groups, steps)
+        if culprit is None or culprit.waited_ns < LATE_SHARE * step_ns:
+            break
+        found.append(culprit)
+        left = [rest for entry in left if (rest := without(entry, culprit.members)) is not None]
+    return found
+
+
+def without(arrivals: Arrivals, members: Sequence[int]) -> Arrivals | None:
+    """The collectives as they would have been met by the others alone; ``None`` where fewer than two are left.
+
+    Who waited for the one that is taken out waits for the last of the others, if that came later than itself.
+    """
+    kept = ~np.isin(arrivals.members, members)
+    if kept.all():
+        return arrivals
+    if kept.sum() < 2:
+        return None
+    start = arrivals.start[kept]
+    left = start + arrivals.wait[kept]
+    arrived = start.max(axis=0)
+    return replace(
+        arrivals,
+        members=arrivals.members[kept],
+        rows=arrivals.rows[kept],
+        start=start,
+        wait=np.maximum(np.minimum(arrived, left) - start, 0),
+        last=start.argmax(axis=0),
+        arrived=arrived,
+    )
+
+
+def _late_rank(ledger: Ledger, steps: int) -> Culprit | None:
+    late = late_ranks(ledger)
+    return _culprit("", late.ranks, late, ledger, steps) if late.ranks else None
+
+
+def _late_group(ledger: Ledger, groups: Sequence[str], steps: int) -> Culprit | None:
+    """The host whose ranks together cause what one alone does not."""
+    names = sorted({name for name in groups if name})
+    if len(names) < _FEWEST_GROUPS or not all(groups):
+        return None
+    position = {name: index for index, name in enumerate(names)}
+    of_rank = np.array([position[name] for name in groups], dtype=np.int64)
+    late = late_ranks(grouped(ledger, of_rank, len(names)))
+    if len(late.ranks) != 1:
+        return None
+    members = np.flatnonzero(of_rank == late.ranks[0])
+    if len(members) < 2:
+        return None
+    ordered = members[np.argsort(-ledger.caused[members], kind="stable")]
+    return _culprit(names[late.ranks[0]], tuple(ordered.tolist()), late, ledger, steps)
+
+
+def _culprit(group: str, members: tuple[int, ...], late: Lateness, ledger: Ledger, steps: int) -> Culprit:
+    others = np.ones(len(ledger.waited), dtype=bool)
+    others[list(members)] = False
+    others &= ledger.of > 0
+    waited = float(np.median(ledger.waited[others])) / steps if others.any() else 0.0
+    return Culprit(group, members, waited, late.share, late.steps)
+
+
+def grouped(ledger: Ledger, of_rank: I64, count: int) -> Ledger:
+    """The ledger of ``count`` groups of ranks; ``of_rank`` is ``(n_ranks,)``. A group waits as long as its last one."""
+
+    def summed(values: I64) -> I64:
+        total = np.zeros(count, dtype=np.int64)
+        np.add.at(total, of_rank, values)
+        return total
+
+    own = np.full((count, ledger.own.shape[1]), np.iinfo(np.int64).max, dtype=np.int64)
+    np.minimum.at(own, of_rank, ledger.own)
+    own[own == np.iinfo(np.int64).max] = 0
+    of = np.zeros(count, dtype=np.int64)
+    np.maximum.at(of, of_rank, ledger.of)
+    return Ledger(
+        last=summed(ledger.last),
+        of=of,
+        caused=summed(ledger.caused),
+        waited=summed(ledger.waited),
+        crowd=np.full(count, max(int((of > 0).sum()), 1), dtype=np.int64),
+        owner=of_rank[ledger.owner],
+        amount=ledger.amount,
+        step=ledger.step,
+        own=own,
+    )

@@ -1,0 +1,203 @@
+"""The events of the median step as lanes: each stream, the loader and the host threads, in cells of equal length."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from profilerkit.analysis.device.copies import TO_DEVICE, TO_HOST, directions
+from profilerkit.analysis.host.names import BATCH_COPY_BYTES, backward_threads
+from profilerkit.analysis.intervals import (
+    I64,
+    Segments,
+    Spans,
+    innermost_owner,
+    latest_end_owner,
+    paint,
+    subtract,
+    union,
+)
+from profilerkit.analysis.leaves import LEAVES, WAITS, leaf
+from profilerkit.analysis.replay.build import Material
+from profilerkit.analysis.steps.find import TraceSteps
+from profilerkit.model.median_step import CELLS, Lane, LaneKind, Track
+from profilerkit.model.step import PARTS, Family
+from profilerkit.trace.columns import Category, TraceColumns
+
+#: More lanes than this are not read beside each other (a choice).
+MOST_STREAMS, MOST_THREADS = 6, 4
+#: Longest name of a lane that is kept.
+_NAME_LIMIT = 60
+
+_FAMILIES: tuple[Family, ...] = tuple(dict.fromkeys(family for family, _ in PARTS.values()))
+_FAMILY: I64 = np.array([_FAMILIES.index(PARTS[name][0]) for name in LEAVES], dtype=np.int64)
+#: A host thread that waits for the device does no work of its own.
+_ON_HOST: I64 = np.where([name.startswith("sync.") for name in LEAVES], _FAMILIES.index("other"), _FAMILY)
+_WAITS: I64 = np.array([leaf(name) for name in WAITS], dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class StepLanes:
+    """What the events of one step show.
+
+    Attributes:
+        row: its position among the trace's steps.
+        idle: when the judged device did nothing in it; ``None`` without a device.
+        lanes: streams, the loader, host threads.
+        streams_left_out: further streams with work in it.
+        threads_left_out: further host threads with work in it.
+    """
+
+    row: int
+    idle: Spans | None
+    lanes: tuple[Lane, ...]
+    streams_left_out: int
+    threads_left_out: int
+
+
+def step_lanes(seen: Material) -> StepLanes | None:
+    """The lanes of the steady step whose time is closest to the median; ``None`` without a steady step."""
+    row = median_row(seen.steps)
+    if row is None:
+        return None
+    step = Spans(seen.steps.start[row : row + 1], seen.steps.end[row : row + 1])
+    threads, threads_left_out = _threads(seen, step)
+    if not seen.on_gpu:
+        return StepLanes(row, None, threads if len(threads) > 1 else (), 0, threads_left_out)
+    rows = _inside(seen.columns, np.flatnonzero(seen.ran), step)
+    streams, streams_left_out = _streams(seen, rows, step)
+    idle = subtract(step, union(seen.columns.ts_ns[rows], seen.columns.end_ns[rows]))
+    return StepLanes(row, idle, (*streams, *threads), streams_left_out, threads_left_out)
+
+
+def median_row(steps: TraceSteps) -> int | None:
+    """Position of the steady step whose time is closest to the median of them, the first of several.
+
+    ``None`` where no steady step has a length.
+    """
+    rows = np.flatnonzero(steps.judged & (steps.end > steps.start))
+    if not len(rows):
+        return None
+    time = (steps.end - steps.start)[rows]
+    return int(rows[np.abs(time - np.median(time)).argmin()])
+
+
+def lane_of(name: str, kind: LaneKind, did: Segments, step: Spans, family: I64 = _FAMILY) -> Lane:
+    """Labelled time as a lane.
+
+    Args:
+        name: of the lane.
+        kind: of the lane.
+        did: disjoint and sorted, labels are leaves; what lies outside of the step does not count.
+        step: one span.
+        family: ``(n_leaves,)`` position of each leaf's family.
+    """
+    start, end = int(step.start[0]), int(step.end[0])
+    edges = start + (end - start) * np.arange(CELLS + 1, dtype=np.int64) // CELLS
+    tracks = []
+    known = did.label >= 0
+    of = family[np.maximum(did.label, 0)]
+    for position, name_of_family in enumerate(_FAMILIES):
+        own = known & (of == position)
+        filled = _filled(Spans(did.start[own], did.end[own]), edges)
+        total = int(filled.sum())
+        if total:
+            levels = np.ceil(255 * filled / np.maximum(np.diff(edges), 1))
+            tracks.append(Track(family=name_of_family, time_ns=total, levels=levels.astype(np.uint8).tobytes()))
+    return Lane(name=name[:_NAME_LIMIT], kind=kind, tracks=tuple(tracks))
+
+
+def _filled(spans: Spans, edges: I64) -> I64:
+    """``(n_edges - 1,)`` ns of the spans between each two neighbouring edges."""
+    if not len(spans):
+        return np.zeros(len(edges) - 1, dtype=np.int64)
+    until = np.r_[0, np.cumsum(spans.end - spans.start)]
+    begun = np.searchsorted(spans.start, edges, side="right")
+    beyond = np.maximum(spans.end[np.maximum(begun - 1, 0)] - edges, 0)
+    filled: I64 = np.diff(until[begun] - np.where(begun > 0, beyond, 0))
+    return filled
+
+
+def _inside(columns: TraceColumns, rows: I64, step: Spans) -> I64:
+    """Those of ``rows`` that reach into the step."""
+    reach: I64 = rows[(columns.ts_ns[rows] < step.end[0]) & (columns.end_ns[rows] > step.start[0])]
+    return reach
+
+
+def _time_by(key: npt.NDArray[np.signedinteger], columns: TraceColumns, rows: I64, step: Spans) -> I64:
+    """Time in the step of the rows with each value of ``key``, which is not negative; nested time counts twice."""
+    inside = np.minimum(columns.end_ns[rows], step.end[0]) - np.maximum(columns.ts_ns[rows], step.start[0])
+    time = np.zeros(int(key.max(initial=-1)) + 1, dtype=np.int64)
+    np.add.at(time, key, inside)
+    return time
+
+
+def _streams(seen: Material, rows: I64, step: Spans) -> tuple[tuple[Lane, ...], int]:
+    """The busiest streams, and how many others there are; ``rows`` are the device's events in the step."""
+    columns = seen.columns
+    streams, which = np.unique(columns.stream[rows], return_inverse=True)
+    busiest = np.argsort(-_time_by(which, columns, rows, step), kind="stable")
+    leaves = _device_leaves(seen, rows)
+    lanes = []
+    for place in busiest[:MOST_STREAMS].tolist():
+        own = which == place
+        did = latest_end_owner(columns.ts_ns[rows[own]], columns.end_ns[rows[own]], leaves[own])
+        name = f"Stream {streams[place]}" if streams[place] >= 0 else "Device"
+        lanes.append(lane_of(name, "stream", did, step))
+    return tuple(lanes), len(streams) - len(lanes)
+
+
+def _device_leaves(seen: Material, rows: I64) -> I64:
+    """``(n,)`` leaf of each of the device's events ``rows``, as the partition has it."""
+    columns = seen.columns
+    kernel = columns.category[rows] == Category.KERNEL
+    direction = directions(columns, rows)
+    large = (columns.bytes[rows] < 0) | (columns.bytes[rows] >= BATCH_COPY_BYTES)
+    copied = np.full(len(rows), leaf("compute.membw"), dtype=np.int64)
+    copied[(direction == TO_DEVICE) & large] = leaf("input.h2d")
+    copied[direction == TO_HOST] = leaf("sync.d2h")
+    copied[np.isin(rows, seen.parts.offloads)] = leaf("mem.offload")
+    computed = np.where(seen.kinds.communication[columns.name[rows]], leaf("comm.other"), seen.leaves[rows])
+    leaves: I64 = np.where(kernel, computed, copied)
+    return leaves
+
+
+def _threads(seen: Material, step: Spans) -> tuple[tuple[Lane, ...], int]:
+    """The loader and the busiest host threads, and how many threads are left out."""
+    columns, main = seen.columns, seen.host.main
+    communicates = (columns.category == Category.ANNOTATION) & seen.kinds.communication[columns.name]
+    works = columns.is_a(Category.CPU_OP, Category.RUNTIME) | communicates
+    rows = _inside(columns, np.flatnonzero(works), step)
+    time = _time_by(columns.thread[rows], columns, rows, step)
+    backward = backward_threads(columns, seen.names, main).tolist()
+    busiest = sorted(np.flatnonzero(time).tolist(), key=lambda key: (key != main, key not in backward, -time[key]))
+    lanes: list[Lane] = []
+    for key in busiest[:MOST_THREADS]:
+        did = _did(seen, key, rows[columns.thread[rows] == key], step)
+        if key == main and seen.on_gpu:
+            waits = np.isin(did.label, _WAITS)
+            lanes.append(lane_of("Loader", "loader", _only(did, waits), step))
+            did = _only(did, ~waits)
+        number = backward.index(key) + 1 if key in backward else 0
+        named = "Main thread" if key == main else f"Thread {columns.threads[key][1]}"
+        name = named if not number else "Backward" if number == 1 else f"Backward {number}"
+        lanes.append(lane_of(name, "thread", did, step, _ON_HOST))
+    return tuple(lane for lane in lanes if lane.tracks), max(len(busiest) - MOST_THREADS, 0)
+
+
+def _only(segments: Segments, keep: npt.NDArray[np.bool_]) -> Segments:
+    return Segments(segments.start[keep], segments.end[keep], segments.label[keep])
+
+
+def _did(seen: Material, key: int, rows: I64, step: Spans) -> Segments:
+    """What one thread did in the step, -1 for nothing that its events show.
+
+    Without a device its operators, ``rows``, are the computation.
+    """
+    columns = seen.columns
+    *upper, dispatch = seen.host.thread(key).layers
+    if not seen.on_gpu:
+        communicates = seen.kinds.communication[columns.name[rows]]
+        leaves = np.where(communicates, leaf("comm.other"), seen.leaves[rows])
+        dispatch = innermost_owner(columns.ts_ns[rows], columns.end_ns[rows], leaves)
+    return paint(step, [*upper, dispatch])

@@ -1,0 +1,123 @@
+"""``profilerkit map``: traces to their summaries, in as many processes, machines and turns as it takes."""
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from profilerkit.cli.arguments import one_of
+from profilerkit.cli.console import DONE, FAILED, Console
+from profilerkit.errors import UnreadableInputError, UsageError
+
+_EPILOG = """\
+A summary of at most 120 kB lies beside its trace, or in the directory that -o
+names. One that is there already is left alone, so what was broken off goes on
+where it ended. As a job array of Slurm, or under torchrun, each process takes
+its share of the traces:
+
+  profilerkit map traces/ -o summaries/
+  profilerkit map traces/ -o summaries/ --shard $SLURM_ARRAY_TASK_ID/64
+  profilerkit map traces/ --shard $RANK/$WORLD_SIZE
+  profilerkit map traces/ --engine dask --scheduler tcp://head:8786
+  profilerkit reduce summaries/"""
+
+_SHARD = re.compile(r"(\d{1,9})/(\d{1,9})")
+#: Problems that are named; the others are counted.
+_NAMED = 5
+_ENGINES = ("pool", "dask")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``map``."""
+    parser.epilog = _EPILOG
+    parser.add_argument("paths", nargs="+", metavar="PATH", type=Path, help="traces, or directories that hold them")
+    parser.add_argument("-o", "--output", metavar="DIR", type=Path, help="where to write (default: beside each trace)")
+    parser.add_argument(
+        "--shard", metavar="I/N", help="only every N-th trace from the I-th on; I counts from 0 to N - 1"
+    )
+    parser.add_argument("--workers", metavar="N", type=int, help="processes (default: one for each free core)")
+    parser.add_argument(
+        "--engine",
+        metavar="|".join(_ENGINES),
+        type=one_of("--engine", _ENGINES),
+        default="pool",
+        help="processes of this machine (default), or Dask's workers",
+    )
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="of Dask, where it runs already")
+    parser.add_argument("--device", metavar="NAME", help="device of traces that do not name theirs")
+    parser.add_argument("--force", action="store_true", help="make summaries again that are there")
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    """Summarise what is not summarised yet; return 0, or 2 where a trace could not be read."""
+    from profilerkit.analysis.communication.registry import with_patterns
+    from profilerkit.reading.traces import Reading
+    from profilerkit.summaries import engines
+    from profilerkit.summaries.files import is_fresh, place_of
+    from profilerkit.summaries.mapping import Task, map_all, shard_of
+
+    if arguments.scheduler and arguments.engine != "dask":
+        raise UsageError("--scheduler is Dask's", cause="the engine is pool", hint="add --engine dask")
+    if arguments.workers is not None and arguments.workers < 1:
+        raise UsageError(f"--workers {arguments.workers} is too few", hint="name at least 1")
+    engine = engines.dask(arguments.scheduler) if arguments.engine == "dask" else engines.pool
+    index, count = _shard(arguments.shard)
+    reading = Reading(device=arguments.device, registry=with_patterns(()))
+    if arguments.output is not None:
+        _make(arguments.output)
+    traces = shard_of(_traces(arguments.paths), index, count)
+    every = [Task(trace, place_of(trace, arguments.output), reading) for trace in traces]
+    tasks = [task for task in every if arguments.force or not is_fresh(task.target, task.trace, reading)]
+    workers = min(engines.usable_workers(arguments.workers), max(len(tasks), 1))
+    problems = [done for done in map_all(tasks, engine, workers) if done.problem]
+    for done in problems[:_NAMED]:
+        console.note(f"{done.task.trace} was left out: {done.problem}")
+    if len(problems) > _NAMED:
+        console.note(f"{len(problems) - _NAMED} more traces were left out")
+    made, skipped = len(tasks) - len(problems), len(every) - len(tasks)
+    place = arguments.output if arguments.output is not None else "beside the traces"
+    known = f"; {skipped} were there already" if skipped else ""
+    target = arguments.output if arguments.output is not None else arguments.paths[0]
+    console.note(f"wrote {made} summaries {place}{known}; next: profilerkit reduce {target}")
+    return FAILED if problems else DONE
+
+
+def _shard(text: str | None) -> tuple[int, int]:
+    if text is None:
+        return 0, 1
+    match = _SHARD.fullmatch(text)
+    index, count = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not match or index >= count:
+        raise UsageError(
+            f"--shard {text} is no share",
+            cause="I/N means the I-th of N, counted from 0",
+            hint="for example --shard 0/4, 1/4, 2/4 and 3/4",
+        )
+    return index, count
+
+
+def _traces(paths: Sequence[Path]) -> list[Path]:
+    """The traces that are named, and those in the directories that are, at any depth; sorted, each once.
+
+    Raises:
+        UnreadableInputError: one is missing, or there is no trace at all.
+    """
+    from profilerkit.inputs import traces_below
+
+    found: set[Path] = set()
+    for path in paths:
+        if not path.exists():
+            raise UnreadableInputError(f"{path} does not exist", hint="check the spelling of the path")
+        found |= set(traces_below(path)) if path.is_dir() else {path}
+    if not found:
+        raise UnreadableInputError(f"no trace in {paths[0]}", hint="name the trace files themselves")
+    return sorted(found)
+
+
+def _make(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write to {directory}", cause=error.strerror or str(error), hint="name another directory with -o"
+        ) from error

@@ -1,0 +1,88 @@
+"""Who of many ranks makes the others wait, and when: rows of ranks, columns of steps."""
+
+from profilerkit.model.crowd import Crowd, Heat
+from profilerkit.model.report import Report
+from profilerkit.report.charts.axes import Scale
+from profilerkit.report.charts.chart import Axis, Chart, Shape, Tick, rectangle
+from profilerkit.report.inert import inert
+from profilerkit.report.records import Table
+from profilerkit.report.wording import plural
+from profilerkit.units import format_count, format_ns
+
+#: Waiting as a share of the median step, above which a cell is drawn, faint or full (R36's threshold; a half).
+_FAINT, _FULL = 0.05, 0.5
+_TABLE_ROWS = 20
+_NAMED_ROWS = 6
+
+
+def crowd_chart(report: Report) -> Chart | None:
+    """The heat map of many ranks; ``None`` where all are told in detail, or nothing was matched."""
+    crowd = report.crowd
+    if crowd is None or crowd.heat is None or crowd.step_ns is None or not crowd.heat.columns:
+        return None
+    heat, step_ns = crowd.heat, max(crowd.step_ns.median, 1.0)
+    down, across = Scale(0.0, float(len(heat.rows))), Scale(0.0, float(len(heat.columns)))
+    paths = {"communication": "", "communication pale": ""}
+    for row, line in enumerate(heat.waited_ns):
+        for column, waited in enumerate(line):
+            if waited >= _FAINT * step_ns:
+                key = "communication" if waited >= _FULL * step_ns else "communication pale"
+                top, left = down.at(row), across.at(column)
+                paths[key] += rectangle(left, top, across.at(column + 1), down.at(row + 1))
+    return Chart(
+        anchor="crowd",
+        title=_title(crowd),
+        caption=_caption(crowd, heat, step_ns),
+        height_px=max(160, min(6 * len(heat.rows), 380)),
+        shapes=tuple(Shape(key, "area", path) for key, path in paths.items() if path),
+        x=Axis("step", _ticks(heat.columns, across)),
+        y=Axis("rank", tuple(Tick(100.0 - tick.at, tick.label) for tick in _ticks(heat.rows, down))),
+        legend=(
+            ("communication pale", f"The others wait {format_ns(_FAINT * step_ns)} or more"),
+            ("communication", f"{format_ns(_FULL * step_ns)} or more"),
+        ),
+        labels=(),
+        table=_table(heat),
+    )
+
+
+def _title(crowd: Crowd) -> str:
+    names = [inert(f"{'host ' if row.kind == 'host' else ''}{row.name}", 40) for row in crowd.culprits]
+    if not names:
+        return "Nobody keeps the other ranks waiting for long"
+    first = crowd.culprits[0]
+    told = f"{names[0][0].upper()}{names[0][1:]} keeps the others waiting {format_ns(first.waited_ns)} of every step"
+    return told + (f", then {names[1]} {format_ns(crowd.culprits[1].waited_ns)}" if len(names) > 1 else "")
+
+
+def _caption(crowd: Crowd, heat: Heat, step_ns: float) -> str:
+    each = f"A row is the rank that causes most of {heat.ranks_each} neighbours. " if heat.ranks_each > 1 else ""
+    steps = f"A column is the worst of {heat.steps_each} steps. " if heat.steps_each > 1 else ""
+    return (
+        f"{plural(crowd.ranks, 'rank')}, median step {format_ns(step_ns)}. {each}{steps}Derived from matched "
+        "collectives: waiting of the median other member of its group."
+    )
+
+
+def _ticks(values: tuple[int, ...], scale: Scale) -> tuple[Tick, ...]:
+    every = max(1, -(-len(values) // _NAMED_ROWS))
+    return tuple(Tick(scale.at(at), format_count(values[at])) for at in range(0, len(values), every))
+
+
+def _table(heat: Heat) -> Table:
+    worst = sorted(range(len(heat.rows)), key=lambda row: -max(heat.waited_ns[row]))[:_TABLE_ROWS]
+    rows = []
+    for row in sorted(worst):
+        line = heat.waited_ns[row]
+        column = line.index(max(line))
+        first = heat.rows[row]
+        name = f"{format_count(first)}" if heat.ranks_each == 1 else f"{format_count(first)} and on"
+        rows.append((name, format_ns(sorted(line)[len(line) // 2]), format_ns(max(line)), str(heat.columns[column])))
+    more = f"{len(heat.rows) - len(rows)} more rows in the JSON." if len(heat.rows) > len(rows) else ""
+    return Table(
+        "The figure as a table",
+        ("Rank", "Caused in the median step", "In the worst", "Which step"),
+        tuple(rows),
+        1,
+        more,
+    )

@@ -1,0 +1,259 @@
+"""Every rank in every step as a heat map: whom the others wait for, or who takes longer than the median rank."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from statistics import median
+
+import msgspec
+
+from profilerkit.model.report import Report
+from profilerkit.model.step import Rank, RankSteps
+from profilerkit.report.charts.chart import Axis, Chart, Shape, Tick, rectangle
+from profilerkit.report.inert import inert
+from profilerkit.report.records import Table
+from profilerkit.report.wording import listed, plural
+from profilerkit.units import format_count, format_ns
+
+#: Shares of the median step from which a cell has a shade. From the second on a rank counts as late, as in the analysis
+#: (R36); the others are a choice.
+_FROM = (0.01, 0.05, 0.25)
+_LATE = 2
+_SHADES = (" faint", " pale", "")
+_UNKNOWN = -1
+_ROW_PX, _LEAST_PX, _MOST_PX = 22, 66, 440
+_MOST_ROW_NAMES, _MOST_STEP_NAMES = 16, 6
+#: Of each row, in percent, left blank below and above its cells.
+_GAP = 6.0
+
+
+class _Row(msgspec.Struct, frozen=True):
+    """One rank, or the slowest of neighbouring ones, and its cells in ns; ``None`` where not known."""
+
+    name: str
+    short: str
+    cells: tuple[float | None, ...]
+    is_late: bool
+
+    @property
+    def known(self) -> list[float]:
+        """The cells that are known."""
+        return [cell for cell in self.cells if cell is not None]
+
+    @property
+    def mean_ns(self) -> float:
+        """Mean of the known cells, ns; 0 without any."""
+        return sum(self.known) / len(self.known) if self.known else 0.0
+
+
+def rank_chart(report: Report) -> Chart | None:
+    """The heat map; ``None`` without the times of several ranks."""
+    steps = report.rank_steps
+    step_ns = _usual_step_ns(report)
+    if steps is None or not steps.index or not step_ns or len(report.ranks) < 2:
+        return None
+    rows = _rows(report, steps)
+    base = "communication" if steps.of == "caused" else "mark"
+    levels = [[_level(cell, step_ns) for cell in row.cells] for row in rows]
+    height = min(max(_ROW_PX * len(rows), _LEAST_PX), _MOST_PX)
+    return Chart(
+        anchor="rank-steps",
+        title=_title(steps, rows, levels),
+        caption=_caption(report, steps, step_ns),
+        height_px=height,
+        shapes=tuple(_shapes(levels, base)),
+        x=_step_axis(steps.index),
+        y=_rank_axis(rows),
+        legend=_legend(levels, base),
+        labels=(),
+        table=_table(steps, rows, levels),
+    )
+
+
+def _usual_step_ns(report: Report) -> float:
+    """The median step of the median rank; 0 where no step is known."""
+    lengths = [rank.step_ns for rank in report.ranks if rank.step_ns]
+    if not lengths and report.steps.time_ns:
+        lengths = [report.steps.time_ns.median]
+    return float(median(lengths)) if lengths else 0.0
+
+
+def _rows(report: Report, steps: RankSteps) -> list[_Row]:
+    late = {(entry.rank, entry.origin) for entry in report.communication.late} if report.communication else set()
+    rows = []
+    for number, cells in enumerate(_cells(steps)):
+        ranks = report.ranks[number * steps.group : (number + 1) * steps.group]
+        blamed = [rank for rank in ranks if steps.of == "caused" and (rank.rank, rank.origin) in late]
+        full, short = _names(blamed or ranks, number * steps.group + 1)
+        rows.append(_Row(full, short, cells, bool(blamed)))
+    return rows
+
+
+def _names(ranks: Sequence[Rank], place: int) -> tuple[str, str]:
+    """Neighbouring ranks in a sentence and at the axis; those whose files do not say their number by file and place."""
+    ends = [rank.rank for rank in (ranks[0], ranks[-1])]
+    if None in ends:
+        return f"{inert(ranks[0].origin, 60)} (#{place})", f"#{place}"
+    short = "–".join(dict.fromkeys(map(str, ends)))
+    return f"rank{'s' if len(ranks) > 1 else ''} {short}", short
+
+
+def _cells(steps: RankSteps) -> list[tuple[float | None, ...]]:
+    """Waiting as it is; else by how much each row is above the median one of that step."""
+    if steps.of == "caused":
+        return list(steps.time_ns)
+    usual = []
+    for column in zip(*steps.time_ns, strict=True):
+        known = sorted(value for value in column if value is not None)
+        # Of two the lower one, with which the other is compared.
+        usual.append(known[(len(known) - 1) // 2] if known else 0)
+    return [
+        tuple(None if value is None else value - middle for value, middle in zip(row, usual, strict=True))
+        for row in steps.time_ns
+    ]
+
+
+def _level(cell: float | None, step_ns: float) -> int:
+    return _UNKNOWN if cell is None else sum(cell >= share * step_ns for share in _FROM)
+
+
+def _shapes(levels: Sequence[Sequence[int]], base: str) -> list[Shape]:
+    """One shape for each shade; neighbouring cells of a row that have the same are one rectangle."""
+    paths: dict[int, list[str]] = {}
+    high = 100.0 / len(levels)
+    wide = 100.0 / len(levels[0])
+    gap = high * _GAP / 100.0
+    for row, own in enumerate(levels):
+        for level, cells in groupby(range(len(own)), key=own.__getitem__):
+            at = list(cells)
+            path = rectangle(at[0] * wide, row * high + gap, (at[-1] + 1) * wide, (row + 1) * high - gap)
+            paths.setdefault(level, []).append(path)
+    return [
+        Shape("rule" if level == _UNKNOWN else f"{base}{_SHADES[level - 1]}", "area", "".join(own), _words(level))
+        for level, own in sorted(paths.items())
+        if level
+    ]
+
+
+def _words(level: int) -> str:
+    if level == _UNKNOWN:
+        return "Not known"
+    if level == 0:
+        return f"Less than {_percent(_FROM[0])} of the step"
+    if level == len(_FROM):
+        return f"{_percent(_FROM[-1])} and more"
+    return f"{_percent(_FROM[level - 1])} to {_percent(_FROM[level])}"
+
+
+def _percent(share: float) -> str:
+    return f"{100.0 * share:g} %"
+
+
+def _legend(levels: Sequence[Sequence[int]], base: str) -> tuple[tuple[str, str], ...]:
+    shades = [("blank", _words(0)), *((f"{base}{shade}", _words(level)) for level, shade in enumerate(_SHADES, 1))]
+    if any(_UNKNOWN in own for own in levels):
+        shades.append(("rule", _words(_UNKNOWN)))
+    return tuple(shades)
+
+
+def _rank_axis(rows: Sequence[_Row]) -> Axis:
+    """Every row that is late has its name, and of the others as many as have room."""
+    stride = -(-len(rows) // _MOST_ROW_NAMES)
+    late = [number for number, row in enumerate(rows) if row.is_late]
+    named = [
+        number
+        for number in range(0, len(rows), stride)
+        if all(number == own or abs(number - own) >= stride for own in late)
+    ]
+    ticks = (
+        Tick(100.0 - 100.0 * (number + 0.5) / len(rows), f"late ▸ {row.short}" if row.is_late else row.short)
+        for number in sorted({*named, *late})
+        for row in (rows[number],)
+    )
+    return Axis("Rank", tuple(ticks))
+
+
+def _step_axis(index: Sequence[int]) -> Axis:
+    stride = -(-len(index) // _MOST_STEP_NAMES)
+    ticks = (
+        Tick(100.0 * (number + 0.5) / len(index), format_count(index[number]))
+        for number in range(0, len(index), stride)
+    )
+    return Axis("Step", tuple(ticks))
+
+
+def _title(steps: RankSteps, rows: Sequence[_Row], levels: Sequence[Sequence[int]]) -> str:
+    late = [number for number, row in enumerate(rows) if row.is_late]
+    worst = max(range(len(rows)), key=lambda number: rows[number].mean_ns)
+    told = late or [worst]
+    names = listed([rows[number].name for number in told])
+    columns = len(levels[0])
+    count = sum(any(levels[number][column] >= _LATE for number in told) for column in range(columns))
+    among = f"{format_count(count)} of {plural(columns, 'step')}" if columns > 1 else "the one step"
+    mean = format_ns(sum(rows[number].mean_ns for number in told))
+    spent = f"{mean} of every step" if columns > 1 else mean
+    others = "the others wait" if len(rows) * steps.group > 2 else "the other waits"
+    if late:
+        be, whom = ("is", "it") if len(late) == 1 else ("are", "them")
+        return f"{_capital(names)} {be} late in {among}: {others} {spent} for {whom}"
+    if steps.of == "caused":
+        if not rows[worst].mean_ns:
+            return "No rank makes the others wait"
+        return f"No rank is called late: {others} longest for {names}, {spent}"
+    what = "own time" if steps.of == "own" else "step"
+    if count * 2 > columns:
+        return f"{_capital(names)} takes longest in {among}: its {what} is {mean} above the median rank's"
+    return f"The ranks are even: the longest {what}, that of {names}, is {mean} above the median rank's"
+
+
+def _capital(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+def _caption(report: Report, steps: RankSteps, step_ns: float) -> str:
+    shown = plural(len(steps.index), "judged step")
+    thinned = f", evenly thinned from {format_count(steps.count)}" if len(steps.index) < steps.count else ""
+    pieces = [f"{shown} of {plural(len(report.ranks), 'rank')}{thinned}."]
+    of_step = f"as a share of the median step of {format_ns(step_ns)}"
+    if steps.of == "caused":
+        found = report.communication
+        source = f" (derived from the collectives matched in {found.matched_in})" if found else ""
+        pieces.append(f"A shade is how long each of the others waited for the rank, on average{source}, {of_step}.")
+        pieces.append(f"Late: {_percent(_FROM[_LATE - 1])} and more.")
+    elif steps.of == "own":
+        pieces.append(f"A shade is by how much the rank exceeds the median rank of that step, {of_step}.")
+        pieces.append(
+            "Own time is the step without exposed communication, in which waiting hides: who waited for whom "
+            "could not be told."
+        )
+    else:
+        pieces.append(f"A shade is by how much the rank's step exceeds the median rank's, {of_step}.")
+        pieces.append("Who waited for whom is not known, and ranks that train together have equal steps.")
+    if steps.group > 1:
+        pieces.append(f"Each row is the largest of {steps.group} neighbouring ranks.")
+    return " ".join(pieces)
+
+
+def _table(steps: RankSteps, rows: Sequence[_Row], levels: Sequence[Sequence[int]]) -> Table:
+    """The rows with most first. The cells themselves are in the JSON."""
+    order = sorted(range(len(rows)), key=lambda number: -rows[number].mean_ns)
+    cells = tuple(_table_row(rows[number], levels[number], steps.index) for number in order)
+    late, what = ("Late in", "Waited for it") if steps.of == "caused" else ("Longer in", "Above the median rank")
+    return Table(
+        "",
+        ("Rank", late, f"{what}, mean", "Largest", "In step"),
+        cells,
+        more="The JSON has every step of every row.",
+    )
+
+
+def _table_row(row: _Row, levels: Sequence[int], index: Sequence[int]) -> tuple[str, ...]:
+    if not row.known:
+        return (_capital(row.name), *["not known"] * 4)
+    largest = max(row.known)
+    return (
+        _capital(row.name),
+        f"{format_count(sum(level >= _LATE for level in levels))} of {format_count(len(row.known))}",
+        format_ns(row.mean_ns),
+        format_ns(largest),
+        format_count(index[row.cells.index(largest)]),
+    )

@@ -1,0 +1,178 @@
+"""What was sampled, on the time axis of the steps: one strip under another, each on its own scale."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from statistics import fmean, median
+
+import msgspec
+
+from profilerkit.model.report import Report
+from profilerkit.model.run import DEVICE_STRIPS, HOST_STRIPS, Series
+from profilerkit.report.breakdown import drawn_rank
+from profilerkit.report.charts.axes import Scale
+from profilerkit.report.charts.chart import Axis, Chart, Shape, Tick, polyline, rectangle
+from profilerkit.report.charts.lanes import Lane, height_px, lanes
+from profilerkit.report.charts.sampled_title import Sampled, title_of
+from profilerkit.report.records import Table
+from profilerkit.report.wording import listed, plural
+from profilerkit.units import format_count
+
+#: Fewer points are a few dots, not a course (a choice).
+_FEWEST_POINTS = 5
+#: Where the points are this many times farther apart than usual, nothing was sampled, and no line is drawn.
+_GAP_FACTOR = 3.0
+_TABLE_ROWS = 20
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    """How one signal is shown; ``least`` is what its scale reaches at least, in the signal's unit."""
+
+    words: str
+    colour: str
+    least: float = 0.0
+
+
+_KINDS = {
+    "gpu.utilization": _Kind("A kernel runs", "compute", 1.0),
+    "gpu.sm_clock": _Kind("SM clock", "mark"),
+    "gpu.power": _Kind("Power", "mark"),
+    "gpu.temperature": _Kind("Temperature", "mark"),
+    "host.cpu": _Kind("All processors busy", "compute", 1.0),
+    "host.thread_queue": _Kind("Training thread waits for a core", "overhead", 0.2),
+    "host.process_memory": _Kind("Memory of the process", "memory"),
+}
+
+
+class _Span(msgspec.Struct, frozen=True):
+    """Where the steps lie, in seconds since the first began; ``steady`` is ``None`` without a steady step."""
+
+    end: float
+    first: int
+    last: int
+    steady: tuple[float, float] | None
+
+
+def sampled_strips(report: Report) -> Chart | None:
+    """The figure; ``None`` where no signal of it was sampled often enough, or no step was timed."""
+    names, span = _names(report.run.samples), _span(report)
+    shown = {name: sampled for name in names if (sampled := _sampled(report.run.samples, name))}
+    if not shown or span is None:
+        return None
+    times = [at_ns / 1e9 for sampled in shown.values() for at_ns, _ in sampled.points]
+    x = Scale(min(0.0, *times), max(span.end, *times, 1e-3))
+    kinds = [_KINDS[name] for name in shown]
+    scales = [_scale(sampled, kind) for sampled, kind in zip(shown.values(), kinds, strict=True)]
+    rows = list(zip(shown.values(), kinds, lanes(len(shown)), scales, strict=True))
+    return Chart(
+        anchor="sampled-strips",
+        title=title_of(shown, report.run.samples, span.steady),
+        caption=_caption(report, names, shown, span),
+        height_px=height_px(len(shown)),
+        shapes=(*_where(span, x, lanes(len(shown))), *(_line(*row, x) for row in rows)),
+        x=x.axis("Seconds since the first step began", _seconds),
+        y=Axis("Each on a scale of its own", tuple(tick for row in rows for tick in _ticks(*row))),
+        legend=(("rule", "Steady window"),) if span.steady else (),
+        labels=tuple(lane.words(f"{kind.words}: mean {_mean(sampled, span)}") for sampled, kind, lane, _ in rows),
+        table=_table(shown),
+    )
+
+
+def _names(samples: Sequence[Series]) -> tuple[str, ...]:
+    """The signals of the device where any of it was sampled, else those of the host."""
+    return DEVICE_STRIPS if any(_sampled(samples, name) for name in DEVICE_STRIPS) else HOST_STRIPS
+
+
+def _sampled(samples: Sequence[Series], name: str) -> Sampled | None:
+    """The signal as it can be drawn; ``None`` where it cannot."""
+    for series in samples:
+        strip = series.strip
+        if series.name == name and strip and len(strip.values) == len(strip.at_ns) >= _FEWEST_POINTS:
+            return Sampled(series.unit, series.n, tuple(zip(strip.at_ns, strip.values, strict=True)))
+    return None
+
+
+def _span(report: Report) -> _Span | None:
+    rows = report.steps.rows
+    if not rows:
+        return None
+    start = rows[0].start_ns
+    steady = [row for row in rows if row.state == "steady"]
+    return _Span(
+        end=(rows[-1].start_ns + rows[-1].time_ns - start) / 1e9,
+        first=rows[0].index,
+        last=rows[-1].index,
+        steady=((steady[0].start_ns - start) / 1e9, (steady[-1].start_ns + steady[-1].time_ns - start) / 1e9)
+        if steady
+        else None,
+    )
+
+
+def _scale(sampled: Sampled, kind: _Kind) -> Scale:
+    return Scale(0.0, max(kind.least, *(value for _, value in sampled.points)) or 1.0)
+
+
+def _where(span: _Span, x: Scale, across: Sequence[Lane]) -> Iterator[Shape]:
+    """The steady window behind all strips, and lines at the start of the first step and at the end of the last."""
+    if span.steady:
+        low, high = span.steady
+        yield Shape("rule pale", "area", rectangle(x.at(low), 0.0, x.at(high), 100.0), "Steady window")
+    for second in (0.0, span.end):
+        at = x.at(second)
+        yield Shape("other", "dash", "".join(polyline([(at, lane.top), (at, lane.bottom)]) for lane in across))
+
+
+def _line(sampled: Sampled, kind: _Kind, lane: Lane, scale: Scale, x: Scale) -> Shape:
+    usual = median(later - earlier for (earlier, _), (later, _) in pairwise(sampled.points))
+    pieces: list[list[tuple[float, float]]] = [[]]
+    before = sampled.points[0][0]
+    for at_ns, value in sampled.points:
+        if at_ns - before > _GAP_FACTOR * usual:
+            pieces.append([])
+        pieces[-1].append((x.at(at_ns / 1e9), lane.y(scale.at(value))))
+        before = at_ns
+    return Shape(kind.colour, "line", "".join(map(polyline, pieces)), kind.words)
+
+
+def _ticks(sampled: Sampled, _: _Kind, lane: Lane, scale: Scale) -> tuple[Tick, Tick]:
+    return lane.tick(0.0, "0"), lane.tick(100.0, sampled.said(scale.high))
+
+
+def _mean(sampled: Sampled, span: _Span) -> str:
+    return sampled.said(fmean(sampled.within(span.steady).values))
+
+
+def _seconds(value: float) -> str:
+    """A time on the axis.
+
+    >>> _seconds(-2.0), _seconds(0.5), _seconds(12_000.0)
+    ('−2 s', '0.5 s', '12,000 s')
+    """
+    return f"{'−' if value < 0 else ''}{abs(value):,.10g} s"
+
+
+def _caption(report: Report, names: Sequence[str], shown: dict[str, Sampled], span: _Span) -> str:
+    most = max(shown.values(), key=lambda sampled: sampled.n)
+    pieces = [f"{plural(most.n, 'sample')}, measured{drawn_rank(report)}."]
+    each = -(-most.n // len(most.points))
+    if each > 1:
+        pieces.append(f"Each point is the mean of {each} samples, derived.")
+    pieces.append(f"Dashed: step {span.first} begins, and step {span.last} ends at {_seconds(round(span.end, 1))}.")
+    if span.steady:
+        low, high = (_seconds(round(second, 1)) for second in span.steady)
+        pieces.append(f"The title and the means are about the steady window, {low} to {high}.")
+    missing = [_KINDS[name].words for name in names if name not in shown]
+    if missing:
+        pieces.append(f"Not measured: {listed(missing)}.")
+    return " ".join(pieces)
+
+
+def _table(shown: dict[str, Sampled]) -> Table:
+    """The points at an even distance; signals that were read at other moments stand beside the closest."""
+    times = [at_ns for at_ns, _ in max(shown.values(), key=lambda sampled: len(sampled.points)).points]
+    every = -(-len(times) // _TABLE_ROWS)
+    rows = tuple(
+        (_seconds(round(at_ns / 1e9, 1)), *(sampled.said(sampled.near(at_ns)) for sampled in shown.values()))
+        for at_ns in times[::every]
+    )
+    more = "" if every == 1 else f"One of every {format_count(every)} points. The JSON has all of them."
+    return Table("What was sampled, as a table", ("Time", *(_KINDS[name].words for name in shown)), rows, 1, more)

@@ -1,0 +1,68 @@
+"""Records to bytes and back: msgpack as the types say, arrays as their raw bytes, compressed."""
+
+import zlib
+from functools import lru_cache
+from math import prod
+from typing import Any, TypeVar, cast, get_args
+
+import msgspec
+import numpy as np
+
+_R = TypeVar("_R")
+
+#: Level 6 makes a summary a fifth smaller than level 1 and costs 2 ms (zlib 1.2.13).
+_LEVEL = 6
+#: A summary is compressed by 3 to 8; a file that claims more than this is not one of ours.
+MOST_BYTES = 64_000_000
+#: Booleans, integers and floats: no array of objects is ever read.
+_KINDS = "biuf"
+
+
+def encode(value: object) -> bytes:
+    """A record of dataclasses, structs, arrays and plain values as compressed msgpack."""
+    return zlib.compress(msgspec.msgpack.encode(value, enc_hook=_plain), _LEVEL)
+
+
+def decode(data: bytes, kind: type[_R]) -> _R:
+    """The record of that type; arrays are read-only.
+
+    Raises:
+        ValueError: the bytes are not such a record, or more than ``MOST_BYTES`` once they are unpacked.
+    """
+    unpacking = zlib.decompressobj()
+    try:
+        text = unpacking.decompress(data, MOST_BYTES)
+    except zlib.error as error:
+        raise ValueError(f"it cannot be unpacked: {error}") from error
+    if unpacking.unconsumed_tail or not unpacking.eof:
+        raise ValueError("it is cut off, or larger than any summary")
+    try:
+        record: _R = _decoder(cast("Any", kind)).decode(text)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:  # text that is no UTF-8 is a ValueError
+        raise ValueError(f"its record is not of this version: {error}") from error
+    return record
+
+
+@lru_cache(maxsize=8)
+def _decoder(kind: Any) -> "msgspec.msgpack.Decoder[Any]":
+    return msgspec.msgpack.Decoder(kind, dec_hook=_array)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, np.generic):
+        return value.item()
+    raise NotImplementedError(f"{type(value).__name__} cannot be written")
+
+
+def _array(kind: type[Any], value: Any) -> Any:
+    """An array of the annotated type, from what ``_plain`` made of one."""
+    name, shape, data = value
+    dtype = np.dtype(name)
+    wanted = np.dtype(get_args(get_args(kind)[1])[0])
+    if dtype.kind not in _KINDS or dtype != wanted:
+        raise ValueError(f"an array of {dtype} where {wanted} belongs")
+    if any(not isinstance(size, int) or size < 0 for size in shape) or prod(shape) * dtype.itemsize != len(data):
+        raise ValueError("an array whose shape is not that of its bytes")
+    return np.frombuffer(data, dtype).reshape(shape)

@@ -1,0 +1,112 @@
+"""Facts of a trace made small enough to keep, and those of a rank of which only its meetings with others matter."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from profilerkit.analysis.communication.log import CollectiveLog
+from profilerkit.analysis.intervals import I64, NO_SEGMENTS, Segments
+from profilerkit.analysis.trace_facts import TraceFacts
+
+#: What is kept of a rank's collectives: 1,000 steps of four, or a few steps of many (a choice; 16 bytes each).
+MOST_COLLECTIVES = 4_096
+#: Kernels of the table, and of the shortest form of it.
+_MOST_KERNELS, _FEWEST_KERNELS = 128, 24
+
+
+def smaller(facts: TraceFacts) -> Iterator[TraceFacts]:
+    """The facts, then with less and less: whoever asks takes the first that fits.
+
+    First the order of the parts between two collectives goes, then the replay, then kernels. Sums stay what they are.
+    """
+    facts = replace(facts, kernels=facts.kernels[:_MOST_KERNELS])
+    yield facts
+    losses: tuple[Callable[[TraceFacts], TraceFacts], ...] = (
+        _coarse,
+        lambda known: replace(known, replay=None),
+        lambda known: replace(known, kernels=known.kernels[:_FEWEST_KERNELS]),
+        _few_collectives,
+    )
+    for lose in losses:
+        facts = lose(facts)
+        yield facts
+
+
+def thin(facts: TraceFacts) -> TraceFacts:
+    """What ranks are compared by: steps, sums of the parts, collectives. ``is_thin`` is true of it."""
+    return TraceFacts(
+        meta=facts.meta,
+        damage=facts.damage,
+        n_events=facts.n_events,
+        steps=facts.steps,
+        partition=replace(facts.partition, segments=NO_SEGMENTS, alone=None, hidden=None),
+        window=facts.window,
+        n_steady=facts.n_steady,
+        properties=facts.properties,
+        device_window=None,
+        input=facts.input,
+        comm=None,
+        collectives=_first(facts.collectives),
+        parallelism=(),
+        warmup=None,
+        device_events_missing=facts.device_events_missing,
+        kernels=(),
+        compute=facts.compute,
+        memory=facts.memory,
+        device=facts.device,
+    )
+
+
+def _few_collectives(facts: TraceFacts) -> TraceFacts:
+    return replace(facts, collectives=_first(facts.collectives))
+
+
+def _first(log: CollectiveLog | None) -> CollectiveLog | None:
+    """The log without what comes after its first ``MOST_COLLECTIVES``."""
+    if log is None or len(log) <= MOST_COLLECTIVES:
+        return log
+    names = ("start", "end", "name", "kind", "title", "dtype", "channel", "sequence", "bytes", "measured", "size")
+    arrays = {name: getattr(log, name)[:MOST_COLLECTIVES] for name in names}
+    return replace(log, **arrays)
+
+
+def _coarse(facts: TraceFacts) -> TraceFacts:
+    """One segment for each part between two instants at which a step or a collective begins or ends."""
+    log, segments = facts.collectives, facts.partition.segments
+    if not len(segments):
+        return facts
+    instants = [facts.steps.start, facts.steps.end]
+    if log is not None:
+        instants += [log.start, log.end]
+    return replace(facts, partition=replace(facts.partition, segments=coarse(segments, np.concatenate(instants))))
+
+
+def coarse(segments: Segments, cuts: I64) -> Segments:
+    """The segments joined by label within the spaces between ``cuts``: the same sums in each space, in another order.
+
+    >>> parts = Segments(*(np.array(values) for values in ([0, 2, 3, 5], [2, 3, 5, 9], [1, 2, 1, 2])))
+    >>> joined = coarse(parts, np.array([0, 6, 9]))
+    >>> [values.tolist() for values in (joined.start, joined.end, joined.label)]
+    [[0, 4, 6], [4, 6, 9], [1, 2, 2]]
+    """
+    edges = np.unique(np.concatenate([segments.start, segments.end, cuts]))
+    start, end = edges[:-1], edges[1:]
+    owner = np.searchsorted(segments.start, start, side="right") - 1
+    inside = (owner >= 0) & (start < segments.end[np.maximum(owner, 0)])
+    start, end, label = start[inside], end[inside], segments.label[owner[inside]]
+    space = np.searchsorted(np.unique(cuts), start, side="right")
+    # Pieces of one label in one space stand together, in the order in which the labels come first.
+    order = np.lexsort((start, label, space))
+    begins = np.r_[True, (np.diff(space[order]) != 0) | (np.diff(label[order]) != 0)]
+    group = np.cumsum(begins) - 1
+    length = np.bincount(group, weights=(end - start)[order].astype(np.float64)).round().astype(np.int64)
+    first, of_space, of_label = start[order][begins], space[order][begins], label[order][begins]
+    placed = np.lexsort((first, of_space))
+    length, first, of_space, of_label = length[placed], first[placed], of_space[placed], of_label[placed]
+    # The first of a space stands where the space's pieces begin; each of the others follows the one before.
+    opens = np.r_[True, np.diff(of_space) != 0]
+    before = np.cumsum(length) - length
+    base = np.maximum.accumulate(np.where(opens, np.arange(len(length)), 0))
+    at = first[base] + before - before[base]
+    return Segments(at, at + length, of_label)

@@ -1,0 +1,59 @@
+"""Where traces are read: in processes of this machine, or wherever an executor of Dask's runs them."""
+
+import multiprocessing
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+
+from profilerkit.errors import UsageError
+from profilerkit.reading.processes import free_cores
+
+ENGINES = ("pool", "dask")
+
+#: A scheduler that runs answers at once.
+_ANSWER_SECONDS = 10
+#: Makes an executor of so many workers for as long as the context lasts.
+Engine = Callable[[int], AbstractContextManager[Executor]]
+
+
+def usable_workers(wanted: int | None) -> int:
+    """Workers of this machine: as many as asked for, else one for each core that is free."""
+    return wanted if wanted is not None else max(1, free_cores())
+
+
+def pool(workers: int) -> AbstractContextManager[Executor]:
+    """Processes of this machine, each started afresh: nothing of this one is copied into them."""
+    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+
+
+def dask(scheduler: str | None) -> Engine:
+    """Dask's workers, of a scheduler that runs already, else of one on this machine.
+
+    Raises:
+        UsageError: Dask is not installed, or the scheduler does not answer.
+    """
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise UsageError(
+            "--engine dask needs Dask", cause=str(error), hint="pip install 'profilerkit[dask]'"
+        ) from error
+
+    @contextmanager
+    def made(workers: int) -> Iterator[Executor]:
+        try:
+            client = (
+                Client(scheduler, timeout=_ANSWER_SECONDS)
+                if scheduler
+                else Client(n_workers=workers, threads_per_worker=1, dashboard_address=None)
+            )
+        except (OSError, ValueError) as error:
+            raise UsageError(
+                f"no Dask scheduler answers at {scheduler or 'this machine'}",
+                cause=str(error),
+                hint="check --scheduler, or leave it out for workers on this machine",
+            ) from error
+        with client:
+            yield client.get_executor()
+
+    return made

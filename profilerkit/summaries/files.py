@@ -1,0 +1,202 @@
+"""Summaries as files beside their traces, or in a directory: written whole, read with suspicion."""
+
+import hashlib
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from profilerkit import __version__
+from profilerkit.analysis.trace_facts import TraceFacts
+from profilerkit.errors import UnreadableInputError
+from profilerkit.reading.traces import Reading, read_job
+from profilerkit.reading.windows import job_of_trace
+from profilerkit.summaries.codec import decode, encode
+from profilerkit.summaries.compact import smaller, thin
+
+SUFFIX = ".pksum"
+#: Largest file; the largest of the real traces at hand need less than a tenth of it.
+MOST_FILE_BYTES = 120_000
+#: Device events that are kept for a replay: of many ranks only a few are told in detail.
+_REPLAY_EVENTS = 1_000
+_MAGIC = b"PKSUM1\n"
+_LENGTH_BYTES = 4
+#: Room for the header.
+_HEADER_BYTES = 1_000
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """What a summary was made from, and by what.
+
+    Attributes:
+        version: of profilerkit; another one writes another record.
+        origin: name of the trace's file.
+        trace_bytes: its size.
+        trace_mtime_ns: when it was written.
+        reading: how it was read, as a digest.
+        outline_bytes: length of the record by which ranks are compared; the rest is everything else.
+        left_out: what did not fit, in words; empty where all did.
+    """
+
+    version: str
+    origin: str
+    trace_bytes: int
+    trace_mtime_ns: int
+    reading: str
+    outline_bytes: int
+    left_out: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The file of one rank: what it says of itself, and where the rest of it is."""
+
+    path: Path
+    header: Header
+    outline_at: int
+
+    @property
+    def details_at(self) -> int:
+        """Where the whole facts begin, bytes."""
+        return self.outline_at + self.header.outline_bytes
+
+    def outline(self) -> TraceFacts:
+        """What ranks are compared by. Raises ``UnreadableInputError``."""
+        return _record(self.path, self.outline_at, self.header.outline_bytes)
+
+    def details(self) -> TraceFacts:
+        """Everything that was kept, which may be the outline alone. Raises ``UnreadableInputError``."""
+        if self.path.stat().st_size <= self.details_at:
+            return self.outline()
+        return _record(self.path, self.details_at, -1)
+
+
+def digest(reading: Reading) -> str:
+    """How traces are read, so that a summary of another reading is not taken for one of this."""
+    own = reading.registry.custom if reading.registry is not None else ()
+    said = repr((reading.strict, reading.device, [(kind, pattern.pattern) for kind, pattern in own]))
+    return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+
+def place_of(trace: Path, directory: Path | None) -> Path:
+    """Where the summary of a trace lies: beside it, or in a directory, where the trace's own one tells it apart."""
+    if directory is None:
+        return trace.with_name(trace.name + SUFFIX)
+    parent = hashlib.sha256(os.fsencode(trace.resolve().parent)).hexdigest()[:8]
+    return directory / f"{trace.name}.{parent}{SUFFIX}"
+
+
+def is_fresh(target: Path, trace: Path, reading: Reading) -> bool:
+    """Whether there is a summary of this trace as it is now, by this version, read this way."""
+    try:
+        found, stat = open_summary(target).header, trace.stat()
+    except (UnreadableInputError, OSError):
+        return False
+    made_from = (found.version, found.trace_bytes, found.trace_mtime_ns, found.reading)
+    return made_from == (__version__, stat.st_size, stat.st_mtime_ns, digest(reading))
+
+
+def summarise(trace: Path, target: Path, reading: Reading) -> None:
+    """Read one trace and write its summary.
+
+    Raises:
+        UnreadableInputError: the trace cannot be read.
+        OSError: the summary cannot be written.
+    """
+    stat = trace.stat()
+    result = read_job(job_of_trace(trace, reading, _REPLAY_EVENTS), alone=True)
+    if result.facts is None:
+        raise result.errors[0][1]
+    write(result.facts, target, trace.name, (stat.st_size, stat.st_mtime_ns), reading)
+
+
+def write(facts: TraceFacts, target: Path, origin: str, made_from: tuple[int, int], reading: Reading) -> None:
+    """Write the summary of a trace, beside its place and renamed.
+
+    Args:
+        facts: of the trace.
+        target: the file.
+        origin: name of the trace's file.
+        made_from: its size in bytes, and when it was written, ns.
+        reading: how it was read.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    outline = encode(thin(facts))
+    details, left_out = _fitted(facts, MOST_FILE_BYTES - len(outline) - _HEADER_BYTES)
+    header = Header(
+        version=__version__,
+        origin=origin,
+        trace_bytes=made_from[0],
+        trace_mtime_ns=made_from[1],
+        reading=digest(reading),
+        outline_bytes=len(outline),
+        left_out=left_out,
+    )
+    said = msgspec.msgpack.encode(header)
+    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        beside.write_bytes(_MAGIC + len(said).to_bytes(_LENGTH_BYTES, "little") + said + outline + details)
+        beside.replace(target)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+_LEFT_OUT = ("", "the order of parts between collectives", "the replay", "most kernels", "later collectives")
+
+
+def _fitted(facts: TraceFacts, room: int) -> tuple[bytes, str]:
+    """The most of the facts that fits into so many bytes, and what it lacks; nothing where even the least is larger."""
+    lost: list[str] = []
+    for step, words in zip(smaller(facts), _LEFT_OUT, strict=True):
+        lost += [words] if words else []
+        data = encode(step)
+        if len(data) <= room:
+            return data, ", ".join(lost)
+    return b"", "everything but steps and collectives"
+
+
+def open_summary(path: Path) -> Summary:
+    """What the file says of itself.
+
+    Raises:
+        UnreadableInputError: it cannot be read, or is no summary.
+    """
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(_MAGIC) + _LENGTH_BYTES)
+            length = int.from_bytes(start[len(_MAGIC) :], "little")
+            text = file.read(min(length, MOST_FILE_BYTES))
+    except OSError as error:
+        raise UnreadableInputError(
+            f"{path} cannot be read", cause=error.strerror or str(error), hint="check its permissions and the disk"
+        ) from error
+    if not start.startswith(_MAGIC):
+        raise _broken(path, "it does not begin as a summary does")
+    try:
+        header = msgspec.msgpack.decode(text, type=Header)
+    except (msgspec.DecodeError, ValueError) as error:  # text that is no UTF-8 is a ValueError
+        raise _broken(path, str(error)) from error
+    return Summary(path, header, len(start) + length)
+
+
+def _record(path: Path, at: int, length: int) -> TraceFacts:
+    try:
+        with path.open("rb") as file:
+            file.seek(at)
+            facts = decode(file.read(length), TraceFacts)
+    except OSError as error:
+        raise UnreadableInputError(
+            f"{path} cannot be read", cause=error.strerror or str(error), hint="check its permissions and the disk"
+        ) from error
+    except ValueError as error:
+        raise _broken(path, str(error)) from error
+    return replace(facts, meta=replace(facts.meta, path=path.name))
+
+
+def _broken(path: Path, cause: str) -> UnreadableInputError:
+    return UnreadableInputError(
+        f"{path} is no summary that can be read", cause=cause, hint="make it again with profilerkit map"
+    )

@@ -1,0 +1,116 @@
+"""Many traces to their summaries: what is done is skipped, and a worker that dies costs nobody else anything."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from dataclasses import dataclass
+from pathlib import Path
+
+from profilerkit.errors import UnreadableInputError
+from profilerkit.reading.traces import Reading
+from profilerkit.summaries.engines import Engine
+from profilerkit.summaries.files import summarise
+
+#: A file that ends so many workers is given up, as by Dask.
+MOST_DEATHS = 3
+#: What Dask says of a task whose workers died: its own class, so that Dask need not be there.
+_DEATHS = ("KilledWorker",)
+#: Tasks that wait beside those that run, for each worker, so that none is idle.
+_AHEAD = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One trace to summarise."""
+
+    trace: Path
+    target: Path
+    reading: Reading
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How one task ended: ``problem`` says in words why there is no summary; empty where there is one."""
+
+    task: Task
+    problem: str = ""
+
+
+def shard_of(paths: Sequence[Path], index: int, count: int) -> list[Path]:
+    """Every ``count``-th path from the one at ``index``, 0 to ``count`` - 1: all shards together are all paths."""
+    return list(paths[index::count])
+
+
+def run(task: Task) -> str:
+    """Summarise one trace; why it cannot be read, or an empty string. Called in a worker."""
+    try:
+        summarise(task.trace, task.target, task.reading)
+    except UnreadableInputError as error:
+        return error.cause or error.what
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def map_all(tasks: Sequence[Task], engine: Engine, workers: int) -> Iterator[Done]:
+    """Run all tasks, in the order in which they end.
+
+    Where workers die, what they were at is tried again, one at a time: who dies with them may have been innocent. A
+    task that ends ``MOST_DEATHS`` workers by itself is given up, and is told as a problem.
+    """
+    waiting, suspects = deque(tasks), []
+    while waiting:
+        lost: list[Task] = []
+        with engine(workers) as executor:
+            yield from _until_lost(executor, waiting, workers, lost)
+        suspects += lost
+    for task in suspects:
+        yield _alone(task, engine)
+
+
+def _until_lost(executor: Executor, waiting: deque[Task], workers: int, lost: list[Task]) -> Iterator[Done]:
+    """Run tasks until none is left or a worker died; those that were under way then are ``lost``."""
+    running: dict[Future[str], Task] = {}
+    while waiting or running:
+        while waiting and not lost and len(running) < workers * (1 + _AHEAD):
+            if not _submit(executor, waiting[0], running):
+                lost += running.values()
+                return
+            waiting.popleft()
+        if not running:
+            return
+        for future in wait(running, return_when=FIRST_COMPLETED).done:
+            task = running.pop(future)
+            problem = _result(future)
+            if problem is None:
+                lost.append(task)
+            else:
+                yield Done(task, problem)
+
+
+def _submit(executor: Executor, task: Task, running: dict["Future[str]", Task]) -> bool:
+    """Whether the executor takes another task; one whose worker died does not."""
+    try:
+        running[executor.submit(run, task)] = task
+    except RuntimeError:  # BrokenExecutor is one
+        return False
+    return True
+
+
+def _result(future: "Future[str]") -> str | None:
+    """What a task said, or raised; ``None`` where its worker died."""
+    error = future.exception()
+    if error is None:
+        return future.result()
+    died = isinstance(error, BrokenExecutor) or type(error).__name__ in _DEATHS
+    return None if died else f"{type(error).__name__}: {error}"
+
+
+def _alone(task: Task, engine: Engine) -> Done:
+    """Run one task by itself, in a new executor each time."""
+    for _ in range(MOST_DEATHS):
+        with engine(1) as executor:
+            problem = _result(executor.submit(run, task))
+        if problem is not None:
+            return Done(task, problem)
+    return Done(task, f"it ended {MOST_DEATHS} processes that read it")

@@ -1,0 +1,47 @@
+"""What any executor maps over the traces of a run: a path in, the path of a summary out."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from profilerkit.analysis.communication.registry import with_patterns
+from profilerkit.errors import UsageError
+from profilerkit.reading.traces import Reading
+from profilerkit.summaries.files import is_fresh, place_of
+from profilerkit.summaries.files import summarise as write_summary
+
+
+def summarise(
+    path: str | Path,
+    output: str | Path | None = None,
+    *,
+    device: str | None = None,
+    communication_kernels: Sequence[str] = (),
+) -> Path:
+    """Summarise one trace into a file of at most 120 kB, for ``reduce``; one that is there already is left alone.
+
+    It is a plain function of a path, so that any ``concurrent.futures`` executor can map it over a run:
+    ``list(executor.map(profilerkit.summarise, paths))``.
+
+    Args:
+        path: the trace.
+        output: directory of the summary; beside the trace unless given.
+        device: device name, where the trace does not name it.
+        communication_kernels: regular expressions of kernel names that are communication beside the known ones.
+
+    Raises:
+        UsageError: there is no such file, or the summary cannot be written.
+        UnreadableInputError: it is no trace that can be read.
+    """
+    trace, directory = Path(path), None if output is None else Path(output)
+    reading = Reading(device=device, registry=with_patterns(communication_kernels))
+    target = place_of(trace, directory)
+    if not is_fresh(target, trace, reading):
+        try:
+            write_summary(trace, target, reading)
+        except OSError as error:
+            raise UsageError(
+                f"cannot summarise {trace}",
+                cause=error.strerror or str(error),
+                hint="check that the trace exists and that its summary can be written",
+            ) from error
+    return target

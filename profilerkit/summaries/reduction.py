@@ -1,0 +1,121 @@
+"""Summaries of all ranks to what the analysis of a few ranks is made from: one pass over all, a second over a few."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from profilerkit.analysis.crowd.compare import Crowd, compare_many
+from profilerkit.analysis.crowd.member import Member, member_of
+from profilerkit.analysis.rank_facts import RankFacts, rank_facts
+from profilerkit.errors import UnreadableInputError, UsageError
+from profilerkit.summaries.files import SUFFIX, Summary, open_summary
+
+#: Up to so many ranks are all told in detail.
+MOST_IN_DETAIL = 16
+_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """What the summaries say.
+
+    Attributes:
+        ranks: those that are told in detail, by rank number.
+        crowd: all ranks compared.
+        world_size: of the job, as the traces say; ``None`` where they do not.
+        unreadable: summaries that could not be read.
+        left_out: what the summaries of the told ranks lack, in words.
+        notes: what a reader of the report has to know about the input.
+    """
+
+    ranks: list[RankFacts]
+    crowd: Crowd
+    world_size: int | None
+    unreadable: int
+    left_out: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def found_in(paths: Sequence[Path]) -> list[Path]:
+    """The summaries that are named, and those in the directories that are; sorted.
+
+    Raises:
+        UsageError: no path was given.
+        UnreadableInputError: one is missing, or there is no summary at all.
+    """
+    if not paths:
+        raise UsageError("no path was given", hint="name a directory of summaries, as profilerkit map writes them")
+    found: set[Path] = set()
+    for path in paths:
+        if not path.exists():
+            raise UnreadableInputError(f"{path} does not exist", hint="check the spelling of the path")
+        found |= set(path.rglob(f"*{SUFFIX}")) if path.is_dir() else {path}
+    if not found:
+        raise UnreadableInputError(
+            f"no summary in {paths[0]}",
+            cause=f"no file there ends in {SUFFIX}",
+            hint="make summaries of the traces first: profilerkit map PATH",
+        )
+    return sorted(found)
+
+
+def read_summaries(files: Sequence[Path]) -> Reduced:
+    """Compare all ranks, and read those in detail that the comparison asks for.
+
+    Raises:
+        UnreadableInputError: none of the files can be read.
+    """
+    broken: list[tuple[Path, UnreadableInputError]] = []
+    opened: list[tuple[Summary, Member]] = []
+    worlds: list[int] = []
+    for path in files:
+        try:
+            summary = open_summary(path)
+            outline = summary.outline()
+        except UnreadableInputError as error:
+            broken.append((path, error))
+            continue
+        opened.append((summary, member_of(outline, summary.header.origin)))
+        worlds += [outline.meta.world_size] if outline.meta.world_size else []
+    if not opened:
+        first, why = broken[0]
+        raise UnreadableInputError(
+            f"none of {len(files)} summaries can be read", cause=f"{first.name}: {why.cause or why.what}", hint=why.hint
+        )
+    opened.sort(key=lambda pair: (pair[1].rank is None, pair[1].rank or 0, pair[0].header.origin))
+    opened, doubled = _once(opened)
+    world = max(worlds, default=None)
+    crowd = compare_many([member for _, member in opened], world)
+    told = range(len(opened)) if len(opened) <= MOST_IN_DETAIL else crowd.told
+    ranks = [rank_facts(opened[at][0].header.origin, opened[at][0].details(), None) for at in told]
+    left_out = sorted({opened[at][0].header.left_out for at in told} - {""})
+    return Reduced(
+        ranks, crowd, world, len(broken), tuple(left_out), (*_broken_notes(broken), *_doubled_notes(doubled))
+    )
+
+
+def _once(opened: list[tuple[Summary, Member]]) -> tuple[list[tuple[Summary, Member]], list[str]]:
+    """Of several summaries of one rank the first, and the files of the others."""
+    seen: set[int] = set()
+    kept, doubled = [], []
+    for summary, member in opened:
+        if member.rank is not None and member.rank in seen:
+            doubled.append(summary.path.name)
+            continue
+        seen |= {member.rank} if member.rank is not None else set()
+        kept.append((summary, member))
+    return kept, doubled
+
+
+def _broken_notes(broken: Sequence[tuple[Path, UnreadableInputError]]) -> Iterable[str]:
+    if not broken:
+        return
+    first, why = broken[0]
+    count = "1 summary" if len(broken) == 1 else f"{len(broken):,} summaries"
+    yield f"{count} cannot be read and was left out, {first.name} first: {why.cause or why.what}."
+
+
+def _doubled_notes(doubled: Sequence[str]) -> Iterable[str]:
+    if doubled:
+        more = f" and {len(doubled) - _NAMED} more" if len(doubled) > _NAMED else ""
+        yield f"Another summary names the same rank, so these were left out: {', '.join(doubled[:_NAMED])}{more}."

@@ -1,0 +1,112 @@
+"""What an export says beside its events: its devices, when it began, and which releases wrote it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from profilerkit.trace.columns import I64, DeviceProperties, TraceMeta
+from profilerkit.trace.kineto.numbers import whole_number
+from profilerkit.trace.nsys import tables
+from profilerkit.trace.nsys.database import Database
+from profilerkit.trace.strings import printable_text
+
+#: Machines have at most 16 GPUs; a hostile table any number of rows.
+_MOST_DEVICES = 1_024
+_LONGEST_TEXT = 100
+_GPU_COLUMNS = ("id", "totalMemory", "computeMajor", "computeMinor", "smCount")
+_VERSIONS = {"EXPORT_PRODUCT_VERSION": "Nsight Systems", "EXPORT_SCHEMA_VERSION": "export schema"}
+NO_OPERATORS = "the Nsight Systems export has no operators: emit_nvtx() was not on"
+
+
+def export_meta(
+    path: Path, database: Database, pid: int, devices: I64, *, operators: bool, steps_called: str | None
+) -> TraceMeta:
+    """Return the metadata of an export; ``None`` where it does not say.
+
+    Args:
+        path: the file.
+        database: the export.
+        pid: the process that is read, -1 if not known.
+        devices: the numbers of the devices it used.
+        operators: whether there are operators among the ranges.
+        steps_called: what the ranges are called that mark the steps; ``None`` without any.
+    """
+    began = database.numbers(tables.SESSION, ("utcEpochNs",))["utcEpochNs"]
+    return TraceMeta(
+        path=str(path),
+        base_time_ns=int(began[0]) if len(began) and began[0] > 0 else None,
+        devices=_devices(database, pid, np.unique(devices[devices >= 0])[:_MOST_DEVICES].tolist()),
+        versions=_versions(database),
+        no_operators=None if operators else NO_OPERATORS,
+        step_ranges=steps_called,
+    )
+
+
+def _devices(database: Database, pid: int, used: Sequence[int]) -> tuple[DeviceProperties, ...]:
+    """Return the properties of the devices that were used, by the numbers that the process has for them."""
+    gpus = _gpus(database)
+    place = _gpu_of_device(database, pid)
+    alike = len({gpu.name for gpu in gpus.values()}) == 1
+    found = []
+    for number in used:
+        gpu = gpus.get(place.get(number, number)) or (next(iter(gpus.values())) if alike else None)
+        if gpu is not None:
+            found.append(
+                DeviceProperties(
+                    id=number,
+                    name=gpu.name,
+                    memory_bytes=gpu.memory_bytes,
+                    compute_major=gpu.compute_major,
+                    compute_minor=gpu.compute_minor,
+                    multiprocessors=gpu.multiprocessors,
+                )
+            )
+    return tuple(found)
+
+
+def _gpus(database: Database) -> dict[int, DeviceProperties]:
+    """Return the GPUs of the machine by their numbers."""
+    present = [name for name in _GPU_COLUMNS if name in database.tables.get(tables.GPU, ())]
+    if "id" not in present:
+        return {}
+    found: dict[int, DeviceProperties] = {}
+    for rows in database.rows(tables.GPU, present, ["name"]):
+        for row in rows[: _MOST_DEVICES - len(found)]:
+            told = {name: _count(value) for name, value in zip(present, row, strict=False)}
+            if told["id"] is not None and isinstance(row[-1], str):
+                found[told["id"]] = DeviceProperties(
+                    id=told["id"],
+                    name=_text(row[-1]),
+                    memory_bytes=told.get("totalMemory") or None,
+                    compute_major=told.get("computeMajor"),
+                    compute_minor=told.get("computeMinor"),
+                    multiprocessors=told.get("smCount") or None,
+                )
+    return found
+
+
+def _gpu_of_device(database: Database, pid: int) -> dict[int, int]:
+    """Return the GPU behind each number that a process has for its devices, where the export says."""
+    found = database.numbers(tables.CUDA_DEVICE, ("cudaId", "gpuId", "pid"))
+    mine = (found["pid"] == pid) & (found["cudaId"] >= 0) & (found["gpuId"] >= 0)
+    return dict(zip(found["cudaId"][mine].tolist(), found["gpuId"][mine].tolist(), strict=True))
+
+
+def _versions(database: Database) -> dict[str, str]:
+    return {
+        _VERSIONS[name]: _text(value)
+        for table in tables.EXPORTS
+        for rows in database.rows(table, (), ("name", "value"))
+        for name, value in rows
+        if isinstance(name, str) and name in _VERSIONS and isinstance(value, str)
+    }
+
+
+def _text(text: str) -> str:
+    return printable_text(text[:_LONGEST_TEXT])
+
+
+def _count(value: object) -> int | None:
+    number = whole_number(value)
+    return number if number >= 0 else None

@@ -1,0 +1,50 @@
+"""Intervals rest on applied fixes where enough were applied, and on a guess where not; bounds hold either way."""
+
+import pytest
+
+from profilerkit.analysis.whatif import MODEL_ERROR, Z90
+from profilerkit.model.finding import Saving
+from profilerkit.rules.calibrated import FAMILIES, WITHIN, _narrowed
+from tests.recipes import STEP_NS
+from tests.recipes import facts as facts_of
+
+
+def facts(step_error_ns=0.0):
+    return facts_of(step_error_ns=step_error_ns)
+
+
+def saving(expected, low, high, method="replay"):
+    return Saving(low=low, expected=expected, high=high, method=method)
+
+
+def guessed(expected, high):
+    return saving(expected, expected * (1 - Z90 * MODEL_ERROR), high)
+
+
+def test_it_reaches_as_far_up_as_down():
+    found = _narrowed(facts(), guessed(0.4, 1.0), 0.25, 13)
+    assert (found.low, found.high) == (pytest.approx(0.3), pytest.approx(0.5))
+    assert (found.expected, found.calibration) == (0.4, "calibrated on 13 cases")
+
+
+def test_it_never_goes_beyond_the_bound():
+    assert _narrowed(facts(), guessed(0.4, 0.42), 0.25, 13).high == 0.42
+
+
+def test_a_rule_that_doubts_is_heard():
+    usual = guessed(0.4, 1.0)
+    doubted = saving(0.4, usual.low / 2, 1.0)
+    found = _narrowed(facts(), doubted, 0.25, 13)
+    assert found.low == pytest.approx(0.15)
+    assert found.high == pytest.approx(0.65)
+
+
+def test_noise_of_the_steps_widens_it():
+    quiet, noisy = (_narrowed(facts(error), guessed(0.4, 1.0), 0.1, 9) for error in (0.0, 0.05 * STEP_NS))
+    assert noisy.low < quiet.low
+    assert noisy.high > quiet.high
+
+
+def test_every_kind_has_fixes_behind_it():
+    assert set(FAMILIES) == {"IN", "OV", "CO"}
+    assert all(cases >= 4 and 0 < within < MODEL_ERROR * Z90 for within, cases in WITHIN.values())

@@ -1,0 +1,111 @@
+"""Any executor makes the same summaries, and the same report."""
+
+import json
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+
+import profilerkit
+from profilerkit.errors import UnreadableInputError, UsageError
+from profilerkit.reading.traces import Reading
+from profilerkit.summaries.engines import dask, pool
+from profilerkit.summaries.files import place_of
+from profilerkit.summaries.mapping import Task, map_all
+from tests.recipes import training
+
+RANKS = 64
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory):
+    place = tmp_path_factory.mktemp("traces")
+    return [training(6, kernels=4 + rank % 5, rank=rank).write(place / f"rank{rank:02}.json") for rank in range(RANKS)]
+
+
+def report_of(directory):
+    said = json.loads(profilerkit.reduce(directory).to_json())
+    said["run"].pop("created")
+    said["run"].pop("name")
+    return said
+
+
+@pytest.fixture(scope="module")
+def expected(traces, tmp_path_factory):
+    place = tmp_path_factory.mktemp("one_by_one")
+    for trace in traces:
+        profilerkit.summarise(trace, place)
+    return report_of(place)
+
+
+def mapped(traces, directory, engine):
+    tasks = [Task(trace, place_of(trace, directory), Reading()) for trace in traces]
+    assert {done.problem for done in map_all(tasks, engine, 2)} == {""}
+    return report_of(directory)
+
+
+def test_our_pool(traces, expected, tmp_path):
+    assert mapped(traces, tmp_path, pool) == expected
+
+
+def test_threads_and_processes_of_the_users(traces, expected, tmp_path):
+    for name, executor in (
+        ("threads", ThreadPoolExecutor(2)),
+        ("processes", ProcessPoolExecutor(2, mp_context=get_context("spawn"))),
+    ):
+        place = tmp_path / name
+        place.mkdir()
+        with executor:
+            done = list(executor.map(profilerkit.summarise, traces, [place] * RANKS))
+        assert all(path.is_file() for path in done)
+        assert report_of(place) == expected
+
+
+def test_dask(traces, expected, tmp_path):
+    pytest.importorskip("distributed")
+    assert mapped(traces, tmp_path, dask(None)) == expected
+
+
+def test_a_dask_worker_that_is_killed_changes_nothing(traces, expected, tmp_path):
+    distributed = pytest.importorskip("distributed")
+    import os
+    import signal
+    from contextlib import contextmanager
+
+    @contextmanager
+    def one_dies(workers):
+        with (
+            distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+            distributed.Client(cluster) as client,
+        ):
+            victim = next(iter(client.run(os.getpid).values()))
+            executor = client.get_executor()
+            os.kill(victim, signal.SIGKILL)
+            yield executor
+
+    assert mapped(traces, tmp_path, one_dies) == expected
+
+
+def test_ray(traces, expected, tmp_path):
+    ray = pytest.importorskip("ray")
+    ray.init(num_cpus=2, include_dashboard=False)
+    try:
+        task = ray.remote(profilerkit.summarise)
+        ray.get([task.remote(trace, tmp_path) for trace in traces])
+    finally:
+        ray.shutdown()
+    assert report_of(tmp_path) == expected
+
+
+def test_dask_that_does_not_answer_is_said():
+    pytest.importorskip("distributed")
+    with pytest.raises(UsageError, match="no Dask scheduler answers"), dask("tcp://127.0.0.1:1")(1):
+        pass
+
+
+def test_a_missing_trace_is_said(tmp_path):
+    with pytest.raises(UsageError, match="cannot summarise"):
+        profilerkit.summarise(tmp_path / "none.json")
+    (tmp_path / "other.json").write_text("[1]")
+    with pytest.raises(UnreadableInputError):
+        profilerkit.summarise(tmp_path / "other.json")

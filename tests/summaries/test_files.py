@@ -1,0 +1,85 @@
+"""A summary beside its trace: made once, known again, refused where it is broken."""
+
+import random
+from contextlib import suppress
+
+import pytest
+
+from profilerkit.errors import UnreadableInputError
+from profilerkit.reading.traces import Reading
+from profilerkit.summaries import files
+from profilerkit.summaries.files import MOST_FILE_BYTES, is_fresh, open_summary, place_of, summarise
+from tests.recipes import training
+
+PLAIN = Reading()
+
+
+@pytest.fixture
+def trace(tmp_path):
+    return training(6, kernels=4, rank=3).write(tmp_path / "rank3.json")
+
+
+@pytest.fixture
+def summary(trace):
+    target = place_of(trace, None)
+    summarise(trace, target, PLAIN)
+    return target
+
+
+def test_it_says_what_the_trace_says(trace, summary):
+    found = open_summary(summary)
+    assert found.header.origin == "rank3.json"
+    assert found.header.trace_bytes == trace.stat().st_size
+    assert found.outline().meta.rank == 3
+    details = found.details()
+    assert details.totals.tolist() == found.outline().totals.tolist()
+    assert [kernel.name for kernel in details.kernels]
+    assert summary.stat().st_size <= MOST_FILE_BYTES
+
+
+def test_it_is_known_until_the_trace_or_the_reading_changes(trace, summary):
+    assert is_fresh(summary, trace, PLAIN)
+    assert not is_fresh(summary, trace, Reading(device="h100-sxm"))
+    assert not is_fresh(summary.with_name("none.pksum"), trace, PLAIN)
+    trace.write_text(trace.read_text() + " ")
+    assert not is_fresh(summary, trace, PLAIN)
+
+
+def test_in_a_directory_traces_of_one_name_have_summaries_of_their_own(tmp_path):
+    one, other = (place_of(tmp_path / place / "trace.json", tmp_path) for place in "ab")
+    assert one.parent == other.parent == tmp_path
+    assert one != other
+
+
+def test_a_trace_that_cannot_be_read_leaves_nothing(tmp_path):
+    broken = tmp_path / "broken.json"
+    broken.write_text("{}")
+    with pytest.raises(UnreadableInputError):
+        summarise(broken, place_of(broken, None), PLAIN)
+    assert [path.name for path in tmp_path.iterdir()] == ["broken.json"]
+
+
+def test_less_is_kept_where_there_is_less_room(trace, summary, monkeypatch):
+    outline = open_summary(summary).header.outline_bytes
+    monkeypatch.setattr(files, "MOST_FILE_BYTES", outline + files._HEADER_BYTES)
+    summarise(trace, summary, PLAIN)
+    found = open_summary(summary)
+    assert found.header.left_out == "everything but steps and collectives"
+    assert found.details().totals.tolist() == found.outline().totals.tolist()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_broken_summary_is_refused_or_read_and_never_more(summary, seed):
+    whole = summary.read_bytes()
+    rng = random.Random(seed)
+    data = bytearray(whole)
+    if seed % 3 == 0:
+        data = data[: rng.randrange(len(data))]
+    else:
+        for _ in range(rng.randint(1, 8)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+    summary.write_bytes(data)
+    with suppress(UnreadableInputError):
+        found = open_summary(summary)
+        found.outline()
+        found.details()

@@ -1,0 +1,165 @@
+"""Many traces through a pool: each once, whatever becomes of the workers."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from profilerkit.errors import UnreadableInputError
+from profilerkit.reading.traces import Reading
+from profilerkit.summaries import mapping
+from profilerkit.summaries.engines import pool
+from profilerkit.summaries.files import SUFFIX, place_of
+from profilerkit.summaries.mapping import Task, map_all, shard_of
+from tests.recipes import training
+
+PLAIN = Reading()
+
+
+def traces_in(directory, count):
+    return [training(6, kernels=4 + rank, rank=rank).write(directory / f"rank{rank}.json") for rank in range(count)]
+
+
+def tasks_of(traces):
+    return [Task(trace, place_of(trace, None), PLAIN) for trace in traces]
+
+
+def profilerkit(*words, **settings):
+    command = [sys.executable, "-m", "profilerkit", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **settings)
+
+
+def test_shards_are_all_paths_each_once():
+    paths = [Path(str(number)) for number in range(11)]
+    shares = [shard_of(paths, index, 4) for index in range(4)]
+    assert sorted(path for share in shares for path in share) == sorted(paths)
+
+
+def test_every_trace_has_its_summary_and_problems_are_told(tmp_path):
+    traces = traces_in(tmp_path, 3)
+    broken = tmp_path / "broken.json"
+    broken.write_text("{}")
+    found = {done.task.trace: done.problem for done in map_all(tasks_of([*traces, broken]), pool, 2)}
+    assert [found[trace] for trace in traces] == ["", "", ""]
+    assert "traceEvents" in found[broken]
+    assert all(place_of(trace, None).is_file() for trace in traces)
+    assert not place_of(broken, None).exists()
+
+
+def killer(task):
+    """Ends the process that reads the trace of this name, as memory that runs out would."""
+    if task.trace.name == "killer.json":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return _run(task)
+
+
+_run = mapping.run
+
+
+def test_a_file_that_kills_its_workers_costs_nobody_else(tmp_path, monkeypatch):
+    traces = traces_in(tmp_path, 4)
+    fatal = training(6, kernels=4, rank=9).write(tmp_path / "killer.json")
+    monkeypatch.setattr(mapping, "run", killer)
+    found = {done.task.trace.name: done.problem for done in map_all(tasks_of([traces[0], fatal, *traces[1:]]), pool, 2)}
+    assert found.pop("killer.json") == "it ended 3 processes that read it"
+    assert set(found.values()) == {""}
+    assert len(found) == 4
+
+
+def test_a_worker_that_is_killed_once_changes_nothing(tmp_path):
+    traces = traces_in(tmp_path, 6)
+    killed = []
+
+    @contextmanager
+    def one_dies(workers):
+        with pool(workers) as executor:
+            if not killed:
+                executor.submit(os.getpid).result()
+                killed.append(next(iter(executor._processes)))
+                os.kill(killed[0], signal.SIGKILL)
+            yield executor
+
+    found = list(map_all(tasks_of(traces), one_dies, 2))
+    assert killed
+    assert {done.task.trace for done in found} == set(traces)
+    assert {done.problem for done in found} == {""}
+
+
+@pytest.fixture
+def job(tmp_path):
+    (tmp_path / "traces").mkdir()
+    traces_in(tmp_path / "traces", 5)
+    return tmp_path
+
+
+def test_map_skips_what_is_done_and_reduce_reads_it(job):
+    first = profilerkit("map", job / "traces", "-o", job / "kept", "--shard", "0/2")
+    assert first.returncode == 0, first.stderr
+    assert "wrote 3 summaries" in first.stderr
+    second = profilerkit("map", job / "traces", "-o", job / "kept")
+    assert "wrote 2 summaries" in second.stderr
+    assert "3 were there already" in second.stderr
+    assert len(list((job / "kept").glob(f"*{SUFFIX}"))) == 5
+    report = job / "report.json"
+    reduced = profilerkit("reduce", job / "kept", "-o", report)
+    assert reduced.returncode == 0, reduced.stderr
+    said = json.loads(report.read_text())
+    assert said["crowd"]["ranks"] == 5
+    assert [rank["rank"] for rank in said["ranks"]] == [0, 1, 2, 3, 4]
+
+
+def without_names(text):
+    said = json.loads(text)
+    said.pop("crowd")
+    said["run"].pop("created")
+    for key in ("name", "files", "kind"):
+        said["run"].pop(key)
+    return said
+
+
+def test_few_ranks_are_told_as_analyze_tells_them(job):
+    profilerkit("map", job / "traces")
+    reduced = profilerkit("reduce", job / "traces", "-f", "json", "-o", "-")
+    analyzed = profilerkit("analyze", job / "traces", "-f", "json", "-o", "-")
+    assert without_names(reduced.stdout) == without_names(analyzed.stdout)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--shard", "4/4"], "I/N means the I-th of N"),
+        (["--shard", "x"], "I/N means the I-th of N"),
+        (["--workers", "0"], "too few"),
+        (["--scheduler", "tcp://a:1"], "add --engine dask"),
+    ],
+)
+def test_bad_words_are_refused(job, words, said):
+    found = profilerkit("map", job / "traces", *words)
+    assert found.returncode == 2
+    assert said in found.stderr
+
+
+def test_nothing_to_read_is_said(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for verb, said in (("map", "no trace in"), ("reduce", "no summary in")):
+        for path, words in ((tmp_path / "empty", said), (tmp_path / "none", "does not exist")):
+            found = profilerkit(verb, path)
+            assert found.returncode == 2
+            assert words in found.stderr
+            assert "hint:" in found.stderr
+
+
+def test_unreadable_input_has_three_parts(tmp_path):
+    from profilerkit.summaries.reduction import found_in, read_summaries
+
+    (tmp_path / f"x{SUFFIX}").write_bytes(b"nothing")
+    with pytest.raises(UnreadableInputError) as caught:
+        read_summaries(found_in([tmp_path]))
+    assert caught.value.what == "none of 1 summaries can be read"
+    assert caught.value.cause
+    assert "profilerkit map" in caught.value.hint

@@ -1,0 +1,61 @@
+"""A rank summarises its own traces, outside the training process; the raw ones may then stay where they are."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import profilerkit
+from profilerkit.summaries.files import SUFFIX, open_summary
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+SCRIPT = """
+import sys, torch, torch.distributed as dist, profilerkit
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+with profilerkit.profile(sys.argv[1], trace_steps=4, warmup_steps=1, summaries=True, analyze=False) as prof:
+    for batch in prof.wrap([torch.randn(8, 64)] * 12):
+        model(batch).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    place = tmp_path_factory.mktemp("recorded")
+    (place / "train.py").write_text(SCRIPT)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run([*launch, "train.py", "run"], cwd=place, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return place / "run"
+
+
+def test_each_rank_has_its_summary_beside_its_trace(run):
+    found = sorted(run.rglob(f"*{SUFFIX}"))
+    assert [path.parents[2].name for path in found] == ["rank_00000", "rank_00001"]
+    status = json.loads((found[0].parent / "status.json").read_text())
+    steps = open_summary(found[0]).details().steps
+    steady = [number for number, state in zip(steps.index.tolist(), steps.state, strict=True) if state == "steady"]
+    assert set(steady) <= set(range(status["first_step"], status["last_step"] + 1))
+
+
+def test_summaries_alone_make_the_report(run, tmp_path):
+    for path in run.rglob(f"*{SUFFIX}"):
+        (tmp_path / f"{path.parents[2].name}{SUFFIX}").write_bytes(path.read_bytes())
+    report = profilerkit.reduce(tmp_path)
+    assert [rank.rank for rank in report.ranks] == [0, 1]
+    assert report.communication.matched
+
+
+def test_without_being_asked_few_ranks_write_none(tmp_path):
+    with profilerkit.profile(tmp_path / "run", trace_steps=2, warmup_steps=1, analyze=False) as prof:
+        for _ in prof.wrap(range(8)):
+            torch.ones(64).sum()
+    assert list((tmp_path / "run").rglob("trace.json*"))
+    assert not list((tmp_path / "run").rglob(f"*{SUFFIX}"))

@@ -1,0 +1,106 @@
+"""Exports of Nsight Systems from the file to the report, and real ones."""
+
+from pathlib import Path
+
+import pytest
+from nsys_exports import Export, training
+
+from profilerkit.api import analyze, diff
+from profilerkit.errors import UnreadableInputError
+
+TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
+REAL = (
+    pytest.mark.shared_traces,
+    pytest.mark.skipif(not (TRACES / "nsys_healthy").is_dir(), reason=f"no shared traces at {TRACES}"),
+)
+
+
+def real(test):
+    for mark in REAL:
+        test = mark(test)
+    return test
+
+
+def signal(report, name):
+    return next(entry for entry in report.trust.signals if entry.name == name)
+
+
+def findings(report):
+    return [finding for outcome in report.outcomes for finding in outcome.findings]
+
+
+def test_an_export_is_judged_by_its_steps(tmp_path):
+    report = analyze(training(10).write(tmp_path / "a.sqlite"))
+    assert report.steps.found_by == 'ranges like "step 0"'
+    assert report.steps.time_ns.median == 10_000_000
+    assert report.run.devices == ("NVIDIA H100 80GB HBM3",)
+    assert report.ranks[0].busy_ratio == pytest.approx(0.81, abs=0.02)
+    assert signal(report, "operator trace").state == "missing"
+    assert "Nsight Systems" in signal(report, "operator trace").reason
+    assert signal(report, "operator shapes").state == "missing"
+    assert next(outcome.status for outcome in report.outcomes if outcome.rule == "CP010") == "missing_data"
+    assert signal(report, "memory").state == "missing"
+    assert any("no waits of a loader" in note for note in report.trust.notes)
+
+
+def test_operators_of_an_export_are_measured(tmp_path):
+    export = training(10)
+    for step in range(10):
+        begun = (step + 1) * 10_000_000
+        export.range("aten::mm, op_id = 4", begun + 200_000, begun + 900_000)
+    assert signal(analyze(export.write(tmp_path / "a.sqlite")), "operator trace").state == "measured"
+
+
+def test_a_directory_of_exports_is_read_beside_what_they_were_exported_from(tmp_path):
+    for name in ("a", "b"):
+        training(10).write(tmp_path / f"{name}.sqlite")
+        (tmp_path / f"{name}.nsys-rep").write_bytes(b"nsys")
+    assert analyze(tmp_path).run.files == ("a.sqlite", "b.sqlite")
+
+
+@pytest.mark.parametrize("name", ["a.nsys-rep", "a.qdrep"])
+def test_a_recording_that_was_not_exported_says_how_to(tmp_path, name):
+    (tmp_path / name).write_bytes(b"\0\1\2")
+    for path in (tmp_path, tmp_path / name):
+        with pytest.raises(UnreadableInputError) as caught:
+            analyze(path)
+        assert "nsys export -t sqlite" in caught.value.hint
+
+
+def test_two_exports_are_compared(tmp_path):
+    before = analyze(training(12, step_ms=20).write(tmp_path / "before.sqlite"))
+    after = analyze(training(12, step_ms=10).write(tmp_path / "after.sqlite"))
+    found = diff(before, after)
+    assert found.verdict == "faster"
+    assert found.step.mean.expected == pytest.approx(-0.5, abs=0.01)
+
+
+def test_calls_without_work_of_a_device_say_so(tmp_path):
+    export = Export()
+    for number in range(20):
+        export.call("cudaLaunchKernel_v7000", number * 10_000, number * 10_000 + 5_000)
+    report = analyze(export.write(tmp_path / "a.sqlite"))
+    assert report.verdict.bound == "inconclusive"
+    assert any("holds none of its events" in note for note in report.trust.notes)
+
+
+@real
+def test_a_healthy_export_is_told_to_change_nothing():
+    report = analyze(TRACES / "nsys_healthy" / "nsys_healthy.sqlite")
+    assert report.run.devices == ("NVIDIA H100 80GB HBM3",)
+    assert [finding.title for finding in findings(report) if finding.saving is not None] == []
+
+
+@real
+def test_a_real_pair_differs_little_as_a_whole():
+    before, after = (analyze(TRACES / "nsys_mfu_pair" / f"mfu_2gpu_{side}.sqlite") for side in ("before", "after"))
+    for report in (before, after):
+        assert any("2 processes that used a GPU" in note for note in report.trust.notes)
+        assert signal(report, "operator trace").state == "measured"
+
+
+@real
+def test_an_export_without_kernels_says_what_is_missing():
+    with pytest.raises(UnreadableInputError, match="holds no GPU work") as caught:
+        analyze(TRACES / "nsys_no_kernels" / "nsys_no_kernels.sqlite")
+    assert "CUPTI_ACTIVITY_KIND_KERNEL" in caught.value.cause
