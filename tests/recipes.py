@@ -15,7 +15,8 @@ import msgspec
 
 from profilerkit.analysis.device.compute_leaves import compute_leaves
 from profilerkit.analysis.device.kernels import KernelNames
-from profilerkit.analysis.facts import AllocatorFacts, DeviceFacts, Facts, InputFacts, SyncFacts
+from profilerkit.analysis.device.records import AllocatorFacts, DeviceFacts, SyncFacts
+from profilerkit.analysis.facts import Facts, InputFacts
 from profilerkit.analysis.host.names import HostNames
 from profilerkit.analysis.leaves import LEAVES
 from profilerkit.analysis.partition import judged_device_rows, partition, ran_on_a_device

@@ -6,6 +6,16 @@ from typing import Literal
 
 from profilerkit.analysis.communication.wire import Wire
 from profilerkit.analysis.device.bus_copies import PinnedFacts, SmallCopyFacts
+from profilerkit.analysis.device.records import (
+    AllocatorFacts,
+    ChainFacts,
+    ColdFacts,
+    CopyFacts,
+    DeviceFacts,
+    LaunchFacts,
+    MathFacts,
+    SyncFacts,
+)
 from profilerkit.analysis.host.host_facts import HostFacts
 from profilerkit.analysis.ledger.pause import Pause
 from profilerkit.analysis.memory.use import MemoryUse
@@ -60,132 +70,6 @@ class InputFacts:
     queue_ratio: float | None = None
 
 
-#: Share of the launched work that a damaged file may lack. Each kernel is a gap that looks like idle time: a trace of
-#: eight ranks' training without 4 % of them turned from bound by communication to bound by the host.
-MOST_LOST = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchFacts:
-    """How the device's events are joined to the calls that launched them, over the whole trace.
-
-    Attributes:
-        events: kernels, copies and memsets.
-        unlinked: of these, without a launch call in the trace; they count in full, what they waited for is less sure.
-        in_graphs: of these, launched by a graph.
-        graph_launches: calls that launched a graph.
-        lost_ratio: share of the launched work of the judged steps that is not in the trace: calls without their kernel,
-            or math operators without a runtime call, whichever is more (0 on all whole CUDA and HIP traces tried);
-            ``None`` for a file that is whole.
-    """
-
-    events: int
-    unlinked: int
-    in_graphs: int
-    graph_launches: int
-    lost_ratio: float | None = None
-
-    @property
-    def lost_much(self) -> bool:
-        """Whether so much is lost that idle time cannot be told from lost work."""
-        return self.lost_ratio is not None and self.lost_ratio >= MOST_LOST
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceFacts:
-    """What ran on the device, per steady step.
-
-    Attributes:
-        name: ``None`` when the trace does not say.
-        kernels_per_step: count.
-        median_kernel_ns: duration.
-        busy_ratio: time in which any event ran.
-        queue_empty_ratio: share of kernels that started with nothing queued ahead of them; ``None`` without launches.
-        between_ratio: share of the idle Python time that lies in short gaps between operators, not in longer stretches.
-        late_launch_ratio: share of the launch latency that lies in gaps longer than 1 ms, which no launch takes.
-    """
-
-    name: str | None
-    kernels_per_step: float
-    median_kernel_ns: float
-    busy_ratio: float
-    queue_empty_ratio: float | None
-    between_ratio: float
-    late_launch_ratio: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class CopyFacts:
-    """Host-to-device copies from pageable memory of at least 64 KiB, per steady step.
-
-    ``exposed_ns`` is the time in which the device ran nothing else, the host's part of the copies included.
-    """
-
-    per_step: float
-    bytes_per_step: float
-    time_ns: float
-    exposed_ns: float
-
-    @property
-    def bytes_per_s(self) -> float:
-        """Achieved rate."""
-        return self.bytes_per_step / (self.time_ns * 1e-9) if self.time_ns else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class SyncFacts:
-    """Blocking calls per steady step: how many, how long the host waited in them, which names how often.
-
-    ``awaited_ratio`` is the share of the exposed time of copies to the host in those that the host waited for in their
-    own call; 0.0 without any.
-    """
-
-    per_step: float
-    blocked_ns: float
-    culprits: tuple[tuple[str, int], ...]
-    awaited_ratio: float
-
-
-@dataclass(frozen=True, slots=True)
-class AllocatorFacts:
-    """cudaMalloc / cudaFree and their kin, per steady step."""
-
-    calls_per_step: float
-
-
-@dataclass(frozen=True, slots=True)
-class MathFacts:
-    """Matrix and convolution kernels: time shares of the steady step by what the names tell.
-
-    ``priced_share`` is that of the FP32 kernels whose shapes are known, ``floor_share`` what TF32, or FP16 where the
-    device has none, would leave of it at the rates that real kernels reach: never less than its bytes take.
-    ``fastest_share`` is the same at the very peaks of arithmetic and memory.
-    """
-
-    fp32_share: float
-    tensor_core_share: float
-    compute_major: int | None
-    example: str | None
-    priced_share: float = 0.0
-    floor_share: float = 0.0
-    fastest_share: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class ChainFacts:
-    """Chains of at least three fusible kernels in a row on one stream, those of the optimizer left out.
-
-    ``memory_ratio`` is the rate of their compulsory traffic / the device's memory bandwidth, over those whose traffic
-    is known; ``None`` where that is less than half of their time.
-    """
-
-    share: float
-    chains_per_step: float
-    mean_length: float
-    example: tuple[str, ...]
-    memory_ratio: float | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class CommFacts:
     """Collectives per steady step: total, exposed, and what compute there is to hide behind.
@@ -238,17 +122,6 @@ class Stall:
     steps: tuple[int, int]
     grew: str | None = None
     coverage: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ColdFacts:
-    """A window that first-use work dominates.
-
-    ``share`` of it is under slow calls; ``calls`` are the names with most of that, and their time, ns.
-    """
-
-    share: float
-    calls: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
 
 from profilerkit.analysis.communication.ddp import distributed_models, parallelism_of
-from profilerkit.analysis.counters import counter_signals
 from profilerkit.analysis.damage import damage_notes, record_notes
-from profilerkit.analysis.facts import CommFacts, Facts, LaunchFacts
+from profilerkit.analysis.facts import CommFacts, Facts
 from profilerkit.analysis.flight_ranks import flight_recorder
-from profilerkit.analysis.foreign import signals_of, unread
+from profilerkit.analysis.foreign import unread
 from profilerkit.analysis.host.training_process import host_facts
 from profilerkit.analysis.memory.samples import with_samples
 from profilerkit.analysis.own_cost import budget_notes, capture_cost
@@ -17,22 +15,22 @@ from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.rank_steps import rank_steps
 from profilerkit.analysis.ranks import Job, comparable, compare, notes_of
 from profilerkit.analysis.siblings import host_ranks, sibling_cores
+from profilerkit.analysis.signals import signals_of_rank
 from profilerkit.analysis.steps.median_step import median_step
 from profilerkit.analysis.steps.steadiness import weaknesses
 from profilerkit.analysis.throttling import throttling
 from profilerkit.analysis.timed_ranks import late_by_timers, may_be_hidden, timed_ns
 from profilerkit.analysis.trace_facts import TraceFacts, device_spec
-from profilerkit.analysis.unequal_ranks import uneven_steps, why_no_trace, without_trace
+from profilerkit.analysis.unequal_ranks import uneven_steps, without_trace
 from profilerkit.analysis.workers.loader_facts import loading_facts
 from profilerkit.hardware.lookup import DeviceSpec
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Communication
 from profilerkit.model.memory import Memory
-from profilerkit.model.run import INPUT_WAIT, STEP_TIMERS, Signal, Trust
+from profilerkit.model.run import Trust
 from profilerkit.model.step import Rank
 from profilerkit.rundir.ending import Ending
 from profilerkit.trace.columns import ANOTHER_FOLLOWS
-from profilerkit.units import format_count
 
 #: Devices that the link of a device's specification joins in one host; larger groups also use the network.
 ONE_SWITCH = 8
@@ -280,7 +278,7 @@ def _trust(ranks: Sequence[RankFacts], chosen: RankFacts, of_the_run: Sequence[s
         inflation_ratio=chosen.inflation_ratio,
         overhead_ratio=own / step_ns if own is not None and step_ns else None,
         cost=capture_cost(chosen.record, step_ns or 0),
-        signals=_signals(chosen),
+        signals=signals_of_rank(chosen),
         notes=tuple(notes),
     )
 
@@ -328,75 +326,3 @@ def _doubts(chosen: RankFacts, no_trace: Sequence[str]) -> list[str]:
             f"Other guests of this machine took {taken} of its processors' time: host times may differ next time."
         )
     return out
-
-
-def _launch_signal(launches: LaunchFacts | None) -> tuple[Signal, ...]:
-    """How much of the device's work is joined to the call that launched it; none without device events."""
-    if launches is None:
-        return ()
-    said = []
-    if launches.unlinked:
-        said.append(
-            f"{format_count(launches.unlinked)} of {format_count(launches.events)} device events have no launch call "
-            "in the trace; they count in full"
-        )
-    if launches.in_graphs:
-        said.append(
-            f"{format_count(launches.in_graphs)} of {format_count(launches.events)} device events were launched by "
-            f"{format_count(launches.graph_launches)} graph launch{'' if launches.graph_launches == 1 else 'es'}"
-        )
-    state: Literal["measured", "partial"] = "partial" if launches.unlinked else "measured"
-    return (Signal(name="launch calls of device work", state=state, reason="; ".join(said)),)
-
-
-def _memory_signal(chosen: RankFacts) -> Signal:
-    """Whether the allocator told of its memory, or only samples show the memory's use."""
-    hint = "torch.profiler: profile_memory=True"
-    if chosen.trace is not None and chosen.trace.memory.peak_allocated_bytes is not None:
-        return Signal(name="memory", state="measured")
-    sampled = [series.name for series in chosen.samples if series.name in ("gpu.memory_used", "host.process_memory")]
-    if chosen.log is not None and sampled:
-        return Signal(name="memory", state="partial", reason="only its use was sampled, not what allocates", hint=hint)
-    return Signal(name="memory", state="missing", reason="not recorded", hint=hint)
-
-
-def _signals(chosen: RankFacts) -> tuple[Signal, ...]:
-    """What was recorded of the judged rank and how to record the rest."""
-    trace, record = chosen.trace, chosen.record
-    if trace and trace.meta.framework:
-        return signals_of(trace, trace.meta.framework)
-    recorded = trace.meta.recorded if trace else frozenset()
-    capture = "run the loop under profilerkit.profile(...)"
-
-    def signal(name: str, present: bool, reason: str, hint: str) -> Signal:
-        return (
-            Signal(name=name, state="measured")
-            if present
-            else Signal(name=name, state="missing", reason=reason, hint=hint)
-        )
-
-    no_steps = "no step was recorded" if record else "only a trace was given"
-    no_device = "the trace holds none; the main thread stands for the device" if trace else "there is no trace"
-    lacking = trace.meta.no_operators if trace else why_no_trace(record)
-    return (
-        signal(STEP_TIMERS, chosen.log is not None, no_steps, capture),
-        signal(INPUT_WAIT, chosen.input is not None, "no loader was seen", "wrap the loader: prof.wrap(loader)"),
-        signal("operator trace", not lacking, lacking or "", "profilerkit.profile(..., deep=True)"),
-        signal(
-            "device events",
-            trace is not None and trace.partition.mode == "gpu",
-            no_device,
-            "the end of the file is missing" if trace and trace.damage.truncated else "ProfilerActivity.CUDA",
-        ),
-        *_launch_signal(trace.launches if trace else None),
-        signal("operator shapes", "record_shapes" in recorded, "not recorded", "torch.profiler: record_shapes=True"),
-        signal("Python stacks", "with_stack" in recorded, "not recorded", "torch.profiler: with_stack=True"),
-        _memory_signal(chosen),
-        *counter_signals(record, chosen.samples, capture),
-        signal(
-            "unprofiled step time",
-            chosen.log is not None,
-            no_steps if record else "only profiled steps were given",
-            capture,
-        ),
-    )

@@ -18,20 +18,19 @@ from profilerkit.analysis.device.kernel_facts import chain_facts, device_facts, 
 from profilerkit.analysis.device.kernel_table import largest
 from profilerkit.analysis.device.kernels import KernelNames, in_window, self_times
 from profilerkit.analysis.device.launches import launch_facts, launching_rows
-from profilerkit.analysis.device.roofline import Roofline
-from profilerkit.analysis.device.utilisation import device_window
-from profilerkit.analysis.facts import (
+from profilerkit.analysis.device.records import (
     AllocatorFacts,
     ChainFacts,
     ColdFacts,
-    CommFacts,
     CopyFacts,
     DeviceFacts,
-    InputFacts,
     LaunchFacts,
     MathFacts,
     SyncFacts,
 )
+from profilerkit.analysis.device.roofline import Roofline
+from profilerkit.analysis.device.utilisation import device_window
+from profilerkit.analysis.facts import CommFacts, InputFacts
 from profilerkit.analysis.host.compiles import compiles_of_trace
 from profilerkit.analysis.host.host_facts import CompileFacts, PythonFacts
 from profilerkit.analysis.host.input import input_facts

@@ -67,7 +67,7 @@ class Heat(msgspec.Struct, frozen=True, kw_only=True):
         ranks_each: ranks per row.
         columns: number of the first step of each column, which holds ``steps_each`` steps.
         steps_each: steps per column.
-        waited_ns: by row and column, of the rank in the row that causes most: waiting of the median other rank for it,
+        waited_ns: by row and column, of the rank in the row that causes most: waiting of the mean other member for it,
             in the worst of the column's steps.
     """
 

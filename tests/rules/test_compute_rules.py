@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 import pytest
 
 from profilerkit.analysis.batching import room, throughput
-from profilerkit.analysis.facts import MathFacts
+from profilerkit.analysis.device.records import MathFacts
 from profilerkit.analysis.throttling import Throttling
 from profilerkit.analysis.waste.records import Alignment, Grid, Layout, OptimizerWork, Scores, Searches, Waste
 from profilerkit.diagnosis import diagnose

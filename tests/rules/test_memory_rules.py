@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from profilerkit.analysis.facts import AllocatorFacts, ColdFacts
+from profilerkit.analysis.device.records import AllocatorFacts, ColdFacts
 from profilerkit.analysis.memory.use import AllocatorUse, MemoryUse, Offload, PageFaults, ZeroedGradients
 from profilerkit.analysis.surroundings import Surroundings
 from profilerkit.diagnosis import diagnose

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from profilerkit.analysis.device.bus_copies import SmallCopyFacts
-from profilerkit.analysis.facts import ColdFacts, Stall, SyncFacts
+from profilerkit.analysis.device.records import ColdFacts, SyncFacts
+from profilerkit.analysis.facts import Stall
 from profilerkit.analysis.host.host_facts import CollectionFacts, CompileFacts, HostFacts, PythonFacts
 from profilerkit.diagnosis import diagnose
 from profilerkit.model.change import revise

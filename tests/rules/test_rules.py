@@ -5,17 +5,8 @@ from dataclasses import fields, replace
 import pytest
 
 from profilerkit.analysis.communication.relabel import LATENCY_FLOOR_NS
-from profilerkit.analysis.facts import (
-    BEFORE_THE_COPY,
-    AllocatorFacts,
-    ChainFacts,
-    ColdFacts,
-    CommFacts,
-    CopyFacts,
-    MathFacts,
-    Stall,
-    SyncFacts,
-)
+from profilerkit.analysis.device.records import AllocatorFacts, ChainFacts, ColdFacts, CopyFacts, MathFacts, SyncFacts
+from profilerkit.analysis.facts import BEFORE_THE_COPY, CommFacts, Stall
 from profilerkit.hardware.lookup import lookup
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Communication, LateRank

@@ -134,6 +134,8 @@ def grouped(ledger: Ledger, of_rank: I64, count: int) -> Ledger:
         crowd=np.full(count, max(int((of > 0).sum()), 1), dtype=np.int64),
         owner=of_rank[ledger.owner],
         amount=ledger.amount,
+        members=ledger.members,
         step=ledger.step,
+        numbers=ledger.numbers,
         own=own,
     )

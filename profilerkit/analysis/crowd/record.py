@@ -91,22 +91,21 @@ def _hosts(members: Sequence[Member], ledger: Ledger | None) -> tuple[told.HostR
 
 
 def _heat(members: Sequence[Member], ledger: Ledger) -> told.Heat | None:
-    """Waiting of the median other rank for each rank and step, the worst of each row and column."""
+    """Waiting of the mean other member for each rank and step, the worst of each row and column."""
     steps = ledger.own.shape[1]
     if not steps:
         return None
     order = np.argsort([index if member.rank is None else member.rank for index, member in enumerate(members)])
     caused = np.zeros((len(members), steps), dtype=np.int64)
-    np.add.at(caused, (ledger.owner, ledger.step), ledger.amount)
-    each = caused[order] // np.maximum(ledger.crowd[order] - 1, 1)[:, None]
+    np.add.at(caused, (ledger.owner, ledger.step), ledger.amount // np.maximum(ledger.members - 1, 1))
     high, wide = -(-len(members) // _MOST_ROWS), -(-steps // _MOST_COLUMNS)
     rows, columns = np.arange(0, len(members), high), np.arange(0, steps, wide)
-    worst: I64 = np.maximum.reduceat(np.maximum.reduceat(each, rows, axis=0), columns, axis=1)
+    worst: I64 = np.maximum.reduceat(np.maximum.reduceat(caused[order], rows, axis=0), columns, axis=1)
     ranks = [members[int(order[row])].rank for row in rows]
     return told.Heat(
         rows=tuple(int(row) if rank is None else rank for row, rank in zip(rows, ranks, strict=True)),
         ranks_each=high,
-        columns=tuple(columns.tolist()),
+        columns=tuple(ledger.numbers[columns].tolist()),
         steps_each=wide,
         waited_ns=tuple(tuple(line) for line in worst.tolist()),
     )

@@ -5,8 +5,8 @@ import numpy.typing as npt
 
 from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, KernelNames
 from profilerkit.analysis.device.operator_costs import DTYPES
+from profilerkit.analysis.device.records import ChainFacts, CopyFacts, DeviceFacts, MathFacts
 from profilerkit.analysis.device.roofline import MEMORY_RATIO, Roofline, dense_peak
-from profilerkit.analysis.facts import ChainFacts, CopyFacts, DeviceFacts, MathFacts
 from profilerkit.analysis.host.names import BATCH_COPY_BYTES
 from profilerkit.analysis.host.python_stretches import between_ratio
 from profilerkit.analysis.intervals import I64, Spans, intersect, union

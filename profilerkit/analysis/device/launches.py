@@ -5,7 +5,7 @@ import re
 import numpy as np
 
 from profilerkit.analysis.device.kernels import KernelNames, device_rows
-from profilerkit.analysis.facts import LaunchFacts
+from profilerkit.analysis.device.records import LaunchFacts
 from profilerkit.analysis.intervals import I64, Spans, covered
 from profilerkit.trace.columns import Category, TraceColumns
 

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.device.copies import awaited_copies, waiting_calls
-from profilerkit.analysis.facts import AllocatorFacts, ColdFacts, SyncFacts
+from profilerkit.analysis.device.records import AllocatorFacts, ColdFacts, SyncFacts
 from profilerkit.analysis.host.names import BLOCKING_CALL_NS, HostNames
 from profilerkit.analysis.intervals import I64, Spans, clip, intersect, subtract, union
 from profilerkit.analysis.steps.find import TraceSteps

@@ -60,7 +60,7 @@ def _caption(crowd: Crowd, heat: Heat, step_ns: float) -> str:
     steps = f"A column is the worst of {heat.steps_each} steps. " if heat.steps_each > 1 else ""
     return (
         f"{plural(crowd.ranks, 'rank')}, median step {format_ns(step_ns)}. {each}{steps}Derived from matched "
-        "collectives: waiting of the median other member of its group."
+        "collectives: waiting of the mean other member of its groups."
     )
 
 

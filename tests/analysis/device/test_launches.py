@@ -1,6 +1,6 @@
 """How much of the device's work is joined to its launch."""
 
-from profilerkit.analysis.facts import LaunchFacts
+from profilerkit.analysis.device.records import LaunchFacts
 from profilerkit.api import analyze
 from tests.recipes import Trace, host_training
 

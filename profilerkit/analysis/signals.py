@@ -1,0 +1,83 @@
+"""Which kinds of evidence were recorded of a rank, and how to record the others."""
+
+from typing import Literal
+
+from profilerkit.analysis.counters import counter_signals
+from profilerkit.analysis.device.records import LaunchFacts
+from profilerkit.analysis.foreign import signals_of
+from profilerkit.analysis.rank_facts import RankFacts
+from profilerkit.analysis.unequal_ranks import why_no_trace
+from profilerkit.model.run import INPUT_WAIT, STEP_TIMERS, Signal
+from profilerkit.units import format_count
+
+
+def _launch_signal(launches: LaunchFacts | None) -> tuple[Signal, ...]:
+    """How much of the device's work is joined to the call that launched it; none without device events."""
+    if launches is None:
+        return ()
+    said = []
+    if launches.unlinked:
+        said.append(
+            f"{format_count(launches.unlinked)} of {format_count(launches.events)} device events have no launch call "
+            "in the trace; they count in full"
+        )
+    if launches.in_graphs:
+        said.append(
+            f"{format_count(launches.in_graphs)} of {format_count(launches.events)} device events were launched by "
+            f"{format_count(launches.graph_launches)} graph launch{'' if launches.graph_launches == 1 else 'es'}"
+        )
+    state: Literal["measured", "partial"] = "partial" if launches.unlinked else "measured"
+    return (Signal(name="launch calls of device work", state=state, reason="; ".join(said)),)
+
+
+def _memory_signal(chosen: RankFacts) -> Signal:
+    """Whether the allocator told of its memory, or only samples show the memory's use."""
+    hint = "torch.profiler: profile_memory=True"
+    if chosen.trace is not None and chosen.trace.memory.peak_allocated_bytes is not None:
+        return Signal(name="memory", state="measured")
+    sampled = [series.name for series in chosen.samples if series.name in ("gpu.memory_used", "host.process_memory")]
+    if chosen.log is not None and sampled:
+        return Signal(name="memory", state="partial", reason="only its use was sampled, not what allocates", hint=hint)
+    return Signal(name="memory", state="missing", reason="not recorded", hint=hint)
+
+
+def signals_of_rank(chosen: RankFacts) -> tuple[Signal, ...]:
+    """What was recorded of the judged rank and how to record the rest."""
+    trace, record = chosen.trace, chosen.record
+    if trace and trace.meta.framework:
+        return signals_of(trace, trace.meta.framework)
+    recorded = trace.meta.recorded if trace else frozenset()
+    capture = "run the loop under profilerkit.profile(...)"
+
+    def signal(name: str, present: bool, reason: str, hint: str) -> Signal:
+        return (
+            Signal(name=name, state="measured")
+            if present
+            else Signal(name=name, state="missing", reason=reason, hint=hint)
+        )
+
+    no_steps = "no step was recorded" if record else "only a trace was given"
+    no_device = "the trace holds none; the main thread stands for the device" if trace else "there is no trace"
+    lacking = trace.meta.no_operators if trace else why_no_trace(record)
+    return (
+        signal(STEP_TIMERS, chosen.log is not None, no_steps, capture),
+        signal(INPUT_WAIT, chosen.input is not None, "no loader was seen", "wrap the loader: prof.wrap(loader)"),
+        signal("operator trace", not lacking, lacking or "", "profilerkit.profile(..., deep=True)"),
+        signal(
+            "device events",
+            trace is not None and trace.partition.mode == "gpu",
+            no_device,
+            "the end of the file is missing" if trace and trace.damage.truncated else "ProfilerActivity.CUDA",
+        ),
+        *_launch_signal(trace.launches if trace else None),
+        signal("operator shapes", "record_shapes" in recorded, "not recorded", "torch.profiler: record_shapes=True"),
+        signal("Python stacks", "with_stack" in recorded, "not recorded", "torch.profiler: with_stack=True"),
+        _memory_signal(chosen),
+        *counter_signals(record, chosen.samples, capture),
+        signal(
+            "unprofiled step time",
+            chosen.log is not None,
+            no_steps if record else "only profiled steps were given",
+            capture,
+        ),
+    )
