@@ -191,5 +191,6 @@ def loader_facts(report: Report) -> tuple[Fact, ...]:
 
 
 def mapping_facts(mapping: dict[str, str]) -> tuple[Fact, ...]:
-    """A string mapping in order of its keys."""
-    return tuple(Fact(inert(key, 60), inert(mapping[key])) for key in sorted(mapping)[:_FACT_LIMIT])
+    """A string mapping in order of its keys; a setting that is ``None`` is not set."""
+    keys = sorted(mapping)[:_FACT_LIMIT]
+    return tuple(Fact(inert(key, 60), "not set" if mapping[key] == "None" else inert(mapping[key])) for key in keys)

@@ -6,6 +6,7 @@ import pytest
 
 from profilerkit.model.change import revise
 from profilerkit.report.html import render
+from profilerkit.report.sections import mapping_facts
 from profilerkit.report.templating import environment
 from tests.recipes import made
 from tests.report.samples import SAMPLES
@@ -150,3 +151,10 @@ def test_every_link_to_a_step_leads_somewhere(name):
 def test_what_counts_as_the_name_of_a_step(text, shown):
     steps = environment().filters["steps"]
     assert steps(text, {"step-7", "step-8"}) == shown
+
+
+def test_a_setting_that_is_none_is_not_set():
+    assert [(fact.label, fact.value) for fact in mapping_facts({"trace_every": "None", "deep": "True"})] == [
+        ("deep", "True"),
+        ("trace_every", "not set"),
+    ]
