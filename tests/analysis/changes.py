@@ -3,6 +3,7 @@
 import bisect
 import json
 import random
+import re
 import tempfile
 from pathlib import Path
 
@@ -30,6 +31,8 @@ def told(report, *, moments=True):
     plain = msgspec.to_builtins(report)
     for name in _CIRCUMSTANCES:
         del plain[name]
+    for lane in (plain["median_step"] or {}).get("lanes", ()):
+        lane["name"] = re.sub(r"\d+", "N", lane["name"])  # streams and threads are called by their numbers
     return _rounded(plain if moments else _without_moments(plain))
 
 
