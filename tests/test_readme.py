@@ -124,10 +124,20 @@ def test_the_order_of_the_report_is_the_one_that_is_named():
     assert places == sorted(places)
 
 
+#: In the README's words: families of rules, and how a saving was told.
+KINDS = {"of the loader": "IN", "of the host": "OV", "of communication": "CO"}
+WAYS = {"replay": "replay", "analytic": "formula"}
+
+
 def test_the_kinds_of_fixes_that_savings_are_calibrated_on_are_named():
-    (told,) = re.findall(r"- Predicted savings are calibrated (.*?)\n- ", README, re.DOTALL)
-    words = {"IN": "the loader", "OV": "the host", "CO": "communication"}
-    assert [family for family in FAMILIES if words[family] not in told] == []
+    (told,) = re.findall(r"- Predicted savings are calibrated on applied fixes: (.*?)\n- ", README, re.DOTALL)
+    clauses = " ".join(told.split()).partition(".")[0].split(", ")
+    assert len(clauses) == len(KINDS)
+    for clause, (words, family) in zip(clauses, KINDS.items(), strict=True):
+        assert words in clause
+        assert {way for way, families in FAMILIES.items() if family in families} == {
+            way for way, name in WAYS.items() if name in clause
+        }
     assert '"uncalibrated"' in told
 
 

@@ -33,8 +33,8 @@ SIMULATED = "On a GPU: simulated"
 #: What stands under a group's heading; empty where nothing has to be said.
 GROUPS = {
     VERDICTS: "Training runs of some seconds on a CPU, each with one known fault or none. Storage and heavy operators "
-    "are slow because they sleep; everything else is as it was recorded; where other programs had the processors meanwhile, that is said. One is "
-    "simulated, and says so.",
+    "are slow because they sleep; everything else is as it was recorded. Where other programs had the processors "
+    "meanwhile, that is said. One run is simulated, and its report says so.",
     RANKS: "Two processes that train one model over gloo on one host.",
     PAIRS: "What `profilerkit demo` does: train with a fault, apply what the report proposes, train again, compare.",
     SIMULATED: "Not recorded: a CPU has no device events. The traces come from the simulator of "
