@@ -67,7 +67,7 @@ def _fixes(chosen: Sequence[Priced], together: Joint, now_ns: float) -> tuple[Af
     """
     added = [after - before for before, after in zip((0.0, *together.after), together.after, strict=False)]
     alone = [min(max(e.scale * value, 0.0), _expected(e)) for e, value in zip(chosen, together.alone, strict=True)]
-    steps = []
+    steps: list[float] = []
     saved = bound = 0.0
     for place, gain in zip(together.order, added, strict=True):
         bound = min(bound + _bound(chosen[place]), 1.0)
