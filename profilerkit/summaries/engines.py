@@ -37,9 +37,21 @@ def inline(workers: int) -> AbstractContextManager[Executor]:
     return _Inline()
 
 
-def pool(workers: int) -> AbstractContextManager[Executor]:
-    """Processes of this machine, each started afresh: nothing of this one is copied into them."""
-    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+@contextmanager
+def pool(workers: int) -> Iterator[Executor]:
+    """Processes of this machine, each started afresh: nothing of this one is copied into them.
+
+    They are ended, not waited for: one that was started while the pool broke waits for ever for its first task, and
+    Python 3.11 waits for it (seen where a worker was killed as another began).
+    """
+    executor = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    try:
+        yield executor
+    finally:
+        started = list((getattr(executor, "_processes", None) or {}).values())
+        executor.shutdown(wait=False, cancel_futures=True)
+        for process in started:
+            process.terminate()
 
 
 def dask(scheduler: str | None) -> Engine:
