@@ -11,7 +11,7 @@ from profilerkit.report import json as report_json
 from profilerkit.report.charts.median_step import median_step_chart
 from profilerkit.report.redaction import redacted
 from profilerkit.rundir.identity import Identity
-from tests.report.samples import HOSTILE, MS, SAMPLES, input_bound
+from tests.report.samples import HOSTILE, MS, SAMPLES, input_bound, parts
 
 STEP = 176 * MS
 
@@ -70,6 +70,20 @@ def test_the_caption_says_whose_step_how_many_and_what_is_left_out():
     assert caption.endswith("Less busy and not shown: 3 streams and 1 host thread.")
     assert "pieces of 587 µs" in caption
     assert "not shown" not in median_step_chart(with_step()).caption
+
+
+def test_the_caption_calls_the_causes_what_the_breakdown_calls_them():
+    sources = parts({"input.prep": (31 * MS, "measured"), "over.python": (5 * MS, "derived")})
+    for mode in ("gpu", "cpu"):
+        caption = median_step_chart(revise(with_step(mode=mode), breakdown=sources)).caption
+        assert (
+            "Lanes under Step are measured; in the title waiting for data (preparing samples) is measured and host "
+            "running Python is derived."
+        ) in caption
+        assert "(derived)" not in caption
+    unsaid = median_step_chart(revise(with_step(), breakdown=())).caption
+    assert "waiting for data (preparing samples) is derived" in unsaid
+    assert "Lanes under Step are measured." in median_step_chart(with_step(causes={})).caption
 
 
 def test_every_lane_has_a_tick_and_every_family_a_colour():

@@ -163,7 +163,7 @@ def _pace(report: Report, waits: _Waits) -> str:
         return f"{who} {verb} the data of a step in {made}, the rest of a step takes {format_ns(rest)}"
     mostly = 2 * len(waits.noticed_ns) > len(waits.wait_ns)
     if loader is not None and loader.num_workers == 0 and waits.timed and mostly and rest > 0:
-        return f"making a batch takes {median(waits.wait_ns) / rest:.1f} times as long as the rest of a step"
+        return f"making the data of a step takes {median(waits.wait_ns) / rest:.1f} times as long as the rest of a step"
     return f"the rest of a step takes {format_ns(rest)}"
 
 

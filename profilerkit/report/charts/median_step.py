@@ -1,8 +1,9 @@
 """The timeline of the median step: lanes of device and host over time, the longest gaps named by their cause."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 
+from profilerkit.model.finding import Source
 from profilerkit.model.median_step import CELLS, Gap, Lane, MedianStep
 from profilerkit.model.report import Report
 from profilerkit.model.step import Family
@@ -43,7 +44,7 @@ def median_step_chart(report: Report) -> Chart | None:
     return Chart(
         anchor="median-step",
         title=_title(found),
-        caption=" ".join(_caption(found)),
+        caption=" ".join(_caption(found, {part.part: part.source for part in report.breakdown})),
         height_px=round(height),
         shapes=(*shapes, *(_bracket(gap, scale, tops[0]) for gap in labelled)),
         x=_time_axis(scale),
@@ -149,7 +150,7 @@ def _words(part: str) -> str:
     return f"{first[:1].lower()}{first[1:]}{f' ({rest})' if colon else ''}"
 
 
-def _caption(found: MedianStep) -> Iterator[str]:
+def _caption(found: MedianStep, sources: Mapping[str, Source]) -> Iterator[str]:
     whose = "" if found.rank is None else f" of rank {found.rank}"
     if found.of > 1:
         yield f"n 1 of {plural(found.of, 'traced steady step')}{whose}: step {found.step}, closest to their median."
@@ -159,10 +160,11 @@ def _caption(found: MedianStep) -> Iterator[str]:
     if found.mode == "gpu":
         yield (
             "Step has every instant in the colour of its part; while no stream has work, of what the thread that "
-            "launched the next kernel did meanwhile (derived)."
+            "launched the next kernel did meanwhile."
         )
     else:
         yield "Step has every instant in the colour of its part; the main thread stands for the device."
+    yield _sources(found, sources)
     yield (
         f"Lanes are cut into {CELLS} pieces of {format_ns(found.time_ns / CELLS)}: "
         "a bar is as high as its share of the piece, and the thinnest are raised."
@@ -173,6 +175,12 @@ def _caption(found: MedianStep) -> Iterator[str]:
             "for the device as other; blank is Python, or nothing."
         )
     yield from _left_out(found)
+
+
+def _sources(found: MedianStep, sources: Mapping[str, Source]) -> str:
+    """What is measured, and of the causes in the title what the breakdown calls them; of another part: derived."""
+    told = [f"{_words(part)} is {sources.get(part, 'derived')}" for part, _ in _largest(found)]
+    return f"Lanes under Step are measured{f'; in the title {listed(told)}' if told else ''}."
 
 
 def _left_out(found: MedianStep) -> Iterator[str]:
