@@ -111,7 +111,9 @@ def test_labels_name_the_longest_gaps_and_never_meet():
     assert [label.text for label in apart.labels] == ["Waiting for data, 31.7 ms", "Launch latency, 7.04 ms"]
     mixed = revise(gap(0.2, 0.4), part_ns=20 * MS)
     (label,) = median_step_chart(with_step(gaps=(mixed,))).labels
-    assert label.text == "Waiting for data: preparing samples, 20.0 ms of 35.2 ms"
+    assert label.text == "Waiting for data, 20.0 ms of 35.2 ms"
+    (label,) = median_step_chart(with_step(gaps=(revise(mixed, part="x" * 90),))).labels
+    assert len(label.text) == 46
     close = with_step(gaps=(gap(0.5, 0.6), gap(0.62, 0.7), gap(0.75, 0.8)))
     assert len(median_step_chart(close).labels) == 1
     assert median_step_chart(with_step(gaps=(gap(0.5, 0.51),))).labels == ()

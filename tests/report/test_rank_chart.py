@@ -61,7 +61,7 @@ def test_shades_are_shares_of_the_median_step_and_what_is_not_known_is_no_shade(
     widths = {colour: sum(right - left for left, _, right, _ in own) for colour, own in rectangles(chart).items()}
     part = pytest.approx(100 / 3, abs=0.02)
     assert widths == {
-        "rule": pytest.approx(100.0),
+        "unknown": pytest.approx(100.0),
         "communication faint": part,
         "communication pale": part,
         "communication": pytest.approx(100 / 6, abs=0.02),
@@ -73,6 +73,7 @@ def test_shades_are_shares_of_the_median_step_and_what_is_not_known_is_no_shade(
         "25 % and more",
         "Not known",
     ]
+    assert {colour for colour, _ in chart.legend} == {"blank", *widths}
     assert chart.table.rows[-1] == ("Rank 0", *["not known"] * 4)
 
 

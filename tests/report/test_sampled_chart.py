@@ -153,6 +153,7 @@ def test_samples_before_the_first_step_and_after_the_last_lie_on_the_axis():
     chart = sampled_strips(with_samples(early, warmup=10))
     assert [tick.label for tick in chart.x.ticks] == ["−20 s", "0 s", "20 s", "40 s"]
     steady, first, last = chart.shapes[:3]
+    assert chart.legend == ((steady.colour, steady.title),)
     assert steady.path == "M36.23 0H86.96V100H36.23z"
     assert (first.path, last.path) == ("M28.99 31.58L28.99 100", "M86.96 31.58L86.96 100")
 

@@ -130,7 +130,7 @@ def _shapes(levels: Sequence[Sequence[int]], base: str) -> list[Shape]:
             path = rectangle(at[0] * wide, row * high + gap, (at[-1] + 1) * wide, (row + 1) * high - gap)
             paths.setdefault(level, []).append(path)
     return [
-        Shape("rule" if level == _UNKNOWN else f"{base}{_SHADES[level - 1]}", "area", "".join(own), _words(level))
+        Shape("unknown" if level == _UNKNOWN else f"{base}{_SHADES[level - 1]}", "area", "".join(own), _words(level))
         for level, own in sorted(paths.items())
         if level
     ]
@@ -153,7 +153,7 @@ def _percent(share: float) -> str:
 def _legend(levels: Sequence[Sequence[int]], base: str) -> tuple[tuple[str, str], ...]:
     shades = [("blank", _words(0)), *((f"{base}{shade}", _words(level)) for level, shade in enumerate(_SHADES, 1))]
     if any(_UNKNOWN in own for own in levels):
-        shades.append(("rule", _words(_UNKNOWN)))
+        shades.append(("unknown", _words(_UNKNOWN)))
     return tuple(shades)
 
 
