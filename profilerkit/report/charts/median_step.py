@@ -9,9 +9,10 @@ from profilerkit.model.report import Report
 from profilerkit.model.step import Family
 from profilerkit.report.charts.axes import Scale
 from profilerkit.report.charts.chart import Axis, Chart, Label, Shape, Tick, polyline
+from profilerkit.report.charts.loader import WAITS
 from profilerkit.report.inert import inert
 from profilerkit.report.records import Table
-from profilerkit.report.wording import FAMILY_LABELS, listed, part_label, plural, share_text
+from profilerkit.report.wording import FAMILY_LABELS, listed, part_label, plural, share_text, weakest
 from profilerkit.units import format_ns
 
 _LANE_PX, _BAR_PX, _LABEL_PX = 27.0, 19.0, 22.0
@@ -45,7 +46,7 @@ def median_step_chart(report: Report) -> Chart | None:
     return Chart(
         anchor="median-step",
         title=_title(found),
-        caption=" ".join(_caption(found, {part.part: part.source for part in report.breakdown})),
+        caption=" ".join(_caption(found, _known_sources(report))),
         height_px=round(height),
         shapes=(*shapes, *(_bracket(gap, scale, tops[0]) for gap in labelled)),
         x=_time_axis(scale),
@@ -182,6 +183,13 @@ def _caption(found: MedianStep, sources: Mapping[str, Source]) -> Iterator[str]:
             "for the device as other; blank is Python, or nothing."
         )
     yield from _left_out(found)
+
+
+def _known_sources(report: Report) -> dict[str, Source]:
+    """Of each part, as the breakdown calls it, which may put the same wait for data under another of its parts."""
+    sources = {part.part: part.source for part in report.breakdown}
+    waits = [sources[part] for part in WAITS if part in sources]
+    return {**dict.fromkeys(WAITS, weakest(waits)), **sources} if waits else sources
 
 
 def _sources(found: MedianStep, sources: Mapping[str, Source]) -> str:
