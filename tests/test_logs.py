@@ -8,9 +8,11 @@ import pytest
 
 from profilerkit.api import analyze
 from profilerkit.errors import UnreadableInputError, UsageError
+from profilerkit.model.change import revise
 from profilerkit.report import terminal
 from profilerkit.report.json import load
 from profilerkit.report.json import render as to_json
+from profilerkit.report.logs import logs_view
 from profilerkit.rundir.layout import SAMPLES
 from profilerkit.rundir.sampled import GpuSample, Sample
 from tests.recipes import Log, training, write_run
@@ -132,6 +134,16 @@ def test_a_snapshot_without_a_history_has_no_peak(tmp_path):
     assert report.memory.peak is None
     assert "mem.pickle has no history" in notes(report)
     assert report.verdict.headline == "6.00 KiB were in use when mem.pickle was taken"
+
+
+def test_shares_of_nothing_reserved_are_not_known_in_the_table(tmp_path):
+    (found,) = analyze(written(tmp_path / "mem.pickle", pickled(grown()))).snapshots
+    nothing = revise(found, reserved_bytes=0, peak_bytes=0, reserved_at_peak_bytes=0)
+    report = revise(analyze(tmp_path / "mem.pickle"), snapshots=(nothing,))
+    view = logs_view(report)
+    (row,) = view.snapshots.rows
+    assert [row[view.snapshots.columns.index(column)] for column in ("Idle", "Split")] == ["not known"] * 2
+    assert {line[-1] for _, table in view.live for line in table.rows} == {"not known"}
 
 
 def test_a_request_that_failed_is_told_first_with_its_lines(tmp_path):

@@ -43,7 +43,8 @@ def _scope(crowd: Crowd) -> Iterator[str]:
 
 def _culprit(found: CulpritRow) -> str:
     ranks = f" (ranks {_numbers(found.ranks)})" if found.kind == "host" and found.ranks else ""
-    who = f"host {inert(found.name, 60)}" if found.kind == "host" else inert(found.name, 60)
+    name = inert(found.name, 60)
+    who = f"host {name}".rstrip() if found.kind == "host" else name or "a rank"
     return (
         f"{who[0].upper()}{who[1:]}{ranks} keeps the median other rank waiting {format_ns(found.waited_ns)} of every "
         f"step: {format_ratio(found.share)} of the waiting that is left without those named before, and most of it in "

@@ -21,7 +21,6 @@ _SIGNALS = (
 )
 _MOST_DEVICES, _MOST_SNAPSHOTS, _MOST_LIVE = 64, 32, 4
 _DEVICES = "Means over the whole log while it sampled, idle times included; of memory the most."
-_NO_LINE = "No line known: of the backward pass in C++, older than the history, or other lines"
 _SNAPSHOTS = (
     "Sizes as they were asked for. Reserved and idle are of the moment of the peak; without a history, of the "
     "snapshot. Split: free between blocks in use when the snapshot was taken, of what was reserved."
@@ -76,9 +75,9 @@ def _snapshots(snapshots: Sequence[MemorySnapshot]) -> Table | None:
             _name(one, snapshots),
             _peak(one),
             format_bytes(one.reserved_bytes if one.reserved_at_peak_bytes is None else one.reserved_at_peak_bytes),
-            "" if one.idle_ratio is None else format_ratio(one.idle_ratio),
+            "not known" if one.idle_ratio is None else format_ratio(one.idle_ratio),
             format_bytes(one.in_use_bytes),
-            "" if one.split_ratio is None else format_ratio(one.split_ratio),
+            "not known" if one.split_ratio is None else format_ratio(one.split_ratio),
             format_count(one.events),
         )
         for one in snapshots[:_MOST_SNAPSHOTS]
@@ -110,7 +109,7 @@ def _live(one: MemorySnapshot) -> Table:
             else inert(short_paths(row.line), 160),
             format_count(row.count) if row.count else "not known",
             format_bytes(row.bytes),
-            share_text(row.bytes / total) if total else "",
+            share_text(row.bytes / total) if total else "not known",
         )
         for row in sorted(one.live, key=lambda row: -row.bytes)
     )

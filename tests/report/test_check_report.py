@@ -6,14 +6,19 @@ from pathlib import Path
 
 import pytest
 from report_check import axe as axe_core
-from report_check.checks import DARK, MOST_BYTES, NARROW, WIDE, problems, source_problems
-from report_check.chromium import CHROMIUM, browser
+from report_check.checks import DARK, MODES, MOST_BYTES, NARROW, PHONE, WIDE, problems, source_problems
+from report_check.chromium import CHROMIUM, Mode, browser
 
+from profilerkit.model.change import revise
 from profilerkit.report import diff_html, html
 from tests.report.samples import SAMPLES
 from tests.report.test_diff import hostile
+from tests.report.test_median_step import with_step
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "check_report"
+
+#: Parts whose labels have room beside each other on a page of 414 pixels.
+LABELLED = ("input.wait", "over.launch")
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
 
@@ -49,6 +54,44 @@ def written(tmp_path):
 )
 def test_a_page_is_as_it_must_be_in_every_window(name, explorer, page, axe, written):
     assert problems(page, written(html.render(SAMPLES[name](), explorer=explorer)), axe) == []
+
+
+def test_a_small_phone_is_among_the_windows(page, without_axe, written):
+    assert PHONE in MODES
+    text = html.render(SAMPLES["empty"](), explorer=False).replace("</main>", "<div style='width:380px'>x</div></main>")
+    assert problems(page, written(text), without_axe, modes=[NARROW]) == []
+    found = problems(page, written(text), without_axe, modes=[PHONE])
+    assert any("px wide in a window of 360 px" in line for line in found), found
+
+
+def test_of_the_gaps_a_phone_names_the_longest_alone(page, without_axe, written):
+    report = with_step()
+    first, last = (revise(gap, part=part) for gap, part in zip(report.median_step.gaps, LABELLED, strict=True))
+    file = written(html.render(revise(report, median_step=revise(report.median_step, gaps=(first, last)))))
+    shown = "[...document.querySelectorAll('#median-step .label')].filter(at => at.checkVisibility()).length"
+    for mode, count in ((WIDE, 2), (NARROW, 2), (PHONE, 1)):
+        page.open(file, mode)
+        assert page.evaluate(shown) == count
+        assert not [line for line in problems(page, file, without_axe, modes=[mode]) if "median-step" in line]
+
+
+def with_long_labels():
+    """Gaps with the longest labels that are drawn, at both ends and in the middle of the step."""
+    report = with_step()
+    step = report.median_step
+    wide = revise(step.gaps[0], start_ns=0, end_ns=step.time_ns // 2, part="input.prep", part_ns=step.time_ns // 3)
+    return revise(report, median_step=revise(step, gaps=(wide,)))
+
+
+@pytest.mark.parametrize("width", [360, 320])
+def test_labels_of_the_median_step_stay_in_the_box_of_a_phone(width, page, without_axe, written):
+    file = written(html.render(with_long_labels(), explorer=False))
+    page.open(file, Mode(width, 740, "light"))
+    label, box = page.evaluate(
+        "['#median-step .label','#median-step .box'].map(at => document.querySelector(at).getBoundingClientRect())"
+        ".map(({left, right}) => [left, right])"
+    )
+    assert box[0] - 1 <= label[0] < label[1] <= box[1] + 1
 
 
 def test_a_comparison_is_as_it_must_be_in_every_window(page, axe, written):

@@ -1,16 +1,12 @@
 """Collectives by size and bandwidth: where the time goes, how fast it is there, and what is only a bound."""
 
-import msgspec
 import pytest
 
+from profilerkit.model.change import revise as changed
 from profilerkit.report import html
 from profilerkit.report.charts.collectives import collective_chart
 from profilerkit.units import format_bytes, format_decimal
 from tests.report.samples import COLLECTIVES, SAMPLES
-
-
-def changed(record, **fields):
-    return msgspec.structs.replace(record, **fields)
 
 
 @pytest.fixture
@@ -25,9 +21,14 @@ def of_rows(report, *rows):
 def test_the_title_says_where_the_time_goes_and_what_of_the_link_it_reaches(report):
     chart = collective_chart(report)
     assert chart.title == (
-        "73 % of the time of collectives goes to messages of 4.00 MiB, which reach 3.3 % of the link"
+        "73 % of the time of collectives with known size and bandwidth goes to messages of 4.00 MiB, "
+        "which reach 3.3 % of the link"
     )
-    assert "Of 1 other kind size or bandwidth is not known." in chart.caption
+    assert "Of 1 other kind, 40.0 ms in all, size or bandwidth is not known." in chart.caption
+    assert "Bus bandwidth is derived" in chart.caption
+    known = of_rows(report, *COLLECTIVES[:2])
+    assert known.title.startswith("73 % of the time of collectives goes to")
+    assert "not known." not in known.caption
 
 
 def test_the_table_has_the_reports_numbers(report):

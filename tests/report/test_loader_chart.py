@@ -51,10 +51,10 @@ def test_waits_that_are_a_small_share_are_said_to_be():
     assert "in every step" in loader_wait(waiting([50] * 20, rest_ms=950)).title
 
 
-def test_a_batch_made_in_the_loop_is_told_in_rests_of_a_step():
+def test_data_made_in_the_loop_is_told_in_rests_of_a_step():
     report = waiting([16] * 20)
     report = revise(report, run=revise(report.run, loader=Loader(kind="DataLoader", num_workers=0)))
-    assert loader_wait(report).title.endswith("making a batch takes 1.6 times as long as the rest of a step")
+    assert loader_wait(report).title.endswith("making the data of a step takes 1.6 times as long as the rest of a step")
 
 
 def test_workers_are_told_by_what_they_make_together():

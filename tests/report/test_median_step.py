@@ -11,7 +11,7 @@ from profilerkit.report import json as report_json
 from profilerkit.report.charts.median_step import median_step_chart
 from profilerkit.report.redaction import redacted
 from profilerkit.rundir.identity import Identity
-from tests.report.samples import HOSTILE, MS, SAMPLES, input_bound
+from tests.report.samples import HOSTILE, MS, SAMPLES, input_bound, parts
 
 STEP = 176 * MS
 
@@ -72,6 +72,23 @@ def test_the_caption_says_whose_step_how_many_and_what_is_left_out():
     assert "not shown" not in median_step_chart(with_step()).caption
 
 
+def test_the_caption_calls_the_causes_what_the_breakdown_calls_them():
+    sources = parts({"input.prep": (31 * MS, "measured"), "over.python": (5 * MS, "derived")})
+    for mode in ("gpu", "cpu"):
+        caption = median_step_chart(revise(with_step(mode=mode), breakdown=sources)).caption
+        assert (
+            "Lanes under Step are measured; in the title waiting for data (preparing samples) is measured and host "
+            "running Python is derived."
+        ) in caption
+        assert "(derived)" not in caption
+    # The breakdown names the part of the loader that the waits are for, and the step may name another.
+    moved = revise(with_step(causes={"input.wait": 31 * MS}), breakdown=sources)
+    assert "in the title waiting for data is measured." in median_step_chart(moved).caption
+    unsaid = median_step_chart(revise(with_step(), breakdown=())).caption
+    assert "waiting for data (preparing samples) is derived" in unsaid
+    assert "Lanes under Step are measured." in median_step_chart(with_step(causes={})).caption
+
+
 def test_every_lane_has_a_tick_and_every_family_a_colour():
     chart = median_step_chart(with_step())
     assert [tick.label for tick in chart.y.ticks] == ["Step", "Stream 7", "Loader", "Main thread"]
@@ -97,7 +114,9 @@ def test_labels_name_the_longest_gaps_and_never_meet():
     assert [label.text for label in apart.labels] == ["Waiting for data, 31.7 ms", "Launch latency, 7.04 ms"]
     mixed = revise(gap(0.2, 0.4), part_ns=20 * MS)
     (label,) = median_step_chart(with_step(gaps=(mixed,))).labels
-    assert label.text == "Waiting for data: preparing samples, 20.0 ms of 35.2 ms"
+    assert label.text == "Waiting for data, 20.0 ms of 35.2 ms"
+    (label,) = median_step_chart(with_step(gaps=(revise(mixed, part="x" * 90),))).labels
+    assert len(label.text) == 46
     close = with_step(gaps=(gap(0.5, 0.6), gap(0.62, 0.7), gap(0.75, 0.8)))
     assert len(median_step_chart(close).labels) == 1
     assert median_step_chart(with_step(gaps=(gap(0.5, 0.51),))).labels == ()

@@ -108,6 +108,24 @@ def test_every_text_colour_is_readable_on_the_page_and_on_raised_surfaces(scheme
         assert contrast(inks[name], inks["raised"]) >= 4.5, name
 
 
+def blended(colour, page, share):
+    """What is seen of a colour that lets the page through."""
+    pairs = [(int(colour[at : at + 2], 16), int(page[at : at + 2], 16)) for at in (1, 3, 5)]
+    return "#" + "".join(f"{round(share * own + (1 - share) * under):02X}" for own, under in pairs)
+
+
+@pytest.mark.parametrize("scheme", INKS)
+def test_a_pale_shade_still_stands_out_and_the_legend_shows_the_same(scheme):
+    shades = re.findall(r"([^{}\n]*\.(?:pale|faint)[^{}]*)\{opacity:(\.\d+)\}", asset("report.css"))
+    drawn = {who: float(opacity) for who, opacity in shades if ".box" in who or ".swatch" in who}
+    assert set(drawn) == {".box .pale,.swatch.pale", ".box .faint,.swatch.faint"}
+    page = INKS[scheme]["page"]
+    for colour in (FILLS[scheme]["communication"], INKS[scheme]["text"]):
+        pale, faint = (contrast(blended(colour, page, share), page) for share in drawn.values())
+        assert pale >= 3.0
+        assert 1.5 < faint < pale / 1.5 < contrast(colour, page) / 1.5 / 1.5
+
+
 def test_contrast_has_the_known_ends():
     assert contrast("#FFFFFF", "#000000") == pytest.approx(21.0)
     assert contrast("#123456", "#123456") == pytest.approx(1.0)

@@ -2,17 +2,13 @@
 
 import re
 
-import msgspec
 import pytest
 
+from profilerkit.model.change import revise as changed
 from profilerkit.model.step import RankSteps
 from profilerkit.report import html
 from profilerkit.report.charts.ranks import rank_chart
 from tests.report.samples import HOSTILE, MS, SAMPLES
-
-
-def changed(record, **fields):
-    return msgspec.structs.replace(record, **fields)
 
 
 @pytest.fixture
@@ -65,7 +61,7 @@ def test_shades_are_shares_of_the_median_step_and_what_is_not_known_is_no_shade(
     widths = {colour: sum(right - left for left, _, right, _ in own) for colour, own in rectangles(chart).items()}
     part = pytest.approx(100 / 3, abs=0.02)
     assert widths == {
-        "rule": pytest.approx(100.0),
+        "unknown": pytest.approx(100.0),
         "communication faint": part,
         "communication pale": part,
         "communication": pytest.approx(100 / 6, abs=0.02),
@@ -77,6 +73,7 @@ def test_shades_are_shares_of_the_median_step_and_what_is_not_known_is_no_shade(
         "25 % and more",
         "Not known",
     ]
+    assert {colour for colour, _ in chart.legend} == {"blank", *widths}
     assert chart.table.rows[-1] == ("Rank 0", *["not known"] * 4)
 
 
@@ -90,11 +87,54 @@ def test_where_nobody_is_late_nobody_is_called_late(several):
     assert rank_chart(nothing).title == "No rank makes the others wait"
 
 
+def test_a_figure_without_a_late_rank_calls_no_step_late(several):
+    """A cell of 5 % does not make a rank late: that takes the ledger's test."""
+    assert "Late in a step: 5 % and more. To be called late takes" in rank_chart(several).caption
+    report = of_steps(several, times=[(0, 50 * MS), (0, 0)])
+    chart = rank_chart(changed(report, communication=changed(several.communication, late=())))
+    assert chart.title.startswith("No rank is called late")
+    assert "Late in a step" not in chart.caption
+    assert "To be called late takes most of the waiting, in most steps, and more than by chance." in chart.caption
+    assert chart.table.columns[1] == "At least 5 % in"
+    assert chart.table.rows[0][:2] == ("Rank 0", "1 of 2")
+
+
+def test_ranks_are_even_only_where_none_is_far_above_in_any_step(several):
+    spikes = [(100 * MS,) * 10, (100 * MS,) * 10, (1_100 * MS,) * 4 + (100 * MS,) * 6]
+    assert rank_chart(of_steps(several, "own", times=spikes)).title == (
+        "Rank 2 exceeds the median rank by at least 5 % of the step in 4 of 10 steps: its own time is 400 ms above the "
+        "median rank's"
+    )
+    once = [(100 * MS,) * 4, (100 * MS,) * 4, (150 * MS, *(10 * MS,) * 3)]
+    assert rank_chart(of_steps(several, "own", times=once)).title.endswith(
+        "in 1 of 4 steps: its own time is up to 50.0 ms above"
+    )
+
+
+def test_no_rank_is_below_the_median_rank_by_being_above_it(several):
+    step = several.ranks[0].step_ns
+    skewed = [(step // 2, step, step), (step, step // 2, step), (step, step, step // 2)]
+    title = rank_chart(of_steps(several, "own", times=skewed)).title
+    assert title == "The ranks are even: no own time is 5 % of the step above the median rank's"
+
+
+def test_a_rank_of_which_nothing_is_known_is_not_the_longest(several):
+    step = several.ranks[0].step_ns
+    rows = [(None,) * 3, (step // 2, step, step), (step, step // 2, step), (step, step, step // 2)]
+    assert "rank 0" not in rank_chart(of_steps(several, "own", times=rows)).title
+    assert rank_chart(of_steps(several, "own", times=[(None,), (None,)])) is None
+
+
 @pytest.mark.parametrize(("of", "words"), [("own", "own time"), ("step", "step")])
 def test_without_a_ledger_times_stand_against_the_median_rank_and_that_is_said(several, of, words):
     times = [(100 * MS,) * 4, (100 * MS,) * 4, (130 * MS, 130 * MS, 130 * MS, 90 * MS)]
     chart = rank_chart(of_steps(several, of, times=times))
-    assert chart.title == f"Rank 2 takes longest in 3 of 4 steps: its {words} is 20.0 ms above the median rank's"
+    assert chart.title == (
+        f"Rank 2 exceeds the median rank by at least 5 % of the step in 3 of 4 steps: its {words} is 20.0 ms above the "
+        "median rank's"
+    )
+    assert chart.table.columns[1] == "At least 5 % above in"
+    assert "(derived)" in chart.caption
     assert set(rectangles(chart)) == {"mark pale"}
     assert "median rank" in chart.caption
     assert "late" not in " ".join(tick.label for tick in chart.y.ticks)

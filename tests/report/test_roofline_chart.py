@@ -2,16 +2,12 @@
 
 import re
 
-import msgspec
 import pytest
 
+from profilerkit.model.change import revise as changed
 from profilerkit.report import html
 from profilerkit.report.charts.roofline import roofline_chart
 from tests.report.samples import SAMPLES
-
-
-def changed(record, **fields):
-    return msgspec.structs.replace(record, **fields)
 
 
 @pytest.fixture
@@ -43,9 +39,21 @@ def test_kernels_with_arithmetic_and_traffic_are_points_and_rows_and_no_others(r
 
 def test_the_title_says_how_much_of_the_roof_the_numbered_kernels_reach(report):
     chart = roofline_chart(report)
-    assert chart.title == "The 5 largest kernels with known arithmetic run at 76 % of what the h100-sxm allows"
+    assert (
+        chart.title
+        == "The 5 largest kernels with known arithmetic run at 76 % of the bf16 roof of the NVIDIA H100 80GB HBM3"
+    )
     one = roofline_chart(changed(report, kernels=report.kernels[:1]))
-    assert one.title == "The largest kernel with known arithmetic runs at 76 % of what the h100-sxm allows"
+    assert (
+        one.title
+        == "The largest kernel with known arithmetic runs at 76 % of the bf16 roof of the NVIDIA H100 80GB HBM3"
+    )
+
+
+def test_the_roof_is_named_by_the_types_in_use_and_a_device_that_is_not_known_by_none(report):
+    kernels = (report.kernels[0], changed(report.kernels[0], precision="fp32"))
+    several = changed(report, kernels=kernels, run=changed(report.run, devices=("NVIDIA L4", "NVIDIA H100")))
+    assert roofline_chart(several).title.endswith("of the bf16 and fp32 roofs of the device")
 
 
 def test_time_weighs_what_the_kernels_reach(report):

@@ -40,12 +40,20 @@ def title(*series, **fields):
 
 def test_a_clock_that_fell_is_told_with_what_held_it_down():
     clock = signal("gpu.sm_clock", [1980] * 20 + [1410] * 20)
-    limit = Series(name="gpu.power_throttle", unit="ratio", n=40, mean=0.5, p10=0, p90=1, maximum=1)
+    limit = Series(name="gpu.power_throttle", unit="ratio", n=40, mean=0.5, p10=0, p90=1, maximum=1, rank=0)
     assert title(clock, limit) == (
         "The SM clock fell from 1,980 MHz to 1,410 MHz at second 20; "
-        "the power limit held it down for 50 % of the sampled time"
+        "the power limit held it down for 50 % of the whole recording"
     )
     assert title(clock, signal("gpu.utilization", [0.97] * 40)).endswith("; a kernel runs 97 % of the time")
+
+
+def test_what_holds_another_device_down_is_not_told_of_the_drawn_one():
+    clock = signal("gpu.sm_clock", [1980] * 40)
+    other = Series(name="gpu.power_throttle", unit="ratio", n=40, mean=0.5, p10=0, p90=1, maximum=1, rank=1)
+    assert "held" not in title(clock, other)
+    assert "held" not in title(clock, revise(other, rank=0, device="1 NVIDIA L4"))
+    assert "the power limit held" in title(clock, revise(other, rank=0)).lower()
 
 
 @pytest.mark.parametrize(
@@ -79,6 +87,14 @@ def test_the_title_is_about_the_steady_window():
     assert "steady window, 5 s to 40 s." in chart.caption
 
 
+def test_a_window_without_a_sample_is_not_what_the_title_is_about():
+    late = signal("gpu.utilization", [0.5] * 40, at_s=range(60, 100))
+    caption = sampled_strips(with_samples(late)).caption
+    assert "No sample lies in the steady window, 0 s to 40 s: the title and the means are about all samples." in caption
+    both = sampled_strips(with_samples(late, signal("gpu.power", [9e4] * 40))).caption
+    assert "the steady window, 0 s to 40 s; all samples for A kernel runs." in both
+
+
 def test_without_a_device_the_host_is_drawn():
     cpu, queue = signal("host.cpu", [0.5] * 40), signal("host.thread_queue", [0.001] * 40)
     memory = signal("host.process_memory", [2**30] * 40)
@@ -97,6 +113,12 @@ def test_what_was_not_sampled_is_said_and_never_zero():
     chart = sampled_strips(with_samples(signal("gpu.utilization", [0.5] * 40), signal("gpu.power", [9e4] * 5)))
     assert "Not measured: SM clock and Temperature." in chart.caption
     assert [row[2] for row in chart.table.rows][-1] == "not measured"
+
+
+def test_what_was_sampled_too_seldom_to_draw_is_not_called_unmeasured():
+    chart = sampled_strips(with_samples(signal("gpu.utilization", [0.5] * 40), signal("gpu.power", [9e4] * 4)))
+    assert "Too few samples to draw: Power. Not measured: SM clock and Temperature." in chart.caption
+    assert "Too few" not in sampled_strips(with_samples(signal("gpu.utilization", [0.5] * 40))).caption
 
 
 def test_too_few_points_or_no_steps_are_no_figure():
@@ -131,6 +153,7 @@ def test_samples_before_the_first_step_and_after_the_last_lie_on_the_axis():
     chart = sampled_strips(with_samples(early, warmup=10))
     assert [tick.label for tick in chart.x.ticks] == ["−20 s", "0 s", "20 s", "40 s"]
     steady, first, last = chart.shapes[:3]
+    assert chart.legend == ((steady.colour, steady.title),)
     assert steady.path == "M36.23 0H86.96V100H36.23z"
     assert (first.path, last.path) == ("M28.99 31.58L28.99 100", "M86.96 31.58L86.96 100")
 

@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 import pytest
 
 from profilerkit.model.change import revise
+from profilerkit.model.run import Series
 from profilerkit.report.html import render
 from profilerkit.report.sections import mapping_facts
 from profilerkit.report.templating import environment
@@ -15,7 +16,7 @@ from tests.report.test_lost_time_section import cost
 from tests.report.test_oom import OOM
 
 #: What the reader asks, one after the other; a section without data is left out.
-ORDER = ["verdict", "steps", "changes", "others", "ranks", "memory", "kernels", "trust", "rules", "run"]
+ORDER = ["verdict", "steps", "changes", "others", "ranks", "logs", "memory", "kernels", "trust", "rules", "run"]
 
 
 class Outline(HTMLParser):
@@ -54,6 +55,8 @@ def outline(report):
 def everything():
     report = SAMPLES["multi_rank"]()
     memory = SAMPLES["input_bound"]().memory
+    power = Series(name="gpu.power", unit="mW", n=9, mean=9e4, p10=9e4, p90=9e4, maximum=9e4, device="GPU 0")
+    report = revise(report, run=revise(report.run, samples=(power,)))
     return revise(report, memory=memory, oom=OOM, ledger=ledger(), cost=cost(), workers=made(fetch=0.5, core=0.1))
 
 

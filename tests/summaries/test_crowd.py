@@ -7,7 +7,11 @@ from scale_benchmark.fill import template
 from scale_benchmark.job import PER_HOST, Job, job_of, write_ranks
 
 from profilerkit import api
+from profilerkit.model.change import revise
 from profilerkit.report import html, markdown, terminal
+from profilerkit.report.charts.crowd import crowd_chart
+from profilerkit.report.crowd import crowd_lines
+from profilerkit.units import format_ns
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +67,56 @@ def test_the_heat_is_where_the_late_rank_is(report, job):
 def test_every_form_says_who_is_late(report, job):
     for text in (html.render(report, explorer=False), markdown.render(report), terminal.render(report, width=80)):
         assert f"ank {job.late} keeps the median other rank waiting" in " ".join(text.split())
+
+
+def test_the_figure_says_of_whom_each_of_its_numbers_is(report, job):
+    chart = crowd_chart(report)
+    first, second = report.crowd.culprits
+    assert chart.title == (
+        f"Rank {job.late} keeps the median other rank waiting {format_ns(first.waited_ns)} of every step, "
+        f"then host {second.name} {format_ns(second.waited_ns)}"
+    )
+    assert "a shade is the waiting of the mean other member" in chart.caption
+    assert "the title is about the median other rank" in chart.caption
+
+
+def heated(report, *, ranks_each, steps_each):
+    """The figure of two rows and four columns, in which only the second rank of the third step lets others wait."""
+    heat = revise(
+        report.crowd.heat,
+        rows=(0, ranks_each),
+        ranks_each=ranks_each,
+        columns=tuple(1_000 + steps_each * column for column in range(4)),
+        steps_each=steps_each,
+        waited_ns=((0, 0, 0, 0), (0, 0, 10**9, 0)),
+    )
+    return crowd_chart(revise(report, crowd=revise(report.crowd, heat=heat)))
+
+
+def test_a_row_of_one_rank_and_a_column_of_one_step_are_that_rank_and_step(report):
+    chart = heated(report, ranks_each=1, steps_each=1)
+    assert (chart.x.name, chart.y.name) == ("Step", "Rank")
+    assert (chart.x.ticks[0].at, chart.x.ticks[0].label) == (12.5, "1,000")
+    assert [(tick.at, tick.label) for tick in chart.y.ticks] == [(75.0, "0"), (25.0, "1")]
+    assert [shape.path for shape in chart.shapes] == ["M50 50H75V100H50z"]
+    assert chart.table.columns == ("Rank", "Caused in its worst step", "Which step")
+    assert chart.table.rows[1] == ("1", "1.00 s", "1,002")
+
+
+def test_a_row_of_several_ranks_and_a_column_of_several_steps_say_where_they_begin(report):
+    chart = heated(report, ranks_each=3, steps_each=5)
+    assert (chart.x.name, chart.y.name) == ("First step of a column", "First rank of a row")
+    assert chart.table.rows[1] == ("3 and on", "1.00 s", "1,010 and on")
+    assert "A row is the rank that causes most of 3 neighbours. A column is the worst of 5 steps." in chart.caption
+
+
+@pytest.mark.parametrize(("kind", "who"), [("rank", "A rank"), ("host", "Host")])
+@pytest.mark.parametrize("name", ["", "  "])
+def test_a_culprit_without_a_name_is_told_all_the_same(report, kind, who, name):
+    nameless = revise(report.crowd.culprits[0], kind=kind, name=name, ranks=())
+    bare = revise(report, crowd=revise(report.crowd, culprits=(nameless,)))
+    assert crowd_chart(bare).title.startswith(f"{who} keeps the median other rank waiting")
+    assert any(line.startswith(f"{who} keeps the median other rank waiting") for line in crowd_lines(bare))
 
 
 def test_a_job_in_which_nobody_is_late_accuses_nobody(facts, tmp_path, monkeypatch):

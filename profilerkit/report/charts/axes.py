@@ -52,11 +52,6 @@ class Scale(msgspec.Struct, frozen=True):
         return [10.0**power for power in range(first, last + 1, every)]
 
 
-def from_zero(highest: float) -> Scale:
-    """A linear scale from 0 to a little above the highest value."""
-    return Scale(0.0, 1.05 * highest if highest > 0 else 1.0)
-
-
 def decades(lowest: float, highest: float) -> Scale:
     """A logarithmic scale over whole decades around positive values."""
     low, high = math.floor(math.log10(lowest) - 1e-9), math.ceil(math.log10(highest) + 1e-9)

@@ -27,8 +27,8 @@ class Shape(msgspec.Struct, frozen=True):
     """Areas, lines or points of one colour.
 
     Attributes:
-        colour: a family of parts, ``mark`` for the colour of text, or ``rule`` for that of hairlines; with `` pale`` or
-            `` faint`` behind it, a lighter shade.
+        colour: a family of parts, ``mark`` for the colour of text, ``rule`` for that of hairlines, or ``unknown`` for
+            an outline without a fill; with `` pale`` or `` faint`` behind it, a lighter shade.
         form: how the path is drawn; points have a size of their own, whatever the box becomes.
         path: SVG path data in a box of 100 × 100 with y downwards. A point is ``Mx yh0``.
         title: what it is, for those who hover or listen; may be empty.

@@ -36,7 +36,7 @@ def collective_chart(report: Report) -> Chart | None:
     named = () if line is None else (Label(0.0, line, f"peak of the link: {format_decimal(peak or 0.0, 'B/s')}"),)
     return Chart(
         anchor="collective-bandwidth",
-        title=_title(rows),
+        title=_title(rows, are_all=len(rows) == len(report.collectives)),
         caption=_caption(report, rows, peak),
         height_px=260,
         shapes=(*link, *_points(rows, places)),
@@ -98,8 +98,8 @@ def _legend(rows: Sequence[Collective]) -> tuple[tuple[str, str], ...]:
     return (*named, *([("communication pale", "At least: the time holds waiting")] if bound else []))
 
 
-def _title(rows: Sequence[Collective]) -> str:
-    """Where most of the time goes, and how fast it is there."""
+def _title(rows: Sequence[Collective], *, are_all: bool) -> str:
+    """Where most of the time goes, and how fast it is there; ``are_all`` when there are none beside ``rows``."""
     most = rows[0]
     least = "at least " if most.bandwidth_is_bound else ""
     reached = (
@@ -112,7 +112,8 @@ def _title(rows: Sequence[Collective]) -> str:
         return f"Messages of {size} reach {least}{reached}"
     share = _time(most) / max(sum(map(_time, rows)), 1)
     part = "Nearly all" if share >= _NEARLY_ALL else f"{format_ratio(share)} of"
-    return f"{part} the time of collectives goes to messages of {size}, which reach {least}{reached}"
+    whose = "collectives" if are_all else "collectives with known size and bandwidth"
+    return f"{part} the time of {whose} goes to messages of {size}, which reach {least}{reached}"
 
 
 def _caption(report: Report, rows: Sequence[Collective], peak: float | None) -> str:
@@ -121,14 +122,17 @@ def _caption(report: Report, rows: Sequence[Collective], peak: float | None) -> 
         f"{plural(report.steps.steady, 'judged step')}; a point is those of one name, type and group, at the size of "
         "their mean call."
     ]
-    pieces.append("Bus bandwidth as nccl-tests counts it, over the transfer without waiting where that is known.")
+    pieces.append(
+        "Bus bandwidth is derived as nccl-tests counts it, over the transfer without waiting where that is known."
+    )
     if peak is None:
         pieces.append("The peak of the device's link is not known.")
     elif any(row.link_bytes_per_s is None for row in rows):
         pieces.append("Groups that also use the network are not held against the link.")
-    left = len(report.collectives) - len(rows)
+    left = [row for row in report.collectives if row not in rows]
     if left:
-        pieces.append(f"Of {plural(left, 'other kind')} size or bandwidth is not known.")
+        time = format_ns(sum(map(_time, left)))
+        pieces.append(f"Of {plural(len(left), 'other kind')}, {time} in all, size or bandwidth is not known.")
     return " ".join(pieces)
 
 

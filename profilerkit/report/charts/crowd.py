@@ -35,8 +35,11 @@ def crowd_chart(report: Report) -> Chart | None:
         caption=_caption(crowd, heat, step_ns),
         height_px=max(160, min(6 * len(heat.rows), 380)),
         shapes=tuple(Shape(key, "area", path) for key, path in paths.items() if path),
-        x=Axis("step", _ticks(heat.columns, across)),
-        y=Axis("rank", tuple(Tick(100.0 - tick.at, tick.label) for tick in _ticks(heat.rows, down))),
+        x=Axis("First step of a column" if heat.steps_each > 1 else "Step", _ticks(heat.columns, across)),
+        y=Axis(
+            "First rank of a row" if heat.ranks_each > 1 else "Rank",
+            tuple(Tick(100.0 - tick.at, tick.label) for tick in _ticks(heat.rows, down)),
+        ),
         legend=(
             ("communication pale", f"The others wait {format_ns(_FAINT * step_ns)} or more"),
             ("communication", f"{format_ns(_FULL * step_ns)} or more"),
@@ -47,11 +50,14 @@ def crowd_chart(report: Report) -> Chart | None:
 
 
 def _title(crowd: Crowd) -> str:
-    names = [inert(f"{'host ' if row.kind == 'host' else ''}{row.name}", 40) for row in crowd.culprits]
+    names = [inert(f"{'host ' if row.kind == 'host' else ''}{row.name}", 40) or "a rank" for row in crowd.culprits]
     if not names:
         return "Nobody keeps the other ranks waiting for long"
     first = crowd.culprits[0]
-    told = f"{names[0][0].upper()}{names[0][1:]} keeps the others waiting {format_ns(first.waited_ns)} of every step"
+    told = (
+        f"{names[0][:1].upper()}{names[0][1:]} keeps the median other rank waiting {format_ns(first.waited_ns)} of "
+        "every step"
+    )
     return told + (f", then {names[1]} {format_ns(crowd.culprits[1].waited_ns)}" if len(names) > 1 else "")
 
 
@@ -60,13 +66,14 @@ def _caption(crowd: Crowd, heat: Heat, step_ns: float) -> str:
     steps = f"A column is the worst of {heat.steps_each} steps. " if heat.steps_each > 1 else ""
     return (
         f"{plural(crowd.ranks, 'rank')}, median step {format_ns(step_ns)}. {each}{steps}Derived from matched "
-        "collectives: waiting of the mean other member of its groups."
+        "collectives: a shade is the waiting of the mean other member of a rank's groups, and the title is about the "
+        "median other rank."
     )
 
 
 def _ticks(values: tuple[int, ...], scale: Scale) -> tuple[Tick, ...]:
     every = max(1, -(-len(values) // _NAMED_ROWS))
-    return tuple(Tick(scale.at(at), format_count(values[at])) for at in range(0, len(values), every))
+    return tuple(Tick(scale.at(at + 0.5), format_count(values[at])) for at in range(0, len(values), every))
 
 
 def _table(heat: Heat) -> Table:
@@ -75,14 +82,22 @@ def _table(heat: Heat) -> Table:
     for row in sorted(worst):
         line = heat.waited_ns[row]
         column = line.index(max(line))
-        first = heat.rows[row]
-        name = f"{format_count(first)}" if heat.ranks_each == 1 else f"{format_count(first)} and on"
-        rows.append((name, format_ns(sorted(line)[len(line) // 2]), format_ns(max(line)), str(heat.columns[column])))
+        rank, step = _from(heat.rows[row], heat.ranks_each), _from(heat.columns[column], heat.steps_each)
+        rows.append((rank, format_ns(max(line)), step))
     more = f"{len(heat.rows) - len(rows)} more rows in the JSON." if len(heat.rows) > len(rows) else ""
     return Table(
         "The figure as a table",
-        ("Rank", "Caused in the median step", "In the worst", "Which step"),
+        ("Rank", "Caused in its worst step", "Which step"),
         tuple(rows),
         1,
         more,
     )
+
+
+def _from(first: int, each: int) -> str:
+    """A row or a column by the first number in it.
+
+    >>> _from(1200, 1), _from(1200, 50)
+    ('1,200', '1,200 and on')
+    """
+    return format_count(first) if each == 1 else f"{format_count(first)} and on"

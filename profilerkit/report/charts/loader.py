@@ -18,7 +18,7 @@ from profilerkit.report.wording import plural, share_text, weakest
 from profilerkit.units import format_count, format_ns, format_ratio
 
 #: The parts in which a step waits for its batch; copying it to the device is another matter.
-_WAITS = tuple(part for part, (family, _) in PARTS.items() if family == "input" and part != "input.h2d")
+WAITS = tuple(part for part, (family, _) in PARTS.items() if family == "input" and part != "input.h2d")
 #: A histogram of fewer steps shows no distribution (a choice).
 _FEWEST_STEPS = 10
 #: A smaller share of its step is no wait worth a change: the saving below which no bound is named.
@@ -103,7 +103,7 @@ def loader_wait(report: Report) -> Chart | None:
 
 def _waits(report: Report) -> _Waits | None:
     rows = [row for row in report.steps.rows if row.state == "steady" and row.time_ns > 0]
-    wait = tuple(max(0, min(row.time_ns, sum(row.parts.get(part, 0) for part in _WAITS))) for row in rows)
+    wait = tuple(max(0, min(row.time_ns, sum(row.parts.get(part, 0) for part in WAITS))) for row in rows)
     if len(rows) < _FEWEST_STEPS or max(wait) <= 0:
         return None
     return _Waits(
@@ -163,7 +163,7 @@ def _pace(report: Report, waits: _Waits) -> str:
         return f"{who} {verb} the data of a step in {made}, the rest of a step takes {format_ns(rest)}"
     mostly = 2 * len(waits.noticed_ns) > len(waits.wait_ns)
     if loader is not None and loader.num_workers == 0 and waits.timed and mostly and rest > 0:
-        return f"making a batch takes {median(waits.wait_ns) / rest:.1f} times as long as the rest of a step"
+        return f"making the data of a step takes {median(waits.wait_ns) / rest:.1f} times as long as the rest of a step"
     return f"the rest of a step takes {format_ns(rest)}"
 
 
@@ -181,7 +181,7 @@ def _source(report: Report, waits: _Waits) -> str:
     if waits.timed:
         hidden = " The GPU may have worked meanwhile." if report.trust.mode == "gpu" or report.run.devices else ""
         return f"The wait is measured in the training loop, the rest of the step is derived.{hidden}"
-    sources = [part.source for part in report.breakdown if part.part in _WAITS]
+    sources = [part.source for part in report.breakdown if part.part in WAITS]
     return f"The wait is {weakest(sources) if sources else 'derived'} from the trace, the rest of the step is derived."
 
 

@@ -1,16 +1,18 @@
 """The timeline of the median step: lanes of device and host over time, the longest gaps named by their cause."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 
+from profilerkit.model.finding import Source
 from profilerkit.model.median_step import CELLS, Gap, Lane, MedianStep
 from profilerkit.model.report import Report
 from profilerkit.model.step import Family
 from profilerkit.report.charts.axes import Scale
 from profilerkit.report.charts.chart import Axis, Chart, Label, Shape, Tick, polyline
+from profilerkit.report.charts.loader import WAITS
 from profilerkit.report.inert import inert
 from profilerkit.report.records import Table
-from profilerkit.report.wording import FAMILY_LABELS, listed, part_label, plural, share_text
+from profilerkit.report.wording import FAMILY_LABELS, listed, part_label, plural, share_text, weakest
 from profilerkit.units import format_ns
 
 _LANE_PX, _BAR_PX, _LABEL_PX = 27.0, 19.0, 22.0
@@ -19,8 +21,9 @@ _LEAST_HEIGHT = 0.08
 _MOST_LANES, _NAME_LIMIT = 12, 14
 _MOST_LABELS, _LEAST_LABELLED, _LABEL_LIMIT = 3, 0.03, 44
 _NEARLY_ALL = 0.9
-#: Pixels of a character of a label, and of the box on a phone: labels are chosen so that none meets another there.
-_CHARACTER_PX, _NARROW_PX = 6.0, 330.0
+#: Pixels of a character of a label, and of the box on a page of 414 px: labels are chosen so that none meets another
+#: there, and a narrower page shows the first alone. Of 46 characters none is cut off on 360 px, where the box has 276.
+_CHARACTER_PX, _NARROW_PX, _LABEL_CHARACTERS = 6.0, 330.0, 46
 _MOST_CAUSES, _MOST_GAPS = 2, 10
 _UNITS_NS = {"s": 1e9, "ms": 1e6, "µs": 1e3, "ns": 1.0}
 
@@ -43,7 +46,7 @@ def median_step_chart(report: Report) -> Chart | None:
     return Chart(
         anchor="median-step",
         title=_title(found),
-        caption=" ".join(_caption(found)),
+        caption=" ".join(_caption(found, _known_sources(report))),
         height_px=round(height),
         shapes=(*shapes, *(_bracket(gap, scale, tops[0]) for gap in labelled)),
         x=_time_axis(scale),
@@ -101,10 +104,16 @@ def _labelled(found: MedianStep, scale: Scale) -> list[Gap]:
 
 
 def _label(gap: Gap) -> str:
-    """The part that holds most of the gap, and of how much where it does not hold nearly all."""
+    """The part that holds most of the gap, without its detail where that is long, and of how much if not of nearly all.
+
+    The title of the figure and its table have the whole words.
+    """
     length = gap.end_ns - gap.start_ns
     of = f" of {format_ns(length)}" if gap.part_ns < _NEARLY_ALL * length else ""
-    return f"{inert(part_label(gap.part), _LABEL_LIMIT)}, {format_ns(gap.part_ns)}{of}"
+    time = f", {format_ns(gap.part_ns)}{of}"
+    room = _LABEL_CHARACTERS - len(time)
+    words = inert(part_label(gap.part))
+    return f"{words if len(words) <= room else inert(words.partition(': ')[0], room)}{time}"
 
 
 def _middle(gap: Gap, scale: Scale) -> float:
@@ -149,7 +158,7 @@ def _words(part: str) -> str:
     return f"{first[:1].lower()}{first[1:]}{f' ({rest})' if colon else ''}"
 
 
-def _caption(found: MedianStep) -> Iterator[str]:
+def _caption(found: MedianStep, sources: Mapping[str, Source]) -> Iterator[str]:
     whose = "" if found.rank is None else f" of rank {found.rank}"
     if found.of > 1:
         yield f"n 1 of {plural(found.of, 'traced steady step')}{whose}: step {found.step}, closest to their median."
@@ -159,10 +168,11 @@ def _caption(found: MedianStep) -> Iterator[str]:
     if found.mode == "gpu":
         yield (
             "Step has every instant in the colour of its part; while no stream has work, of what the thread that "
-            "launched the next kernel did meanwhile (derived)."
+            "launched the next kernel did meanwhile."
         )
     else:
         yield "Step has every instant in the colour of its part; the main thread stands for the device."
+    yield _sources(found, sources)
     yield (
         f"Lanes are cut into {CELLS} pieces of {format_ns(found.time_ns / CELLS)}: "
         "a bar is as high as its share of the piece, and the thinnest are raised."
@@ -173,6 +183,19 @@ def _caption(found: MedianStep) -> Iterator[str]:
             "for the device as other; blank is Python, or nothing."
         )
     yield from _left_out(found)
+
+
+def _known_sources(report: Report) -> dict[str, Source]:
+    """Of each part, as the breakdown calls it, which may put the same wait for data under another of its parts."""
+    sources = {part.part: part.source for part in report.breakdown}
+    waits = [sources[part] for part in WAITS if part in sources]
+    return {**dict.fromkeys(WAITS, weakest(waits)), **sources} if waits else sources
+
+
+def _sources(found: MedianStep, sources: Mapping[str, Source]) -> str:
+    """What is measured, and of the causes in the title what the breakdown calls them; of another part: derived."""
+    told = [f"{_words(part)} is {sources.get(part, 'derived')}" for part, _ in _largest(found)]
+    return f"Lanes under Step are measured{f'; in the title {listed(told)}' if told else ''}."
 
 
 def _left_out(found: MedianStep) -> Iterator[str]:

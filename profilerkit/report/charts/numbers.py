@@ -9,7 +9,7 @@ from profilerkit.report.charts.chart import Label
 
 #: Points that have a number, so that a legend can name them.
 NUMBERED = 5
-#: Of a character and of a line in percent of the box, on a page of 420 pixels.
+#: Of a character and of a line in percent of the box, on a page of 360 pixels.
 _CHARACTER, _LINE = 2.2, 7.0
 
 

@@ -52,13 +52,15 @@ def rank_chart(report: Report) -> Chart | None:
     if steps is None or not steps.index or not step_ns or len(report.ranks) < 2:
         return None
     rows = _rows(report, steps)
+    if not any(row.known for row in rows):
+        return None
     base = "communication" if steps.of == "caused" else "mark"
     levels = [[_level(cell, step_ns) for cell in row.cells] for row in rows]
     height = min(max(_ROW_PX * len(rows), _LEAST_PX), _MOST_PX)
     return Chart(
         anchor="rank-steps",
         title=_title(steps, rows, levels),
-        caption=_caption(report, steps, step_ns),
+        caption=_caption(report, steps, step_ns, is_late=any(row.is_late for row in rows)),
         height_px=height,
         shapes=tuple(_shapes(levels, base)),
         x=_step_axis(steps.index),
@@ -128,7 +130,7 @@ def _shapes(levels: Sequence[Sequence[int]], base: str) -> list[Shape]:
             path = rectangle(at[0] * wide, row * high + gap, (at[-1] + 1) * wide, (row + 1) * high - gap)
             paths.setdefault(level, []).append(path)
     return [
-        Shape("rule" if level == _UNKNOWN else f"{base}{_SHADES[level - 1]}", "area", "".join(own), _words(level))
+        Shape("unknown" if level == _UNKNOWN else f"{base}{_SHADES[level - 1]}", "area", "".join(own), _words(level))
         for level, own in sorted(paths.items())
         if level
     ]
@@ -151,7 +153,7 @@ def _percent(share: float) -> str:
 def _legend(levels: Sequence[Sequence[int]], base: str) -> tuple[tuple[str, str], ...]:
     shades = [("blank", _words(0)), *((f"{base}{shade}", _words(level)) for level, shade in enumerate(_SHADES, 1))]
     if any(_UNKNOWN in own for own in levels):
-        shades.append(("rule", _words(_UNKNOWN)))
+        shades.append(("unknown", _words(_UNKNOWN)))
     return tuple(shades)
 
 
@@ -182,34 +184,65 @@ def _step_axis(index: Sequence[int]) -> Axis:
 
 
 def _title(steps: RankSteps, rows: Sequence[_Row], levels: Sequence[Sequence[int]]) -> str:
-    late = [number for number, row in enumerate(rows) if row.is_late]
-    worst = max(range(len(rows)), key=lambda number: rows[number].mean_ns)
-    told = late or [worst]
-    names = listed([rows[number].name for number in told])
-    columns = len(levels[0])
-    count = sum(any(levels[number][column] >= _LATE for number in told) for column in range(columns))
-    among = f"{format_count(count)} of {plural(columns, 'step')}" if columns > 1 else "the one step"
-    mean = format_ns(sum(rows[number].mean_ns for number in told))
-    spent = f"{mean} of every step" if columns > 1 else mean
-    others = "the others wait" if len(rows) * steps.group > 2 else "the other waits"
-    if late:
-        be, whom = ("is", "it") if len(late) == 1 else ("are", "them")
-        return f"{_capital(names)} {be} late in {among}: {others} {spent} for {whom}"
-    if steps.of == "caused":
-        if not rows[worst].mean_ns:
-            return "No rank makes the others wait"
-        return f"No rank is called late: {others} longest for {names}, {spent}"
+    late = [number for number, row in enumerate(rows) if row.is_late and row.known]
+    if not late:
+        return _waited_title(steps, rows) if steps.of == "caused" else _longest_title(steps, rows, levels)
+    mean_ns = sum(rows[number].mean_ns for number in late)
+    be, whom = ("is", "it") if len(late) == 1 else ("are", "them")
+    names = _capital(listed([rows[number].name for number in late]))
+    among = _among([levels[number] for number in late])
+    return f"{names} {be} late in {among}: {_others(steps, rows)} {_spent(mean_ns, levels[0])} for {whom}"
+
+
+def _waited_title(steps: RankSteps, rows: Sequence[_Row]) -> str:
+    worst = _longest(rows)
+    if not worst.mean_ns:
+        return "No rank makes the others wait"
+    others = _others(steps, rows)
+    return f"No rank is called late: {others} longest for {worst.name}, {_spent(worst.mean_ns, worst.cells)}"
+
+
+def _longest_title(steps: RankSteps, rows: Sequence[_Row], levels: Sequence[Sequence[int]]) -> str:
+    """Whose time exceeds the median rank's; the ranks are even only where none does by much in any step."""
     what = "own time" if steps.of == "own" else "step"
-    if count * 2 > columns:
-        return f"{_capital(names)} takes longest in {among}: its {what} is {mean} above the median rank's"
-    return f"The ranks are even: the longest {what}, that of {names}, is {mean} above the median rank's"
+    far = [row for row, own in zip(rows, levels, strict=True) if max(own) >= _LATE]
+    worst = _longest(far or rows)
+    above = f"{format_ns(worst.mean_ns)} above the median rank's"
+    least = f"{_percent(_FROM[_LATE - 1])} of the step"
+    if far:
+        among = _among([levels[rows.index(worst)]])
+        # A rank that is shorter in the mean is still far above in these steps.
+        above = above if worst.mean_ns >= 0 else f"up to {format_ns(max(worst.known))} above"
+        return f"{_capital(worst.name)} exceeds the median rank by at least {least} in {among}: its {what} is {above}"
+    if worst.mean_ns < 0:
+        return f"The ranks are even: no {what} is {least} above the median rank's"
+    return f"The ranks are even: the longest {what}, that of {worst.name}, is {above}"
+
+
+def _longest(rows: Sequence[_Row]) -> _Row:
+    """The row with the largest mean of those of which any cell is known."""
+    return max((row for row in rows if row.known), key=lambda row: row.mean_ns)
+
+
+def _among(levels: Sequence[Sequence[int]]) -> str:
+    """In how many of the steps any of these rows is late, or as far above the median."""
+    count, columns = sum(max(column) >= _LATE for column in zip(*levels, strict=True)), len(levels[0])
+    return f"{format_count(count)} of {plural(columns, 'step')}" if columns > 1 else "the one step"
+
+
+def _spent(mean_ns: float, columns: Sequence[object]) -> str:
+    return f"{format_ns(mean_ns)} of every step" if len(columns) > 1 else format_ns(mean_ns)
+
+
+def _others(steps: RankSteps, rows: Sequence[_Row]) -> str:
+    return "the others wait" if len(rows) * steps.group > 2 else "the other waits"
 
 
 def _capital(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}"
 
 
-def _caption(report: Report, steps: RankSteps, step_ns: float) -> str:
+def _caption(report: Report, steps: RankSteps, step_ns: float, *, is_late: bool) -> str:
     shown = plural(len(steps.index), "judged step")
     thinned = f", evenly thinned from {format_count(steps.count)}" if len(steps.index) < steps.count else ""
     pieces = [f"{shown} of {plural(len(report.ranks), 'rank')}{thinned}."]
@@ -218,15 +251,17 @@ def _caption(report: Report, steps: RankSteps, step_ns: float) -> str:
         found = report.communication
         source = f" (derived from the collectives matched in {found.matched_in})" if found else ""
         pieces.append(f"A shade is how long each of the others waited for the rank, on average{source}, {of_step}.")
-        pieces.append(f"Late: {_percent(_FROM[_LATE - 1])} and more.")
+        if is_late:
+            pieces.append(f"Late in a step: {_percent(_FROM[_LATE - 1])} and more.")
+        pieces.append("To be called late takes most of the waiting, in most steps, and more than by chance.")
     elif steps.of == "own":
-        pieces.append(f"A shade is by how much the rank exceeds the median rank of that step, {of_step}.")
+        pieces.append(f"A shade is by how much the rank exceeds the median rank of that step (derived), {of_step}.")
         pieces.append(
             "Own time is the step without exposed communication, in which waiting hides: who waited for whom "
             "could not be told."
         )
     else:
-        pieces.append(f"A shade is by how much the rank's step exceeds the median rank's, {of_step}.")
+        pieces.append(f"A shade is by how much the rank's step exceeds the median rank's (derived), {of_step}.")
         pieces.append("Who waited for whom is not known, and ranks that train together have equal steps.")
     if steps.group > 1:
         pieces.append(f"Each row is the largest of {steps.group} neighbouring ranks.")
@@ -237,10 +272,10 @@ def _table(steps: RankSteps, rows: Sequence[_Row], levels: Sequence[Sequence[int
     """The rows with most first. The cells themselves are in the JSON."""
     order = sorted(range(len(rows)), key=lambda number: -rows[number].mean_ns)
     cells = tuple(_table_row(rows[number], levels[number], steps.index) for number in order)
-    late, what = ("Late in", "Waited for it") if steps.of == "caused" else ("Longer in", "Above the median rank")
+    above, what = ("", "Waited for it") if steps.of == "caused" else (" above", "Above the median rank")
     return Table(
         "",
-        ("Rank", late, f"{what}, mean", "Largest", "In step"),
+        ("Rank", f"At least {_percent(_FROM[_LATE - 1])}{above} in", f"{what}, mean", "Largest", "In step"),
         cells,
         more="The JSON has every step of every row.",
     )

@@ -9,7 +9,7 @@ from profilerkit.report.charts.numbers import NUMBERED, numbers_of
 from profilerkit.report.inert import inert
 from profilerkit.report.kernels import short_name
 from profilerkit.report.records import Table
-from profilerkit.report.wording import plural
+from profilerkit.report.wording import listed, plural
 from profilerkit.units import format_count, format_decimal, format_ns, format_ratio
 
 #: Roofs of more types would be hard to tell apart.
@@ -36,7 +36,7 @@ def roofline_chart(report: Report) -> Chart | None:
     places = [(x.at(_intensity(kernel)), 100.0 - y.at(_rate(kernel))) for kernel in kernels]
     return Chart(
         anchor="roofline",
-        title=_title(kernels[:NUMBERED], inert(compute.spec or "device", 40)),
+        title=_title(kernels[:NUMBERED], report.run.devices),
         caption=_caption(report, kernels),
         height_px=300,
         shapes=(*_roof_lines(roofs, memory, x, y), *_points(kernels, places)),
@@ -126,13 +126,19 @@ def _numbered(kernels: Sequence[Kernel]) -> list[tuple[int, Kernel]]:
     return list(enumerate(kernels[:NUMBERED], start=1))
 
 
-def _title(kernels: Sequence[Kernel], device: str) -> str:
-    """How near the numbered kernels come to the roof together, weighed by time."""
+def _title(kernels: Sequence[Kernel], devices: Sequence[str]) -> str:
+    """How near the numbered kernels come together, weighed by time, to the roof of the types they compute in.
+
+    The device may allow far more in another type.
+    """
     time = sum(kernel.priced_ns or 0 for kernel in kernels)
     reached = sum((kernel.efficiency or 0.0) * (kernel.priced_ns or 0) for kernel in kernels) / time
     which = "kernel with known arithmetic runs" if len(kernels) == 1 else "kernels with known arithmetic run"
     count = "" if len(kernels) == 1 else f"{format_count(len(kernels))} "
-    return f"The {count}largest {which} at {format_ratio(reached)} of what the {device} allows"
+    types = list(dict.fromkeys(inert(kernel.precision, 20) for kernel in kernels if kernel.precision))
+    roof = f"{listed(types)} roof{'s' if len(types) > 1 else ''}".strip()
+    device = inert(devices[0], 40) if len(devices) == 1 else "device"
+    return f"The {count}largest {which} at {format_ratio(reached)} of the {roof} of the {device}"
 
 
 def _caption(report: Report, kernels: Sequence[Kernel]) -> str:
@@ -141,8 +147,8 @@ def _caption(report: Report, kernels: Sequence[Kernel]) -> str:
     return (
         f"{plural(len(kernels), 'kernel')} of the {format_count(len(report.kernels))} with most time, of the judged "
         f"rank in {plural(report.steps.steady, 'judged step')}; {share} of their time. FLOPs and bytes are derived "
-        "from shapes: every input read once, every output written once. Lines: dense peaks of the device. What it "
-        "allows is the rate that real kernels reach, a little below the lines."
+        "from shapes: every input read once, every output written once. Lines: dense peaks of the device. Shares "
+        "of a roof are of the rate that real kernels reach, a little below the lines."
     )
 
 

@@ -6,6 +6,7 @@ from statistics import fmean, median
 
 import msgspec
 
+from profilerkit.model.change import revise
 from profilerkit.model.run import Series
 from profilerkit.report.inert import inert
 from profilerkit.report.wording import share_text
@@ -31,11 +32,16 @@ _HOLDERS = {
 
 
 class Sampled(msgspec.Struct, frozen=True):
-    """One signal that is drawn: its unit as recorded, how many samples, and its points ``(ns, value)`` in order."""
+    """One signal that is drawn: its unit as recorded, how many samples, and its points ``(ns, value)`` in order.
+
+    ``rank`` and ``device`` are whose it is, as of the series.
+    """
 
     unit: str
     n: int
     points: tuple[tuple[int, float], ...]
+    rank: int | None = None
+    device: str | None = None
 
     def said(self, value: float | None) -> str:
         """A value with its unit."""
@@ -49,9 +55,15 @@ class Sampled(msgspec.Struct, frozen=True):
 
     def within(self, window: tuple[float, float] | None) -> "Sampled":
         """The points in a window of seconds; all of them without a window, or where none lies in it."""
+        return revise(self, points=self._inside(window) or self.points)
+
+    def reaches(self, window: tuple[float, float]) -> bool:
+        """Whether any point lies in the window of seconds."""
+        return bool(self._inside(window))
+
+    def _inside(self, window: tuple[float, float] | None) -> tuple[tuple[int, float], ...]:
         low, high = window or (0.0, 0.0)
-        kept = tuple(point for point in self.points if low <= point[0] / 1e9 <= high)
-        return Sampled(self.unit, self.n, kept or self.points)
+        return tuple(point for point in self.points if low <= point[0] / 1e9 <= high)
 
     @property
     def values(self) -> list[float]:
@@ -81,9 +93,11 @@ def _device(judged: Mapping[str, Sampled], samples: Sequence[Series]) -> Iterato
         before, after, at_ns = fall
         yield f"the SM clock fell from {clock.said(before)} to {clock.said(after)} at second {at_ns / 1e9:,.0f}"
     down = "it" if fall else "the SM clock"
-    held, name = max(((series.mean, series.name) for series in samples if series.name in _HOLDERS), default=(0.0, ""))
+    whose = {(sampled.rank, sampled.device) for sampled in judged.values()}
+    holders = [series for series in samples if series.name in _HOLDERS and (series.rank, series.device) in whose]
+    held, name = max(((series.mean, series.name) for series in holders), default=(0.0, ""))
     if held >= _HELD_RATIO:
-        yield f"{_HOLDERS[name]} held {down} down for {share_text(held)} of the sampled time"
+        yield f"{_HOLDERS[name]} held {down} down for {share_text(held)} of the whole recording"
     if busy:
         yield f"a kernel runs {share_text(fmean(busy.values))} of the time"
     if clock and not fall:

@@ -37,7 +37,7 @@ _KINDS = {
     "gpu.sm_clock": _Kind("SM clock", "mark"),
     "gpu.power": _Kind("Power", "mark"),
     "gpu.temperature": _Kind("Temperature", "mark"),
-    "host.cpu": _Kind("All processors busy", "compute", 1.0),
+    "host.cpu": _Kind("Processors busy", "compute", 1.0),
     "host.thread_queue": _Kind("Training thread waits for a core", "overhead", 0.2),
     "host.process_memory": _Kind("Memory of the process", "memory"),
 }
@@ -71,7 +71,7 @@ def sampled_strips(report: Report) -> Chart | None:
         shapes=(*_where(span, x, lanes(len(shown))), *(_line(*row, x) for row in rows)),
         x=x.axis("Seconds since the first step began", _seconds),
         y=Axis("Each on a scale of its own", tuple(tick for row in rows for tick in _ticks(*row))),
-        legend=(("rule", "Steady window"),) if span.steady else (),
+        legend=(("rule pale", "Steady window"),) if span.steady else (),
         labels=tuple(lane.words(f"{kind.words}: mean {_mean(sampled, span)}") for sampled, kind, lane, _ in rows),
         table=_table(shown),
     )
@@ -87,7 +87,8 @@ def _sampled(samples: Sequence[Series], name: str) -> Sampled | None:
     for series in samples:
         strip = series.strip
         if series.name == name and strip and len(strip.values) == len(strip.at_ns) >= _FEWEST_POINTS:
-            return Sampled(series.unit, series.n, tuple(zip(strip.at_ns, strip.values, strict=True)))
+            points = tuple(zip(strip.at_ns, strip.values, strict=True))
+            return Sampled(series.unit, series.n, points, series.rank, series.device)
     return None
 
 
@@ -157,13 +158,29 @@ def _caption(report: Report, names: Sequence[str], shown: dict[str, Sampled], sp
     if each > 1:
         pieces.append(f"Each point is the mean of {each} samples, derived.")
     pieces.append(f"Dashed: step {span.first} begins, and step {span.last} ends at {_seconds(round(span.end, 1))}.")
-    if span.steady:
-        low, high = (_seconds(round(second, 1)) for second in span.steady)
-        pieces.append(f"The title and the means are about the steady window, {low} to {high}.")
-    missing = [_KINDS[name].words for name in names if name not in shown]
+    pieces += _judged(shown, span)
+    known = {series.name for series in report.run.samples}
+    left = [name for name in names if name not in shown]
+    few, missing = ([_KINDS[name].words for name in left if (name in known) is is_known] for is_known in (True, False))
+    if few:
+        pieces.append(f"Too few samples to draw: {listed(few)}.")
     if missing:
         pieces.append(f"Not measured: {listed(missing)}.")
     return " ".join(pieces)
+
+
+def _judged(shown: dict[str, Sampled], span: _Span) -> Iterator[str]:
+    """What the title and the means are about: the steady window, but for signals without a sample in it."""
+    if not span.steady:
+        return
+    low, high = (_seconds(round(second, 1)) for second in span.steady)
+    beside = [_KINDS[name].words for name, sampled in shown.items() if not sampled.reaches(span.steady)]
+    if not beside:
+        yield f"The title and the means are about the steady window, {low} to {high}."
+    elif len(beside) == len(shown):
+        yield f"No sample lies in the steady window, {low} to {high}: the title and the means are about all samples."
+    else:
+        yield f"The title and the means are about the steady window, {low} to {high}; all samples for {listed(beside)}."
 
 
 def _table(shown: dict[str, Sampled]) -> Table:
