@@ -1,5 +1,6 @@
 """The words of the report: verdicts, savings, sources, counts."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from profilerkit.model.finding import (
@@ -293,9 +294,10 @@ def no_change_text(report: Report) -> str:
 
 
 def _no_rule_applied(outcomes: Sequence[Outcome]) -> bool:
-    """Whether no rule could speak but those about the run as a whole."""
-    statuses = {outcome.status for outcome in outcomes if not outcome.rule.startswith("RU")}
-    return "not_applicable" in statuses and statuses <= {"not_applicable", "off"}
+    """Whether no rule could speak but those about the run as a whole, most are about something else."""
+    counts = Counter(outcome.status for outcome in outcomes if not outcome.rule.startswith("RU"))
+    silent = counts["not_applicable"] + counts["missing_data"] + counts["off"] == counts.total()
+    return silent and counts["not_applicable"] > counts["missing_data"]
 
 
 def change_heading(findings: Sequence[Finding]) -> str:

@@ -193,7 +193,7 @@ def test_ranks_beyond_the_eighth_say_why_they_have_no_trace(loop):
 
 def test_what_fails_on_the_writer_thread_costs_neither_the_window_nor_the_training(loop, monkeypatch):
     found = loop()
-    monkeypatch.setattr("profilerkit.capture.packer.own_program", lambda *_: ["/nonexistent/python"])
+    monkeypatch.setattr("profilerkit.capture.packer.compression", lambda *_, **__: ["/nonexistent/python"])
     found.steps(8)
     with pytest.warns(RuntimeWarning, match="switched itself off"):
         found.windows.beat()

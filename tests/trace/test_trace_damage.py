@@ -319,7 +319,7 @@ REFUSED = {
     "Git LFS pointer": (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS pointer"),
     "error page": (b"<!DOCTYPE html>", "HTML"),
     "events of other things": (b'[{"ph": 7.2}, {"ph": 7.4}]', "all of its 2 events"),
-    "pickle": (b"\x80\x04K\x01.", "neither"),
+    "pickle": (b"\x80\x04K\x01.", "pickle"),
 }
 
 

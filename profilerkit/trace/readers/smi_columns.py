@@ -77,7 +77,7 @@ _FACTORS: dict[Kind, dict[str, float]] = {
 }
 _UNITS = {unit for factors in _FACTORS.values() for unit in factors if unit}
 _NUMBER = re.compile(r"([-+]?\d{1,15}(?:\.\d{1,15})?)\s*([^\s\d]{0,10})")
-_IN_BRACKETS = re.compile(r"\s*[\[(]([^\])]*)[\])]\s*$")
+_IN_BRACKETS = re.compile(r"[\[(]([^\[(\])]{0,40})[\])]\s{0,9}$")
 _ON = {"active": True, "not active": False}
 #: A unit that ends a name of one's own: ``power_W``.
 _UNIT_OF_NAME = re.compile(r"_(percent|pct|watts|w|mw|c|celsius|mib|mb|gib|gb|mhz|ghz)$")
