@@ -10,6 +10,7 @@ from typing import Any
 from profilerkit.analysis.behind import files_of, raw_events
 from profilerkit.analysis.communication.registry import with_patterns
 from profilerkit.analysis.crowd.record import crowd_record
+from profilerkit.analysis.dumped_ranks import with_dumps
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.ledger.run import run_ledger
 from profilerkit.analysis.logs.with_logs import with_logs
@@ -192,6 +193,7 @@ def _told(
         ending=ending,
     )
     facts = with_logs(with_recorded(facts, ranks, record), ranks, recording.logs)
+    facts = with_dumps(facts, ranks) if recording.by_dumps else facts
     logger.info("running %d rules, replaying what fixes save", len(rules.all))
     outcomes = run_rules(facts, rules.all, select=rules.select, ignore=rules.ignore, suppress=rules.suppress)
     detail = facts if told in (None, facts.judged_rank) else _alone(facts, ranks[told], told, reading.device)

@@ -5,7 +5,7 @@ host thread, who issues last is waited for; where a device computes, only timed 
 is the last to arrive.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -202,7 +202,7 @@ def match_flights(logs: Sequence[FlightLog | None], on_device: Sequence[bool], w
         if len(members) < 2:
             continue
         of += max(len(own) for _, own in members.values())
-        common = _common(members)
+        common = common_calls(members)
         matched += common.shape[1]
         if not common.shape[1]:
             continue
@@ -226,7 +226,7 @@ def _on_host(log: FlightLog, rows: I64) -> bool:
     return all(log.names[index].startswith(_HOST_BACKENDS) for index in np.unique(log.name[rows]).tolist())
 
 
-def _common(members: _Members) -> I64:
+def common_calls(members: Mapping[int, tuple[FlightLog, I64]]) -> I64:
     """``(m, n)`` rows of the collectives that all members hold; none where the numbers stand for different calls."""
     numbers: I64 | None = None
     for log, rows in members.values():

@@ -109,6 +109,7 @@ class LateRank(Rule):
     name: ClassVar[str] = "late_rank"
     family: ClassVar[str] = "comm"
     summary: ClassVar[str] = "The other ranks wait for one that comes late"
+    reads_dumps: ClassVar[bool] = True
 
     def check(self, facts: Facts) -> Result:
         """Fires when a rank is late beyond accident and its lateness is worth a change."""
