@@ -95,7 +95,9 @@ def read_inputs(paths: Sequence[Path], reading: Reading) -> Recording:
         raise UsageError("no path was given", hint="name a trace file or a run directory")
     require_existing(paths)
     others = [path for path in paths if not is_run_directory(path)]
-    if dumps := dump_files(others):
+    # Beside traces in one directory dumps are left out, as is all that is no trace.
+    dumps = {path: files for path, files in dump_files(others).items() if not set(_traces_of(path)) - set(files)}
+    if dumps:
         _check_distinct(path if file == path else file for path in paths for file in dumps.get(path, ()))
         return _of_dumps(read_dumps(paths, dumps, strict=reading.strict))
     found = log_files(others)
@@ -111,6 +113,10 @@ def _of_logs_alone(logs: LogsRead) -> Recording:
     if not logs.logs:
         raise logs.left_out[0][1]
     return Recording([rank_facts(logs.files[0].name, None, None)], None, ())
+
+
+def _traces_of(path: Path) -> list[Path]:
+    return _named_as_traces(path) if path.is_dir() else []
 
 
 def _of_dumps(read: DumpsRead) -> Recording:

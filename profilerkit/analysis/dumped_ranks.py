@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from profilerkit.analysis.communication.repetition import MOST_OF_THEM, Repetiti
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.intervals import EMPTY, I64
 from profilerkit.analysis.rank_facts import RankFacts, rank_facts
+from profilerkit.analysis.unequal_ranks import APART_NS
 from profilerkit.model.change import revise
 from profilerkit.model.run import Signal, Trust
 from profilerkit.rundir.clock import Clock
@@ -19,7 +21,7 @@ from profilerkit.rundir.flight import Flight
 from profilerkit.rundir.layout import EVENT, EventFlag, EventKind
 from profilerkit.rundir.reader import RankRecord, named_ranks
 from profilerkit.trace.readers.flight_recorder import FlightDump
-from profilerkit.units import format_count, format_ns, format_ratio
+from profilerkit.units import format_count, format_long_ns, format_ns, format_ratio
 
 #: What stands for step markers.
 FOUND_BY = "the repetition of the collectives"
@@ -27,10 +29,10 @@ FOUND_BY = "the repetition of the collectives"
 _NAMED = 4
 
 _LIMITS = (
-    "A flight recorder holds the last collectives of a rank, 2,000 unless TORCH_FR_BUFFER_SIZE says otherwise, and when "
-    "the host issued them: why a rank is late, only timers or a trace tell.",
-    "Dumps name neither hosts nor devices: it is taken that all clocks agree, and that ranks without a collective of a "
-    "device compute on their hosts.",
+    "A flight recorder holds when the host issued the last collectives of a rank, 2,000 unless TORCH_FR_BUFFER_SIZE "
+    "says otherwise: why a rank is late, only timers or a trace tell.",
+    "Dumps name neither hosts nor devices: it is assumed that all clocks agree, and that ranks which issue no "
+    "collective for a device compute on their hosts.",
 )
 _NO_PERIOD = (
     "The collectives do not repeat in a clear period, the same on all ranks over at least "
@@ -51,12 +53,15 @@ def dumped_ranks(dumps: Sequence[FlightDump], numbers: Sequence[int]) -> tuple[l
     flights = {rank: tuple(dump.flight for dump in own[rank]) for rank in ranks}
     logs = {rank: flight_log(flights[rank], None, EMPTY, np.empty(0, dtype=np.int64)) for rank in ranks}
     known = {rank: log for rank, log in logs.items() if log is not None}
-    found = find_repetition(list(known.values())) if known else None
+    apart = _apart(list(known.values()))
+    found = find_repetition(list(known.values())) if known and not apart else None
     starts = dict(zip(known, found.starts, strict=True)) if found is not None else {}
     entries = [
         _rank(rank, " and ".join(dump.origin for dump in own[rank]), flights[rank], starts.get(rank)) for rank in ranks
     ]
     notes = [f"{dump.origin}: {note}" for dump in dumps for note in dump.notes]
+    if apart:
+        return entries, (*notes, *apart)
     notes += [_steps_note(found) if found is not None else _NO_PERIOD] if known else []
     return entries, (*notes, *_behind(known))
 
@@ -64,10 +69,9 @@ def dumped_ranks(dumps: Sequence[FlightDump], numbers: Sequence[int]) -> tuple[l
 def _rank(rank: int, origin: str, flights: tuple[Flight, ...], starts: I64 | None) -> RankFacts:
     """A rank whose steps reach from one start to the next; its clock is the time of day."""
     bounds = [] if starts is None else starts.tolist()
-    steps = zip(bounds, bounds[1:], strict=False)
     events = b"".join(
         EVENT.pack(EventKind.STEP, EventFlag.INFERRED, 0, start, end - start, number)
-        for number, (start, end) in enumerate(steps)
+        for number, (start, end) in enumerate(pairwise(bounds))
     )
     record = RankRecord(
         rank=rank,
@@ -84,6 +88,19 @@ def _rank(rank: int, origin: str, flights: tuple[Flight, ...], starts: I64 | Non
     )
     facts = rank_facts(origin, None, record)
     return replace(facts, parts=(), steps=revise(facts.steps, found_by=FOUND_BY if bounds else "nothing"))
+
+
+def _apart(logs: Sequence[FlightLog]) -> tuple[str, ...]:
+    """That two dumps are of times so far apart that nobody can have waited in both."""
+    apart_ns = max((int(log.created[0]) for log in logs), default=0) - min(
+        (int(log.created[-1]) for log in logs), default=0
+    )
+    if apart_ns < APART_NS:
+        return ()
+    return (
+        f"The dumps do not overlap: one ends {format_long_ns(apart_ns)} before another begins. They are of different "
+        "collectives or of different runs, so no steps were looked for.",
+    )
 
 
 def _steps_note(found: Repetition) -> str:

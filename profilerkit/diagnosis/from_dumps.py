@@ -1,4 +1,4 @@
-"""The verdict on flight recorder dumps alone: who is waited for, or what was seen; what bounds the run they never tell."""
+"""The verdict on flight recorder dumps alone: none, with who is waited for, or what was seen, in its headline."""
 
 from collections.abc import Sequence
 

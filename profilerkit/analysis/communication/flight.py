@@ -222,6 +222,11 @@ def match_flights(logs: Sequence[FlightLog | None], on_device: Sequence[bool], w
 _Members = dict[int, tuple[FlightLog, I64]]
 
 
+def issues_for_device(log: FlightLog) -> bool:
+    """Whether a rank issued any collective that a device runs, so that it computes on one."""
+    return not _on_host(log, np.arange(len(log)))
+
+
 def _on_host(log: FlightLog, rows: I64) -> bool:
     return all(log.names[index].startswith(_HOST_BACKENDS) for index in np.unique(log.name[rows]).tolist())
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from profilerkit.analysis.communication.flight import FlightLog, common_calls
 from profilerkit.analysis.intervals import I64
@@ -45,15 +46,15 @@ def find_repetition(logs: Sequence[FlightLog]) -> Repetition | None:
     """
     shared = [group for group in logs[0].groups if all(len(log.of(group)) for log in logs)]
     matched = [(group, common_calls({rank: (log, log.of(group)) for rank, log in enumerate(logs)})) for group in shared]
-    group, rows = max(
-        matched, key=lambda entry: entry[1].shape[1], default=(("", ""), np.empty((1, 0), dtype=np.int64))
-    )
-    rows = rows[:, -MOST_CALLS:]
+    if not matched:
+        return None
+    group, rows = max(matched, key=lambda entry: entry[1].shape[1])
     if not rows.shape[1]:
         return None
+    rows = rows[:, -MOST_CALLS:]
     created = np.stack([log.created[own] for log, own in zip(logs, rows, strict=True)])
     labels = logs[0].labels(rows[0], {})
-    silence = np.diff(created, axis=1, prepend=created[:, :1]).sum(axis=0)
+    silence = np.diff(created, axis=1, prepend=created[:, :1]).astype(np.float64).sum(axis=0)
     places = _places(labels, silence)
     if places is None:
         return None
@@ -63,10 +64,10 @@ def find_repetition(logs: Sequence[FlightLog]) -> Repetition | None:
     return Repetition(group, calls, starts) if (np.diff(starts, axis=1) > 0).all() else None
 
 
-def _places(labels: I64, silence: I64) -> tuple[int, I64] | None:
+def _places(labels: I64, silence: npt.NDArray[np.float64]) -> tuple[int, I64] | None:
     """Length of what repeats, and where it stands; ``None`` where nothing does.
 
-    >>> _places(np.array([9, 1, 2, 1, 2, 1, 2, 1, 2, 7, 1, 2]), np.array([0, 5, 1] * 4))
+    >>> _places(np.array([9, 1, 2, 1, 2, 1, 2, 1, 2, 7, 1, 2]), np.array([0.0, 5.0, 1.0] * 4))
     (2, array([ 1,  3,  5,  7, 10]))
     """
     stretch = _period(labels)

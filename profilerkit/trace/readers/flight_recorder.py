@@ -21,7 +21,9 @@ from profilerkit.trace.plain_pickle import NotPlainError, plain_data
 
 #: 2,000 entries, torch's default, are 1 MB as JSON.
 MOST_BYTES = 32 * 1024 * 1024
-#: Numbers, texts and lists of all entries' tensors together: a pickle of a few bytes can hold one list many times over.
+#: A hundred times torch's default.
+MOST_ENTRIES = 200_000
+#: Sizes, types and lists of all entries' tensors together: a pickle of a few bytes can hold one list many times over.
 MOST_ITEMS = 4_000_000
 #: torch's tensors have at most 64 dimensions.
 MOST_DIMENSIONS = 64
@@ -29,9 +31,7 @@ MOST_DIMENSIONS = 64
 _PROTO = 0x80
 _WORDS = (b"pg_config", b"pg_status", b"collective_seq_id")
 #: What a dump as JSON begins with. Kineto's traces have a ``pg_config`` too, further on and beside other keys.
-_FIRST_KEY = re.compile(
-    rb'\s*\{\s*"(comm_lib_version|nccl_version|nccl_comm_state|version|entries|pg_config|pg_status)"'
-)
+_FIRST_KEY = re.compile(rb'\s*\{\s*"(comm_lib_version|nccl_\w+|version|entries|pg_config|pg_status)"')
 _OF_A_TRACE = (b'"traceEvents"', b'"schemaVersion"')
 _OF_A_SNAPSHOT = (b"segments", b"device_traces")
 _LARGEST = 1 << 61
@@ -79,17 +79,21 @@ def read(path: Path) -> FlightDump:
         if not isinstance(found, dict) or not isinstance(found.get("entries"), list | tuple):
             raise NotPlainError("it has no list of entries")
         return _dump(found, path.name)
-    except (NotPlainError, msgspec.DecodeError, RecursionError) as error:
+    except (ValueError, msgspec.DecodeError, RecursionError) as error:
         raise UnreadableInputError(
             f"{path} is no flight recorder dump that can be read", cause=_cause(error), hint=_HINT
         ) from error
 
 
 def _cause(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is damaged at {error.object[error.start : error.end]!r}"
     return "its lists are nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
 def _dump(found: Mapping[Any, Any], origin: str) -> FlightDump:
+    if len(found["entries"]) > MOST_ENTRIES:
+        raise NotPlainError(f"it has more than {MOST_ENTRIES:,} entries")
     left, damaged = MOST_ITEMS, 0
     calls = []
     for entry in found["entries"]:
@@ -121,9 +125,8 @@ def _call(entry: object) -> DumpedCall | None:
     if not isinstance(entry, dict):
         return None
     try:
-        call = msgspec.convert(
-            {name: entry[name] for name in DumpedCall.__struct_fields__ if name in entry}, DumpedCall
-        )
+        used = {name: entry[name] for name in DumpedCall.__struct_fields__ if name in entry}
+        call = msgspec.convert(used, DumpedCall)
     except msgspec.ValidationError:
         return None
     numbers = [getattr(call, name) for name in _NUMBERS]
@@ -138,9 +141,10 @@ def _groups(value: object) -> dict[str, DumpedGroup]:
     """The process groups whose members the dump names."""
     if not isinstance(value, dict):
         return {}
-    named = {name: config.get("ranks") for name, config in value.items() if isinstance(config, dict)}
-    return {
-        name: DumpedGroup(ranks=ranks)
-        for name, ranks in named.items()
-        if isinstance(name, str) and isinstance(ranks, str)
-    }
+    found, left = {}, MOST_ITEMS
+    for name, config in value.items():
+        ranks = config.get("ranks") if isinstance(config, dict) else None
+        if isinstance(name, str) and isinstance(ranks, str) and len(ranks) <= left:
+            left -= len(ranks)
+            found[name] = DumpedGroup(ranks=ranks)
+    return found
