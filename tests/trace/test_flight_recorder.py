@@ -119,6 +119,8 @@ def test_lists_that_are_there_many_times_are_not_followed_without_end(tmp_path, 
     shape = [1] * 50
     one = call(1, START_NS, input_sizes=[shape] * 50)
     assert "more than 10,000 sizes" in refused(tmp_path, dump([one] * 50))
+    apart = [call(place, START_NS, group=(str(place), "")) for place in range(1, 300)]
+    assert "more than 256 process groups" in refused(tmp_path, dump(apart))
     monkeypatch.setattr(flight_recorder, "MOST_ENTRIES", 10)
     assert "more than 10 entries" in refused(tmp_path, dump([call(1, START_NS)] * 11))
 

@@ -311,8 +311,9 @@ def recorded_collectives(position: int, log: FlightLog, arrivals: Sequence[Arriv
         for index in np.flatnonzero(entry.members == position).tolist():
             skew[entry.rows[index]] = entry.wait.max(axis=0)
     keys = np.stack([log.name, log.dtype, log.group], axis=1)
-    found, which = np.unique(keys, axis=0, return_inverse=True)
-    rows = [np.flatnonzero(which.ravel() == index) for index in range(len(found))]
+    _, which, counts = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+    order = np.argsort(which.ravel(), kind="stable")
+    rows = np.split(order, np.cumsum(counts)[:-1])
     table = [_row(log, own, skew) for own in rows]
     table.sort(key=lambda row: (-(row.bytes or 0), -row.count, row.name))
     return tuple(table[:_MOST_ROWS])

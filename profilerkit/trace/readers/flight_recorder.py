@@ -23,6 +23,8 @@ from profilerkit.trace.plain_pickle import NotPlainError, plain_data
 MOST_BYTES = 32 * 1024 * 1024
 #: A hundred times torch's default.
 MOST_ENTRIES = 200_000
+#: A rank of a large job, with a group for each way it is divided and each neighbour of a pipeline, is in some dozens.
+MOST_GROUPS = 256
 #: Sizes, types and lists of all entries' tensors together: a pickle of a few bytes can hold one list many times over.
 MOST_ITEMS = 4_000_000
 #: torch's tensors have at most 64 dimensions.
@@ -105,6 +107,8 @@ def _dump(found: Mapping[Any, Any], origin: str) -> FlightDump:
             damaged += 1
         else:
             calls.append(call)
+    if len({tuple(call.process_group[:2]) for call in calls}) > MOST_GROUPS:
+        raise NotPlainError(f"its entries are of more than {MOST_GROUPS} process groups")
     groups = _groups(found.get("pg_config"))
     sizes = [size for group in groups.values() if (size := group_size(group.ranks))]
     notes = (f"{damaged:,} of its entries are damaged and were left out.",) if damaged else ()
