@@ -89,15 +89,34 @@ def damaged(data, rng):
     return bytes(data)
 
 
+STRANGE = (None, True, -1, 0, 7, 1 << 40, 1 << 62, 1 << 70, 1.5, 1e300, "", "x" * 500, [], [[]], [[0]], {}, ["0", "1"])
+
+
+def changed(document, rng):
+    """The dump with some of its values replaced, entries left out, doubled and moved."""
+    entries = [dict(entry) for entry in document["entries"]]
+    for _ in range(rng.choice([1, 3, 20, 200])):
+        entry = rng.choice(entries)
+        entry[rng.choice(sorted(entry))] = rng.choice([*STRANGE, *rng.choice(entries).values()])
+    if rng.random() < 0.3:
+        entries = rng.choices(entries, k=rng.choice([0, 1, 5, 300]))
+    whole = {**document, "entries": entries}
+    if rng.random() < 0.2:
+        whole[rng.choice(sorted(whole))] = rng.choice(STRANGE)
+    return whole
+
+
 def run_seed(seed, directory):
     """Two dumps, one or both damaged, which must be read or refused; whatever else is raised breaks a promise."""
     rng = random.Random(seed)
     written = []
     for rank in range(2):
-        document = stepping(rank * 20 * MS, steps=8)
+        document = stepping(rank * 20 * MS, steps=12)
+        is_hurt, in_bytes = rank > 0 or rng.random() < 0.5, rng.random() < 0.3
+        document = changed(document, rng) if is_hurt and not in_bytes else document
         name, data = rng.choice([("pickle", as_pickle(document)), ("json", as_json(document))])
         path = directory / f"fr_rank_{rank}.{name}"
-        path.write_bytes(damaged(data, rng) if rank or rng.random() < 0.5 else data)
+        path.write_bytes(damaged(data, rng) if is_hurt and in_bytes else data)
         written.append(path)
     try:
         report = analyze(*written)
