@@ -22,6 +22,7 @@ from profilerkit.rundir.layout import (
     LAUNCH,
     MANIFEST,
     META,
+    OOM,
     REPORT_JSON,
     WINDOW_STATUS,
 )
@@ -44,7 +45,7 @@ _PROFILES_BELOW = "plugins/profile/*"
 #: What ``jax.profiler.trace(create_perfetto_trace=True)`` adds.
 _PERFETTO_COPY = "perfetto_trace.json.gz"
 
-_NO_TRACES = {LAUNCH, MANIFEST, META, END, WINDOW_STATUS, FLIGHT, DDP}
+_NO_TRACES = {LAUNCH, MANIFEST, META, END, WINDOW_STATUS, FLIGHT, DDP, OOM}
 _RECORD_INSTEAD = "record with torch.profiler, or with profilerkit run -- train.py"
 #: Tools that can write their recordings in a form that is read.
 _EXPORT_INSTEAD = {"Nsight Systems": "export it with nsys export -t sqlite, and name the .sqlite file"}

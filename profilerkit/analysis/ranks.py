@@ -163,8 +163,11 @@ def _steady(trace: TraceFacts | None) -> tuple[Spans, I64]:
 
 
 def _all_divided(ranks: Sequence[RankFacts], splits: Sequence[Split | None], floor_ns: int) -> tuple[RankFacts, ...]:
+    """The ranks with waiting and transfer told apart; of a summary that kept no segments nothing can be."""
     return tuple(
-        with_trace(rank, _divided(rank.trace, split, floor_ns)) if rank.trace and split else rank
+        with_trace(rank, _divided(rank.trace, split, floor_ns))
+        if rank.trace and split and len(rank.trace.partition.segments)
+        else rank
         for rank, split in zip(ranks, splits, strict=True)
     )
 

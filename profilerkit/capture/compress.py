@@ -3,7 +3,7 @@
     python -m profilerkit.capture.compress DIRECTORY [--summaries] [PID]
 
 With the process that trains as ``PID`` it runs beside the training: it takes the CPU that nobody else wants, and ends
-with that process. With ``--summaries`` it becomes ``profilerkit map`` when it is done.
+with that process. With ``--summaries`` it becomes ``profilerkit map`` when it is done, which ends a few seconds later.
 """
 
 import gzip
@@ -11,8 +11,8 @@ import os
 import sys
 from pathlib import Path
 
+from profilerkit.capture.handoff import summary_program
 from profilerkit.model.change import revise
-from profilerkit.programs import own_program
 from profilerkit.rundir.files import read_document, write_document
 from profilerkit.rundir.layout import (
     PART_SUFFIX,
@@ -68,7 +68,7 @@ def main() -> None:
         if not compress(window, parent):
             return
     if summaries and any(windows.glob(f"*/{WINDOW_TRACE_GZ}")):
-        command = own_program("profilerkit", "map", str(windows), "--workers", "1", "--quiet")
+        command = summary_program(Path(directory))
         os.execv(command[0], command)  # noqa: S606  our own module, no shell
 
 

@@ -19,21 +19,33 @@ _RANKS_SECONDS = 10.0
 _REPORTED = (0, 1, 3)
 
 
-def compression(rank_path: Path, *, summaries: bool, parent: int | None = None) -> list[str]:
+def compression(rank_path: Path, parent: int | None = None, *, summaries: bool = False) -> list[str]:
     """The command that compresses the traces of one rank; see ``profilerkit.capture.compress``."""
     words = [*(["--summaries"] if summaries else []), *([str(parent)] if parent is not None else [])]
     return own_program("profilerkit.capture.compress", str(rank_path), *words)
 
 
-def compress_traces(rank_path: Path, seconds: float, *, summaries: bool = False) -> None:
+def summary_program(rank_path: Path) -> list[str]:
+    """The command that summarises the traces of one rank which have none yet, in one process."""
+    return own_program("profilerkit", "map", str(rank_path / WINDOWS), "--engine", "inline", "--quiet")
+
+
+def summarise_traces(rank_path: Path, seconds: float) -> None:
+    """Summarise the traces of one rank, in at most half of the time left for it and the report; say where it failed."""
+    failure = _run(summary_program(rank_path), min(seconds / 2, _COMPRESS_SECONDS), stderr=subprocess.DEVNULL)
+    if failure:
+        again = f"`profilerkit map {rank_path / WINDOWS}` tries again"
+        announce(f"profilerkit could not summarise its traces; {again}: {failure}")
+
+
+def compress_traces(rank_path: Path, seconds: float) -> None:
     """Compress the traces of one rank, in at most half of the time left for it and the report.
 
     When that fails they stay as they are, which costs space and nothing else.
     """
-    if not summaries and not any((rank_path / WINDOWS).glob(f"*/{WINDOW_TRACE}")):
+    if not any((rank_path / WINDOWS).glob(f"*/{WINDOW_TRACE}")):
         return
-    command = compression(rank_path, summaries=summaries)
-    _run(command, min(seconds / 2, _COMPRESS_SECONDS), stderr=subprocess.DEVNULL)
+    _run(compression(rank_path), min(seconds / 2, _COMPRESS_SECONDS), stderr=subprocess.DEVNULL)
 
 
 def wait_for_ranks(run: Path, world_size: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Has finished traces compressed and summarised beside the training, one process at a time; the rest at its end."""
+"""Has finished traces compressed and summarised beside the training, one process at a time; and the rest packed."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ class Packer:
             return
         self.wanted = False
         self._process = subprocess.Popen(  # noqa: S603  our own module, no shell
-            compression(self._path, summaries=self._summaries, parent=os.getpid()),
+            compression(self._path, os.getpid(), summaries=self._summaries),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -39,7 +39,7 @@ class Packer:
         if process is not None:
             process.terminate()  # what it had begun is begun anew, not nice to others any more
             process.wait()
-        compress_traces(self._path, seconds, summaries=self._summaries)
+        compress_traces(self._path, seconds)
 
     def leave_child(self) -> None:
         """In a forked child the process is not ours to wait for."""

@@ -134,7 +134,7 @@ def profile(
     nvml: bool = True,
     host: bool = True,
     analyze: bool = True,
-    summaries: bool | None = None,
+    summaries: bool = False,
     enabled: bool = True,
     overhead_budget: float | None = None,
 ) -> Profile:
@@ -154,7 +154,7 @@ def profile(
         nvml: sample the GPU once per second (read-only queries).
         host: sample the host once per second.
         analyze: write the report at the end of the block.
-        summaries: have traces summarised, for ``profilerkit reduce``; ``None`` for jobs of more than 16 ranks.
+        summaries: have traces summarised beside themselves, for ``profilerkit reduce``.
         enabled: ``False`` makes everything here do nothing.
         overhead_budget: the most that recording every step may cost, of the step's time. Above it features are turned
             off, those that tell least first, and the report says so. When not given ``PROFILERKIT_OVERHEAD_BUDGET``

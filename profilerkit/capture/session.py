@@ -303,6 +303,8 @@ class Session:
             self._self_ns = self_ns_per_step(self._timer, self._hooks) + (looks_ns or 0.0)
 
     def _hand_over(self, wait: bool, deadline: float) -> Report | None:
+        if self._settings.summaries and self._traces:
+            handoff.summarise_traces(self._writer.path, deadline - time.monotonic())
         if not self._settings.analyze or self._place.rank:
             return None
         if wait:

@@ -29,7 +29,7 @@ class Settings:
     max_trace_bytes: int = 1 << 30
     with_stack: bool = False
     overhead_budget: float = OVERHEAD_BUDGET
-    summaries: bool | None = None
+    summaries: bool = False
     quiet: bool = False
 
     def __post_init__(self) -> None:

@@ -19,9 +19,6 @@ from profilerkit.rundir.layout import FLIGHT, WindowRequest, WindowStatus, windo
 from profilerkit.rundir.writer import RankWriter, Record
 from profilerkit.units import format_bytes
 
-#: Traces of more ranks than these are read by their summaries (``MOST_IN_DETAIL`` of the reduction).
-MOST_READ_TOGETHER = 16
-
 
 class DeepWindows:
     """What the steps and the session know of the windows. A failure in here ends them and nothing else.
@@ -55,8 +52,8 @@ class DeepWindows:
         self._alone = place.world_size < 2
         self._schedule = Schedule(settings, alone=self._alone, asks=not self._alone and not place.rank)
         self._timed = self._schedule.timed
-        wanted = settings.summaries if settings.summaries is not None else place.world_size > MOST_READ_TOGETHER
-        self._packer, self._requests = Packer(writer.path, summaries=wanted), Requests(writer.path.parent)
+        self._packer = Packer(writer.path, summaries=settings.summaries)
+        self._requests = Requests(writer.path.parent)
         self._heard: list[WindowRequest] = []  # from the writer thread to the training thread
         self._to_ask: list[WindowRequest] = []  # and back
         self.window: DeepWindow | None = None

@@ -38,7 +38,6 @@ _NOT_WITH_SHOW = ("output", "formats", "open", "brief", "fail_on")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``analyze``."""
     parser.epilog = _EPILOG
-    formats = tuple(SUFFIXES)
     parser.add_argument(
         "paths",
         nargs="+",
@@ -47,6 +46,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a trace, a run directory, a directory with one trace per rank, a log of nvidia-smi or a memory snapshot "
         "(alone or beside the others), or a report.json to render again",
     )
+    add_report_arguments(parser)
+    parser.add_argument("--rank", metavar="N", type=int, help="tell this rank in detail; all are compared")
+    parser.add_argument(
+        "--communication-kernels",
+        metavar="PATTERN",
+        action="append",
+        help="names of communication kernels of your own, for example all_reduce=^my_sum",
+    )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="refuse damaged traces, and exit with 3 when the verdict is inconclusive",
+    )
+    parser.add_argument(
+        "--show",
+        metavar="E3",
+        help="print this evidence of the report and the raw events behind it, and write no report",
+    )
+
+
+def add_report_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what is to be written where, and what is judged: of every verb that makes a report."""
+    formats = tuple(SUFFIXES)
     parser.add_argument("-o", "--output", metavar="FILE", help="where to write; a directory keeps the name")
     parser.add_argument(
         "-f",
@@ -65,29 +87,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--select", metavar="RULES", action="append", help="run only these, for example IN,CO003")
     parser.add_argument("--ignore", metavar="RULES", action="append", help="do not run these")
-    parser.add_argument("--rank", metavar="N", type=int, help="tell this rank in detail; all are compared")
     parser.add_argument("--device", metavar="NAME", help="compare with this device's peaks, for example h100-sxm")
-    parser.add_argument(
-        "--communication-kernels",
-        metavar="PATTERN",
-        action="append",
-        help="names of communication kernels of your own, for example all_reduce=^my_sum",
-    )
     parser.add_argument(
         "--gpu-hour-price", metavar="PRICE", help="tell the cost of lost time, at this price of one GPU for one hour"
     )
-    parser.add_argument(
-        "--strict",
-        action="store_true",
-        help="refuse damaged traces, and exit with 3 when the verdict is inconclusive",
-    )
     redact.add_argument(parser)
     parser.add_argument("--brief", action="store_true", help="one line on standard error instead of the verdict")
-    parser.add_argument(
-        "--show",
-        metavar="E3",
-        help="print this evidence of the report and the raw events behind it, and write no report",
-    )
     parser.add_argument("--open", action="store_true", help="open the HTML report in the browser")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from profilerkit.cli.arguments import one_of
 from profilerkit.cli.console import DONE, FAILED, Console
+from profilerkit.config import load_settings
 from profilerkit.errors import UnreadableInputError, UsageError
 
 _EPILOG = """\
@@ -22,9 +23,7 @@ its share of the traces:
   profilerkit reduce summaries/"""
 
 _SHARD = re.compile(r"(\d{1,9})/(\d{1,9})")
-#: Problems that are named; the others are counted.
-_NAMED = 5
-_ENGINES = ("pool", "dask")
+_ENGINES = ("pool", "inline", "dask")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,10 +40,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="|".join(_ENGINES),
         type=one_of("--engine", _ENGINES),
         default="pool",
-        help="processes of this machine (default), or Dask's workers",
+        help="processes of this machine (default), this process alone, or Dask's workers",
     )
     parser.add_argument("--scheduler", metavar="ADDRESS", help="of Dask, where it runs already")
     parser.add_argument("--device", metavar="NAME", help="device of traces that do not name theirs")
+    parser.add_argument(
+        "--communication-kernels",
+        metavar="PATTERN",
+        action="append",
+        help="names of communication kernels of your own, for example all_reduce=^my_sum",
+    )
     parser.add_argument("--force", action="store_true", help="make summaries again that are there")
 
 
@@ -60,20 +65,22 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         raise UsageError("--scheduler is Dask's", cause="the engine is pool", hint="add --engine dask")
     if arguments.workers is not None and arguments.workers < 1:
         raise UsageError(f"--workers {arguments.workers} is too few", hint="name at least 1")
-    engine = engines.dask(arguments.scheduler) if arguments.engine == "dask" else engines.pool
+    here = {"pool": engines.pool, "inline": engines.inline}
+    engine = here.get(arguments.engine) or engines.dask(arguments.scheduler)
     index, count = _shard(arguments.shard)
-    reading = Reading(device=arguments.device, registry=with_patterns(()))
-    if arguments.output is not None:
-        _make(arguments.output)
-    traces = shard_of(_traces(arguments.paths), index, count)
-    every = [Task(trace, place_of(trace, arguments.output), reading) for trace in traces]
+    settings = load_settings(vars(arguments), inputs=arguments.paths)
+    reading = Reading(device=settings.device, registry=with_patterns(settings.communication_kernels))
+    # Workers of Dask may have another working directory.
+    output = None if arguments.output is None else arguments.output.absolute()
+    if output is not None:
+        _make(output)
+    traces = shard_of([trace.absolute() for trace in _traces(arguments.paths)], index, count)
+    every = [Task(trace, place_of(trace, output), reading) for trace in traces]
     tasks = [task for task in every if arguments.force or not is_fresh(task.target, task.trace, reading)]
     workers = min(engines.usable_workers(arguments.workers), max(len(tasks), 1))
     problems = [done for done in map_all(tasks, engine, workers) if done.problem]
-    for done in problems[:_NAMED]:
+    for done in problems:
         console.note(f"{done.task.trace} was left out: {done.problem}")
-    if len(problems) > _NAMED:
-        console.note(f"{len(problems) - _NAMED} more traces were left out")
     made, skipped = len(tasks) - len(problems), len(every) - len(tasks)
     place = arguments.output if arguments.output is not None else "beside the traces"
     known = f"; {skipped} were there already" if skipped else ""

@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--summaries",
         action="store_const",
         const=True,
-        help="summarise each rank's traces beside them (default: in jobs of more than 16 ranks)",
+        help="summarise each rank's traces beside them, for profilerkit reduce",
     )
     for name, text in _OFF.items():
         parser.add_argument(f"--no-{name}", dest=name, action="store_const", const=False, help=text)

@@ -92,7 +92,7 @@ def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
     if verdict.bound == "inconclusive":
         sentences.append(verdict.refuted_by)
     elif verdict.saving is not None and verdict.bound == "balanced":
-        expected, most = format_ratio(verdict.saving.expected), format_ratio(verdict.saving.high)
+        expected, most = format_ratio(verdict.saving.expected), format_ratio(verdict.saving.most)
         sentences.append(f"The best one is expected to save {expected} of it, at most {most}.")
     elif verdict.saving is not None and verdict.saving.method == "bound":
         sentences.append(f"The best fix saves at most {format_ratio(verdict.saving.high)} of the step.")

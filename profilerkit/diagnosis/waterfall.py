@@ -56,7 +56,7 @@ def _expected(entry: Priced) -> float:
 
 
 def _bound(entry: Priced) -> float:
-    return entry.finding.saving.high if entry.finding.saving else 1.0
+    return entry.finding.saving.most if entry.finding.saving else 1.0
 
 
 def _fixes(chosen: Sequence[Priced], together: Joint, now_ns: float) -> tuple[AfterFix, ...]:
@@ -67,12 +67,13 @@ def _fixes(chosen: Sequence[Priced], together: Joint, now_ns: float) -> tuple[Af
     """
     added = [after - before for before, after in zip((0.0, *together.after), together.after, strict=False)]
     alone = [min(max(e.scale * value, 0.0), _expected(e)) for e, value in zip(chosen, together.alone, strict=True)]
-    steps = []
+    steps: list[float] = []
     saved = bound = 0.0
     for place, gain in zip(together.order, added, strict=True):
         bound = min(bound + _bound(chosen[place]), 1.0)
-        # Several save at least what one of them does.
-        saved = max(saved, alone[place], min(saved + chosen[place].scale * gain, bound))
+        # Several save at least what one of them does; the first is by itself.
+        more = min(saved + chosen[place].scale * gain, bound) if steps else 0.0
+        saved = max(saved, alone[place], more)
         steps.append(saved)
     fair = _fair(chosen, together, saved)
     return tuple(

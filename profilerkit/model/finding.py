@@ -61,9 +61,10 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         low: a value the measured saving should exceed.
         expected: the prediction.
-        high: the bound, never wrong, with the noise of the steps that it was measured in.
+        high: a value it should not exceed; where nothing narrowed the interval, the bound.
         method: how ``expected`` was computed.
         calibration: ``uncalibrated``, or on how many applied fixes the interval was calibrated.
+        bound: what it can be at most, with the noise of the steps that this was measured in, where ``high`` lies below.
     """
 
     low: float
@@ -71,6 +72,12 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
     high: float
     method: Method
     calibration: str = "uncalibrated"
+    bound: float | None = None
+
+    @property
+    def most(self) -> float:
+        """The bound: never wrong."""
+        return self.high if self.bound is None else self.bound
 
 
 class Throughput(msgspec.Struct, frozen=True, kw_only=True):

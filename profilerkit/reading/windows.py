@@ -35,13 +35,22 @@ def typical_windows(ranks: Sequence[RankRecord]) -> list[list[Window]]:
 
 def job_of_trace(trace: Path, reading: Reading, replay_events: int) -> TraceJob:
     """How one trace is read: one that lies in its window of a run directory with what its recording says of it."""
+    recorded = window_of(trace)
+    if recorded is None:
+        return TraceJob(((trace, None),), reading, replay_events=replay_events)
+    status, meta = recorded
+    whole = (status.first_step, status.last_step)
+    return TraceJob(((trace, whole),), reading, steps_are_given=are_given(meta), replay_events=replay_events)
+
+
+def window_of(trace: Path) -> tuple[WindowStatus, RankMeta] | None:
+    """What the run directory says of a trace that lies in it; ``None`` for any other."""
     try:
         status = read_document(trace.with_name(WINDOW_STATUS), WindowStatus)
         meta = read_document(trace.parents[2] / META, RankMeta)
     except (OSError, ValueError, IndexError):
-        return TraceJob(((trace, None),), reading, replay_events=replay_events)
-    whole = (status.first_step, status.last_step)
-    return TraceJob(((trace, whole),), reading, steps_are_given=are_given(meta), replay_events=replay_events)
+        return None
+    return status, meta
 
 
 def are_given(meta: RankMeta | None) -> bool:

@@ -8,34 +8,34 @@ from profilerkit.analysis.whatif import MODEL_ERROR, UNKNOWN_NOISE, Z90, relativ
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Finding, Method, Outcome, Saving
 
-#: What nine of ten applied fixes stayed within, relative to the predicted saving, and of how many: those of the rules
-#: about the loader, the host and communication (reports/accuracy.json, ``scores.within``). Fewer than four fixes of a
-#: family were applied where it is not among these: its intervals rest on a guess, and say so.
+#: What nine of ten applied fixes stayed within, relative to the predicted saving, and of how many
+#: (reports/accuracy.json, ``scores.within``).
 WITHIN: dict[Method, tuple[float, int]] = {"replay": (0.23, 13), "analytic": (0.18, 9)}
-FAMILIES = ("IN", "OV", "CO")
+#: Families of rules by method of which at least four fixes are among those. The intervals of all others rest on a
+#: guess, and say so.
+FAMILIES: dict[Method, tuple[str, ...]] = {"replay": ("IN", "OV"), "analytic": ("CO", "OV")}
 
 
 def calibrated(facts: Facts, outcomes: Sequence[Outcome]) -> list[Outcome]:
     """The outcomes with the intervals of their savings narrowed to what was found; bounds and expectations stay."""
     return [
-        revise(entry, findings=tuple(_told(facts, finding) for finding in entry.findings))
-        if entry.rule.startswith(FAMILIES)
-        else entry
+        revise(entry, findings=tuple(_told(facts, entry.rule, finding) for finding in entry.findings))
         for entry in outcomes
     ]
 
 
-def _told(facts: Facts, finding: Finding) -> Finding:
+def _told(facts: Facts, rule: str, finding: Finding) -> Finding:
     saving = finding.saving
-    if saving is None or saving.method not in WITHIN:
+    if saving is None or not rule.startswith(FAMILIES.get(saving.method, ())):
         return finding
     return revise(finding, saving=_narrowed(facts, saving, *WITHIN[saving.method]))
 
 
 def _narrowed(facts: Facts, saving: Saving, within: float, cases: int) -> Saving:
-    """As far below the expectation as above it, and never beyond the bound.
+    """An interval as wide above the expectation as below it, a share of the step, and never beyond the bound.
 
-    What a rule, or the replay, took off the low end for a reason of its own is taken off here as well.
+    Its half-width is ``within`` of the expectation and the noise of the median step, put together as independent errors
+    are. What a rule, or the replay, took off the low end for a reason of its own is taken off here as well.
     """
     expected = saving.expected
     noise = relative_error(facts) if facts.step_error_ns is not None else UNKNOWN_NOISE
@@ -43,4 +43,4 @@ def _narrowed(facts: Facts, saving: Saving, within: float, cases: int) -> Saving
     trust = min(saving.low / usual, 1.0) if usual else 1.0
     low = max(expected - math.hypot(Z90 * noise, within * expected), 0.0) * trust
     high = min(saving.high, 2.0 * expected - low)
-    return revise(saving, low=low, high=high, calibration=f"calibrated on {cases} cases")
+    return revise(saving, low=low, high=high, bound=saving.most, calibration=f"calibrated on {cases} cases")

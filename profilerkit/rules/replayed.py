@@ -56,7 +56,7 @@ class Priced:
 def _fewer_waits(facts: Facts, finding: Finding) -> Change | None:
     """The waits that the model of the loader leaves."""
     saving = finding.saving
-    return LoaderWaits(1.0 - saving.expected / saving.high) if saving and saving.high else None
+    return LoaderWaits(1.0 - saving.expected / saving.most) if saving and saving.most else None
 
 
 def _pinned(facts: Facts, finding: Finding) -> Change | None:
@@ -66,7 +66,7 @@ def _pinned(facts: Facts, finding: Finding) -> Change | None:
 
 def _copied_aside(facts: Facts, finding: Finding) -> Change | None:
     """Copies that nothing waits for, where there is computation to hide all of them behind."""
-    hidden = finding.saving is not None and facts.share(*_COMPUTE) >= finding.saving.high
+    hidden = finding.saving is not None and facts.share(*_COMPUTE) >= finding.saving.most
     return HiddenCopies() if hidden else None
 
 
@@ -101,7 +101,7 @@ _PHASE = {"checkpoint": "other.ckpt", "evaluation": "other.eval", "compile": "wa
 
 def _shorter_phase(facts: Facts, finding: Finding) -> Change | None:
     part, saving = _PHASE.get(finding.detail), finding.saving
-    return Phases((part,), 1.0 - saving.expected / saving.high) if part and saving and saving.high else None
+    return Phases((part,), 1.0 - saving.expected / saving.most) if part and saving and saving.most else None
 
 
 def _allocator(facts: Facts, finding: Finding) -> Change | None:

@@ -58,6 +58,13 @@ def thin(facts: TraceFacts) -> TraceFacts:
     )
 
 
+def cut_collectives(facts: TraceFacts) -> str:
+    """What ``thin`` leaves out of the collectives, in words; empty where it keeps them all."""
+    log = facts.collectives
+    cut = log is not None and len(log) > MOST_COLLECTIVES
+    return f"collectives after the first {MOST_COLLECTIVES:,}" if cut else ""
+
+
 def _few_collectives(facts: TraceFacts) -> TraceFacts:
     return replace(facts, collectives=_first(facts.collectives))
 

@@ -2,13 +2,14 @@
 
 import multiprocessing
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeVar
 
 from profilerkit.errors import UsageError
 from profilerkit.reading.processes import free_cores
 
-ENGINES = ("pool", "dask")
+_R = TypeVar("_R")
 
 #: A scheduler that runs answers at once.
 _ANSWER_SECONDS = 10
@@ -19,6 +20,21 @@ Engine = Callable[[int], AbstractContextManager[Executor]]
 def usable_workers(wanted: int | None) -> int:
     """Workers of this machine: as many as asked for, else one for each core that is free."""
     return wanted if wanted is not None else max(1, free_cores())
+
+
+class _Inline(Executor):
+    """Runs what it is given at once, here; what that raises is raised here."""
+
+    def submit(self, fn: Callable[..., _R], /, *args: Any, **kwargs: Any) -> "Future[_R]":
+        future: Future[_R] = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+def inline(workers: int) -> AbstractContextManager[Executor]:
+    """This process alone, whatever ``workers`` says: what ends it ends all of it."""
+    del workers
+    return _Inline()
 
 
 def pool(workers: int) -> AbstractContextManager[Executor]:

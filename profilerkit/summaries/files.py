@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import secrets
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,10 +11,12 @@ import msgspec
 from profilerkit import __version__
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.errors import UnreadableInputError
+from profilerkit.model.change import revise
 from profilerkit.reading.traces import Reading, read_job
-from profilerkit.reading.windows import job_of_trace
+from profilerkit.reading.windows import job_of_trace, window_of
 from profilerkit.summaries.codec import decode, encode
-from profilerkit.summaries.compact import smaller, thin
+from profilerkit.summaries.compact import cut_collectives, smaller, thin
+from profilerkit.summaries.sound import sound
 
 SUFFIX = ".pksum"
 #: Largest file; the largest of the real traces at hand need less than a tenth of it.
@@ -35,6 +38,9 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
         trace_bytes: its size.
         trace_mtime_ns: when it was written.
         reading: how it was read, as a digest.
+        rank: of a trace in a run directory, as that says; ``None`` elsewhere.
+        kind: of its window there: ``scheduled``, or ``anomaly`` where it was opened for slow steps; empty elsewhere.
+        first_step: of that window; -1 elsewhere.
         outline_bytes: length of the record by which ranks are compared; the rest is everything else.
         left_out: what did not fit, in words; empty where all did.
     """
@@ -44,7 +50,10 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     trace_bytes: int
     trace_mtime_ns: int
     reading: str
-    outline_bytes: int
+    outline_bytes: int = 0
+    rank: int | None = None
+    kind: str = ""
+    first_step: int = -1
     left_out: str = ""
 
 
@@ -63,13 +72,13 @@ class Summary:
 
     def outline(self) -> TraceFacts:
         """What ranks are compared by. Raises ``UnreadableInputError``."""
-        return _record(self.path, self.outline_at, self.header.outline_bytes)
+        return _record(self, self.outline_at, self.header.outline_bytes)
 
     def details(self) -> TraceFacts:
         """Everything that was kept, which may be the outline alone. Raises ``UnreadableInputError``."""
         if self.path.stat().st_size <= self.details_at:
             return self.outline()
-        return _record(self.path, self.details_at, -1)
+        return _record(self, self.details_at, MOST_FILE_BYTES)
 
 
 def digest(reading: Reading) -> str:
@@ -83,7 +92,7 @@ def place_of(trace: Path, directory: Path | None) -> Path:
     """Where the summary of a trace lies: beside it, or in a directory, where the trace's own one tells it apart."""
     if directory is None:
         return trace.with_name(trace.name + SUFFIX)
-    parent = hashlib.sha256(os.fsencode(trace.resolve().parent)).hexdigest()[:8]
+    parent = hashlib.sha256(os.fsencode(trace.resolve().parent)).hexdigest()[:24]
     return directory / f"{trace.name}.{parent}{SUFFIX}"
 
 
@@ -108,35 +117,37 @@ def summarise(trace: Path, target: Path, reading: Reading) -> None:
     result = read_job(job_of_trace(trace, reading, _REPLAY_EVENTS), alone=True)
     if result.facts is None:
         raise result.errors[0][1]
-    write(result.facts, target, trace.name, (stat.st_size, stat.st_mtime_ns), reading)
+    recorded = window_of(trace)
+    header = Header(
+        version=__version__,
+        origin=trace.name if recorded is None else str(trace.relative_to(trace.parents[3])),
+        trace_bytes=stat.st_size,
+        trace_mtime_ns=stat.st_mtime_ns,
+        reading=digest(reading),
+        rank=recorded[1].rank if recorded else None,
+        kind=recorded[0].kind if recorded else "",
+        first_step=recorded[0].first_step if recorded else -1,
+    )
+    write(result.facts, target, header)
 
 
-def write(facts: TraceFacts, target: Path, origin: str, made_from: tuple[int, int], reading: Reading) -> None:
+def write(facts: TraceFacts, target: Path, header: Header) -> None:
     """Write the summary of a trace, beside its place and renamed.
 
     Args:
         facts: of the trace.
         target: the file.
-        origin: name of the trace's file.
-        made_from: its size in bytes, and when it was written, ns.
-        reading: how it was read.
+        header: what it was made from; what is about the file itself is filled in.
 
     Raises:
         OSError: it cannot be written.
     """
     outline = encode(thin(facts))
     details, left_out = _fitted(facts, MOST_FILE_BYTES - len(outline) - _HEADER_BYTES)
-    header = Header(
-        version=__version__,
-        origin=origin,
-        trace_bytes=made_from[0],
-        trace_mtime_ns=made_from[1],
-        reading=digest(reading),
-        outline_bytes=len(outline),
-        left_out=left_out,
-    )
+    cut = cut_collectives(facts)
+    header = revise(header, outline_bytes=len(outline), left_out=", ".join(filter(None, (left_out, cut))))
     said = msgspec.msgpack.encode(header)
-    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
+    beside = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
     try:
         beside.write_bytes(_MAGIC + len(said).to_bytes(_LENGTH_BYTES, "little") + said + outline + details)
         beside.replace(target)
@@ -179,21 +190,27 @@ def open_summary(path: Path) -> Summary:
         header = msgspec.msgpack.decode(text, type=Header)
     except (msgspec.DecodeError, ValueError) as error:  # text that is no UTF-8 is a ValueError
         raise _broken(path, str(error)) from error
+    if header.version != __version__:
+        raise _broken(path, f"it was made by profilerkit {header.version[:20]}")
+    if not 0 <= header.outline_bytes <= path.stat().st_size:
+        raise _broken(path, "it is shorter than it says")
     return Summary(path, header, len(start) + length)
 
 
-def _record(path: Path, at: int, length: int) -> TraceFacts:
+def _record(summary: Summary, at: int, length: int) -> TraceFacts:
+    path = summary.path
     try:
         with path.open("rb") as file:
             file.seek(at)
-            facts = decode(file.read(length), TraceFacts)
+            facts = sound(decode(file.read(length), TraceFacts))
     except OSError as error:
         raise UnreadableInputError(
             f"{path} cannot be read", cause=error.strerror or str(error), hint="check its permissions and the disk"
         ) from error
     except ValueError as error:
         raise _broken(path, str(error)) from error
-    return replace(facts, meta=replace(facts.meta, path=path.name))
+    rank = facts.meta.rank if facts.meta.rank is not None else summary.header.rank
+    return replace(facts, meta=replace(facts.meta, path=path.name, rank=rank))
 
 
 def _broken(path: Path, cause: str) -> UnreadableInputError:

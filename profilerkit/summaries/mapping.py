@@ -1,5 +1,7 @@
 """Many traces to their summaries: what is done is skipped, and a worker that dies costs nobody else anything."""
 
+import os
+import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
@@ -37,8 +39,11 @@ class Done:
 
 
 def shard_of(paths: Sequence[Path], index: int, count: int) -> list[Path]:
-    """Every ``count``-th path from the one at ``index``, 0 to ``count`` - 1: all shards together are all paths."""
-    return list(paths[index::count])
+    """The paths of the shard at ``index``, 0 to ``count`` - 1: all shards together are all paths.
+
+    Which one a path is in depends on the path alone: processes that list a directory apart share it without a gap.
+    """
+    return [path for path in paths if zlib.crc32(os.fsencode(path)) % count == index]
 
 
 def run(task: Task) -> str:
@@ -61,9 +66,13 @@ def map_all(tasks: Sequence[Task], engine: Engine, workers: int) -> Iterator[Don
     waiting, suspects = deque(tasks), []
     while waiting:
         lost: list[Task] = []
+        left = len(waiting)
         with engine(workers) as executor:
             yield from _until_lost(executor, waiting, workers, lost)
         suspects += lost
+        if len(waiting) == left:  # an executor that takes nothing at all
+            suspects += waiting
+            waiting.clear()
     for task in suspects:
         yield _alone(task, engine)
 
@@ -92,7 +101,7 @@ def _submit(executor: Executor, task: Task, running: dict["Future[str]", Task]) 
     """Whether the executor takes another task; one whose worker died does not."""
     try:
         running[executor.submit(run, task)] = task
-    except RuntimeError:  # BrokenExecutor is one
+    except BrokenExecutor:
         return False
     return True
 
@@ -109,8 +118,9 @@ def _result(future: "Future[str]") -> str | None:
 def _alone(task: Task, engine: Engine) -> Done:
     """Run one task by itself, in a new executor each time."""
     for _ in range(MOST_DEATHS):
+        running: dict[Future[str], Task] = {}
         with engine(1) as executor:
-            problem = _result(executor.submit(run, task))
+            problem = _result(next(iter(running))) if _submit(executor, task, running) else None
         if problem is not None:
             return Done(task, problem)
     return Done(task, f"it ended {MOST_DEATHS} processes that read it")

@@ -1,5 +1,6 @@
 """Summaries of all ranks to what the analysis of a few ranks is made from: one pass over all, a second over a few."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ from profilerkit.summaries.files import SUFFIX, Summary, open_summary
 #: Up to so many ranks are all told in detail.
 MOST_IN_DETAIL = 16
 _NAMED = 3
+#: The kind of a window that was opened for slow steps.
+_SLOW = "anomaly"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,24 +90,40 @@ def read_summaries(files: Sequence[Path]) -> Reduced:
     world = max(worlds, default=None)
     crowd = compare_many([member for _, member in opened], world)
     told = range(len(opened)) if len(opened) <= MOST_IN_DETAIL else crowd.told
-    ranks = [rank_facts(opened[at][0].header.origin, opened[at][0].details(), None) for at in told]
+    ranks, lost = [], []
+    for at in told:
+        summary = opened[at][0]
+        try:
+            facts = summary.details()
+        except UnreadableInputError as error:
+            facts = summary.outline()
+            lost.append(f"The details of {summary.path.name} cannot be read: {error.cause or error.what}.")
+        ranks.append(rank_facts(summary.header.origin, facts, None))
     left_out = sorted({opened[at][0].header.left_out for at in told} - {""})
     return Reduced(
-        ranks, crowd, world, len(broken), tuple(left_out), (*_broken_notes(broken), *_doubled_notes(doubled))
+        ranks, crowd, world, len(broken), tuple(left_out), (*_broken_notes(broken), *_doubled_notes(doubled), *lost)
     )
 
 
 def _once(opened: list[tuple[Summary, Member]]) -> tuple[list[tuple[Summary, Member]], list[str]]:
-    """Of several summaries of one rank the first, and the files of the others."""
-    seen: set[int] = set()
-    kept, doubled = [], []
-    for summary, member in opened:
-        if member.rank is not None and member.rank in seen:
-            doubled.append(summary.path.name)
-            continue
-        seen |= {member.rank} if member.rank is not None else set()
-        kept.append((summary, member))
-    return kept, doubled
+    """Of several summaries of one rank the one to judge, and the names of the others.
+
+    That is the last of the windows of typical steps that most ranks have, as ``typical_windows`` has it.
+    """
+    held = Counter(summary.header.first_step for summary, _ in opened if summary.header.kind != _SLOW)
+
+    def rank_of(pair: tuple[Summary, Member]) -> tuple[bool, int, int]:
+        header = pair[0].header
+        return header.kind != _SLOW, held[header.first_step], header.first_step
+
+    best: dict[int, tuple[Summary, Member]] = {}
+    for pair in opened:
+        number = pair[1].rank
+        if number is not None and (number not in best or rank_of(pair) > rank_of(best[number])):
+            best[number] = pair
+    kept = [pair for pair in opened if pair[1].rank is None or best[pair[1].rank] is pair]
+    chosen = set(map(id, kept))
+    return kept, [pair[0].header.origin for pair in opened if id(pair) not in chosen]
 
 
 def _broken_notes(broken: Sequence[tuple[Path, UnreadableInputError]]) -> Iterable[str]:
@@ -118,4 +137,4 @@ def _broken_notes(broken: Sequence[tuple[Path, UnreadableInputError]]) -> Iterab
 def _doubled_notes(doubled: Sequence[str]) -> Iterable[str]:
     if doubled:
         more = f" and {len(doubled) - _NAMED} more" if len(doubled) > _NAMED else ""
-        yield f"Another summary names the same rank, so these were left out: {', '.join(doubled[:_NAMED])}{more}."
+        yield f"Of ranks with several summaries one is judged; left out were {', '.join(doubled[:_NAMED])}{more}."

@@ -83,9 +83,9 @@ class TraceMeta:
 
     ``devices`` are the ``deviceProperties`` records with the keys the analysis uses, ``groups`` the process groups that
     this rank is a member of.
-    ``no_operators`` says why the file holds no operators, where its format need not. ``step_ranges`` is the name of a
-    range where the reader took the user's own ranges for steps, and called them ``ProfilerStep#N``. ``framework`` is
-    what was profiled where it is not PyTorch, ``step_marks`` what the events of ``Category.STEP`` are.
+    ``no_operators`` says why the file holds no operators, where its format need not. ``framework`` is what was profiled
+    where it is not PyTorch, ``step_marks`` what the events of ``Category.STEP`` are, or the ranges that the reader took
+    for steps and called ``ProfilerStep#N``.
     """
 
     path: str
@@ -99,7 +99,6 @@ class TraceMeta:
     versions: dict[str, str] = field(default_factory=dict)
     groups: tuple["ProcessGroup", ...] = ()
     no_operators: str | None = None
-    step_ranges: str | None = None
     framework: str | None = None
     step_marks: "StepMarks | None" = None
 

@@ -30,6 +30,8 @@ _OPERATION = re.compile(r"^%?(\S+) = ")
 _LONGEST_TEXT = 65_536
 # No event has more; XLA writes about ten.
 _MOST_STATS = 256
+#: A host has one for each of its devices and a few of its own; the real profiles at hand have fewer than 20.
+_MOST_PLANES = 4_096
 _STRICT_HINT = "read it without --strict (strict=False) to get all events that are whole"
 
 Place = tuple[int, int]
@@ -183,9 +185,12 @@ def is_xspace(head: bytes) -> bool:
 def planes(data: bytearray, losses: Losses) -> Iterator[Plane]:
     """Yield the planes; one that the file breaks off in is read as far as it goes."""
     try:
-        for tag, start, stop in fields(data, 0, len(data)):
-            if tag == PLANE:
-                yield _plane(data, start, stop, losses)
+        places = (place for place in fields(data, 0, len(data)) if place[0] == PLANE)
+        for number, (_, start, stop) in enumerate(places):
+            if number == _MOST_PLANES:
+                losses.say(f"planes beyond the first {_MOST_PLANES:,} were left out", truncated=True)
+                return
+            yield _plane(data, start, stop, losses)
     except WireError as error:
         losses.say("the file ends early, or what follows a damaged spot is lost", truncated=True)
         if error.tag == PLANE:

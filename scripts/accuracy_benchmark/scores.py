@@ -97,7 +97,7 @@ def within(told: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     found: dict[str, list[float]] = {}
     for fix in told:
         said = fix["predicted"]
-        if said["expected"] > 0 and said["rule"].startswith(FAMILIES_CALIBRATED):
+        if said["expected"] > 0 and said["rule"].startswith(FAMILIES_CALIBRATED.get(said["method"], ())):
             found.setdefault(said["method"], []).append(abs(fix["error"]) / said["expected"])
     return [
         {"method": method, "fixes": len(errors), "p90": float(np.percentile(errors, 90))}

@@ -6,12 +6,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from profilerkit import __version__
 from profilerkit.analysis.communication.log import KINDS, Channel, CollectiveLog
 from profilerkit.analysis.intervals import EMPTY, Segments, Spans
 from profilerkit.analysis.leaves import LEAVES, leaf
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.reading.traces import Reading
-from profilerkit.summaries.files import SUFFIX, write
+from profilerkit.summaries.files import SUFFIX, Header, digest, write
 
 I64 = npt.NDArray[np.int64]
 
@@ -64,7 +65,10 @@ def write_ranks(job: Job, template: TraceFacts, directory: Path, ranks: range) -
     for rank in ranks:
         if rank not in job.missing:
             name = f"rank{rank:05d}.json.gz"
-            write(facts_of(job, template, rank, ends), directory / f"{name}{SUFFIX}", name, (0, 0), Reading())
+            header = Header(
+                version=__version__, origin=name, trace_bytes=0, trace_mtime_ns=0, reading=digest(Reading())
+            )
+            write(facts_of(job, template, rank, ends), directory / f"{name}{SUFFIX}", header)
 
 
 def _ends() -> I64:

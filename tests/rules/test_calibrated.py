@@ -1,12 +1,23 @@
 """Intervals rest on applied fixes where enough were applied, and on a guess where not; bounds hold either way."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from profilerkit.analysis.whatif import MODEL_ERROR, Z90
-from profilerkit.model.finding import Saving
-from profilerkit.rules.calibrated import FAMILIES, WITHIN, _narrowed
+from profilerkit.model.finding import Evidence, Finding, Outcome, Saving
+from profilerkit.rules.calibrated import FAMILIES, WITHIN, _narrowed, calibrated
 from tests.recipes import STEP_NS
 from tests.recipes import facts as facts_of
+
+ROOT = Path(__file__).parents[2]
+
+
+def outcome(rule, told):
+    seen = Evidence(label="a", value=1.0, unit="count", source="measured", origin="b")
+    found = Finding(title="a", confidence="high", why="b", evidence=(seen,), bound=None, saving=told)
+    return Outcome(rule=rule, name="a", summary="b", status="fired", findings=(found,))
 
 
 def facts(step_error_ns=0.0):
@@ -45,6 +56,28 @@ def test_noise_of_the_steps_widens_it():
     assert noisy.high > quiet.high
 
 
-def test_every_kind_has_fixes_behind_it():
-    assert set(FAMILIES) == {"IN", "OV", "CO"}
-    assert all(cases >= 4 and 0 < within < MODEL_ERROR * Z90 for within, cases in WITHIN.values())
+def test_every_kind_has_four_applied_fixes_behind_it():
+    document = json.loads((ROOT / "reports" / "accuracy.json").read_text("utf-8"))
+    fixes = {(entry["rules"], entry["method"]): entry["fixes"] for entry in document["scores"]["errors"]}
+    told = {(rules, method) for method, families in FAMILIES.items() for rules in families}
+    assert told == {kind for kind, count in fixes.items() if count >= 4}
+    assert all(0 < within < MODEL_ERROR * Z90 for within, _ in WITHIN.values())
+
+
+@pytest.mark.parametrize(
+    ("rule", "method", "is_told"),
+    [
+        ("IN001", "replay", True),
+        ("IN001", "analytic", False),
+        ("CO001", "replay", False),
+        ("CO001", "analytic", True),
+        ("CP001", "analytic", False),
+        ("OV001", "bound", False),
+    ],
+)
+def test_only_kinds_that_were_applied_are_told_as_calibrated(rule, method, is_told):
+    before = outcome(rule, saving(0.4, 0.1, 0.9, method))
+    ((found,),) = (entry.findings for entry in calibrated(facts(), [before]))
+    assert found.saving.calibration.startswith("calibrated" if is_told else "uncalibrated")
+    assert found.saving.most == 0.9
+    assert (found.saving.high < 0.9) is is_told

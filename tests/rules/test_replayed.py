@@ -58,8 +58,8 @@ def test_a_finding_is_priced_by_the_replay_where_the_gate_is_open(tmp_path, job,
     ours, theirs = findings(facts)[rule].saving, findings(closed(facts))[rule].saving
     assert (ours.method, theirs.method) == ("replay", "analytic")
     assert 0.0 <= ours.low <= ours.expected <= ours.high <= 1.0
-    cases = WITHIN["replay"][1]
-    assert ours.calibration == (f"calibrated on {cases} cases" if rule.startswith(FAMILIES) else "uncalibrated")
+    told = f"calibrated on {WITHIN['replay'][1]} cases" if rule.startswith(FAMILIES["replay"]) else "uncalibrated"
+    assert ours.calibration == told
 
 
 def test_copies_that_take_longer_than_the_computation_keep_their_formula(tmp_path):
@@ -193,3 +193,11 @@ def test_a_report_carries_it(tmp_path):
     assert report.waterfall.fixes
     assert report.verdict.saving.method == "replay"
     assert '"waterfall"' in report.to_json()
+
+
+def test_one_fix_saves_no_more_than_its_finding_says(tmp_path):
+    facts = facts_of(tmp_path, FED_LATE)
+    outcomes = run_rules(facts, RULES)
+    expected = {entry.rule: entry.findings[0].saving.expected for entry in outcomes if entry.findings}
+    found = waterfall(facts, outcomes)
+    assert found.fixes[0].saving <= expected[found.fixes[0].rule] + 1e-9

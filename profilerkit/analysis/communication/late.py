@@ -72,7 +72,9 @@ def _judged(ledger: Ledger, ranks: list[int], share: float) -> Lateness:
     proving = won
     if steps < needed and len(ranks) == 1 and crowd == count:
         each = each * 2.0 / crowd
-        proving, needed = won & _clear(ledger.own, ranks[0]), _needed(each, ways)
+        took_part = ledger.of > 0
+        own = ledger.own[took_part]
+        proving, needed = won & _clear(own, int(took_part[: ranks[0]].sum())), _needed(each, ways)
     chance = 1.0
     if steps >= needed:
         chance = min(1.0, ways * _exceeds(weight, float(weight[proving].sum()), each))

@@ -98,7 +98,7 @@ def _late_group(ledger: Ledger, groups: Sequence[str], steps: int) -> Culprit | 
     late = late_ranks(grouped(ledger, of_rank, len(names)))
     if len(late.ranks) != 1:
         return None
-    members = np.flatnonzero(of_rank == late.ranks[0])
+    members = np.flatnonzero((of_rank == late.ranks[0]) & (ledger.of > 0))
     if len(members) < 2:
         return None
     ordered = members[np.argsort(-ledger.caused[members], kind="stable")]
@@ -122,7 +122,8 @@ def grouped(ledger: Ledger, of_rank: I64, count: int) -> Ledger:
         return total
 
     own = np.full((count, ledger.own.shape[1]), np.iinfo(np.int64).max, dtype=np.int64)
-    np.minimum.at(own, of_rank, ledger.own)
+    took_part = ledger.of > 0
+    np.minimum.at(own, of_rank[took_part], ledger.own[took_part])
     own[own == np.iinfo(np.int64).max] = 0
     of = np.zeros(count, dtype=np.int64)
     np.maximum.at(of, of_rank, ledger.of)

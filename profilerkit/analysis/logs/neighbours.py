@@ -78,9 +78,7 @@ def hottest(devices: Sequence[tuple[str, Sequence[Sample]]]) -> HotDevice | None
 def _at_work(samples: Sequence[GpuSample]) -> tuple[int, float | None, float | None]:
     """Samples with a temperature while the device works, their mean temperature in °C and mean power in mW."""
     working = [
-        sample
-        for sample in samples
-        if sample.temperature_c is not None and (sample.utilization_ratio is None or sample.utilization_ratio > AT_WORK)
+        sample for sample in samples if sample.temperature_c is not None and (sample.utilization_ratio or 0.0) > AT_WORK
     ]
     heat = [sample.temperature_c for sample in working if sample.temperature_c is not None]
     power = [sample.power_mw for sample in working if sample.power_mw is not None]

@@ -8,7 +8,7 @@ from profilerkit.model.finding import Saving
 
 
 def interval(facts: Facts, expected: float, bound: float) -> Saving:
-    """The saving of one replayed change, with what the replay, the steps and the kind of fix leave uncertain.
+    """The saving of one replayed change, with what the replay and the steps leave uncertain, and a guess for the rest.
 
     ``expected`` is held between nothing and the bound; ``low`` lies 1.64 standard errors below it (§3.1 of the
     diagnosis method).

@@ -12,7 +12,7 @@ from profilerkit.analysis.intervals import I64, Spans
 from profilerkit.analysis.steps.optimizer_marks import optimizer_rows, step_marks
 from profilerkit.analysis.steps.warmup import warmup_length
 from profilerkit.model.step import StepState
-from profilerkit.trace.columns import Category, TraceColumns
+from profilerkit.trace.columns import Category, StepMarks, TraceColumns
 
 #: Drops apply only while at least this many steps remain to be judged.
 FEWEST_STEPS = 3
@@ -111,7 +111,7 @@ def _by_marker(
     start, own_end = columns.ts_ns[rows], columns.end_ns[rows]
     end = np.r_[start[1:], _last_end(columns, launches, start, int(own_end[-1]))]
     index = numbers[columns.name[rows]]
-    called = columns.meta.step_ranges
+    marks = columns.meta.step_marks or StepMarks("ProfilerStep")
     keep = (index >= whole[0]) & (index <= whole[1]) if whole else np.ones(len(index), dtype=bool)
     if not keep.any():
         return None
@@ -121,8 +121,8 @@ def _by_marker(
         index[keep],
         start[keep],
         end[keep],
-        "ProfilerStep" if called is None else f'ranges like "{called}"',
-        inferred=called is not None,
+        marks.found_by,
+        inferred=marks.inferred,
         whole_last=whole is not None,
     )
 

@@ -40,6 +40,8 @@ MOST_ROWS = 500_000
 #: Devices of one host; rows of more are left out.
 MOST_GPUS = 128
 
+#: Every sample may have its header; what stands behind that many lines is left out.
+_MOST_LINES = 2 * MOST_ROWS
 _LOOKED_AT_LINES = 20
 _LONGEST_LINE = 4096
 _LONGEST_LABEL = 60
@@ -76,7 +78,7 @@ def read(path: Path) -> SamplerLog:
     reading = _Reading()
     is_torn = not data.endswith((b"\n", b"\r"))
     for number, line in enumerate(lines):
-        if len(reading.rows) >= MOST_ROWS:
+        if len(reading.rows) >= MOST_ROWS or number == _MOST_LINES - 1:
             reading.is_cut = True
             break
         reading.line(line, is_torn=is_torn and number == len(lines) - 1)
@@ -87,7 +89,7 @@ def read(path: Path) -> SamplerLog:
 
 def _lines(data: bytes) -> list[str]:
     text = data.decode("utf-8", "replace").removeprefix("\ufeff")
-    return [line for line in re.split(r"[\r\n]+", text) if line.strip()]
+    return [line for line in re.split(r"[\r\n]+", text, maxsplit=_MOST_LINES)[:_MOST_LINES] if line.strip()]
 
 
 def _cause(lines: Sequence[str]) -> str:
