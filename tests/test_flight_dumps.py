@@ -129,6 +129,7 @@ def test_all_but_the_late_rank_is_not_measured(tmp_path):
     statuses = {entry.rule: entry.status for entry in report.outcomes if entry.rule != "CO003"}
     assert set(statuses.values()) == {"missing_data"}
     assert {signal.state for signal in report.trust.signals} == {"partial", "missing"}
+    assert all("logs" not in entry.hint for entry in report.outcomes if entry.hint)
     assert report.breakdown == ()
     assert report.ledger is None
     assert "not measured" in outcome(report).findings[0].why
