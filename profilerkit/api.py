@@ -109,8 +109,9 @@ class Analysis:
         return raw_events(evidence, self._rank(evidence), read_trace)
 
     def files_of(self, evidence: Evidence) -> tuple[str, ...]:
-        """The files of the rank that a number is about, named from its run on; of logs alone all of them."""
-        return files_of(self._rank(evidence)) or self.report.run.files
+        """The files of the rank that a number is about, named from its run on; of logs or dumps alone all of them."""
+        of_one = () if self.report.run.kind == "dumps" else files_of(self._rank(evidence))
+        return of_one or self.report.run.files
 
     def _rank(self, evidence: Evidence) -> RankFacts:
         named = [entry for entry in self.ranks if evidence.rank is not None and entry.rank == evidence.rank]

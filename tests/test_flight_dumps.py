@@ -283,6 +283,9 @@ def test_the_command_line_takes_dumps(tmp_path, capsys):
     paths = saved(tmp_path, stepping(), stepping(20 * MS))
     assert main(["analyze", *map(str, paths), "-f", "text", "-o", "-"]) == 0
     assert "The other ranks wait 20.0 ms of every step for rank 1" in capsys.readouterr().out
+    assert main(["analyze", *map(str, paths), "--show", "E1"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "comes from the recording in fr_rank_0.pickle and fr_rank_1.pickle." in shown
 
 
 @pytest.mark.parametrize("seed", range(25))
