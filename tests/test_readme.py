@@ -6,6 +6,7 @@ import shlex
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -15,7 +16,9 @@ from profilerkit.config import load_settings
 from profilerkit.model.change import revise
 from profilerkit.model.run import Loader
 from profilerkit.plugins import project_rules
+from profilerkit.report.html import _sections
 from profilerkit.rules import RULES
+from profilerkit.rules.calibrated import FAMILIES
 from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed
 from profilerkit.rules.tuning import with_options
 from tests.recipes import facts
@@ -96,6 +99,46 @@ def test_there_are_commands_of_every_verb():
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"(?<![\w/.])scripts/\w+", README))))
 def test_every_script_can_be_called(name):
     assert os.access(ROOT / name, os.X_OK)
+
+
+def test_every_benchmark_is_named_where_it_says_how_it_is_checked():
+    checked = README.partition("## How it is checked")[2].partition("\n## ")[0]
+    benchmarks = [path.name for path in (ROOT / "scripts").glob("benchmark_*") if os.access(path, os.X_OK)]
+    assert len(benchmarks) >= 6
+    assert [name for name in benchmarks if f"\nscripts/{name} " not in checked] == []
+
+
+#: In the README's words, by the anchor of the section.
+SECTIONS = {
+    "steps": "where the time goes", "changes": "what to change", "others": "none of the others",
+    "ranks": "which rank is late", "logs": "logs", "memory": "memory", "kernels": "kernels and communication",
+    "trust": "how far to trust it", "rules": "which rules passed", "run": "how the run was made",
+}  # fmt: skip
+
+
+def test_the_order_of_the_report_is_the_one_that_is_named():
+    (told,) = re.findall(r"The report answers in this order: (.*?)\.\n", README, re.DOTALL)
+    told = " ".join(told.split())
+    places = [told.find(SECTIONS[anchor]) for anchor, _ in _sections(MagicMock())]
+    assert -1 not in places
+    assert places == sorted(places)
+
+
+#: In the README's words: families of rules, and how a saving was told.
+KINDS = {"of the loader": "IN", "of the host": "OV", "of communication": "CO"}
+WAYS = {"replay": "replay", "analytic": "formula"}
+
+
+def test_the_kinds_of_fixes_that_savings_are_calibrated_on_are_named():
+    (told,) = re.findall(r"- Predicted savings are calibrated on applied fixes: (.*?)\n- ", README, re.DOTALL)
+    clauses = " ".join(told.split()).partition(".")[0].split(", ")
+    assert len(clauses) == len(KINDS)
+    for clause, (words, family) in zip(clauses, KINDS.items(), strict=True):
+        assert words in clause
+        assert {way for way, families in FAMILIES.items() if family in families} == {
+            way for way, name in WAYS.items() if name in clause
+        }
+    assert '"uncalibrated"' in told
 
 
 def test_every_link_and_picture_leads_to_a_file():

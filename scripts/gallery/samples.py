@@ -15,6 +15,7 @@ class Sample:
         shows: what the run does and what to look at, in a sentence or two.
         says: what a recording must say: the bound and its sub-cause, or the judgement of a comparison.
         make: how it is recorded.
+        is_simulated: no device ran it; its report says so.
     """
 
     name: str
@@ -22,6 +23,7 @@ class Sample:
     shows: str
     says: str
     make: Make
+    is_simulated: bool = False
 
 
 VERDICTS = "One for each verdict"
@@ -31,7 +33,8 @@ SIMULATED = "On a GPU: simulated"
 #: What stands under a group's heading; empty where nothing has to be said.
 GROUPS = {
     VERDICTS: "Training runs of some seconds on a CPU, each with one known fault or none. Storage and heavy operators "
-    "are slow because they sleep; everything else is as it was recorded. One is simulated, and says so.",
+    "are slow because they sleep; everything else is as it was recorded. Where other programs had the processors "
+    "meanwhile, that is said. One run is simulated, and its report says so.",
     RANKS: "Two processes that train one model over gloo on one host.",
     PAIRS: "What `profilerkit demo` does: train with a fault, apply what the report proposes, train again, compare.",
     SIMULATED: "Not recorded: a CPU has no device events. The traces come from the simulator of "
@@ -59,7 +62,7 @@ SAMPLES = (
         "compute_bound", VERDICTS,
         "Simulated: a CPU has no device events. Matrix products in FP32 leave the tensor cores of the device idle; its "
         "kernels are held against its peaks.",
-        "compute-bound (precision)", simulated("G04/199"),
+        "compute-bound (precision)", simulated("G04/199"), is_simulated=True,
     ),
     Sample(
         "overhead_bound", VERDICTS,
@@ -93,7 +96,7 @@ SAMPLES = (
         "simulated_ranks", SIMULATED,
         "Large buckets of gradients are sent when the backward pass is over, and hide behind nothing. Collectives are "
         "matched across the ranks.",
-        "comm-bound (no-overlap)", simulated("G15/150"),
+        "comm-bound (no-overlap)", simulated("G15/150"), is_simulated=True,
     ),
 )  # fmt: skip
 BY_NAME = {sample.name: sample for sample in SAMPLES}

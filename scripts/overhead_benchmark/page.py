@@ -7,12 +7,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from overhead_benchmark.cases import LIGHT, SAMPLERS
+from overhead_benchmark.method import earlier
 from overhead_benchmark.results import case_words
 from profilerkit.report.palette import FILLS, INKS
 
 
 def render(document: dict[str, Any]) -> str:
-    """The page; everything that came from a tool is escaped."""
+    """The page, which says so of figures of an earlier method; everything that came from a tool is escaped."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -23,6 +24,7 @@ def render(document: dict[str, Any]) -> str:
     environment.filters.update(figure=_figure, percent=_percent, words=case_words, limit=_limit, value=_value)
     return environment.get_template("page.html.j2").render(
         document=document,
+        earlier=earlier(document),
         headline=_headline(document),
         machine=_machine(document),
         schemes={name: _scheme(name) for name in ("light", "dark")},

@@ -1,0 +1,23 @@
+"""By which method figures were measured: those of an earlier one are labelled, and joined to no others."""
+
+from typing import Any
+
+#: Of how a block stands for itself and what a budget is held against. 1, which wrote no number: by the mean of its
+#: steps, budgets of CPU time against the training thread's. 2: by its median step, against the process's.
+METHOD = 2
+_FIRST = 1
+
+
+def method_of(document: dict[str, Any]) -> int:
+    """The method of a document of this benchmark."""
+    return int(document.get("method", _FIRST))
+
+
+def earlier(document: dict[str, Any]) -> str:
+    """What a reader must know of figures of an earlier method; empty for today's."""
+    if method_of(document) == METHOD:
+        return ""
+    return (
+        "Measured by an earlier method: means of blocks, where today a block stands for itself by its median step; "
+        "budgets of CPU time are the training thread's, not the process's."
+    )
