@@ -10,6 +10,7 @@ from typing import Any
 from profilerkit.analysis.behind import files_of, raw_events
 from profilerkit.analysis.communication.registry import with_patterns
 from profilerkit.analysis.crowd.record import crowd_record
+from profilerkit.analysis.dumped_ranks import with_dumps
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.ledger.run import run_ledger
 from profilerkit.analysis.logs.with_logs import with_logs
@@ -108,8 +109,9 @@ class Analysis:
         return raw_events(evidence, self._rank(evidence), read_trace)
 
     def files_of(self, evidence: Evidence) -> tuple[str, ...]:
-        """The files of the rank that a number is about, named from its run on; of logs alone all of them."""
-        return files_of(self._rank(evidence)) or self.report.run.files
+        """The files of the rank that a number is about, named from its run on; of logs or dumps alone all of them."""
+        of_one = () if self.report.run.kind == "dumps" else files_of(self._rank(evidence))
+        return of_one or self.report.run.files
 
     def _rank(self, evidence: Evidence) -> RankFacts:
         named = [entry for entry in self.ranks if evidence.rank is not None and entry.rank == evidence.rank]
@@ -192,6 +194,7 @@ def _told(
         ending=ending,
     )
     facts = with_logs(with_recorded(facts, ranks, record), ranks, recording.logs)
+    facts = with_dumps(facts, ranks) if recording.by_dumps else facts
     logger.info("running %d rules, replaying what fixes save", len(rules.all))
     outcomes = run_rules(facts, rules.all, select=rules.select, ignore=rules.ignore, suppress=rules.suppress)
     detail = facts if told in (None, facts.judged_rank) else _alone(facts, ranks[told], told, reading.device)

@@ -19,7 +19,7 @@ def describe(places: Sequence[Path], recording: Recording, ending: Ending | None
     traced = [entry.trace.meta for entry in ranks if entry.trace]
     return Run(
         name=_name(places),
-        kind="run" if record else "logs" if alone else "trace",
+        kind="run" if record else "logs" if alone else "dumps" if facts.by_dumps else "trace",
         files=(*(() if alone else (entry.origin for entry in ranks)), *(log.origin for log in recording.logs)),
         profilerkit_version=version,
         created=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -1,4 +1,4 @@
-"""From the paths a person names to what is behind them: one run directory, or traces, and logs beside or alone."""
+"""From the paths a person names to what is behind them: a run directory, or traces, logs beside or alone, or dumps."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from profilerkit.analysis.damage import record_notes
+from profilerkit.analysis.dumped_ranks import dumped_ranks
 from profilerkit.analysis.rank_facts import RankFacts, rank_facts
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.model.change import revise
+from profilerkit.reading.dumps import DumpsRead, dump_files, read_dumps
 from profilerkit.reading.logs import LogsRead, log_files, read_logs
 from profilerkit.reading.side_by_side import read_all
 from profilerkit.reading.traces import Reading, TraceJob, TraceResult
@@ -62,6 +64,7 @@ class Recording:
         logs: what was read beside them, or instead.
         of: how many ranks were read, where ``ranks`` are only some of them; 0 where they are all.
         world_size: ranks of the whole job where no run directory says it; ``None`` leaves it to the traces.
+        by_dumps: the ranks are those of flight recorder dumps, and nothing else was read of them.
     """
 
     ranks: list[RankFacts]
@@ -70,6 +73,7 @@ class Recording:
     logs: tuple[Log, ...] = ()
     of: int = 0
     world_size: int | None = None
+    by_dumps: bool = False
 
     @property
     def distinct(self) -> int:
@@ -84,13 +88,20 @@ def read_inputs(paths: Sequence[Path], reading: Reading) -> Recording:
     """Everything that can be read of the paths.
 
     Raises:
-        UsageError: no path, the same file twice, or a run directory together with anything but logs.
+        UsageError: no path, the same file twice, a run directory together with anything but logs, or dumps of flight
+            recorders together with anything.
         UnreadableInputError: a path is missing, a file that was named is no readable trace or log, or there is none.
     """
     if not paths:
         raise UsageError("no path was given", hint="name a trace file or a run directory")
     require_existing(paths)
-    found = log_files([path for path in paths if not is_run_directory(path)])
+    others = [path for path in paths if not is_run_directory(path)]
+    # Beside traces in one directory dumps are left out, as is all that is no trace.
+    dumps = {path: files for path, files in dump_files(others).items() if not set(_traces_of(path)) - set(files)}
+    if dumps:
+        _check_distinct(path if file == path else file for path in paths for file in dumps.get(path, ()))
+        return _of_dumps(read_dumps(paths, dumps, strict=reading.strict))
+    found = log_files(others)
     _check_distinct(path if file == path else file for path in paths for file, _ in found.get(path, ()))
     logs = read_logs(found, strict=reading.strict)
     rest = [path for path in paths if path not in found or (path.is_dir() and _holds_traces(path))]
@@ -103,6 +114,18 @@ def _of_logs_alone(logs: LogsRead) -> Recording:
     if not logs.logs:
         raise logs.left_out[0][1]
     return Recording([rank_facts(logs.files[0].name, None, None)], None, ())
+
+
+def _traces_of(path: Path) -> list[Path]:
+    return _named_as_traces(path) if path.is_dir() else []
+
+
+def _of_dumps(read: DumpsRead) -> Recording:
+    """The ranks of flight recorder dumps."""
+    ranks, notes = dumped_ranks(read.dumps, read.ranks)
+    sizes = [dump.world_size for dump in read.dumps if dump.world_size is not None]
+    said = (*read.notes, *notes, *_left_out_notes(read.left_out, "dump"))
+    return Recording(ranks, None, said, world_size=max(sizes, default=None), by_dumps=True)
 
 
 def _read_recordings(paths: Sequence[Path], reading: Reading) -> Recording:

@@ -166,6 +166,7 @@ class Facts:
         throttling: how far the device's clock was held down; ``None`` where it was not sampled.
         wire: what the collectives are made of; ``None`` without a trace.
         logs: what logs beside the recording, or alone, say; ``None`` without any.
+        by_dumps: nothing but dumps of flight recorders was read; the steps are what their collectives repeat.
         replay: some of the traced steps as a graph that runs again with changes; ``None`` where none could be built.
         median_step: one traced step as a timeline; ``None`` without a trace that holds a steady one.
         framework: what was profiled, where it is not PyTorch.
@@ -225,6 +226,7 @@ class Facts:
     throttling: Throttling | None = None
     wire: Wire | None = None
     logs: LogFacts | None = None
+    by_dumps: bool = False
     replay: ReplayFacts | None = field(default=None, compare=False, repr=False)
     median_step: MedianStep | None = None
     framework: str | None = None

@@ -10,6 +10,7 @@ from profilerkit.analysis.communication.flight import (
     FlightLog,
     FlightMatch,
     flight_log,
+    issues_for_device,
     longest_per_step,
     match_flights,
     recorded_collectives,
@@ -68,7 +69,11 @@ def flight_ranks(ranks: Sequence[RankFacts], world_size: int | None, *, least_sh
     if sum(log is not None for log in logs) < 2:
         return None
     metas = [rank.record.meta if rank.record else None for rank in ranks]
-    match = match_flights(logs, [bool(meta and meta.device_name) for meta in metas], world_size)
+    on_device = [
+        bool(meta and meta.device_name) or bool(log and issues_for_device(log))
+        for meta, log in zip(metas, logs, strict=True)
+    ]
+    match = match_flights(logs, on_device, world_size)
     without = [rank.rank for rank, log in zip(ranks, logs, strict=True) if log is None and rank.rank is not None]
     unread = (f"{named_ranks(without)} left no flight recording and may be who is waited for.",) if without else ()
     found = FlightRanks(logs, match, (*unread, *((_UNTIMED,) if match.untimed else ())))
@@ -167,7 +172,8 @@ def _late_rank(ranks: Sequence[RankFacts], position: int, ledger: Ledger, steps:
         cause=part if explained else None,
         cause_ns=round(excess_ns) if explained else None,
         waited_ns=round(waited_ns),
-        coverage=min(max(excess_ns, 0.0) / waited_ns, 1.0) if waited_ns > 0 else None,
+        # Without a timer nothing was measured that could explain it.
+        coverage=min(max(excess_ns, 0.0) / waited_ns, 1.0) if waited_ns > 0 and rank.parts else None,
     )
 
 

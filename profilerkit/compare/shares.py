@@ -12,7 +12,7 @@ _WHOLE: tuple[Family, ...] = ("input", "other")
 
 def is_traced(report: Report) -> bool:
     """Whether a trace told how the step divides; else only timers did."""
-    return report.trust.mode != "steps"
+    return report.trust.mode not in ("steps", "dumps")
 
 
 def share_of(report: Report, name: str) -> float | None:

@@ -13,6 +13,7 @@ from profilerkit.diagnosis.best import (
     most_suppressed,
     priced,
 )
+from profilerkit.diagnosis.from_dumps import verdict_on_dumps
 from profilerkit.diagnosis.from_logs import verdict_on_logs
 from profilerkit.diagnosis.headline import consequence, headline, mean_step
 from profilerkit.diagnosis.refusal import LARGEST_UNPRICED, inconclusive, refusal, unpriced_verdict
@@ -41,6 +42,8 @@ def diagnose(facts: Facts, outcomes: Sequence[Outcome]) -> Verdict:
     """
     if facts.logs is not None and facts.logs.alone:
         return _with_scope(facts, outcomes, verdict_on_logs(facts.logs, facts, outcomes), {})
+    if facts.by_dumps:
+        return _with_scope(facts, outcomes, verdict_on_dumps(facts, outcomes), {})
     best = best_per_bound(outcomes)
     known = _ranked(best_per_bound(outcomes, suppressed=True))
     named = bool(known) and known[0].expected >= NAMED_SAVING

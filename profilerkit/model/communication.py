@@ -20,7 +20,7 @@ class LateRank(msgspec.Struct, frozen=True, kw_only=True):
             waiting is unattributed.
         cause_ns: how much longer, ns per judged step, in the spans the others waited for it; ``None`` without a cause.
         waited_ns: exposed waiting of the median other rank in those spans, ns per judged step.
-        coverage: explained / waited, 0 to 1; ``None`` where nothing was exposed.
+        coverage: explained / waited, 0 to 1; ``None`` where nothing was exposed, or nothing was measured to explain it.
         same_work: where computing is the cause, whether it runs the same kernels on as much as another rank, only
             slower; ``None`` where that is not known.
         few_steps: whether the steps are too few to exclude chance, and it is named because the others wait for it most

@@ -72,7 +72,7 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True):
         notes: plain sentences, most important first.
     """
 
-    mode: Literal["gpu", "cpu", "steps", "logs"]
+    mode: Literal["gpu", "cpu", "steps", "logs", "dumps"]
     events: int = 0
     repaired: int = 0
     dropped: int = 0
@@ -130,7 +130,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: what a person calls it: the directory or file name.
-        kind: ``run`` for a run directory, ``trace`` for files somebody sent, ``logs`` for files without steps.
+        kind: ``run`` for a run directory, ``trace`` for files somebody sent, ``logs`` for files without steps,
+            ``dumps`` for those of flight recorders.
         files: names of the files read, no directories.
         world_size: ranks of the job; ``None`` when unknown.
         ranks: global ranks that were read.
@@ -154,7 +155,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    kind: Literal["run", "trace", "logs"]
+    kind: Literal["run", "trace", "logs", "dumps"]
     files: tuple[str, ...]
     profilerkit_version: str
     created: str

@@ -14,8 +14,9 @@ _MODES = {
     "cpu": "No device events: the main thread stands for the device.",
     "steps": "Only step timers exist.",
     "logs": "Only logs were read, which have no steps.",
+    "dumps": "Only dumps of flight recorders were read.",
 }
-_KINDS = {"run": "run directory", "trace": "trace files", "logs": "logs"}
+_KINDS = {"run": "run directory", "trace": "trace files", "logs": "logs", "dumps": "flight recorder dumps"}
 _HOW_TO_KEEP = "of users, hosts and directories; profilerkit analyze --no-redact on the recording keeps them"
 
 

@@ -71,6 +71,7 @@ class Rule(ABC):
         family: folder it lives in.
         summary: the claim in one line.
         reads_logs: it can speak of samples alone, without a step. The others end in missing data then.
+        reads_dumps: it can speak of the collectives of flight recorders alone.
         of_any_framework: whether what it says, fix included, holds for a run of another framework than PyTorch.
     """
 
@@ -79,6 +80,7 @@ class Rule(ABC):
     family: ClassVar[str]
     summary: ClassVar[str]
     reads_logs: ClassVar[bool] = False
+    reads_dumps: ClassVar[bool] = False
     of_any_framework: ClassVar[bool] = False
 
     @abstractmethod

@@ -26,7 +26,8 @@ from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Ru
 logger = logging.getLogger(__name__)
 
 _WITH_DEVICE = "ProfilerActivity.CUDA beside ProfilerActivity.CPU; of a cut file, all of it"
-_RECORD_STEPS = "profilerkit run -- train.py, or a trace of torch.profiler beside the logs"
+_RECORD_A_RUN = "profilerkit run -- train.py, or a trace of torch.profiler"
+_RECORD_STEPS = f"{_RECORD_A_RUN} beside the logs"
 
 #: How much of a saving counts towards severity at each confidence.
 CONFIDENCE_WEIGHT: dict[Confidence, float] = {"high": 1.0, "medium": 0.75, "low": 0.4}
@@ -139,7 +140,9 @@ def _set_aside(outcome: Outcome, suppression: Suppression | None) -> Outcome:
 
 
 def _without_steps(rule: Rule, facts: Facts) -> MissingData | None:
-    """How a rule about steps ends where nothing but logs was given; ``None`` for all others."""
+    """How a rule about steps ends where nothing but logs or dumps was given; ``None`` for all others."""
+    if facts.by_dumps and not rule.reads_dumps:
+        return MissingData("flight recorder dumps tell only when collectives were issued", _RECORD_A_RUN)
     if facts.logs is None or not facts.logs.alone or rule.reads_logs:
         return None
     return MissingData("only logs were given, which have no steps", _RECORD_STEPS)

@@ -59,7 +59,7 @@ class Flight(msgspec.Struct, frozen=True, kw_only=True):
     entries: tuple[FlightEntry, ...]
 
 
-class _Entry(msgspec.Struct):
+class DumpedCall(msgspec.Struct):
     """What is used of an entry of torch's dump (2.13)."""
 
     record_id: int = -1
@@ -76,17 +76,17 @@ class _Entry(msgspec.Struct):
     duration_ms: float | None = None
 
 
-class _Config(msgspec.Struct):
+class DumpedGroup(msgspec.Struct):
     """Members of a group, as text: ``[0, 1]``."""
 
     ranks: str = ""
 
 
-class _Dump(msgspec.Struct):
+class Dump(msgspec.Struct):
     """What is used of torch's dump."""
 
-    entries: list[_Entry] = []
-    pg_config: dict[str, _Config] = {}
+    entries: list[DumpedCall] = []
+    pg_config: dict[str, DumpedGroup] = {}
 
 
 def flight_of(dumps: Sequence[bytes], since_unix_ns: int) -> Flight:
@@ -95,14 +95,18 @@ def flight_of(dumps: Sequence[bytes], since_unix_ns: int) -> Flight:
     Raises:
         ValueError: a dump has another form than torch gives it.
     """
+    return flight_of_dumps([msgspec.json.decode(data, type=Dump) for data in dumps], since_unix_ns)
+
+
+def flight_of_dumps(dumps: Sequence[Dump], since_unix_ns: int = 0) -> Flight:
+    """The record of what torch's recorders dumped, without what was issued before ``since_unix_ns``."""
     names: dict[str, int] = {}
     groups: dict[tuple[str, str], int] = {}
     sizes: dict[str, int | None] = {}
     entries: list[FlightEntry] = []
     made = 0
-    for data in dumps:
-        dump = msgspec.json.decode(data, type=_Dump)
-        sizes.update({name: _size(config.ranks) for name, config in dump.pg_config.items()})
+    for dump in dumps:
+        sizes.update({name: group_size(config.ranks) for name, config in dump.pg_config.items()})
         made += max((entry.record_id + 1 for entry in dump.entries), default=0)
         for entry in dump.entries:
             if entry.time_created_ns < since_unix_ns:
@@ -134,7 +138,7 @@ def flight_of(dumps: Sequence[bytes], since_unix_ns: int) -> Flight:
     )
 
 
-def _size(ranks: str) -> int | None:
+def group_size(ranks: str) -> int | None:
     """Members of a group whose ranks are written as a list; ``None`` where none are."""
     count = len([part for part in ranks.strip("[] ").split(",") if part.strip().isdecimal()])
     return count or None

@@ -5,7 +5,7 @@ host thread, who issues last is waited for; where a device computes, only timed 
 is the last to arrive.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -202,7 +202,7 @@ def match_flights(logs: Sequence[FlightLog | None], on_device: Sequence[bool], w
         if len(members) < 2:
             continue
         of += max(len(own) for _, own in members.values())
-        common = _common(members)
+        common = common_calls(members)
         matched += common.shape[1]
         if not common.shape[1]:
             continue
@@ -222,11 +222,16 @@ def match_flights(logs: Sequence[FlightLog | None], on_device: Sequence[bool], w
 _Members = dict[int, tuple[FlightLog, I64]]
 
 
+def issues_for_device(log: FlightLog) -> bool:
+    """Whether a rank issued any collective that a device runs, so that it computes on one."""
+    return not _on_host(log, np.arange(len(log)))
+
+
 def _on_host(log: FlightLog, rows: I64) -> bool:
     return all(log.names[index].startswith(_HOST_BACKENDS) for index in np.unique(log.name[rows]).tolist())
 
 
-def _common(members: _Members) -> I64:
+def common_calls(members: Mapping[int, tuple[FlightLog, I64]]) -> I64:
     """``(m, n)`` rows of the collectives that all members hold; none where the numbers stand for different calls."""
     numbers: I64 | None = None
     for log, rows in members.values():
@@ -306,8 +311,9 @@ def recorded_collectives(position: int, log: FlightLog, arrivals: Sequence[Arriv
         for index in np.flatnonzero(entry.members == position).tolist():
             skew[entry.rows[index]] = entry.wait.max(axis=0)
     keys = np.stack([log.name, log.dtype, log.group], axis=1)
-    found, which = np.unique(keys, axis=0, return_inverse=True)
-    rows = [np.flatnonzero(which.ravel() == index) for index in range(len(found))]
+    _, which, counts = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+    order = np.argsort(which.ravel(), kind="stable")
+    rows = np.split(order, np.cumsum(counts)[:-1])
     table = [_row(log, own, skew) for own in rows]
     table.sort(key=lambda row: (-(row.bytes or 0), -row.count, row.name))
     return tuple(table[:_MOST_ROWS])

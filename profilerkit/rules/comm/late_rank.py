@@ -109,6 +109,7 @@ class LateRank(Rule):
     name: ClassVar[str] = "late_rank"
     family: ClassVar[str] = "comm"
     summary: ClassVar[str] = "The other ranks wait for one that comes late"
+    reads_dumps: ClassVar[bool] = True
 
     def check(self, facts: Facts) -> Result:
         """Fires when a rank is late beyond accident and its lateness is worth a change."""
@@ -214,6 +215,8 @@ def _named(found: Communication) -> str:
 def _why(late: Late) -> str:
     last = f"{_one(late)} is last in {late.last} of {late.of} collectives and causes {format_ratio(late.share)} of the "
     text = last[0].upper() + last[1:] + "waiting."
+    if late.coverage is None:
+        return f"{text} What makes it late was not measured."
     if late.cause is None or late.cause_ns is None:
         return f"{text} What makes it late is unattributed: nothing it does longer explains enough of the waiting."
     part = PARTS[late.cause][1] if late.cause in PARTS else late.cause
