@@ -98,14 +98,18 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Analyze, write, print the verdict, judge the gates; return the exit code."""
+    from profilerkit import api
     from profilerkit.cli.progress import Progress
-    from profilerkit.inputs import is_saved_report, require_existing
+    from profilerkit.inputs import require_existing
     from profilerkit.plugins import loaded_from, without_unloaded
 
     paths: list[Path] = arguments.paths
     settings = without_unloaded(load_settings(vars(arguments), inputs=paths))
     require_existing(paths)
-    rerender = len(paths) == 1 and is_saved_report(paths[0])
+    saved = api.saved_report(paths[0]) if len(paths) == 1 else None
+    rerender = saved is not None
+    if saved is not None:
+        paths = [saved]
     for sentence in (*settings.unused, *(() if rerender else loaded_from(settings.rules_path))):
         console.note(sentence)
     if arguments.show is not None:

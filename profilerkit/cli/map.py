@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
-    """Summarise what is not summarised yet; return 0, or 2 where a trace could not be read."""
+    """Summarise what is not summarised yet; return 0, or 2 where a trace that was named, or none, could be read."""
     from profilerkit.analysis.communication.registry import with_patterns
     from profilerkit.reading.traces import Reading
     from profilerkit.summaries import engines
@@ -82,11 +82,15 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     for done in problems:
         console.note(f"{done.task.trace} was left out: {done.problem}")
     made, skipped = len(tasks) - len(problems), len(every) - len(tasks)
-    place = arguments.output if arguments.output is not None else "beside the traces"
-    known = f"; {skipped} were there already" if skipped else ""
+    place = "beside the traces" if arguments.output is None else f"in {arguments.output}"
+    known = f"; {skipped} {'was' if skipped == 1 else 'were'} there already" if skipped else ""
     target = arguments.output if arguments.output is not None else arguments.paths[0]
-    console.note(f"wrote {made} summaries {place}{known}; next: profilerkit reduce {target}")
-    return FAILED if problems else DONE
+    words = "summary" if made == 1 else "summaries"
+    console.note(f"wrote {made} {words} {place}{known}; next: profilerkit reduce {target}")
+    named = {path.absolute() for path in arguments.paths}
+    # Of a directory what is no trace is left out, as analyze does.
+    is_lost = any(done.task.trace in named for done in problems) or (problems and made + skipped == 0)
+    return FAILED if is_lost else DONE
 
 
 def _shard(text: str | None) -> tuple[int, int]:

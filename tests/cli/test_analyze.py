@@ -169,6 +169,16 @@ def test_a_report_of_ours_is_rendered_again(trace, analysis, capsys):
     assert Path("trace.report.html").is_file()
 
 
+def test_a_directory_that_holds_nothing_but_a_report_is_rendered_again(trace, analysis):
+    analysis(samples.balanced())
+    assert main(["analyze", "trace.json", "-f", "json", "-o", "report.json"]) == 0
+    Path("kept").mkdir()
+    Path("report.json").rename("kept/report.json")
+    assert main(["analyze", "kept"]) == 0
+    assert Path("kept/report.html").is_file()
+
+
+
 def test_the_input_is_never_written_over(trace, analysis, capsys):
     analysis(samples.balanced())
     before = trace.read_bytes()

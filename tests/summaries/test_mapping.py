@@ -163,3 +163,15 @@ def test_unreadable_input_has_three_parts(tmp_path):
     assert caught.value.what == "none of 1 summaries can be read"
     assert caught.value.cause
     assert "profilerkit map" in caught.value.hint
+
+
+def test_a_stray_file_of_a_directory_is_left_out_and_one_that_was_named_is_an_error(job):
+    (job / "traces" / "notes.json").write_text("{}")
+    left_out = profilerkit("map", job / "traces", "-o", job / "kept")
+    assert left_out.returncode == 0
+    assert "notes.json was left out" in left_out.stderr
+    assert f"wrote 5 summaries in {job / 'kept'}" in left_out.stderr
+    assert profilerkit("map", job / "traces" / "notes.json").returncode == 2
+    (job / "strays").mkdir()
+    (job / "strays" / "notes.json").write_text("{}")
+    assert profilerkit("map", job / "strays").returncode == 2
