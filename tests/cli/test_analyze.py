@@ -178,7 +178,6 @@ def test_a_directory_that_holds_nothing_but_a_report_is_rendered_again(trace, an
     assert Path("kept/report.html").is_file()
 
 
-
 def test_the_input_is_never_written_over(trace, analysis, capsys):
     analysis(samples.balanced())
     before = trace.read_bytes()

@@ -77,7 +77,9 @@ def start(tmp_path):
 
     def start(*words, **how):
         own = {"PYTHONPATH": str(HOME), "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
-        variables = {name: value for name, value in os.environ.items() if name not in ("CI", "NO_COLOR", "COLUMNS")}
+        variables = {
+            name: value for name, value in os.environ.items() if name not in ("CI", "NO_COLOR", "COLUMNS", "LINES")
+        }
         settings = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **how}
         process = subprocess.Popen(
             [sys.executable, *words],
@@ -89,7 +91,10 @@ def start(tmp_path):
         started.append(process)
         return process
 
+    # What is started in the background of a shell ignores interrupts, and so would its children.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield start
+    signal.signal(signal.SIGINT, before)
     (tmp_path / "stop").touch()  # torchrun's workers are in groups of their own
     for process in started:
         with contextlib.suppress(ProcessLookupError):
@@ -245,6 +250,8 @@ def test_a_page_that_does_not_fit_is_cut_until_the_end(tmp_path, start, terminal
     watching = live(start, terminal)
     start(script(tmp_path, ALONE))
     terminal.read_until(watching, lambda text: "more lines: make the window taller" in text)
+    if watching.poll() is not None:
+        pytest.skip("the machine was too busy to draw a page while the run lasted")
     assert len(terminal.screen()) <= 13  # one line went before the page
     watching.send_signal(signal.SIGINT)
 
