@@ -37,6 +37,13 @@ class UnreadableInputError(ProfilerkitError):
     """A path exists but nothing that can be analysed was found in it."""
 
 
+def unread(path: object, error: OSError) -> UnreadableInputError:
+    """What the system says of a file that it does not let anybody read."""
+    return UnreadableInputError(
+        f"{path} cannot be read", cause=error.strerror or str(error), hint="check its permissions and the disk"
+    )
+
+
 class RunDirectoryError(ProfilerkitError):
     """A run directory cannot be created, or its manifest cannot be read."""
 

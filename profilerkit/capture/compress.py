@@ -11,8 +11,8 @@ import os
 import sys
 from pathlib import Path
 
-from profilerkit.capture.handoff import summary_program
 from profilerkit.model.change import revise
+from profilerkit.programs import own_program
 from profilerkit.rundir.files import read_document, write_document
 from profilerkit.rundir.layout import (
     PART_SUFFIX,
@@ -53,6 +53,11 @@ def compress(window: Path, parent: int | None = None) -> bool:
     write_document(window / WINDOW_STATUS, revise(status, trace=WINDOW_TRACE_GZ, size_bytes=packed.stat().st_size))
     trace.unlink()
     return True
+
+
+def summary_program(rank_path: Path) -> list[str]:
+    """The command that summarises the traces of one rank which have none yet, in one process."""
+    return own_program("profilerkit", "map", str(rank_path / WINDOWS), "--engine", "inline", "--quiet")
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ import subprocess
 from pathlib import Path
 from time import monotonic, sleep
 
+from profilerkit.capture.compress import summary_program
 from profilerkit.capture.guard import announce
 from profilerkit.model.report import Report
 from profilerkit.programs import own_environment, own_program
@@ -23,11 +24,6 @@ def compression(rank_path: Path, parent: int | None = None, *, summaries: bool =
     """The command that compresses the traces of one rank; see ``profilerkit.capture.compress``."""
     words = [*(["--summaries"] if summaries else []), *([str(parent)] if parent is not None else [])]
     return own_program("profilerkit.capture.compress", str(rank_path), *words)
-
-
-def summary_program(rank_path: Path) -> list[str]:
-    """The command that summarises the traces of one rank which have none yet, in one process."""
-    return own_program("profilerkit", "map", str(rank_path / WINDOWS), "--engine", "inline", "--quiet")
 
 
 def summarise_traces(rank_path: Path, seconds: float) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from profilerkit.errors import UnreadableInputError, UsageError
+from profilerkit.errors import UnreadableInputError, UsageError, unread
 from profilerkit.trace.blocks import BlockSource
 from profilerkit.trace.readers import flight_recorder
 from profilerkit.trace.readers.flight_recorder import FlightDump
@@ -79,9 +79,7 @@ def _read(file: Path) -> FlightDump:
     try:
         return flight_recorder.read(file)
     except OSError as error:
-        raise UnreadableInputError(
-            f"{file} cannot be read", cause=error.strerror or str(error), hint="check its permissions and the disk"
-        ) from error
+        raise unread(file, error) from error
 
 
 def _ranks(names: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:

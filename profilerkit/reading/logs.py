@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from profilerkit.errors import UnreadableInputError
+from profilerkit.errors import UnreadableInputError, unread
 from profilerkit.trace.logs import Log
 from profilerkit.trace.readers.logs import SUFFIXES, LogReader, reader_of
 
@@ -52,6 +52,4 @@ def _read(file: Path, reader: LogReader) -> Log:
     try:
         return reader.read(file)
     except OSError as error:
-        raise UnreadableInputError(
-            f"{file} cannot be read", cause=error.strerror or str(error), hint="check its permissions and the disk"
-        ) from error
+        raise unread(file, error) from error

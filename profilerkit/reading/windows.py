@@ -33,9 +33,10 @@ def typical_windows(ranks: Sequence[RankRecord]) -> list[list[Window]]:
     ]
 
 
-def job_of_trace(trace: Path, reading: Reading, replay_events: int) -> TraceJob:
-    """How one trace is read: one that lies in its window of a run directory with what its recording says of it."""
-    recorded = window_of(trace)
+def job_of_trace(
+    trace: Path, recorded: tuple[WindowStatus, RankMeta] | None, reading: Reading, replay_events: int
+) -> TraceJob:
+    """How one trace is read: one that lies in its window of a run directory with what ``window_of`` says of it."""
     if recorded is None:
         return TraceJob(((trace, None),), reading, replay_events=replay_events)
     status, meta = recorded

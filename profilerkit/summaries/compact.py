@@ -15,26 +15,26 @@ MOST_COLLECTIVES = 4_096
 _MOST_KERNELS, _FEWEST_KERNELS = 128, 24
 
 
-def smaller(facts: TraceFacts) -> Iterator[TraceFacts]:
-    """The facts, then with less and less: whoever asks takes the first that fits.
+def smaller(facts: TraceFacts) -> Iterator[tuple[str, TraceFacts]]:
+    """The facts, then with less and less, each with what was lost last in words: who asks takes the first that fits.
 
-    First the order of the parts between two collectives goes, then the replay, then kernels. Sums stay what they are.
+    Sums stay what they are.
     """
     facts = replace(facts, kernels=facts.kernels[:_MOST_KERNELS])
-    yield facts
-    losses: tuple[Callable[[TraceFacts], TraceFacts], ...] = (
-        _coarse,
-        lambda known: replace(known, replay=None),
-        lambda known: replace(known, kernels=known.kernels[:_FEWEST_KERNELS]),
-        _few_collectives,
+    yield "", facts
+    losses: tuple[tuple[str, Callable[[TraceFacts], TraceFacts]], ...] = (
+        ("the order of parts between collectives", _coarse),
+        ("the replay", lambda known: replace(known, replay=None)),
+        ("most kernels", lambda known: replace(known, kernels=known.kernels[:_FEWEST_KERNELS])),
+        ("later collectives", lambda known: replace(known, collectives=_first(known.collectives))),
     )
-    for lose in losses:
+    for words, lose in losses:
         facts = lose(facts)
-        yield facts
+        yield words, facts
 
 
 def thin(facts: TraceFacts) -> TraceFacts:
-    """What ranks are compared by: steps, sums of the parts, collectives. ``is_thin`` is true of it."""
+    """What ranks are compared by: steps, sums of the parts, collectives."""
     return TraceFacts(
         meta=facts.meta,
         damage=facts.damage,
@@ -63,10 +63,6 @@ def cut_collectives(facts: TraceFacts) -> str:
     log = facts.collectives
     cut = log is not None and len(log) > MOST_COLLECTIVES
     return f"collectives after the first {MOST_COLLECTIVES:,}" if cut else ""
-
-
-def _few_collectives(facts: TraceFacts) -> TraceFacts:
-    return replace(facts, collectives=_first(facts.collectives))
 
 
 def _first(log: CollectiveLog | None) -> CollectiveLog | None:

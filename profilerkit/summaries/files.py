@@ -10,7 +10,7 @@ import msgspec
 
 from profilerkit import __version__
 from profilerkit.analysis.trace_facts import TraceFacts
-from profilerkit.errors import UnreadableInputError
+from profilerkit.errors import UnreadableInputError, unread
 from profilerkit.model.change import revise
 from profilerkit.reading.traces import Reading, read_job
 from profilerkit.reading.windows import job_of_trace, window_of
@@ -114,10 +114,10 @@ def summarise(trace: Path, target: Path, reading: Reading) -> None:
         OSError: the summary cannot be written.
     """
     stat = trace.stat()
-    result = read_job(job_of_trace(trace, reading, _REPLAY_EVENTS), alone=True)
+    recorded = window_of(trace)
+    result = read_job(job_of_trace(trace, recorded, reading, _REPLAY_EVENTS), alone=True)
     if result.facts is None:
         raise result.errors[0][1]
-    recorded = window_of(trace)
     header = Header(
         version=__version__,
         origin=trace.name if recorded is None else str(trace.relative_to(trace.parents[3])),
@@ -155,13 +155,10 @@ def write(facts: TraceFacts, target: Path, header: Header) -> None:
         beside.unlink(missing_ok=True)
 
 
-_LEFT_OUT = ("", "the order of parts between collectives", "the replay", "most kernels", "later collectives")
-
-
 def _fitted(facts: TraceFacts, room: int) -> tuple[bytes, str]:
     """The most of the facts that fits into so many bytes, and what it lacks; nothing where even the least is larger."""
     lost: list[str] = []
-    for step, words in zip(smaller(facts), _LEFT_OUT, strict=True):
+    for words, step in smaller(facts):
         lost += [words] if words else []
         data = encode(step)
         if len(data) <= room:
@@ -181,9 +178,7 @@ def open_summary(path: Path) -> Summary:
             length = int.from_bytes(start[len(_MAGIC) :], "little")
             text = file.read(min(length, MOST_FILE_BYTES))
     except OSError as error:
-        raise UnreadableInputError(
-            f"{path} cannot be read", cause=error.strerror or str(error), hint="check its permissions and the disk"
-        ) from error
+        raise unread(path, error) from error
     if not start.startswith(_MAGIC):
         raise _broken(path, "it does not begin as a summary does")
     try:
@@ -204,9 +199,7 @@ def _record(summary: Summary, at: int, length: int) -> TraceFacts:
             file.seek(at)
             facts = sound(decode(file.read(length), TraceFacts))
     except OSError as error:
-        raise UnreadableInputError(
-            f"{path} cannot be read", cause=error.strerror or str(error), hint="check its permissions and the disk"
-        ) from error
+        raise unread(path, error) from error
     except ValueError as error:
         raise _broken(path, str(error)) from error
     rank = facts.meta.rank if facts.meta.rank is not None else summary.header.rank

@@ -162,6 +162,12 @@ class Flows:
     ts_ns: I64
     thread: I32
 
+    @classmethod
+    def none(cls) -> "Flows":
+        """Of a format that has none."""
+        long, short = np.empty(0, np.int64), np.empty(0, np.int32)
+        return cls(long, short, np.empty(0, np.bool_), long, short)
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryInstants:
@@ -175,6 +181,12 @@ class MemoryInstants:
     device: I32
     address: I64  # of the block
     thread: I32  # ids into ``threads``
+
+    @classmethod
+    def none(cls) -> "MemoryInstants":
+        """Of a format that has none."""
+        long, short = np.empty(0, np.int64), np.empty(0, np.int32)
+        return cls(long, long, long, long, short, short, long, short)
 
 
 # Without slots: what is derived is kept beside the fields.

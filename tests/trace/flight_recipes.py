@@ -4,11 +4,17 @@ import json
 import pickle
 import random
 
+from damage import damaged
+
 from profilerkit.api import analyze
 from profilerkit.errors import ProfilerkitError
 
 START_NS = 1_795_348_800 * 1_000_000_000
 US, MS = 1_000, 1_000_000
+
+
+_TOKENS = [b"-1", b"1e308", b"99999999999999999999", b"null", b"[]", b"\0", b'"']
+_CODES = b"\x85\x86\x87\x94(.}]seutahj0123456789"
 
 
 def call(number, at_ns, *, name="gloo:all_reduce", elements=1000, group=("0", "default_pg"), **more):
@@ -65,30 +71,6 @@ def as_json(document):
     return json.dumps(document).encode()
 
 
-def damaged(data, rng):
-    """The bytes with one to six changes."""
-    data = bytearray(data)
-    for _ in range(rng.choice([1, 1, 2, 6])):
-        start = rng.randrange(len(data) + 1)
-        end = min(len(data), start + rng.choice([1, 1, 4, 40, 400]))
-        change = rng.randrange(7)
-        if change == 0:
-            data[start:end] = rng.randbytes(end - start)
-        elif change == 1:
-            del data[start:end]
-        elif change == 2:
-            data[start:start] = data[start:end] * rng.choice([1, 3, 100])
-        elif change == 3:
-            del data[start:]
-        elif change == 4:
-            data[start:end] = rng.choice([b"-1", b"1e308", b"99999999999999999999", b"null", b"[]", b"\0", b'"'])
-        elif change == 5:
-            data[start:start] = rng.choice([b"cos\nsystem\n", b"r\xff\xff\xff\x7f", b"\x8e" + b"\xff" * 8, b"R"])
-        else:
-            data[start:end] = bytes(rng.choices(b"\x85\x86\x87\x94(.}]seutahj0123456789", k=end - start))
-    return bytes(data)
-
-
 STRANGE = (None, True, -1, 0, 7, 1 << 40, 1 << 62, 1 << 70, 1.5, 1e300, "", "x" * 500, [], [[]], [[0]], {}, ["0", "1"])
 
 
@@ -116,7 +98,7 @@ def run_seed(seed, directory):
         document = changed(document, rng) if is_hurt and not in_bytes else document
         name, data = rng.choice([("pickle", as_pickle(document)), ("json", as_json(document))])
         path = directory / f"fr_rank_{rank}.{name}"
-        path.write_bytes(damaged(data, rng) if is_hurt and in_bytes else data)
+        path.write_bytes(damaged(data, rng, _TOKENS, _CODES) if is_hurt and in_bytes else data)
         written.append(path)
     try:
         report = analyze(*written)

@@ -3,6 +3,8 @@
 import pickle
 import random
 
+from damage import damaged
+
 from profilerkit.api import analyze
 from profilerkit.errors import ProfilerkitError
 
@@ -23,6 +25,10 @@ timestamp, index, name, utilization.gpu [%], memory.used [MiB], memory.total [Mi
 2026/11/22 12:00:01.100, 0, NVIDIA A100, 100 %, 2048 MiB, 40960 MiB, 250.00 W, 43
 2026/11/22 12:00:01.101, 1, NVIDIA A100, 50 %, 1130 MiB, 40960 MiB, -, 44
 """
+
+
+_TOKENS = [b"-1", b"1e308", b"99999999999999999999", b"[N/A]", b",,,,", b"\n", b"\0"]
+_CODES = b"\x85\x86\x87\x94(.}]seutahj"
 
 
 def smi(rows, *, columns="timestamp, index, utilization.gpu [%], temperature.gpu, power.draw [W]"):
@@ -101,34 +107,10 @@ def originals(_path=None):
     }
 
 
-def damaged(data, rng):
-    """The bytes with one to six changes."""
-    data = bytearray(data)
-    for _ in range(rng.choice([1, 1, 2, 6])):
-        start = rng.randrange(len(data) + 1)
-        end = min(len(data), start + rng.choice([1, 1, 4, 40, 400]))
-        change = rng.randrange(7)
-        if change == 0:
-            data[start:end] = rng.randbytes(end - start)
-        elif change == 1:
-            del data[start:end]
-        elif change == 2:
-            data[start:start] = data[start:end] * rng.choice([1, 3, 100])
-        elif change == 3:
-            del data[start:]
-        elif change == 4:
-            data[start:end] = rng.choice([b"-1", b"1e308", b"99999999999999999999", b"[N/A]", b",,,,", b"\n", b"\0"])
-        elif change == 5:
-            data[start:start] = bytes(rng.choice([b"cos\nsystem\n", b"r\xff\xff\xff\x7f", b"\x8e" + b"\xff" * 8, b"R"]))
-        else:
-            data[start:end] = bytes(rng.choices(b"\x85\x86\x87\x94(.}]seutahj", k=end - start))
-    return bytes(data)
-
-
 def run_seed(logs, seed, path):
     """One damaged log, which must be read or refused; whatever else is raised breaks a promise."""
     rng = random.Random(seed)
-    path.write_bytes(damaged(logs[rng.choice(sorted(logs))], rng))
+    path.write_bytes(damaged(logs[rng.choice(sorted(logs))], rng, _TOKENS, _CODES))
     try:
         analyze(path).to_json()
     except ProfilerkitError as error:

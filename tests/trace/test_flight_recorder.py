@@ -1,10 +1,10 @@
 """Dumps of flight recorders: plain data is read, and nothing of them is looked up, called or believed."""
 
 import json
-import os
 import pickle
 
 import pytest
+from damage import Hostile
 from flight_recipes import START_NS, as_json, as_pickle, call, dump, stepping
 
 from profilerkit.api import analyze
@@ -47,16 +47,6 @@ def test_traces_and_snapshots_are_no_dumps():
     assert memory_snapshot.sniff(snapshot)
     assert not flight_recorder.sniff(b"")
     assert not memory_snapshot.sniff(as_pickle(stepping()))
-
-
-class Hostile:
-    """Runs a command when it is unpickled."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.path),)
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])

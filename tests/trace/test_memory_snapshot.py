@@ -4,6 +4,7 @@ import pickle
 import struct
 
 import pytest
+from damage import Hostile
 from log_recipes import KIB, block, event, grown, pickled, segment, snapshot
 
 from profilerkit.api import analyze
@@ -66,18 +67,6 @@ def test_a_list_that_is_there_twice_is_one_list():
     shared = ["frame"]
     first, second = plain_data(pickle.dumps([shared, shared]))
     assert first is second
-
-
-class Hostile:
-    """Runs a command when it is unpickled."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        import os
-
-        return os.mkdir, (str(self.path),)
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])

@@ -8,11 +8,10 @@ import numpy as np
 from profilerkit.analysis.communication.late import Lateness, late_ranks
 from profilerkit.analysis.communication.waiting import Arrivals, Ledger, ledger_of
 from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.ranks import LATE_SHARE
 
 #: Culprits that are looked for: each later one explains less (a choice).
 MOST_CULPRITS = 4
-#: Share of a step that the median rank must wait for it (R36 of the diagnosis method).
-LATE_SHARE = 0.05
 #: A group is one of several: of two hosts one always is the slower.
 _FEWEST_GROUPS = 3
 

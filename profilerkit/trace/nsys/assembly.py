@@ -62,7 +62,6 @@ def assembled(
     start, end = (np.concatenate([found.rows[column] for found in events]) for column in ("start", "end"))
     strings = tuple(names.strings)
     absent = np.full(len(start), -1, np.int32)
-    none, few = np.empty(0, np.int64), np.empty(0, np.int32)
     return TraceColumns(
         meta=meta,
         damage=damage,
@@ -84,8 +83,8 @@ def assembled(
         threads=tuple(threads.texts),
         thread_names={},
         collectives=(),
-        flows=Flows(none, few, np.empty(0, np.bool_), none, few),
-        memory=MemoryInstants(none, none, none, none, few, few, none, few),
+        flows=Flows.none(),
+        memory=MemoryInstants.none(),
         read=Wanted.EVERYTHING,
         stream_waits=waits,
     )

@@ -5,7 +5,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Protocol, cast
 
-from profilerkit.errors import UnreadableInputError, UsageError
+from profilerkit.errors import UnreadableInputError, UsageError, unread
 from profilerkit.trace.blocks import SNIFFED_BYTES, BlockSource
 from profilerkit.trace.columns import ANALYZED, TraceColumns, Wanted
 from profilerkit.trace.kineto.parts import Ahead
@@ -90,9 +90,7 @@ def read_trace(
         if reader is not None:
             return reader.read(path, wanted=wanted, strict=strict)
     except OSError as error:
-        raise UnreadableInputError(
-            f"{path} cannot be read", cause=error.strerror or str(error), hint="check its permissions and the disk"
-        ) from error
+        raise unread(path, error) from error
     raise UnreadableInputError(
         f"{path} is not a trace of a known format",
         cause=_what_it_looks_like(head, source),

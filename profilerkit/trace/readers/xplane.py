@@ -175,8 +175,7 @@ class _Rows:
         """Everything that was taken."""
         losses, count = self._losses, len(self._values["name"])
         found = {column: np.array(self._values.pop(column), np.int64) for column in _COLUMNS}
-        none, no_id, nothing = np.full(count, -1, np.int64), np.full(count, -1, np.int32), np.empty(0, np.int64)
-        no_small = nothing.astype(np.int32)
+        none, no_id = np.full(count, -1, np.int64), np.full(count, -1, np.int32)
         return TraceColumns(
             meta=TraceMeta(path=losses.path, devices=tuple(self._devices)),
             damage=Damage(
@@ -200,8 +199,8 @@ class _Rows:
             threads=tuple(self._threads.texts),
             thread_names=dict(enumerate(line for _, line in self.places)),
             collectives=(),
-            flows=Flows(nothing, no_small, nothing.astype(np.bool_), nothing, no_small),
-            memory=MemoryInstants(nothing, nothing, nothing, nothing, no_small, no_small, nothing, no_small),
+            flows=Flows.none(),
+            memory=MemoryInstants.none(),
             read=Wanted.NOTHING,
         )
 
