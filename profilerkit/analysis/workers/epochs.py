@@ -114,9 +114,10 @@ def _with_boundaries(facts: EpochFacts, waits: Records, firsts: Records, log: St
     return EpochFacts(
         count=facts.count,
         steps=float(steps.mean()),
-        boundary_ns=float((beyond[1:] + ends[:-1]).mean()),
-        opening_ns=float(beyond[1:].mean()),
-        restart_ns=float((starting[1:] + ends[:-1]).mean()) if starting is not None else None,
+        # Medians: where a trace window opened in a first fetch, the workers started while it did.
+        boundary_ns=float(np.median(beyond[1:] + ends[:-1])),
+        opening_ns=float(np.median(beyond[1:])),
+        restart_ns=float(np.median(starting[1:] + ends[:-1])) if starting is not None else None,
         renewed=facts.renewed,
         first_wait_ns=facts.first_wait_ns,
         later_wait_ns=facts.later_wait_ns,
