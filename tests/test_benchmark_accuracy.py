@@ -338,15 +338,16 @@ def test_a_scenario_that_does_not_exist_is_refused():
     assert "unknown scenario C99" in asked.stderr
 
 
-#: The runs that intervals are made with.
+#: The runs that intervals are made with, and one that was judged with them.
 CALIBRATION = ("accuracy.json", "accuracy_second.json")
+JUDGED = "accuracy_third.json"
 
 
 def committed(name):
     return json.loads((ROOT / "reports" / name).read_text("utf-8"))
 
 
-@pytest.mark.parametrize("name", CALIBRATION)
+@pytest.mark.parametrize("name", [*CALIBRATION, JUDGED])
 def test_a_committed_report_is_complete(name):
     document = committed(name)
     assert not document["quick"]
