@@ -380,6 +380,15 @@ def test_a_part_that_a_side_does_not_measure_took_no_time_that_is_known():
     assert (row.before_ns, row.before_share, row.is_real) == (None, None, False)
 
 
+def test_a_part_of_a_newer_version_is_compared_and_counts_as_other():
+    (known, *others) = report_of().breakdown
+    newer = replace(report_of(), breakdown=(replace(known, part="compute.quantum"), *others))
+    for before, after, took_ns in ((newer, newer, known.time_ns), (report_of(), newer, None)):
+        row = next(row for row in compare(before, after).parts if row.part == "compute.quantum")
+        assert (row.family, row.before_ns, row.after_ns) == ("other", took_ns, known.time_ns)
+        assert (row.before_share, row.after_share) == (took_ns and known.share, known.share)
+
+
 @pytest.mark.parametrize(
     ("name", "status"), [("overhead", "not judged"), ("over.python", "not judged"), ("input", "passed")]
 )

@@ -5,7 +5,7 @@ from profilerkit.compare.steps import SMALLEST_RATIO
 from profilerkit.model.change import revise
 from profilerkit.model.diff import PartChange, StepChange
 from profilerkit.model.report import Report
-from profilerkit.model.step import PARTS
+from profilerkit.model.step import family_of
 
 #: How far a part's share of ten traced steps may lie from that of all steps, as a ratio of the part (a choice).
 COMPOSITION_ERROR = 0.10
@@ -53,7 +53,7 @@ def _moved_ns(row: PartChange) -> int | None:
 def _change(name: str, before: Report, after: Report) -> PartChange:
     return PartChange(
         part=name,
-        family=PARTS[name][0],
+        family=family_of(name),
         before_ns=_time_ns(before, name),
         after_ns=_time_ns(after, name),
         before_share=share_of(before, name),

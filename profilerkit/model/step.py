@@ -45,6 +45,11 @@ PARTS: dict[str, tuple[Family, str]] = {
 }
 
 
+def family_of(part: str) -> Family:
+    """The family of a part; one that this version does not know, of a newer report, counts as other."""
+    return PARTS[part][0] if part in PARTS else "other"
+
+
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """One class of time in the steady window. The parts of a rank sum to its steady time.
 

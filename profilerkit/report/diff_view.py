@@ -31,6 +31,7 @@ _GROUPS = {
 }
 _GATE_WORDS: dict[GateStatus, str] = {"failed": "FAILED", "passed": "passed", "not judged": "not judged"}
 _NOTHING = "none"
+_UNKNOWN = "not measured"
 # Below this share of waiting for a processor the timed step and the judged one read the same.
 _WAITED = 0.02
 
@@ -119,7 +120,7 @@ def _tiles(diff: Diff) -> tuple[Fact, ...]:
 
 def _step_tile(label: str, side: Side) -> Fact:
     if side.mean_ns is None:
-        return Fact(label, "not measured")
+        return Fact(label, _UNKNOWN)
     # The verdict may rest on less than what was timed: then the two numbers differ.
     timed = ["as timed"] if (side.queued_ratio or 0.0) >= _WAITED else []
     more = [*timed, plural(side.steady, "steady step")]
@@ -204,16 +205,16 @@ def _judged(part: PartChange) -> str:
 
 def _moved(part: PartChange) -> str:
     if part.before_ns is None or part.after_ns is None:
-        return "–"
+        return _UNKNOWN
     return _signed_ns(part.after_ns - part.before_ns)
 
 
 def _part_ns(time_ns: int | None) -> str:
-    return "not measured" if time_ns is None else format_ns(time_ns)
+    return _UNKNOWN if time_ns is None else format_ns(time_ns)
 
 
 def _part_share(share: float | None) -> str:
-    return "–" if share is None else share_text(share)
+    return _UNKNOWN if share is None else share_text(share)
 
 
 def _signed_ns(value_ns: int) -> str:

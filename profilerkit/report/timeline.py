@@ -6,7 +6,7 @@ from statistics import median
 import msgspec
 
 from profilerkit.model.report import Report
-from profilerkit.model.step import PARTS, Family, SlowSteps, StepRow
+from profilerkit.model.step import Family, SlowSteps, StepRow, family_of
 from profilerkit.report.inert import inert
 from profilerkit.report.records import StepView, Table
 from profilerkit.report.wording import FAMILY_LABELS, STATE_WORDS, part_label, plural
@@ -52,15 +52,10 @@ class Timeline(msgspec.Struct, frozen=True):
         return [column for column in self.columns if column.time_ns > self.cut_ns]
 
 
-def _family_of(part: str) -> Family:
-    """The family of a part; a part this version does not know counts as other."""
-    return PARTS[part][0] if part in PARTS else "other"
-
-
 def _column(row: StepRow, median_ns: float) -> Column:
     families: dict[Family, int] = {}
     for part, time_ns in row.parts.items():
-        family = _family_of(part)
+        family = family_of(part)
         families[family] = families.get(family, 0) + max(0, time_ns)
     largest = max(row.parts, key=lambda part: row.parts[part], default="")
     steady = row.state == "steady"

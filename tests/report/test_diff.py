@@ -12,7 +12,7 @@ from profilerkit.compare import compare
 from profilerkit.model.finding import Evidence, Finding, Fix, Saving
 from profilerkit.model.gate import Gate
 from profilerkit.model.run import Loader
-from profilerkit.report import diff_html, diff_markdown, diff_terminal, github, junit, sarif
+from profilerkit.report import diff_html, diff_markdown, diff_terminal, diff_view, github, junit, sarif
 from profilerkit.report import json as report_json
 from profilerkit.report.sarif import Alert
 from tests.comparisons import MS, report_of
@@ -197,6 +197,15 @@ def test_every_bar_has_its_table(diffs):
     assert "After Compute 18.0 ms 90 %" in page.text
     widths = re.findall(r'style="width:([\d.]+)%"', diff_html.render(diffs["faster"]))
     assert widths == ["100.00", "66.67"]
+
+
+def test_what_a_side_does_not_measure_is_called_so():
+    diff = faster()
+    (first, *others) = diff.parts
+    unseen = replace(first, before_ns=None, before_share=None)
+    cells = diff_view.build(replace(diff, parts=(unseen, *others))).parts.rows[0]
+    share = "not measured → " + diff_view.build(diff).parts.rows[0][-1].partition(" → ")[2]
+    assert (cells[2], cells[4], cells[5]) == ("not measured", "not measured", share)
 
 
 def test_without_parts_there_is_no_bar():
