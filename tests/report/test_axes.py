@@ -18,6 +18,21 @@ def test_every_axis_has_two_to_seven_ticks(high):
     assert 2 <= len(Scale(0.0, high).axis("", str).ticks) <= 7
 
 
+@pytest.mark.parametrize(
+    ("scale", "unit", "ticks"),
+    [
+        (Scale(0.0, 50.0), " s", ["0 s", "10 s", "20 s", "30 s", "40 s", "50 s"]),
+        (Scale(0.0, 50.0), ".0 ms", ["0.0 ms", "20.0 ms", "40.0 ms"]),
+        (Scale(0.0, 48.0), ".0 ms", ["0.0 ms", "10.0 ms", "20.0 ms", "30.0 ms", "40.0 ms"]),
+        (Scale(1.0, 1e4, is_log=True), "", ["1", "10", "100", "1000", "10000"]),
+        (Scale(1.0, 1e4, is_log=True), " FLOP/s", ["1 FLOP/s", "100 FLOP/s", "10000 FLOP/s"]),
+        (Scale(0.0, 42.0), " " + 40 * "x", ["0 " + 40 * "x", "20 " + 40 * "x", "40 " + 40 * "x"]),
+    ],
+)
+def test_below_a_box_there_are_as_many_ticks_as_have_room_and_two_at_least(scale, unit, ticks):
+    assert [tick.label for tick in scale.across("", lambda value: f"{value:g}{unit}").ticks] == ticks
+
+
 def test_decades_hold_the_values_and_name_powers():
     scale = decades(3.0, 4_000.0)
     assert (scale.low, scale.high) == (1.0, 10_000.0)

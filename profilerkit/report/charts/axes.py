@@ -1,13 +1,17 @@
 """Scales: where a value lies in percent of an axis, and which values have ticks."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from profilerkit.report.charts.chart import Axis, Tick
 
 _MOST_TICKS = 6
+#: Characters that fit below the box of a small phone: of 360 px the box has 276, and 10.5 px type needs 6 for each.
+_CHARACTERS = 46
+#: Blank characters between two labels.
+_APART = 1
 _STEPS = (1.0, 2.0, 5.0, 10.0)
 #: Length of an axis whose highest value needs a label above it, for a length of 1 up to that value.
 _ROOM = 1.1
@@ -35,21 +39,37 @@ class Scale(msgspec.Struct, frozen=True):
 
     def axis(self, name: str, words: Callable[[float], str]) -> Axis:
         """The axis with ticks at round values; ``words`` says a value with its unit."""
-        values = self._decades() if self.is_log else self._rounds()
-        return Axis(name, tuple(Tick(self.at(value), words(value)) for value in values))
+        return Axis(name, self._ticks(words, _MOST_TICKS))
 
-    def _rounds(self) -> list[float]:
-        size = (self.high - self.low) / (_MOST_TICKS - 1)
+    def across(self, name: str, words: Callable[[float], str]) -> Axis:
+        """The axis below a box: with fewer ticks, but two, where the labels of more have no room beside each other."""
+        found = [self._ticks(words, most) for most in range(_MOST_TICKS, 1, -1)]
+        scales = [ticks for ticks in found if len(ticks) > 1] or found
+        return Axis(name, next((ticks for ticks in scales if _have_room(ticks)), scales[-1]))
+
+    def _ticks(self, words: Callable[[float], str], most: int) -> tuple[Tick, ...]:
+        values = self._decades(most) if self.is_log else self._rounds(most)
+        return tuple(Tick(self.at(value), words(value)) for value in values)
+
+    def _rounds(self, most: int) -> list[float]:
+        size = (self.high - self.low) / (most - 1)
         power = 10.0 ** math.floor(math.log10(size))
         step = next(power * factor for factor in _STEPS if power * factor >= size * (1 - 1e-9))
         first = math.ceil(self.low / step - 1e-9)
         return [step * number for number in range(first, math.floor(self.high / step + 1e-9) + 1)]
 
-    def _decades(self) -> list[float]:
+    def _decades(self, most: int) -> list[float]:
         first = math.ceil(math.log10(self.low) - 1e-9)
         last = math.floor(math.log10(self.high) + 1e-9)
-        every = max(1, -(-(last - first + 1) // _MOST_TICKS))
+        every = max(1, -(-(last - first + 1) // most))
         return [10.0**power for power in range(first, last + 1, every)]
+
+
+def _have_room(ticks: Sequence[Tick]) -> bool:
+    """Whether no label below a narrow box touches the next."""
+    starts = [tick.at / 100 * _CHARACTERS - tick.before * len(tick.label) for tick in ticks]
+    ends = [start + len(tick.label) for start, tick in zip(starts, ticks, strict=True)]
+    return all(end + _APART <= start for end, start in zip(ends, starts[1:], strict=False))
 
 
 def decades(lowest: float, highest: float) -> Scale:

@@ -9,11 +9,20 @@ from profilerkit.report.records import Table
 Form = Literal["area", "line", "dash", "point"]
 
 
+#: From this percent on the label of a tick would leave the page, if it stood in the middle below it.
+_END = 92.0
+
+
 class Tick(msgspec.Struct, frozen=True):
     """A value on an axis; ``at`` is percent from its left or lower end."""
 
     at: float
     label: str
+
+    @property
+    def before(self) -> float:
+        """How much of a label below the box stands before its tick, as a ratio of its length."""
+        return 0.85 if self.at > _END else 0.5
 
 
 class Axis(msgspec.Struct, frozen=True):

@@ -84,7 +84,7 @@ def loader_wait(report: Report) -> Chart | None:
             *_histogram("input", wait, upper, x.at(median(waits.wait_ns))),
             *_histogram("other", rest, lower, x.at(median(waits.rest_ns))),
         ),
-        x=x.axis("Time in one step", format_ns),
+        x=x.across("Time in one step", format_ns),
         y=Axis(
             "Steps",
             (

@@ -128,7 +128,7 @@ def _bracket(gap: Gap, scale: Scale, top: float) -> Shape:
 
 def _time_axis(scale: Scale) -> Axis:
     unit = format_ns(scale.high).rpartition(" ")[2]
-    return scale.axis("Time since the start of the step", lambda value: f"{value / _UNITS_NS[unit]:g} {unit}")
+    return scale.across("Time since the start of the step", lambda value: f"{value / _UNITS_NS[unit]:g} {unit}")
 
 
 def _title(found: MedianStep) -> str:

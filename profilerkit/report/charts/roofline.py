@@ -40,7 +40,7 @@ def roofline_chart(report: Report) -> Chart | None:
         caption=_caption(report, kernels),
         height_px=300,
         shapes=(*_roof_lines(roofs, memory, x, y), *_points(kernels, places)),
-        x=x.axis("Arithmetic intensity, FLOP per byte", lambda value: f"{value:,g}"),
+        x=x.across("Arithmetic intensity, FLOP per byte", lambda value: f"{value:,g}"),
         y=y.axis("FLOP/s", lambda value: format_decimal(value, "").replace(".00 ", " ").replace(".0 ", " ")),
         legend=_legend(kernels),
         labels=(*_roof_labels(roofs, memory, x, y), *numbers_of(places)),

@@ -69,7 +69,7 @@ def sampled_strips(report: Report) -> Chart | None:
         caption=_caption(report, names, shown, span),
         height_px=height_px(len(shown)),
         shapes=(*_where(span, x, lanes(len(shown))), *(_line(*row, x) for row in rows)),
-        x=x.axis("Seconds since the first step began", _seconds),
+        x=x.across("Seconds since the first step began", _seconds),
         y=Axis("Each on a scale of its own", tuple(tick for row in rows for tick in _ticks(*row))),
         legend=(("rule pale", "Steady window"),) if span.steady else (),
         labels=tuple(lane.words(f"{kind.words}: mean {_mean(sampled, span)}") for sampled, kind, lane, _ in rows),
