@@ -34,14 +34,15 @@ _READ_BYTES = 1 << 16
 
 
 class Mode(NamedTuple):
-    """A window in CSS pixels and the colour scheme that its system asks for."""
+    """A window in CSS pixels and the colour scheme that its system asks for; or a sheet of paper."""
 
     width: int
     height: int
     scheme: str
+    is_paper: bool = False
 
     def __str__(self) -> str:
-        return f"{self.width} px, {self.scheme}"
+        return f"{self.width} px, {'paper' if self.is_paper else self.scheme}"
 
 
 class Heard(NamedTuple):
@@ -84,12 +85,13 @@ class Page:
             self._take(end)
 
     def show(self, mode: Mode) -> None:
-        """The open page in another window and scheme."""
+        """The open page in another window and scheme, or as it is printed."""
         self._call(
             "Emulation.setDeviceMetricsOverride",
             **{"width": mode.width, "height": mode.height, "deviceScaleFactor": 1, "mobile": False},
         )
-        self._call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": mode.scheme}])
+        scheme = {"name": "prefers-color-scheme", "value": mode.scheme}
+        self._call("Emulation.setEmulatedMedia", media="print" if mode.is_paper else "screen", features=[scheme])
 
     def evaluate(self, script: str) -> Any:
         """The value of an expression in the page, awaited; the page's own policy does not apply to it.
