@@ -31,18 +31,22 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _COUNT = re.compile(r"[\d_.]{1,12}(?:[eE]\d{1,2})?")
 #: ``--name=value``, ``name=value`` (Hydra), ``+group.name=value``.
 _ASSIGNED = re.compile(r"(?P<name>[-+~]*[\w.@/-]+)=(?P<value>.*)", re.DOTALL)
-#: Hugging Face, OpenAI and its like, GitHub, AWS, Slack; 40 hex digits (Weights & Biases); a password in a URL.
+#: Hugging Face, OpenAI and its like, GitHub, GitLab, npm, AWS, Slack; a JSON Web Token, whose header ``{"`` is ``eyJ``;
+#: 40 hex digits (Weights & Biases); a password in a URL.
 _TOKEN = re.compile(
     r"\bhf_\w{8,}"
     r"|\bsk-[\w-]{16,}"
     r"|\bgh[pousr]_\w{8,}|\bgithub_pat_\w{8,}"
+    r"|\bglpat-[\w-]{8,}(?:\.[\w-]+)*"
+    r"|\bnpm_[0-9a-zA-Z]{30,}"
+    r"|(?<![\w-])eyJ[\w-]{10,}(?:\.[\w-]*){2,4}"
     r"|\bAKIA[0-9A-Z]{16}\b"
     r"|\bxox[a-z]-[\w-]{8,}"
     r"|(?<![0-9a-zA-Z])[0-9a-fA-F]{40}(?![0-9a-zA-Z])"
-    r"|(?<=://)[^\s/@]+:[^\s/@]+(?=@)"
+    r"|(?<=://)[^\s/@:]*:[^\s/@]+(?=@)"
 )
 #: What one of those holds. It begins with no assertion, which makes it ten times as fast to look for (Python 3.12).
-_MAY_BE_TOKEN = re.compile(r"hf_|sk-|gh[pousr]_|github_pat_|AKIA|xox[a-z]-|://|[0-9a-fA-F]{40}")
+_MAY_BE_TOKEN = re.compile(r"hf_|sk-|gh[pousr]_|github_pat_|glpat-|npm_|eyJ|AKIA|xox[a-z]-|://|[0-9a-fA-F]{40}")
 
 
 def masked(text: str) -> str:

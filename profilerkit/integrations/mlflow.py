@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from profilerkit.integrations.tracked import scalars, told
+from profilerkit.integrations.tracked import scalars
 from profilerkit.model.report import Report
+from profilerkit.report.redaction import told
 
 
 def log_report(report: Report, client: Any, run_id: str, *, redact: bool = True) -> None:
@@ -18,6 +19,6 @@ def log_report(report: Report, client: Any, run_id: str, *, redact: bool = True)
     shown = told(report, redact=redact)
     for name, value in scalars(shown).items():
         client.log_metric(run_id, name, value)
-    client.log_text(run_id, shown.to_html(), "profilerkit/report.html")
-    client.log_text(run_id, shown.to_markdown(), "profilerkit/report.md")
-    client.log_text(run_id, shown.to_json(), "profilerkit/report.json")
+    client.log_text(run_id, shown.to_html(redact=False), "profilerkit/report.html")
+    client.log_text(run_id, shown.to_markdown(redact=False), "profilerkit/report.md")
+    client.log_text(run_id, shown.to_json(redact=False), "profilerkit/report.json")

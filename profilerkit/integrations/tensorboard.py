@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from profilerkit.integrations.tracked import scalars, told
+from profilerkit.integrations.tracked import scalars
 from profilerkit.model.report import Report
+from profilerkit.report.redaction import told
 
 
 def log_report(report: Report, writer: Any, step: int = 0, *, redact: bool = True) -> None:
@@ -18,4 +19,4 @@ def log_report(report: Report, writer: Any, step: int = 0, *, redact: bool = Tru
     shown = told(report, redact=redact)
     for name, value in scalars(shown).items():
         writer.add_scalar(name, value, step)
-    writer.add_text("profilerkit/report", shown.to_markdown(), step)
+    writer.add_text("profilerkit/report", shown.to_markdown(redact=False), step)

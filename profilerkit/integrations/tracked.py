@@ -1,13 +1,6 @@
 """What an experiment tracker is told of a report."""
 
 from profilerkit.model.report import Report
-from profilerkit.report.redaction import redacted
-from profilerkit.rundir.identity import identity_of
-
-
-def told(report: Report, *, redact: bool) -> Report:
-    """The report as a tracker shows it to others: without names, paths and secrets, unless ``redact`` is false."""
-    return redacted(report, identity_of()) if redact else report
 
 
 def scalars(report: Report) -> dict[str, float]:

@@ -4,8 +4,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from profilerkit.integrations.tracked import scalars, told
+from profilerkit.integrations.tracked import scalars
 from profilerkit.model.report import Report
+from profilerkit.report.redaction import told
 
 
 def log_report(report: Report, run: Any, *, redact: bool = True) -> None:
@@ -22,8 +23,8 @@ def log_report(report: Report, run: Any, *, redact: bool = True) -> None:
     run.summary.update(scalars(shown))
     with TemporaryDirectory(prefix="profilerkit-") as directory:
         place = Path(directory)
-        shown.to_html(place / "report.html")
-        shown.to_markdown(place / "report.md")
-        shown.to_json(place / "report.json")
+        shown.to_html(place / "report.html", redact=False)
+        shown.to_markdown(place / "report.md", redact=False)
+        shown.to_json(place / "report.json", redact=False)
         # The library copies what it is given before it returns (wandb 0.31), so the directory may go.
         run.log_artifact(directory, name=f"profilerkit-{run.id}", type="profilerkit-report")

@@ -206,32 +206,46 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         headline = "".join(char if char.isprintable() else "?" for char in self.verdict.headline)
         return f"<Report {self.verdict.bound}: {headline}>"
 
-    def to_json(self, path: str | Path | None = None) -> str:
-        """The report as JSON text; also written to ``path`` when given."""
+    def to_json(self, path: str | Path | None = None, *, redact: bool = True) -> str:
+        """The report as JSON text; also written to ``path`` when given.
+
+        Names of users and hosts, absolute paths, variables and secrets are left out unless ``redact`` is false. Hosts
+        that recorded the run are known by address alone; ``profilerkit analyze`` also knows the names a run has kept.
+        """
         from profilerkit.report import save
         from profilerkit.report.json import render
+        from profilerkit.report.redaction import told
 
-        return save(render(self), path)
+        return save(render(told(self, redact=redact)), path)
 
-    def to_html(self, path: str | Path | None = None) -> str:
-        """The report as one offline HTML document; also written to ``path`` when given."""
+    def to_html(self, path: str | Path | None = None, *, redact: bool = True) -> str:
+        """The report as one offline HTML document; also written to ``path`` when given.
+
+        ``redact`` as in ``to_json``.
+        """
         from profilerkit.report import save
         from profilerkit.report.html import render
+        from profilerkit.report.redaction import told
 
-        return save(render(self), path)
+        return save(render(told(self, redact=redact)), path)
 
-    def to_markdown(self, path: str | Path | None = None) -> str:
-        """The report as Markdown of at most 6 kB; also written to ``path`` when given."""
+    def to_markdown(self, path: str | Path | None = None, *, redact: bool = True) -> str:
+        """The report as Markdown of at most 6 kB; also written to ``path`` when given.
+
+        ``redact`` as in ``to_json``.
+        """
         from profilerkit.report import save
         from profilerkit.report.markdown import render
+        from profilerkit.report.redaction import told
 
-        return save(render(self), path)
+        return save(render(told(self, redact=redact)), path)
 
     def _repr_html_(self) -> str:
-        """The verdict for a notebook cell, without script."""
+        """The verdict for a notebook cell, without script; names and paths are left out, as notebooks are shared."""
         from profilerkit.report.html import render_verdict
+        from profilerkit.report.redaction import told
 
-        return render_verdict(self)
+        return render_verdict(told(self, redact=True))
 
 
 def json_schema() -> dict[str, Any]:

@@ -11,7 +11,7 @@ from profilerkit.model.change import revise
 from profilerkit.model.raw import RawEvents
 from profilerkit.model.report import Report
 from profilerkit.report.paths import short_paths, without_homes
-from profilerkit.rundir.identity import Identity
+from profilerkit.rundir.identity import Identity, identity_of
 from profilerkit.secrets import ALLOWED_VARIABLES, MASK, is_secret, masked, masked_arguments
 
 USER, HOST = "<user>", "<host>"
@@ -28,6 +28,10 @@ _ENDPOINTS = (
     re.compile(r"(?<![\w.])(\d{1,3}(?:\.\d{1,3}){3})(?!\w|\.\w)"),
     re.compile(r"(?<=://)([\w.-]+)"),
 )
+#: The host of a URL whose credentials are masked: nothing else stands there, not even a word.
+_BEHIND_MASK = re.compile(rf"(?<=://{re.escape(MASK)}@)(\[[\da-fA-F:.]+\]|[\w.-]+)")
+#: Stands for a name with a blank while paths are cut, which end at a blank.
+_SPACED = "\ufdd0"
 #: Whose addresses name nobody: of documents that an error points to.
 _PUBLIC = ("github.com", "huggingface.co", "nvidia.com", "python.org", "pytorch.org")
 #: What a program says of a secret: ``password='x'``, ``'api_key': 'x'``, ``Authorization: Bearer x``.
@@ -45,6 +49,7 @@ _TRACE_FILE = re.compile(r"(?<![\w.-])([\w.-]+?)(?=_\d+\.\d{10,}\.pt\.trace\.jso
 _NO_HOST = frozenset(("gpu", "node", "rank", "step", "trace", "worker"))
 #: torch's cache of compiled kernels has its user's name in its own.
 _CACHE = re.compile(r"(?<=[/\\]torchinductor_)[^/\\\s\"'`,;:()]+")
+_PART_ENDS = r"(?=[/\\\s\"'`,;:()\]]|$)"
 _LAST_WORD = re.compile(r"[A-Za-z][a-z]*$")
 #: Last word of an option, and what its value names.
 _NAMING = dict.fromkeys(("account", "email", "entity", "login", "owner", "user", "username"), USER) | dict.fromkeys(
@@ -96,6 +101,11 @@ def redacted(report: Report, identity: Identity) -> Report:
     )
 
 
+def told(report: Report, *, redact: bool) -> Report:
+    """The report as it is told to others: redacted by the names of this machine, or as it is where not ``redact``."""
+    return redacted(report, identity_of()) if redact else report
+
+
 def redacted_events(tables: Sequence[RawEvents], identity: Identity) -> tuple[RawEvents, ...]:
     """Raw events without what ``redacted`` takes out of a report."""
     mask = _Mask(identity)
@@ -109,6 +119,7 @@ class _Mask:
         self._identity = identity
         self._names = [(name, _user_pattern(name), USER) for name in identity.users if name]
         self._names += [(name, _host_pattern(name), HOST) for name in _with_short_names(identity.hosts)]
+        self._spaced = _spaced_pattern(identity)
         self._known: dict[str, str] = {}
 
     def text(self, text: str) -> str:
@@ -122,13 +133,18 @@ class _Mask:
         if ".pt.trace" in text:
             text = _TRACE_FILE.sub(lambda match: match[1] if match[1] in _NO_HOST else HOST, text)
         if "/" in text or "\\" in text:
-            text = short_paths(_CACHE.sub(USER, without_homes(text, self._identity.homes)))
+            text = self._short_paths(_CACHE.sub(USER, without_homes(text, self._identity.homes)))
         if "=" in text:
             text = _ASSIGNED.sub(_of_sentence, text)
         for name, pattern, shown in self._names:
             if name in text:
                 text = pattern.sub(shown, text)
-        return masked(text)
+        return _BEHIND_MASK.sub(_of_url, masked(text))
+
+    def _short_paths(self, text: str) -> str:
+        if self._spaced is None:
+            return short_paths(text)
+        return short_paths(self._spaced.sub(_SPACED, text)).replace(_SPACED, USER)
 
     def part(self, text: str) -> str:
         """The name of a file or directory."""
@@ -137,7 +153,7 @@ class _Mask:
     def message(self, text: str) -> str:
         """What a program said, which may name whom it could not reach."""
         text = _SAID.sub(_of_said, _ASSIGNED.sub(_of_words, text))
-        text = _ADDRESS.sub(f"{USER}@{HOST}", text)
+        text = _ADDRESS.sub(f"{USER}@{HOST}", masked(text))
         for pattern in _ENDPOINTS:
             text = pattern.sub(_of_endpoint, text)
         return self.text(text)
@@ -204,10 +220,21 @@ def _of_endpoint(match: re.Match[str]) -> str:
     return HOST if re.search(r"[\d.-]", name) and not is_public else name
 
 
+def _of_url(match: re.Match[str]) -> str:
+    return match[1] if match[1].endswith(_PUBLIC) or _ANY_MACHINE.fullmatch(match[1]) else HOST
+
+
+def _spaced_pattern(identity: Identity) -> re.Pattern[str] | None:
+    """The names of users and of their home directories that hold a blank, as parts of a path; ``None`` without one."""
+    last = {re.split(r"[/\\]", home.rstrip("/\\"))[-1] for home in identity.homes}
+    names = sorted((name for name in identity.users | last if " " in name), key=lambda name: (-len(name), name))
+    return re.compile(rf"(?<=[/\\])(?:{'|'.join(map(re.escape, names))}){_PART_ENDS}") if names else None
+
+
 def _user_pattern(user: str) -> re.Pattern[str]:
     """The name as a whole part of a path, and before a host."""
     name = re.escape(user)
-    ends, begins = r"(?=[/\\\s\"'`,;:()\]]|$)", r"(?<![^\s\"'`=,;:(\[])"
+    ends, begins = _PART_ENDS, r"(?<![^\s\"'`=,;:(\[])"
     return re.compile(rf"(?<=[/\\]){name}{ends}|{begins}{name}(?=[/\\])|(?<![\w.-]){name}(?=@\w)")
 
 

@@ -33,7 +33,7 @@ def saved(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     report = SAMPLES["input_bound"]()
     report = revise(report, run=revise(report.run, command=f"train.py --data {SECRET}"))
-    report.to_json("run.json")
+    report.to_json("run.json", redact=False)
     return report
 
 
@@ -52,7 +52,9 @@ def test_diff_compares_what_was_redacted_with_what_was_not(saved, capsys):
     for option in ([], ["--no-redact"]):
         assert main(["diff", "run.json", "told.json", "-f", "json", "-o", "-", *option]) == 0
         assert json.loads(capsys.readouterr().out)["differences"] == []
-    revise(saved, run=revise(saved.run, command="train.py --data /data/undisclosed/other/b.py")).to_json("other.json")
+    revise(saved, run=revise(saved.run, command="train.py --data /data/undisclosed/other/b.py")).to_json(
+        "other.json", redact=False
+    )
     assert main(["diff", "run.json", "other.json", "-f", "json", "-o", "-"]) == 0
     (difference,) = json.loads(capsys.readouterr().out)["differences"]
     assert (difference["before"], difference["after"]) == (
@@ -67,7 +69,7 @@ def test_check_tells_no_paths_unless_told_to(saved, capsys):
     outcome, finding = saved.findings()[0]
     told = revise(finding, title=f"Rank 0 waits in {SECRET}(12)")
     report = revise(saved, outcomes=(revise(outcome, findings=(told,)),))
-    report.to_json("run.json")
+    report.to_json("run.json", redact=False)
     for option, is_told in (([], False), (["--no-redact"], True)):
         main(["check", "run.json", "--budget", "step_time=1s", "-f", "sarif", "-o", "-", *option])
         out = capsys.readouterr().out

@@ -172,7 +172,22 @@ def test_any_text_is_redacted_at_once_and_for_good(text):
 
 def test_a_long_hostile_text_takes_no_longer_than_its_length_allows():
     report = SAMPLES["input_bound"]()
-    for piece in ("/", "/a", "a", "a=", "a@", "a.", "1_", "--token ", "\\", "C:\\a", "_1.pt.trace"):
+    for piece in (
+        "/",
+        "/a",
+        "a",
+        "a=",
+        "a@",
+        "a.",
+        "1_",
+        "--token ",
+        "\\",
+        "C:\\a",
+        "_1.pt.trace",
+        "eyJaaaaaaaaaa-",
+        "://:",
+        ":",
+    ):
         text = piece * (200_000 // len(piece))
         shown = redacted(revise(report, run=revise(report.run, command=text, ended=text)), IDENTITY)
         assert msgspec.json.encode(shown)
@@ -198,6 +213,47 @@ def test_what_a_program_says_of_secrets_places_and_machines_is_masked(said, show
     report = revise(report, run=revise(report.run, failure=said), trust=revise(report.trust, notes=(said,)))
     masked = redacted(report, Identity())
     assert (masked.run.failure, masked.trust.notes) == (shown, (shown,))
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("postgres://u:pw@db.internal/x", "postgres://***@<host>/x"),
+        ("--store=redis://:pw@cache:6379/0", "--store=redis://***@<host>:6379/0"),
+        ("https://***@db.internal:5432/x", "https://***@<host>:5432/x"),
+        ("https://u:pw@[fe80::1]:443/x", "https://***@<host>:443/x"),
+        ("https://u:pw@github.com/x tcp://u:pw@localhost/x", "https://***@github.com/x tcp://***@localhost/x"),
+        ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abc-DEF_123 x", "*** x"),
+        ("glpat-abcdefghij0123456789", "***"),
+        ("npm_" + "a1B2" * 9, "***"),
+        ("npm_config_registry_of_this_machine eyJ glpat-x", "npm_config_registry_of_this_machine eyJ glpat-x"),
+        ("--data /home/bob smith/x/y", "--data ~/x/y"),
+        ("--data /data/home/bob smith/x", "--data ~/x"),
+        ("--data /home/ann lee/x", "--data ~/x"),
+        ("--data /scratch/ann lee/x/y", "--data …/x/y"),
+    ],
+)
+def test_no_secret_host_or_part_of_a_name_is_left_in_a_command_a_setting_or_a_title(said, shown):
+    report = SAMPLES["input_bound"]()
+    report = revise(report, run=revise(report.run, command=said, failure=said, settings={"store": said}, name=said))
+    names = Identity(users=frozenset({"ann lee"}), homes=frozenset({"/home/bob smith"}))
+    run = redacted(report, names).run
+    assert (run.command, run.failure, run.settings["store"], run.name) == (shown,) * 4
+    assert redacted(redacted(report, names), names) == redacted(report, names)
+
+
+def test_what_a_report_writes_itself_names_nobody_unless_it_is_told_to(tmp_path):
+    report = leaking()
+    headline = "Training waits for /data/undisclosed/team/x.bin"
+    report = revise(report, verdict=revise(report.verdict, headline=headline))
+    for write in (report.to_html, report.to_json, report.to_markdown):
+        for path in (None, tmp_path / "report"):
+            told, kept = write(path), write(path, redact=False)
+            assert "undisclosed" not in told
+            assert "undisclosed" in kept
+            assert path is None or path.read_text(encoding="utf-8") == kept
+    assert "undisclosed" not in report._repr_html_()
+    assert "…/team/x.bin" in report._repr_html_()
 
 
 def test_code_of_a_fix_keeps_its_keywords():
