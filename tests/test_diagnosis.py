@@ -352,6 +352,7 @@ def test_a_doubt_about_the_split_is_said_and_caps_the_confidence():
     assert (verdict_of(known).confidence, verdict_of(doubtful).confidence) == ("high", "medium")
     assert "Traced steps took 1.81 × the time." in verdict_of(doubtful).consequence
     assert "Second." not in verdict_of(doubtful).consequence
+    assert "Traced" not in verdict_of(replace(doubtful, waiting_share=0.4)).consequence
     healthy = facts(doubts=("Traced steps took 1.81 × the time.",))
     assert (verdict_of(healthy).bound, verdict_of(healthy).confidence) == ("compute-bound", "medium")
 
