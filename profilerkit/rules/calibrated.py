@@ -9,8 +9,8 @@ from profilerkit.model.change import revise
 from profilerkit.model.finding import Finding, Method, Outcome, Saving
 
 #: What nine of ten applied fixes stayed within, relative to the predicted saving, and of how many: each was applied in
-#: two runs of scripts/benchmark_accuracy (reports/accuracy.json and accuracy_second.json); accuracy_third.json was judged
-#: with them.
+#: two runs of scripts/benchmark_accuracy (reports/accuracy.json and accuracy_second.json). A third run was judged with
+#: what they gave (accuracy_third.json).
 WITHIN: dict[Method, tuple[float, int]] = {"replay": (0.12, 13), "analytic": (0.18, 16)}
 #: The rules whose fixes were among those, by method. All ran on a CPU. The interval of every other saving rests on a
 #: guess, and says so.
