@@ -113,7 +113,7 @@ def _traces(paths: Sequence[Path]) -> list[Path]:
     Raises:
         UnreadableInputError: one is missing, or there is no trace at all.
     """
-    from profilerkit.inputs import traces_below
+    from profilerkit.reading.directories import traces_below
 
     found: set[Path] = set()
     for path in paths:
