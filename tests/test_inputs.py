@@ -93,6 +93,14 @@ def test_a_file_that_was_named_must_be_a_trace(job):
         analyze(job / "rank0.json", job / "config.json")
 
 
+def test_a_file_that_cannot_be_read_names_everything_that_could(tmp_path):
+    (tmp_path / "notes.txt").write_text("nothing of any kind")
+    with pytest.raises(UnreadableInputError) as caught:
+        analyze(tmp_path / "notes.txt")
+    for name in ("kineto", "nsys", "xplane", "memory snapshot", "nvidia-smi", "flight recorder dump"):
+        assert name in caught.value.hint
+
+
 def test_a_directory_without_any_readable_trace_says_what_was_tried(tmp_path):
     for name in ("a.json", "b.json"):
         (tmp_path / name).write_text("{}")
@@ -210,7 +218,7 @@ def test_a_directory_of_several_runs_lists_them_with_their_ages_and_names_the_ne
         assert main([verb, str(place)]) == 2
         what, cause, hint = capsys.readouterr().err.splitlines()[-3:]
         assert what == f"error: {place} holds 3 runs, and not one alone"
-        assert cause == "cause: last written to: newest (3.0 h ago), older (5.0 h ago), old (30 h ago)"
+        assert cause == "cause: last written to: newest (3 h ago), older (5 h ago), old (30 h ago)"
         assert hint == f"hint:  profilerkit {verb} '{place / 'newest'}'"
 
 
