@@ -230,8 +230,8 @@ def _traces_in(directory: Path) -> list[Path]:
             raise several
         raise UnreadableInputError(
             f"no trace in {directory}",
-            cause=f"no file there has a trace's name ({', '.join(TRACE_SUFFIXES)}, or .pb with a profile inside) or is a "
-            "log or a memory snapshot, and it is no run directory",
+            cause=f"no file there has a trace's name ({', '.join(TRACE_SUFFIXES)}, or .pb with a profile inside) or "
+            "is a log or a memory snapshot, and it is no run directory",
             hint=_where_instead(directory),
         )
     return files

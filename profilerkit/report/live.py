@@ -17,8 +17,8 @@ from profilerkit.units import format_bytes, format_count, format_long_ns, format
 FEWEST_JUDGED = 10
 #: A step that lasts so many usual ones, and no less than so long, is worth a word (a choice: 10 × the median).
 _QUIET_STEPS, _QUIET_NS = 10, 5_000_000_000
-#: Without a record for so long a job that cannot be asked may be gone, and is watched no longer (choices): whatever else
-#: is off, each rank writes its clock once a minute.
+#: Without a record for so long a job that cannot be asked may be gone, and is watched no longer (choices): each rank
+#: writes its clock once a minute, whatever else is off.
 SILENT_NS, GONE_NS = 120_000_000_000, 300_000_000_000
 #: A verdict younger than this is of now.
 _LEAST_AGE_NS = 1_000_000_000
