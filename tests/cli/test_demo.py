@@ -117,7 +117,7 @@ def test_a_change_within_the_noise_proves_nothing_and_has_a_code_of_its_own(tmp_
 
 
 def test_help_names_the_code_of_a_demo_that_proves_nothing(capsys):
-    for words, said in ((["--help"], "a demo proved nothing"), (["demo", "--help"], "Exits with 3 where the runs prove")):
+    for words, said in ((["--help"], "a demo proved nothing"), (["demo", "--help"], "Exits with 3 where the runs")):
         assert main(words) == 0
         assert said in " ".join(capsys.readouterr().out.split())
 
