@@ -392,8 +392,11 @@ def test_a_report_is_priced_again_without_its_recording(trace, capsys):
 @pytest.mark.parametrize("price", ["-1", "dear", "nan"])
 def test_a_price_that_is_none_is_refused(trace, analysis, capsys, price):
     analysis(samples.balanced())
-    assert main(["analyze", "trace.json", f"--gpu-hour-price={price}"]) == 2
-    assert "gpu-hour-price is not a price" in capsys.readouterr().err
+    for words in ([f"--gpu-hour-price={price}"], ["--gpu-hour-price", price]):
+        assert main(["analyze", "trace.json", *words]) == 2
+        shown = capsys.readouterr().err
+        assert "error: --gpu-hour-price is not a price" in shown
+        assert "hint:  write --gpu-hour-price 2.5" in shown
 
 
 def test_open_starts_a_browser_or_says_that_there_is_none(trace, analysis, capsys, monkeypatch):
