@@ -352,9 +352,10 @@ def _position(ranks: Sequence[RankFacts], rank: int) -> int:
     position = next((index for index, entry in enumerate(ranks) if entry.rank == rank), None)
     if position is None:
         known = [entry.rank for entry in ranks if entry.rank is not None]
+        told = named_ranks(known).lower() if known else ""
         raise UsageError(
             f"rank {rank} was not recorded",
-            cause=f"{named_ranks(known).lower()} {'was' if len(known) == 1 else 'were'}" if known else "nothing read says its rank",
-            hint=f"name one of {named_ranks(known).lower()}, or none" if known else "name no rank",
+            cause=f"recorded: {told}" if told else "no file that was read says its rank",
+            hint=f"name {'one of ' if known[1:] else ''}{told}, or none" if told else "name no rank",
         )
     return position
