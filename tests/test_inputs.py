@@ -9,10 +9,14 @@ import pytest
 from profilerkit.api import analyze
 from profilerkit.cli import main
 from profilerkit.errors import UnreadableInputError, UsageError
+from profilerkit.reading.directories import named_as_traces, traces_below
 from profilerkit.report.wording import limits_of
 from profilerkit.rundir.layout import END, LAUNCH, MANIFEST, META, WINDOW_STATUS
 from tests.recipes import Log, training, write_run
 from tests.xplane_recipes import gpu, jax_json, space
+
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "traces"
 
 
 def trace_at(path, **fields):
@@ -307,3 +311,14 @@ def test_a_profile_of_another_name_is_found_by_its_content(tmp_path, below, name
 def test_json_of_jax_alone_is_read(tmp_path):
     (tmp_path / "host.trace.json.gz").write_bytes(jax_json(packed=True))
     assert analyze(tmp_path).steps.count == 12
+
+
+@pytest.mark.shared_traces
+@pytest.mark.skipif(not (SHARED / "jax_trace").is_dir(), reason="no shared traces beside the repository")
+def test_real_profiles_whose_names_say_nothing_are_found(tmp_path):
+    for file in (SHARED / "jax_trace").glob("*.pb"):
+        (tmp_path / file.name).symlink_to(file)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert {path.name for path in named_as_traces(tmp_path)} == names
+    assert {path.name for path in traces_below(tmp_path)} == names
+    assert len(names) == 2

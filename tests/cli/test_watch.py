@@ -490,7 +490,7 @@ def test_steps_and_verdict_outlast_records_that_hold_no_step(tmp_path, monkeypat
     """Of a long run the latest records are kept, and an evaluation may be all of them."""
     monkeypatch.setattr(follow, "MOST_EVENTS", 80)
     run = run_at(tmp_path / "run", ended=False)
-    watched = watch._Watched(run, Settings(), Namespace(every=0.25, redact=False))
+    watched = watch._Watched(run, Settings(), Namespace(every=0.25, no_redact=True))
     before, verdict = watched.look(judge=True)
     evaluation = Log(start=60 * STEP_US)
     for number in range(100):
