@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 def _wait_for(place: Path, most_s: float, console: Console) -> None:
     """Return when ``place`` is a run directory. Raises when it is none after the wait."""
     from profilerkit.reading.directories import several_runs
-    from profilerkit.rundir.reader import is_run_directory, require_run_directory
+    from profilerkit.rundir.reader import is_run_directory
 
     if place.is_file():
         raise UsageError(
@@ -121,9 +121,12 @@ def _wait_for(place: Path, most_s: float, console: Console) -> None:
             cause="the job has not begun to record, or records elsewhere",
             hint=f"check the path; --wait {max(2 * most_s, 60):g} waits longer" if most_s else "--wait 60 waits for it",
         )
-    if not is_run_directory(place) and (several := several_runs(place, "watch")) is not None:
-        raise several
-    require_run_directory(place)
+    if not is_run_directory(place):
+        raise several_runs(place, "watch") or UnreadableInputError(
+            f"not a run directory: {place}",
+            cause="no job has begun to record there",
+            hint="name the directory of profilerkit.profile() or run -o" + ("" if most_s else "; --wait 60 waits for it"),
+        )
 
 
 def _later_run(place: Path) -> Path | None:

@@ -385,7 +385,10 @@ def test_what_is_no_run_directory_is_an_error(tmp_path, capsys, name, said):
     (tmp_path / "empty").mkdir()
     (tmp_path / "trace.json").write_text("{}")
     assert main(["watch", str(tmp_path / name)]) == 2
-    assert said in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert said in error
+    assert ("--wait 60 waits for it" in error) == (name == "empty")
+    assert "or a trace file" not in error
 
 
 @pytest.mark.parametrize(
