@@ -102,7 +102,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 def _wait_for(place: Path, most_s: float, console: Console) -> None:
     """Return when ``place`` is a run directory. Raises when it is none after the wait."""
-    from profilerkit.reading.directories import several_runs
     from profilerkit.rundir.reader import is_run_directory
 
     if place.is_file():
@@ -122,6 +121,8 @@ def _wait_for(place: Path, most_s: float, console: Console) -> None:
             hint=f"check the path; --wait {max(2 * most_s, 60):g} waits longer" if most_s else "--wait 60 waits for it",
         )
     if not is_run_directory(place):
+        from profilerkit.reading.directories import several_runs
+
         raise several_runs(place, "watch") or UnreadableInputError(
             f"not a run directory: {place}",
             cause="no job has begun to record there",
