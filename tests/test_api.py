@@ -539,7 +539,9 @@ def test_every_error_of_the_package_has_three_parts():
     assert str(error) == "error: it failed\ncause: no disk\nhint:  buy one"
 
 
-@pytest.mark.parametrize(("read", "told", "hint"), [(3, "ranks 0, 1 and 2", "one of ranks 0, 1 and 2"), (1, "rank 0", "rank 0")])
+@pytest.mark.parametrize(
+    ("read", "told", "hint"), [(3, "ranks 0, 1 and 2", "one of ranks 0, 1 and 2"), (1, "rank 0", "rank 0")]
+)
 def test_a_rank_that_is_not_there_is_answered_with_those_that_are(tmp_path, read, told, hint):
     files = sorted(straggling(tmp_path / "job").iterdir())[:read]
     with pytest.raises(UsageError, match="rank 7 was not recorded") as caught:

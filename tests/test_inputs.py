@@ -15,7 +15,6 @@ from profilerkit.rundir.layout import END, LAUNCH, MANIFEST, META, WINDOW_STATUS
 from tests.recipes import Log, training, write_run
 from tests.xplane_recipes import gpu, jax_json, space
 
-
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "traces"
 
 

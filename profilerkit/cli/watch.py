@@ -126,7 +126,8 @@ def _wait_for(place: Path, most_s: float, console: Console) -> None:
         raise several_runs(place, "watch") or UnreadableInputError(
             f"not a run directory: {place}",
             cause="no job has begun to record there",
-            hint="name the directory of profilerkit.profile() or run -o" + ("" if most_s else "; --wait 60 waits for it"),
+            hint="name the directory of profilerkit.profile() or run -o"
+            + ("" if most_s else "; --wait 60 waits for it"),
         )
 
 

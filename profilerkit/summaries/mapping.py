@@ -59,9 +59,7 @@ def run(task: Task) -> str:
     return ""
 
 
-def map_all(
-    tasks: Sequence[Task], engine: Engine, workers: int, *, room_bytes: float = math.inf
-) -> Iterator[Done]:
+def map_all(tasks: Sequence[Task], engine: Engine, workers: int, *, room_bytes: float = math.inf) -> Iterator[Done]:
     """Run all tasks, in the order in which they end.
 
     As many are under way as the workers take, and as fit into ``room_bytes`` of memory together; one always is,

@@ -135,7 +135,7 @@ def test_the_report_of_summaries_lies_where_that_of_traces_would_and_the_last_li
     reduced = profilerkit("reduce", *(first if word == "named" else word for word in words), cwd=job)
     assert reduced.returncode == 0, reduced.stderr
     assert reduced.stderr.splitlines()[-1].startswith(f"wrote {written} (")
-    assert [path for path in job.rglob("*.html")] == [job / written]
+    assert list(job.rglob("*.html")) == [job / written]
 
 
 def test_reduce_logs_what_it_is_at(job, caplog):
@@ -152,7 +152,6 @@ def test_no_more_is_under_way_than_fits_into_memory_and_one_always_is(tmp_path, 
         def submit(self, fn, task):
             return Future()
 
-    
     def engine(workers):
         yield Held()
 
