@@ -171,6 +171,7 @@ def test_the_index_says_what_colours_signs_and_confidence_words_mean():
     assert {word for word, _ in legend.confidence()} == set(get_args(Confidence))
     for *_, said in (*legend.colours(), *legend.signs(), *legend.confidence()):
         assert f"<dd>{said}</dd>" in about
+    assert legend.COMPARED in about
     # The bars above name their colours at once.
     bars = index.partition('<ul class="legend"')[2].partition("</ul>")[0]
     assert [label for _, label, _ in legend.colours()] == re.findall(r"</span>([^<]+)</li>", bars)

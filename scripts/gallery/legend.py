@@ -22,10 +22,12 @@ _TONES: dict[Tone, str] = {
     "high": f"{_SAVES} {format_ratio(HIGH_SAVING)} of the step or more, weighed by its confidence.",
     "medium": f"{_SAVES} {format_ratio(MEDIUM_SAVING)} or more.",
     "low": f"{_SAVES} less than that.",
-    "good": "Nothing is worth changing; or, of two runs, the later one is faster.",
+    "good": "Nothing is worth changing.",
     "info": "The recording cannot say: the report names what to record.",
 }
 _TONE_WORDS: dict[Tone, str] = {"high": "red", "medium": "brown", "low": "blue", "good": "green", "info": "grey"}
+#: A comparison has signs of its own.
+COMPARED = "Of two runs: ▼ the later one is faster, ▲ it is slower, = no real change, ? they cannot be compared."
 _CONFIDENCE: dict[Confidence, str] = {
     "high": f"All signals that it takes were measured, over {STEPS_FOR_HIGH} steady steps or more, and none of them is "
     "in doubt.",
