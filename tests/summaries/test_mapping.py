@@ -152,6 +152,7 @@ def test_no_more_is_under_way_than_fits_into_memory_and_one_always_is(tmp_path, 
         def submit(self, fn, task):
             return Future()
 
+    @contextmanager
     def engine(workers):
         yield Held()
 
