@@ -375,14 +375,6 @@ def test_what_cannot_be_read_is_an_error_with_a_reason_and_a_way_on(tmp_path, pa
         assert lines[1].startswith("cause: ")
 
 
-def test_a_rank_that_was_not_recorded_is_named_with_those_that_were(tmp_path):
-    with pytest.raises(UsageError) as caught:
-        analyze(straggling(tmp_path / "job"), rank=9)
-    assert "rank 9" in caught.value.what
-    assert "0, 1, 2" in caught.value.cause
-    assert caught.value.hint
-
-
 @pytest.mark.parametrize("text", [None, "{}", "no json"])
 def test_what_is_no_saved_report_is_an_error(tmp_path, text):
     place = tmp_path / "report.json"
