@@ -23,7 +23,7 @@ from profilerkit.model.finding import Evidence, Finding, Outcome, Saving
 from profilerkit.model.finding import Fix as ProposedFix
 from profilerkit.model.verdict import Verdict
 from profilerkit.rules import RULES
-from profilerkit.rules.calibrated import WITHIN
+from profilerkit.rules.calibrated import FAMILIES, WITHIN
 from tests.report.samples import SAMPLES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -338,13 +338,29 @@ def test_a_scenario_that_does_not_exist_is_refused():
     assert "unknown scenario C99" in asked.stderr
 
 
-def test_a_committed_report_is_complete():
-    committed = ROOT / "reports" / "accuracy.json"
-    if not committed.exists():
-        pytest.skip("the report is measured on a quiet machine and has not been committed")
-    document = json.loads(committed.read_text("utf-8"))
+#: The runs that intervals are made with, and one that was judged with them.
+CALIBRATION = ("accuracy.json", "accuracy_second.json")
+JUDGED = "accuracy_third.json"
+
+
+def committed(name):
+    return json.loads((ROOT / "reports" / name).read_text("utf-8"))
+
+
+@pytest.mark.parametrize("name", [*CALIBRATION, JUDGED])
+def test_a_committed_report_is_complete(name):
+    document = committed(name)
     assert not document["quick"]
-    found = {entry["method"]: (entry["p90"], entry["fixes"]) for entry in document["scores"]["within"]}
-    for method, (share, fixes) in WITHIN.items():  # what intervals are made with is what was measured
-        assert found[method] == (pytest.approx(share, abs=0.005), fixes)
     assert [entry["code"] for entry in document["rows"]] == [entry.code for entry in SCENARIOS]
+    assert (ROOT / "reports" / name).with_suffix(".html").exists()
+
+
+def test_intervals_are_made_with_what_was_measured():
+    rows = [row for name in CALIBRATION for row in committed(name)["rows"]]
+    found = scores.scores(rows)
+    within = {entry["method"]: (entry["p90"], entry["fixes"]) for entry in found["within"]}
+    for method, (share, fixes) in WITHIN.items():
+        assert within[method] == (pytest.approx(share, abs=0.005), fixes)
+    fixes = {(entry["rules"], entry["method"]): entry["fixes"] for entry in found["errors"]}
+    told = {(rules, method) for method, families in FAMILIES.items() for rules in families}
+    assert told == {kind for kind, count in fixes.items() if count >= 4}

@@ -12,7 +12,7 @@ from profilerkit.analysis.run_facts import run_facts
 from profilerkit.diagnosis import diagnose
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Saving
-from profilerkit.model.run import Loader, Signal, Trust
+from profilerkit.model.run import RIVAL, Loader, Signal, Trust
 from profilerkit.model.step import PARTS, Rank, SlowSteps
 from profilerkit.rules import RULES
 from profilerkit.rules.runner import run_rules
@@ -352,6 +352,7 @@ def test_a_doubt_about_the_split_is_said_and_caps_the_confidence():
     assert (verdict_of(known).confidence, verdict_of(doubtful).confidence) == ("high", "medium")
     assert "Traced steps took 1.81 × the time." in verdict_of(doubtful).consequence
     assert "Second." not in verdict_of(doubtful).consequence
+    assert "Traced" not in verdict_of(replace(doubtful, waiting_share=0.4)).consequence
     healthy = facts(doubts=("Traced steps took 1.81 × the time.",))
     assert (verdict_of(healthy).bound, verdict_of(healthy).confidence) == ("compute-bound", "medium")
 
@@ -645,6 +646,13 @@ def test_a_rank_that_is_waited_for_is_named_where_nobody_knows_what_makes_it_lat
     known = facts({"idle.unknown": 0.9}, waiting_share=0.4)
     assert verdict_of(known).headline == "The others wait 40 % of the step for rank 0, cause unknown"
     assert verdict_of(facts({"idle.unknown": 0.9}, waiting_share=0.2)).headline.endswith("cannot be explained")
+
+
+def test_another_profiler_is_named_where_it_kept_the_step_from_being_traced():
+    rival = Signal(name="operator trace", state="missing", reason=f"it was not opened: {RIVAL}")
+    verdict = verdict_of(facts({"idle.unknown": 0.9}, trust=Trust(mode="steps", signals=(rival,))))
+    assert verdict.headline == "Another profiler is on, and 90 % of the step cannot be explained"
+    assert verdict.refuted_by.startswith("Switch the other profiler off")
 
 
 def with_slow_steps(count, *, part=None, share=0.32):

@@ -125,7 +125,7 @@ def test_the_order_of_the_report_is_the_one_that_is_named():
 
 
 #: In the README's words: families of rules, and how a saving was told.
-KINDS = {"of the loader": "IN", "of the host": "OV", "of communication": "CO"}
+KINDS = {"of the loader": "IN", "of the host": "OV", "of communication": "CO", "of whole runs": "RU"}
 WAYS = {"replay": "replay", "analytic": "formula"}
 
 

@@ -110,11 +110,13 @@ def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
     if verdict.bound != "inconclusive" and facts.steps.steady < 8:
         plural = "s" if facts.steps.steady != 1 else ""
         sentences.append(f"Only {facts.steps.steady} steady step{plural}.")
-    sentences += waits_for(facts)
+    late = waits_for(facts)
+    sentences += late
     if facts.missing_ranks:
         verb = "is" if facts.missing_ranks == 1 else "are"
         sentences.append(f"{facts.missing_ranks} of {facts.world_size} ranks {verb} missing.")
-    sentences += facts.doubts[:1]
+    if not late:  # all doubts stand among what the report can be trusted for; the first screen is short
+        sentences += facts.doubts[:1]
     sentences.append(f"{fired} of {len(outcomes)} rules fired; {blind} could not run.")
     return " ".join(sentences)
 

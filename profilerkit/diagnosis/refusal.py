@@ -56,11 +56,14 @@ def _unexplained(facts: Facts) -> str:
     if facts.waiting_share is not None and facts.waiting_share >= LARGEST_UNPRICED:
         waited = format_ratio(facts.waiting_share)
         return f"The others wait {waited} of the step for rank {late_rank(facts)}, cause unknown"
-    return f"{format_ratio(facts.share('idle.unknown'))} of the step cannot be explained"
+    said = f"{format_ratio(facts.share('idle.unknown'))} of the step cannot be explained"
+    return f"Another profiler is on, and {said}" if facts.trust.has_rival else said
 
 
 def _what_to_record(facts: Facts) -> str:
     """How the next recording would explain more."""
+    if facts.trust.has_rival:
+        return "Switch the other profiler off, or let it trace some steps only, and record again."
     if facts.framework:
         return "Look at what the host did meanwhile in the profile itself, for example in XProf or Perfetto."
     if facts.trace_read and facts.measured(STEP_TIMERS):

@@ -85,6 +85,11 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True):
     signals: tuple[Signal, ...] = ()
     notes: tuple[str, ...] = ()
 
+    @property
+    def has_rival(self) -> bool:
+        """Whether another profiler was active when a trace was to be recorded."""
+        return any(RIVAL in signal.reason for signal in self.signals)
+
 
 #: The signals of which a report keeps the samples: of the device where one was sampled, else of the host.
 DEVICE_STRIPS = ("gpu.utilization", "gpu.sm_clock", "gpu.power", "gpu.temperature")

@@ -55,8 +55,14 @@ class Priced:
 
 def _fewer_waits(facts: Facts, finding: Finding) -> Change | None:
     """The waits that the model of the loader leaves."""
-    saving = finding.saving
-    return LoaderWaits(1.0 - saving.expected / saving.most) if saving and saving.most else None
+    kept = _kept(facts, finding, WAITS)
+    return LoaderWaits(kept) if kept is not None else None
+
+
+def _kept(facts: Facts, finding: Finding, parts: tuple[str, ...]) -> float | None:
+    """Of the time in ``parts``, what the formula leaves. The bound is no measure of it: the steps' noise is in it."""
+    share = facts.share(*parts)
+    return max(1.0 - finding.saving.expected / share, 0.0) if finding.saving and share else None
 
 
 def _pinned(facts: Facts, finding: Finding) -> Change | None:
@@ -100,8 +106,9 @@ _PHASE = {"checkpoint": "other.ckpt", "evaluation": "other.eval", "compile": "wa
 
 
 def _shorter_phase(facts: Facts, finding: Finding) -> Change | None:
-    part, saving = _PHASE.get(finding.detail), finding.saving
-    return Phases((part,), 1.0 - saving.expected / saving.most) if part and saving and saving.most else None
+    part = _PHASE.get(finding.detail)
+    kept = _kept(facts, finding, (part,)) if part else None
+    return Phases((part,), kept) if part and kept is not None else None
 
 
 def _allocator(facts: Facts, finding: Finding) -> Change | None:
@@ -113,10 +120,11 @@ def _syncs(facts: Facts, finding: Finding) -> Change | None:
 
 
 #: What the fix of a rule does to the steps, and the parts it is about: their share tells how much of the cause was
-#: traced. Rules that are not here keep their bound or formula.
+#: traced. Rules that are not here keep their bound or formula, as IN011 does: a traced window holds the openings of one
+#: epoch or of none, and nothing runs beside them that could be in the way.
 _FIXES: dict[str, tuple[tuple[str, ...], Callable[[Facts, Finding], Change | None]]] = {
     **dict.fromkeys(
-        ("IN001", "IN002", "IN003", "IN004", "IN006", "IN007", "IN008", "IN011", "IN013"),
+        ("IN001", "IN002", "IN003", "IN004", "IN006", "IN007", "IN008", "IN013"),
         (WAITS, _fewer_waits),
     ),
     "IN009": (("input.h2d",), _pinned),

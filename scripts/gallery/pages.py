@@ -24,6 +24,8 @@ OVERHEAD = "overhead.html"
 BENCHMARKS = {
     "accuracy.html": "Real runs with known faults, every fix really applied: is the verdict right, and how far are "
     "predicted savings from measured ones? Beside three other tools.",
+    "accuracy_second.html": "The same again, with the intervals that the first run gave.",
+    "accuracy_third.html": "And again, with the intervals that the first two gave together.",
     "simulated.html": "200 simulated runs of each of 28 faults, and healthy ones, whose truth is known to the event.",
     "whatifs.html": "Savings that the replay foretells, held against the simulated run with the cause removed.",
     "workers.html": "The number of DataLoader workers that is proposed beside the best one measured.",

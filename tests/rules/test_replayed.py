@@ -115,6 +115,14 @@ def test_a_fix_that_the_rest_of_the_step_swallows_is_no_finding(tmp_path):
     assert entry.finding.saving.expected > 0.02
 
 
+def test_noise_of_the_steps_moves_no_expectation(tmp_path):
+    quiet = facts_of(tmp_path, FED_LATE)
+    noisy = replace(quiet, step_error_ns=0.1 * quiet.mean_step_ns)
+    expected, doubted = (findings(facts)["IN001"].saving for facts in (quiet, noisy))
+    assert doubted.expected == pytest.approx(expected.expected)
+    assert doubted.low < expected.low
+
+
 @pytest.mark.parametrize(("ratio", "used"), [(None, True), (1.49, True), (1.51, False), (0.81, True), (0.79, False)])
 def test_traced_steps_unlike_the_others_are_not_replayed_for_them(tmp_path, ratio, used):
     facts = facts_of(tmp_path, FED_LATE)

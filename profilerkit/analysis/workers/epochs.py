@@ -5,7 +5,6 @@ import numpy.typing as npt
 
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.steps.log import EVENT_DTYPE, NOT_A_WAIT, StepLog
-from profilerkit.analysis.workers.batches import BEFORE_NS
 from profilerkit.analysis.workers.loading import EpochFacts
 from profilerkit.rundir.layout import EventFlag, EventKind
 
@@ -34,7 +33,7 @@ def epoch_facts(events: bytes, log: StepLog, records: Records, pids: I64) -> Epo
     stored = _stored_ratios(records, begins)
     facts = EpochFacts(
         count=len(begins),
-        renewed=_renewed(table, begins, pids),
+        renewed=_renewed(table, _after_the_last(waits, firsts), pids),
         first_wait_ns=first,
         later_wait_ns=later,
         first_stored_ratio=stored[0],
@@ -71,10 +70,29 @@ def _stored_ratios(records: Records, begins: I64) -> tuple[float | None, float |
     return ratio(epoch == 0), ratio(epoch > 0)
 
 
+def _after_the_last(waits: Records, firsts: Records) -> I64:
+    """``(n_epochs,)`` the end of the fetch before each first one, or its own start where there is none.
+
+    A look at the queue comes before its fetch, and long before it where a trace window opens in between.
+    """
+    start = waits["start"].astype(np.int64)
+    ends = np.maximum.accumulate(start + waits["dur"].astype(np.int64))
+    begins = firsts["start"].astype(np.int64)
+    before = np.searchsorted(start, begins) - 1
+    after: I64 = np.where(before >= 0, ends[before], begins)
+    return after
+
+
 def _renewed(table: Records, begins: I64, pids: I64) -> bool | None:
-    """Whether each epoch had workers of its own; ``None`` unless two epochs show theirs."""
+    """Whether each epoch had workers of its own; ``None`` unless two epochs show theirs.
+
+    Args:
+        table: all records of the rank.
+        begins: ``(n_epochs,)`` from when on workers that were looked at belong to an epoch, ns.
+        pids: of the workers.
+    """
     looks = table[(table["kind"] == EventKind.QUEUE) & np.isin(table["name"], pids)]
-    epoch = _epoch_of(looks["start"].astype(np.int64) + BEFORE_NS, begins)
+    epoch = _epoch_of(looks["start"].astype(np.int64), begins)
     pairs = np.unique(np.c_[epoch[epoch >= 0], looks["name"][epoch >= 0].astype(np.int64)], axis=0)
     if len(np.unique(pairs[:, 0])) < 2:
         return None
@@ -96,9 +114,10 @@ def _with_boundaries(facts: EpochFacts, waits: Records, firsts: Records, log: St
     return EpochFacts(
         count=facts.count,
         steps=float(steps.mean()),
-        boundary_ns=float((beyond[1:] + ends[:-1]).mean()),
-        opening_ns=float(beyond[1:].mean()),
-        restart_ns=float((starting[1:] + ends[:-1]).mean()) if starting is not None else None,
+        # Medians: where a trace window opened in a first fetch, the workers started while it did.
+        boundary_ns=float(np.median(beyond[1:] + ends[:-1])),
+        opening_ns=float(np.median(beyond[1:])),
+        restart_ns=float(np.median(starting[1:] + ends[:-1])) if starting is not None else None,
         renewed=facts.renewed,
         first_wait_ns=facts.first_wait_ns,
         later_wait_ns=facts.later_wait_ns,

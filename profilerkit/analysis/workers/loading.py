@@ -57,8 +57,8 @@ class EpochFacts:
     Attributes:
         count: epochs of which the beginning was recorded.
         steps: of a whole epoch, mean; ``None`` below two epochs.
-        boundary_ns: what the end of an epoch and the first fetch of the next take beyond a usual fetch, mean; ``None``
-            below two epochs.
+        boundary_ns: median of what the end of an epoch and the first fetch of the next take beyond a usual fetch;
+            ``None`` below two epochs.
         opening_ns: of that, in the first fetch.
         restart_ns: of the boundary, until a worker began, and the last fetch, in which workers are shut down; ``None``
             without records of workers.

@@ -5,7 +5,6 @@ from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.model.finding import Evidence, Finding, Fix
-from profilerkit.model.run import RIVAL
 from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, share_evidence
 from profilerkit.units import format_ratio
 
@@ -39,7 +38,7 @@ class HeavyProfiler(Rule):
     def check(self, facts: Facts) -> Result:
         """Fires when the trace is not like the run."""
         if not facts.trace_read:
-            if any(RIVAL in signal.reason for signal in facts.trust.signals):
+            if facts.trust.has_rival:
                 return Fired((_rival(facts),))
             return MissingData("no steps were traced", "profilerkit.profile(..., deep=True)")
         ratio, own = facts.trust.inflation_ratio, facts.share("other.prof")

@@ -20,8 +20,11 @@ US_PER_MS = 1_000
 RECEIVING = 100
 
 
-def fed(making, using, *, workers=2, prefetch=2, start=0, epochs=1, persistent=False, shutdown=0):
-    """The record of a loader whose batches take ``making`` and are used ``using`` (both (n,) µs), and its step, µs."""
+def fed(making, using, *, workers=2, prefetch=2, start=0, epochs=1, persistent=False, shutdown=0, paused=0):
+    """The record of a loader whose batches take ``making`` and are used ``using`` (both (n,) µs).
+
+    The first fetch of an epoch is told without its first ``paused`` µs, as where a trace window opens in it.
+    """
     log, batches = Log(), {}
     for epoch in range(epochs):
         kept = [use + RECEIVING for use in using]
@@ -31,7 +34,8 @@ def fed(making, using, *, workers=2, prefetch=2, start=0, epochs=1, persistent=F
         for number, (wait, use) in enumerate(zip(waits, using, strict=True)):
             pid = 10 + number % workers + (0 if persistent else workers * epoch)
             log.queue(at, pid, number)
-            log.record(EventKind.WAIT, at, wait + RECEIVING, -1, flags=EventFlag.FIRST if number == 0 else 0)
+            late, flags = (paused, EventFlag.FIRST) if number == 0 else (0, 0)
+            log.record(EventKind.WAIT, at + late, wait + RECEIVING - late, -1, flags=flags)
             begun = began + run.made[number] - making[number]
             batches.setdefault(pid, []).append(worker_batch(begun, number, samples=(making[number], 0, 0)))
             log.step(wait + RECEIVING + use)
@@ -157,6 +161,11 @@ def test_what_lies_between_epochs_is_measured():
     assert found.opening_ns == pytest.approx(85 * MS)
     assert found.restart_ns == pytest.approx(95 * MS)
     assert abs(loading(record).queue.error_ratio) < 0.02
+
+
+def test_a_window_that_opens_in_the_first_fetch_of_an_epoch_moves_no_worker_to_the_one_before():
+    found = loading(fed([5_000] * 20, [10_000] * 20, epochs=5, start=80_000, shutdown=15_000, paused=40_000)).epochs
+    assert (found.count, found.renewed) == (5, True)
 
 
 def test_workers_that_are_kept_are_seen():
