@@ -39,7 +39,7 @@ from profilerkit.rules.runner import run_rules
 from profilerkit.rules.tuning import in_force, with_options
 from profilerkit.rundir.ending import dossier_of, ending_of
 from profilerkit.rundir.layout import REPORT_JSON
-from profilerkit.rundir.reader import RunRecord, is_run_directory
+from profilerkit.rundir.reader import RunRecord, is_run_directory, named_ranks
 from profilerkit.summaries.reduction import found_in, read_summaries
 from profilerkit.trace.readers import read_trace
 
@@ -351,8 +351,11 @@ def load(path: str | Path) -> Report:
 def _position(ranks: Sequence[RankFacts], rank: int) -> int:
     position = next((index for index, entry in enumerate(ranks) if entry.rank == rank), None)
     if position is None:
-        known = ", ".join(str(entry.rank) for entry in ranks if entry.rank is not None) or "none is named"
+        known = [entry.rank for entry in ranks if entry.rank is not None]
+        told = named_ranks(known).lower() if known else ""
         raise UsageError(
-            f"rank {rank} was not recorded", cause=f"recorded ranks: {known}", hint="choose one of them, or none"
+            f"rank {rank} was not recorded",
+            cause=f"recorded: {told}" if told else "no file that was read says its rank",
+            hint=f"name {'one of ' if known[1:] else ''}{told}, or none" if told else "name no rank",
         )
     return position

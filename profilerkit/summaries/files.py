@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import secrets
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +26,9 @@ MOST_FILE_BYTES = 120_000
 _REPLAY_EVENTS = 1_000
 _MAGIC = b"PKSUM1\n"
 _LENGTH_BYTES = 4
+#: What tells apart traces of one name from several directories: so many hexadecimal digits.
+_DIGITS = 24
+_OF_DIRECTORY = re.compile(rf"\.[0-9a-f]{{{_DIGITS}}}\Z")
 #: Room for the header.
 _HEADER_BYTES = 1_000
 
@@ -92,8 +96,17 @@ def place_of(trace: Path, directory: Path | None) -> Path:
     """Where the summary of a trace lies: beside it, or in a directory, where the trace's own one tells it apart."""
     if directory is None:
         return trace.with_name(trace.name + SUFFIX)
-    parent = hashlib.sha256(os.fsencode(trace.resolve().parent)).hexdigest()[:24]
+    parent = hashlib.sha256(os.fsencode(trace.resolve().parent)).hexdigest()[:_DIGITS]
     return directory / f"{trace.name}.{parent}{SUFFIX}"
+
+
+def name_of_trace(summary: str) -> str:
+    """The name of the trace from that of its summary.
+
+    >>> name_of_trace("rank0.json.pksum"), name_of_trace("rank0.json.0123456789abcdef01234567.pksum")
+    ('rank0.json', 'rank0.json')
+    """
+    return _OF_DIRECTORY.sub("", summary.removesuffix(SUFFIX)) if summary.endswith(SUFFIX) else summary
 
 
 def is_fresh(target: Path, trace: Path, reading: Reading) -> bool:

@@ -1,5 +1,6 @@
 """Summaries of all ranks to what the analysis of a few ranks is made from: one pass over all, a second over a few."""
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,9 +12,13 @@ from profilerkit.analysis.rank_facts import RankFacts, rank_facts
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.summaries.files import SUFFIX, Summary, open_summary
 
+logger = logging.getLogger(__name__)
+
 #: Up to so many ranks are all told in detail.
 MOST_IN_DETAIL = 16
 _NAMED = 3
+#: Summaries from one word about how far it is to the next: a tenth of a second.
+_TOLD_EACH = 64
 #: The kind of a window that was opened for slow steps.
 _SLOW = "anomaly"
 
@@ -71,7 +76,9 @@ def read_summaries(files: Sequence[Path]) -> Reduced:
     broken: list[tuple[Path, UnreadableInputError]] = []
     opened: list[tuple[Summary, Member]] = []
     worlds: list[int] = []
-    for path in files:
+    for number, path in enumerate(files):
+        if number % _TOLD_EACH == 0:
+            logger.info("reading summary %s of %s", f"{number + 1:,}", f"{len(files):,}")
         try:
             summary = open_summary(path)
             outline = summary.outline()
@@ -88,8 +95,10 @@ def read_summaries(files: Sequence[Path]) -> Reduced:
     opened.sort(key=lambda pair: (pair[1].rank is None, pair[1].rank or 0, pair[0].header.origin))
     opened, doubled = _once(opened)
     world = max(worlds, default=None)
+    logger.info("comparing %s ranks", f"{len(opened):,}")
     crowd = compare_many([member for _, member in opened], world)
     told = range(len(opened)) if len(opened) <= MOST_IN_DETAIL else crowd.told
+    logger.info("reading the details of %d ranks", len(told))
     ranks, lost = [], []
     for at in told:
         summary = opened[at][0]

@@ -8,6 +8,7 @@ import msgspec
 from markupsafe import Markup
 from overhead_benchmark.method import earlier
 
+from gallery import legend
 from gallery.document import contention, load
 from gallery.samples import GROUPS, SAMPLES, Sample
 from profilerkit.model.diff import Diff
@@ -97,4 +98,5 @@ def _index(entries: dict[str, Entry], benchmarks: dict[str, str]) -> str:
         groups=[group for group in groups if group[2]],
         benchmarks=[(name, name.removesuffix(".html"), about) for name, about in benchmarks.items()],
         css=Markup(page_css()),
+        legend=legend,
     )
