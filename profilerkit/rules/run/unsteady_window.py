@@ -76,9 +76,10 @@ class UnsteadyWindow(Rule):
     def _short(self, facts: Facts) -> list[Finding]:
         if facts.steps.steady >= self.fewest_steps:
             return []
-        steady = facts.steps.steady
-        of = f"of {facts.steps.count} recorded steps" if facts.steps.count > steady else f"recorded step{'s' if steady != 1 else ''}"
-        title = f"Only {steady} {of} {'are' if steady != 1 else 'is'} steady"
+        steady, count = facts.steps.steady, facts.steps.count
+        title = f"Only {steady} step{'s were' if steady != 1 else ' was'} recorded"
+        if count > steady:
+            title = f"Only {steady} of {count} recorded steps {'are' if steady != 1 else 'is'} steady"
         return [
             finding_for(
                 facts,
