@@ -23,6 +23,7 @@ from profilerkit.config import Settings, Suppression, rule_prefixes
 from profilerkit.description import describe
 from profilerkit.diagnosis import diagnose
 from profilerkit.diagnosis.cost import with_cost
+from profilerkit.diagnosis.shared_time import with_shared_time
 from profilerkit.diagnosis.waterfall import waterfall
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.inputs import (
@@ -206,7 +207,9 @@ def _told(
     facts = with_logs(with_recorded(facts, ranks, record), ranks, recording.logs)
     facts = with_dumps(facts, ranks) if recording.by_dumps else facts
     logger.info("running %d rules, replaying what fixes save", len(rules.all))
-    outcomes = run_rules(facts, rules.all, select=rules.select, ignore=rules.ignore, suppress=rules.suppress)
+    outcomes = with_shared_time(
+        facts, run_rules(facts, rules.all, select=rules.select, ignore=rules.ignore, suppress=rules.suppress)
+    )
     detail = facts if told in (None, facts.judged_rank) else _alone(facts, ranks[told], told, reading.device)
     run = describe(places, recording, ending, facts, __version__)
     report = revise(
