@@ -129,11 +129,16 @@ def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
 
 
 def _larger_share(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict) -> list[str]:
-    """Why a family that takes more of the step than the bound's own is not the bound: savings decide, not shares."""
+    """Why a family that takes more of the step than the bound's own is not the bound: savings decide, not shares.
+
+    Nobody wonders that a step computes, unless kernels are what bounds it.
+    """
     if verdict.share is None or verdict.bound not in BOUND_FAMILY:
         return []
-    bound = max((other for other in BOUND_FAMILY if other != verdict.bound), key=lambda o: facts.family(BOUND_FAMILY[o]))
-    share = facts.family(BOUND_FAMILY[bound])
+    own = (verdict.bound, *(() if verdict.bound == "memory-bound" else ("compute-bound",)))
+    shares = {bound: facts.family(family) for bound, family in BOUND_FAMILY.items() if bound not in own}
+    bound = max(shares, key=lambda name: shares[name])
+    share = shares[bound]
     if share <= verdict.share:
         return []
     best = best_per_bound(outcomes).get(bound)
