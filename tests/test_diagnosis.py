@@ -100,6 +100,17 @@ def test_what_asks_for_more_steps_says_which_of_many_could_be_used():
     assert verdict_of(replace(late, steps=steps(2, count=3))).refuted_by == "Record at least 10 steps after the first 5."
 
 
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [(0.03, "save 4.0 %, of which at least 1.0 % of the step lies in other parts"), (0.04, "save 4.0 %")],
+)
+def test_a_saving_beyond_its_share_says_that_it_lies_in_other_parts_too(share, said):
+    outcomes = [outcome("input-bound", 0.3), outcome("overhead-bound", 0.04)]
+    found = diagnose(facts({"input.wait": 0.4, "over.python": share}), outcomes)
+    (row,) = (entry for entry in found.ruled_out if entry.bound == "overhead-bound")
+    assert row.reason.endswith(said)
+
+
 def test_every_verdict_of_the_vocabulary_is_reached():
     assert {bound for bound, _ in REACHED} == {
         "input-bound", "memory-bound", "comm-bound", "compute-bound", "overhead-bound", "balanced", "inconclusive"

@@ -112,7 +112,9 @@ def others_of(report: Report) -> tuple[Other, ...]:
         best = _best_saving(report, bound)
         family = BOUND_FAMILY.get(bound)
         share = share_text(shares[family]) if family in shares else "not measured"
-        reason = "Not the bound, yet its best fix is expected to save 5 % or more."
+        beyond = best is not None and family is not None and best.expected > shares.get(family, 1.0)
+        also = ", also in parts of other families" if beyond else ""
+        reason = f"Not the bound, yet its best fix is expected to save 5 % or more{also}."
         rows.append(Other(bound, "also costs time", share, saving_range(best) if best else "at least 5.0 %", reason))
     for row in verdict.ruled_out:
         if row.bound in verdict.contenders:
