@@ -23,7 +23,7 @@ from profilerkit.config import Settings, Suppression, rule_prefixes
 from profilerkit.description import describe
 from profilerkit.diagnosis import diagnose
 from profilerkit.diagnosis.cost import with_cost
-from profilerkit.diagnosis.shared_time import with_shared_time
+from profilerkit.diagnosis.overlaps import with_overlaps
 from profilerkit.diagnosis.waterfall import waterfall
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.inputs import (
@@ -207,7 +207,7 @@ def _told(
     facts = with_logs(with_recorded(facts, ranks, record), ranks, recording.logs)
     facts = with_dumps(facts, ranks) if recording.by_dumps else facts
     logger.info("running %d rules, replaying what fixes save", len(rules.all))
-    outcomes = with_shared_time(
+    outcomes = with_overlaps(
         facts, run_rules(facts, rules.all, select=rules.select, ignore=rules.ignore, suppress=rules.suppress)
     )
     detail = facts if told in (None, facts.judged_rank) else _alone(facts, ranks[told], told, reading.device)

@@ -41,7 +41,7 @@ def _card(outcome: Outcome, finding: Finding, mean_ns: int | None, anchors: Anch
     tone = tone_of(finding.severity)
     scope = "" if finding.rank is None else f"rank {finding.rank}"
     promised = finding.saving or finding.throughput
-    same = f", the same time as {inert(finding.same_time_as, 24)}" if finding.same_time_as else ""
+    beside = f", not on top of {inert(finding.overlaps, 24)}" if finding.overlaps else ""
     return Card(
         anchor=anchors.take(_anchor(outcome, finding, is_alone=is_alone)),
         rule=inert(outcome.rule, 24),
@@ -49,8 +49,8 @@ def _card(outcome: Outcome, finding: Finding, mean_ns: int | None, anchors: Anch
         tone=tone,
         severity=finding.severity,
         title=inert(finding.title, _TITLE_LIMIT),
-        saving=f"{saving_text(finding.saving, mean_ns)}{same}" if finding.saving else "",
-        gain=f"{saving_range(finding.saving)}{same}" if finding.saving else "",
+        saving=f"{saving_text(finding.saving, mean_ns)}{beside}" if finding.saving else "",
+        gain=f"{saving_range(finding.saving)}{beside}" if finding.saving else "",
         method=method_text(promised) if promised else "",
         confidence=finding.confidence,
         why=inert(finding.why, SENTENCE_LIMIT),
