@@ -92,12 +92,14 @@ def test_what_asks_for_more_steps_says_which_of_many_could_be_used():
         "20 of 21 recorded steps could be judged (1 warm-up): record about 40 like these."
     )
     dropped = {"compile": 30, "warmup": 4}
-    late = replace(cold(0.5), steps=steps(2, count=36, dropped=dropped))
+    late = replace(cold(0.5), steps=revise(steps(2, count=36), dropped=dropped))
     assert verdict_of(late).refuted_by == (
         "2 of 36 recorded steps could be judged (30 compiling, 4 warm-up): "
         "record 10 more once first-use work has ended."
     )
-    assert verdict_of(replace(late, steps=steps(2, count=3))).refuted_by == "Record at least 10 steps after the first 5."
+    assert (
+        verdict_of(replace(late, steps=steps(2, count=3))).refuted_by == "Record at least 10 steps after the first 5."
+    )
 
 
 @pytest.mark.parametrize(

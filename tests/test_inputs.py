@@ -1,7 +1,5 @@
 """Paths to recordings: what may be named together, what is left out of a directory, and what is said about it."""
 
-from pathlib import Path
-
 import pytest
 
 from profilerkit.api import analyze
@@ -208,7 +206,9 @@ def refused(*paths):
 def test_files_of_one_rank_are_no_ranks_of_a_job(tmp_path):
     for name in ("a.json", "b.json"):
         trace_at(tmp_path / "job" / name, rank=0, world_size=2)
-    assert refused(tmp_path / "job") == "a.json and b.json are all of rank 0: of several runs, or of one at several times"
+    assert (
+        refused(tmp_path / "job") == "a.json and b.json are all of rank 0: of several runs, or of one at several times"
+    )
 
 
 def test_files_of_one_name_are_told_apart_by_their_directories(tmp_path):

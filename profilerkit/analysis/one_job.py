@@ -47,7 +47,8 @@ def _contradictions(given: Sequence[_Named]) -> Iterator[str]:
     found = apart([rank for _, rank, _ in given])
     if found is not None and found.ns >= HOURS_APART_NS:
         first, last = given[found.first][0], given[found.last][0]
-        yield f"{first} ends {format_long_ns(found.ns)} before {last} begins, and neither is known to be of the other's job"
+        gap = format_long_ns(found.ns)
+        yield f"{first} ends {gap} before {last} begins, and neither is known to be of the other's job"
     if not any(_is_of_a_job(rank, trace) for _, rank, trace in given):
         yield f"none of {_listed([name for name, _, _ in given])} names a rank or shows a collective"
 

@@ -62,7 +62,7 @@ def _lost_its_end(rank: RankFacts) -> bool:
 
 
 def captures_apart(ranks: Sequence[RankFacts]) -> list[str]:
-    """That two traces are of times so far apart that nobody can have waited in both; nothing where a clock is unknown."""
+    """That two traces are of times too far apart for anybody to have waited in both; nothing if a clock is unknown."""
     traced = [rank for rank in ranks if rank.trace is not None and len(rank.trace.steps.start)]
     found = apart(traced)
     if found is None or found.ns < APART_NS or any(_captured(rank) is None for rank in traced):
@@ -94,7 +94,7 @@ def apart(ranks: Sequence[RankFacts]) -> Apart | None:
 
 
 def _captured(rank: RankFacts) -> tuple[int, int] | None:
-    """From the first step of a trace to the end of its last, ns since the epoch; ``None`` where its clock is another."""
+    """From the first step of a trace to the end of its last, ns since the epoch; ``None`` on any other clock."""
     if rank.trace is None or not len(rank.trace.steps.start):
         return None
     base, steps = rank.trace.meta.base_time_ns or 0, rank.trace.steps

@@ -257,7 +257,7 @@ def _own_ns(side: Sequence[Timed]) -> float:
 
 
 def _as_timed(timed: Timed, is_told: bool) -> Timed:
-    """The steps as they were timed, with what they waited where both sides tell it; contention still tells them apart."""
+    """The steps as they were timed, and what they waited where both sides tell it; contention still adds its doubt."""
     queued_ratio = timed.queued_ratio if is_told else None
     sharing_ratio = math.hypot(timed.sharing_ratio, CONTENTION_ERROR * timed.contended_ratio)
     return Timed(timed.timed, timed.timed, queued_ratio, sharing_ratio=sharing_ratio)

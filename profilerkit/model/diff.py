@@ -66,8 +66,8 @@ class StepChange(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         mean: of the mean step as it was timed, with the block bootstrap's interval of the two runs as they were.
-        timed: of the step as it was timed, which is what savings are predicted of, with an interval that also holds what
-            differs between two runs of the same program, and what other programs may have cost either.
+        timed: of the step as it was timed, which is what savings are predicted of; its interval also holds what differs
+            between two runs of the same program, and what other programs may have cost either.
         judged: of what the verdict rests on: steps without the time that other programs took, with an interval that
             also holds what differs between two runs of the same program. Estimated, where time was taken out: so is
             what other programs cost by the caches that they left cold.
@@ -151,7 +151,7 @@ class AppliedFix(msgspec.Struct, frozen=True, kw_only=True):
         text: what it proposed.
         how: how it is known to be applied.
         predicted: saving of the step; ``None`` when none could be stated.
-        measured: saving of the step as it was timed, as predictions are made; ``None`` when the runs cannot be compared.
+        measured: saving of the step as it was timed, as it was predicted; ``None`` when the runs cannot be compared.
         holds: whether the measured and the predicted interval meet; ``None`` where one of them is missing, or where
             several fixes were applied at once and only their sum was measured.
         note: why ``holds`` is ``None``, else empty.

@@ -136,7 +136,7 @@ _UNUSED = {"warmup": "warm-up", "compile": "compiling", "cut": "cut off", "distu
 
 
 def used_steps(facts: Facts) -> str:
-    """How many of the recorded steps could be judged, and why not the others: ``2 of 36 recorded steps … (34 compiling)``."""
+    """How many of the recorded steps could be judged, and why not the others, in parentheses."""
     steps = facts.steps
     why = ", ".join(f"{count} {_UNUSED.get(state, state)}" for state, count in steps.dropped.items())
     return f"{steps.steady} of {steps.count} recorded steps could be judged" + (f" ({why})" if why else "")
