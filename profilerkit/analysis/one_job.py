@@ -38,7 +38,8 @@ def _contradictions(given: Sequence[_Named]) -> Iterator[str]:
             by_number.setdefault(rank.rank, []).append(name)
     for number, same in by_number.items():
         if len(same) > 1:
-            yield f"{_listed(same)} are all of rank {number}: of several runs, or of one at several times"
+            all_of = "both" if len(same) == 2 else "all"
+            yield f"{_listed(same)} are {all_of} of rank {number}: of several runs, or of one at several times"
     if all(rank.rank is not None for _, rank, _ in given):
         return
     # Ranks that say which they are may have different devices, and be traced at different times.

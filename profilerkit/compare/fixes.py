@@ -106,5 +106,5 @@ def _saving(step: StepChange) -> Range:
 
     Predictions are made of steps as they were timed, other programs and all: by these they are judged.
     """
-    timed = step.timed
+    timed = step.timed or step.judged
     return Range(low=-timed.high, expected=-timed.expected, high=-timed.low)

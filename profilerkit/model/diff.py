@@ -66,8 +66,6 @@ class StepChange(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         mean: of the mean step as it was timed, with the block bootstrap's interval of the two runs as they were.
-        timed: of the step as it was timed, which is what savings are predicted of; its interval also holds what differs
-            between two runs of the same program, and what other programs may have cost either.
         judged: of what the verdict rests on: steps without the time that other programs took, with an interval that
             also holds what differs between two runs of the same program. Estimated, where time was taken out: so is
             what other programs cost by the caches that they left cold.
@@ -81,10 +79,12 @@ class StepChange(msgspec.Struct, frozen=True, kw_only=True):
         visible_ratio: the smallest change that this pair could have shown.
         is_taken_out: whether the time that other programs took could be taken out: not on a device, and not where a
             side does not tell it.
+        timed: of the step as it was timed, which is what savings are predicted of; its interval also holds what differs
+            between two runs of the same program, and what other programs may have cost either. ``None`` in comparisons
+            that are older than this field.
     """
 
     mean: Range
-    timed: Range
     judged: Range
     own_before_ns: float
     own_after_ns: float
@@ -93,6 +93,7 @@ class StepChange(msgspec.Struct, frozen=True, kw_only=True):
     between_runs_ratio: float
     visible_ratio: float
     is_taken_out: bool = False
+    timed: Range | None = None
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):

@@ -257,7 +257,8 @@ def _fixes(diff: Diff) -> Table | None:
         for fix in diff.fixes
     )
     waited = max(side.queued_ratio or 0.0 for side in (diff.before, diff.after)) >= _WAITED
-    measured = "Measured, as timed" if waited else "Measured"
+    is_told = waited and diff.step is not None and diff.step.timed is not None
+    measured = "Measured, as timed" if is_told else "Measured"
     columns = ("Rule", "Applied", "Predicted saving", measured, "Prediction")
     return Table("", columns, rows, text_columns=5) if rows else None
 
