@@ -1,13 +1,18 @@
 """Paths to recordings: what may be named together, what is left out of a directory, and what is said about it."""
 
+from pathlib import Path
+
 import pytest
 
+import profilerkit
 from profilerkit.api import analyze
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.report.wording import limits_of
 from profilerkit.rundir.layout import END, LAUNCH, MANIFEST, META, WINDOW_STATUS
 from tests.recipes import Log, training, write_run
 from tests.xplane_recipes import gpu, jax_json, space
+
+TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
 
 
 def trace_at(path, **fields):
@@ -251,6 +256,22 @@ def test_unnamed_ranks_on_different_devices_are_of_two_runs(tmp_path):
 
     assert refused(*traces("NVIDIA H100", "NVIDIA A100")) == "0.json is of NVIDIA H100, 1.json of NVIDIA A100"
     assert analyze(*traces("NVIDIA H100", "NVIDIA A100", rank=0, world_size=2)).verdict
+
+
+def test_summaries_of_jobs_of_different_sizes_are_not_reduced_to_one(tmp_path):
+    for rank in range(2):
+        path = trace_at(tmp_path / f"{rank}.json", rank=rank, world_size=2 + 2 * rank, comm=400)
+        profilerkit.summarise(path, tmp_path)
+    with pytest.raises(UsageError, match="not the ranks of one job") as caught:
+        profilerkit.reduce(tmp_path)
+    assert caught.value.cause == "0.json is of a job of 2 ranks, 1.json of a job of 4 ranks"
+
+
+@pytest.mark.shared_traces
+@pytest.mark.skipif(not TRACES.is_dir(), reason=f"no shared traces beside the repository, at {TRACES}")
+def test_two_real_recordings_of_before_and_after_are_no_ranks():
+    cause = refused(*(TRACES / "nsys_mfu_pair" / f"mfu_2gpu_{side}.sqlite" for side in ("before", "after")))
+    assert cause.startswith("mfu_2gpu_before.sqlite ends 80 min before mfu_2gpu_after.sqlite begins")
 
 
 def test_a_damaged_trace_is_read_around_unless_strict(tmp_path):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from profilerkit.api import analyze
 from profilerkit.diagnosis.overlaps import with_overlaps
 from profilerkit.model.change import revise
 from profilerkit.model.communication import Communication, LateRank
@@ -9,7 +10,7 @@ from profilerkit.model.finding import Saving
 from profilerkit.report.findings import cards_of
 from profilerkit.rules import RULES
 from profilerkit.rules.runner import run_rules
-from tests.recipes import MS, facts
+from tests.recipes import MS, SINGLE, facts, training
 from tests.report.samples import SAMPLES
 from tests.rules.test_rules import FIRES
 from tests.test_diagnosis import outcome
@@ -89,6 +90,13 @@ def test_a_loader_without_workers_is_one_cause_with_one_saving():
     found = {entry.rule: entry for entry in with_overlaps(known, run_rules(known, RULES))}
     assert found["IN001"].findings[0].overlaps == "IN002"
     assert found["IN002"].findings[0].overlaps == ""
+
+
+def test_the_report_of_a_recording_says_which_savings_overlap(tmp_path):
+    report = analyze(training(12, fetch=20_000, kernels=100, loader=SINGLE).write(tmp_path / "trace.json"))
+    overlaps = {outcome.rule: finding.overlaps for outcome, finding in report.findings()}
+    assert (overlaps["IN001"], overlaps["IN002"]) == ("IN002", "")
+    assert [card.gain.partition(", ")[2] for card in cards_of(report)[:2]] == ["not on top of IN002", ""]
 
 
 def test_the_saving_of_the_second_says_whose_time_it_is():
