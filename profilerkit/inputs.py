@@ -7,6 +7,7 @@ from pathlib import Path
 
 from profilerkit.analysis.damage import record_notes
 from profilerkit.analysis.dumped_ranks import dumped_ranks
+from profilerkit.analysis.one_job import contradiction
 from profilerkit.analysis.rank_facts import RankFacts, rank_facts
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.model.change import revise
@@ -69,8 +70,8 @@ def read_inputs(paths: Sequence[Path], reading: Reading) -> Recording:
     """Everything that can be read of the paths.
 
     Raises:
-        UsageError: no path, the same file twice, a run directory together with anything but logs, or dumps of flight
-            recorders together with anything.
+        UsageError: no path, the same file twice, a run directory together with anything but logs, dumps of flight
+            recorders together with anything, or traces that are not the ranks of one job.
         UnreadableInputError: a path is missing, a file that was named is no readable trace or log, or there is none.
     """
     if not paths:
@@ -119,7 +120,7 @@ def _read_recordings(paths: Sequence[Path], reading: Reading) -> Recording:
         raise UsageError(
             "only one run directory can be given, and nothing but logs beside it",
             cause=f"{runs[0]} is a run directory, and {other} was named too",
-            hint="analyze each of them by itself",
+            hint="analyze each of them by itself, or compare two runs: profilerkit diff BEFORE AFTER",
         )
     return _read_run(read_run(runs[0]), reading)
 
@@ -216,8 +217,9 @@ def _read_traces(paths: Sequence[Path], reading: Reading) -> Recording:
             hint="name the trace files themselves",
         ) from why
     ranks.sort(key=lambda entry: (entry.rank is None, entry.rank or 0, entry.origin))
+    require_one_job(ranks)
     older = _older_notes(path for path in paths if path.is_dir())
-    return Recording(ranks, None, (*older, *_left_out_notes(left_out), *_same_rank_notes(ranks)))
+    return Recording(ranks, None, (*older, *_left_out_notes(left_out)))
 
 
 def _traces_in(directory: Path) -> list[Path]:
@@ -323,14 +325,12 @@ def _left_out_notes(left_out: Sequence[tuple[Path, UnreadableInputError]], kind:
     return notes
 
 
-def _same_rank_notes(ranks: Sequence[RankFacts]) -> list[str]:
-    origins: dict[int, list[str]] = {}
-    for entry in ranks:
-        if entry.rank is not None:
-            origins.setdefault(entry.rank, []).append(entry.origin)
-    return [
-        f"{len(names)} files say that they are rank {rank} and were judged as if they were different ranks: "
-        f"{', '.join(names[:_NAMED])}{' …' if len(names) > _NAMED else ''}."
-        for rank, names in origins.items()
-        if len(names) > 1
-    ]
+def require_one_job(ranks: Sequence[RankFacts]) -> None:
+    """Raise ``UsageError`` for traces of several runs: compared as ranks they would say nothing that is true."""
+    why = contradiction(ranks)
+    if why is not None:
+        raise UsageError(
+            "these recordings are not the ranks of one job",
+            cause=why,
+            hint="analyze each by itself, or compare two runs: profilerkit diff BEFORE AFTER",
+        )

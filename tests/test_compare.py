@@ -561,6 +561,29 @@ def test_without_comparable_steps_nothing_was_measured():
     assert (fix.measured, fix.holds, fix.note) == (None, None, "the step times cannot be compared")
 
 
+def test_a_prediction_is_judged_by_the_steps_as_timed_of_which_it_was_made():
+    """Of 30 ms others take 9 and the loader 6; with the loader gone, others take 9 of 24."""
+    before = report_of([30 * MS] * 240, queued=9 / 30, findings={"IN001": (finding(fix=WORKERS),)}, loader=loader(0))
+    after = report_of([24 * MS] * 240, queued=9 / 24, findings={"IN001": "passed"}, loader=loader(4))
+    diff = compare(before, after)
+    (fix,) = diff.fixes
+    assert diff.step.own_after_ns / diff.step.own_before_ns == pytest.approx(15 / 21)
+    assert fix.measured.expected == pytest.approx(0.2)
+    assert fix.holds
+    missed = report_of([30 * MS] * 240, queued=9 / 30, findings={"IN001": "passed"}, loader=loader(4))
+    (fix,) = compare(before, missed).fixes
+    assert fix.holds is False
+
+
+def test_more_load_after_than_before_leaves_open_what_a_fix_saved():
+    """20 % less work beside others that take a third of it: the step as timed does not show the saving."""
+    before = report_of([30 * MS] * 240, queued=0.0, findings={"IN001": (finding(fix=WORKERS),)}, loader=loader(0))
+    after = report_of([32 * MS] * 240, queued=0.25, findings={"IN001": "passed"}, loader=loader(4))
+    (fix,) = compare(before, after).fixes
+    assert fix.measured.expected < 0
+    assert fix.holds
+
+
 def test_settings_in_the_text_of_a_fix():
     assert proposals("pin_memory False → True, and copy; bucket_cap_mb 25 → 12.5.") == [
         ("pin_memory", "False", "True"),

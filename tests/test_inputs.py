@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import profilerkit
 from profilerkit.api import analyze
 from profilerkit.cli import main
 from profilerkit.errors import UnreadableInputError, UsageError
@@ -234,18 +235,78 @@ def test_of_very_many_runs_the_newest_are_listed(tmp_path):
     assert caught.value.cause.endswith(" and 3 more")
 
 
-def test_files_of_one_rank_are_one_rank_of_the_job_and_that_is_said(tmp_path):
+def refused(*paths):
+    """Why traces are no ranks of one job."""
+    with pytest.raises(UsageError, match="not the ranks of one job") as caught:
+        analyze(*paths)
+    assert "profilerkit diff" in caught.value.hint
+    return caught.value.cause
+
+
+def test_files_of_one_rank_are_no_ranks_of_a_job(tmp_path):
     for name in ("a.json", "b.json"):
         trace_at(tmp_path / "job" / name, rank=0, world_size=2)
-    report = analyze(tmp_path / "job")
-    assert (report.run.world_size, report.run.missing_ranks) == (2, 1)
-    note = "2 files say that they are rank 0 and were judged as if they were different ranks: a.json, b.json."
-    assert note in report.trust.notes
+    assert (
+        refused(tmp_path / "job") == "a.json and b.json are both of rank 0: of several runs, or of one at several times"
+    )
 
 
-def test_files_that_do_not_name_their_rank_are_not_suspected(tmp_path):
-    paths = [trace_at(Path(tmp_path) / name) for name in ("a.json", "b.json")]
-    assert not [note for note in analyze(*paths).trust.notes if "rank" in note]
+def test_files_of_one_name_are_told_apart_by_their_directories(tmp_path):
+    paths = [trace_at(tmp_path / place / "rank0.json", rank=0, world_size=2) for place in ("old", "new")]
+    assert "old/rank0.json and new/rank0.json are both of rank 0" in refused(*paths)
+
+
+def test_jobs_of_different_sizes_are_two(tmp_path):
+    paths = [trace_at(tmp_path / f"{rank}.json", rank=rank, world_size=2 + 2 * rank) for rank in range(2)]
+    assert refused(*paths) == "0.json is of a job of 2 ranks, 1.json of a job of 4 ranks"
+
+
+def test_files_that_say_nothing_of_a_job_are_of_none(tmp_path):
+    paths = [trace_at(tmp_path / name) for name in ("a.json", "b.json", "c.json", "d.json")]
+    assert refused(*paths) == "none of a.json, b.json, c.json and 1 more names a rank or shows a collective"
+    assert analyze(*(trace_at(tmp_path / f"rank{rank}.json") for rank in range(2))).verdict
+
+
+@pytest.mark.parametrize(("apart_s", "is_one"), [(3_500, True), (3_700, False)])
+def test_collectives_an_hour_apart_are_of_two_runs_unless_the_files_name_their_ranks(tmp_path, apart_s, is_one):
+    def traces(**fields):
+        start_us = 1_700_000_000 * 1_000_000
+        for rank in range(2):
+            told = {name: rank if name == "rank" else value for name, value in fields.items()}
+            yield trace_at(tmp_path / f"{rank}.json", comm=400, start=start_us + rank * apart_s * 1_000_000, **told)
+
+    assert analyze(*traces(rank=0, world_size=2)).verdict
+    unnamed = list(traces())
+    if is_one:
+        assert analyze(*unnamed).verdict
+    else:
+        assert refused(*unnamed).startswith("0.json ends 62 min before 1.json begins")
+
+
+def test_unnamed_ranks_on_different_devices_are_of_two_runs(tmp_path):
+    def traces(*names, **fields):
+        for rank, name in enumerate(names):
+            told = {key: rank if key == "rank" else value for key, value in fields.items()}
+            yield trace_at(tmp_path / f"{rank}.json", comm=400, devices=({"id": 0, "name": name},), **told)
+
+    assert refused(*traces("NVIDIA H100", "NVIDIA A100")) == "0.json is of NVIDIA H100, 1.json of NVIDIA A100"
+    assert analyze(*traces("NVIDIA H100", "NVIDIA A100", rank=0, world_size=2)).verdict
+
+
+def test_summaries_of_jobs_of_different_sizes_are_not_reduced_to_one(tmp_path):
+    for rank in range(2):
+        path = trace_at(tmp_path / f"{rank}.json", rank=rank, world_size=2 + 2 * rank, comm=400)
+        profilerkit.summarise(path, tmp_path)
+    with pytest.raises(UsageError, match="not the ranks of one job") as caught:
+        profilerkit.reduce(tmp_path)
+    assert caught.value.cause == "0.json is of a job of 2 ranks, 1.json of a job of 4 ranks"
+
+
+@pytest.mark.shared_traces
+@pytest.mark.skipif(not SHARED.is_dir(), reason=f"no shared traces beside the repository, at {SHARED}")
+def test_two_real_recordings_of_before_and_after_are_no_ranks():
+    cause = refused(*(SHARED / "nsys_mfu_pair" / f"mfu_2gpu_{side}.sqlite" for side in ("before", "after")))
+    assert cause.startswith("mfu_2gpu_before.sqlite ends 80 min before mfu_2gpu_after.sqlite begins")
 
 
 def test_a_damaged_trace_is_read_around_unless_strict(tmp_path):

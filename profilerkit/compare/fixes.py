@@ -102,6 +102,9 @@ def _settings(report: Report) -> dict[str, str]:
 
 
 def _saving(step: StepChange) -> Range:
-    """The change of the step as a saving: a ratio of the step before that is no longer there."""
-    judged = step.judged
-    return Range(low=-judged.high, expected=-judged.expected, high=-judged.low)
+    """The change of the step as a saving: a ratio of the step before that is no longer there.
+
+    Predictions are made of steps as they were timed, other programs and all: by these they are judged.
+    """
+    timed = step.timed or step.judged
+    return Range(low=-timed.high, expected=-timed.expected, high=-timed.low)

@@ -79,6 +79,9 @@ class StepChange(msgspec.Struct, frozen=True, kw_only=True):
         visible_ratio: the smallest change that this pair could have shown.
         is_taken_out: whether the time that other programs took could be taken out: not on a device, and not where a
             side does not tell it.
+        timed: of the step as it was timed, which is what savings are predicted of; its interval also holds what differs
+            between two runs of the same program, and what other programs may have cost either. ``None`` in comparisons
+            that are older than this field.
     """
 
     mean: Range
@@ -90,6 +93,7 @@ class StepChange(msgspec.Struct, frozen=True, kw_only=True):
     between_runs_ratio: float
     visible_ratio: float
     is_taken_out: bool = False
+    timed: Range | None = None
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,7 +152,7 @@ class AppliedFix(msgspec.Struct, frozen=True, kw_only=True):
         text: what it proposed.
         how: how it is known to be applied.
         predicted: saving of the step; ``None`` when none could be stated.
-        measured: saving of the step that was measured; ``None`` when the runs cannot be compared.
+        measured: saving of the step as it was timed, as it was predicted; ``None`` when the runs cannot be compared.
         holds: whether the measured and the predicted interval meet; ``None`` where one of them is missing, or where
             several fixes were applied at once and only their sum was measured.
         note: why ``holds`` is ``None``, else empty.

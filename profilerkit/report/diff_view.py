@@ -76,7 +76,7 @@ def build(diff: Diff) -> DiffView:
         tiles=_tiles(diff),
         bars=_bars(diff),
         gates=gate_table(diff.gates),
-        fixes=_fixes(diff.fixes),
+        fixes=_fixes(diff),
         parts=_parts(diff.parts),
         findings=_findings(diff.findings),
         unchanged=_unchanged(diff.findings),
@@ -250,12 +250,16 @@ def _expected(saving: Saving | None) -> str | None:
     return format_ratio(saving.expected) if saving else None
 
 
-def _fixes(fixes: Sequence[AppliedFix]) -> Table | None:
+def _fixes(diff: Diff) -> Table | None:
+    """Predicted beside measured; where the headline is without what other programs took, it is said that these are."""
     rows = tuple(
         (fix.rule, inert(fix.text, SENTENCE_LIMIT), _predicted(fix.predicted), _measured(fix.measured), _held(fix))
-        for fix in fixes
+        for fix in diff.fixes
     )
-    columns = ("Rule", "Applied", "Predicted saving", "Measured", "Prediction")
+    waited = max(side.queued_ratio or 0.0 for side in (diff.before, diff.after)) >= _WAITED
+    is_told = waited and diff.step is not None and diff.step.timed is not None
+    measured = "Measured, as timed" if is_told else "Measured"
+    columns = ("Rule", "Applied", "Predicted saving", measured, "Prediction")
     return Table("", columns, rows, text_columns=5) if rows else None
 
 

@@ -52,10 +52,10 @@ def test_operators_of_an_export_are_measured(tmp_path):
 
 
 def test_a_directory_of_exports_is_read_beside_what_they_were_exported_from(tmp_path):
-    for name in ("a", "b"):
+    for name in ("rank0", "rank1"):
         training(10).write(tmp_path / f"{name}.sqlite")
         (tmp_path / f"{name}.nsys-rep").write_bytes(b"nsys")
-    assert analyze(tmp_path).run.files == ("a.sqlite", "b.sqlite")
+    assert analyze(tmp_path).run.files == ("rank0.sqlite", "rank1.sqlite")
 
 
 @pytest.mark.parametrize("name", ["a.nsys-rep", "a.qdrep"])
