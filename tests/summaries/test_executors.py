@@ -43,9 +43,14 @@ def expected(traces, tmp_path_factory):
     return report_of(place)
 
 
-def mapped(traces, directory, engine):
-    tasks = [Task(trace, place_of(trace, directory), Reading()) for trace in traces]
-    assert {done.problem for done in map_all(tasks, engine, 2)} == {""}
+def mapped(traces, directory, engine, meanwhile=lambda: None):
+    """The report of all traces; ``meanwhile`` is done once the first of them is."""
+    found = map_all([Task(trace, place_of(trace, directory), Reading()) for trace in traces], engine, 2)
+    done = [next(found)]
+    meanwhile()
+    done += found
+    assert {entry.problem for entry in done} == {""}
+    assert sorted(entry.task.trace for entry in done) == sorted(traces)
     return report_of(directory)
 
 
@@ -71,20 +76,37 @@ def test_dask(traces, expected, tmp_path):
     assert mapped(traces, tmp_path, dask(None)) == expected
 
 
-def test_a_dask_worker_that_is_killed_changes_nothing(traces, expected, tmp_path):
-    distributed = pytest.importorskip("distributed")
+def test_a_process_of_the_pool_that_is_killed_in_mid_run_changes_nothing(traces, expected, tmp_path):
+    started = []
+
     @contextmanager
-    def one_dies(workers):
+    def watched(workers):
+        with pool(workers) as executor:
+            started.append(executor)
+            yield executor
+
+    def kill():
+        os.kill(next(iter(started[0]._processes)), signal.SIGKILL)
+
+    assert mapped(traces, tmp_path, watched, kill) == expected
+    assert len(started) > 1
+
+
+def test_a_dask_worker_that_is_killed_in_mid_run_changes_nothing(traces, expected, tmp_path):
+    distributed = pytest.importorskip("distributed")
+    workers = []
+
+    @contextmanager
+    def watched(_count):
         with (
             distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
             distributed.Client(cluster) as client,
         ):
-            victim = next(iter(client.run(os.getpid).values()))
-            executor = client.get_executor()
-            os.kill(victim, signal.SIGKILL)
-            yield executor
+            workers.extend(client.run(os.getpid).values())
+            yield client.get_executor()
 
-    assert mapped(traces, tmp_path, one_dies) == expected
+    assert mapped(traces, tmp_path, watched, lambda: os.kill(workers[0], signal.SIGKILL)) == expected
+    assert len(workers) == 2
 
 
 @pytest.fixture(scope="module")

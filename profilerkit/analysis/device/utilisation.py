@@ -7,6 +7,9 @@ from profilerkit.analysis.intervals import Spans, subtract, union
 from profilerkit.model.step import DeviceWindow
 from profilerkit.trace.columns import Category, TraceColumns
 
+#: A pause of the device that other tools take for the boundary of an iteration where nothing marks one (nsys-ai 0.3).
+_PAUSE_NS = 2_000_000
+
 
 def busy_spans(columns: TraceColumns) -> Spans:
     """When any device event runs."""
@@ -38,4 +41,11 @@ def device_window(columns: TraceColumns, kinds: KernelNames) -> DeviceWindow | N
         exposed_comm_ns=subtract(comm, compute).total_ns,
         copy_ns=copies.total_ns,
         exposed_copy_ns=subtract(subtract(copies, compute), comm).total_ns,
+        stretch_ns=_first_stretch_ns(busy),
     )
+
+
+def _first_stretch_ns(busy: Spans) -> int | None:
+    """From the first event to the first pause; ``None`` where the device never pauses for long."""
+    pauses = np.flatnonzero(busy.start[1:] - busy.end[:-1] > _PAUSE_NS)
+    return int(busy.end[pauses[0]] - busy.start[0]) if len(pauses) else None
