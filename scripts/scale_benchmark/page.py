@@ -46,8 +46,8 @@ def _time(rows: list[dict[str, Any]]) -> Chart:
     values = [row["wall_s"] for row in rows]
     up = decades(min(values), max(values))
     said = [format_ns(value * 1e9) for value in values]
-    title = f"{format_count(rows[-1]['ranks'])} ranks are reduced in {said[-1]}, {format_count(rows[0]['ranks'])} in {said[0]}"
-    return _chart("time", title, rows, up, up.axis("wall time", lambda value: format_ns(value * 1e9)), values, said)
+    axis = up.axis("wall time", lambda value: format_ns(value * 1e9))
+    return _chart("time", "are reduced in", rows, up, axis, values, said)
 
 
 def _memory(rows: list[dict[str, Any]]) -> Chart:
@@ -56,13 +56,12 @@ def _memory(rows: list[dict[str, Any]]) -> Chart:
     up = Scale(2.0**low, 2.0**high, is_log=True)
     ticks = tuple(Tick(up.at(2.0**power), format_bytes(2.0**power)) for power in range(low, high + 1, 2))
     said = [format_bytes(value) for value in values]
-    title = f"{format_count(rows[-1]['ranks'])} ranks take {said[-1]}, {format_count(rows[0]['ranks'])} take {said[0]}"
-    return _chart("memory", title, rows, up, Axis("peak memory", ticks), values, said)
+    return _chart("memory", "take", rows, up, Axis("peak memory", ticks), values, said)
 
 
 def _chart(
     anchor: str,
-    title: str,
+    verb: str,
     rows: list[dict[str, Any]],
     up: Scale,
     axis: Axis,
@@ -75,7 +74,7 @@ def _chart(
     points = [(across.at(count), 100.0 - up.at(value)) for count, value in zip(ranks, values, strict=True)]
     return Chart(
         anchor=anchor,
-        title=title,
+        title=f"{format_count(ranks[-1])} ranks {verb} {said[-1]}, {format_count(ranks[0])} {verb} {said[0]}",
         caption="Both axes are logarithmic. One run each, measured.",
         height_px=220,
         shapes=(
