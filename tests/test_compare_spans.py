@@ -40,7 +40,7 @@ def test_of_traces_without_steps_the_device_is_compared_as_a_whole_and_up_to_its
     assert diff.step is None
     assert changes(diff) == [("device", -0.002, False), ("stretch", -0.29, True)]
     assert diff.headline == (
-        "No real change: the device's whole span 300 ms → 299 ms (−0.2 %), its work up to the first pause "
+        "No real change: the device's whole span 300 ms → 299 ms (−0.2 %), its kernels up to the first pause "
         "240 ms → 170 ms (−29 %); one of each, so without an interval"
     )
     assert any("is as long as it was recorded" in note for note in diff.notes)

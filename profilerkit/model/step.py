@@ -193,8 +193,9 @@ class DeviceWindow(msgspec.Struct, frozen=True, kw_only=True):
     """Interval arithmetic from the first to the last device event of a rank, exact int64 ns.
 
     ``compute`` counts memsets; ``exposed_comm`` is communication minus compute; ``exposed_copy`` is copies minus
-    compute minus communication. ``stretch`` is what lies before the first pause of more than 2 ms; ``None`` without one.
-    These are the definitions other tools use, so the numbers can be compared.
+    compute minus communication. ``stretch`` is from the first kernel that was launched while it was
+    recorded to the first pause of more than 2 ms between kernels; ``None`` without one. These are the definitions other
+    tools use, so the numbers can be compared.
     """
 
     window_ns: int

@@ -34,7 +34,7 @@ _SPANS: dict[SpanOf, str] = {
     "step": "The step",
     "trace": "The whole trace",
     "device": "Device, first to last event",
-    "stretch": "Device, up to its first pause above 2 ms",
+    "stretch": "Kernels up to the first pause above 2 ms",
 }
 _NOTHING = "none"
 # Below this share of waiting for a processor the timed step and the judged one read the same.
