@@ -15,11 +15,13 @@ from profilerkit.trace.readers import read_trace
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.xplane_recipes import gpu, host, jax_json, number, space, tpu
 
-#: The originals are small, and none of what is done to them makes them larger than some megabytes.
+#: The originals are small, and stay so.
 SLOWEST_S = 10.0
 #: Messages lie this deep in each other: file, plane, line, event, stat.
 _DEEPEST = 5
 CHANGES = ("length", "repeat", "drop", "nest", "swap", "number")
+#: What one change adds at most.
+MOST_BYTES = 200_000
 LARGE = (0, 1, 2**7, 2**14, 2**31 - 1, 2**32, 2**63, 2**64 - 1)
 
 
@@ -56,7 +58,8 @@ def rewired(original, rng):
         if change == "length":
             data[max(start - 1, 0) : start] = number(rng.choice(LARGE))
         elif change == "repeat":
-            data[start:start] = data[max(start - 2, 0) : end] * rng.choice([1, 50, 2_000_000 // max(end - start, 1_000)])
+            most = max(MOST_BYTES // max(end - start, 1), 1)
+            data[start:start] = data[max(start - 2, 0) : end] * min(rng.choice([1, 50, 500]), most)
         elif change == "drop":
             del data[max(start - 2, 0) : end]
         elif change == "nest":
