@@ -82,6 +82,6 @@ def _notes(kinds: set[SpanOf]) -> Iterator[str]:
         yield "A trace in which nothing marks steps is as long as it was recorded, and says nothing of a step."
     if "stretch" in kinds:
         yield (
-            "A pause of more than 2 ms between kernels is no mark of a step: what ran before the first one need not be the "
-            "same work on both sides."
+            "A pause of more than 2 ms between kernels is no mark of a step: what ran before the first one need not be "
+            "the same work on both sides."
         )

@@ -97,8 +97,8 @@ class SpanChange(msgspec.Struct, frozen=True, kw_only=True):
     """How long something lasts that there is one of on each side: a difference without an interval.
 
     Attributes:
-        span: of the one step; of a trace without steps as a whole; of its device from the first to the last event; or of
-            its kernels up to the first pause, as in ``DeviceWindow``.
+        span: of the one step; of a trace without steps as a whole; of its device from the first to the last event; or
+            of its kernels up to the first pause, as in ``DeviceWindow``.
         before_ns: how long it lasts.
         after_ns: the same after.
         change: after / before − 1.

@@ -4,7 +4,17 @@ from collections.abc import Sequence
 
 import msgspec
 
-from profilerkit.model.diff import AppliedFix, Diff, FindingChange, Judgement, PartChange, Range, Side, SpanChange, SpanOf
+from profilerkit.model.diff import (
+    AppliedFix,
+    Diff,
+    FindingChange,
+    Judgement,
+    PartChange,
+    Range,
+    Side,
+    SpanChange,
+    SpanOf,
+)
 from profilerkit.model.finding import Saving
 from profilerkit.model.gate import Gate, GateStatus
 from profilerkit.model.step import Family

@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+from nsys_mutations import check_error
 from trace_mutations import mutated
 
 from profilerkit.errors import UnreadableInputError
@@ -82,9 +83,7 @@ def run_seed(profiles, seed, path):
     try:
         columns = read_trace(path, strict=rng.random() < 0.2)
     except UnreadableInputError as error:
-        assert error.what
-        assert error.cause
-        assert error.hint
+        check_error(error)
         return
     finally:
         assert time.monotonic() - began < SLOWEST_S
