@@ -140,8 +140,11 @@ def test_ray_goes_on_where_it_was_broken_off(traces, expected, tmp_path, on_ray)
 
 
 def test_a_ray_worker_that_is_killed_in_mid_run_changes_nothing(traces, expected, tmp_path, on_ray):
+    def own():
+        return os.getpid()
+
     executor = on_ray()
-    worker = executor.submit(os.getpid).result()
+    worker = executor.submit(own).result()
     running = [executor.submit(profilerkit.summarise, trace, tmp_path) for trace in traces]
     wait(running, return_when=FIRST_COMPLETED)
     os.kill(worker, signal.SIGKILL)
