@@ -14,7 +14,7 @@ from profilerkit.units import format_change, format_ns, format_ratio
 _QUIET = 0.02
 
 
-def judgement(step: StepChange | None, obstacles: Sequence[str], spans: Sequence[SpanChange]) -> Judgement:
+def judgement(step: StepChange | None, obstacles: Sequence[str], spans: Sequence[SpanChange] = ()) -> Judgement:
     """Faster or slower only where the change is worth naming and its interval leaves no doubt about its direction.
 
     What cold caches cost is estimated: without that correction the step has to change in the same direction, too. Of
