@@ -21,6 +21,7 @@ def smaller(facts: TraceFacts) -> Iterator[tuple[str, TraceFacts]]:
     facts = replace(facts, kernels=facts.kernels[:_MOST_KERNELS])
     yield "", facts
     losses: tuple[tuple[str, Callable[[TraceFacts], TraceFacts]], ...] = (
+        ("the lanes of the median step", lambda known: replace(known, lanes=None)),
         ("the order of parts between collectives", _coarse),
         ("the replay", lambda known: replace(known, replay=None)),
         ("most kernels", lambda known: replace(known, kernels=known.kernels[:_FEWEST_KERNELS])),
