@@ -189,7 +189,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         verdict: faster, slower, no real change or not comparable.
         headline: the verdict with its numbers, in one sentence.
-        obstacles: why the runs cannot be compared; empty unless the verdict says so.
+        obstacles: why the steps cannot be compared; empty unless the verdict says so, or is about ``spans``.
         step: ``None`` when a side has no step times.
         spans: where each side has one step, or none: how long that and its parts last, the one that the verdict is
             about first.
