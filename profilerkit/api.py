@@ -175,7 +175,13 @@ def reduce(
     crowd, size = reduced.crowd, reduced.world_size
     recording = Recording(reduced.ranks, None, reduced.notes, of=len(crowd.members), world_size=size)
     report = _told(recording, places, Reading(device=device), rules, None).report
-    record = crowd_record(crowd, world_size=size, unreadable=reduced.unreadable, left_out=reduced.left_out)
+    record = crowd_record(
+        crowd,
+        world_size=size,
+        unreadable=reduced.unreadable,
+        left_out=reduced.left_out,
+        sampled=reduced.sampled,
+    )
     return with_cost(revise(report, crowd=record), gpu_hour_price)
 
 

@@ -13,6 +13,7 @@ from profilerkit.model.step import Family
 DIFF_SCHEMA_VERSION = 1
 
 Judgement = Literal["faster", "slower", "no real change", "not comparable"]
+SpanOf = Literal["step", "trace", "device", "stretch"]
 Group = Literal["hardware", "work", "loader", "software", "settings"]
 FindingState = Literal["gone", "new", "worse", "better", "unchanged"]
 
@@ -96,6 +97,25 @@ class StepChange(msgspec.Struct, frozen=True, kw_only=True):
     timed: Range | None = None
 
 
+class SpanChange(msgspec.Struct, frozen=True, kw_only=True):
+    """How long something lasts that there is one of on each side: a difference without an interval.
+
+    Attributes:
+        span: of the one step; of a trace without steps as a whole; of its device from the first to the last event; or
+            of its kernels up to the first pause, as in ``DeviceWindow``.
+        before_ns: how long it lasts.
+        after_ns: the same after.
+        change: after / before − 1.
+        is_visible: whether that is more than two runs of one program are taken to differ by.
+    """
+
+    span: SpanOf
+    before_ns: int
+    after_ns: int
+    change: float
+    is_visible: bool
+
+
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """Something about the runs that is not the same; ``None`` means that this side does not say."""
 
@@ -173,8 +193,10 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         verdict: faster, slower, no real change or not comparable.
         headline: the verdict with its numbers, in one sentence.
-        obstacles: why the runs cannot be compared; empty unless the verdict says so.
+        obstacles: why the steps cannot be compared; empty unless the verdict says so, or is about ``spans``.
         step: ``None`` when a side has no step times.
+        spans: where each side has one step, or none: how long that and its parts last, the one that the verdict is
+            about first.
         differences: what is not the same about the runs, as far as both say it.
         parts: largest movement first.
         findings: gone, new, worse, better, then unchanged.
@@ -190,6 +212,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
     after: Side
     obstacles: tuple[str, ...] = ()
     step: StepChange | None = None
+    spans: tuple[SpanChange, ...] = ()
     differences: tuple[Difference, ...] = ()
     parts: tuple[PartChange, ...] = ()
     findings: tuple[FindingChange, ...] = ()

@@ -4,7 +4,17 @@ from collections.abc import Sequence
 
 import msgspec
 
-from profilerkit.model.diff import AppliedFix, Diff, FindingChange, Judgement, PartChange, Range, Side
+from profilerkit.model.diff import (
+    AppliedFix,
+    Diff,
+    FindingChange,
+    Judgement,
+    PartChange,
+    Range,
+    Side,
+    SpanChange,
+    SpanOf,
+)
 from profilerkit.model.finding import Saving
 from profilerkit.model.gate import Gate, GateStatus
 from profilerkit.model.step import Family
@@ -30,6 +40,12 @@ _GROUPS = {
     "settings": "Settings",
 }
 _GATE_WORDS: dict[GateStatus, str] = {"failed": "FAILED", "passed": "passed", "not judged": "not judged"}
+_SPANS: dict[SpanOf, str] = {
+    "step": "The step",
+    "trace": "The whole trace",
+    "device": "Device, first to last event",
+    "stretch": "Kernels up to the first pause above 2 ms",
+}
 _NOTHING = "none"
 # Below this share of waiting for a processor the timed step and the judged one read the same.
 _WAITED = 0.02
@@ -54,6 +70,7 @@ class DiffView(msgspec.Struct, frozen=True, kw_only=True):
     headline: str
     tiles: tuple[Fact, ...]
     bars: tuple[SideBar, ...]
+    spans: Table | None
     gates: Table | None
     fixes: Table | None
     parts: Table | None
@@ -75,6 +92,7 @@ def build(diff: Diff) -> DiffView:
         headline=inert(diff.headline, SENTENCE_LIMIT),
         tiles=_tiles(diff),
         bars=_bars(diff),
+        spans=_spans(diff.spans),
         gates=gate_table(diff.gates),
         fixes=_fixes(diff),
         parts=_parts(diff.parts),
@@ -109,6 +127,8 @@ def _tiles(diff: Diff) -> tuple[Fact, ...]:
     if step is not None:
         interval = f"{format_change(step.judged.low)} to {format_change(step.judged.high)}, 99 %"
         change = Fact("Change of the step", format_change(step.judged.expected), interval)
+    elif diff.spans:
+        change = Fact("Change", format_change(diff.spans[0].change), "one of each: no interval")
     return (
         _step_tile("Step before", diff.before),
         _step_tile("Step after", diff.after),
@@ -177,6 +197,20 @@ def _segments(times: dict[Family, int]) -> tuple[Segment, ...]:
         for family, time_ns in times.items()
         if time_ns > 0
     )
+
+
+def _spans(spans: Sequence[SpanChange]) -> Table | None:
+    rows = tuple(
+        (
+            _SPANS[row.span],
+            "no interval" if row.is_visible else "no real change",
+            format_ns(row.before_ns),
+            format_ns(row.after_ns),
+            format_change(row.change),
+        )
+        for row in spans
+    )
+    return Table("", ("One of each", "Judged", "Before", "After", "Change"), rows, text_columns=2) if rows else None
 
 
 def _parts(parts: Sequence[PartChange]) -> Table | None:

@@ -10,6 +10,7 @@ from profilerkit.analysis.crowd.compare import Crowd, compare_many
 from profilerkit.analysis.crowd.member import Member, member_of
 from profilerkit.analysis.rank_facts import RankFacts, rank_facts
 from profilerkit.errors import UnreadableInputError, UsageError
+from profilerkit.model.crowd import Sampled
 from profilerkit.summaries.files import SUFFIX, Summary, open_summary
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ class Reduced:
         world_size: of the job, as the traces say; ``None`` where they do not.
         unreadable: summaries that could not be read.
         left_out: what the summaries of the told ranks lack, in words.
+        sampled: the collectives of ranks that have more than is kept; ``None`` where nobody has.
         notes: what a reader of the report has to know about the input.
     """
 
@@ -41,6 +43,7 @@ class Reduced:
     world_size: int | None
     unreadable: int
     left_out: tuple[str, ...]
+    sampled: Sampled | None
     notes: tuple[str, ...]
 
 
@@ -110,7 +113,23 @@ def read_summaries(files: Sequence[Path]) -> Reduced:
         ranks.append(rank_facts(summary.header.origin, facts, None))
     left_out = sorted({opened[at][0].header.left_out for at in told} - {""})
     return Reduced(
-        ranks, crowd, world, len(broken), tuple(left_out), (*_broken_notes(broken), *_doubled_notes(doubled), *lost)
+        ranks,
+        crowd,
+        world,
+        len(broken),
+        tuple(left_out),
+        _sampled([summary for summary, _ in opened]),
+        (*_broken_notes(broken), *_doubled_notes(doubled), *lost),
+    )
+
+
+def _sampled(summaries: Sequence[Summary]) -> Sampled | None:
+    """How many collectives there are and are kept, of the ranks that have more than is kept."""
+    cut = [summary.header for summary in summaries if summary.header.collectives > summary.header.compared]
+    if not cut:
+        return None
+    return Sampled(
+        ranks=len(cut), kept=sum(header.compared for header in cut), of=sum(header.collectives for header in cut)
     )
 
 
