@@ -314,7 +314,7 @@ def _held(fix: AppliedFix) -> str:
     if fix.holds is None:
         return inert(fix.note, SENTENCE_LIMIT)
     if fix.holds:
-        return "held: it meets the predicted interval"
+        return "held: it lies in the predicted interval"
     return "missed: outside of the predicted interval"
 
 
