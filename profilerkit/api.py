@@ -23,9 +23,17 @@ from profilerkit.config import Settings, Suppression, rule_prefixes
 from profilerkit.description import describe
 from profilerkit.diagnosis import diagnose
 from profilerkit.diagnosis.cost import with_cost
+from profilerkit.diagnosis.overlaps import with_overlaps
 from profilerkit.diagnosis.waterfall import waterfall
 from profilerkit.errors import UnreadableInputError, UsageError
-from profilerkit.inputs import Recording, is_saved_report, read_inputs, read_records, require_existing
+from profilerkit.inputs import (
+    Recording,
+    is_saved_report,
+    read_inputs,
+    read_records,
+    require_existing,
+    require_one_job,
+)
 from profilerkit.model.change import revise
 from profilerkit.model.diff import Diff
 from profilerkit.model.finding import Evidence, Outcome
@@ -39,7 +47,7 @@ from profilerkit.rules.runner import run_rules
 from profilerkit.rules.tuning import in_force, with_options
 from profilerkit.rundir.ending import dossier_of, ending_of
 from profilerkit.rundir.layout import REPORT_JSON
-from profilerkit.rundir.reader import RunRecord, is_run_directory
+from profilerkit.rundir.reader import RunRecord, is_run_directory, named_ranks
 from profilerkit.summaries.reduction import found_in, read_summaries
 from profilerkit.trace.readers import read_trace
 
@@ -79,8 +87,9 @@ def analyze(
         gpu_hour_price: of one GPU for one hour, so that the report tells cost beside time.
 
     Raises:
-        UsageError: no path, the same file twice, a run directory together with another path, a rank that was not
-            recorded, a rule or an option of it that does not exist, or a pattern that is no regular expression.
+        UsageError: no path, the same file twice, a run directory together with another path, traces that are not the
+            ranks of one job, a rank that was not recorded, a rule or an option of it that does not exist, or a pattern
+            that is no regular expression.
         UnreadableInputError: a path is missing, nothing readable was found, or a trace is damaged and ``strict`` is
             set.
     """
@@ -155,16 +164,24 @@ def reduce(
     The arguments are those of ``analyze``; the paths are summaries, or directories that hold them.
 
     Raises:
-        UsageError: no path, or a rule or an option of it that does not exist.
+        UsageError: no path, summaries that are not of the ranks of one job, or a rule or an option of it that does not
+            exist.
         UnreadableInputError: a path is missing, or no summary can be read.
     """
     rules = _rules(rules_path, options or {}, suppress, select, ignore)
     places = [Path(path) for path in paths]
     reduced = read_summaries(found_in(places))
+    require_one_job(reduced.ranks)
     crowd, size = reduced.crowd, reduced.world_size
     recording = Recording(reduced.ranks, None, reduced.notes, of=len(crowd.members), world_size=size)
     report = _told(recording, places, Reading(device=device), rules, None).report
-    record = crowd_record(crowd, world_size=size, unreadable=reduced.unreadable, left_out=reduced.left_out)
+    record = crowd_record(
+        crowd,
+        world_size=size,
+        unreadable=reduced.unreadable,
+        left_out=reduced.left_out,
+        sampled=reduced.sampled,
+    )
     return with_cost(revise(report, crowd=record), gpu_hour_price)
 
 
@@ -196,7 +213,9 @@ def _told(
     facts = with_logs(with_recorded(facts, ranks, record), ranks, recording.logs)
     facts = with_dumps(facts, ranks) if recording.by_dumps else facts
     logger.info("running %d rules, replaying what fixes save", len(rules.all))
-    outcomes = run_rules(facts, rules.all, select=rules.select, ignore=rules.ignore, suppress=rules.suppress)
+    outcomes = with_overlaps(
+        facts, run_rules(facts, rules.all, select=rules.select, ignore=rules.ignore, suppress=rules.suppress)
+    )
     detail = facts if told in (None, facts.judged_rank) else _alone(facts, ranks[told], told, reading.device)
     run = describe(places, recording, ending, facts, __version__)
     report = revise(
@@ -351,8 +370,11 @@ def load(path: str | Path) -> Report:
 def _position(ranks: Sequence[RankFacts], rank: int) -> int:
     position = next((index for index, entry in enumerate(ranks) if entry.rank == rank), None)
     if position is None:
-        known = ", ".join(str(entry.rank) for entry in ranks if entry.rank is not None) or "none is named"
+        known = [entry.rank for entry in ranks if entry.rank is not None]
+        told = named_ranks(known).lower() if known else ""
         raise UsageError(
-            f"rank {rank} was not recorded", cause=f"recorded ranks: {known}", hint="choose one of them, or none"
+            f"rank {rank} was not recorded",
+            cause=f"recorded: {told}" if told else "no file that was read says its rank",
+            hint=f"name {'one of ' if known[1:] else ''}{told}, or none" if told else "name no rank",
         )
     return position

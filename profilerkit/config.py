@@ -75,6 +75,9 @@ class Settings:
     budgets: tuple[tuple[str, str], ...] = ()
 
 
+#: Where a setting stands that is not in a file.
+_FLAGS, _VARIABLE = "the command line", "PROFILERKIT_"
+
 _NAMES = tuple(setting.name for setting in fields(Settings) if setting.name != "unused")
 #: Settings that only a file can hold.
 _TABLES = ("rules", "suppress")
@@ -143,7 +146,7 @@ def load_settings(
     if settings.rules_path is not None:
         settings = replace(settings, unused=())  # whoever sets the variable wants the code
     given = {name: value for name, value in flags.items() if name in _NAMES and value not in (None, [], ())}
-    return replace(settings, **{name: _checked(name, value, "the command line") for name, value in given.items()})
+    return replace(settings, **{name: _checked(name, value, _FLAGS) for name, value in given.items()})
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -151,7 +154,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     for name in _NAMES:
         if name in _TABLES:
             continue
-        variable = f"PROFILERKIT_{name.upper()}"
+        variable = f"{_VARIABLE}{name.upper()}"
         if environment.get(variable):
             found[name] = _checked(name, environment[variable], variable)
     return found
@@ -244,9 +247,22 @@ def _price(value: Any, where: str) -> float:
         price = math.nan
     if not (math.isfinite(price) and price >= 0):
         raise ConfigError(
-            "gpu-hour-price is not a price", cause=f"{where} says {value!r}", hint="write gpu-hour-price = 2.5"
+            f"{'--' if where == _FLAGS else ''}gpu-hour-price is not a price",
+            cause=f"{where} says {value!r}, and a price is a number of 0 or more",
+            hint=f"write {_written('gpu-hour-price', '2.5', where)}",
         )
     return price
+
+
+def _written(option: str, value: str, where: str) -> str:
+    """A setting as it is written where a wrong one stands: a flag, a variable, or a line of TOML.
+
+    >>> _written("fail-on", "high", "the command line"), _written("fail-on", "high", "PROFILERKIT_FAIL_ON")
+    ('--fail-on high', 'PROFILERKIT_FAIL_ON=high')
+    """
+    if where == _FLAGS:
+        return f"--{option} {value}"
+    return f"{where}={value}" if where.startswith(_VARIABLE) else f"{option} = {value}"
 
 
 def _rule_options(value: Any, where: str) -> dict[str, Options]:

@@ -7,32 +7,19 @@ from pathlib import Path
 
 from profilerkit.analysis.damage import record_notes
 from profilerkit.analysis.dumped_ranks import dumped_ranks
+from profilerkit.analysis.one_job import contradiction
 from profilerkit.analysis.rank_facts import RankFacts, rank_facts
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.model.change import revise
+from profilerkit.reading.directories import TRACE_SUFFIXES, named_as_traces, profiles_below, several_runs
 from profilerkit.reading.dumps import DumpsRead, dump_files, read_dumps
 from profilerkit.reading.logs import LogsRead, log_files, read_logs
 from profilerkit.reading.side_by_side import read_all
 from profilerkit.reading.traces import Reading, TraceJob, TraceResult
 from profilerkit.reading.windows import Window, are_given, slow_job, typical_windows, window_notes
-from profilerkit.rundir.layout import (
-    DDP,
-    END,
-    FLIGHT,
-    LAUNCH,
-    MANIFEST,
-    META,
-    OOM,
-    REPORT_JSON,
-    WINDOW_STATUS,
-)
+from profilerkit.rundir.layout import MANIFEST
 from profilerkit.rundir.reader import RankRecord, RunRecord, is_run_directory, named_ranks, read_run
 from profilerkit.trace.logs import Log
-
-#: How profiles of JAX and TensorFlow end; beside one lies the same as JSON, of which a part may be left out.
-XPLANE_SUFFIXES = (".xplane.pb", ".xplane.pb.gz")
-#: File names taken for traces when a directory is given.
-TRACE_SUFFIXES = (".json", ".json.gz", ".json.tmp", ".sqlite", *XPLANE_SUFFIXES)
 
 #: Recordings of other tools by how their names end.
 _OF_OTHER_TOOLS = {
@@ -40,12 +27,7 @@ _OF_OTHER_TOOLS = {
     ".qdrep": "Nsight Systems",
     ".ncu-rep": "Nsight Compute",
 }
-#: Where JAX and TensorFlow put their profiles below the directory they are given.
-_PROFILES_BELOW = "plugins/profile/*"
-#: What ``jax.profiler.trace(create_perfetto_trace=True)`` adds.
-_PERFETTO_COPY = "perfetto_trace.json.gz"
 
-_NO_TRACES = {LAUNCH, MANIFEST, META, END, WINDOW_STATUS, FLIGHT, DDP, OOM}
 _RECORD_INSTEAD = "record with torch.profiler, or with profilerkit run -- train.py"
 #: Tools that can write their recordings in a form that is read.
 _EXPORT_INSTEAD = {"Nsight Systems": "export it with nsys export -t sqlite, and name the .sqlite file"}
@@ -88,8 +70,8 @@ def read_inputs(paths: Sequence[Path], reading: Reading) -> Recording:
     """Everything that can be read of the paths.
 
     Raises:
-        UsageError: no path, the same file twice, a run directory together with anything but logs, or dumps of flight
-            recorders together with anything.
+        UsageError: no path, the same file twice, a run directory together with anything but logs, dumps of flight
+            recorders together with anything, or traces that are not the ranks of one job.
         UnreadableInputError: a path is missing, a file that was named is no readable trace or log, or there is none.
     """
     if not paths:
@@ -117,7 +99,7 @@ def _of_logs_alone(logs: LogsRead) -> Recording:
 
 
 def _traces_of(path: Path) -> list[Path]:
-    return _named_as_traces(path) if path.is_dir() else []
+    return named_as_traces(path) if path.is_dir() else []
 
 
 def _of_dumps(read: DumpsRead) -> Recording:
@@ -138,7 +120,7 @@ def _read_recordings(paths: Sequence[Path], reading: Reading) -> Recording:
         raise UsageError(
             "only one run directory can be given, and nothing but logs beside it",
             cause=f"{runs[0]} is a run directory, and {other} was named too",
-            hint="analyze each of them by itself",
+            hint="analyze each of them by itself, or compare two runs: profilerkit diff BEFORE AFTER",
         )
     return _read_run(read_run(runs[0]), reading)
 
@@ -235,52 +217,37 @@ def _read_traces(paths: Sequence[Path], reading: Reading) -> Recording:
             hint="name the trace files themselves",
         ) from why
     ranks.sort(key=lambda entry: (entry.rank is None, entry.rank or 0, entry.origin))
+    require_one_job(ranks)
     older = _older_notes(path for path in paths if path.is_dir())
-    return Recording(ranks, None, (*older, *_left_out_notes(left_out), *_same_rank_notes(ranks)))
-
-
-def traces_below(directory: Path) -> list[Path]:
-    """The files in a directory, and in those below it, that may be traces by their names."""
-    places = [directory, *(path for path in directory.rglob("*") if path.is_dir())]
-    return sorted(file for place in places for file in _named_as_traces(place))
+    return Recording(ranks, None, (*older, *_left_out_notes(left_out)))
 
 
 def _traces_in(directory: Path) -> list[Path]:
     """The files that may be traces by their names, of profiles below a log directory those of the newest one."""
-    below = _profiles_below(directory)
-    files = _named_as_traces(directory) or (_named_as_traces(below[-1]) if below else [])
+    below = profiles_below(directory)
+    files = named_as_traces(directory) or (named_as_traces(below[-1]) if below else [])
     if not files:
         _refuse_other_tools(directory)
+        if (several := several_runs(directory, "analyze")) is not None:
+            raise several
         raise UnreadableInputError(
             f"no trace in {directory}",
-            cause=f"no file there has a trace's name ({', '.join(TRACE_SUFFIXES)}), and it is no run directory",
+            cause=f"no file there has a trace's name ({', '.join(TRACE_SUFFIXES)}, or .pb with a profile inside) or "
+            "is a log or a memory snapshot, and it is no run directory",
             hint=_where_instead(directory),
         )
     return files
 
 
 def _holds_traces(directory: Path) -> bool:
-    return bool(_named_as_traces(directory) or _profiles_below(directory))
-
-
-def _named_as_traces(directory: Path) -> list[Path]:
-    """Never a document of a run directory, a report of ours, or the JSON of a profile that is there itself."""
-    names = {path.name for path in directory.iterdir() if path.name.endswith(TRACE_SUFFIXES) and path.is_file()}
-    profiles = {name[: -len(suffix)] for name in names for suffix in XPLANE_SUFFIXES if name.endswith(suffix)}
-    copies = {f"{profile}.trace.json.gz" for profile in profiles} | ({_PERFETTO_COPY} if profiles else set())
-    return [directory / name for name in sorted(names - copies - _NO_TRACES) if not name.endswith(REPORT_JSON)]
-
-
-def _profiles_below(directory: Path) -> list[Path]:
-    """The profiles that JAX or TensorFlow put below the directory they were given, the newest last."""
-    return sorted(path for path in directory.glob(_PROFILES_BELOW) if path.is_dir() and _named_as_traces(path))
+    return bool(named_as_traces(directory) or profiles_below(directory))
 
 
 def _older_notes(directories: Iterable[Path]) -> list[str]:
     """What was left out of log directories with several profiles."""
     notes = []
     for directory in directories:
-        older = [] if _named_as_traces(directory) else _profiles_below(directory)[:-1]
+        older = [] if named_as_traces(directory) else profiles_below(directory)[:-1]
         if older:
             many = f"{len(older)} older profiles" if len(older) > 1 else "one older profile"
             notes.append(
@@ -358,14 +325,12 @@ def _left_out_notes(left_out: Sequence[tuple[Path, UnreadableInputError]], kind:
     return notes
 
 
-def _same_rank_notes(ranks: Sequence[RankFacts]) -> list[str]:
-    origins: dict[int, list[str]] = {}
-    for entry in ranks:
-        if entry.rank is not None:
-            origins.setdefault(entry.rank, []).append(entry.origin)
-    return [
-        f"{len(names)} files say that they are rank {rank} and were judged as if they were different ranks: "
-        f"{', '.join(names[:_NAMED])}{' …' if len(names) > _NAMED else ''}."
-        for rank, names in origins.items()
-        if len(names) > 1
-    ]
+def require_one_job(ranks: Sequence[RankFacts]) -> None:
+    """Raise ``UsageError`` for traces of several runs: compared as ranks they would say nothing that is true."""
+    why = contradiction(ranks)
+    if why is not None:
+        raise UsageError(
+            "these recordings are not the ranks of one job",
+            cause=why,
+            hint="analyze each by itself, or compare two runs: profilerkit diff BEFORE AFTER",
+        )

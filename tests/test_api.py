@@ -375,14 +375,6 @@ def test_what_cannot_be_read_is_an_error_with_a_reason_and_a_way_on(tmp_path, pa
         assert lines[1].startswith("cause: ")
 
 
-def test_a_rank_that_was_not_recorded_is_named_with_those_that_were(tmp_path):
-    with pytest.raises(UsageError) as caught:
-        analyze(straggling(tmp_path / "job"), rank=9)
-    assert "rank 9" in caught.value.what
-    assert "0, 1, 2" in caught.value.cause
-    assert caught.value.hint
-
-
 @pytest.mark.parametrize("text", [None, "{}", "no json"])
 def test_what_is_no_saved_report_is_an_error(tmp_path, text):
     place = tmp_path / "report.json"
@@ -537,3 +529,21 @@ def test_one_rank_of_a_real_job_says_that_waiting_and_transfer_look_the_same():
 def test_every_error_of_the_package_has_three_parts():
     error = ProfilerkitError("it failed", cause="no disk", hint="buy one")
     assert str(error) == "error: it failed\ncause: no disk\nhint:  buy one"
+
+
+@pytest.mark.parametrize(
+    ("read", "told", "hint"), [(3, "ranks 0, 1 and 2", "one of ranks 0, 1 and 2"), (1, "rank 0", "rank 0")]
+)
+def test_a_rank_that_is_not_there_is_answered_with_those_that_are(tmp_path, read, told, hint):
+    files = sorted(straggling(tmp_path / "job").iterdir())[:read]
+    with pytest.raises(UsageError, match="rank 7 was not recorded") as caught:
+        analyze(*files, rank=7)
+    assert caught.value.cause == f"recorded: {told}"
+    assert caught.value.hint == f"name {hint}, or none"
+
+
+def test_without_any_rank_known_none_can_be_named(tmp_path):
+    path = training(12).write(tmp_path / "trace.json")
+    with pytest.raises(UsageError) as caught:
+        analyze(path, rank=7)
+    assert (caught.value.cause, caught.value.hint) == ("no file that was read says its rank", "name no rank")

@@ -165,6 +165,20 @@ def test_a_price_may_come_from_the_environment(tmp_path):
         load_settings({}, environment={"PROFILERKIT_GPU_HOUR_PRICE": "dear"}, start=tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("flags", "environment", "hint"),
+    [
+        ({"gpu_hour_price": "-3"}, {}, "write --gpu-hour-price 2.5"),
+        ({}, {"PROFILERKIT_GPU_HOUR_PRICE": "-3"}, "write PROFILERKIT_GPU_HOUR_PRICE=2.5"),
+    ],
+)
+def test_a_wrong_price_is_answered_with_how_it_is_written_there(tmp_path, flags, environment, hint):
+    with pytest.raises(ConfigError) as caught:
+        load_settings(flags, environment=environment, start=tmp_path)
+    assert caught.value.hint == hint
+    assert caught.value.what.startswith("--gpu-hour-price" if flags else "gpu-hour-price")
+
+
 def test_a_wrong_environment_variable_is_named(tmp_path):
     with pytest.raises(ConfigError, match="PROFILERKIT_FAIL_ON"):
         load_settings({}, environment={"PROFILERKIT_FAIL_ON": "never"}, start=tmp_path)

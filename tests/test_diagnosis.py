@@ -66,6 +66,53 @@ def test_the_verdict_is_reached(bound, detail):
     assert (found.bound, found.detail) == (bound, detail)
 
 
+@pytest.mark.parametrize(
+    ("shares", "bounds", "said"),
+    [
+        ({"compute.membw": 0.3}, {"memory-bound": 0.2}, "Computing takes more (70 %), but that is the work itself."),
+        (
+            {"input.wait": 0.6, "over.python": 0.2},
+            {"overhead-bound": 0.2, "input-bound": 0.12},
+            "Input takes more (60 %), but its best fix is expected to save 12 %.",
+        ),
+        ({"input.wait": 0.6, "over.python": 0.2}, {"overhead-bound": 0.2}, "takes more (60 %), but no fix for it was"),
+        ({"compute.membw": 0.6}, {"memory-bound": 0.2}, None),
+        ({"input.wait": 0.3}, {"input-bound": 0.2}, None),
+    ],
+)
+def test_a_larger_share_that_is_not_the_bound_says_why(shares, bounds, said):
+    outcomes = [outcome(bound, saving, detail="launch") for bound, saving in bounds.items()]
+    consequence = diagnose(facts(shares), outcomes).consequence
+    assert said in consequence if said else "takes more" not in consequence
+
+
+def test_what_asks_for_more_steps_says_which_of_many_could_be_used():
+    noisy = waiting(0.11, step_error_ns=0.06 * STEP_NS)
+    assert verdict_of(noisy).refuted_by == (
+        "20 of 21 recorded steps could be judged (1 warm-up): record about 40 like these."
+    )
+    dropped = {"compile": 30, "warmup": 4}
+    late = replace(cold(0.5), steps=revise(steps(2, count=36), dropped=dropped))
+    assert verdict_of(late).refuted_by == (
+        "2 of 36 recorded steps could be judged (30 compiling, 4 warm-up): "
+        "record 10 more once first-use work has ended."
+    )
+    assert (
+        verdict_of(replace(late, steps=steps(2, count=3))).refuted_by == "Record at least 10 steps after the first 5."
+    )
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [(0.03, "save 4.0 %, of which at least 1.0 % of the step lies in other parts"), (0.04, "save 4.0 %")],
+)
+def test_a_saving_beyond_its_share_says_that_it_lies_in_other_parts_too(share, said):
+    outcomes = [outcome("input-bound", 0.3), outcome("overhead-bound", 0.04)]
+    found = diagnose(facts({"input.wait": 0.4, "over.python": share}), outcomes)
+    (row,) = (entry for entry in found.ruled_out if entry.bound == "overhead-bound")
+    assert row.reason.endswith(said)
+
+
 def test_every_verdict_of_the_vocabulary_is_reached():
     assert {bound for bound, _ in REACHED} == {
         "input-bound", "memory-bound", "comm-bound", "compute-bound", "overhead-bound", "balanced", "inconclusive"
@@ -352,6 +399,7 @@ def test_a_doubt_about_the_split_is_said_and_caps_the_confidence():
     assert (verdict_of(known).confidence, verdict_of(doubtful).confidence) == ("high", "medium")
     assert "Traced steps took 1.81 × the time." in verdict_of(doubtful).consequence
     assert "Second." not in verdict_of(doubtful).consequence
+    assert "Traced" not in verdict_of(replace(doubtful, waiting_share=0.4)).consequence
     healthy = facts(doubts=("Traced steps took 1.81 × the time.",))
     assert (verdict_of(healthy).bound, verdict_of(healthy).confidence) == ("compute-bound", "medium")
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from gallery import legend
 from gallery.document import SIMULATED, contention, labelled, load, verdict_of
 from gallery.pages import BENCHMARKS, INDEX, JSON_DIRECTORY, OVERHEAD
 from gallery.picture import NAME as PICTURE
@@ -24,7 +25,9 @@ from report_check.checks import MOST_BYTES, source_problems
 from report_check.chromium import CHROMIUM
 
 from profilerkit.model.change import revise
-from profilerkit.model.finding import Bound
+from profilerkit.model.finding import Bound, Confidence
+from profilerkit.model.step import Family
+from profilerkit.report.records import Tone
 from tests.test_architecture import machine_paths
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -158,6 +161,20 @@ def test_the_index_leads_to_every_page_and_says_what_is_simulated():
     assert "Not recorded" in simulated
     assert {name for name in BY_NAME if f'href="{name}.html"' in simulated} == {"simulated_ranks"}
     assert "Simulated: a CPU has no device events." in index.partition('href="compute_bound.html"')[2][:300]
+
+
+def test_the_index_says_what_colours_signs_and_confidence_words_mean():
+    index = html.unescape(committed(INDEX)).replace("\N{NO-BREAK SPACE}", " ")
+    about = index.partition('id="legend"')[2].partition("</section>")[0]
+    assert {family for family, *_ in legend.colours()} == set(get_args(Family))
+    assert {tone for tone, *_ in legend.signs()} == set(get_args(Tone))
+    assert {word for word, _ in legend.confidence()} == set(get_args(Confidence))
+    for *_, said in (*legend.colours(), *legend.signs(), *legend.confidence()):
+        assert f"<dd>{said}</dd>" in about
+    assert legend.COMPARED in about
+    # The bars above name their colours at once.
+    bars = index.partition('<ul class="legend"')[2].partition("</ul>")[0]
+    assert [label for _, label, _ in legend.colours()] == re.findall(r"</span>([^<]+)</li>", bars)
 
 
 def card(name):

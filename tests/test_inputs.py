@@ -1,15 +1,22 @@
 """Paths to recordings: what may be named together, what is left out of a directory, and what is said about it."""
 
+import os
+import time
 from pathlib import Path
 
 import pytest
 
+import profilerkit
 from profilerkit.api import analyze
+from profilerkit.cli import main
 from profilerkit.errors import UnreadableInputError, UsageError
+from profilerkit.reading.directories import named_as_traces, traces_below
 from profilerkit.report.wording import limits_of
 from profilerkit.rundir.layout import END, LAUNCH, MANIFEST, META, WINDOW_STATUS
 from tests.recipes import Log, training, write_run
 from tests.xplane_recipes import gpu, jax_json, space
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "traces"
 
 
 def trace_at(path, **fields):
@@ -88,6 +95,14 @@ def test_a_file_that_was_named_must_be_a_trace(job):
     (job / "config.json").write_text("{}")
     with pytest.raises(UnreadableInputError, match=r"config\.json is not a trace"):
         analyze(job / "rank0.json", job / "config.json")
+
+
+def test_a_file_that_cannot_be_read_names_everything_that_could(tmp_path):
+    (tmp_path / "notes.txt").write_text("nothing of any kind")
+    with pytest.raises(UnreadableInputError) as caught:
+        analyze(tmp_path / "notes.txt")
+    for name in ("kineto", "nsys", "xplane", "memory snapshot", "nvidia-smi", "flight recorder dump"):
+        assert name in caught.value.hint
 
 
 def test_a_directory_without_any_readable_trace_says_what_was_tried(tmp_path):
@@ -197,18 +212,101 @@ def test_the_run_directory_above_or_below_is_pointed_out(tmp_path):
         assert caught.value.hint == f"analyze the run directory {run}"
 
 
-def test_files_of_one_rank_are_one_rank_of_the_job_and_that_is_said(tmp_path):
+def test_a_directory_of_several_runs_lists_them_with_their_ages_and_names_the_newest(tmp_path, capsys):
+    place = tmp_path / "all runs"
+    for name, hours in (("old", 30), ("newest", 3), ("older", 5)):
+        for file in run_at(place / name).rglob("*"):
+            os.utime(file, (time.time() - hours * 3_600,) * 2)
+    (place / "notes").mkdir()
+    for verb in ("analyze", "watch"):
+        assert main([verb, str(place)]) == 2
+        what, cause, hint = capsys.readouterr().err.splitlines()[-3:]
+        assert what == f"error: {place} holds 3 runs, and not one alone"
+        assert cause == "cause: last written to: newest (3 h ago), older (5 h ago), old (30 h ago)"
+        assert hint == f"hint:  profilerkit {verb} '{place / 'newest'}'"
+
+
+def test_of_very_many_runs_the_newest_are_listed(tmp_path):
+    for number in range(9):
+        run_at(tmp_path / f"run-{number}")
+    with pytest.raises(UnreadableInputError, match="holds 9 runs") as caught:
+        analyze(tmp_path)
+    assert caught.value.cause.count("(now)") == 6
+    assert caught.value.cause.endswith(" and 3 more")
+
+
+def refused(*paths):
+    """Why traces are no ranks of one job."""
+    with pytest.raises(UsageError, match="not the ranks of one job") as caught:
+        analyze(*paths)
+    assert "profilerkit diff" in caught.value.hint
+    return caught.value.cause
+
+
+def test_files_of_one_rank_are_no_ranks_of_a_job(tmp_path):
     for name in ("a.json", "b.json"):
         trace_at(tmp_path / "job" / name, rank=0, world_size=2)
-    report = analyze(tmp_path / "job")
-    assert (report.run.world_size, report.run.missing_ranks) == (2, 1)
-    note = "2 files say that they are rank 0 and were judged as if they were different ranks: a.json, b.json."
-    assert note in report.trust.notes
+    assert (
+        refused(tmp_path / "job") == "a.json and b.json are both of rank 0: of several runs, or of one at several times"
+    )
 
 
-def test_files_that_do_not_name_their_rank_are_not_suspected(tmp_path):
-    paths = [trace_at(Path(tmp_path) / name) for name in ("a.json", "b.json")]
-    assert not [note for note in analyze(*paths).trust.notes if "rank" in note]
+def test_files_of_one_name_are_told_apart_by_their_directories(tmp_path):
+    paths = [trace_at(tmp_path / place / "rank0.json", rank=0, world_size=2) for place in ("old", "new")]
+    assert "old/rank0.json and new/rank0.json are both of rank 0" in refused(*paths)
+
+
+def test_jobs_of_different_sizes_are_two(tmp_path):
+    paths = [trace_at(tmp_path / f"{rank}.json", rank=rank, world_size=2 + 2 * rank) for rank in range(2)]
+    assert refused(*paths) == "0.json is of a job of 2 ranks, 1.json of a job of 4 ranks"
+
+
+def test_files_that_say_nothing_of_a_job_are_of_none(tmp_path):
+    paths = [trace_at(tmp_path / name) for name in ("a.json", "b.json", "c.json", "d.json")]
+    assert refused(*paths) == "none of a.json, b.json, c.json and 1 more names a rank or shows a collective"
+    assert analyze(*(trace_at(tmp_path / f"rank{rank}.json") for rank in range(2))).verdict
+
+
+@pytest.mark.parametrize(("apart_s", "is_one"), [(3_500, True), (3_700, False)])
+def test_collectives_an_hour_apart_are_of_two_runs_unless_the_files_name_their_ranks(tmp_path, apart_s, is_one):
+    def traces(**fields):
+        start_us = 1_700_000_000 * 1_000_000
+        for rank in range(2):
+            told = {name: rank if name == "rank" else value for name, value in fields.items()}
+            yield trace_at(tmp_path / f"{rank}.json", comm=400, start=start_us + rank * apart_s * 1_000_000, **told)
+
+    assert analyze(*traces(rank=0, world_size=2)).verdict
+    unnamed = list(traces())
+    if is_one:
+        assert analyze(*unnamed).verdict
+    else:
+        assert refused(*unnamed).startswith("0.json ends 62 min before 1.json begins")
+
+
+def test_unnamed_ranks_on_different_devices_are_of_two_runs(tmp_path):
+    def traces(*names, **fields):
+        for rank, name in enumerate(names):
+            told = {key: rank if key == "rank" else value for key, value in fields.items()}
+            yield trace_at(tmp_path / f"{rank}.json", comm=400, devices=({"id": 0, "name": name},), **told)
+
+    assert refused(*traces("NVIDIA H100", "NVIDIA A100")) == "0.json is of NVIDIA H100, 1.json of NVIDIA A100"
+    assert analyze(*traces("NVIDIA H100", "NVIDIA A100", rank=0, world_size=2)).verdict
+
+
+def test_summaries_of_jobs_of_different_sizes_are_not_reduced_to_one(tmp_path):
+    for rank in range(2):
+        path = trace_at(tmp_path / f"{rank}.json", rank=rank, world_size=2 + 2 * rank, comm=400)
+        profilerkit.summarise(path, tmp_path)
+    with pytest.raises(UsageError, match="not the ranks of one job") as caught:
+        profilerkit.reduce(tmp_path)
+    assert caught.value.cause == "0.json is of a job of 2 ranks, 1.json of a job of 4 ranks"
+
+
+@pytest.mark.shared_traces
+@pytest.mark.skipif(not SHARED.is_dir(), reason=f"no shared traces beside the repository, at {SHARED}")
+def test_two_real_recordings_of_before_and_after_are_no_ranks():
+    cause = refused(*(SHARED / "nsys_mfu_pair" / f"mfu_2gpu_{side}.sqlite" for side in ("before", "after")))
+    assert cause.startswith("mfu_2gpu_before.sqlite ends 80 min before mfu_2gpu_after.sqlite begins")
 
 
 def test_a_damaged_trace_is_read_around_unless_strict(tmp_path):
@@ -257,6 +355,30 @@ def test_every_host_of_a_profile_is_a_rank(tmp_path):
     assert analyze(tmp_path).run.files == ("host0.xplane.pb", "host1.xplane.pb")
 
 
+@pytest.mark.parametrize("below", ["plugins/profile/2026_01_02", "."])
+@pytest.mark.parametrize("name", ["renamed.pb", "renamed.pb.gz"])
+def test_a_profile_of_another_name_is_found_by_its_content(tmp_path, below, name):
+    profile_at(tmp_path / below, "renamed")
+    (tmp_path / below / "renamed.xplane.pb").rename(tmp_path / below / name)
+    (tmp_path / below / "model.pb").write_bytes(b"\x08\x01\x12\x00")
+    report = analyze(tmp_path)
+    assert report.run.files == (name,)
+    assert report.steps.count == 12
+    assert main(["map", str(tmp_path)]) == 0
+    assert (tmp_path / below / f"{name}.pksum").is_file()
+
+
 def test_json_of_jax_alone_is_read(tmp_path):
     (tmp_path / "host.trace.json.gz").write_bytes(jax_json(packed=True))
     assert analyze(tmp_path).steps.count == 12
+
+
+@pytest.mark.shared_traces
+@pytest.mark.skipif(not (SHARED / "jax_trace").is_dir(), reason="no shared traces beside the repository")
+def test_real_profiles_whose_names_say_nothing_are_found(tmp_path):
+    for file in (SHARED / "jax_trace").glob("*.pb"):
+        (tmp_path / file.name).symlink_to(file)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert {path.name for path in named_as_traces(tmp_path)} == names
+    assert {path.name for path in traces_below(tmp_path)} == names
+    assert len(names) == 2

@@ -77,6 +77,22 @@ def test_devices_that_are_alike_and_fewer_than_three_tell_no_hot_one(tmp_path):
     assert outcome(idle, "CP012").status == "missing_data"
 
 
+@pytest.mark.parametrize(
+    ("heats", "headline"),
+    [
+        (((40,), (41,), (40,)), "In 3 logs of one GPU each, the GPU was busy 98 % of the sampled time"),
+        (((40, 41), (40,)), "In 2 logs, the GPUs were busy 98 % of the sampled time"),
+        (((40, 41),), "2 GPUs were busy 98 % of the sampled time"),
+        (((40,),), "The GPU was busy 98 % of the sampled time"),
+    ],
+)
+def test_devices_of_several_logs_may_be_the_same_and_are_not_added(tmp_path, heats, headline):
+    logs = [written(tmp_path / f"{number}.csv", gpus(*devices)) for number, devices in enumerate(heats)]
+    report = analyze(*logs)
+    assert report.verdict.headline == headline
+    assert ("Nothing says whether the logs are of the same devices" in notes(report)) == (len(logs) > 1)
+
+
 def test_a_clock_that_heat_holds_down_is_told_of_its_device(tmp_path):
     header = (
         "timestamp, index, utilization.gpu [%], clocks.sm [MHz], clocks.max.sm [MHz], clocks_throttle_reasons.active"
@@ -270,6 +286,15 @@ def test_dialects_of_real_logs_are_read(path):
     (use,) = [series for series in report.run.samples if series.name == "gpu.utilization"]
     assert use.n > 20
     assert 0.3 < use.mean <= 1.0
+
+
+@needs_shared
+@pytest.mark.shared_traces
+def test_three_real_logs_of_other_times_are_not_three_devices():
+    report = analyze(SHARED / "nvidia_smi_small")
+    assert len(report.run.files) == 3
+    assert report.verdict.headline.startswith("In 3 logs of one GPU each, the GPU was busy ")
+    assert "GPUs were" not in report.verdict.headline
 
 
 @needs_shared

@@ -42,7 +42,7 @@ def live_of(run: RunRecord, states: Mapping[int, RankState], report: Report | No
         report: what an analysis of its records said; ``None`` where there was none yet.
         now_unix_ns: the time of day.
     """
-    logs = {entry.rank: read_log(entry.events[-LATEST_EVENTS * EVENT.size :], entry.names) for entry in run.ranks}
+    logs = {entry.rank: _latest_log(entry) for entry in run.ranks}
     ranks = tuple(_rank(entry, logs[entry.rank]) for entry in run.ranks)
     is_over = bool(ranks) and all(state in ("ended", "killed") for state in states.values())
     first = max(ranks, key=lambda rank: (rank.steps, -rank.rank), default=None)
@@ -60,6 +60,14 @@ def live_of(run: RunRecord, states: Mapping[int, RankState], report: Report | No
         window=max(((window.first_step, window.last_step) for window in closed), default=None),
         is_over=is_over,
     )
+
+
+def _latest_log(entry: RankRecord) -> StepLog | None:
+    """The log of the latest records, of as many as it takes to hold a step: an evaluation alone may write thousands."""
+    most = LATEST_EVENTS * EVENT.size
+    while (log := read_log(entry.events[-most:], entry.names)) is None and most < len(entry.events):
+        most *= 4
+    return log
 
 
 def _rank(entry: RankRecord, log: StepLog | None) -> LiveRank:

@@ -318,7 +318,7 @@ def _doubts(chosen: RankFacts, no_trace: Sequence[str]) -> list[str]:
     pressure = next((series.mean for series in chosen.samples if series.name == "host.cpu_pressure"), None)
     if pressure is not None and pressure >= HIGH_PRESSURE:
         waited = f"{pressure:.0%}".replace("%", " %")
-        out.append(f"On this host some task, of this run or another, waited for a core {waited} of the time (PSI).")
+        out.append(f"The host was busy: tasks waited for a core {waited} of the time (PSI).")
     steal = next((series.mean for series in chosen.samples if series.name == "host.steal"), None)
     if steal is not None and steal > HIGH_STEAL:
         taken = f"{steal:.0%}".replace("%", " %")

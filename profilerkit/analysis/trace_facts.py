@@ -175,7 +175,7 @@ def trace_facts(
         window=steps.steady,
         n_steady=len(steps.steady),
         properties=properties,
-        device_window=device_window(columns, kinds),
+        device_window=device_window(columns, kinds, launches),
         input=input_facts(columns, names, parts, steps.steady, main_thread(columns)),
         comm=comm_facts(columns, kinds.communication, steps.steady, collectives, parts, device=ran if on_gpu else None),
         collectives=collectives,

@@ -1,6 +1,7 @@
 """What some ranks of a job have and others have not, in sentences for the report: traces and steps."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from profilerkit.analysis.communication.matching import EPOCH_NS
 from profilerkit.analysis.rank_facts import RankFacts
@@ -61,26 +62,44 @@ def _lost_its_end(rank: RankFacts) -> bool:
 
 
 def captures_apart(ranks: Sequence[RankFacts]) -> list[str]:
-    """That two traces are of times so far apart that nobody can have waited in both; nothing where a clock is unknown.
-
-    A capture reaches from its first step to the end of its last, on a clock that counts from the epoch.
-    """
-    spans = []
-    for rank in ranks:
-        if rank.trace is not None and len(rank.trace.steps.start):
-            base, steps = rank.trace.meta.base_time_ns or 0, rank.trace.steps
-            spans.append((base + int(steps.start.min()), base + int(steps.end.max()), rank_name(rank)))
-    if len(spans) < 2 or any(start < EPOCH_NS for start, _, _ in spans):
+    """That two traces are of times too far apart for anybody to have waited in both; nothing if a clock is unknown."""
+    traced = [rank for rank in ranks if rank.trace is not None and len(rank.trace.steps.start)]
+    found = apart(traced)
+    if found is None or found.ns < APART_NS or any(_captured(rank) is None for rank in traced):
         return []
-    first, last = min(spans, key=lambda span: span[1]), max(spans)
-    apart_ns = last[0] - first[1]
-    if apart_ns < APART_NS:
-        return []
-    long = format_long_ns(apart_ns)
+    first, last = rank_name(traced[found.first]), rank_name(traced[found.last])
     return [
-        f"The captures do not overlap: that of {first[2]} ends {long} before that of {last[2]} begins. "
+        f"The captures do not overlap: that of {first} ends {format_long_ns(found.ns)} before that of {last} begins. "
         "They are of different steps or of different runs, so no collectives were matched."
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Two captures by their positions: the ``first`` ends ``ns`` before the ``last`` begins."""
+
+    ns: int
+    first: int
+    last: int
+
+
+def apart(ranks: Sequence[RankFacts]) -> Apart | None:
+    """The two captures that lie farthest apart; ``None`` where all overlap, or fewer than two tell the time of day."""
+    spans = [(span, at) for at, rank in enumerate(ranks) if (span := _captured(rank)) is not None]
+    if not spans:
+        return None
+    (_, end), first = min(spans, key=lambda entry: entry[0][1])
+    (start, _), last = max(spans)
+    return Apart(start - end, first, last) if start > end else None
+
+
+def _captured(rank: RankFacts) -> tuple[int, int] | None:
+    """From the first step of a trace to the end of its last, ns since the epoch; ``None`` on any other clock."""
+    if rank.trace is None or not len(rank.trace.steps.start):
+        return None
+    base, steps = rank.trace.meta.base_time_ns or 0, rank.trace.steps
+    start, end = base + int(steps.start.min()), base + int(steps.end.max())
+    return (start, end) if start >= EPOCH_NS else None
 
 
 def rank_name(rank: RankFacts) -> str:

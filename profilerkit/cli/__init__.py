@@ -28,7 +28,7 @@ exit codes:
   0    done; findings alone do not fail
   1    a gate failed (analyze --fail-on, diff --fail-if, check)
   2    bad usage, unreadable input, or an internal error
-  3    the verdict is inconclusive, under --strict
+  3    the verdict is inconclusive, under --strict; a demo proved nothing
   130  interrupted
 
 Data goes to standard output, everything else to standard error.

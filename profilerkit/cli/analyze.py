@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from profilerkit.cli import redact
 from profilerkit.cli.arguments import one_of, some_of
 from profilerkit.cli.console import DONE, GATE_FAILED, INCONCLUSIVE, Console
-from profilerkit.cli.outputs import SUFFIXES, Output, plan, render, write
+from profilerkit.cli.outputs import SUFFIXES, Output, opening, plan, render, write
 from profilerkit.config import SEVERITIES, Settings, load_settings, unknown_word
 from profilerkit.errors import UsageError
 from profilerkit.units import format_bytes
@@ -137,7 +137,7 @@ def publish(
         documents = [(output.path, _rendered(report, output, console)) for output in outputs]
     written = _write_all(documents, console)
     if arguments.brief:
-        console.note(f"{_brief(report, outputs)}; next: {_next(report, paths)}")
+        console.note(f"{_brief(report, outputs)}{_next(report, outputs, arguments)}")
         console.quiet = True
     elif all(output.path for output in outputs) and not console.quiet:
         _print_verdict(report, console)
@@ -145,7 +145,7 @@ def publish(
     if arguments.open:
         _open([output.path for output in outputs if output.format == "html"], console)
     if written:
-        console.note(f"wrote {' and '.join(written)}; next: {_next(report, paths)}")
+        console.note(f"wrote {' and '.join(written)}{_next(report, outputs, arguments)}")
     return code
 
 
@@ -283,14 +283,22 @@ def _open(paths: Iterable[Path | None], console: Console) -> None:
             console.note(f"no browser could be started; open {path} by hand")
 
 
-def _next(report: "Report", paths: Sequence[Path]) -> str:
-    """What to do next: record what is missing, read about the first change of the report, or look at the page."""
+def _next(report: "Report", outputs: Sequence[Output], arguments: argparse.Namespace) -> str:
+    """What to do next, behind what was done: record what is missing, look at the page, or read about its first change.
+
+    Empty where the page is open already and proposes nothing.
+    """
     from shlex import join
 
+    pages = [output.path for output in outputs if output.format == "html" and output.path]
+    changes = [outcome.rule for outcome, finding in report.findings() if finding.fix]
     if report.verdict.bound == "inconclusive":
         advice = " ".join(report.verdict.refuted_by.split()) or "Record at least 10 steps after the first 5."
-        return f"{advice[0].lower()}{advice[1:].rstrip('.')}"
-    changes = [outcome.rule for outcome, finding in report.findings() if finding.fix]
-    if changes:
-        return f"profilerkit rules {changes[0]}"
-    return join(["profilerkit", "analyze", *map(_shortest, paths), "--open"])
+        said = f"{advice[0].lower()}{advice[1:].rstrip('.')}"
+    elif pages and not arguments.open:
+        said = opening(_shortest(pages[0]))
+    elif changes:
+        said = f"profilerkit rules {changes[0]}"
+    else:
+        said = "" if pages else join(["profilerkit", arguments.verb, *map(_shortest, arguments.paths), "--open"])
+    return f"; next: {said}" if said else ""

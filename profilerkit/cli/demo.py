@@ -7,10 +7,11 @@ from collections.abc import Container
 from importlib import import_module
 from itertools import count
 from pathlib import Path
+from textwrap import fill
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from profilerkit.cli.console import DONE, Console
+from profilerkit.cli.console import DONE, INCONCLUSIVE, Console
 from profilerkit.config import unknown_word
 from profilerkit.errors import CaptureError, UsageError
 from profilerkit.units import format_ns, format_ratio, format_ratio_range
@@ -34,6 +35,7 @@ _ATTEMPTS, _ALIKE_RATIO = 3, 0.2
 _PROMISED_S = 105.0
 
 _RUNS = ("before", "after")
+_COLUMNS = 80
 _REPORTS = ("report.html", "report.json")
 
 
@@ -41,7 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``demo``."""
     parser.epilog = (
         "Both runs are real and train on this machine's processor, in under two\nminutes. "
-        "Only waits are made up: for slow storage, a network, a device."
+        "Only waits are made up: for slow storage, a network, a device.\n"
+        "Exits with 3 where the runs prove nothing, as on a machine that is busy."
     )
     parser.add_argument("kind", nargs="?", default="input", metavar="KIND", help="which fault (default: input)")
     parser.add_argument("--list", action="store_true", help="list the kinds")
@@ -70,12 +73,16 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             break
         console.note(f"{uneven}: this machine is busy; once more")
         _drop(directory, keep=())
-    console.out(_comparison(before, after, proposal, uneven))
+    unproven = _unproven(before, after, proposal)
+    console.out(_comparison(before, after, proposal, unproven))
     _note_other_verdict(before, f"{kind}-bound", console)
     if not arguments.keep:
         _drop(directory, keep=_REPORTS)
     pages = [directory / name / _REPORTS[0] for name in _RUNS]
     console.note(f"reports: {' and '.join(str(page) for page in pages if page.is_file())}")
+    if unproven:
+        console.note(f"nothing was proven; next, when less else runs on this machine: profilerkit demo {kind}")
+        return INCONCLUSIVE
     return DONE
 
 
@@ -97,6 +104,27 @@ def _uneven(before: "Trained", after: "Trained") -> str:
     if abs(after.compute_ns / before.compute_ns - 1) <= _ALIKE_RATIO:
         return ""
     return f"The same computation took {format_ns(before.compute_ns)}, then {format_ns(after.compute_ns)} per step"
+
+
+def _unproven(before: "Trained", after: "Trained", proposal: "Proposal") -> str:
+    """Why the two runs prove nothing, in whole sentences; empty where they prove something.
+
+    What the same computation took more or less in the second run is the machine's doing. A step that got no shorter
+    than that may have got so by itself: 5 ms of 100 ms are nothing where the computation alone differs by 6 ms.
+    """
+    uneven = _uneven(before, after)
+    if uneven:
+        return f"{uneven}: this machine was too busy to tell what the fix saves."
+    if proposal.saving is None:
+        return "The report predicted no saving for this fix."
+    shorter_ns, noise_ns = before.step_ns - after.step_ns, abs(after.compute_ns - before.compute_ns)
+    if shorter_ns > noise_ns:
+        return ""
+    change = f"{format_ns(shorter_ns)} shorter" if shorter_ns > 0 else "no shorter"
+    return (
+        f"The step got {change}, and the same computation alone differs by {format_ns(noise_ns)} between the runs: "
+        "the change is within the noise of this machine."
+    )
 
 
 def _note_other_verdict(before: "Trained", promised: str, console: Console) -> None:
@@ -145,15 +173,15 @@ def _print_verdict(trained: "Trained", console: Console) -> None:
     )
 
 
-def _comparison(before: "Trained", after: "Trained", proposal: "Proposal", uneven: str) -> str:
-    """The prediction beside the measurement, and how far they are apart unless the machine was too ``uneven``."""
+def _comparison(before: "Trained", after: "Trained", proposal: "Proposal", unproven: str) -> str:
+    """The prediction beside the measurement, and how far they are apart, or why that proves nothing: ``unproven``."""
     measured = 1 - after.step_ns / before.step_ns
     saving = proposal.saving
     rows = [("", "before", "predicted", "measured")]
+    judgement = ""
     if saving is None:
         rows.append(("step", format_ns(before.step_ns), "nothing", format_ns(after.step_ns)))
         rows.append(("saving", "", "nothing", format_ratio(measured)))
-        judgement = "The report predicted no saving for this fix."
     else:
         predicted_ns = before.step_ns * (1 - saving.expected)
         rows.append(("step", format_ns(before.step_ns), format_ns(predicted_ns), format_ns(after.step_ns)))
@@ -163,12 +191,12 @@ def _comparison(before: "Trained", after: "Trained", proposal: "Proposal", uneve
         inside = saving.low <= measured <= saving.high
         place = "inside" if inside else "outside"
         judgement = f"{points:.1f} points between prediction and measurement; {place} the predicted range."
-    if uneven:
-        judgement = f"{uneven}: this machine was too busy to tell what the fix saves."
+    if unproven:
+        judgement = f"Nothing was proven. {unproven}"
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     footnote = f"Steps are means of the last {before.steps} steps of each run, timed outside profilerkit."
-    return "\n".join([f"fix: {proposal.text}", "", *lines, "", judgement, footnote])
+    return "\n".join([f"fix: {proposal.text}", "", *lines, "", fill(judgement, _COLUMNS), footnote])
 
 
 def _drop(directory: Path, *, keep: Container[str]) -> None:

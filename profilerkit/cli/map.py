@@ -1,20 +1,30 @@
 """``profilerkit map``: traces to their summaries, in as many processes, machines and turns as it takes."""
 
 import argparse
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
 
 from profilerkit.cli.arguments import one_of
 from profilerkit.cli.console import DONE, FAILED, Console
 from profilerkit.config import load_settings
 from profilerkit.errors import UnreadableInputError, UsageError
+from profilerkit.units import format_bytes
+
+if TYPE_CHECKING:
+    from profilerkit.summaries.mapping import Done, Task
 
 _EPILOG = """\
 A summary of at most 120 kB lies beside its trace, or in the directory that -o
 names. One that is there already is left alone, so what was broken off goes on
-where it ended. As a job array of Slurm, or under torchrun, each process takes
-its share of the traces:
+where it ended. At once are read as many traces as there are free cores, and as
+fit into half of the memory that is free, also within a control group. As a job
+array of Slurm, or under torchrun, each process takes its share of the traces:
 
   profilerkit map traces/ -o summaries/
   profilerkit map traces/ -o summaries/ --shard $SLURM_ARRAY_TASK_ID/64
@@ -56,6 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Summarise what is not summarised yet; return 0, or 2 where a trace that was named, or none, could be read."""
     from profilerkit.analysis.communication.registry import with_patterns
+    from profilerkit.reading.processes import needed_bytes, room_bytes
+    from profilerkit.reading.side_by_side import text_bytes
     from profilerkit.reading.traces import Reading
     from profilerkit.summaries import engines
     from profilerkit.summaries.files import is_fresh, place_of
@@ -76,21 +88,50 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         _make(output)
     traces = shard_of([trace.absolute() for trace in _traces(arguments.paths)], index, count)
     every = [Task(trace, place_of(trace, output), reading) for trace in traces]
-    tasks = [task for task in every if arguments.force or not is_fresh(task.target, task.trace, reading)]
+    stale = [task for task in every if arguments.force or not is_fresh(task.target, task.trace, reading)]
+    tasks = [replace(task, memory_bytes=needed_bytes(text_bytes(task.trace))) for task in stale]
     workers = min(engines.usable_workers(arguments.workers), max(len(tasks), 1))
-    problems = [done for done in map_all(tasks, engine, workers) if done.problem]
+    # Dask looks after the memory of its workers itself, which may be on other machines.
+    room = room_bytes() if arguments.engine == "pool" else math.inf
+    _tell_room(tasks, workers, room, console)
+    results = list(_told(map_all(tasks, engine, workers, room_bytes=room), len(tasks), console))
+    problems = [done for done in results if done.problem]
     for done in problems:
         console.note(f"{done.task.trace} was left out: {done.problem}")
+    size = sum(done.task.target.stat().st_size for done in results if not done.problem)
     made, skipped = len(tasks) - len(problems), len(every) - len(tasks)
     place = "beside the traces" if arguments.output is None else f"in {arguments.output}"
     known = f"; {skipped} {'was' if skipped == 1 else 'were'} there already" if skipped else ""
     target = arguments.output if arguments.output is not None else arguments.paths[0]
     words = "summary" if made == 1 else "summaries"
-    console.note(f"wrote {made} {words} {place}{known}; next: profilerkit reduce {target}")
+    wrote = f"wrote {made} {words} {place} ({format_bytes(size)}){known}"
+    console.note(f"{wrote}; next: profilerkit reduce {quote(str(target))}")
     named = {path.absolute() for path in arguments.paths}
     # Of a directory what is no trace is left out, as analyze does.
     is_lost = any(done.task.trace in named for done in problems) or (problems and made + skipped == 0)
     return FAILED if is_lost else DONE
+
+
+def _tell_room(tasks: "Sequence[Task]", workers: int, room: float, console: Console) -> None:
+    """Say where memory, and not the cores, limits how many traces are read at once."""
+    largest = sorted((task.memory_bytes for task in tasks), reverse=True)[:workers]
+    fitting = max(sum(total <= room for total in accumulate(largest)), 1)
+    if fitting < len(largest):
+        console.note(
+            f"memory: {fitting} of {workers} processes at a time for the largest traces, which take about "
+            f"{format_bytes(largest[0])} each; half of what is free is used, {format_bytes(room)}"
+        )
+
+
+def _told(results: "Iterable[Done]", count: int, console: Console) -> "Iterator[Done]":
+    """The results as they come, and on a terminal how far it is."""
+    from profilerkit.cli.progress import Progress
+
+    with Progress(console) as progress:
+        progress.begin(f"summarising {count:,} traces")
+        for number, done in enumerate(results):
+            progress.begin(f"summarised {number + 1:,} of {count:,} traces")
+            yield done
 
 
 def _shard(text: str | None) -> tuple[int, int]:
@@ -113,7 +154,7 @@ def _traces(paths: Sequence[Path]) -> list[Path]:
     Raises:
         UnreadableInputError: one is missing, or there is no trace at all.
     """
-    from profilerkit.inputs import traces_below
+    from profilerkit.reading.directories import traces_below
 
     found: set[Path] = set()
     for path in paths:

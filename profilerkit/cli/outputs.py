@@ -1,6 +1,7 @@
 """Where reports are written and how: beside the input, atomically, never over it."""
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 SUFFIXES = {"html": ".html", "md": ".md", "json": ".json", "text": ".txt"}
 
 _HINT = "name another place with -o FILE"
+#: What opens a page in the browser, by system.
+_OPENERS = {"darwin": "open", "linux": "xdg-open"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,15 @@ def write(path: Path, text: str) -> int:
         beside.unlink(missing_ok=True)
         raise UsageError(f"cannot write {path}", cause=error.strerror or str(error), hint=_HINT) from error
     return len(data)
+
+
+def opening(page: str) -> str:
+    """How to look at a page: the command of this system that opens it, else in words."""
+    from shlex import quote
+    from shutil import which
+
+    command = _OPENERS.get(sys.platform, "")
+    return f"{command} {quote(page)}" if command and which(command) else f"open {quote(page)} in a browser"
 
 
 def _check_target(target: str, formats: Sequence[str]) -> None:

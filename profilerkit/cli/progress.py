@@ -6,8 +6,8 @@ from types import TracebackType
 
 from profilerkit.cli.console import Console
 
-#: Who logs, at the level INFO, what an analysis begins.
-_TELLERS = ("profilerkit.reading.side_by_side", "profilerkit.api")
+#: Who logs, at the level INFO, what an analysis or a reduction begins.
+_TELLERS = ("profilerkit.reading.side_by_side", "profilerkit.summaries.reduction", "profilerkit.api")
 #: What takes less is done before anybody asks (clig.dev).
 _QUIET_SECONDS = 1.0
 _PERIOD_SECONDS = 0.2

@@ -13,7 +13,12 @@ _EPILOG = """\
 All ranks are compared by their steps and collectives. Whom the others wait for,
 and some ranks that stand for the rest, are told in detail.
 
+Without -o the report lies where that of analyze would: in the directory of the
+summaries as report.html, or beside the first one that is named; a run directory
+gets report.html and report.json. The last line says where.
+
   profilerkit map traces/ -o summaries/
+  profilerkit reduce summaries/
   profilerkit reduce summaries/ -o report.html"""
 
 
@@ -28,23 +33,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Reduce, write, print the verdict, judge the gates; return the exit code."""
     from profilerkit import api
+    from profilerkit.cli.progress import Progress
     from profilerkit.plugins import loaded_from, without_unloaded
+    from profilerkit.summaries.files import name_of_trace
 
     paths: list[Path] = arguments.paths
     settings = without_unloaded(load_settings(vars(arguments), inputs=paths))
     for sentence in (*settings.unused, *loaded_from(settings.rules_path)):
         console.note(sentence)
-    outputs = plan(paths, arguments.formats, arguments.output, rerender=False)
+    # A report has the name that it would have beside the trace of the summary.
+    first = paths[0] if paths[0].is_dir() else paths[0].with_name(name_of_trace(paths[0].name))
+    outputs = plan([first, *paths], arguments.formats, arguments.output, rerender=False)
     if arguments.open and not any(output.format == "html" and output.path for output in outputs):
         raise UsageError("--open has nothing to open", cause="no HTML file is written", hint="add -f html")
-    report = api.reduce(
-        *paths,
-        select=settings.select,
-        ignore=settings.ignore,
-        device=settings.device,
-        rules_path=settings.rules_path,
-        options=settings.rules,
-        suppress=settings.suppress,
-        gpu_hour_price=settings.gpu_hour_price,
-    )
+    with Progress(console):
+        report = api.reduce(
+            *paths,
+            select=settings.select,
+            ignore=settings.ignore,
+            device=settings.device,
+            rules_path=settings.rules_path,
+            options=settings.rules,
+            suppress=settings.suppress,
+            gpu_hour_price=settings.gpu_hour_price,
+        )
     return analyze.publish(report, outputs, arguments, settings, console)

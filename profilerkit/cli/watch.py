@@ -20,13 +20,19 @@ if TYPE_CHECKING:
     from profilerkit.config import Settings
     from profilerkit.model.live import Live
     from profilerkit.model.report import Report
+    from profilerkit.rundir.follow import RankState
 
 _EPILOG = """\
 RUN is the run directory; it may lie on a disk that is shared with another host.
 What is judged are the timers and samples until now: profilerkit analyze reads
 the traces too. At most a twentieth of the time is spent on reading, and a
-fiftieth on judging, with a low priority. Ends with the run, or by Ctrl-C.
-Where standard output is no terminal, each refresh is one line.
+fiftieth on judging, with a low priority. Where standard output is no terminal,
+each refresh is one line.
+
+Ends with the run, or by Ctrl-C. Of a job on another host nobody here can ask
+whether it still runs: when it has written nothing for 2 minutes, that is said,
+and after 5 minutes the watch ends. A job that lives writes once a minute at
+least, however long its steps are.
 
   profilerkit watch runs/resnet50
   profilerkit watch runs/resnet50 --wait 60
@@ -43,6 +49,10 @@ _REFRESHES = 5
 _NICENESS = 10
 #: A rank that has left nothing yet may still come, for so long after the others are over.
 _STRAGGLERS_SECONDS = 10.0
+#: A job makes its report within so long of its last record: it waits 10 s for its ranks, and 120 s for the report.
+_REPORTING_SECONDS = 180.0
+#: What is listened for at least before a job is held to be gone: the file system's clock may be another one.
+_LISTENING_SECONDS = 10.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,12 +86,15 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         _wait_for(place, arguments.wait, console)
         watched = _Watched(place, project_settings([place], console), arguments)
         if arguments.once:
-            console.out(watched.page(*watched.look(judge=True), console))
-            return DONE
-        ended = _follow(watched, console)
+            live, report = watched.look(judge=True)
+            console.out(watched.page(live, report, console))
+            ended = _ending(live, report) if live.is_over or _is_gone(live) else ""
+        else:
+            ended = _follow(watched, console)
     except KeyboardInterrupt:
         return INTERRUPTED
-    console.note(f"the run is over: {ended}; next: {join(['profilerkit', 'analyze', str(place)])}")
+    if ended:
+        console.note(f"{ended}; {watched.report_words()}")
     if (later := _later_run(place)) is not None:
         console.note(f"a later run is in {later}")
     return DONE
@@ -89,7 +102,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 def _wait_for(place: Path, most_s: float, console: Console) -> None:
     """Return when ``place`` is a run directory. Raises when it is none after the wait."""
-    from profilerkit.rundir.reader import is_run_directory, require_run_directory
+    from profilerkit.rundir.reader import is_run_directory
 
     if place.is_file():
         raise UsageError(
@@ -107,7 +120,15 @@ def _wait_for(place: Path, most_s: float, console: Console) -> None:
             cause="the job has not begun to record, or records elsewhere",
             hint=f"check the path; --wait {max(2 * most_s, 60):g} waits longer" if most_s else "--wait 60 waits for it",
         )
-    require_run_directory(place)
+    if not is_run_directory(place):
+        from profilerkit.reading.directories import several_runs
+
+        raise several_runs(place, "watch") or UnreadableInputError(
+            f"not a run directory: {place}",
+            cause="no job has begun to record there",
+            hint="name the directory of profilerkit.profile() or run -o"
+            + ("" if most_s else "; --wait 60 waits for it"),
+        )
 
 
 def _later_run(place: Path) -> Path | None:
@@ -122,21 +143,43 @@ def _later_run(place: Path) -> Path | None:
     return numbered[max(numbered)] if numbered else None
 
 
+def _is_gone(live: "Live") -> bool:
+    """Whether a job that cannot be asked has written nothing for so long that it is taken to be gone."""
+    from profilerkit.report.live import GONE_NS
+
+    return live.silent_ns is not None and live.silent_ns >= GONE_NS
+
+
+def _ending(live: "Live", report: "Report | None") -> str:
+    """How the run ended, or that it may be gone."""
+    from profilerkit.units import format_long_ns
+
+    if live.is_over:
+        return f"the run is over: {(report.run.ended if report is not None else None) or 'left no word of its end'}"
+    return f"no record for {format_long_ns(live.silent_ns or 0)}; the run may be gone"
+
+
 def _follow(watched: "_Watched", console: Console) -> str:
-    """Show the run until it is over; return how it ended."""
+    """Show the run until it is over, or taken to be gone; return how it ended."""
     from profilerkit.cli.screen import Screen
     from profilerkit.report import live as words
 
     screen = Screen(console) if console.live else None
     over_since: float | None = None
+    began = time.monotonic()
     is_first = True
     while True:
         began_s = time.process_time()
         live, report = watched.look()
+        is_done = _is_gone(live) and time.monotonic() - began >= _LISTENING_SECONDS
         if live.is_over:
             over_since = over_since or time.monotonic()
             late_s = time.monotonic() - over_since
-            if len(live.ranks) >= (live.world_size or 0) or late_s > _STRAGGLERS_SECONDS:
+            is_done = len(live.ranks) >= (live.world_size or 0) or late_s > _STRAGGLERS_SECONDS
+        if is_done:
+            # Whatever was written between the last look and the end is there now.
+            live, report = watched.look(judge=True)
+            if live.is_over or _is_gone(live):
                 break
         if screen is not None:
             console.fit()
@@ -149,14 +192,12 @@ def _follow(watched: "_Watched", console: Console) -> str:
         if is_first:
             is_first = False
             _give_way()
-    # Whatever was written between the last look and the end is there now.
-    live, report = watched.look(judge=True)
     page = watched.page(live, report, console)
     if screen is not None:
         screen.show(page, whole=True)
     else:
         console.out(page)
-    return (report.run.ended if report is not None else None) or "left no word of its end"
+    return _ending(live, report)
 
 
 def _give_way() -> None:
@@ -182,6 +223,9 @@ class _Watched:
         self._arguments = arguments
         self._run = FollowedRun(place)
         self._report: Report | None = None
+        self._judged_ns = 0
+        self._steps: dict[int, int] = {}
+        self._is_reporting = False
         self.judging_s = 0.0
         self._next_verdict_s = 0.0
 
@@ -190,20 +234,64 @@ class _Watched:
         from profilerkit import api
         from profilerkit.analysis.live import live_of
         from profilerkit.report.live import FEWEST_JUDGED
-        from profilerkit.rundir.follow import state_of
+        from profilerkit.rundir.follow import is_reporting, state_of
 
         run = self._run.look()
         is_due = time.monotonic() >= self._next_verdict_s
         self.judging_s = 0.0
         if run.ranks and (judge or is_due):
             began_s, is_first = time.process_time(), self._report is None
-            (self._report,) = redact.shown([api.so_far(run, self._settings)], [self._place], self._arguments)
+            (told,) = redact.shown([api.so_far(run, self._settings)], [self._place], self._arguments)
             self.judging_s = time.process_time() - began_s
-            refreshes = _REFRESHES if self._report.steps.steady >= FEWEST_JUDGED else 1
+            self._take(told)
+            refreshes = _REFRESHES if told.steps.steady >= FEWEST_JUDGED else 1
             rest_s = 0.0 if is_first else self.judging_s / _JUDGING_SHARE
             self._next_verdict_s = time.monotonic() + max(refreshes * self.every_s, rest_s)
         states = {rank.rank: state_of(rank) for rank in run.ranks}
-        return live_of(run, states, self._report, time.time_ns()), self._report
+        self._is_reporting = is_reporting(run)
+        live = live_of(run, states, self._report, time.time_ns())
+        return self._completed(live, set(states.values())), self._report
+
+    def _take(self, told: "Report") -> None:
+        """Keep a new report, unless the last one rests on enough steps and it does not.
+
+        Of a long run the latest records are kept: those of an evaluation may be all of them, and know no step.
+        """
+        from profilerkit.model.change import revise
+        from profilerkit.report.live import FEWEST_JUDGED
+
+        if self._report is not None and told.steps.steady < FEWEST_JUDGED <= self._report.steps.steady:
+            self._report = revise(self._report, run=told.run)
+        else:
+            self._report, self._judged_ns = told, time.monotonic_ns()
+
+    def _completed(self, live: "Live", states: "set[RankState]") -> "Live":
+        """What the job does now, with what one look alone does not know: ages, and steps that were seen before."""
+        from profilerkit.model.change import revise
+        from profilerkit.rundir.age import last_written_ns
+
+        self._steps |= {rank.rank: max(rank.steps, self._steps.get(rank.rank, 0)) for rank in live.ranks}
+        cannot_ask = "unknown" in states and "running" not in states
+        written_ns = last_written_ns(self._place) if cannot_ask else None
+        return revise(
+            live,
+            ranks=tuple(revise(rank, steps=self._steps[rank.rank]) for rank in live.ranks),
+            silent_ns=None if written_ns is None else max(time.time_ns() - written_ns, 0),
+            verdict_age_ns=None if self._report is None else time.monotonic_ns() - self._judged_ns,
+        )
+
+    def report_words(self) -> str:
+        """Where the report of a run that is over is, or how to make it."""
+        from profilerkit.rundir.age import last_written_ns
+        from profilerkit.rundir.layout import REPORT_HTML
+
+        page, written_ns = self._place / REPORT_HTML, last_written_ns(self._place) or 0
+        with suppress(OSError):
+            if page.stat().st_mtime_ns >= written_ns:
+                return f"its report: {page}"
+        if self._is_reporting and time.time_ns() - written_ns < _REPORTING_SECONDS * 10**9:
+            return f"its report is being written to {page}"
+        return f"next: {join(['profilerkit', 'analyze', str(self._place)])}"
 
     def page(self, live: "Live", report: "Report | None", console: Console) -> str:
         """The page in the characters and the width of the console."""

@@ -8,7 +8,8 @@ from profilerkit.compare.findings import finding_changes
 from profilerkit.compare.fixes import applied_fixes
 from profilerkit.compare.gates import judge_change, parse_limit
 from profilerkit.compare.parts import part_changes
-from profilerkit.compare.sides import obstacles, side_of
+from profilerkit.compare.sides import few_steps, obstacles, side_of
+from profilerkit.compare.spans import span_changes
 from profilerkit.compare.steps import step_change, timed_steps
 from profilerkit.compare.verdict import headline, judgement, notes
 from profilerkit.model.change import revise
@@ -45,21 +46,24 @@ def compare(
     hindered = tuple(dict.fromkeys(reason for reasons in others for reason in reasons))
     # Times of different work or hardware have no ratio that means anything.
     step = None if hindered else timed
-    verdict = judgement(step, hindered)
+    only_few = hindered and set(hindered) <= set(few_steps(before, after))
+    spans = span_changes(before, after) if only_few else ()
+    verdict = judgement(step, hindered, spans)
     sides = side_of(before, *first), side_of(after, *second)
     findings = finding_changes(before, after, verdict)
     diff = Diff(
         verdict=verdict,
-        headline=headline(verdict, step, hindered, sides),
+        headline=headline(verdict, step, hindered, sides, spans),
         before=sides[0],
         after=sides[1],
         obstacles=hindered,
         step=step,
+        spans=spans,
         differences=differences(before, after),
         parts=part_changes(before, after, step),
         findings=findings,
         fixes=applied_fixes(before, after, findings, step),
-        notes=notes(before, after, sides, step),
+        notes=notes(before, after, sides, step, spans),
         profilerkit_version=after.run.profilerkit_version,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )

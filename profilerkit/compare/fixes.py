@@ -13,6 +13,7 @@ from profilerkit.model.report import Report
 #: ``num_workers 2 → 6`` in the text of a fix; backticks around names are mark-up.
 _PROPOSED = re.compile(r"\b([A-Za-z]\w*) (\S+) → ([^\s,;]+)")
 _OPEN = "several fixes were applied at once: what each of them saved was not measured"
+_UNCERTAIN = "neither held nor missed: what was measured is too uncertain"
 _BESIDE = "gone with the fix above"
 
 _How = Literal["the setting is as proposed", "the finding is gone"]
@@ -77,12 +78,19 @@ def _judged(fixes: Sequence[AppliedFix], *, alone: bool) -> tuple[AppliedFix, ..
 
 
 def _held(fix: AppliedFix) -> AppliedFix:
-    """A prediction misses only where no saving that may have been measured lies in it."""
+    """A prediction holds where a saving was proven and lies in it, and misses where none that may have been measured does.
+
+    What lies between the two is open: noise alone would make a wide interval meet any other.
+    """
     if fix.predicted is None:
         return revise(fix, note="no saving was predicted")
     if fix.measured is None:
         return revise(fix, note="the step times cannot be compared")
-    return revise(fix, holds=fix.measured.low <= fix.predicted.high and fix.predicted.low <= fix.measured.high)
+    if fix.measured.low > fix.predicted.high or fix.measured.high < fix.predicted.low:
+        return revise(fix, holds=False)
+    if fix.measured.low > 0 and fix.predicted.low <= fix.measured.expected <= fix.predicted.high:
+        return revise(fix, holds=True)
+    return revise(fix, note=_UNCERTAIN)
 
 
 def _fix(rule: str, finding: Finding, how: _How, measured: Range | None) -> AppliedFix:
@@ -102,6 +110,9 @@ def _settings(report: Report) -> dict[str, str]:
 
 
 def _saving(step: StepChange) -> Range:
-    """The change of the step as a saving: a ratio of the step before that is no longer there."""
-    judged = step.judged
-    return Range(low=-judged.high, expected=-judged.expected, high=-judged.low)
+    """The change of the step as a saving: a ratio of the step before that is no longer there.
+
+    Predictions are made of steps as they were timed, other programs and all: by these they are judged.
+    """
+    timed = step.timed or step.judged
+    return Range(low=-timed.high, expected=-timed.expected, high=-timed.low)

@@ -57,7 +57,8 @@ def obstacles(before: Report, after: Report) -> tuple[str, ...]:
     return tuple(_obstacles(before, after))
 
 
-def _obstacles(before: Report, after: Report) -> Iterator[str]:
+def few_steps(before: Report, after: Report) -> Iterator[str]:
+    """Which side has too few step times to tell how much they vary, in words."""
     for name, report in (("before", before), ("after", after)):
         steps = report.steps.steady
         if is_thinned(report):
@@ -66,6 +67,10 @@ def _obstacles(before: Report, after: Report) -> Iterator[str]:
             yield f"too few steady steps {name}: {steps}, of at least {FEWEST_STEPS}"
         elif not any(time_ns for time_ns, _ in steady_times(report)[1]):
             yield f"no step times {name}"
+
+
+def _obstacles(before: Report, after: Report) -> Iterator[str]:
+    yield from few_steps(before, after)
     pairs = [
         ("hardware", before.run.devices, after.run.devices),
         ("hardware", before.run.processors, after.run.processors),

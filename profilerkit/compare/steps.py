@@ -154,14 +154,50 @@ def _feeding_ratio(report: Report) -> float:
 def step_change(before: Sequence[Timed], after: Sequence[Timed]) -> StepChange:
     """How much longer the step got, with the interval that also holds what differs between runs.
 
-    Each side is one recording or several of the same program. What differs between recordings of a side is weighed
-    with what was assumed, as if that rested on ``ASSUMED_DEGREES`` recordings.
+    Each side is one recording or several of the same program.
     """
     taken_out = all(timed.is_taken_out for timed in (*before, *after))
     is_told = all(timed.queued_ratio is not None for timed in (*before, *after))
     raw = [_as_timed(timed, is_told) for timed in before], [_as_timed(timed, is_told) for timed in after]
     if not taken_out:
         before, after = raw
+    first, second = map(_Level.of, raw)
+    timed_error, timed_degrees = _within(first, second)
+    timed, judged = _compared(*raw, taken_out=False), _compared(before, after, taken_out=taken_out)
+    return StepChange(
+        mean=_around(_mean_ns(after) / _mean_ns(before), t99(timed_degrees) * timed_error),
+        timed=timed.change,
+        judged=judged.change,
+        own_before_ns=_own_ns(before),
+        own_after_ns=_own_ns(after),
+        quiet_before_ns=judged.before_ns,
+        quiet_after_ns=judged.after_ns,
+        between_runs_ratio=judged.between,
+        visible_ratio=max(math.expm1(judged.half), SMALLEST_RATIO),
+        is_taken_out=taken_out,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """Two sides as levels, ns; ``between`` and ``half`` of the interval are of the logarithm of their ratio."""
+
+    before_ns: float
+    after_ns: float
+    between: float
+    half: float
+
+    @property
+    def change(self) -> Range:
+        return _around(self.after_ns / self.before_ns, self.half)
+
+
+def _compared(before: Sequence[Timed], after: Sequence[Timed], *, taken_out: bool) -> _Compared:
+    """Two sides with the interval that also holds what differs between runs.
+
+    What differs between recordings of a side is weighed with what was assumed, as if that rested on
+    ``ASSUMED_DEGREES`` recordings.
+    """
     first, second = _Level.of(before), _Level.of(after)
     seen = len(before) + len(after) - 2
     scale = (ASSUMED_DEGREES + first.surprise + second.surprise) / (ASSUMED_DEGREES + seen)
@@ -174,18 +210,7 @@ def step_change(before: Sequence[Timed], after: Sequence[Timed]) -> StepChange:
     between = math.sqrt(scale * (first.between + second.between) + apart**2)
     within, degrees = _within(first, second)
     half = math.hypot(t99(degrees) * math.sqrt(scale) * within, Z99 * between)
-    timed_error, timed_degrees = _within(*map(_Level.of, raw))
-    return StepChange(
-        mean=_around(_mean_ns(after) / _mean_ns(before), t99(timed_degrees) * timed_error),
-        judged=_around(math.exp(second.log_ns - first.log_ns), half),
-        own_before_ns=_own_ns(before),
-        own_after_ns=_own_ns(after),
-        quiet_before_ns=math.exp(first.log_ns),
-        quiet_after_ns=math.exp(second.log_ns),
-        between_runs_ratio=between,
-        visible_ratio=max(math.expm1(half), SMALLEST_RATIO),
-        is_taken_out=taken_out,
-    )
+    return _Compared(math.exp(first.log_ns), math.exp(second.log_ns), between, half)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,9 +257,10 @@ def _own_ns(side: Sequence[Timed]) -> float:
 
 
 def _as_timed(timed: Timed, is_told: bool) -> Timed:
-    """The steps as they were timed, with what they waited where both sides tell it."""
+    """The steps as they were timed, and what they waited where both sides tell it; contention still adds its doubt."""
     queued_ratio = timed.queued_ratio if is_told else None
-    return Timed(timed.timed, timed.timed, queued_ratio, sharing_ratio=timed.sharing_ratio)
+    sharing_ratio = math.hypot(timed.sharing_ratio, CONTENTION_ERROR * timed.contended_ratio)
+    return Timed(timed.timed, timed.timed, queued_ratio, sharing_ratio=sharing_ratio)
 
 
 def _within(before: _Level, after: _Level) -> tuple[float, float]:

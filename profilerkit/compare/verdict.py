@@ -4,8 +4,9 @@ import math
 from collections.abc import Iterator, Sequence
 
 from profilerkit.compare.shares import is_traced
+from profilerkit.compare.spans import span_headline, span_notes
 from profilerkit.compare.steps import SMALLEST_RATIO, is_on_device
-from profilerkit.model.diff import Judgement, Range, Side, StepChange
+from profilerkit.model.diff import Judgement, Range, Side, SpanChange, StepChange
 from profilerkit.model.report import Report
 from profilerkit.units import format_change, format_ns, format_ratio
 
@@ -13,11 +14,14 @@ from profilerkit.units import format_change, format_ns, format_ratio
 _QUIET = 0.02
 
 
-def judgement(step: StepChange | None, obstacles: Sequence[str]) -> Judgement:
+def judgement(step: StepChange | None, obstacles: Sequence[str], spans: Sequence[SpanChange] = ()) -> Judgement:
     """Faster or slower only where the change is worth naming and its interval leaves no doubt about its direction.
 
-    What cold caches cost is estimated: without that correction the step has to change in the same direction, too.
+    What cold caches cost is estimated: without that correction the step has to change in the same direction, too. Of
+    single spans only the lack of a change can be told.
     """
+    if spans:
+        return "not comparable" if spans[0].is_visible else "no real change"
     if obstacles or step is None:
         return "not comparable"
     change = step.judged
@@ -29,11 +33,19 @@ def judgement(step: StepChange | None, obstacles: Sequence[str]) -> Judgement:
     return "slower" if change.expected > 0 else "faster"
 
 
-def headline(verdict: Judgement, step: StepChange | None, obstacles: Sequence[str], sides: tuple[Side, Side]) -> str:
+def headline(
+    verdict: Judgement,
+    step: StepChange | None,
+    obstacles: Sequence[str],
+    sides: tuple[Side, Side],
+    spans: Sequence[SpanChange],
+) -> str:
     """The verdict with its numbers; it says so where they are without the time that other programs took.
 
     The times are those that are timed or derived; the change is the estimate that the verdict rests on.
     """
+    if spans:
+        return span_headline(verdict, spans)
     if verdict == "not comparable" or step is None:
         return f"Not comparable: {'; '.join(obstacles) or 'no step times'}"
     waited = step.is_taken_out and max(side.queued_ratio or 0.0 for side in sides) >= _QUIET
@@ -49,9 +61,15 @@ def headline(verdict: Judgement, step: StepChange | None, obstacles: Sequence[st
     return f"The step takes {size} {'longer' if verdict == 'slower' else 'less time'}: {times} ({interval})"
 
 
-def notes(before: Report, after: Report, sides: tuple[Side, Side], step: StepChange | None) -> tuple[str, ...]:
+def notes(
+    before: Report,
+    after: Report,
+    sides: tuple[Side, Side],
+    step: StepChange | None,
+    spans: Sequence[SpanChange],
+) -> tuple[str, ...]:
     """What limits the comparison, in whole sentences, most important first."""
-    return tuple(_notes(before, after, sides, step))
+    return (*span_notes(spans), *_notes(before, after, sides, step))
 
 
 def _notes(before: Report, after: Report, sides: tuple[Side, Side], step: StepChange | None) -> Iterator[str]:

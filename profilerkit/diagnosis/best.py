@@ -15,7 +15,7 @@ from profilerkit.model.verdict import BOUND_FAMILY
 CONTENDER_SAVING = 0.05
 
 #: The parts outside the kernels that the fix of each rule with a bound makes shorter.
-_PARTS_OF_RULE: dict[str, tuple[str, ...]] = {
+PARTS_OF_RULE: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("IN001", "IN002", "IN003", "IN005", "IN006", "IN007", "IN008"), WAITS),
     **dict.fromkeys(("IN004", "IN011", "IN013"), WAITS),
     "IN009": ("input.h2d",),
@@ -96,7 +96,7 @@ def priced(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
     """Parts whose cost a finding with a saving worth naming is about, or whose own rule the user silenced."""
     out: list[str] = []
     for outcome in outcomes:
-        own = _PARTS_OF_RULE.get(outcome.rule)
+        own = PARTS_OF_RULE.get(outcome.rule)
         out += own if own and outcome.status in ("off", "suppressed") else ()
         for finding in (*outcome.findings, *outcome.suppressed):
             if finding.bound and finding.saving and finding.saving.expected >= CONTENDER_SAVING:

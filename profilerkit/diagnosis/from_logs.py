@@ -26,10 +26,9 @@ def verdict_on_logs(logs: LogFacts, facts: Facts, outcomes: Sequence[Outcome]) -
 
 def _devices(logs: LogFacts) -> str:
     """What the samplers saw of the devices; empty without any."""
-    if not logs.devices:
+    if not sum(logs.devices):
         return ""
-    who = "The GPU" if logs.devices == 1 else f"{logs.devices} GPUs"
-    verb = "was" if logs.devices == 1 else "were"
+    who, verb = _who(logs.devices)
     if use := logs.of_devices("gpu.utilization"):
         return f"{who} {verb} busy {format_ratio(_mean(use))} of the sampled time"
     if power := logs.of_devices("gpu.power"):
@@ -37,6 +36,18 @@ def _devices(logs: LogFacts) -> str:
     if heat := logs.of_devices("gpu.temperature"):
         return f"{who} {verb} {_mean(heat):.0f} °C hot on average"
     return f"{who} {verb} sampled"
+
+
+def _who(devices: Sequence[int]) -> tuple[str, str]:
+    """Whose numbers these are, and the verb behind it: devices of different logs may be the same ones.
+
+    >>> _who([8]), _who([1, 1, 1]), _who([8, 1])
+    (('8 GPUs', 'were'), ('In 3 logs of one GPU each, the GPU', 'was'), ('In 2 logs, the GPUs', 'were'))
+    """
+    if len(devices) > 1:
+        logs = f"In {len(devices)} logs"
+        return (f"{logs} of one GPU each, the GPU", "was") if max(devices) == 1 else (f"{logs}, the GPUs", "were")
+    return ("The GPU", "was") if devices[0] == 1 else (f"{devices[0]} GPUs", "were")
 
 
 def _mean(series: Sequence[Series]) -> float:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from profilerkit.analysis.communication.traffic import TRANSFER
 from profilerkit.analysis.facts import Facts
 from profilerkit.diagnosis.best import CONTENDER_SAVING, Best, best_per_bound, most_suppressed
-from profilerkit.model.finding import Outcome
-from profilerkit.model.verdict import Verdict
+from profilerkit.model.finding import Bound, Outcome
+from profilerkit.model.verdict import BOUND_FAMILY, Verdict
 from profilerkit.rules.comm.exposed_collectives import undivided
 from profilerkit.rules.comm.whom import longer, waits_for, who, whole_job
 from profilerkit.rules.overhead.frequent_sync import lost_share
@@ -16,6 +16,14 @@ from profilerkit.units import format_ns, format_ratio, format_ratio_range
 
 #: Where a stall's evidence comes from; its title, not the parts of the typical step, says what it costs.
 _STALL_ORIGINS = ("named phase", "length of the steps")
+#: What a family is called where it takes more of the step than the bound does.
+_FAMILY_WORDS: dict[Bound, str] = {
+    "input-bound": "Input",
+    "memory-bound": "Memory traffic",
+    "comm-bound": "Communication",
+    "overhead-bound": "The host's own work",
+    "compute-bound": "Computing",
+}
 
 
 def mean_step(facts: Facts) -> str:
@@ -107,16 +115,40 @@ def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
         )
     elif verdict.bound != "balanced" and facts.framework is None:
         sentences.append(_without_saving(outcomes))
+    sentences += _larger_share(facts, outcomes, verdict)
     if verdict.bound != "inconclusive" and facts.steps.steady < 8:
         plural = "s" if facts.steps.steady != 1 else ""
         sentences.append(f"Only {facts.steps.steady} steady step{plural}.")
-    sentences += waits_for(facts)
+    late = waits_for(facts)
+    sentences += late
     if facts.missing_ranks:
         verb = "is" if facts.missing_ranks == 1 else "are"
         sentences.append(f"{facts.missing_ranks} of {facts.world_size} ranks {verb} missing.")
-    sentences += facts.doubts[:1]
+    if not late:  # all doubts stand among what the report can be trusted for; the first screen is short
+        sentences += facts.doubts[:1]
     sentences.append(f"{fired} of {len(outcomes)} rules fired; {blind} could not run.")
     return " ".join(sentences)
+
+
+def _larger_share(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict) -> list[str]:
+    """Why a family that takes more of the step than the bound's own is not the bound: savings decide, not shares.
+
+    Nobody wonders that a step computes, unless kernels are what bounds it.
+    """
+    if verdict.share is None or verdict.bound not in BOUND_FAMILY:
+        return []
+    own = (verdict.bound, *(() if verdict.bound == "memory-bound" else ("compute-bound",)))
+    shares = {bound: facts.family(family) for bound, family in BOUND_FAMILY.items() if bound not in own}
+    bound = max(shares, key=lambda name: shares[name])
+    share = shares[bound]
+    if share <= verdict.share:
+        return []
+    best = best_per_bound(outcomes).get(bound)
+    if best is not None:
+        why = f"its best fix is expected to save {format_ratio(best.expected)}"
+    else:
+        why = "that is the work itself" if bound == "compute-bound" else "no fix for it was found"
+    return [f"{_FAMILY_WORDS[bound]} takes more ({format_ratio(share)}), but {why}."]
 
 
 def _without_saving(outcomes: Sequence[Outcome]) -> str:

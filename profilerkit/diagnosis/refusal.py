@@ -7,7 +7,7 @@ from profilerkit.model.step import PARTS
 from profilerkit.model.verdict import Verdict
 from profilerkit.rules.comm.exposed_collectives import to_divide
 from profilerkit.rules.comm.whom import late_rank, whose
-from profilerkit.rules.rule import each
+from profilerkit.rules.rule import ENOUGH_STEPS, each, record_enough
 from profilerkit.units import format_ns, format_ratio
 
 #: More of the step than this unexplained, or in one part that no rule priced, and there is no verdict.
@@ -44,7 +44,7 @@ def refusal(facts: Facts, *, unexplained: bool) -> Verdict | None:
     if facts.cold:
         return inconclusive(
             f"Only a cold start was recorded: first-use work takes {format_ratio(facts.cold.share)}",
-            "Record at least 10 steps after the first 5.",
+            record_enough(facts, f"record {ENOUGH_STEPS} more once first-use work has ended"),
         )
     if unexplained and unexplained_share(facts) >= LARGEST_UNPRICED:
         return inconclusive(_unexplained(facts), _what_to_record(facts))

@@ -8,6 +8,8 @@ from profilerkit.model.finding import Bound, Outcome
 from profilerkit.model.verdict import BOUND_FAMILY, RULE_LETTERS, RuledOut
 from profilerkit.units import format_ratio
 
+#: More of a saving than this beyond the share of its family is said, so that the two numbers do not seem to differ.
+SHOWN_BEYOND = 0.005
 #: What a family of parts does to the step, for the table of bounds that were ruled out.
 _WORK: dict[Bound, str] = {
     "input-bound": "waiting for data takes",
@@ -24,6 +26,9 @@ def ruled_out(facts: Facts, outcomes: Sequence[Outcome], bound: Bound, best: Bes
     takes = f"{_WORK[bound]} {format_ratio(share)} of the step"
     if best is not None:
         reason = f"{takes}; the best fix is expected to save {format_ratio(best.expected)}"
+        # A fix may also shorten what other families of parts hold: small kernels, waiting for a processor.
+        if (beyond := best.expected - share) >= SHOWN_BEYOND:
+            reason += f", of which at least {format_ratio(beyond)} of the step lies in other parts"
         return RuledOut(bound=bound, share=share, saving=best.expected, reason=reason)
     if unseen := _unseen(facts, bound, share):
         return RuledOut(bound=bound, share=None, saving=None, reason=unseen, state="not measured")

@@ -1,5 +1,6 @@
 """Findings to one verdict: what bounds the run, how sure, and why not the others."""
 
+import math
 from collections.abc import Sequence
 
 from profilerkit.analysis.facts import Facts
@@ -22,7 +23,7 @@ from profilerkit.model.change import revise
 from profilerkit.model.finding import Bound, Confidence, Outcome
 from profilerkit.model.verdict import BOUND_FAMILY, Verdict
 from profilerkit.rules.comm.whom import late_rank, who
-from profilerkit.rules.rule import confidence, each, weakest
+from profilerkit.rules.rule import ENOUGH_STEPS, confidence, each, record_enough, weakest
 from profilerkit.units import format_ns
 
 #: A bound is named from this expected saving (§1.8 of the diagnosis method).
@@ -92,7 +93,7 @@ def _unnamed(facts: Facts, ranked: Sequence[Best], priced: Sequence[str], suppre
     if not ranked and lost >= NAMED_SAVING and relative_error(facts) >= NOISY_STEPS:
         return inconclusive(
             f"The {facts.steps.steady} steady steps differ too much to judge",
-            "Record at least 10 steps after the first 5.",
+            record_enough(facts, f"record about {_steps_to_settle(facts)} like these"),
         )
     unpriced, share = largest_unpriced(facts, priced)
     if share >= LARGEST_UNPRICED:
@@ -113,6 +114,12 @@ def _unnamed(facts: Facts, ranked: Sequence[Best], priced: Sequence[str], suppre
         contenders=contenders,
         refuted_by="More steps: small causes need many to stand out.",
     )
+
+
+def _steps_to_settle(facts: Facts) -> int:
+    """Steps that leave the step time an error below ``NOISY_STEPS``: it falls with the root of their number."""
+    needed = facts.steps.steady * (relative_error(facts) / NOISY_STEPS) ** 2
+    return math.ceil(needed / ENOUGH_STEPS) * ENOUGH_STEPS + ENOUGH_STEPS
 
 
 def _kernels_own_it(facts: Facts, sure: Confidence) -> Verdict:

@@ -5,6 +5,9 @@ from typing import Literal
 import msgspec
 
 from profilerkit.model.finding import Method
+from profilerkit.model.ledger import ENTRIES, Stage
+
+_START_UP: Stage = "start-up"
 
 CostSource = Literal["measured", "derived", "inferred", "estimated"]
 
@@ -61,7 +64,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
         ranks_read: how many of them were recorded; what the others lost is taken to be the same.
         hours: of all ranks together.
         price: of one hour of one GPU; ``None`` without, and where the unit is ``rank``.
-        lost: largest first.
+        lost: largest first, start-up among them.
         fixes: largest expected value first.
     """
 
@@ -73,3 +76,17 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     price: float | None = None
     lost: tuple[LostTime, ...] = ()
     fixes: tuple[FixValue, ...] = ()
+
+    @property
+    def start_up(self) -> tuple[LostTime, ...]:
+        """What of ``lost`` went before the first step, as imports do: a run pays it once, however long it trains."""
+        return tuple(row for row in self.lost if _is_start_up(row))
+
+    @property
+    def lost_in_training(self) -> tuple[LostTime, ...]:
+        """The rest of ``lost``: what went while the run trained, and after it."""
+        return tuple(row for row in self.lost if not _is_start_up(row))
+
+
+def _is_start_up(row: LostTime) -> bool:
+    return not row.inside and row.cause in ENTRIES and ENTRIES[row.cause][0] == _START_UP

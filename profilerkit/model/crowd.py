@@ -78,6 +78,22 @@ class Heat(msgspec.Struct, frozen=True, kw_only=True):
     waited_ns: tuple[tuple[int, ...], ...]
 
 
+class Sampled(msgspec.Struct, frozen=True, kw_only=True):
+    """Ranks that have more collectives than is kept of each: those of whole steps, spread over the trace.
+
+    Where a trace marks no steps, or does not number its collectives, the first are kept.
+
+    Attributes:
+        ranks: how many.
+        kept: of their collectives.
+        of: their collectives.
+    """
+
+    ranks: int
+    kept: int
+    of: int
+
+
 class Crowd(msgspec.Struct, frozen=True, kw_only=True):
     """All ranks of a run of which only some are told in detail.
 
@@ -96,6 +112,7 @@ class Crowd(msgspec.Struct, frozen=True, kw_only=True):
         of: collectives that could have been.
         residual_ns: largest median distance of a rank's ends of collectives from its clock's offset.
         left_out: what the summaries of the told ranks lack, in words.
+        sampled: ranks of which not all collectives are compared; ``None`` where there are none.
     """
 
     ranks: int
@@ -112,3 +129,4 @@ class Crowd(msgspec.Struct, frozen=True, kw_only=True):
     of: int | None
     residual_ns: int | None
     left_out: tuple[str, ...] = ()
+    sampled: Sampled | None = None

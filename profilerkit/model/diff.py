@@ -13,6 +13,7 @@ from profilerkit.model.step import Family
 DIFF_SCHEMA_VERSION = 1
 
 Judgement = Literal["faster", "slower", "no real change", "not comparable"]
+SpanOf = Literal["step", "trace", "device", "stretch"]
 Group = Literal["hardware", "work", "loader", "software", "settings"]
 FindingState = Literal["gone", "new", "worse", "better", "unchanged"]
 
@@ -79,6 +80,9 @@ class StepChange(msgspec.Struct, frozen=True, kw_only=True):
         visible_ratio: the smallest change that this pair could have shown.
         is_taken_out: whether the time that other programs took could be taken out: not on a device, and not where a
             side does not tell it.
+        timed: of the step as it was timed, which is what savings are predicted of; its interval also holds what differs
+            between two runs of the same program, and what other programs may have cost either. ``None`` in comparisons
+            that are older than this field.
     """
 
     mean: Range
@@ -90,6 +94,26 @@ class StepChange(msgspec.Struct, frozen=True, kw_only=True):
     between_runs_ratio: float
     visible_ratio: float
     is_taken_out: bool = False
+    timed: Range | None = None
+
+
+class SpanChange(msgspec.Struct, frozen=True, kw_only=True):
+    """How long something lasts that there is one of on each side: a difference without an interval.
+
+    Attributes:
+        span: of the one step; of a trace without steps as a whole; of its device from the first to the last event; or
+            of its kernels up to the first pause, as in ``DeviceWindow``.
+        before_ns: how long it lasts.
+        after_ns: the same after.
+        change: after / before − 1.
+        is_visible: whether that is more than two runs of one program are taken to differ by.
+    """
+
+    span: SpanOf
+    before_ns: int
+    after_ns: int
+    change: float
+    is_visible: bool
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,9 +172,10 @@ class AppliedFix(msgspec.Struct, frozen=True, kw_only=True):
         text: what it proposed.
         how: how it is known to be applied.
         predicted: saving of the step; ``None`` when none could be stated.
-        measured: saving of the step that was measured; ``None`` when the runs cannot be compared.
-        holds: whether the measured and the predicted interval meet; ``None`` where one of them is missing, or where
-            several fixes were applied at once and only their sum was measured.
+        measured: saving of the step as it was timed, as it was predicted; ``None`` when the runs cannot be compared.
+        holds: whether a saving was proven and lies in the predicted interval; false where the two intervals do not meet,
+            and ``None`` between these, where one of them is missing, or where several fixes were applied at once and
+            only their sum was measured.
         note: why ``holds`` is ``None``, else empty.
     """
 
@@ -169,8 +194,10 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         verdict: faster, slower, no real change or not comparable.
         headline: the verdict with its numbers, in one sentence.
-        obstacles: why the runs cannot be compared; empty unless the verdict says so.
+        obstacles: why the steps cannot be compared; empty unless the verdict says so, or is about ``spans``.
         step: ``None`` when a side has no step times.
+        spans: where each side has one step, or none: how long that and its parts last, the one that the verdict is
+            about first.
         differences: what is not the same about the runs, as far as both say it.
         parts: largest movement first.
         findings: gone, new, worse, better, then unchanged.
@@ -186,6 +213,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
     after: Side
     obstacles: tuple[str, ...] = ()
     step: StepChange | None = None
+    spans: tuple[SpanChange, ...] = ()
     differences: tuple[Difference, ...] = ()
     parts: tuple[PartChange, ...] = ()
     findings: tuple[FindingChange, ...] = ()

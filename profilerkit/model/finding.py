@@ -123,6 +123,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         evidence: never empty.
         rank: the rank it is about; ``None`` for all.
         throughput: of a fix that makes the step do more, not end sooner; ``None`` otherwise.
+        overlaps: code of the rule whose finding saves no less, and some or all of the same time: the two do not add up.
+            Empty where there is none.
     """
 
     title: str
@@ -137,6 +139,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     confirm: str = ""
     rank: int | None = None
     throughput: Throughput | None = None
+    overlaps: str = ""
 
     def __post_init__(self) -> None:
         """Reject a claim without evidence: it must not be possible to build one."""

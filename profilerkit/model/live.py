@@ -100,6 +100,9 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
         late: ranks that stand out, those by timers first.
         window: first and last step of the latest trace that can be read; ``None`` while there is none.
         is_over: no rank records any more.
+        silent_ns: since the last record of ranks that nobody here can ask whether they still run; ``None`` where one is
+            known to run, or all are known to be over.
+        verdict_age_ns: since the verdict was made; ``None`` where it is of this moment, or there is none.
     """
 
     world_size: int | None
@@ -110,6 +113,8 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     late: tuple[Late, ...]
     window: tuple[int, int] | None
     is_over: bool
+    silent_ns: int | None = None
+    verdict_age_ns: int | None = None
 
     @property
     def steps(self) -> int:

@@ -44,6 +44,9 @@ PARTS: dict[str, tuple[Family, str]] = {
     "idle.unknown": ("other", "Not explained"),
 }
 
+#: What ``Steps.found_by`` says of a trace in which nothing marks steps.
+WHOLE_TRACE = "the whole trace"
+
 
 def family_of(part: str) -> Family:
     """The family of a part; one that this version does not know, of a newer report, counts as other."""
@@ -195,7 +198,9 @@ class DeviceWindow(msgspec.Struct, frozen=True, kw_only=True):
     """Interval arithmetic from the first to the last device event of a rank, exact int64 ns.
 
     ``compute`` counts memsets; ``exposed_comm`` is communication minus compute; ``exposed_copy`` is copies minus
-    compute minus communication. These are the definitions other tools use, so the numbers can be compared.
+    compute minus communication. ``stretch`` is from the first kernel that was launched while it was
+    recorded to the first pause of more than 2 ms between kernels; ``None`` without one. These are the definitions other
+    tools use, so the numbers can be compared.
     """
 
     window_ns: int
@@ -206,6 +211,7 @@ class DeviceWindow(msgspec.Struct, frozen=True, kw_only=True):
     exposed_comm_ns: int
     copy_ns: int
     exposed_copy_ns: int
+    stretch_ns: int | None = None
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True):

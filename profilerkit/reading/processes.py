@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from profilerkit.programs import own_environment, own_program
+from profilerkit.rundir.process import memory_group
 
 #: Peak memory over the size of the text, where traces are read one by one, and what a process takes without one.
 MEMORY_RATIO = 0.4
@@ -46,9 +47,19 @@ def own_process(module: str, given: object) -> Iterator[tuple["subprocess.Popen[
             process.wait()
 
 
+def needed_bytes(text_bytes: int) -> float:
+    """What a process takes in which a trace of so many bytes of text is read."""
+    return MEMORY_RATIO * text_bytes + PROCESS_BYTES
+
+
+def room_bytes() -> float:
+    """What all processes together may take now."""
+    return MEMORY_SHARE * free_bytes()
+
+
 def has_room(text_bytes: int, helpers: int) -> bool:
     """Whether traces of so many bytes can be read at once, here and in so many processes beside this one."""
-    return MEMORY_RATIO * text_bytes + PROCESS_BYTES * helpers <= MEMORY_SHARE * free_bytes()
+    return MEMORY_RATIO * text_bytes + PROCESS_BYTES * helpers <= room_bytes()
 
 
 def free_cores() -> int:
@@ -59,17 +70,37 @@ def free_cores() -> int:
     return round(usable_cores() * (1 - busy))
 
 
-def free_bytes(proc: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> float:
-    """Memory that is free now, and that the cgroup allows; endless where the system does not say."""
+def free_bytes(proc: Path = Path("/proc/meminfo"), cgroup: Path | None = None) -> float:
+    """Memory that is free now, and that every control group around this process allows.
+
+    Endless where the system does not say. ``cgroup`` is the innermost group, this process's own unless given.
+    """
     free = float("inf")
     try:
         words = dict(line.split(":", 1) for line in proc.read_text().splitlines())
         free = int(words["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
         pass
+    group = memory_group() if cgroup is None else cgroup
+    # Slurm sets the limit on the job, a container's runtime on the container: it may stand at any level.
+    return min(free, *map(_allowed_bytes, (group, *group.parents)))
+
+
+def _allowed_bytes(group: Path) -> float:
+    """What a control group still allows, of either version: its page cache makes way for more."""
+    for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+        try:
+            left = int((group / limit).read_text()) - int((group / used).read_text())
+        except (OSError, ValueError):  # no such version, or "max"
+            continue
+        return max(0, left + _cached_bytes(group))
+    return float("inf")
+
+
+def _cached_bytes(group: Path) -> int:
+    """Pages of files that nobody has used lately."""
     try:
-        limit, used = ((cgroup / name).read_text() for name in ("memory.max", "memory.current"))
-        free = min(free, int(limit) - int(used))
-    except (OSError, ValueError):  # no second version of cgroups, or "max"
-        pass
-    return free
+        counts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        return int(counts.get("total_inactive_file", counts.get("inactive_file", 0)))
+    except (OSError, ValueError):
+        return 0

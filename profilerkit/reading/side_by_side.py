@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import IO
 
 from profilerkit.analysis.replay.scope import MOST_EVENTS
@@ -119,9 +120,11 @@ def _file_bytes(job: TraceJob) -> int:
 
 def _size_bytes(job: TraceJob) -> int:
     """About how long the text of a job's first trace is; 0 where that cannot be known."""
-    if not job.files:
-        return 0
-    path = job.files[0][0]
+    return text_bytes(job.files[0][0]) if job.files else 0
+
+
+def text_bytes(path: Path) -> int:
+    """About how long the text of a trace is, packed or not; 0 where that cannot be known."""
     try:
         if not path.is_file():
             return 0

@@ -45,16 +45,16 @@ def _money(value: float) -> str:
 
 
 def _title(cost: Cost) -> str:
-    """The finding in words: how much is lost, of what, and what that costs."""
+    """The finding in words: how much the training lost, of what, and what that costs."""
     unit, factor = _unit(cost)
-    hours = sum(row.hours for row in cost.lost)
+    hours = sum(row.hours for row in cost.lost_in_training)
     of = f"{_amount(cost.hours * factor)} {unit}" + ("" if cost.scope == "run" else " of 1,000 steps")
     priced = "" if cost.price is None else f"; cost {_money(hours * cost.price)} of {_money(cost.hours * cost.price)}"
     return f"Lost: {_amount(hours * factor)} of {of} ({share_text(hours / cost.hours)}){priced}"
 
 
 def _caption(cost: Cost) -> str:
-    """Whose hours are counted, at which price, and what was not recorded."""
+    """Whose hours are counted, at which price, what start-up took beside them, and what was not recorded."""
     whole = "The whole recorded run" if cost.scope == "run" else "1,000 steps like those judged: no run was recorded"
     sentences = [f"{whole}, {plural(cost.ranks, 'rank')}."]
     if cost.ranks_read < cost.ranks:
@@ -64,7 +64,18 @@ def _caption(cost: Cost) -> str:
         sentences.append("No GPU was seen: a rank-hour is one process for one hour, without a price.")
     if cost.price is not None:
         sentences.append(f"Priced at {_money(cost.price)} per {cost.unit}-hour.")
-    return " ".join(sentences)
+    return " ".join([*sentences, *_start_up(cost)])
+
+
+def _start_up(cost: Cost) -> list[str]:
+    """What went before the first step, which no fix of a step gives back; nothing where it was not recorded."""
+    hours = sum(row.hours for row in cost.start_up)
+    if not hours:
+        return []
+    unit, factor = _unit(cost)
+    priced = "" if cost.price is None else f", cost {_money(hours * cost.price)}"
+    took = f"{_amount(hours * factor)} {unit} ({share_text(hours / cost.hours)}{priced})"
+    return [f"Start-up, imports included, took {took}: paid once, it is not counted as lost."]
 
 
 def _label(row: LostTime) -> str:
@@ -76,8 +87,9 @@ def _label(row: LostTime) -> str:
 
 
 def _lost(cost: Cost) -> Table | None:
-    """The causes, largest first."""
-    shown = [row for row in cost.lost if row.share >= _LEAST_SHARE][:_ROWS]
+    """What the training lost by cause, largest first."""
+    lost = cost.lost_in_training
+    shown = [row for row in lost if row.share >= _LEAST_SHARE][:_ROWS]
     if not shown:
         return None
     unit, factor = _unit(cost)
@@ -93,7 +105,7 @@ def _lost(cost: Cost) -> Table | None:
         for row in shown
     )
     columns = ("Lost to", "Source", unit, "Share", *(("Cost",) if priced else ()))
-    left = len(cost.lost) - len(shown)
+    left = len(lost) - len(shown)
     more = f"{plural(left, 'smaller cause')} in the JSON." if left else ""
     return Table("", columns, rows, 2, more)
 

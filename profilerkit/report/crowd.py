@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from profilerkit.model.crowd import Crowd, CulpritRow, Spread
+from profilerkit.model.crowd import Crowd, CulpritRow, Sampled, Spread
 from profilerkit.model.report import Report
 from profilerkit.report.inert import inert
 from profilerkit.report.records import Table
@@ -37,8 +37,19 @@ def _scope(crowd: Crowd) -> Iterator[str]:
         yield f"{plural(crowd.unreadable, 'file')} could not be read."
     if len(crowd.told) < crowd.ranks:
         yield f"{plural(len(crowd.told), 'rank')} {'is' if len(crowd.told) == 1 else 'are'} told in detail."
+    if crowd.sampled is not None:
+        yield _sampled(crowd.sampled)
     if crowd.left_out:
         yield f"Their summaries were too large to keep {listed([inert(text) for text in crowd.left_out])}."
+
+
+def _sampled(sampled: Sampled) -> str:
+    has = "has" if sampled.ranks == 1 else "have"
+    return (
+        f"{plural(sampled.ranks, 'rank')} {has} more collectives than a summary keeps: {format_count(sampled.kept)} of "
+        f"{format_count(sampled.of)} are compared, those of whole steps spread over the trace, or the first where it "
+        "does not number them. Who is late in the others alone is not found."
+    )
 
 
 def _culprit(found: CulpritRow) -> str:

@@ -25,6 +25,7 @@ def render(diff: Diff) -> str:
     lines = next((head for head in heads if size(head) <= LIMIT_BYTES // 2), None) or _head(view, _TEXT_LIMITS[-1])[:6]
     footer = ["", f"<sub>Made by profilerkit, {plain(view.created)}.</sub>"]
     sections = [
+        ("Spans", _rows(view.spans), True),
         ("Gates", _rows(view.gates), True),
         ("Fixes applied: predicted and measured", _rows(view.fixes), True),
         ("What limits this comparison", [f"- {prose(note, 400)}" for note in view.notes], False),

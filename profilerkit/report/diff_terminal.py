@@ -32,6 +32,7 @@ def render(diff: Diff, *, width: int = 80, colour: bool = False, ascii_only: boo
     for tile in view.tiles:
         page.line((f"{tile.label}: ", ""), (tile.value, "bold"), (f" · {tile.note}" if tile.note else "", "dim"))
     _bars(page, view)
+    _section(page, "Spans", view.spans)
     _section(page, "Gates", view.gates, rows=len(diff.gates))
     _section(page, "Fixes applied: predicted and measured", view.fixes)
     _section(page, "What moved", view.parts, rows=_PARTS)

@@ -4,7 +4,17 @@ from collections.abc import Sequence
 
 import msgspec
 
-from profilerkit.model.diff import AppliedFix, Diff, FindingChange, Judgement, PartChange, Range, Side
+from profilerkit.model.diff import (
+    AppliedFix,
+    Diff,
+    FindingChange,
+    Judgement,
+    PartChange,
+    Range,
+    Side,
+    SpanChange,
+    SpanOf,
+)
 from profilerkit.model.finding import Saving
 from profilerkit.model.gate import Gate, GateStatus
 from profilerkit.model.step import Family
@@ -30,6 +40,12 @@ _GROUPS = {
     "settings": "Settings",
 }
 _GATE_WORDS: dict[GateStatus, str] = {"failed": "FAILED", "passed": "passed", "not judged": "not judged"}
+_SPANS: dict[SpanOf, str] = {
+    "step": "The step",
+    "trace": "The whole trace",
+    "device": "Device, first to last event",
+    "stretch": "Kernels up to the first pause above 2 ms",
+}
 _NOTHING = "none"
 _UNKNOWN = "not measured"
 # Below this share of waiting for a processor the timed step and the judged one read the same.
@@ -55,6 +71,7 @@ class DiffView(msgspec.Struct, frozen=True, kw_only=True):
     headline: str
     tiles: tuple[Fact, ...]
     bars: tuple[SideBar, ...]
+    spans: Table | None
     gates: Table | None
     fixes: Table | None
     parts: Table | None
@@ -76,8 +93,9 @@ def build(diff: Diff) -> DiffView:
         headline=inert(diff.headline, SENTENCE_LIMIT),
         tiles=_tiles(diff),
         bars=_bars(diff),
+        spans=_spans(diff.spans),
         gates=gate_table(diff.gates),
-        fixes=_fixes(diff.fixes),
+        fixes=_fixes(diff),
         parts=_parts(diff.parts),
         findings=_findings(diff.findings),
         unchanged=_unchanged(diff.findings),
@@ -110,6 +128,8 @@ def _tiles(diff: Diff) -> tuple[Fact, ...]:
     if step is not None:
         interval = f"{format_change(step.judged.low)} to {format_change(step.judged.high)}, 99 %"
         change = Fact("Change of the step", format_change(step.judged.expected), interval)
+    elif diff.spans:
+        change = Fact("Change", format_change(diff.spans[0].change), "one of each: no interval")
     return (
         _step_tile("Step before", diff.before),
         _step_tile("Step after", diff.after),
@@ -178,6 +198,20 @@ def _segments(times: dict[Family, int]) -> tuple[Segment, ...]:
         for family, time_ns in times.items()
         if time_ns > 0
     )
+
+
+def _spans(spans: Sequence[SpanChange]) -> Table | None:
+    rows = tuple(
+        (
+            _SPANS[row.span],
+            "no interval" if row.is_visible else "no real change",
+            format_ns(row.before_ns),
+            format_ns(row.after_ns),
+            format_change(row.change),
+        )
+        for row in spans
+    )
+    return Table("", ("One of each", "Judged", "Before", "After", "Change"), rows, text_columns=2) if rows else None
 
 
 def _parts(parts: Sequence[PartChange]) -> Table | None:
@@ -251,12 +285,16 @@ def _expected(saving: Saving | None) -> str | None:
     return format_ratio(saving.expected) if saving else None
 
 
-def _fixes(fixes: Sequence[AppliedFix]) -> Table | None:
+def _fixes(diff: Diff) -> Table | None:
+    """Predicted beside measured; where the headline is without what other programs took, it is said that these are."""
     rows = tuple(
         (fix.rule, inert(fix.text, SENTENCE_LIMIT), _predicted(fix.predicted), _measured(fix.measured), _held(fix))
-        for fix in fixes
+        for fix in diff.fixes
     )
-    columns = ("Rule", "Applied", "Predicted saving", "Measured", "Prediction")
+    waited = max(side.queued_ratio or 0.0 for side in (diff.before, diff.after)) >= _WAITED
+    is_told = waited and diff.step is not None and diff.step.timed is not None
+    measured = "Measured, as timed" if is_told else "Measured"
+    columns = ("Rule", "Applied", "Predicted saving", measured, "Prediction")
     return Table("", columns, rows, text_columns=5) if rows else None
 
 
@@ -277,7 +315,7 @@ def _held(fix: AppliedFix) -> str:
     if fix.holds is None:
         return inert(fix.note, SENTENCE_LIMIT)
     if fix.holds:
-        return "held: it meets the predicted interval"
+        return "held: it lies in the predicted interval"
     return "missed: outside of the predicted interval"
 
 

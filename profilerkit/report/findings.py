@@ -41,6 +41,7 @@ def _card(outcome: Outcome, finding: Finding, mean_ns: int | None, anchors: Anch
     tone = tone_of(finding.severity)
     scope = "" if finding.rank is None else f"rank {finding.rank}"
     promised = finding.saving or finding.throughput
+    beside = f", not on top of {inert(finding.overlaps, 24)}" if finding.overlaps else ""
     return Card(
         anchor=anchors.take(_anchor(outcome, finding, is_alone=is_alone)),
         rule=inert(outcome.rule, 24),
@@ -48,8 +49,8 @@ def _card(outcome: Outcome, finding: Finding, mean_ns: int | None, anchors: Anch
         tone=tone,
         severity=finding.severity,
         title=inert(finding.title, _TITLE_LIMIT),
-        saving=saving_text(finding.saving, mean_ns) if finding.saving else "",
-        gain=saving_range(finding.saving) if finding.saving else "",
+        saving=f"{saving_text(finding.saving, mean_ns)}{beside}" if finding.saving else "",
+        gain=f"{saving_range(finding.saving)}{beside}" if finding.saving else "",
         method=method_text(promised) if promised else "",
         confidence=finding.confidence,
         why=inert(finding.why, SENTENCE_LIMIT),
@@ -111,7 +112,9 @@ def others_of(report: Report) -> tuple[Other, ...]:
         best = _best_saving(report, bound)
         family = BOUND_FAMILY.get(bound)
         share = share_text(shares[family]) if family in shares else "not measured"
-        reason = "Not the bound, yet its best fix is expected to save 5 % or more."
+        beyond = best is not None and family is not None and best.expected > shares.get(family, 1.0)
+        also = ", also in parts of other families" if beyond else ""
+        reason = f"Not the bound, yet its best fix is expected to save 5 % or more{also}."
         rows.append(Other(bound, "also costs time", share, saving_range(best) if best else "at least 5.0 %", reason))
     for row in verdict.ruled_out:
         if row.bound in verdict.contenders:

@@ -17,6 +17,11 @@ from profilerkit.units import format_bytes, format_count, format_long_ns, format
 FEWEST_JUDGED = 10
 #: A step that lasts so many usual ones, and no less than so long, is worth a word (a choice: 10 × the median).
 _QUIET_STEPS, _QUIET_NS = 10, 5_000_000_000
+#: Without a record for so long a job that cannot be asked may be gone, and is watched no longer (choices): each rank
+#: writes its clock once a minute, whatever else is off.
+SILENT_NS, GONE_NS = 120_000_000_000, 300_000_000_000
+#: A verdict younger than this is of now.
+_LEAST_AGE_NS = 1_000_000_000
 #: Ranks and parts named one by one.
 _MOST_LATE = 8
 _MOST_PARTS = 6
@@ -59,7 +64,7 @@ def line(live: Live, report: Report | None, *, ascii_only: bool = False) -> str:
     recent = live.recent
     pieces = [f"step {format_count(live.steps)}"]
     if recent is None:
-        pieces = ["no step recorded yet"]
+        pieces = pieces if live.steps else ["no step recorded yet"]
     elif recent.rate_per_s is not None:
         pieces += [format_value(recent.rate_per_s, "per_s").replace("/s", " steps/s"), format_ns(recent.median_ns)]
     pieces += [f"input {_span(_waits(live), format_ratio)}"] if _waits(live) else []
@@ -70,7 +75,8 @@ def line(live: Live, report: Report | None, *, ascii_only: bool = False) -> str:
     pieces += [quiet] if quiet else []
     if recent is not None:
         kind = _kind(report)
-        pieces.append(f"{kind.word.lower()} ({kind.confidence}) so far" if kind else "no verdict yet")
+        so_far = f"so far{_age(live, ', judged')}"
+        pieces.append(f"{kind.word.lower()} ({kind.confidence}) {so_far}" if kind else "no verdict yet")
     return Page(80, False, ascii_only).clean(" · ".join(pieces))
 
 
@@ -81,9 +87,12 @@ def _state(out: Page, name: str, live: Live, report: Report | None) -> None:
     """Whose page it is, whether it runs, and what ended it."""
     world = live.world_size or len(live.ranks)
     ranks = plural(world, "rank") if len(live.ranks) >= world else f"{len(live.ranks)} of {plural(world, 'rank')}"
-    long = "" if live.running_ns is None else f" for {_long(live.running_ns)}"
+    silent_ns = live.silent_ns or 0 if _is_silent(live) else 0
+    long = "" if live.running_ns is None else f" for {_long(max(live.running_ns - silent_ns, 0))}"
     ended = inert(report.run.ended or "") if report is not None else ""
     state = f"ended: {ended or 'left no word'}, ran{long}" if live.is_over else f"running{long}"
+    if silent_ns:
+        state = f"silent, after running{long}"
     out.line((inert(name) or "run", "bold"), (f" · {state} · {ranks}" if live.ranks else " · no rank yet", ""))
     quiet = _quiet(live)
     if quiet:
@@ -93,12 +102,26 @@ def _state(out: Page, name: str, live: Live, report: Report | None) -> None:
 
 
 def _quiet(live: Live) -> str:
-    """That no step ended for long; empty where all is as usual."""
+    """That no record came, or no step ended, for long; empty where all is as usual."""
+    if _is_silent(live):
+        return f"no record for {_long(live.silent_ns or 0)}; the run may be gone"
     if live.quiet_ns is None or live.recent is None:
         return ""
     if live.quiet_ns < max(_QUIET_NS, _QUIET_STEPS * live.recent.median_ns):
         return ""
     return f"no step for {_long(live.quiet_ns)}"
+
+
+def _is_silent(live: Live) -> bool:
+    """Whether nothing was heard for so long of a job that cannot be asked that it may be gone."""
+    return live.silent_ns is not None and live.silent_ns >= SILENT_NS
+
+
+def _age(live: Live, before: str) -> str:
+    """How old the verdict is, behind ``before``; empty for one of now."""
+    if live.verdict_age_ns is None or live.verdict_age_ns < _LEAST_AGE_NS:
+        return ""
+    return f"{before} {_long(live.verdict_age_ns)} ago"
 
 
 def _long(time_ns: int) -> str:
@@ -117,14 +140,16 @@ def _verdict(out: Page, name: str, live: Live, report: Report | None) -> None:
     kind = _kind(report)
     if report is None or kind is None:
         judged = report.steps.steady if report is not None else 0
-        out.line(("◇ NO VERDICT YET", STYLES["info"]), (f" · {judged} of the {FEWEST_JUDGED} steps that it takes", ""))
+        word = "◇ NO VERDICT" if live.is_over else "◇ NO VERDICT YET"
+        out.line((word, STYLES["info"]), (f" · {judged} of the {FEWEST_JUDGED} steps that it takes", ""))
         return
     out.line(
         (f"{kind.shape} {kind.word}", STYLES[kind.tone]),
         (kind.text[len(kind.word) :] + ("" if live.is_over else " · so far"), ""),
     )
     out.line((inert(report.verdict.headline, 200).replace("`", ""), "bold"))
-    after = f"After {plural(live.steps, 'step')}, {format_count(report.steps.steady)} of them judged,"
+    rest = f"the latest {format_count(report.steps.steady)} judged{_age(live, '')}"
+    after = f"After {plural(live.steps, 'step')}, {rest},"
     if report.verdict.bound == "inconclusive":
         out.line((f"{after} by the timers alone. {_more(name, live)}", "dim"))
     else:
@@ -135,10 +160,12 @@ def _verdict(out: Page, name: str, live: Live, report: Report | None) -> None:
 def _more(name: str, live: Live) -> str:
     """What tells more than the timers."""
     if live.window is None:
-        return "They see waits and pauses; a trace tells the rest, and there is none yet."
+        return f"They see waits and pauses; a trace tells the rest, and there is none{'' if live.is_over else ' yet'}."
     first, last = live.window
     steps = f"{format_count(first)} to {format_count(last)}"
-    return f"The trace of steps {steps} tells more: profilerkit analyze {quote(inert(name))}"
+    # Of a run that is over the last line says where its report is, or how to make it.
+    how = "." if live.is_over else f": profilerkit analyze {quote(inert(name))}"
+    return f"The trace of steps {steps} tells more{how}"
 
 
 # The numbers
@@ -147,12 +174,13 @@ def _more(name: str, live: Live) -> str:
 def _numbers(out: Page, live: Live) -> None:
     recent = live.recent
     if recent is None:
-        _row(out, "Step", ["none recorded yet"])
+        known = [format_count(live.steps), "none among the latest records"]
+        _row(out, "Step", known if live.steps else ["none recorded yet"])
     else:
         rate = "" if recent.rate_per_s is None else format_value(recent.rate_per_s, "per_s").replace("/s", " steps/s")
         _row(out, "Step", [format_count(live.steps), *([rate] if rate else [])])
         _row(out, "Step time", _step_time(recent))
-        _row(out, "Trend", [_spark(recent, out.ascii_only), f"{plural(recent.trend_steps, 'step')}"])
+        _row(out, "Trend", [_spark(recent, out.ascii_only), f"last {plural(recent.trend_steps, 'step')}"])
         _row(out, "Input wait", _input_wait(live))
     devices = [rank.device for rank in live.ranks if rank.device is not None]
     _row(out, "Device", _device(devices) or [_missing([rank.no_device for rank in live.ranks])])

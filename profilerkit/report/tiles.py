@@ -1,10 +1,10 @@
 """The four headline numbers: the first four that are known."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 
 from profilerkit.model.report import Report
-from profilerkit.model.step import Family
+from profilerkit.model.step import Family, Rank
 from profilerkit.model.verdict import BOUND_FAMILY
 from profilerkit.report.inert import inert
 from profilerkit.report.logs import sampled_devices
@@ -22,6 +22,9 @@ from profilerkit.units import format_bytes, format_count, format_ns, format_ns_r
 
 # A mean this far from the median is printed beside it: throughput and shares follow the mean.
 _NOTABLE_RATIO = 0.05
+# Share of the step from which on it is said that a busy device waits for other ranks, or may where that is not divided.
+_NOTABLE_WAIT = 0.05
+_NO_WORK = {"comm.skew": "waiting for other ranks", "comm.other": "in collectives, waiting for other ranks included"}
 
 
 def _step_time(report: Report) -> Fact | None:
@@ -58,9 +61,19 @@ def _busy(report: Report) -> Fact | None:
     kind = "TPU" if all((rank.device or "").startswith("TPU") for rank in report.ranks) else "GPU"
     if not ratios or report.trust.mode == "cpu":
         return None
+    waits = _waits_while_busy([rank for rank in report.ranks if rank.busy_ratio is not None])
     if len(ratios) == 1:
-        return Fact(f"{kind} busy", format_ratio(ratios[0]), "of the judged steps")
-    return Fact(f"{kind} busy, mean", format_ratio(fmean(ratios)), f"lowest rank {format_ratio(min(ratios))}")
+        return Fact(f"{kind} busy", format_ratio(ratios[0]), f"of the judged steps{waits}")
+    return Fact(f"{kind} busy, mean", format_ratio(fmean(ratios)), f"lowest rank {format_ratio(min(ratios))}{waits}")
+
+
+def _waits_while_busy(ranks: Sequence[Rank]) -> str:
+    """What of the busy time is no work: a collective's kernel also runs while it waits for another rank."""
+    for name, words in _NO_WORK.items():
+        share = fmean(sum(part.share for part in rank.breakdown if part.part == name) for rank in ranks)
+        if share >= _NOTABLE_WAIT:
+            return f", {format_ratio(share)} {words}"
+    return ""
 
 
 def _after_fix(report: Report) -> Fact | None:

@@ -286,10 +286,7 @@ def no_change_text(report: Report) -> str:
     if _no_rule_applied(report.outcomes):
         return "No change can be recommended: the rules that know one do not apply to this recording."
     if report.verdict.bound == "inconclusive":
-        return (
-            "No change can be recommended from this recording. "
-            "Trust and the rules that could not run say what to record."
-        )
+        return "No change can be recommended from this recording."
     return "No rule found a change that is worth making."
 
 

@@ -129,6 +129,26 @@ def each(facts: Facts) -> str:
     return "the mean" if cv is not None and cv >= UNEVEN_CV else "every"
 
 
+#: Steps asked for where too few were recorded.
+ENOUGH_STEPS = 10
+#: Why a step is not judged, after a count of such steps.
+_UNUSED = {"warmup": "warm-up", "compile": "compiling", "cut": "cut off", "disturbed": "slowed by the profiler"}
+
+
+def used_steps(facts: Facts) -> str:
+    """How many of the recorded steps could be judged, and why not the others, in parentheses."""
+    steps = facts.steps
+    why = ", ".join(f"{count} {_UNUSED.get(state, state)}" for state, count in steps.dropped.items())
+    return f"{steps.steady} of {steps.count} recorded steps could be judged" + (f" ({why})" if why else "")
+
+
+def record_enough(facts: Facts, more: str) -> str:
+    """What to record: so many steps, or, where as many were recorded, which of them could be judged, and ``more``."""
+    if facts.steps.count < ENOUGH_STEPS:
+        return f"Record at least {ENOUGH_STEPS} steps after the first 5."
+    return f"{used_steps(facts)}: {more}."
+
+
 def part_words(part: str) -> str:
     """A part of the step inside a sentence."""
     return PARTS[part][1].lower() if part in PARTS else part

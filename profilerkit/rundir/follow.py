@@ -61,6 +61,13 @@ def state_of(rank: RankRecord) -> RankState:
     return "unknown" if runs is None else "running" if runs else "killed"
 
 
+def is_reporting(run: RunRecord) -> bool:
+    """Whether the run's own report may still come: rank 0 has ended, its process has not, and it was to make one."""
+    wanted = run.manifest is not None and run.manifest.settings.get("analyze") == str(True)
+    first = next((rank for rank in run.ranks if rank.rank == 0 and rank.end is not None), None)
+    return wanted and first is not None and first.meta is not None and still_runs(first.meta) is True
+
+
 class FollowedRun:
     """A run directory, and how far it was read."""
 

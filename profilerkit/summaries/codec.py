@@ -12,8 +12,8 @@ _R = TypeVar("_R")
 
 #: Level 6 makes a summary a fifth smaller than level 1 and costs 2 ms (zlib 1.2.13).
 _LEVEL = 6
-#: A summary is compressed by 3 to 8; a file that claims more than this is not one of ours.
-MOST_BYTES = 64_000_000
+#: A summary is compressed by 3 to 8, to a megabyte at most; a file that claims more than this is not one of ours.
+MOST_BYTES = 16_000_000
 #: Booleans, integers and floats: no array of objects is ever read.
 _KINDS = "biuf"
 

@@ -5,12 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from profilerkit.analysis.communication.log import CollectiveLog
 from profilerkit.analysis.intervals import I64, NO_SEGMENTS, Segments
 from profilerkit.analysis.trace_facts import TraceFacts
+from profilerkit.summaries.sample import spread, stretch
 
-#: What is kept of a rank's collectives: 1,000 steps of four, or a few steps of many (a choice; 16 bytes each).
-MOST_COLLECTIVES = 4_096
 #: Kernels of the table, and of the shortest form of it.
 _MOST_KERNELS, _FEWEST_KERNELS = 128, 24
 
@@ -23,10 +21,11 @@ def smaller(facts: TraceFacts) -> Iterator[tuple[str, TraceFacts]]:
     facts = replace(facts, kernels=facts.kernels[:_MOST_KERNELS])
     yield "", facts
     losses: tuple[tuple[str, Callable[[TraceFacts], TraceFacts]], ...] = (
+        ("the lanes of the median step", lambda known: replace(known, lanes=None)),
         ("the order of parts between collectives", _coarse),
         ("the replay", lambda known: replace(known, replay=None)),
         ("most kernels", lambda known: replace(known, kernels=known.kernels[:_FEWEST_KERNELS])),
-        ("later collectives", lambda known: replace(known, collectives=_first(known.collectives))),
+        ("later collectives", lambda known: replace(known, collectives=stretch(known.collectives, known.steps))),
     )
     for words, lose in losses:
         facts = lose(facts)
@@ -47,7 +46,7 @@ def thin(facts: TraceFacts) -> TraceFacts:
         device_window=None,
         input=facts.input,
         comm=None,
-        collectives=_first(facts.collectives),
+        collectives=spread(facts.collectives, facts.steps),
         parallelism=(),
         warmup=None,
         device_events_missing=facts.device_events_missing,
@@ -56,22 +55,6 @@ def thin(facts: TraceFacts) -> TraceFacts:
         memory=facts.memory,
         device=facts.device,
     )
-
-
-def cut_collectives(facts: TraceFacts) -> str:
-    """What ``thin`` leaves out of the collectives, in words; empty where it keeps them all."""
-    log = facts.collectives
-    cut = log is not None and len(log) > MOST_COLLECTIVES
-    return f"collectives after the first {MOST_COLLECTIVES:,}" if cut else ""
-
-
-def _first(log: CollectiveLog | None) -> CollectiveLog | None:
-    """The log without what comes after its first ``MOST_COLLECTIVES``."""
-    if log is None or len(log) <= MOST_COLLECTIVES:
-        return log
-    names = ("start", "end", "name", "kind", "title", "dtype", "channel", "sequence", "bytes", "measured", "size")
-    arrays = {name: getattr(log, name)[:MOST_COLLECTIVES] for name in names}
-    return replace(log, **arrays)
 
 
 def _coarse(facts: TraceFacts) -> TraceFacts:

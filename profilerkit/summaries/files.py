@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import secrets
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,16 +16,23 @@ from profilerkit.model.change import revise
 from profilerkit.reading.traces import Reading, read_job
 from profilerkit.reading.windows import job_of_trace, window_of
 from profilerkit.summaries.codec import decode, encode
-from profilerkit.summaries.compact import cut_collectives, smaller, thin
+from profilerkit.summaries.compact import smaller, thin
+from profilerkit.summaries.sample import MOST_COLLECTIVES
 from profilerkit.summaries.sound import sound
+from profilerkit.units import format_bytes
 
 SUFFIX = ".pksum"
 #: Largest file; the largest of the real traces at hand need less than a tenth of it.
 MOST_FILE_BYTES = 120_000
 #: Device events that are kept for a replay: of many ranks only a few are told in detail.
 _REPLAY_EVENTS = 1_000
+#: A record of thousands of steps may be larger than the file should be; one of more than this is of no trace.
+_MOST_READ_BYTES = 8 * MOST_FILE_BYTES
 _MAGIC = b"PKSUM1\n"
 _LENGTH_BYTES = 4
+#: What tells apart traces of one name from several directories: so many hexadecimal digits.
+_DIGITS = 24
+_OF_DIRECTORY = re.compile(rf"\.[0-9a-f]{{{_DIGITS}}}\Z")
 #: Room for the header.
 _HEADER_BYTES = 1_000
 
@@ -43,6 +51,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
         first_step: of that window; -1 elsewhere.
         outline_bytes: length of the record by which ranks are compared; the rest is everything else.
         left_out: what did not fit, in words; empty where all did.
+        collectives: of the trace.
+        compared: those of them in the record by which ranks are compared.
     """
 
     version: str
@@ -55,6 +65,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     kind: str = ""
     first_step: int = -1
     left_out: str = ""
+    collectives: int = 0
+    compared: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +84,10 @@ class Summary:
 
     def outline(self) -> TraceFacts:
         """What ranks are compared by. Raises ``UnreadableInputError``."""
-        return _record(self, self.outline_at, self.header.outline_bytes)
+        facts = _record(self, self.outline_at, self.header.outline_bytes)
+        if len(facts.collectives or ()) > MOST_COLLECTIVES:
+            raise _broken(self.path, "it has more collectives than a summary keeps")
+        return facts
 
     def details(self) -> TraceFacts:
         """Everything that was kept, which may be the outline alone. Raises ``UnreadableInputError``."""
@@ -92,8 +107,17 @@ def place_of(trace: Path, directory: Path | None) -> Path:
     """Where the summary of a trace lies: beside it, or in a directory, where the trace's own one tells it apart."""
     if directory is None:
         return trace.with_name(trace.name + SUFFIX)
-    parent = hashlib.sha256(os.fsencode(trace.resolve().parent)).hexdigest()[:24]
+    parent = hashlib.sha256(os.fsencode(trace.resolve().parent)).hexdigest()[:_DIGITS]
     return directory / f"{trace.name}.{parent}{SUFFIX}"
+
+
+def name_of_trace(summary: str) -> str:
+    """The name of the trace from that of its summary.
+
+    >>> name_of_trace("rank0.json.pksum"), name_of_trace("rank0.json.0123456789abcdef01234567.pksum")
+    ('rank0.json', 'rank0.json')
+    """
+    return _OF_DIRECTORY.sub("", summary.removesuffix(SUFFIX)) if summary.endswith(SUFFIX) else summary
 
 
 def is_fresh(target: Path, trace: Path, reading: Reading) -> bool:
@@ -142,10 +166,16 @@ def write(facts: TraceFacts, target: Path, header: Header) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    outline = encode(thin(facts))
+    least = thin(facts)
+    outline = encode(least)
     details, left_out = _fitted(facts, MOST_FILE_BYTES - len(outline) - _HEADER_BYTES)
-    cut = cut_collectives(facts)
-    header = revise(header, outline_bytes=len(outline), left_out=", ".join(filter(None, (left_out, cut))))
+    header = revise(
+        header,
+        outline_bytes=len(outline),
+        left_out=left_out,
+        collectives=len(facts.collectives or ()),
+        compared=len(least.collectives or ()),
+    )
     said = msgspec.msgpack.encode(header)
     beside = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
     try:
@@ -187,8 +217,11 @@ def open_summary(path: Path) -> Summary:
         raise _broken(path, str(error)) from error
     if header.version != __version__:
         raise _broken(path, f"it was made by profilerkit {header.version[:20]}")
-    if not 0 <= header.outline_bytes <= path.stat().st_size:
+    size = path.stat().st_size
+    if not 0 <= header.outline_bytes <= size:
         raise _broken(path, "it is shorter than it says")
+    if size > _MOST_READ_BYTES:
+        raise _broken(path, f"it is larger than any summary, {format_bytes(size)}")
     return Summary(path, header, len(start) + length)
 
 

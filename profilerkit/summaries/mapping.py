@@ -1,5 +1,6 @@
 """Many traces to their summaries: what is done is skipped, and a worker that dies costs nobody else anything."""
 
+import math
 import os
 import zlib
 from collections import deque
@@ -23,11 +24,12 @@ _AHEAD = 1
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One trace to summarise."""
+    """One trace to summarise; ``memory_bytes`` is about what a process takes that reads it."""
 
     trace: Path
     target: Path
     reading: Reading
+    memory_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,11 @@ def run(task: Task) -> str:
     return ""
 
 
-def map_all(tasks: Sequence[Task], engine: Engine, workers: int) -> Iterator[Done]:
+def map_all(tasks: Sequence[Task], engine: Engine, workers: int, *, room_bytes: float = math.inf) -> Iterator[Done]:
     """Run all tasks, in the order in which they end.
+
+    As many are under way as the workers take, and as fit into ``room_bytes`` of memory together; one always is,
+    however large.
 
     Where workers die, what they were at is tried again, one at a time: who dies with them may have been innocent. A
     task that ends ``MOST_DEATHS`` workers by itself is given up, and is told as a problem.
@@ -68,7 +73,7 @@ def map_all(tasks: Sequence[Task], engine: Engine, workers: int) -> Iterator[Don
         lost: list[Task] = []
         left = len(waiting)
         with engine(workers) as executor:
-            yield from _until_lost(executor, waiting, workers, lost)
+            yield from _until_lost(executor, waiting, workers, lost, room_bytes)
         suspects += lost
         if len(waiting) == left:  # an executor that takes nothing at all
             suspects += waiting
@@ -77,11 +82,18 @@ def map_all(tasks: Sequence[Task], engine: Engine, workers: int) -> Iterator[Don
         yield _alone(task, engine)
 
 
-def _until_lost(executor: Executor, waiting: deque[Task], workers: int, lost: list[Task]) -> Iterator[Done]:
+def _until_lost(
+    executor: Executor, waiting: deque[Task], workers: int, lost: list[Task], room_bytes: float
+) -> Iterator[Done]:
     """Run tasks until none is left or a worker died; those that were under way then are ``lost``."""
     running: dict[Future[str], Task] = {}
     while waiting or running:
-        while waiting and not lost and len(running) < workers * (1 + _AHEAD):
+        while (
+            waiting
+            and not lost
+            and len(running) < workers * (1 + _AHEAD)
+            and _fits(waiting[0], list(running.values()), room_bytes)
+        ):
             if not _submit(executor, waiting[0], running):
                 lost += running.values()
                 return
@@ -95,6 +107,10 @@ def _until_lost(executor: Executor, waiting: deque[Task], workers: int, lost: li
                 lost.append(task)
             else:
                 yield Done(task, problem)
+
+
+def _fits(task: Task, running: Sequence[Task], room_bytes: float) -> bool:
+    return not running or task.memory_bytes + sum(other.memory_bytes for other in running) <= room_bytes
 
 
 def _submit(executor: Executor, task: Task, running: dict["Future[str]", Task]) -> bool:

@@ -1,5 +1,6 @@
 """Summaries of all ranks to what the analysis of a few ranks is made from: one pass over all, a second over a few."""
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,11 +10,16 @@ from profilerkit.analysis.crowd.compare import Crowd, compare_many
 from profilerkit.analysis.crowd.member import Member, member_of
 from profilerkit.analysis.rank_facts import RankFacts, rank_facts
 from profilerkit.errors import UnreadableInputError, UsageError
+from profilerkit.model.crowd import Sampled
 from profilerkit.summaries.files import SUFFIX, Summary, open_summary
+
+logger = logging.getLogger(__name__)
 
 #: Up to so many ranks are all told in detail.
 MOST_IN_DETAIL = 16
 _NAMED = 3
+#: Summaries from one word about how far it is to the next: a tenth of a second.
+_TOLD_EACH = 64
 #: The kind of a window that was opened for slow steps.
 _SLOW = "anomaly"
 
@@ -28,6 +34,7 @@ class Reduced:
         world_size: of the job, as the traces say; ``None`` where they do not.
         unreadable: summaries that could not be read.
         left_out: what the summaries of the told ranks lack, in words.
+        sampled: the collectives of ranks that have more than is kept; ``None`` where nobody has.
         notes: what a reader of the report has to know about the input.
     """
 
@@ -36,6 +43,7 @@ class Reduced:
     world_size: int | None
     unreadable: int
     left_out: tuple[str, ...]
+    sampled: Sampled | None
     notes: tuple[str, ...]
 
 
@@ -71,7 +79,9 @@ def read_summaries(files: Sequence[Path]) -> Reduced:
     broken: list[tuple[Path, UnreadableInputError]] = []
     opened: list[tuple[Summary, Member]] = []
     worlds: list[int] = []
-    for path in files:
+    for number, path in enumerate(files):
+        if number % _TOLD_EACH == 0:
+            logger.info("reading summary %s of %s", f"{number + 1:,}", f"{len(files):,}")
         try:
             summary = open_summary(path)
             outline = summary.outline()
@@ -88,8 +98,10 @@ def read_summaries(files: Sequence[Path]) -> Reduced:
     opened.sort(key=lambda pair: (pair[1].rank is None, pair[1].rank or 0, pair[0].header.origin))
     opened, doubled = _once(opened)
     world = max(worlds, default=None)
+    logger.info("comparing %s ranks", f"{len(opened):,}")
     crowd = compare_many([member for _, member in opened], world)
     told = range(len(opened)) if len(opened) <= MOST_IN_DETAIL else crowd.told
+    logger.info("reading the details of %d ranks", len(told))
     ranks, lost = [], []
     for at in told:
         summary = opened[at][0]
@@ -101,7 +113,23 @@ def read_summaries(files: Sequence[Path]) -> Reduced:
         ranks.append(rank_facts(summary.header.origin, facts, None))
     left_out = sorted({opened[at][0].header.left_out for at in told} - {""})
     return Reduced(
-        ranks, crowd, world, len(broken), tuple(left_out), (*_broken_notes(broken), *_doubled_notes(doubled), *lost)
+        ranks,
+        crowd,
+        world,
+        len(broken),
+        tuple(left_out),
+        _sampled([summary for summary, _ in opened]),
+        (*_broken_notes(broken), *_doubled_notes(doubled), *lost),
+    )
+
+
+def _sampled(summaries: Sequence[Summary]) -> Sampled | None:
+    """How many collectives there are and are kept, of the ranks that have more than is kept."""
+    cut = [summary.header for summary in summaries if summary.header.collectives > summary.header.compared]
+    if not cut:
+        return None
+    return Sampled(
+        ranks=len(cut), kept=sum(header.compared for header in cut), of=sum(header.collectives for header in cut)
     )
 
 

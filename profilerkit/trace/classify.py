@@ -42,6 +42,9 @@ LEGACY_PROCESSES: dict[str, Category] = {"CPU functions": Category.CPU_OP, "CUDA
 # Before 1.12 the profiler's own annotations were operators.
 _ANNOTATION_NAME = re.compile(r"ProfilerStep[#*]|enumerate\(DataLoader\)#|Optimizer\.(?:step|zero_grad)#")
 
+# What a queue of an MTIA device does beside its jobs: it waits for another queue, and says how far it is.
+_QUEUE_KIND, _QUEUE_NAMES = "mtia_ccp_events", ("event_wait", "event_record")
+
 
 def classify(
     name: I32,
@@ -68,6 +71,9 @@ def classify(
     if operators.any():
         is_annotation = np.array([_ANNOTATION_NAME.match(text) is not None for text in strings])
         category[operators & is_annotation[name]] = Category.ANNOTATION
+    if _QUEUE_KIND in kinds:
+        in_queue = np.array([text in _QUEUE_NAMES for text in strings])
+        category[(kind == kinds.index(_QUEUE_KIND)) & in_queue[name]] = Category.SYNC
     if "" in kinds:
         by_process = np.array([LEGACY_PROCESSES.get(pid, Category.OTHER) for pid, _ in threads], np.int8)
         nameless = kind == kinds.index("")

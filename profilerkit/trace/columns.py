@@ -25,7 +25,7 @@ class Category(IntEnum):
     RUNTIME = 5  # CUDA, HIP, XPU and MTIA runtime and driver calls
     ANNOTATION = 6  # user_annotation, host side
     GPU_ANNOTATION = 7
-    SYNC = 8  # cuda_sync rows
+    SYNC = 8  # a device's queue that waits or marks its place: cuda_sync rows, events of MTIA
     PYTHON = 9  # python_function
     OVERHEAD = 10  # the profiler's own work
     STEP = 11  # a step as the format itself marks it, see ``TraceMeta.step_marks``

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+#: Of a message for which nobody says less: 2 GiB hold no more.
+MOST_FIELDS = 2**31
 
 _FIXED_BYTES = {FIXED64: 8, FIXED32: 4}
 # A varint holds 64 bits, seven in each byte.
@@ -10,6 +12,16 @@ _VARINT_BITS = 70
 _UNSIGNED = 2**64
 # The first field has the number 1.
 _FIRST_TAG = 1 << 3
+
+
+class Message(bytearray):
+    """The bytes of a message, and how many more of its fields are read: a hostile one may have one in two bytes.
+
+    Attributes:
+        fields_left: below 0 once there were more.
+    """
+
+    fields_left = MOST_FIELDS
 
 
 class WireError(ValueError):
@@ -35,19 +47,23 @@ def tag_of(number: int, kind: int) -> int:
     return number << 3 | kind
 
 
-def fields(data: bytearray, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+def fields(data: Message, start: int, end: int) -> Iterator[tuple[int, int, int]]:
     r"""Yield each field of the message in ``data[start:end]``: its tag, its value or where it begins, where it ends.
 
     Of a varint the value is its number; of anything else it is where its bytes begin. Nothing is copied.
+    Where the message has no fields left, they end.
 
     Raises:
         WireError: the rest of the message is damaged. What came before was yielded.
 
-    >>> list(fields(bytearray(b"\x08\x96\x01\x12\x02ab"), 0, 7))
+    >>> list(fields(Message(b"\x08\x96\x01\x12\x02ab"), 0, 7))
     [(8, 150, 3), (18, 5, 7)]
     """
     at = start
     while at < end:
+        data.fields_left -= 1
+        if data.fields_left < 0:
+            return
         tag, at = varint(data, at, end)
         kind = tag & 7
         if tag < _FIRST_TAG:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from profilerkit.errors import UnreadableInputError
 from profilerkit.trace import limits
-from profilerkit.trace.protobuf import BYTES, VARINT, WireError, fields, signed, tag_of, varint
+from profilerkit.trace.protobuf import BYTES, VARINT, Message, WireError, fields, signed, tag_of, varint
 
 # Field numbers of XLA's tsl/profiler/protobuf/xplane.proto.
 PLANE = tag_of(1, BYTES)
@@ -98,7 +98,7 @@ class Event:
 class Plane:
     """One plane: its name, and where its parts are in ``data``."""
 
-    data: bytearray
+    data: Message
     losses: Losses
     name: str = ""
     lines: list[Place] = field(default_factory=list)
@@ -166,7 +166,7 @@ class Plane:
 
 def is_xspace(head: bytes) -> bool:
     """Whether a file that begins like this is an XSpace: a plane, whose name is one of XLA's profiler."""
-    data = bytearray(head)
+    data = Message(head)
     try:
         tag, at = varint(data, 0, len(data))
         _, at = varint(data, at, len(data))
@@ -182,7 +182,7 @@ def is_xspace(head: bytes) -> bool:
     return False
 
 
-def planes(data: bytearray, losses: Losses) -> Iterator[Plane]:
+def planes(data: Message, losses: Losses) -> Iterator[Plane]:
     """Yield the planes; one that the file breaks off in is read as far as it goes."""
     try:
         places = (place for place in fields(data, 0, len(data)) if place[0] == PLANE)
@@ -197,7 +197,7 @@ def planes(data: bytearray, losses: Losses) -> Iterator[Plane]:
             yield _plane(data, error.at, len(data), losses)
 
 
-def _plane(data: bytearray, start: int, stop: int, losses: Losses) -> Plane:
+def _plane(data: Message, start: int, stop: int, losses: Losses) -> Plane:
     plane = Plane(data, losses)
     try:
         for tag, at, end in fields(data, start, stop):
@@ -268,7 +268,7 @@ def events(plane: Plane, line: Line, *, stats: bool) -> Iterator[Event]:
         plane.losses.lose("pieces of lines were damaged and")
 
 
-def _event(data: bytearray, start: int, stop: int, *, stats: bool) -> Event:
+def _event(data: Message, start: int, stop: int, *, stats: bool) -> Event:
     name = duration_ps = 0
     offset_ps = None
     places: list[Place] = []
@@ -287,5 +287,5 @@ def _event(data: bytearray, start: int, stop: int, *, stats: bool) -> Event:
     return Event(name, offset_ps, duration_ps, places)
 
 
-def _text(data: bytearray, start: int, stop: int) -> str:
+def _text(data: Message, start: int, stop: int) -> str:
     return data[start : min(stop, start + _LONGEST_TEXT)].decode("utf-8", "replace")

@@ -100,7 +100,7 @@ def _signed(value: float | None) -> str:
 
 
 def _number(value: float, unit: str) -> str:
-    return f"{100 * value:.0f} %" if unit == "ratio" else f"{value:.1f} {unit}"
+    return f"{100 * value:.3g} %" if unit == "ratio" else f"{value:.1f} {unit}"
 
 
 def _score(value: float | None, unit: str = "") -> str:

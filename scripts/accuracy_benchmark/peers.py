@@ -23,11 +23,11 @@ HTA, TORCH_TB, TRACEML = "HTA", "torch-tb-profiler", "TraceML"
 #: A tool that raised, or gave no numbers at all, on this input.
 CANNOT = "cannot read this"
 ABSTAINED = "abstained"
-_PACKAGES = {HTA: "HolisticTraceAnalysis", TORCH_TB: "torch-tb-profiler"}
+_PACKAGES = {HTA: "traceinsight", TORCH_TB: "torch-tb-profiler"}
 _MOST_SECONDS = 300
 _READER = Path(__file__).with_name("peer_reader.py")
 
-#: The largest part of HTA 0.5.0's temporal breakdown (hta/analyzers/breakdown_analysis.py: busy computing, busy
+#: The largest part of HTA 0.6.1's temporal breakdown (hta/analyzers/breakdown_analysis.py: busy computing, busy
 #: otherwise, idle). Its "non compute" is communication and copies.
 HTA_FAMILIES = {"compute": "healthy", "non_compute": "communication", "idle": "overhead"}
 #: Recommendations of torch-tb-profiler 0.4.3 by what they contain (profiler/data.py: DataLoader above 5 %,

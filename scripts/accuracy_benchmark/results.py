@@ -13,6 +13,7 @@ from accuracy_benchmark.scenario import Scenario
 from accuracy_benchmark.truth import noise, saving_interval
 from profilerkit import load
 from profilerkit.model.verdict import BOUND_FAMILY
+from profilerkit.rules.calibrated import WITHIN
 
 
 def row_of(
@@ -87,6 +88,7 @@ def merged(
         "rows": kept,
         "scores": found,
         "checks": scores.checks(found),
+        "intervals": {method: share for method, (share, _) in WITHIN.items()},
         "confusion": {"said": [*scores.FAMILIES, scores.ABSTAINED], "counts": scores.confusion(kept)},
         "peers": [peers.peer_scores(kept, tool) for tool in tools],
     }

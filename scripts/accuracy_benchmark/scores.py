@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from profilerkit.rules.calibrated import FAMILIES as FAMILIES_CALIBRATED
-
 FAMILIES = ("healthy", "input", "memory", "communication", "compute", "overhead", "mixed")
+#: From this true saving on a prediction is missed (a choice: a verdict may name no contender below it).
+WORTH = 0.05
 #: What a row may be taken for, beside the families.
 ABSTAINED = "abstained"
 
@@ -58,6 +58,7 @@ def scores(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "alarms": _share(healthy, "alarm"),
         "abstained": _share(judged, "abstained"),
         "predictions": len(told),
+        "unpredicted": sum(fix["predicted"] is None and fix["truth"]["low"] >= WORTH for fix in fixes),
         "error_median": statistics.median(errors) if errors else None,
         "error_p90": float(np.percentile(errors, 90)) if errors else None,
         "bias": 100.0 * statistics.fmean(fix["error"] for fix in told) if told else None,
@@ -65,7 +66,7 @@ def scores(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "harm": _share([fix for fix in fixes if fix["advised"]], "harm"),
         "order": order(judged),
         "errors": relative_errors(told),
-        "within": within(told),
+        "within": within(rows),
     }
 
 
@@ -87,21 +88,30 @@ def relative_errors(told: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def within(told: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def within(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """By method, what nine of ten predictions were off at most, relative to themselves: what intervals are made with.
 
-    >>> fix = {"predicted": {"rule": "IN002", "method": "replay", "expected": 0.5}, "error": -0.05}
-    >>> within([fix])
-    [{'method': 'replay', 'fixes': 1, 'p90': 0.1}]
+    A fix that was applied in several runs is one of ``fixes``, and all that was measured of it counts.
+
+    >>> fix = {"what": "two", "predicted": {"rule": "IN002", "method": "replay", "expected": 0.5}, "error": 0.05}
+    >>> within(2 * [{"code": "C03", "skipped": None, "fixes": [fix]}])
+    [{'method': 'replay', 'rules': ['IN002'], 'fixes': 1, 'p90': 0.1}]
     """
-    found: dict[str, list[float]] = {}
-    for fix in told:
-        said = fix["predicted"]
-        if said["expected"] > 0 and said["rule"].startswith(FAMILIES_CALIBRATED.get(said["method"], ())):
-            found.setdefault(said["method"], []).append(abs(fix["error"]) / said["expected"])
+    found: dict[str, list[tuple[tuple[str, str], str, float]]] = {}
+    for row in rows:
+        for fix in row["fixes"]:
+            said = fix["predicted"]
+            if not row["skipped"] and said is not None and said["expected"] > 0:
+                off = abs(fix["error"]) / said["expected"]
+                found.setdefault(said["method"], []).append(((row["code"], fix["what"]), said["rule"], off))
     return [
-        {"method": method, "fixes": len(errors), "p90": float(np.percentile(errors, 90))}
-        for method, errors in sorted(found.items())
+        {
+            "method": method,
+            "rules": sorted({rule for _, rule, _ in told}),
+            "fixes": len({fix for fix, _, _ in told}),
+            "p90": float(np.percentile([off for _, _, off in told], 90)),
+        }
+        for method, told in sorted(found.items())
     ]
 
 

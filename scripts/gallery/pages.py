@@ -8,6 +8,7 @@ import msgspec
 from markupsafe import Markup
 from overhead_benchmark.method import earlier
 
+from gallery import legend
 from gallery.document import contention, load
 from gallery.samples import GROUPS, SAMPLES, Sample
 from profilerkit.model.diff import Diff
@@ -23,8 +24,9 @@ OVERHEAD = "overhead.html"
 BENCHMARKS = {
     "accuracy.html": "Real runs with known faults, every fix really applied: is the verdict right, and how far are "
     "predicted savings from measured ones? Beside three other tools.",
-    "accuracy_second.html": "The same again, with the intervals that the first run gave.",
-    "accuracy_third.html": "And again, with the intervals that the first two gave together.",
+    "accuracy_second.html": "The same runs a second time, without the other tools. Both recordings are judged with the "
+    "present code; the intervals of savings are made from their errors.",
+    "accuracy_third.html": "A third time, judged once, with the intervals that the first two gave.",
     "simulated.html": "200 simulated runs of each of 28 faults, and healthy ones, whose truth is known to the event.",
     "whatifs.html": "Savings that the replay foretells, held against the simulated run with the cause removed.",
     "workers.html": "The number of DataLoader workers that is proposed beside the best one measured.",
@@ -96,4 +98,5 @@ def _index(entries: dict[str, Entry], benchmarks: dict[str, str]) -> str:
         groups=[group for group in groups if group[2]],
         benchmarks=[(name, name.removesuffix(".html"), about) for name, about in benchmarks.items()],
         css=Markup(page_css()),
+        legend=legend,
     )

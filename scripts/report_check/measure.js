@@ -46,7 +46,7 @@
 
   // Words of prose of the verdict on the first screen. Tables, pictures with their captions, tiles and the changes,
   // which are records with labelled fields like the rows of a table, are read by place and not word by word; numbers
-  // are no words.
+  // and the marks of evidence, which are as good as numbers, are no words.
   const words = [];
   for (const { node, parent } of pieces) {
     if (!parent.closest("#verdict") || parent.closest("table,[role=img],.caption,h2,.tiles,.card,[aria-hidden=true]")) continue;
@@ -55,7 +55,7 @@
       range.setStart(node, match.index);
       range.setEnd(node, match.index + match[0].length);
       const box = range.getBoundingClientRect();
-      if (box.top + scrollY < height && /\p{L}/u.test(match[0])) words.push(match[0]);
+      if (box.top + scrollY < height && /\p{L}/u.test(match[0]) && !/^E\d+$/.test(match[0])) words.push(match[0]);
     }
   }
 

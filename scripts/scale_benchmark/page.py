@@ -1,13 +1,14 @@
 """The scale report as one offline HTML page: time and memory against the number of ranks, and what was found."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 from page_policy import sealed
 
-from profilerkit.report.charts.axes import decades
-from profilerkit.report.charts.chart import Chart, Shape, point, polyline
+from profilerkit.report.charts.axes import Scale, decades
+from profilerkit.report.charts.chart import Axis, Chart, Label, Shape, Tick, point, polyline
 from profilerkit.report.records import Table
 from profilerkit.report.templating import environment, page_css
 from profilerkit.units import format_bytes, format_count, format_ns
@@ -24,10 +25,7 @@ def render(document: dict[str, Any]) -> str:
         .render(
             document=document,
             headline=_headline(rows),
-            charts=[
-                _chart("time", "reduced in", rows, "wall_s", lambda value: format_ns(value * 1e9)),
-                _chart("memory", "take", rows, "peak_bytes", format_bytes),
-            ],
+            charts=[_time(rows), _memory(rows)],
             table=_table(rows),
             css=Markup(page_css()),
         )
@@ -44,28 +42,53 @@ def _headline(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def _chart(anchor: str, verb: str, rows: list[dict[str, Any]], key: str, words: Any) -> Chart:
-    values = [row[key] for row in rows]
-    across, up = decades(rows[0]["ranks"], rows[-1]["ranks"]), decades(min(values), max(values))
-    points = [(across.at(row["ranks"]), 100.0 - up.at(row[key])) for row in rows]
+def _time(rows: list[dict[str, Any]]) -> Chart:
+    values = [row["wall_s"] for row in rows]
+    up = decades(min(values), max(values))
+    said = [format_ns(value * 1e9) for value in values]
+    axis = up.axis("wall time", lambda value: format_ns(value * 1e9))
+    return _chart("time", "are reduced in", rows, up, axis, values, said)
+
+
+def _memory(rows: list[dict[str, Any]]) -> Chart:
+    values = [row["peak_bytes"] for row in rows]
+    low, high = math.floor(math.log2(min(values))), math.ceil(math.log2(max(values)))
+    up = Scale(2.0**low, 2.0**high, is_log=True)
+    ticks = tuple(Tick(up.at(2.0**power), format_bytes(2.0**power)) for power in range(low, high + 1, 2))
+    said = [format_bytes(value) for value in values]
+    return _chart("memory", "take", rows, up, Axis("peak memory", ticks), values, said)
+
+
+def _chart(
+    anchor: str,
+    verb: str,
+    rows: list[dict[str, Any]],
+    up: Scale,
+    axis: Axis,
+    values: list[float],
+    said: list[str],
+) -> Chart:
+    """One number of each job over its ranks; the ticks below are the jobs themselves."""
+    ranks = [row["ranks"] for row in rows]
+    across = Scale(ranks[0] / 2, ranks[-1] * 2, is_log=True)
+    points = [(across.at(count), 100.0 - up.at(value)) for count, value in zip(ranks, values, strict=True)]
     return Chart(
         anchor=anchor,
-        title=f"{format_count(rows[-1]['ranks'])} ranks {verb} {words(values[-1])}, "
-        f"{format_count(rows[0]['ranks'])} {verb} {words(values[0])}",
+        title=f"{format_count(ranks[-1])} ranks {verb} {said[-1]}, {format_count(ranks[0])} {verb} {said[0]}",
         caption="Both axes are logarithmic. One run each, measured.",
         height_px=220,
         shapes=(
             Shape("compute", "line", polyline(points)),
             Shape("compute", "point", "".join(point(x, y) for x, y in points)),
         ),
-        x=across.axis("ranks", lambda value: format_count(round(value))),
-        y=up.axis("wall time" if key == "wall_s" else "peak memory", words),
+        x=Axis("ranks", tuple(Tick(across.at(count), format_count(count)) for count in ranks)),
+        y=axis,
         legend=(),
-        labels=(),
+        labels=tuple(Label(x, y, text, "within") for (x, y), text in zip(points, said, strict=True)),
         table=Table(
             "The figure as a table",
             ("Ranks", "Measured"),
-            tuple((format_count(row["ranks"]), words(row[key])) for row in rows),
+            tuple((format_count(count), text) for count, text in zip(ranks, said, strict=True)),
         ),
     )
 

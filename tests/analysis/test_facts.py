@@ -40,6 +40,25 @@ def test_the_device_window_runs_from_the_first_to_the_last_device_event():
     )
 
 
+def stretch_of(*kernels, launched=()):
+    """The first stretch of kernels from ms to ms; ``launched`` are the places of those whose call was recorded."""
+    trace = Trace()
+    for place, (start_ms, end_ms) in enumerate(kernels):
+        call = (1000 * start_ms - 20, 1000 * start_ms - 10) if place in launched else None
+        trace.kernel(1000 * start_ms, 1000 * end_ms, launch=call)
+    return trace.facts().device_window.stretch_ns
+
+
+def test_the_first_stretch_of_kernels_ends_before_the_first_long_pause():
+    assert stretch_of((1, 5), (6, 9), (12, 13), (14, 20)) == 8_000_000
+    assert stretch_of((1, 5), (7, 9), (11, 13)) is None  # pauses of 2 ms are not longer than that
+    assert stretch_of((1, 5)) is None
+
+
+def test_what_was_launched_before_the_recording_is_no_part_of_the_first_stretch():
+    assert stretch_of((1, 5), (8, 9), (10, 12), (15, 16), launched=(1, 2, 3)) == 4_000_000
+
+
 def test_without_device_events_there_is_no_device_window():
     facts = host_training(3).facts()
     assert facts.device_window is None

@@ -3,10 +3,12 @@
 import msgspec
 import pytest
 
+from profilerkit.analysis import live as module
 from profilerkit.analysis.live import FEWEST_RECENT, TREND_GROUPS, live_of
 from profilerkit.api import so_far
 from profilerkit.config import Settings
 from profilerkit.rundir.follow import FollowedRun
+from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.sampled import GpuSample, HostSample, Sample
 from tests.recipes import MS, Log, S, rank_meta, write_run
 
@@ -100,3 +102,12 @@ def test_it_is_over_when_no_rank_goes_on(tmp_path):
     assert found.is_over
     assert found.quiet_ns is None
     assert found.running_ns == 4 * S
+
+
+def test_an_evaluation_that_fills_the_latest_records_hides_no_step(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "LATEST_EVENTS", 10)
+    log = Log().steps(40, STEP_US)
+    for number in range(90):
+        log.record(EventKind.WAIT, log.at + number, 1, flags=EventFlag.OTHER_LOADER)
+    found = live(tmp_path, [log])
+    assert (found.steps, found.recent.median_ns) == (40, 100 * MS)

@@ -391,7 +391,7 @@ def test_slow_steps_that_nothing_explains_are_a_doubt(tmp_path):
 def test_a_host_under_pressure_is_a_doubt(tmp_path, pressure, doubted):
     samples = [Sample(t_ns=i, host=HostSample(cpu_pressure_ratio=pressure)) for i in range(3)]
     doubts = doubts_of(tmp_path, Log().steps(20, 1_000), samples=samples)
-    said = ("On this host some task, of this run or another, waited for a core 40 % of the time (PSI).",)
+    said = ("The host was busy: tasks waited for a core 40 % of the time (PSI).",)
     assert doubts == (said if doubted else ())
 
 

@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 import webbrowser
@@ -10,15 +11,22 @@ import pytest
 
 from profilerkit import api
 from profilerkit.cli import main
+from profilerkit.cli.outputs import opening
 from profilerkit.config import Suppression
 from profilerkit.diagnosis.cost import with_cost
 from profilerkit.model.finding import Saving
 from tests.report import samples
 
-NEXT = "next: profilerkit rules IN001"
+NEXT = "next: open trace.report.html in a browser"
 DATA_HEADLINE = samples.input_bound().verdict.headline
 #: How the analysis is called where nobody set anything about rules.
 NO_OWN_RULES = {"rules_path": None, "options": {}, "suppress": (), "gpu_hour_price": None}
+
+
+@pytest.fixture(autouse=True)
+def no_opener(monkeypatch):
+    """What this machine opens pages with is not what the tests are about."""
+    monkeypatch.setattr("shutil.which", lambda name: None)
 
 
 @pytest.fixture
@@ -56,7 +64,7 @@ def test_the_verdict_is_printed_and_the_report_lies_beside_the_trace(trace, anal
     assert "input-bound" in shown.out.lower()
     assert files_beside(trace) == ["trace.report.html"]
     assert shown.err.splitlines()[-1].startswith("wrote trace.report.html (")
-    assert "next: profilerkit rules IN" in shown.err.splitlines()[-1]
+    assert re.fullmatch(rf"wrote trace\.report\.html \(\S+ MiB\); {NEXT}", shown.err.splitlines()[-1])
     asked = {"rank": None, "select": (), "ignore": (), "device": None, "strict": False, "communication_kernels": ()}
     assert calls == [((trace,), asked | NO_OWN_RULES)]
 
@@ -249,20 +257,48 @@ def undecided(refuted_by):
 
 
 @pytest.mark.parametrize(
-    ("report", "next_line"),
+    ("report", "words", "next_line"),
     [
-        (samples.input_bound(), "profilerkit rules IN001"),
-        (first_without_fix(samples.input_bound()), "profilerkit rules IN001"),
-        (without_fix(samples.input_bound()), "profilerkit analyze trace.json --open"),
-        (samples.balanced(), "profilerkit analyze trace.json --open"),
-        (undecided("Call prof.step(), or wrap the loader."), "call prof.step(), or wrap the loader"),
-        (undecided(""), "record at least 10 steps after the first 5"),
+        (samples.input_bound(), [], "open trace.report.html in a browser"),
+        (samples.balanced(), [], "open trace.report.html in a browser"),
+        (samples.balanced(), ["-o", "a b.html"], "open 'a b.html' in a browser"),
+        (samples.input_bound(), ["-f", "md"], "profilerkit rules IN001"),
+        (first_without_fix(samples.input_bound()), ["-f", "md"], "profilerkit rules IN001"),
+        (samples.input_bound(), ["--open"], "profilerkit rules IN001"),
+        (without_fix(samples.input_bound()), ["-f", "md"], "profilerkit analyze trace.json --open"),
+        (undecided("Call prof.step(), or wrap the loader."), [], "call prof.step(), or wrap the loader"),
+        (undecided(""), [], "record at least 10 steps after the first 5"),
     ],
 )
-def test_what_to_do_next_is_the_first_change_or_what_to_record(trace, analysis, capsys, report, next_line):
+def test_what_to_do_next_is_to_look_at_the_page_or_what_it_takes(
+    trace, analysis, capsys, monkeypatch, report, words, next_line
+):
     analysis(report)
-    assert main(["analyze", "trace.json"]) == 0
+    monkeypatch.setattr(webbrowser, "open", lambda url: True)
+    assert main(["analyze", "trace.json", *words]) == 0
     assert capsys.readouterr().err.splitlines()[-1].endswith(f"; next: {next_line}")
+
+
+def test_a_page_that_is_open_and_proposes_nothing_leaves_nothing_to_do(trace, analysis, capsys, monkeypatch):
+    analysis(without_fix(samples.input_bound()))
+    monkeypatch.setattr(webbrowser, "open", lambda url: True)
+    assert main(["analyze", "trace.json", "--open"]) == 0
+    assert re.fullmatch(r"wrote trace\.report\.html \(\S+ MiB\)", capsys.readouterr().err.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    ("system", "found", "said"),
+    [
+        ("linux", True, "xdg-open trace.report.html"),
+        ("darwin", True, "open trace.report.html"),
+        ("linux", False, "open trace.report.html in a browser"),
+        ("win32", True, "open trace.report.html in a browser"),
+    ],
+)
+def test_the_page_is_opened_by_what_this_system_has(monkeypatch, system, found, said):
+    monkeypatch.setattr("sys.platform", system)
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}" if found else None)
+    assert opening("trace.report.html") == said
 
 
 def test_an_unwritable_directory_hints_at_another_place(trace, analysis, capsys, monkeypatch):
@@ -356,8 +392,11 @@ def test_a_report_is_priced_again_without_its_recording(trace, capsys):
 @pytest.mark.parametrize("price", ["-1", "dear", "nan"])
 def test_a_price_that_is_none_is_refused(trace, analysis, capsys, price):
     analysis(samples.balanced())
-    assert main(["analyze", "trace.json", f"--gpu-hour-price={price}"]) == 2
-    assert "gpu-hour-price is not a price" in capsys.readouterr().err
+    for words in ([f"--gpu-hour-price={price}"], ["--gpu-hour-price", price]):
+        assert main(["analyze", "trace.json", *words]) == 2
+        shown = capsys.readouterr().err
+        assert "error: --gpu-hour-price is not a price" in shown
+        assert "hint:  write --gpu-hour-price 2.5" in shown
 
 
 def test_open_starts_a_browser_or_says_that_there_is_none(trace, analysis, capsys, monkeypatch):

@@ -13,6 +13,7 @@ import pytest
 
 import profilerkit
 from profilerkit.cli import main, progress
+from profilerkit.cli import map as map_verb
 from profilerkit.cli.console import Console
 from profilerkit.cli.progress import Progress
 from tests.recipes import training
@@ -38,9 +39,10 @@ def at_once(monkeypatch):
     monkeypatch.setattr(progress, "_PERIOD_SECONDS", 0.01)
 
 
-def test_the_latest_phase_is_shown_and_taken_away(at_once):
+@pytest.mark.parametrize("teller", ["profilerkit.reading.side_by_side", "profilerkit.summaries.reduction"])
+def test_the_latest_phase_is_shown_and_taken_away(at_once, teller):
     shown = Shown()
-    logger = logging.getLogger("profilerkit.reading.side_by_side")
+    logger = logging.getLogger(teller)
     with Progress(shown):
         logger.info("reading rank %d/%d · %s", 3, 8, "412 MiB")
         assert shown.came.wait(10)
@@ -56,6 +58,20 @@ def test_short_work_shows_nothing(monkeypatch):
     with Progress(shown) as told:
         told.begin("writing the report")
     assert shown.lines == []
+
+
+def test_map_tells_how_far_it_is(at_once):
+    shown = Shown()
+
+    def results():
+        yield "first"
+        while "summarised 1 of 2 traces" not in shown.lines:
+            assert shown.came.wait(10)
+            shown.came.clear()
+        yield "second"
+
+    assert list(map_verb._told(results(), 2, shown)) == ["first", "second"]
+    assert shown.lines[-1] == ""
 
 
 def test_an_error_takes_the_line_away_too(at_once):
@@ -144,5 +160,5 @@ def test_on_a_terminal_the_last_line_says_what_was_written_and_nothing_else_stay
         assert last == ""
     else:
         assert last.startswith("wrote trace.report.html (")
-        assert "; next: profilerkit " in last
+        assert "trace.report.html" in last.partition("; next: ")[2]
         assert last.count("\n") == 1

@@ -129,7 +129,7 @@ def test_every_ending_python_survives_is_recorded_and_reported(start, tmp_path, 
     )
     verdict = report["verdict"]
     assert last.startswith(f"profilerkit: {verdict['bound']}: {verdict['headline']}")
-    assert "(runs/train/report.html); next: profilerkit " in last
+    assert "(runs/train/report.html); next: " in last
     assert ("Traceback" in done.stderr) == (exception is not None)
     assert done.stdout == ""
 

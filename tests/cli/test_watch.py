@@ -1,6 +1,7 @@
 """``profilerkit watch`` beside real jobs, and on run directories in every state."""
 
 import contextlib
+import json
 import os
 import pty
 import re
@@ -12,6 +13,7 @@ import sys
 import termios
 import textwrap
 import time
+from argparse import Namespace
 from fcntl import ioctl
 from pathlib import Path
 
@@ -20,8 +22,12 @@ import pytest
 import profilerkit
 from profilerkit import api
 from profilerkit.cli import main, watch
+from profilerkit.cli.console import Console
+from profilerkit.config import Settings
+from profilerkit.report.live import GONE_NS, SILENT_NS
 from profilerkit.rundir import follow
-from profilerkit.rundir.layout import EVENT, EVENTS, SAMPLES, rank_directory
+from profilerkit.rundir.layout import EVENT, EVENTS, MANIFEST, SAMPLES, EventFlag, EventKind, rank_directory
+from profilerkit.rundir.process import this_process
 from tests.recipes import Log, write_run
 
 HOME = Path(profilerkit.__file__).parents[1]
@@ -331,7 +337,7 @@ def test_a_page_is_as_wide_as_asked(tmp_path, capsys, monkeypatch, columns):
 @pytest.mark.parametrize(("steps", "judged"), [(10, 9), (11, 10)])
 def test_few_steps_give_no_verdict(tmp_path, capsys, steps, judged):
     main(["watch", str(run_at(tmp_path / "run", steps=steps)), "--once"])
-    assert ("NO VERDICT YET" in capsys.readouterr().out) == (judged < 10)
+    assert ("NO VERDICT · " in capsys.readouterr().out) == (judged < 10)
 
 
 @pytest.mark.parametrize("cut", [1, 31])
@@ -362,7 +368,7 @@ def test_of_a_long_run_the_latest_steps_are_judged(tmp_path, capsys, monkeypatch
     main(["watch", str(run), "--once"])
     shown = " ".join(capsys.readouterr().out.split())
     assert "INPUT-BOUND" in shown
-    assert "After 600 steps, 39 of them judged" in shown
+    assert "After 600 steps, the latest 39 judged" in shown
 
 
 def test_a_directory_that_never_comes_is_an_error(tmp_path, capsys):
@@ -379,7 +385,10 @@ def test_what_is_no_run_directory_is_an_error(tmp_path, capsys, name, said):
     (tmp_path / "empty").mkdir()
     (tmp_path / "trace.json").write_text("{}")
     assert main(["watch", str(tmp_path / name)]) == 2
-    assert said in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert said in error
+    assert ("--wait 60 waits for it" in error) == (name == "empty")
+    assert "or a trace file" not in error
 
 
 @pytest.mark.parametrize(
@@ -414,3 +423,85 @@ def test_a_later_run_of_the_same_name_is_told(tmp_path, capsys):
     assert capsys.readouterr().err.splitlines()[-1] == f"a later run is in {tmp_path / 'run-10'}"
     main(["watch", str(tmp_path / "run-10")])
     assert "later run" not in capsys.readouterr().err
+
+
+def aged(run, seconds):
+    """The run with files that were last written so long ago."""
+    for file in run.rglob("*"):
+        os.utime(file, (time.time() - seconds,) * 2)
+    return run
+
+
+@pytest.mark.parametrize("words", [["--once"], ["--every", "0.25"]])
+def test_a_job_of_another_host_that_writes_no_more_ends_the_watch(tmp_path, capsys, monkeypatch, words):
+    monkeypatch.setattr(watch, "_LISTENING_SECONDS", 0.3)
+    run = aged(run_at(tmp_path / "run", ended=False), 3_600)
+    assert main(["watch", str(run), *words]) == 0
+    shown = capsys.readouterr()
+    assert "No record for 60 min; the run may be gone." in shown.out
+    assert "silent, after running" in " ".join(shown.out.split())
+    assert shown.err == f"no record for 60 min; the run may be gone; next: profilerkit analyze {run}\n"
+
+
+@pytest.mark.parametrize(("seconds", "said", "gone"), [(100, False, False), (200, True, False), (400, True, True)])
+def test_how_long_nothing_is_written_before_a_job_is_taken_to_be_gone(tmp_path, capsys, seconds, said, gone):
+    assert main(["watch", str(aged(run_at(tmp_path / "run", ended=False), seconds)), "--once"]) == 0
+    shown = capsys.readouterr()
+    assert ("No record for" in shown.out) == said
+    assert ("the run may be gone; next:" in shown.err) == gone
+
+
+def test_the_times_that_help_names_are_those_that_hold(capsys):
+    assert main(["watch", "--help"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"written nothing for {SILENT_NS // 60_000_000_000} minutes, that is said" in told
+    assert f"after {GONE_NS // 60_000_000_000} minutes the watch ends" in told
+
+
+@pytest.mark.skipif(this_process() is None, reason="there is no /proc here")
+def test_a_job_that_is_known_to_run_is_never_gone(tmp_path, capsys):
+    run = aged(run_at(tmp_path / "run", ended=False, pid=os.getpid(), process=this_process()), 86_400)
+    assert main(["watch", str(run), "--once"]) == 0
+    shown = capsys.readouterr()
+    assert "may be gone" not in shown.out + shown.err
+
+
+@pytest.mark.parametrize("words", [[], ["--once"]])
+def test_a_run_that_has_its_report_is_pointed_to_it(tmp_path, capsys, words):
+    run = aged(run_at(tmp_path / "run"), 10)
+    (run / "report.html").touch()
+    assert main(["watch", str(run), *words]) == 0
+    assert capsys.readouterr().err == f"the run is over: finished; its report: {run / 'report.html'}\n"
+    os.utime(run / "report.html", (time.time() - 20,) * 2)  # made while the run went on
+    assert main(["watch", str(run), *words]) == 0
+    assert capsys.readouterr().err == f"the run is over: finished; next: profilerkit analyze {run}\n"
+
+
+@pytest.mark.skipif(this_process() is None, reason="there is no /proc here")
+@pytest.mark.parametrize(("wanted", "seconds", "said"), [("True", 0, True), ("False", 0, False), ("True", 200, False)])
+def test_a_report_that_is_being_written_is_not_asked_for(tmp_path, capsys, wanted, seconds, said):
+    run = run_at(tmp_path / "run", pid=os.getpid(), process=this_process())
+    manifest = json.loads((run / MANIFEST).read_text())
+    (run / MANIFEST).write_text(json.dumps({**manifest, "settings": {"analyze": wanted}}))
+    assert main(["watch", str(aged(run, seconds))]) == 0
+    report = f"its report is being written to {run / 'report.html'}"
+    after = report if said else f"next: profilerkit analyze {run}"
+    assert capsys.readouterr().err == f"the run is over: finished; {after}\n"
+
+
+def test_steps_and_verdict_outlast_records_that_hold_no_step(tmp_path, monkeypatch):
+    """Of a long run the latest records are kept, and an evaluation may be all of them."""
+    monkeypatch.setattr(follow, "MOST_EVENTS", 80)
+    run = run_at(tmp_path / "run", ended=False)
+    watched = watch._Watched(run, Settings(), Namespace(every=0.25, no_redact=True))
+    before, verdict = watched.look(judge=True)
+    evaluation = Log(start=60 * STEP_US)
+    for number in range(100):
+        evaluation.record(EventKind.WAIT, evaluation.at + number, 1, flags=EventFlag.OTHER_LOADER)
+    with (rank_directory(run, 0) / EVENTS).open("ab") as events:
+        events.write(evaluation.data)
+    after, kept = watched.look(judge=True)
+    assert (before.steps, after.steps) == (60, 60)
+    assert kept.verdict == verdict.verdict
+    assert after.verdict_age_ns > before.verdict_age_ns
+    assert "Step 60 · none among the latest records" in " ".join(watched.page(after, kept, Console()).split())

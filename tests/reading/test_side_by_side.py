@@ -284,6 +284,19 @@ def test_free_memory_is_what_system_and_cgroup_allow(tmp_path):
     assert processes.free_bytes(tmp_path / "meminfo", tmp_path) == 1000 * 1024
     (tmp_path / "memory.max").write_text("15000\n")
     assert processes.free_bytes(tmp_path / "meminfo", tmp_path) == 10_000
+    assert processes.free_bytes(tmp_path / "meminfo", tmp_path / "inner" / "most") == 10_000
+    (tmp_path / "memory.stat").write_text("anon 7\ninactive_file 2000\nactive_file 9\n")
+    assert processes.free_bytes(tmp_path / "meminfo", tmp_path) == 12_000
+
+
+def test_the_first_version_of_control_groups_is_read_too(tmp_path):
+    (tmp_path / "memory.limit_in_bytes").write_text("9000\n")
+    (tmp_path / "memory.usage_in_bytes").write_text("4000\n")
+    assert processes.free_bytes(tmp_path / "none", tmp_path) == 5_000
+    (tmp_path / "memory.stat").write_text("inactive_file 1\ntotal_inactive_file 500\n")
+    assert processes.free_bytes(tmp_path / "none", tmp_path) == 5_500
+    (tmp_path / "memory.usage_in_bytes").write_text("99000\n")
+    assert processes.free_bytes(tmp_path / "none", tmp_path) == 0
 
 
 def test_sizes_are_those_of_the_text_whatever_the_name(tmp_path):

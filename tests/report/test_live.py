@@ -112,7 +112,7 @@ def test_everything_a_watcher_needs_is_there():
         "runs/x · running for 3.2 min · 1 rank",
         "▲ INPUT-BOUND · preparing samples · confidence high · so far",
         "The GPU waits 38 ms of every 176 ms step for data",
-        "After 412 steps, 404 of them judged, by the timers alone.",
+        "After 412 steps, the latest 404 judged, by the timers alone.",
         "Step 412 · 5.68 steps/s",
         "Step time 176 ms median · p10–p90 170–188 ms · last 170 steps",
         "Input wait 38.1 ms of each step · 22 %",
@@ -186,6 +186,39 @@ def test_a_run_that_is_over_says_how_it_ended():
     assert "runs/x · ended: killed, ran for 3.2 min" in shown
     assert "The run was killed: it left no word." in shown
     assert "so far" not in shown
+
+
+@pytest.mark.parametrize(("age_s", "told"), [(0.9, ""), (12.0, " 12 s ago"), (150.0, " 2.5 min ago")])
+def test_a_verdict_says_how_old_it_is(age_s, told):
+    live = job(verdict_age_ns=round(age_s * 1e9))
+    assert f"the latest 404 judged{told}, by the timers alone" in words(live, report())
+    assert line(live, report()).endswith(f"input-bound (high) so far{told and f', judged{told}'}")
+
+
+@pytest.mark.parametrize(("silent_s", "told"), [(119.9, False), (120.0, True)])
+def test_a_job_that_cannot_be_asked_and_writes_nothing_may_be_gone(silent_s, told):
+    live = job(silent_ns=round(silent_s * 1e9), quiet_ns=round(silent_s * 1e9))
+    shown = words(live, report())
+    assert ("No record for 2 min; the run may be gone." in shown) == told
+    assert ("no record for 2 min; the run may be gone" in line(live, report())) == told
+    assert ("runs/x · silent, after running for 72 s" in shown) == told
+    assert ("runs/x · running for 3.2 min" in shown) == (not told)
+    assert ("no step for" in shown.lower()) == (not told)
+
+
+def test_where_the_latest_records_hold_no_step_those_before_are_not_forgotten():
+    live = job(recent=None, quiet_ns=None)
+    assert "Step 412 · none among the latest records" in words(live)
+    assert line(live, None).startswith("step 412 · ")
+
+
+@pytest.mark.parametrize("window", [None, (6, 15)])
+def test_of_a_run_that_is_over_nothing_is_said_to_be_still_to_come(window):
+    shown = words(job(is_over=True, quiet_ns=None, window=window), report("inconclusive"))
+    assert "yet" not in shown
+    assert "profilerkit analyze" not in shown
+    few = words(job(is_over=True, quiet_ns=None), report(steady=3))
+    assert "NO VERDICT · 3 of the 10 steps" in few
 
 
 @pytest.mark.parametrize(

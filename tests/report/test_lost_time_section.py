@@ -68,8 +68,29 @@ def test_small_causes_are_left_to_the_json():
 
 
 def test_causes_outside_of_steps_name_their_stage():
-    row = LostTime(cause="start.inside", inside=False, hours=1.0, share=0.1, source="measured")
-    assert shown(cost(lost=(row,))).lost.rows[0][0] == "Start-up: before the first step"
+    row = LostTime(cause="warm.compile", inside=False, hours=1.0, share=0.1, source="measured")
+    assert shown(cost(lost=(row,))).lost.rows[0][0] == "Warm-up: compiling"
+
+
+@pytest.mark.parametrize(("price", "priced"), [(None, ""), (2.0, ", cost 8.00")])
+def test_start_up_is_told_apart_from_what_training_lost(price, priced):
+    """Of 10 hours 4 went before the first step, and the training lost 2.5 of them."""
+    before, inside = (
+        LostTime(cause=cause, inside=False, hours=hours, share=hours / 10, source="derived")
+        for cause, hours in (("start.before", 3.0), ("start.inside", 1.0))
+    )
+    view = shown(cost(lost=(before, *cost().lost, inside), price=price))
+    assert view.title.startswith("Lost: 2.5 of 10 GPU-hours (25 %)")
+    assert [row[0] for row in view.lost.rows] == ["Waiting for data"]
+    assert view.lost.more == ""
+    told = f"Start-up, imports included, took 4 GPU-hours (40 %{priced}): paid once, it is not counted as lost."
+    assert view.caption.endswith(told)
+
+
+def test_a_run_that_lost_nothing_but_its_start_has_no_causes():
+    row = LostTime(cause="start.before", inside=False, hours=9.0, share=0.9, source="derived")
+    view = shown(cost(lost=(row,)))
+    assert (view.title, view.lost) == ("Lost: 0 of 10 GPU-hours (0 %)", None)
 
 
 @pytest.mark.parametrize("price", [None, 2.5])

@@ -1,5 +1,7 @@
 """Intervals rest on applied fixes where enough were applied, and on a guess where not; bounds hold either way."""
 
+from dataclasses import replace
+
 import pytest
 
 from profilerkit.analysis.whatif import MODEL_ERROR, Z90
@@ -64,11 +66,19 @@ def test_a_calibrated_interval_is_narrower_than_a_guessed_one():
         ("CO001", "analytic", True),
         ("CP001", "analytic", False),
         ("OV001", "bound", False),
+        ("OV002", "replay", False),
+        ("RU900", "analytic", False),
     ],
 )
 def test_only_kinds_that_were_applied_are_told_as_calibrated(rule, method, is_told):
     before = outcome(rule, saving(0.4, 0.1, 0.9, method))
-    ((found,),) = (entry.findings for entry in calibrated(facts(), [before]))
+    ((found,),) = (entry.findings for entry in calibrated(replace(facts(), mode="cpu"), [before]))
     assert found.saving.calibration.startswith("calibrated" if is_told else "uncalibrated")
     assert found.saving.most == 0.9
     assert (found.saving.high < 0.9) is is_told
+
+
+def test_what_a_device_runs_is_not_told_as_calibrated():
+    before = outcome("IN001", saving(0.4, 0.1, 0.9))
+    ((found,),) = (entry.findings for entry in calibrated(replace(facts(), mode="gpu"), [before]))
+    assert found.saving == before.findings[0].saving

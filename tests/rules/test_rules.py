@@ -1178,7 +1178,8 @@ def test_a_short_cold_window_is_told_twice():
 def test_a_guard_states_no_saving_and_no_bound():
     for found in check("RU003", facts(steady=1)).findings:
         assert (found.bound, found.saving, found.fix) == (None, None, None)
-        assert "1 steady step was" in found.title
+        assert found.title == "Only 1 of 2 recorded steps is steady"
+        assert found.why.startswith("1 of 2 recorded steps could be judged (1 warm-up). ")
 
 
 # RU004

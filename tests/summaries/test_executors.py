@@ -1,8 +1,13 @@
 """Any executor makes the same summaries, and the same report."""
 
 import json
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+import os
+import re
+import signal
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from multiprocessing import get_context
+from pathlib import Path
 
 import pytest
 
@@ -38,9 +43,14 @@ def expected(traces, tmp_path_factory):
     return report_of(place)
 
 
-def mapped(traces, directory, engine):
-    tasks = [Task(trace, place_of(trace, directory), Reading()) for trace in traces]
-    assert {done.problem for done in map_all(tasks, engine, 2)} == {""}
+def mapped(traces, directory, engine, meanwhile=lambda: None):
+    """The report of all traces; ``meanwhile`` is done once the first of them is."""
+    found = map_all([Task(trace, place_of(trace, directory), Reading()) for trace in traces], engine, 2)
+    done = [next(found)]
+    meanwhile()
+    done += found
+    assert {entry.problem for entry in done} == {""}
+    assert sorted(entry.task.trace for entry in done) == sorted(traces)
     return report_of(directory)
 
 
@@ -66,34 +76,79 @@ def test_dask(traces, expected, tmp_path):
     assert mapped(traces, tmp_path, dask(None)) == expected
 
 
-def test_a_dask_worker_that_is_killed_changes_nothing(traces, expected, tmp_path):
-    distributed = pytest.importorskip("distributed")
-    import os
-    import signal
-    from contextlib import contextmanager
+def test_a_process_of_the_pool_that_is_killed_in_mid_run_changes_nothing(traces, expected, tmp_path):
+    started = []
 
     @contextmanager
-    def one_dies(workers):
+    def watched(workers):
+        with pool(workers) as executor:
+            started.append(executor)
+            yield executor
+
+    def kill():
+        os.kill(next(iter(started[0]._processes)), signal.SIGKILL)
+
+    assert mapped(traces, tmp_path, watched, kill) == expected
+    assert len(started) > 1
+
+
+def test_a_dask_worker_that_is_killed_in_mid_run_changes_nothing(traces, expected, tmp_path):
+    distributed = pytest.importorskip("distributed")
+    workers = []
+
+    @contextmanager
+    def watched(_count):
         with (
             distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
             distributed.Client(cluster) as client,
         ):
-            victim = next(iter(client.run(os.getpid).values()))
-            executor = client.get_executor()
-            os.kill(victim, signal.SIGKILL)
-            yield executor
+            workers.extend(client.run(os.getpid).values())
+            yield client.get_executor()
 
-    assert mapped(traces, tmp_path, one_dies) == expected
+    assert mapped(traces, tmp_path, watched, lambda: os.kill(workers[0], signal.SIGKILL)) == expected
+    assert len(workers) == 2
 
 
-def test_ray(traces, expected, tmp_path):
+@pytest.fixture(scope="module")
+def on_ray(traces, tmp_path_factory):
+    """The executor of the README's example, once the example has run as it stands there."""
     ray = pytest.importorskip("ray")
+    readme = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    (code,) = [text for text in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "class OnRay" in text]
+    names = {"traces": traces[:3], "summaries": tmp_path_factory.mktemp("example")}
     ray.init(num_cpus=2, include_dashboard=False)
     try:
-        task = ray.remote(profilerkit.summarise)
-        ray.get([task.remote(trace, tmp_path) for trace in traces])
+        exec(code, names)
+        assert len(list(names["summaries"].iterdir())) == 3
+        yield names["OnRay"]
     finally:
         ray.shutdown()
+
+
+def test_ray(traces, expected, tmp_path, on_ray):
+    list(on_ray().map(profilerkit.summarise, traces, [tmp_path] * RANKS))
+    assert report_of(tmp_path) == expected
+
+
+def test_ray_goes_on_where_it_was_broken_off(traces, expected, tmp_path, on_ray):
+    list(on_ray().map(profilerkit.summarise, traces[:20], [tmp_path] * 20))
+    made = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert len(made) == 20
+    list(on_ray().map(profilerkit.summarise, traces, [tmp_path] * RANKS))
+    assert {path: path.stat().st_mtime_ns for path in made} == made
+    assert report_of(tmp_path) == expected
+
+
+def test_a_ray_worker_that_is_killed_in_mid_run_changes_nothing(traces, expected, tmp_path, on_ray):
+    def own():
+        return os.getpid()
+
+    executor = on_ray()
+    worker = executor.submit(own).result()
+    running = [executor.submit(profilerkit.summarise, trace, tmp_path) for trace in traces]
+    wait(running, return_when=FIRST_COMPLETED)
+    os.kill(worker, signal.SIGKILL)
+    assert all(future.result().is_file() for future in running)
     assert report_of(tmp_path) == expected
 
 

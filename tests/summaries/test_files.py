@@ -2,6 +2,7 @@
 
 import random
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from profilerkit.summaries import files
 from profilerkit.summaries.files import MOST_FILE_BYTES, is_fresh, open_summary, place_of, summarise
 from tests.recipes import training
 
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"
 PLAIN = Reading()
 
 
@@ -83,3 +85,14 @@ def test_a_broken_summary_is_refused_or_read_and_never_more(summary, seed):
         found = open_summary(summary)
         found.outline()
         found.details()
+
+
+@pytest.mark.shared_traces
+@pytest.mark.skipif(not SHARED.is_dir(), reason=f"no shared traces beside the repository, at {SHARED}")
+def test_of_twenty_thousand_kernels_in_one_step_more_is_kept_than_the_step(tmp_path):
+    target = tmp_path / "sam.pksum"
+    summarise(SHARED / "sam_launch_bound" / "sam_launch_bound.json.gz", target, PLAIN)
+    found = open_summary(target)
+    assert target.stat().st_size <= MOST_FILE_BYTES
+    assert found.header.left_out.startswith("the lanes of the median step")
+    assert found.details().kernels

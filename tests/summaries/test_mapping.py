@@ -1,16 +1,21 @@
 """Many traces through a pool: each once, whatever becomes of the workers."""
 
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from profilerkit.cli import main
 from profilerkit.errors import UnreadableInputError
+from profilerkit.reading import processes
 from profilerkit.reading.traces import Reading
 from profilerkit.summaries import mapping
 from profilerkit.summaries.engines import pool
@@ -112,6 +117,66 @@ def test_map_skips_what_is_done_and_reduce_reads_it(job):
     said = json.loads(report.read_text())
     assert said["crowd"]["ranks"] == 5
     assert [rank["rank"] for rank in said["ranks"]] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("words", "written"),
+    [
+        (["kept"], "kept/report.html"),
+        (["kept", "-o", "mine.html"], "mine.html"),
+        (["kept", "-o", "."], "report.html"),
+        (["named"], "kept/rank0.report.html"),
+        (["named", "-o", "."], "rank0.report.html"),
+    ],
+)
+def test_the_report_of_summaries_lies_where_that_of_traces_would_and_the_last_line_says_where(job, words, written):
+    profilerkit("map", job / "traces", "-o", job / "kept")
+    (first, *_) = sorted(path.relative_to(job) for path in (job / "kept").glob(f"rank0*{SUFFIX}"))
+    reduced = profilerkit("reduce", *(first if word == "named" else word for word in words), cwd=job)
+    assert reduced.returncode == 0, reduced.stderr
+    assert reduced.stderr.splitlines()[-1].startswith(f"wrote {written} (")
+    assert list(job.rglob("*.html")) == [job / written]
+
+
+def test_reduce_logs_what_it_is_at(job, caplog):
+    profilerkit("map", job / "traces")
+    with caplog.at_level(logging.INFO, "profilerkit"):
+        assert main(["reduce", str(job / "traces"), "-q"]) == 0
+    assert caplog.messages[:3] == ["reading summary 1 of 5", "comparing 5 ranks", "reading the details of 5 ranks"]
+
+
+def test_no_more_is_under_way_than_fits_into_memory_and_one_always_is(tmp_path, monkeypatch):
+    """Of tasks that take 4, 4, 3, 9 and 1 into a room of 8, the one of 9 is alone."""
+
+    class Held(Executor):
+        def submit(self, fn, task):
+            return Future()
+
+    @contextmanager
+    def engine(workers):
+        yield Held()
+
+    held = []
+
+    def first_ends(running, return_when):
+        held.append([task.memory_bytes for task in running.values()])
+        first = next(iter(running))
+        first.set_result("")
+        return SimpleNamespace(done={first})
+
+    monkeypatch.setattr(mapping, "wait", first_ends)
+    tasks = [Task(tmp_path / str(at), tmp_path, PLAIN, size) for at, size in enumerate((4, 4, 3, 9, 1))]
+    assert [done.task for done in map_all(tasks, engine, 4, room_bytes=8)] == tasks
+    assert held == [[4, 4], [4, 3], [3], [9], [1]]
+
+
+def test_where_memory_is_the_limit_it_is_said(job, capsys, monkeypatch):
+    monkeypatch.setattr(processes, "free_bytes", lambda: 300_000_000)
+    for workers, said in ((2, True), (1, False)):
+        assert main(["map", str(job / "traces"), "--workers", str(workers), "--force"]) == 0
+        told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("memory: ")]
+        assert bool(told) == said
+        assert not said or told[0].startswith("memory: 1 of 2 processes at a time for the largest traces, which take")
 
 
 def without_names(text):

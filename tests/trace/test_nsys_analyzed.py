@@ -52,10 +52,10 @@ def test_operators_of_an_export_are_measured(tmp_path):
 
 
 def test_a_directory_of_exports_is_read_beside_what_they_were_exported_from(tmp_path):
-    for name in ("a", "b"):
+    for name in ("rank0", "rank1"):
         training(10).write(tmp_path / f"{name}.sqlite")
         (tmp_path / f"{name}.nsys-rep").write_bytes(b"nsys")
-    assert analyze(tmp_path).run.files == ("a.sqlite", "b.sqlite")
+    assert analyze(tmp_path).run.files == ("rank0.sqlite", "rank1.sqlite")
 
 
 @pytest.mark.parametrize("name", ["a.nsys-rep", "a.qdrep"])
@@ -92,11 +92,24 @@ def test_a_healthy_export_is_told_to_change_nothing():
 
 
 @real
-def test_a_real_pair_differs_little_as_a_whole():
+def test_of_a_real_pair_the_whole_did_not_change_and_what_ran_before_the_first_pause_did(tmp_path):
     before, after = (analyze(TRACES / "nsys_mfu_pair" / f"mfu_2gpu_{side}.sqlite") for side in ("before", "after"))
     for report in (before, after):
         assert any("2 processes that used a GPU" in note for note in report.trust.notes)
         assert signal(report, "operator trace").state == "measured"
+    found = diff(before, after)
+    assert found.verdict == "no real change"
+    whole, first = found.spans
+    # Of both GPUs together 598.52 and 598.46 ms, and 482.87 and 340.77 ms, as nsys-ai has them.
+    assert (whole.span, first.span) == ("device", "stretch")
+    assert whole.before_ns == pytest.approx(598.52e6 / 2, rel=0.005)
+    assert whole.after_ns == pytest.approx(598.46e6 / 2, rel=0.005)
+    assert first.before_ns == pytest.approx(482.87e6 / 2, rel=0.005)
+    assert first.after_ns == pytest.approx(340.77e6 / 2, rel=0.005)
+    assert first.change == pytest.approx(-0.294, abs=0.003)
+    text = found.to_markdown()
+    assert "−29 %" in text
+    assert "no interval" in text
 
 
 @real

@@ -65,6 +65,13 @@ def test_annotations_among_the_operators_are_annotations(read, name, cat):
     assert columns.category.tolist() == [Category.ANNOTATION, Category.CPU_OP, Category.KERNEL]
 
 
+def test_a_queue_of_mtia_that_waits_does_no_work(read):
+    names = ("event_wait", "event_record", "pe_exe", "merge")
+    columns = read([span(name, cat="mtia_ccp_events") for name in names] + [span("event_wait", cat="kernel")])
+    kinds = [Category.SYNC, Category.SYNC, Category.KERNEL, Category.KERNEL, Category.KERNEL]
+    assert columns.category.tolist() == kinds
+
+
 def test_legacy_list_is_classified_by_process(tmp_path):
     events = [
         {"name": "aten::empty", "ph": "X", "ts": 434.706, "dur": 4.5, "tid": 1, "pid": "CPU functions", "args": {}},

@@ -18,8 +18,15 @@ F64 = npt.NDArray[np.float64]
 _MOST_ROWS, _MOST_COLUMNS, _MOST_HOSTS, _MOST_PARTS = 64, 64, 20, 8
 
 
-def crowd_record(found: Crowd, *, world_size: int | None, unreadable: int, left_out: Sequence[str] = ()) -> told.Crowd:
-    """The comparison for the report; ``left_out`` is what the summaries of the told ranks lack."""
+def crowd_record(
+    found: Crowd,
+    *,
+    world_size: int | None,
+    unreadable: int,
+    left_out: Sequence[str] = (),
+    sampled: told.Sampled | None = None,
+) -> told.Crowd:
+    """The comparison for the report; the last two are what the summaries of told ranks, and of any rank, lack."""
     members, ledger, matching = found.members, found.ledger, found.matching
     steps = [step for member in members if (step := member.step_ns) is not None]
     hosts = {member.host for member in members if member.host}
@@ -41,6 +48,7 @@ def crowd_record(found: Crowd, *, world_size: int | None, unreadable: int, left_
         if matching
         else None,
         left_out=tuple(left_out),
+        sampled=sampled,
     )
 
 

@@ -3,9 +3,12 @@
 import numpy as np
 
 from profilerkit.analysis.device.kernels import KernelNames, device_rows
-from profilerkit.analysis.intervals import Spans, subtract, union
+from profilerkit.analysis.intervals import I64, Spans, subtract, union
 from profilerkit.model.step import DeviceWindow
 from profilerkit.trace.columns import Category, TraceColumns
+
+#: A pause between kernels that other tools take for the end of an iteration where nothing marks one (nsys-ai 0.3).
+_PAUSE_NS = 2_000_000
 
 
 def busy_spans(columns: TraceColumns) -> Spans:
@@ -14,8 +17,11 @@ def busy_spans(columns: TraceColumns) -> Spans:
     return union(columns.ts_ns[rows], columns.end_ns[rows])
 
 
-def device_window(columns: TraceColumns, kinds: KernelNames) -> DeviceWindow | None:
-    """The exact arithmetic of ``DeviceWindow``; ``None`` when the trace holds no device events."""
+def device_window(columns: TraceColumns, kinds: KernelNames, launches: I64) -> DeviceWindow | None:
+    """The exact arithmetic of ``DeviceWindow``; ``None`` when the trace holds no device events.
+
+    ``launches`` has the launching runtime row of each event, -1 for none.
+    """
     busy = busy_spans(columns)
     if not len(busy):
         return None
@@ -38,4 +44,15 @@ def device_window(columns: TraceColumns, kinds: KernelNames) -> DeviceWindow | N
         exposed_comm_ns=subtract(comm, compute).total_ns,
         copy_ns=copies.total_ns,
         exposed_copy_ns=subtract(subtract(copies, compute), comm).total_ns,
+        stretch_ns=_first_stretch_ns(columns, launches),
     )
+
+
+def _first_stretch_ns(columns: TraceColumns, launches: I64) -> int | None:
+    """Of the kernels that were launched while it was recorded, all of them where none is known to be."""
+    kernels = device_rows(columns) & (columns.category == Category.KERNEL)
+    launched = kernels & (launches >= 0)
+    rows = launched if launched.any() else kernels
+    work = union(columns.ts_ns[rows], columns.end_ns[rows])
+    pauses = np.flatnonzero(work.start[1:] - work.end[:-1] > _PAUSE_NS)
+    return int(work.end[pauses[0]] - work.start[0]) if len(pauses) else None

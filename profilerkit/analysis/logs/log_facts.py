@@ -12,13 +12,13 @@ class LogFacts:
 
     Attributes:
         alone: nothing but logs was given, so that there are no steps.
-        devices: how many devices the samplers' logs are of.
+        devices: how many devices each sampler's log is of.
         series: every signal of each of these, over its whole log.
         snapshots: one of each device of each memory snapshot.
     """
 
     alone: bool
-    devices: int = 0
+    devices: tuple[int, ...] = ()
     series: tuple[Series, ...] = ()
     snapshots: tuple[MemorySnapshot, ...] = ()
 

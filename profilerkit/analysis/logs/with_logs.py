@@ -31,6 +31,7 @@ _WANTED = (
     ("gpu.hw_slowdown", "clocks_throttle_reasons.active"),
 )
 _NO_STEPS = "A sampler tells how busy a device was, not what it did: its log has no step, no kernel and no wait."
+_APART = "Nothing says whether the logs are of the same devices, or of the same run: each is told by itself."
 _ONLY_LOGS = "only logs were given"
 _HISTORY = "torch.cuda.memory._record_memory_history()"
 
@@ -63,14 +64,14 @@ def with_logs(facts: Facts, ranks: Sequence[RankFacts], logs: Sequence[Log]) -> 
     found = tuple(one for log in snapshots for one in memory_snapshots(log))
     own = tuple(one for log in told for one in memory_snapshots(log))
     series = tuple(one for device in devices for one in summarise(device.samples, None, device=device.label))
-    notes += _limits(logs, found, series)
+    notes += [*([_APART] if alone and len(samplers) > 1 else []), *_limits(logs, found, series)]
     with_samples = facts if alone else _with_samples(facts, joined)
     # Of another run, for all that is known, nothing is claimed of this one.
     apart = () if alone else tuple(log.origin for log in samplers if not is_of_the_time(log, chosen))
     near = [device for device in devices if device.origin not in apart]
     return replace(
         with_samples,
-        logs=LogFacts(alone=alone, devices=len(devices), series=series, snapshots=found),
+        logs=LogFacts(alone=alone, devices=tuple(len(log.gpus) for log in samplers), series=series, snapshots=found),
         throttling=with_samples.throttling or _throttling(near),
         surroundings=_beside(facts.surroundings, near),
         memory=_memory(

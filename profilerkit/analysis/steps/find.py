@@ -11,7 +11,7 @@ from profilerkit.analysis.host.names import HostNames, main_thread
 from profilerkit.analysis.intervals import I64, Spans
 from profilerkit.analysis.steps.optimizer_marks import optimizer_rows, step_marks
 from profilerkit.analysis.steps.warmup import warmup_length
-from profilerkit.model.step import StepState
+from profilerkit.model.step import WHOLE_TRACE, StepState
 from profilerkit.trace.columns import Category, StepMarks, TraceColumns
 
 #: Drops apply only while at least this many steps remain to be judged.
@@ -194,7 +194,7 @@ def _whole(columns: TraceColumns) -> TraceSteps:
         end=edge + (high - low),
         state=(state,),
         optimizes=np.zeros(1, dtype=bool),
-        found_by="the whole trace",
+        found_by=WHOLE_TRACE,
         inferred=True,
     )
 

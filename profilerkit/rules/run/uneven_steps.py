@@ -15,6 +15,7 @@ from profilerkit.rules.rule import (
     Result,
     Rule,
     finding_for,
+    used_steps,
     worth_saying,
 )
 from profilerkit.units import format_count, format_ns, format_ratio
@@ -49,7 +50,7 @@ class UnevenSteps(Rule):
         """Fires when the steps spread and slow ones that nothing else explains raise the mean."""
         times, slow = facts.steps.time_ns, facts.steps.slow
         if times is None or times.cv_ratio is None:
-            return MissingData("one step has no spread", "record at least 10 steps")
+            return MissingData(f"one step has no spread: {used_steps(facts)}", "record at least 10 steady steps")
         if not self._spread(times):
             return Passed(f"steps vary by {format_ratio(times.cv_ratio)}")
         # The mean is also raised by optimizer steps of accumulated gradients, which are no slow steps.

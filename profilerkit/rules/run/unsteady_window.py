@@ -5,7 +5,16 @@ from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.model.finding import STEP_LENGTHS, Evidence, Finding
-from profilerkit.rules.rule import STEPS_FOR_HIGH, Fired, MissingData, Passed, Result, Rule, finding_for
+from profilerkit.rules.rule import (
+    STEPS_FOR_HIGH,
+    Fired,
+    MissingData,
+    Passed,
+    Result,
+    Rule,
+    finding_for,
+    used_steps,
+)
 from profilerkit.units import format_ratio
 
 
@@ -67,14 +76,17 @@ class UnsteadyWindow(Rule):
     def _short(self, facts: Facts) -> list[Finding]:
         if facts.steps.steady >= self.fewest_steps:
             return []
-        steady = facts.steps.steady
+        steady, count = facts.steps.steady, facts.steps.count
+        title = f"Only {steady} step{'s were' if steady != 1 else ' was'} recorded"
+        if count > steady:
+            title = f"Only {steady} of {count} recorded steps {'are' if steady != 1 else 'is'} steady"
         return [
             finding_for(
                 facts,
                 bound=None,
-                title=f"Only {steady} steady step{'s' if steady != 1 else ''} "
-                f"{'were' if steady != 1 else 'was'} recorded",
-                why=f"Confidence is capped below {self.fewest_steps} steps, because one odd step moves every share.",
+                title=title,
+                why=f"{used_steps(facts)}. Confidence is capped below {self.fewest_steps} steps, because one odd step "
+                "moves every share.",
                 evidence=(
                     Evidence(
                         label="Steady steps",

@@ -22,7 +22,7 @@ MAGIC = b"SQLite format 3\0"
 BROKEN = (sqlite3.Error, UnicodeDecodeError)
 
 #: A row takes a pointer of 2 bytes, its length, its id, the length of its header, and a byte for each of its columns.
-#: Pages that point at each other show more rows than that.
+#: Pages that point at each other, or that many tables have in common, show more rows than that.
 _ROW_BYTES = 8
 #: Real exports are read at 20 MB/s and more. Pages that point at each other can keep SQLite busy for ever.
 _LONGEST_S, _SLOWEST_BYTES_PER_S = 10.0, 1_000_000
@@ -76,6 +76,7 @@ class Database:
             self.damage.append("the file ends early")
         self._deadline = time.monotonic() + _LONGEST_S + self._file_bytes / _SLOWEST_BYTES_PER_S
         self._text_bytes = _TEXT_RATIO * self._file_bytes
+        self._rows_left = self._file_bytes // _ROW_BYTES
         # Immutable: no lock and no journal is looked for, so that nothing is written beside the file either.
         address = f"file:{quote(os.fsencode(path.absolute()))}?mode=ro&immutable=1"
         try:
@@ -109,30 +110,29 @@ class Database:
             where: a condition in SQL.
         """
         known = self.tables.get(table, ())
-        if not set(known).issuperset((*numbers, *texts)):
+        if self._rows_left < 0 or not set(known).issuperset((*numbers, *texts)):
             return
         # Numbers come before texts and these before bytes, in SQLite's order of values of different types.
         chosen = [(name, "''") for name in numbers] + [(name, "x''") for name in texts]
         listed = ", ".join(f'CASE WHEN "{name}" < {bound} THEN "{name}" END' for name, bound in chosen)
         # No index is used: one may rest on an expression, or be damaged where the table is not.
         query = f'SELECT {listed} FROM "{table}" NOT INDEXED {where}'  # noqa: S608  names and conditions of our own
-        left = self._file_bytes // _ROW_BYTES
         rows: list[tuple[object, ...]] = []
         try:
             cursor = self._connection.execute(query)
             while True:
                 rows = []
                 rows.extend(islice(cursor, _ROWS_AT_ONCE))  # unlike fetchmany, this keeps the rows before damage
-                left -= len(rows)
-                if not rows or left < 0:
+                self._rows_left -= len(rows)
+                if not rows or self._rows_left < 0:
                     break
                 yield rows
         except BROKEN as error:
             self.damage.append(f"the table {table} is damaged and was read in part ({_told(error)})")
             if rows:
                 yield rows
-        if left < 0:
-            self.damage.append(f"the table {table} shows more than the file can hold and was read in part")
+        if self._rows_left < 0:
+            self.damage.append(f"the table {table} shows more than the file can hold, and was the last to be read")
 
     def numbers(self, table: str, columns: Sequence[str]) -> dict[str, I64]:
         """Return each column as ``(n_rows,)`` int64, -1 for what is no whole number and where the column is missing."""

@@ -10,6 +10,7 @@ from profilerkit.trace.blocks import SNIFFED_BYTES, BlockSource
 from profilerkit.trace.columns import ANALYZED, TraceColumns, Wanted
 from profilerkit.trace.kineto.parts import Ahead
 from profilerkit.trace.readers import kineto, nsys, xplane
+from profilerkit.trace.readers.logs import LOG_READERS
 
 ENTRY_POINTS = "profilerkit.readers"
 
@@ -94,8 +95,13 @@ def read_trace(
     raise UnreadableInputError(
         f"{path} is not a trace of a known format",
         cause=_what_it_looks_like(head, source),
-        hint="pass a trace of torch.profiler; known formats: " + ", ".join(reader.name for reader in READERS),
+        hint=f"pass a trace of torch.profiler; known formats: {', '.join(_known_formats())}",
     )
+
+
+def _known_formats() -> list[str]:
+    """What can be analysed, with what is read beside a trace or instead of one."""
+    return [*(reader.name for reader in READERS), *(reader.name for reader in LOG_READERS), "flight recorder dump"]
 
 
 def _reader_of(head: bytes) -> Reader | None:

@@ -19,9 +19,11 @@ from profilerkit.trace.columns import (
     TraceMeta,
     Wanted,
 )
+from profilerkit.trace.protobuf import Message
 from profilerkit.trace.strings import StringIds, ThreadIds, printable_text
 from profilerkit.trace.xla import STEP_ANNOTATIONS, Role, device_number, of_xla, role_of
 from profilerkit.trace.xspace import Event, Line, Losses, Plane, events, is_xspace, line_at, planes
+from profilerkit.units import format_bytes
 
 name = "xplane"
 
@@ -58,19 +60,25 @@ def read(path: Path, *, wanted: Wanted = ANALYZED, strict: bool = False) -> Trac
     """
     losses = Losses(str(path), strict=strict)
     rows = _Rows(losses)
-    for plane in planes(_content(path, losses), losses):
+    content = _content(path, losses)
+    for plane in planes(content, losses):
         rows.add(plane)
+    if content.fields_left < 0:
+        losses.say("it has more fields than a file of its size is read for, and the rest was left out", truncated=True)
     return of_xla(rows.columns(), rows.places)
 
 
-def _content(path: Path, losses: Losses) -> bytearray:
-    source = BlockSource(path)
-    data = bytearray()
+def _content(path: Path, losses: Losses) -> Message:
+    """The message, no longer than a file of this size may be once it is unpacked."""
+    source, data = BlockSource(path), Message()
+    stored = path.stat().st_size
+    most = min(limits.MESSAGE_BYTES, max(limits.FREE_MESSAGE_BYTES, limits.MESSAGE_RATIO * stored))
     for block in source.blocks():
-        if len(data) + len(block) > limits.MESSAGE_BYTES:
-            losses.say("a protocol buffer ends at 2 GiB, and the file was read so far", truncated=True)
+        if len(data) + len(block) > most:
+            losses.say(f"only the first {format_bytes(len(data))} of it were read", truncated=True)
             break
         data += block
+    data.fields_left = limits.FREE_FIELDS + limits.FIELDS_PER_BYTE * stored
     for note in source.notes:
         losses.say(note, truncated=source.truncated)
     return data

@@ -1,0 +1,102 @@
+"""What a directory holds that can be analysed: files that may be traces, profiles of JAX below it, and runs."""
+
+import time
+from pathlib import Path
+from shlex import quote
+
+from profilerkit.errors import UnreadableInputError
+from profilerkit.rundir.age import last_written_ns
+from profilerkit.rundir.layout import (
+    DDP,
+    END,
+    FLIGHT,
+    LAUNCH,
+    MANIFEST,
+    META,
+    OOM,
+    REPORT_JSON,
+    WINDOW_STATUS,
+)
+from profilerkit.rundir.reader import is_run_directory
+from profilerkit.trace.blocks import BlockSource
+from profilerkit.trace.readers import xplane
+from profilerkit.units import format_long_ns
+
+#: How profiles of JAX and TensorFlow end; beside one lies the same as JSON, of which a part may be left out.
+XPLANE_SUFFIXES = (".xplane.pb", ".xplane.pb.gz")
+#: File names taken for traces when a directory is given.
+TRACE_SUFFIXES = (".json", ".json.gz", ".json.tmp", ".sqlite", *XPLANE_SUFFIXES)
+#: Names of any message of protocol buffers: a profile that was renamed, by its content, or a model.
+_MESSAGE_SUFFIXES = (".pb", ".pb.gz")
+
+#: Where JAX and TensorFlow put their profiles below the directory they are given.
+_PROFILES_BELOW = "plugins/profile/*"
+#: What ``jax.profiler.trace(create_perfetto_trace=True)`` adds.
+_PERFETTO_COPY = "perfetto_trace.json.gz"
+_NO_TRACES = {LAUNCH, MANIFEST, META, END, WINDOW_STATUS, FLIGHT, DDP, OOM}
+#: More runs than this are counted instead of named.
+_NAMED = 6
+#: What was written to since is written to now.
+_NOW_NS = 2_000_000_000
+
+
+def named_as_traces(directory: Path) -> list[Path]:
+    """The files that may be traces by their names, and profiles by their content; sorted.
+
+    Never a document of a run directory, a report of ours, or the JSON of a profile that is there itself.
+    """
+    files = [path for path in directory.iterdir() if path.is_file()]
+    found = {path.name for path in files if path.name.endswith(TRACE_SUFFIXES) or _is_renamed_profile(path)}
+    messages = (*XPLANE_SUFFIXES, *_MESSAGE_SUFFIXES)
+    profiles = {_without(name, messages) for name in found if name.endswith(messages)}
+    copies = {f"{profile}.trace.json.gz" for profile in profiles} | ({_PERFETTO_COPY} if profiles else set())
+    return [directory / name for name in sorted(found - copies - _NO_TRACES) if not name.endswith(REPORT_JSON)]
+
+
+def traces_below(directory: Path) -> list[Path]:
+    """The files in a directory, and in those below it, that may be traces."""
+    places = [directory, *(path for path in directory.rglob("*") if path.is_dir())]
+    return sorted(file for place in places for file in named_as_traces(place))
+
+
+def profiles_below(directory: Path) -> list[Path]:
+    """The profiles that JAX or TensorFlow put below the directory they were given, the newest last."""
+    return sorted(path for path in directory.glob(_PROFILES_BELOW) if path.is_dir() and named_as_traces(path))
+
+
+def several_runs(directory: Path, verb: str) -> UnreadableInputError | None:
+    """The error for a directory that holds several runs, with their ages and the newest as the hint; else ``None``."""
+    try:
+        runs = [path for path in directory.iterdir() if is_run_directory(path)]
+    except OSError:
+        return None
+    if len(runs) < 2:
+        return None
+    written = {run: last_written_ns(run) or 0 for run in runs}
+    newest_first = sorted(runs, key=lambda run: (-written[run], run.name))
+    now_ns = time.time_ns()
+    told = [f"{run.name} ({_ago(now_ns - written[run])})" for run in newest_first[:_NAMED]]
+    more = f" and {len(runs) - _NAMED} more" if len(runs) > _NAMED else ""
+    return UnreadableInputError(
+        f"{directory} holds {len(runs)} runs, and not one alone",
+        cause=f"last written to: {', '.join(told)}{more}",
+        hint=f"profilerkit {verb} {quote(str(newest_first[0]))}",
+    )
+
+
+def _is_renamed_profile(path: Path) -> bool:
+    if not path.name.endswith(_MESSAGE_SUFFIXES) or path.name.endswith(XPLANE_SUFFIXES):
+        return False
+    try:
+        return xplane.sniff(BlockSource(path).beginning())
+    except OSError:
+        return False
+
+
+def _without(name: str, suffixes: tuple[str, ...]) -> str:
+    """The name without the first of the endings, of which it has one."""
+    return next(name.removesuffix(suffix) for suffix in suffixes if name.endswith(suffix))
+
+
+def _ago(age_ns: int) -> str:
+    return "now" if age_ns < _NOW_NS else f"{format_long_ns(age_ns)} ago"
