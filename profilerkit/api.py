@@ -311,11 +311,19 @@ def diff(
     """
     for text in fail_if:
         parse_limit(text)  # before minutes of analysis
-    first, second = (
-        [side if isinstance(side, Report) else read_report(side, settings) for side in sides]
-        for sides in ((before, *also_before), (after, *also_after))
-    )
+    sides = (before, *also_before, after, *also_after)
+    reports = _alike([side if isinstance(side, Report) else read_report(side, settings) for side in sides])
+    first, second = reports[: 1 + len(also_before)], reports[1 + len(also_before) :]
     return compare(first[0], second[0], fail_if, also_before=first[1:], also_after=second[1:])
+
+
+def _alike(reports: Sequence[Report]) -> list[Report]:
+    """All redacted where one is, or every path would count as a difference: what was left out does not come back."""
+    if not any(report.run.redacted for report in reports):
+        return list(reports)
+    from profilerkit.report.redaction import told
+
+    return [told(report, redact=not report.run.redacted) for report in reports]
 
 
 def read_report(path: str | Path, settings: Settings | None = None) -> Report:

@@ -65,6 +65,14 @@ def test_diff_compares_what_was_redacted_with_what_was_not(saved, capsys):
     assert "undisclosed" in capsys.readouterr().out
 
 
+def test_a_report_is_compared_with_what_it_wrote_itself(saved, tmp_path):
+    saved.to_json(tmp_path / "told.json")
+    for sides in ((saved, "told.json"), ("told.json", saved)):
+        assert api.diff(*sides).differences == ()
+    assert api.diff("run.json", saved, also_after=["told.json"]).differences == ()
+    assert not saved.run.redacted
+
+
 def test_check_tells_no_paths_unless_told_to(saved, capsys):
     outcome, finding = saved.findings()[0]
     told = revise(finding, title=f"Rank 0 waits in {SECRET}(12)")
