@@ -3,13 +3,13 @@
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from profilerkit.capture.settings import Settings, budget_of, path_of
+from profilerkit.capture.settings import Settings, budget_of, path_of, probes_of
 from profilerkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -135,6 +135,7 @@ def profile(
     host: bool = True,
     analyze: bool = True,
     summaries: bool = False,
+    probes: Sequence[str] = (),
     enabled: bool = True,
     overhead_budget: float | None = None,
 ) -> Profile:
@@ -155,6 +156,12 @@ def profile(
         host: sample the host once per second.
         analyze: write the report at the end of the block.
         summaries: have traces summarised beside themselves, for ``profilerkit reduce``.
+        probes: after the first trace window change one thing in some of the loop's steps, to measure what a fix could
+            save: ``input`` (one batch again and again), ``workers`` (twice and half as many), ``comm`` (no exchange of
+            gradients), ``bf16`` (autocast; an operator that cannot take it raises in the loop). Each puts in 40 to 100
+            steps, for which the loader gives nothing, and puts models, optimizers, schedulers and random generators
+            back bit for bit. What the loop counts itself, such as a step number or the mean of a loss, counts those
+            steps too. One that cannot promise this is not made, and the report says why.
         enabled: ``False`` makes everything here do nothing.
         overhead_budget: the most that recording every step may cost, of the step's time. Above it features are turned
             off, those that tell least first, and the report says so. When not given ``PROFILERKIT_OVERHEAD_BUDGET``
@@ -177,6 +184,7 @@ def profile(
             host=host,
             analyze=analyze,
             summaries=summaries,
+            probes=probes_of(probes),
             enabled=enabled,
             overhead_budget=budget_of(overhead_budget, os.environ),
         )
