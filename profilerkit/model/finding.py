@@ -5,6 +5,8 @@ from typing import Literal
 
 import msgspec
 
+from profilerkit.model.probe import Probed
+
 Source = Literal["measured", "derived", "estimated"]
 #: Best first: a sum may claim only the source of its weakest part.
 SOURCES_BY_STRENGTH: tuple[Source, ...] = ("measured", "derived", "estimated")
@@ -123,6 +125,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         evidence: never empty.
         rank: the rank it is about; ``None`` for all.
         throughput: of a fix that makes the step do more, not end sooner; ``None`` otherwise.
+        probed: what a probe in the run measured that the fix can save at most; ``None`` where none was asked for.
     """
 
     title: str
@@ -137,6 +140,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     confirm: str = ""
     rank: int | None = None
     throughput: Throughput | None = None
+    probed: Probed | None = None
 
     def __post_init__(self) -> None:
         """Reject a claim without evidence: it must not be possible to build one."""

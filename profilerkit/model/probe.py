@@ -9,7 +9,7 @@ ProbeName = Literal["input", "workers", "comm", "bf16"]
 PROBE_WORDS: dict[ProbeName, str] = {
     "input": "steps on a batch at hand, without a fetch",
     "workers": "steps fed by a second loader with half or twice the workers",
-    "comm": "steps without the exchange of gradients (`no_sync`)",
+    "comm": "steps without the exchange of gradients (no_sync)",
     "bf16": "steps under bf16 autocast",
 }
 #: How a prediction and a probe agree: they do; the probe gained clearly less, or clearly more.

@@ -33,9 +33,10 @@ def _change(number: int, card: Card, limit: int, *, with_evidence: bool) -> list
     told = f" Evidence: {prose(evidence_in_words(card), limit)}" if with_evidence else ""
     saving = f"est. saving **{plain(card.saving)}**, " if card.saving else ""
     saving = saving or (f"est. **{plain(card.throughput)}**, " if card.throughput else "")
+    probed = f" Probed: {prose(card.probed, limit)}" if card.probed else ""
     return [
         f"{number}. {card.shape} **{prose(card.title, limit)}** {plain(card.rule)}<br>",
-        f"   {saving}confidence {card.confidence}. {prose(card.fix, limit)}{told}",
+        f"   {saving}confidence {card.confidence}. {prose(card.fix, limit)}{probed}{told}",
     ]
 
 
@@ -134,6 +135,9 @@ def _details(view: View) -> Iterator[tuple[str, list[str], int]]:
     for card in view.changes:
         if card.code and len(card.code.splitlines()) <= _CODE_LINES:
             yield f"Code for {card.rule}", _fence(card.code), 10_000
+    if view.probes:
+        caption = [plain(view.probes_caption)] if view.probes_caption else []
+        yield "Probes in the run", [*_fact_lines(view.probes), "", *caption], 1
     if view.waterfall.table is not None:
         known = view.waterfall.table
         shown = [[_sentence(cell) for cell in row] for row in known.rows]

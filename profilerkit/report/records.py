@@ -76,7 +76,7 @@ class Card(msgspec.Struct, frozen=True):
     """One finding. ``saving`` is the full text, ``gain`` the short one; both are empty where none can be stated.
 
     ``throughput`` is the gain in samples per second of a fix that makes no step shorter; empty for others.
-    ``page`` is the documentation of its rule, heading and text.
+    ``page`` is the documentation of its rule, heading and text. ``probed`` is what a probe in the run measured of it.
     """
 
     anchor: str
@@ -97,6 +97,7 @@ class Card(msgspec.Struct, frozen=True):
     evidence: tuple[EvidenceRow, ...]
     throughput: str = ""
     page: tuple[tuple[str, str], ...] = ()
+    probed: str = ""
 
 
 class Other(msgspec.Struct, frozen=True):
@@ -313,3 +314,5 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     waterfall: WaterfallView
     cost: CostView
     logs: LogsView
+    probes: tuple[Fact, ...] = ()
+    probes_caption: str = ""
