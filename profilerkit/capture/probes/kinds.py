@@ -2,10 +2,12 @@
 
 import random
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from profilerkit.capture.guard import asked
 from profilerkit.capture.probes.found import CannotProbe, Found, loader_of, parameters
 from profilerkit.capture.worker import WORKER_MODULE, torch_loop
 from profilerkit.model.probe import ProbeName
@@ -181,11 +183,12 @@ class WorkersProbe:
 
     def apply(self) -> None:
         """Start the workers."""
-        assert self._make is not None
         module = sys.modules[WORKER_MODULE]
         watched, module._worker_loop = module._worker_loop, torch_loop() or module._worker_loop
         try:
-            self.iterator = self._make()
+            with warnings.catch_warnings():  # torch warns of more workers than cores
+                warnings.simplefilter("ignore")
+                self.iterator = None if self._make is None else asked(self._make)
         finally:
             module._worker_loop = watched
 

@@ -186,7 +186,7 @@ class Program:
         if not probe.has_control:
             self._change(probe)
         yield from self._filled()
-        if probe.iterator is not None:
+        if probe.batch is not None:
             yield from self._level(lambda: probe.iterator)
         if probe.has_control:
             run.control = yield from self._timed(half)
