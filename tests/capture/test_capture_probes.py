@@ -78,7 +78,7 @@ class Training:
         """Everything that a step changes."""
         grads = [None if one.grad is None else one.grad.clone() for one in self.model.parameters()]
         moments = self.optimizer.state_dict()
-        rates = {name: value for name, value in self.scheduler.state_dict().items() if name != "_step_count"}
+        rates = self.scheduler.state_dict()
         rng = (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state())  # noqa: NPY002
         return [self.model.state_dict(), self.model.calls, grads, moments, rates, rng]
 
@@ -365,7 +365,7 @@ def test_compiled_and_sharded_models_are_not_probed(tmp_path, monkeypatch):
 def test_unknown_probe_is_refused_and_the_known_ones_are_named():
     with pytest.raises(UsageError, match="no such probe: 'speed'") as caught:
         profilerkit.profile(probes=["input", "speed"])
-    assert "input, workers, comm, bf16" in str(caught.value.hint)
+    assert "input, workers, comm, bf16" in caught.value.hint
 
 
 def test_without_probes_nothing_stands_between(light):

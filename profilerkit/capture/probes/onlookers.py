@@ -61,6 +61,9 @@ class Onlookers:
 def when_gone(one: Any, call: Callable[[], None]) -> Iterator[None]:
     """While the block is open, ``call`` once nobody holds ``one`` any more; ``None`` is never gone."""
     finalizer = None if one is None else weakref.finalize(one, call)
+    del one  # it would live as long as the block
+    if finalizer is not None:
+        finalizer.atexit = False
     try:
         yield
     finally:

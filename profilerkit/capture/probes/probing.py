@@ -25,7 +25,7 @@ _STUCK = "the loop fetched without end inside of a step"
 
 
 class Probing:
-    """The probes of one rank. The trace windows see no step that a probe puts in.
+    """The probes of one rank. The trace windows see no step from the first that is timed for a probe to the last.
 
     All methods are called on the training thread; ``close`` and ``write`` on the one that ends the block.
     """
@@ -51,6 +51,10 @@ class Probing:
         """Whether the open step is one that a probe put in."""
         return self._program is not None and self._program.inserting
 
+    @property
+    def _is_holding(self) -> bool:
+        return self._program is not None and self._program.holding
+
     def feed(self, timer: ProbedTimer) -> ProbedTimer:
         """``timer``, which takes its batches from here from now on."""
         settings = self._settings
@@ -64,12 +68,12 @@ class Probing:
         return timer
 
     def step_started(self, number: int) -> None:
-        """Go on with the probes; the windows hear of the run's own steps."""
+        """Go on with the probes; the windows hear of the step unless it is timed for one."""
         began_ns = perf_counter_ns()
         if self._steps is not None:
             self._guard.call(self._advance, number)
         self._own_ns = perf_counter_ns() - began_ns
-        if self._windows is not None and not self.is_inside:
+        if self._windows is not None and not self._is_holding:
             self._windows.step_started(number)
 
     def step_ended(self, number: int, dur_ns: int) -> None:
@@ -78,7 +82,7 @@ class Probing:
         if self._steps is not None and program is not None and self._timer is not None:
             program.last_ns = dur_ns
             program.worked.append(self._timer.tracker.worked)
-        if self._windows is not None and not self.is_inside:
+        if self._windows is not None and not self._is_holding:
             self._windows.step_ended(number, dur_ns)
 
     def step_cut(self) -> None:
@@ -87,7 +91,7 @@ class Probing:
             self._program.last_ns = None
         if self.is_inside:
             self._break_off(UNFINISHED)
-        elif self._windows is not None:
+        elif self._windows is not None and not self._is_holding:
             self._windows.step_cut()
 
     def when_outside(self, work: Callable[[], None]) -> bool:

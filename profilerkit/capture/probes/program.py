@@ -63,6 +63,7 @@ class Program:
         last_ns: what the step before it took; ``None`` where that one does not count.
         worked: for each of the latest steps whether an optimizer stepped.
         inserting: the open step is one that a probe put in.
+        holding: no trace window may open: steps are timed.
         runs: probes made so far, or given up.
     """
 
@@ -83,36 +84,33 @@ class Program:
         self.number = 0
         self.last_ns: int | None = None
         self.worked: deque[bool] = deque(maxlen=_LOOKED_BACK)
-        self.inserting = False
+        self.inserting = self.holding = False
+        self._is_ready: Callable[[], bool] = lambda: True
         self.runs: list[ProbeRun] = []
 
     def steps(self, first: int, is_ready: Callable[[], bool]) -> _Steps[None]:
-        """From step ``first`` on, once all ranks are ready, every probe; at its end those not begun are noted."""
+        """From step ``first`` on every probe, each once all ranks are ready; those not begun are noted at the end."""
+        self._is_ready = is_ready
         try:
             while self.number < first:
                 yield
-            if self._is_together():
-                for _ in range(_MOST_ROUNDS):
-                    if not self._any(not is_ready()):
-                        break
-                    yield from _count(_ROUND)
+            self._leave_out_alone()
             while self._waiting:
                 yield from self._made(self._waiting.pop(0))
         finally:
             self.runs += [ProbeRun(name=probe.name, reason=_NOT_BEGUN) for probe in self._waiting]
             self._waiting = []
 
-    def _is_together(self) -> bool:
-        """Whether the ranks can agree on anything; else no probe is made."""
+    def _leave_out_alone(self) -> None:
+        """Make no probe where the ranks cannot agree on anything."""
         group = with_process_group()
         if group is None or group.get_world_size() < 2:
-            return True
+            return
         reason = "" if trains_in_parallel() else "several ranks train without DistributedDataParallel"
         reason = reason or ("" if group.get_world_size() == self._world else "the other ranks record elsewhere")
         if reason:
             self.runs += [ProbeRun(name=probe.name, reason=reason) for probe in self._waiting]
             self._waiting = []
-        return not reason
 
     def _made(self, probe: Probe) -> _Steps[None]:
         run = _Run(probe)
@@ -123,12 +121,14 @@ class Program:
         except CannotProbe as error:
             run.reason = str(error)
         finally:
+            self.holding = False
             self.runs.append(run.record())
 
     def _one(self, run: "_Run") -> _Steps[None]:
         found = self._agreed(lambda: self._found(run.probe))
         yield from self._level(lambda: self._feed.iterator)
         cycle = self._agreed(self._cycle)
+        self.holding = True
         half = _whole(_HALF, cycle)
         run.usual = yield from self._timed(half)
         self._feed.keep()
@@ -151,6 +151,8 @@ class Program:
 
     def _cycle(self) -> int:
         """After how many steps an optimizer steps: gradients may be accumulated."""
+        if not self._is_ready():
+            raise CannotProbe("a trace window stayed open")
         at = [number for number, stepped in enumerate(self.worked) if stepped]
         apart = {later - earlier for earlier, later in zip(at, at[1:], strict=False)}
         if len(apart) != 1:
@@ -233,14 +235,14 @@ class Program:
                 return
 
     def _level(self, iterator: Callable[[], Any]) -> _Steps[None]:
-        """Steps until the loader is not ahead, or no less than some steps before."""
+        """Steps until the loader is not ahead, or no less than some steps before, and no trace window is open."""
         before = None
         for _ in range(_MOST_ROUNDS):
             yield from _count(_ROUND)
             made = ahead(iterator())
             falls = made is not None and made[0] > 0 and (before is None or made[0] < before)
             before = made[0] if made is not None else None
-            if not self._any(falls):
+            if not self._any(falls or not (self.holding or self._is_ready())):
                 return
 
     def _timed(self, count: int) -> _Steps[list[int]]:
