@@ -158,7 +158,7 @@ def profile(
         summaries: have traces summarised beside themselves, for ``profilerkit reduce``.
         probes: after the first trace window change one thing in some of the loop's steps, to measure what a fix could
             save: ``input`` (one batch again and again), ``workers`` (twice and half as many), ``comm`` (no exchange of
-            gradients), ``bf16`` (autocast; an operator that cannot take it raises in the loop). Each puts in 40 to 100
+            gradients), ``bf16`` (autocast; an operator that cannot take it raises in the loop). Each puts in 25 to 100
             steps, for which the loader gives nothing, and puts models, optimizers, schedulers and random generators
             back bit for bit. What the loop counts itself, such as a step number or the mean of a loss, counts those
             steps too. One that cannot promise this is not made, and the report says why.

@@ -153,6 +153,5 @@ class ProbedTimer(FetchTimer):
 def ahead(iterator: Any) -> tuple[int, int] | None:
     """Batches of a torch iterator that are ready, and all that are ready or being made; ``None`` without workers."""
     tasks = getattr(iterator, "_task_info", None)
-    if tasks is None:
-        return None
-    return iterator._data_queue.qsize() + len(tasks) - iterator._tasks_outstanding, len(tasks)
+    waiting = None if tasks is None else asked(iterator._data_queue.qsize)  # macOS does not tell
+    return None if tasks is None or waiting is None else (waiting + len(tasks) - iterator._tasks_outstanding, len(tasks))

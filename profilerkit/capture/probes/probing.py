@@ -10,7 +10,7 @@ from profilerkit.capture.place import Place
 from profilerkit.capture.probes.feed import Feed, ProbedTimer
 from profilerkit.capture.probes.found import CannotProbe
 from profilerkit.capture.probes.kinds import probes_of
-from profilerkit.capture.probes.program import UNFINISHED, Program
+from profilerkit.capture.probes.program import NOT_BEGUN, UNFINISHED, Program
 from profilerkit.capture.settings import Settings
 from profilerkit.capture.windows import DeepWindows
 from profilerkit.model.change import revise
@@ -107,6 +107,8 @@ class Probing:
             self._timer.feed = None
         if steps is not None and os.getpid() == self._pid:
             self._guard.call(steps.close)
+        if self._program is not None:
+            self._program.leave_out(NOT_BEGUN)
 
     def write(self, writer: RankWriter) -> None:
         """Write what was made of the probes."""

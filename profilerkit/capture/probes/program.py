@@ -41,7 +41,7 @@ _FIRST_STEPS = 3
 #: Steps that are looked back on for how often an optimizer steps.
 _LOOKED_BACK = 128
 UNFINISHED = "the loop ended before it was over"
-_NOT_BEGUN = "the loop ended before it"
+NOT_BEGUN = "the loop ended before it"
 
 
 class Steps(Protocol):
@@ -89,17 +89,18 @@ class Program:
         self.runs: list[ProbeRun] = []
 
     def steps(self, first: int, is_ready: Callable[[], bool]) -> _Steps[None]:
-        """From step ``first`` on every probe, each once all ranks are ready; those not begun are noted at the end."""
+        """From step ``first`` on every probe, each once all ranks are ready."""
         self._is_ready = is_ready
-        try:
-            while self.number < first:
-                yield
-            self._leave_out_alone()
-            while self._waiting:
-                yield from self._made(self._waiting.pop(0))
-        finally:
-            self.runs += [ProbeRun(name=probe.name, reason=_NOT_BEGUN) for probe in self._waiting]
-            self._waiting = []
+        while self.number < first:
+            yield
+        self._leave_out_alone()
+        while self._waiting:
+            yield from self._made(self._waiting.pop(0))
+
+    def leave_out(self, reason: str) -> None:
+        """Make none of the probes that are not begun."""
+        self.runs += [ProbeRun(name=probe.name, reason=reason) for probe in self._waiting]
+        self._waiting = []
 
     def _leave_out_alone(self) -> None:
         """Make no probe where the ranks cannot agree on anything."""
@@ -109,8 +110,7 @@ class Program:
         reason = "" if trains_in_parallel() else "several ranks train without DistributedDataParallel"
         reason = reason or ("" if group.get_world_size() == self._world else "the other ranks record elsewhere")
         if reason:
-            self.runs += [ProbeRun(name=probe.name, reason=reason) for probe in self._waiting]
-            self._waiting = []
+            self.leave_out(reason)
 
     def _made(self, probe: Probe) -> _Steps[None]:
         run = _Run(probe)
