@@ -3,6 +3,7 @@
 import numpy as np
 
 from profilerkit.analysis.intervals import I64
+from profilerkit.model.change import revise
 from profilerkit.model.probe import Probed
 from profilerkit.rundir.probes import ProbeRun, ProbesRecord
 
@@ -20,16 +21,16 @@ def probed(record: ProbesRecord | None) -> tuple[Probed, ...]:
 
 
 def _probed(run: ProbeRun) -> Probed:
-    about = {"name": run.name, "change": run.change, "first_step": run.first_step, "last_step": run.last_step}
+    about = Probed(name=run.name, change=run.change, first_step=run.first_step, last_step=run.last_step)
     usual, control, timed = (_times(values) for values in (run.usual_ns, run.control_ns, run.probed_ns))
     reason = run.reason
     if not reason and (usual is None or control is None or timed is None or min(len(usual), len(timed)) < _FEWEST):
         reason = "its record is damaged"
     if reason or usual is None or control is None or timed is None:
-        return Probed(**about, reason=reason)
+        return revise(about, reason=reason)
     share, low, high = saved(usual, control, timed)
-    return Probed(
-        **about,
+    return revise(
+        about,
         share=share,
         low=low,
         high=high,

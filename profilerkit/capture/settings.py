@@ -60,7 +60,10 @@ class Settings:
     def as_text(self) -> dict[str, str]:
         """Every setting but the path, for the manifest."""
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "path"}
-        return {name: ", ".join(value) or "none" if isinstance(value, tuple) else str(value) for name, value in values.items()}
+        return {
+            name: ", ".join(value) or "none" if isinstance(value, tuple) else str(value)
+            for name, value in values.items()
+        }
 
 
 def path_of(path: str | os.PathLike[str] | None) -> Path | None:

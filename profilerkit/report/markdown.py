@@ -136,8 +136,7 @@ def _details(view: View) -> Iterator[tuple[str, list[str], int]]:
         if card.code and len(card.code.splitlines()) <= _CODE_LINES:
             yield f"Code for {card.rule}", _fence(card.code), 10_000
     if view.probes:
-        caption = [plain(view.probes_caption)] if view.probes_caption else []
-        yield "Probes in the run", [*_fact_lines(view.probes), "", *caption], 1
+        yield "Probes in the run", [*_fact_lines(view.probes), "", plain(view.probes_caption)], 1
     if view.waterfall.table is not None:
         known = view.waterfall.table
         shown = [[_sentence(cell) for cell in row] for row in known.rows]
@@ -161,6 +160,17 @@ def _details(view: View) -> Iterator[tuple[str, list[str], int]]:
     if blind:
         lines = [f"- {plain(row.rule)} {_sentence(row.summary)}: {_sentence(row.hint or row.reason)}" for row in blind]
         yield f"Could not run ({len(blind)})", lines, 1
+    yield from _of_the_process(view)
+    yield "Trust", [*(f"- {_sentence(note)}" for note in view.notes), *_fact_lines(view.trust)], 1
+    if view.top_kernels:
+        kernels = [[prose(cell, 80) for cell in row] for row in view.top_kernels.rows]
+        numbers = view.top_kernels.columns[view.top_kernels.text_columns :]
+        caption = [plain(view.top_kernels.caption), ""] if view.top_kernels.caption else []
+        yield "Largest kernels", [*caption, *table(view.top_kernels.columns, kernels, numbers)], len(caption) + 3
+
+
+def _of_the_process(view: View) -> Iterator[tuple[str, list[str], int]]:
+    """Its loader's workers and its memory."""
     if view.workers.parts is not None:
         parts = [[plain(cell) for cell in row] for row in view.workers.parts.rows]
         batch = table(view.workers.parts.columns, parts, ("Time", "Share"))
@@ -169,12 +179,6 @@ def _details(view: View) -> Iterator[tuple[str, list[str], int]]:
         yield "Out of memory", _fact_lines(view.oom.facts), 1
     if view.memory.facts:
         yield "Memory", _fact_lines(view.memory.facts), 1
-    yield "Trust", [*(f"- {_sentence(note)}" for note in view.notes), *_fact_lines(view.trust)], 1
-    if view.top_kernels:
-        kernels = [[prose(cell, 80) for cell in row] for row in view.top_kernels.rows]
-        numbers = view.top_kernels.columns[view.top_kernels.text_columns :]
-        caption = [plain(view.top_kernels.caption), ""] if view.top_kernels.caption else []
-        yield "Largest kernels", [*caption, *table(view.top_kernels.columns, kernels, numbers)], len(caption) + 3
 
 
 def render(report: Report) -> str:

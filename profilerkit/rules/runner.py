@@ -72,7 +72,9 @@ def run_rules(
         suppress: rules that run, but whose findings are set aside.
     """
     reasons = {entry.rule: entry for entry in suppress}
-    ended = with_probes(facts, calibrated(facts, _replayed(facts, [_outcome(rule, facts, select, ignore) for rule in rules])))
+    ended = with_probes(
+        facts, calibrated(facts, _replayed(facts, [_outcome(rule, facts, select, ignore) for rule in rules]))
+    )
     return _numbered([_set_aside(entry, reasons.get(entry.rule)) for entry in ended])
 
 

@@ -102,7 +102,9 @@ class EventKind(IntEnum):
     COPY = 13  # a call that copied to a device; name id: the function; value: bytes, -1 if not known
     COLLECTIVE = 14  # a call of torch.distributed; name id: the function; value: bytes, -1 if not known
     DEVICE = 15  # what the device did of a step, by its own clock; start: the step's on the host; value: step number
-    PROBE = 16  # steps of a probe, or putting back after them; name id: steps after it that it still disturbs; value: step
+    PROBE = (
+        16  # steps of a probe, or putting back after them; name id: steps after it that it still disturbs; value: step
+    )
 
 
 def wait_queue_field(queued_ns: int | None) -> int:

@@ -49,8 +49,8 @@ class ProbesRecord(msgspec.Struct, frozen=True, kw_only=True):
 def without_probed(events: bytes) -> bytes:
     """``events`` without what happened inside of probes, but for the steps: it is no part of the run's own work.
 
-    >>> probe, inside, after = ((EventKind.PROBE, 0, 0, 10, 5, 7), (EventKind.WAIT, 0, 0, 12, 1, 0), (2, 0, 0, 15, 1, 0))
-    >>> events = b"".join(EVENT.pack(*record) for record in (probe, inside, after))
+    >>> probe, inside = (EventKind.PROBE, 0, 0, 10, 5, 7), (EventKind.WAIT, 0, 0, 12, 1, 0)
+    >>> events = b"".join(EVENT.pack(*record) for record in (probe, inside, (EventKind.WAIT, 0, 0, 15, 1, 0)))
     >>> [record[3] for record in EVENT.iter_unpack(without_probed(events))]
     [10, 15]
     """

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
+import profilerkit
 from profilerkit.cli.demos.device import compute
 from profilerkit.cli.demos.link import slow_link
 
@@ -93,16 +94,12 @@ def _plain(_is_fixed: bool) -> DataLoader:
 LOOPS = {
     "decoding": Loop("input", 1, "samples decoded in the loop", "decoded before the run", _decoding),
     "workers": Loop("workers", 1, "one worker reads slow storage", "num_workers 1 → 2", _stored),
-    "exchange": Loop(
-        "comm", 2, "gradients over 1 Gbit/s", f"exchanged once in {EXCHANGED_EVERY} steps", _plain
-    ),
+    "exchange": Loop("comm", 2, "gradients over 1 Gbit/s", f"exchanged once in {EXCHANGED_EVERY} steps", _plain),
 }
 
 
 def train(name: str, is_fixed: bool, directory: Path, probes: tuple[str, ...]) -> None:
     """Train one loop under ``profilerkit.profile``; of two ranks both are this function in a process each."""
-    import profilerkit
-
     loop = LOOPS[name]
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -114,8 +111,9 @@ def train(name: str, is_fixed: bool, directory: Path, probes: tuple[str, ...]) -
         model = DistributedDataParallel(model, gradient_as_bucket_view=True)
         slow_link(BYTES_PER_S)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    batches = loop.batches(is_fixed)
     with profilerkit.profile(directory, trace_steps=5, nvml=False, analyze=False, probes=probes) as prof:
-        for number, features in enumerate(prof.wrap(loop.batches(is_fixed))):
+        for number, features in enumerate(prof.wrap(batches)):
             is_alone = is_fixed and loop.ranks > 1 and number % EXCHANGED_EVERY
             with model.no_sync() if is_alone else nullcontext():
                 model(compute(features, SAMPLE_S)).square().mean().backward()

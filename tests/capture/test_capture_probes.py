@@ -1,4 +1,3 @@
-# ruff: noqa: PT012  a block under test is a with statement with several lines
 """Probes in real loops: afterwards everything is as if there had been none, and what could not be is not probed."""
 
 import random
@@ -57,7 +56,7 @@ class Training:
         torch.set_num_threads(1)
         torch.manual_seed(0)
         random.seed(0)
-        np.random.seed(0)  # noqa: NPY002  what is kept is the old generator
+        np.random.seed(0)
         self.model = model_of()
         self.optimizer = torch.optim.SGD(self.model.parameters(), 0.01, momentum=0.9)
         self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 7, 0.9)
@@ -67,7 +66,7 @@ class Training:
     def step(self, batch):
         features, ids = batch
         self.seen.append(tuple(ids.tolist()))
-        noise = random.random() + np.random.rand()  # noqa: NPY002, S311
+        noise = random.random() + np.random.rand()
         (self.model(features + noise).square().mean() / self.accumulate).backward()
         if len(self.seen) % self.accumulate == 0:
             self.optimizer.step()
@@ -79,7 +78,7 @@ class Training:
         grads = [None if one.grad is None else one.grad.clone() for one in self.model.parameters()]
         moments = self.optimizer.state_dict()
         rates = self.scheduler.state_dict()
-        rng = (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state())  # noqa: NPY002
+        rng = (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state())
         return [self.model.state_dict(), self.model.calls, grads, moments, rates, rng]
 
 
@@ -172,7 +171,7 @@ def test_probe_right_behind_a_trace_window_is_not_traced(tmp_path):
     settings = {**LIGHT, "deep": True, "trace_steps": 3, "trace_every": 20}
     with profilerkit.profile(tmp_path / "run", **settings, probes=["input"]) as prof:
         for _ in range(EPOCHS):
-            for batch in prof.wrap(loader_of("single")):
+            for batch in prof.wrap(loader_of("single")):  # a new one for each epoch
                 training.step(batch)
     record = read_run(tmp_path / "run").ranks[0]
     (run,) = record.probes.probes
@@ -190,7 +189,7 @@ def is_inside():
 
 
 def test_exception_inside_a_probe_finds_the_state_put_back(tmp_path):
-    class Stop(Exception):
+    class StopError(Exception):
         pass
 
     before = {}
@@ -200,9 +199,9 @@ def test_exception_inside_a_probe_finds_the_state_put_back(tmp_path):
             before["left"] = {name: value.clone() for name, value in training.model.state_dict().items()}
         elif len(training.seen) > 50:
             before["training"] = training
-            raise Stop
+            raise StopError
 
-    with pytest.raises(Stop):
+    with pytest.raises(StopError):
         probed(tmp_path, ["input", "comm"], body=stop)
     assert same(before["training"].model.state_dict(), before["left"])
     record = read_run(tmp_path / "run").ranks[0]
@@ -265,7 +264,7 @@ def test_evaluation_inside_a_probe_ends_and_sees_the_weights_of_the_run(tmp_path
             weights.append(training.model[0].weight.detach().clone())
 
     plain, _, _ = probed(tmp_path, ())
-    training, record, _ = probed(tmp_path, ["input"], body=evaluate)
+    training, _, _ = probed(tmp_path, ["input"], body=evaluate)
     assert counts == [BATCHES] * 3
     assert all(same(one, weights[0]) for one in weights)
     assert all(map(same, training.left(), plain.left()))
@@ -342,7 +341,7 @@ def test_each_probe_says_why_it_was_not_made(tmp_path, monkeypatch):
         "comm": "no DistributedDataParallel model was found",
     }
     assert reasons(tmp_path / "b", ["workers"], kind="list") == {
-        "workers": "the steps are not fed by a torch DataLoader"
+        "workers": "the steps are fed by no torch DataLoader, or nobody holds it any more"
     }
     monkeypatch.setattr(state, "free_host_bytes", lambda: 100)
     (reason,) = reasons(tmp_path / "c", ["input"]).values()

@@ -22,11 +22,12 @@ def outcome(rule, low=0.2, high=0.3, *, bound=None):
     return Outcome(rule=rule, name="x", summary="x", status="fired", findings=(finding,))
 
 
-def probe(name="input", share=0.25, spread=0.01, **changes):
-    return Probed(
-        **{"name": name, "change": "a → b", "share": share, "low": share - spread, "high": share + spread, "steps": 20}
-        | changes
-    )
+def probe(name="input", share=0.25, **changes):
+    return Probed(name=name, change="a → b", share=share, low=share - 0.01, high=share + 0.01, steps=20, **changes)
+
+
+def unmade(name, reason):
+    return Probed(name=name, reason=reason)
 
 
 def joined(rule, *probes, **saving):
@@ -52,7 +53,7 @@ def test_more_than_predicted_is_only_more_than_the_bound():
 def test_number_of_workers_is_compared_with_workers_before_no_fetch_at_all():
     doubled, halved, none = probe("workers", 0.2), probe("workers", -0.3), probe("input", 0.5)
     assert joined("IN003", halved, doubled, none).probed.share == 0.2
-    missing = probe("workers", reason="its data set is iterable", share=None, low=None, high=None)
+    missing = unmade("workers", "its data set is iterable")
     assert joined("IN003", missing, none).probed.name == "input"
     assert joined("IN003", probe("workers", 0.05)).probed.agreement is None
 
@@ -69,5 +70,5 @@ def test_words_say_predicted_beside_probed_and_a_contradiction():
     assert said.startswith("5.0 % measured (4.0–6.0 %), predicted 20–30 %. ")
     assert "Probe input, a → b, in 20 steps, 40.0 ms → 38.0 ms." in said
     assert "contradicts the prediction" in said
-    left_out = probe(share=None, low=None, high=None, reason="no loader feeds the steps")
+    left_out = unmade("input", "no loader feeds the steps")
     assert beside(joined("IN001", left_out)) == "Not probed: no loader feeds the steps."

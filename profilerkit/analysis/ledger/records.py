@@ -98,15 +98,15 @@ def read_records(record: RankRecord) -> Records | None:
     windows = _timed(events[kind == EventKind.WINDOW])
     steps, probes = _timed(events[kind == EventKind.STEP]), _timed(events[kind == EventKind.PROBE])
     at = np.searchsorted(probes.start, steps.start, side="right") - 1
-    own = (at < 0) | (steps.start >= probes.end[at]) if len(probes) else np.ones(len(steps), dtype=np.bool_)
+    kept = (at < 0) | (steps.start >= probes.end[at]) if len(probes) else np.ones(len(steps), dtype=np.bool_)
     return Records(
-        steps=steps.where(own),
+        steps=steps.where(kept),
         fetches=_timed(events[(kind == EventKind.WAIT) & own]),
         kinds={wanted: _timed(events[(kind == wanted) & own & _is_whole(record, wanted)]) for wanted in _KINDS},
         phases=_phases(events[(kind == EventKind.PHASE) & own], record.names),
         exports=_exports(record, windows),
         probes=probes,
-        own=own,
+        own=kept,
         begin_ns=min(record.meta.anchor_perf_ns, first) if record.meta else first,
         end_ns=max(record.end.end_perf_ns, last) if record.end else heard,
         last_ns=last,

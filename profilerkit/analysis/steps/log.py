@@ -196,9 +196,7 @@ def _phases(phases: Records, names: Mapping[int, str], waited: Spans, start: I64
 
 
 def _states(events: Records, start: I64, stop: I64, time: I64) -> tuple[StepState, ...]:
-    """Out of the steady window: the first step, leading slow steps, what probes put in, and what that or a deep window
-    disturbed.
-    """
+    """Out of the steady window: the first step, leading slow ones, those of probes, those disturbed, the one after."""
     state: list[StepState] = ["steady"] * len(start)
     for window in events[events["kind"] == EventKind.WINDOW]:
         low, high = int(window["start"]), int(window["start"] + window["dur"])

@@ -59,11 +59,13 @@ class Feed:
         self._keeps, self._kept = True, {}
 
     def replay(self) -> bool:
-        """From now on give the kept batches; ``False`` where not every loader of the steps has one."""
+        """From now on give the kept batches; ``False`` where not every loader of the last step has one."""
         self._keeps = False
-        self._regular = self._feeding()
-        if not self._regular or not self._regular.keys() <= self._kept.keys():
+        fed = self._recent[-1] if self._recent else {}
+        most = {loader: max(step.get(loader, 0) for step in self._recent) for loader in fed}
+        if not fed or not fed.keys() <= self._kept.keys():
             return False
+        self._regular = most
         self._gives, self.flaw = self._replayed, ""
         return True
 
@@ -154,4 +156,6 @@ def ahead(iterator: Any) -> tuple[int, int] | None:
     """Batches of a torch iterator that are ready, and all that are ready or being made; ``None`` without workers."""
     tasks = getattr(iterator, "_task_info", None)
     waiting = None if tasks is None else asked(iterator._data_queue.qsize)  # macOS does not tell
-    return None if tasks is None or waiting is None else (waiting + len(tasks) - iterator._tasks_outstanding, len(tasks))
+    return (
+        None if tasks is None or waiting is None else (waiting + len(tasks) - iterator._tasks_outstanding, len(tasks))
+    )

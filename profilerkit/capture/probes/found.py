@@ -13,7 +13,7 @@ _SHARDED = {
 }
 
 
-class CannotProbe(Exception):
+class UnprobedError(Exception):
     """A probe that cannot promise to put everything back is not made; the message is its reason."""
 
 
@@ -48,7 +48,7 @@ def find() -> Found:
     """Everything of these kinds that is alive; some 50 ms per million objects.
 
     Raises:
-        CannotProbe: something is among it that cannot be put back.
+        UnprobedError: something is among it that cannot be put back.
     """
     torch = sys.modules["torch"]
     found = Found(is_compiled=_frames_compiled())
@@ -61,13 +61,13 @@ def find() -> Found:
         for name in known[kind]:
             getattr(found, name).append(one)
     if found.graphs:
-        raise CannotProbe("the run replays CUDA graphs")
+        raise UnprobedError("the run replays CUDA graphs")
     for owner in (*found.modules, *found.optimizers):
         named = {parent.__name__ for parent in type(owner).__mro__} & _SHARDED
         if named:
-            raise CannotProbe(f"{min(named)} keeps its state in parts")
+            raise UnprobedError(f"{min(named)} keeps its state in parts")
     if not found.optimizers:
-        raise CannotProbe("no torch.optim optimizer was found")
+        raise UnprobedError("no torch.optim optimizer was found")
     found.is_scaled = any("Scaler" in type(one).__name__ and one.is_enabled() for one in found.others)
     return found
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from profilerkit.capture.guard import asked
-from profilerkit.capture.probes.found import CannotProbe, Found, loader_of, parameters
+from profilerkit.capture.probes.found import Found, UnprobedError, loader_of, parameters
 from profilerkit.capture.worker import WORKER_MODULE, torch_loop
 from profilerkit.model.probe import ProbeName
 
@@ -37,7 +37,7 @@ class Probe(Protocol):
     iterator: Any
 
     def check(self, found: Found, iterator: Any) -> None:
-        """Raise ``CannotProbe`` where it cannot be made; ``iterator`` feeds the steps."""
+        """Raise ``UnprobedError`` where it cannot be made; ``iterator`` feeds the steps."""
 
     def apply(self) -> None:
         """From the step on that starts now."""
@@ -52,8 +52,8 @@ class InputProbe:
     name: ProbeName = "input"
     change = "one batch at hand for all steps"
     has_control = False
-    batch = None
-    iterator = None
+    batch: Callable[[], Any] | None = None
+    iterator: Any = None
 
     def check(self, found: Found, iterator: Any) -> None:
         """Nothing speaks against it."""
@@ -71,8 +71,8 @@ class CommProbe:
     name: ProbeName = "comm"
     change = "no exchange of gradients (no_sync)"
     has_control = True
-    batch = None
-    iterator = None
+    batch: Callable[[], Any] | None = None
+    iterator: Any = None
 
     def __init__(self) -> None:
         self._models: list[Any] = []
@@ -81,9 +81,9 @@ class CommProbe:
     def check(self, found: Found, iterator: Any) -> None:
         """Only ``DistributedDataParallel`` can leave the exchange out."""
         if not found.models:
-            raise CannotProbe("no DistributedDataParallel model was found")
+            raise UnprobedError("no DistributedDataParallel model was found")
         if found.is_compiled:
-            raise CannotProbe("torch.compile would compile the model anew")
+            raise UnprobedError("torch.compile would compile the model anew")
         self._models = found.models
 
     def apply(self) -> None:
@@ -105,8 +105,8 @@ class Bf16Probe:
     name: ProbeName = "bf16"
     change = "fp32 → bf16 autocast"
     has_control = True
-    batch = None
-    iterator = None
+    batch: Callable[[], Any] | None = None
+    iterator: Any = None
 
     def __init__(self) -> None:
         self._device = "cpu"
@@ -116,14 +116,14 @@ class Bf16Probe:
         """Only of a model in fp32 that is not compiled."""
         torch = sys.modules["torch"]
         if found.is_compiled:
-            raise CannotProbe("torch.compile would compile the model anew")
+            raise UnprobedError("torch.compile would compile the model anew")
         if found.is_scaled:
-            raise CannotProbe("the run uses mixed precision already: its gradients are scaled")
+            raise UnprobedError("the run uses mixed precision already: its gradients are scaled")
         trained = [one for one in parameters(found) if one.requires_grad]
         if any(one.dtype != torch.float32 for one in trained):
-            raise CannotProbe("not all weights are fp32")
+            raise UnprobedError("not all weights are fp32")
         if any(issubclass(type(one), torch.nn.BCELoss) for one in found.modules):
-            raise CannotProbe("BCELoss does not run under autocast")
+            raise UnprobedError("BCELoss does not run under autocast")
         self._device = next((one.device.type for one in trained if one.device.type != "cpu"), "cpu")
 
     def apply(self) -> None:
@@ -158,13 +158,13 @@ class WorkersProbe:
         """Of a torch loader over a data set with positions, with samplers that give nothing else."""
         loader = loader_of(found, iterator)
         if loader is None:
-            raise CannotProbe("the steps are not fed by a torch DataLoader")
+            raise UnprobedError("the steps are fed by no torch DataLoader, or nobody holds it any more")
         if not hasattr(type(loader.dataset), "__getitem__") or loader._dataset_kind != 0:
-            raise CannotProbe("its data set is iterable: it has no samples to ask for")
+            raise UnprobedError("its data set is iterable: it has no samples to ask for")
         if loader.batch_size is None:
-            raise CannotProbe("its batches are not made of a fixed number of samples")
+            raise UnprobedError("its batches are not made of a fixed number of samples")
         if type(loader.sampler).__name__ not in _POSITIONS or type(loader.batch_sampler).__name__ != "BatchSampler":
-            raise CannotProbe(f"nobody knows the keys of a {type(loader.sampler).__name__}")
+            raise UnprobedError(f"nobody knows the keys of a {type(loader.sampler).__name__}")
         now = loader.num_workers
         wanted = self._wanted(now)
         self.change = f"num_workers {now} → {wanted}"
@@ -173,17 +173,17 @@ class WorkersProbe:
     def _wanted(self, now: int) -> int:
         if self._factor < 1:
             if now < 2:
-                raise CannotProbe(f"num_workers is {now}: there is no half of it")
+                raise UnprobedError(f"num_workers is {now}: there is no half of it")
             return round(now * self._factor)
         wanted = max(2, round(now * self._factor)) if now else 2
         most = max(2, round(2 * self._cores))
         if wanted > most and now >= most:
-            raise CannotProbe(f"num_workers is {now}, and {self._cores:g} cores are usable")
+            raise UnprobedError(f"num_workers is {now}, and {self._cores:g} cores are usable")
         return min(wanted, most)
 
     def apply(self) -> None:
         """Start the workers."""
-        module = sys.modules[WORKER_MODULE]
+        module: Any = sys.modules[WORKER_MODULE]
         watched, module._worker_loop = module._worker_loop, torch_loop() or module._worker_loop
         try:
             with warnings.catch_warnings():  # torch warns of more workers than cores

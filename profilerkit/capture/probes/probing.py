@@ -8,7 +8,7 @@ from profilerkit.capture.environment import usable_cores
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.place import Place
 from profilerkit.capture.probes.feed import Feed, ProbedTimer
-from profilerkit.capture.probes.found import CannotProbe
+from profilerkit.capture.probes.found import UnprobedError
 from profilerkit.capture.probes.kinds import probes_of
 from profilerkit.capture.probes.program import NOT_BEGUN, UNFINISHED, Program
 from profilerkit.capture.settings import Settings
@@ -43,6 +43,7 @@ class Probing:
         self._program: Program | None = None
         self._steps: Generator[None, None, None] | None = None
         self._own_ns = 0
+        self._is_going_on = False  # inside of ``_steps``
         self._afterwards: Callable[[], None] | None = None
         self._pid = os.getpid()
 
@@ -81,7 +82,8 @@ class Probing:
         program, dur_ns = self._program, dur_ns - self._own_ns
         if self._steps is not None and program is not None and self._timer is not None:
             program.last_ns = dur_ns
-            program.worked.append(self._timer.tracker.worked)
+            tracker = self._timer.tracker
+            program.worked.append(tracker.worked and tracker.optimizer_seen)
         if self._windows is not None and not self._is_holding:
             self._windows.step_ended(number, dur_ns)
 
@@ -127,7 +129,12 @@ class Probing:
         self._program.number = number
         self._feed.step_started()
         afterwards, self._afterwards = self._afterwards, None
-        if afterwards is not None or next(self._steps, _OVER) is _OVER:
+        self._is_going_on = True
+        try:
+            is_over = afterwards is not None or next(self._steps, _OVER) is _OVER
+        finally:
+            self._is_going_on = False
+        if is_over:
             self.close()
         if afterwards is not None:
             afterwards()
@@ -135,12 +142,12 @@ class Probing:
     def _break_off(self, reason: str) -> None:
         """End the probe under way; the next one goes on from the next step."""
         steps = self._steps
-        if steps is not None and not steps.gi_running and self.is_inside:
+        if steps is not None and not self._is_going_on and self.is_inside:
             self._guard.call(self._thrown, steps, reason)
 
     def _thrown(self, steps: Generator[None, None, None], reason: str) -> None:
         try:
-            steps.throw(CannotProbe(reason))
+            steps.throw(UnprobedError(reason))
         except StopIteration:
             self.close()
 

@@ -12,12 +12,13 @@ import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack
+from itertools import pairwise
 from time import perf_counter_ns
 from typing import Any, Protocol, TypeVar
 
 from profilerkit.capture.place import with_process_group
 from profilerkit.capture.probes.feed import Feed, ahead
-from profilerkit.capture.probes.found import CannotProbe, Found, find, trains_in_parallel
+from profilerkit.capture.probes.found import Found, UnprobedError, find, trains_in_parallel
 from profilerkit.capture.probes.kinds import Probe
 from profilerkit.capture.probes.onlookers import Onlookers, when_gone
 from profilerkit.capture.probes.state import Snapshot
@@ -117,8 +118,7 @@ class Program:
         try:
             yield  # what was broken off before this was so in the middle of a step
             yield from self._one(run)
-            run.reason = self._feed.flaw
-        except CannotProbe as error:
+        except UnprobedError as error:
             run.reason = str(error)
         finally:
             self.holding = False
@@ -136,27 +136,29 @@ class Program:
         while not self.worked[-1]:
             yield
         yield from self._inserted(run, found, cycle)
+        run.reason, run.note = self._feed.flaw, "no step after it was timed: the loop ended"
         yield from self._level(lambda: self._feed.iterator)
         run.usual += yield from self._timed(half)
+        run.note = ""
 
     def _found(self, probe: Probe) -> Found:
         """What there is to put back, once the probe can be made."""
         if not self._feed.loaders:
-            raise CannotProbe("no loader feeds the steps, so their batches cannot be held back")
+            raise UnprobedError("no loader feeds the steps, so their batches cannot be held back")
         found = find()
         probe.check(found, self._feed.iterator)
         if probe.batch is not None and self._feed.loaders != 1:
-            raise CannotProbe(f"{self._feed.loaders} loaders feed each step")
+            raise UnprobedError(f"{self._feed.loaders} loaders feed each step")
         return found
 
     def _cycle(self) -> int:
         """After how many steps an optimizer steps: gradients may be accumulated."""
         if not self._is_ready():
-            raise CannotProbe("a trace window stayed open")
+            raise UnprobedError("a trace window stayed open")
         at = [number for number, stepped in enumerate(self.worked) if stepped]
-        apart = {later - earlier for earlier, later in zip(at, at[1:], strict=False)}
+        apart = {later - earlier for earlier, later in pairwise(at)}
         if len(apart) != 1:
-            raise CannotProbe("no torch.optim optimizer stepped at a regular distance in the steps before")
+            raise UnprobedError("no torch.optim optimizer stepped at a regular distance in the steps before")
         return apart.pop()
 
     def _inserted(self, run: "_Run", found: Found, cycle: int) -> _Steps[None]:
@@ -165,7 +167,7 @@ class Program:
         snapshot = self._agreed(lambda: self._copied(found))
         start_ns = self._started_ns()
         onlookers = Onlookers(snapshot.restore_state, lambda: self.number)
-        self.inserting = True
+        self.inserting, run.reason = True, UNFINISHED
         try:
             with ExitStack() as open_here:
                 self._feed.aside = onlookers.look
@@ -208,7 +210,7 @@ class Program:
     def _copied(self, found: Found) -> Snapshot:
         snapshot = Snapshot(found)
         if not self._feed.replay():
-            raise CannotProbe("the batch of a step cannot be copied")
+            raise UnprobedError("the batch of a step cannot be copied")
         return snapshot
 
     def _put_back(self, probe: Probe, snapshot: Snapshot, first: int) -> None:
@@ -269,16 +271,16 @@ class Program:
         return bool(answer.item())
 
     def _agreed(self, work: Callable[[], _R]) -> _R:
-        """The result of ``work``, where it can be had on all ranks. Raises ``CannotProbe`` where not."""
+        """The result of ``work``, where it can be had on all ranks. Raises ``UnprobedError`` where not."""
         try:
             result = work()
-        except CannotProbe:
+        except UnprobedError:
             self._feed.stop()
             self._any(True)
             raise
         if self._any(False):
             self._feed.stop()
-            raise CannotProbe("another rank cannot")
+            raise UnprobedError("another rank cannot")
         return result
 
 
@@ -291,12 +293,13 @@ class _Run:
         self.control: list[int] = []
         self.probed: list[int] = []
         self.steps: tuple[int, int] | None = None
-        self.reason = UNFINISHED
+        self.reason = NOT_BEGUN
+        self.note = ""
         self.looks = 0
 
     def record(self) -> ProbeRun:
         """For the run directory."""
-        note = f"the state was put back {self.looks} times inside of it for whoever looked at it" if self.looks else ""
+        looks = f"the state was put back {self.looks} times inside of it for whoever looked at it" if self.looks else ""
         return ProbeRun(
             name=self.probe.name,
             change=self.probe.change,
@@ -306,7 +309,7 @@ class _Run:
             first_step=self.steps[0] if self.steps else None,
             last_step=self.steps[1] if self.steps else None,
             reason=self.reason,
-            note=note,
+            note="; ".join(said for said in (looks, self.note) if said),
         )
 
 

@@ -14,8 +14,8 @@ from time import perf_counter_ns
 from typing import Any
 
 from profilerkit.capture.cgroup import Cgroup
+from profilerkit.capture.probes.found import Found, UnprobedError
 from profilerkit.capture.proc_files import ProcFiles, field
-from profilerkit.capture.probes.found import CannotProbe, Found
 from profilerkit.units import format_bytes
 
 #: Of the memory that is free, copies may take this much (a choice: the rest of the step needs some too).
@@ -32,7 +32,7 @@ class Snapshot:
         """Copy it all.
 
         Raises:
-            CannotProbe: a kind of tensor that cannot be copied back, or not enough memory.
+            UnprobedError: a kind of tensor that cannot be copied back, or not enough memory.
         """
         self._torch = sys.modules["torch"]
         self._seen: set[int] = set()
@@ -89,7 +89,7 @@ class Snapshot:
         strided = tensor.layout == self._torch.strided and not tensor.is_quantized and not tensor.is_inference()
         kind = type(tensor)
         if not strided or kind.__module__.partition(".")[0] != "torch" or kind.__name__ not in _KINDS:
-            raise CannotProbe(f"the state of the training holds a tensor of kind {kind.__name__}")
+            raise UnprobedError(f"the state of the training holds a tensor of kind {kind.__name__}")
         self._tensors.append(tensor)
         if tensor.is_leaf and tensor.requires_grad:
             self._grads.append((tensor, tensor.grad))
@@ -122,7 +122,7 @@ def _places(torch: Any, tensors: Iterable[Any]) -> dict[Any, Any]:
     """Where the copies of each device's tensors go: onto the device if there is room, else into the host's memory.
 
     Raises:
-        CannotProbe: there is room in neither.
+        UnprobedError: there is room in neither.
     """
     host = torch.device("cpu")
     sizes: dict[Any, int] = {}
@@ -133,7 +133,7 @@ def _places(torch: Any, tensors: Iterable[Any]) -> dict[Any, Any]:
     free = free_host_bytes()
     if on_host and (free is None or on_host > _MOST_OF_FREE * free):
         left = "is not known" if free is None else f"is {format_bytes(free)}"
-        raise CannotProbe(f"a copy of the state takes {format_bytes(on_host)}, and the free memory {left}")
+        raise UnprobedError(f"a copy of the state takes {format_bytes(on_host)}, and the free memory {left}")
     return places
 
 
