@@ -35,7 +35,8 @@ def _probed(run: ProbeRun) -> Probed:
         low=low,
         high=high,
         steps=len(timed),
-        usual_ns=round(float(usual.mean())),
+        step_ns=round(float(usual.mean())),
+        without_ns=round(float((control if len(control) else usual).mean())),
         probed_ns=round(float(timed.mean())),
         reason=run.note,
     )

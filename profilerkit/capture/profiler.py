@@ -146,8 +146,7 @@ def profile(
         trace_steps: steps traced with ``torch.profiler`` (the deep window).
         warmup_steps: steps before the deep window opens. Its first step only warms the profiler up and is not traced.
             A single rank waits at most 20 steps more while steps are still compiled or have not settled.
-        trace_every: open another window every so many steps; ``None`` for one. When steps recur that take more than
-            three times the median, one more window is opened to catch one of them, whatever this says.
+        trace_every: open another window every so many steps; ``None`` for one. Slow steps that recur get one anyway.
         with_stack: trace the names of Python's functions too; without a loader that always is so.
         max_trace_bytes: no further window opens once a rank's traces, as torch writes them, would take more.
         light: time every step, input wait, backward pass and optimizer step.
@@ -156,36 +155,29 @@ def profile(
         host: sample the host once per second.
         analyze: write the report at the end of the block.
         summaries: have traces summarised beside themselves, for ``profilerkit reduce``.
-        probes: after the first trace window change one thing in some of the loop's steps, to measure what a fix could
-            save: ``input`` (one batch again and again), ``workers`` (twice and half as many), ``comm`` (no exchange of
-            gradients), ``bf16`` (autocast; an operator that cannot take it raises in the loop). Each puts in 25 to 100
-            steps, for which the loader gives nothing, and puts models, optimizers, schedulers and random generators
-            back bit for bit. What the loop counts itself, such as a step number or the mean of a loss, counts those
-            steps too. One that cannot promise this is not made, and the report says why.
+        probes: of ``input``, ``workers``, ``comm``, ``bf16``: put 25 to 100 steps each into the run, to measure what a
+            fix can save, then put its state back. What the loop counts itself counts them; bf16 may raise in it.
         enabled: ``False`` makes everything here do nothing.
-        overhead_budget: the most that recording every step may cost, of the step's time. Above it features are turned
-            off, those that tell least first, and the report says so. When not given ``PROFILERKIT_OVERHEAD_BUDGET``
-            counts, and without that 0.01.
+        overhead_budget: the most that recording may cost, of a step; ``None``: ``PROFILERKIT_OVERHEAD_BUDGET``, else 0.01.
 
     Raises:
         UsageError: an argument is out of range.
     """
-    return Profile(
-        Settings(
-            path=path_of(path),
-            trace_steps=trace_steps,
-            warmup_steps=warmup_steps,
-            trace_every=trace_every,
-            max_trace_bytes=max_trace_bytes,
-            with_stack=with_stack,
-            light=light,
-            deep=deep,
-            nvml=nvml,
-            host=host,
-            analyze=analyze,
-            summaries=summaries,
-            probes=probes_of(probes),
-            enabled=enabled,
-            overhead_budget=budget_of(overhead_budget, os.environ),
-        )
+    settings = Settings(
+        path=path_of(path),
+        trace_steps=trace_steps,
+        warmup_steps=warmup_steps,
+        trace_every=trace_every,
+        max_trace_bytes=max_trace_bytes,
+        with_stack=with_stack,
+        light=light,
+        deep=deep,
+        nvml=nvml,
+        host=host,
+        analyze=analyze,
+        summaries=summaries,
+        probes=probes_of(probes),
+        enabled=enabled,
+        overhead_budget=budget_of(overhead_budget, os.environ),
     )
+    return Profile(settings)

@@ -27,8 +27,9 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True):
         low: lower end of its interval, which nine of ten such measurements stay within; ``None`` without ``share``.
         high: upper end; likewise.
         steps: probed steps that were timed.
-        usual_ns: mean step without the change; ``None`` without ``share``.
-        probed_ns: mean step with it; likewise.
+        step_ns: mean step of the run beside it, which ``share`` is of; ``None`` without ``share``.
+        without_ns: mean step without the change: that, or one on a batch at hand where that one is too; likewise.
+        probed_ns: mean step with the change; likewise.
         first_step: number of the first step that the probe put in; ``None`` where it put in none.
         last_step: of the last one.
         reason: why there is no ``share``; else what weakens it; may be empty.
@@ -41,7 +42,8 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True):
     low: float | None = None
     high: float | None = None
     steps: int = 0
-    usual_ns: int | None = None
+    step_ns: int | None = None
+    without_ns: int | None = None
     probed_ns: int | None = None
     first_step: int | None = None
     last_step: int | None = None

@@ -135,8 +135,8 @@ def _details(view: View) -> Iterator[tuple[str, list[str], int]]:
     for card in view.changes:
         if card.code and len(card.code.splitlines()) <= _CODE_LINES:
             yield f"Code for {card.rule}", _fence(card.code), 10_000
-    if view.probes:
-        yield "Probes in the run", [*_fact_lines(view.probes), "", plain(view.probes_caption)], 1
+    if view.probes.facts:
+        yield "Probes in the run", [*_fact_lines(view.probes.facts), "", plain(view.probes.caption)], 1
     if view.waterfall.table is not None:
         known = view.waterfall.table
         shown = [[_sentence(cell) for cell in row] for row in known.rows]

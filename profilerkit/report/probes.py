@@ -4,7 +4,7 @@ from profilerkit.model.finding import Finding
 from profilerkit.model.probe import PROBE_WORDS, Agreement, Probed
 from profilerkit.model.report import Report
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
-from profilerkit.report.records import Fact
+from profilerkit.report.records import Fact, ProbesView
 from profilerkit.report.wording import plural, saving_range
 from profilerkit.units import format_ns, format_ratio, format_ratio_range
 
@@ -27,9 +27,9 @@ def beside(finding: Finding) -> str:
     return " ".join(piece for piece in (said, _AGREEMENTS[probe.agreement] if probe.agreement else "") if piece)
 
 
-def probe_facts(report: Report) -> tuple[Fact, ...]:
+def probes_view(report: Report) -> ProbesView:
     """Every probe that was asked for, with its result or why there is none."""
-    return tuple(
+    facts = tuple(
         Fact(
             f"{probe.name}: {inert(probe.change) or PROBE_WORDS[probe.name]}",
             _gain(probe) if probe.share is not None else "not measured",
@@ -37,9 +37,10 @@ def probe_facts(report: Report) -> tuple[Fact, ...]:
         )
         for probe in report.probes
     )
+    return ProbesView(facts, _caption(report))
 
 
-def probes_caption(report: Report) -> str:
+def _caption(report: Report) -> str:
     """What is to be known of them; empty without any."""
     steps = sum(
         probe.last_step - probe.first_step + 1
@@ -63,17 +64,14 @@ def _gain(probe: Probed) -> str:
 
 
 def _how(probe: Probed) -> str:
-    times = ""
-    if probe.usual_ns is not None and probe.probed_ns is not None:
-        times = f", {format_ns(probe.usual_ns)} → {format_ns(probe.probed_ns)}"
-    said = f"Probe {probe.name}, {inert(probe.change)}, in {plural(probe.steps, 'step')}{times}"
-    return f"{said}; {inert(probe.reason, SENTENCE_LIMIT)}" if probe.reason else said
+    return f"Probe {probe.name}, {inert(probe.change)}, in {_note(probe)}"
 
 
 def _note(probe: Probed) -> str:
     if probe.share is None:
         return inert(probe.reason, SENTENCE_LIMIT)
-    first = f"{plural(probe.steps, 'step')}"
-    if probe.usual_ns is not None and probe.probed_ns is not None:
-        first += f", {format_ns(probe.usual_ns)} → {format_ns(probe.probed_ns)}"
-    return f"{first}; {inert(probe.reason, SENTENCE_LIMIT)}" if probe.reason else first
+    said = plural(probe.steps, "step")
+    if probe.without_ns is not None and probe.probed_ns is not None:
+        said += f", {format_ns(probe.without_ns)} → {format_ns(probe.probed_ns)}"
+        said += "" if probe.without_ns == probe.step_ns else f" on a batch at hand, of {format_ns(probe.step_ns or 0)}"
+    return f"{said}; {inert(probe.reason, SENTENCE_LIMIT)}" if probe.reason else said

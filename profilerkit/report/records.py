@@ -259,6 +259,13 @@ class CostView(msgspec.Struct, frozen=True):
     fixes: Table | None
 
 
+class ProbesView(msgspec.Struct, frozen=True):
+    """Probes in the run, a fact for each; ``caption`` is empty where none put a step in."""
+
+    facts: tuple[Fact, ...] = ()
+    caption: str = ""
+
+
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """A report in words, shared by html, markdown and terminal. Empty text or an empty tuple is left out."""
 
@@ -314,5 +321,4 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     waterfall: WaterfallView
     cost: CostView
     logs: LogsView
-    probes: tuple[Fact, ...] = ()
-    probes_caption: str = ""
+    probes: ProbesView = ProbesView()

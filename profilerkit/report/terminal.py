@@ -158,14 +158,14 @@ def _changes(page: Page, view: View) -> None:
 
 def _probes(page: Page, view: View) -> None:
     """What probes in the run measured, whatever it is beside."""
-    if not view.probes:
+    if not view.probes.facts:
         return
     page.blank()
     page.line(("Probes in the run", "bold"))
-    for fact in view.probes:
+    for fact in view.probes.facts:
         page.line((f"{fact.label.replace('`', '')}: {fact.value}", ""), (f" · {fact.note}", "dim"))
-    if view.probes_caption:
-        page.line((view.probes_caption, "dim"))
+    if view.probes.caption:
+        page.line((view.probes.caption, "dim"))
 
 
 def _waterfall(page: Page, view: View) -> None:

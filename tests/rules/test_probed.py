@@ -66,7 +66,7 @@ def test_finding_without_a_probe_of_its_kind_stays_as_it_is():
 
 
 def test_words_say_predicted_beside_probed_and_a_contradiction():
-    said = beside(joined("IN001", probe(share=0.05, usual_ns=40_000_000, probed_ns=38_000_000)))
+    said = beside(joined("IN001", probe(share=0.05, step_ns=40_000_000, without_ns=40_000_000, probed_ns=38_000_000)))
     assert said.startswith("5.0 % measured (4.0–6.0 %), predicted 20–30 %. ")
     assert "Probe input, a → b, in 20 steps, 40.0 ms → 38.0 ms." in said
     assert "contradicts the prediction" in said
