@@ -158,7 +158,7 @@ def profile(
         probes: of ``input``, ``workers``, ``comm``, ``bf16``: put 25 to 100 steps each into the run, to measure what a
             fix can save, then put its state back. What the loop counts itself counts them; bf16 may raise in it.
         enabled: ``False`` makes everything here do nothing.
-        overhead_budget: the most that recording may cost, of a step; ``None``: ``PROFILERKIT_OVERHEAD_BUDGET``, else 0.01.
+        overhead_budget: most that recording costs, of a step; ``None``: ``PROFILERKIT_OVERHEAD_BUDGET``, else 0.01.
 
     Raises:
         UsageError: an argument is out of range.
