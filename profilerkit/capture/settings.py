@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from profilerkit.errors import UsageError
-from profilerkit.model.probe import PROBE_WORDS, ProbeName
+from profilerkit.model.probe_names import PROBE_WORDS, ProbeName
 
 #: The most that recording every step may cost, of the step's time: what a user does not feel.
 OVERHEAD_BUDGET = 0.01

@@ -4,14 +4,8 @@ from typing import Literal
 
 import msgspec
 
-ProbeName = Literal["input", "workers", "comm", "bf16"]
-#: Every probe, and what its steps do differently.
-PROBE_WORDS: dict[ProbeName, str] = {
-    "input": "steps on a batch at hand, without a fetch",
-    "workers": "steps fed by a second loader with half or twice the workers",
-    "comm": "steps without the exchange of gradients (no_sync)",
-    "bf16": "steps under bf16 autocast",
-}
+from profilerkit.model.probe_names import ProbeName
+
 #: How a prediction and a probe agree: they do; the probe gained clearly less, or clearly more.
 Agreement = Literal["agrees", "below", "above"]
 

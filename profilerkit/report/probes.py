@@ -1,7 +1,8 @@
 """What probes in the run measured, in words: beside a finding, and each by itself."""
 
 from profilerkit.model.finding import Finding
-from profilerkit.model.probe import PROBE_WORDS, Agreement, Probed
+from profilerkit.model.probe import Agreement, Probed
+from profilerkit.model.probe_names import PROBE_WORDS
 from profilerkit.model.report import Report
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.records import Fact, ProbesView

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from profilerkit.analysis.facts import Facts
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Finding, Outcome, Saving
-from profilerkit.model.probe import Agreement, Probed, ProbeName
+from profilerkit.model.probe import Agreement, Probed
+from profilerkit.model.probe_names import ProbeName
 
 _INPUT: tuple[ProbeName, ...] = ("input",)
 _WORKERS: tuple[ProbeName, ...] = ("workers", "input")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from profilerkit.model.probe import ProbeName
+from profilerkit.model.probe_names import ProbeName
 from profilerkit.rundir.layout import EVENT, EventKind
 
 #: Kinds of records that stay where a probe made them: they say where it was.

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from profilerkit.capture.guard import asked
 from profilerkit.capture.probes.found import Found, UnprobedError, loader_of, parameters
 from profilerkit.capture.worker import WORKER_MODULE, torch_loop
-from profilerkit.model.probe import ProbeName
+from profilerkit.model.probe_names import ProbeName
 
 #: Kinds of samplers, by name, whose keys are positions in the data set.
 _POSITIONS = {"RandomSampler", "SequentialSampler", "WeightedRandomSampler", "DistributedSampler"}
