@@ -349,6 +349,16 @@ def test_each_probe_says_why_it_was_not_made(tmp_path, monkeypatch):
     assert reason.endswith("and the free memory is 100 B")
 
 
+def test_loader_that_only_its_iterator_knows_has_its_workers_probed(tmp_path):
+    training = Training(1)
+    with profilerkit.profile(tmp_path / "run", **LIGHT, probes=["workers"]) as prof:
+        for batch in prof.wrap(loader_of("workers")):
+            training.step(batch)
+    more, fewer = read_run(tmp_path / "run").ranks[0].probes.probes
+    assert "nobody holds it" not in f"{more.reason} {fewer.reason}"
+    assert more.change.startswith("num_workers 2 → ")
+
+
 def test_compiled_and_sharded_models_are_not_probed(tmp_path, monkeypatch):
     import torch._dynamo.utils as dynamo
 

@@ -124,11 +124,19 @@ class ProbedTimer(FetchTimer):
 
     Attributes:
         feed: ``None`` once there is nothing left to probe.
+        held: the loader that was wrapped last, which a loop may hold by its iterator alone; ``None`` in the end.
     """
 
-    __slots__ = ("feed",)
+    __slots__ = ("feed", "held")
 
     feed: Feed | None
+    held: Any
+
+    def claim(self, loader: Any) -> bool:
+        """Keep what a second loader would be made from."""
+        if self.feed is not None:
+            self.held = loader
+        return super().claim(loader)
 
     def fetch(
         self,

@@ -65,7 +65,7 @@ class Probing:
         )
         first = settings.warmup_steps + _AFTER_WINDOW + (settings.trace_steps if settings.deep else 0)
         self._steps = self._program.steps(first, lambda: self._windows is None or self._windows.is_idle)
-        self._timer, timer.feed = timer, self._feed
+        self._timer, timer.feed, timer.held = timer, self._feed, None
         return timer
 
     def step_started(self, number: int) -> None:
@@ -106,7 +106,7 @@ class Probing:
         """Put back what a probe under way has changed; nothing is probed any more."""
         steps, self._steps = self._steps, None
         if self._timer is not None:
-            self._timer.feed = None
+            self._timer.feed = self._timer.held = None
         if steps is not None and os.getpid() == self._pid:
             self._guard.call(steps.close)
         if self._program is not None:
