@@ -280,6 +280,7 @@ def _report(facts: Facts, detail: Facts, outcomes: tuple[Outcome, ...], run: Run
         communication=facts.communication,
         workers=facts.workers,
         median_step=detail.median_step,
+        probes=facts.probes,
     )
 
 

@@ -30,6 +30,7 @@ from profilerkit.model.communication import Communication
 from profilerkit.model.finding import Source
 from profilerkit.model.median_step import MedianStep
 from profilerkit.model.memory import Memory
+from profilerkit.model.probe import Probed
 from profilerkit.model.report import Collective, Compute, HostCopy, Kernel
 from profilerkit.model.run import Loader, Series, Trust
 from profilerkit.model.step import Family, Part, Rank, RankSteps, Steps
@@ -170,6 +171,7 @@ class Facts:
         replay: some of the traced steps as a graph that runs again with changes; ``None`` where none could be built.
         median_step: one traced step as a timeline; ``None`` without a trace that holds a steady one.
         framework: what was profiled, where it is not PyTorch.
+        probes: those that were asked for, made or not.
     """
 
     mode: Literal["gpu", "cpu", "steps"]
@@ -230,6 +232,7 @@ class Facts:
     replay: ReplayFacts | None = field(default=None, compare=False, repr=False)
     median_step: MedianStep | None = None
     framework: str | None = None
+    probes: tuple[Probed, ...] = ()
     rank_steps: RankSteps | None = None
 
     def share(self, *names: str) -> float:

@@ -11,6 +11,7 @@ from profilerkit.analysis.foreign import unread
 from profilerkit.analysis.host.training_process import host_facts
 from profilerkit.analysis.memory.samples import with_samples
 from profilerkit.analysis.own_cost import budget_notes, capture_cost
+from profilerkit.analysis.probes import probed
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.rank_steps import rank_steps
 from profilerkit.analysis.ranks import Job, comparable, compare, notes_of
@@ -108,6 +109,7 @@ def _with_records(facts: Facts, chosen: RankFacts, ranks: Sequence[RankFacts]) -
         loading=loading_facts(chosen.record, chosen.log, chosen.workers),
         host=host_facts(chosen.record, chosen.log, chosen.trace),
         throttling=throttling([rank.record.samples if rank.record else () for rank in ranks], facts.judged_rank),
+        probes=probed(chosen.record.probes if chosen.record else None),
     )
 
 

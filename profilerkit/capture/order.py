@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from profilerkit.capture.environment import script_name
-from profilerkit.capture.settings import Settings
+from profilerkit.capture.settings import Settings, probes_of
 
 #: Set from ``profilerkit run`` until the first process below it records; that process unsets it for its children.
 VARIABLE = "PROFILERKIT_RUN"
@@ -38,6 +38,7 @@ class Order:
     host: bool | None = None
     analyze: bool | None = None
     summaries: bool | None = None
+    probes: tuple[str, ...] | None = None
     quiet: bool = False
 
     def put(self, variables: MutableMapping[str, str]) -> None:
@@ -49,6 +50,8 @@ class Order:
     def settings(self, script: Settings) -> Settings:
         """What the script asked for, less what the command line says otherwise."""
         asked = {name: getattr(self, name) for name in _CHOICES if getattr(self, name) is not None}
+        if self.probes is not None:
+            asked["probes"] = probes_of(self.probes)  # JSON knows lists only
         named = self.path or script.path
         path = Path(named) if named else Path(self.directory, "runs", script_name())
         return replace(script, path=path, quiet=self.quiet, **asked)
@@ -56,7 +59,7 @@ class Order:
 
 _CHOICES = (
     *("trace_steps", "warmup_steps", "trace_every", "with_stack"),
-    *("deep", "nvml", "host", "analyze", "summaries"),
+    *("deep", "nvml", "host", "analyze", "summaries", "probes"),
 )
 
 

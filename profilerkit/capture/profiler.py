@@ -3,13 +3,13 @@
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from profilerkit.capture.settings import Settings, budget_of, path_of
+from profilerkit.capture.settings import Settings, budget_of, path_of, probes_of
 from profilerkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -135,6 +135,7 @@ def profile(
     host: bool = True,
     analyze: bool = True,
     summaries: bool = False,
+    probes: Sequence[str] = (),
     enabled: bool = True,
     overhead_budget: float | None = None,
 ) -> Profile:
@@ -145,8 +146,7 @@ def profile(
         trace_steps: steps traced with ``torch.profiler`` (the deep window).
         warmup_steps: steps before the deep window opens. Its first step only warms the profiler up and is not traced.
             A single rank waits at most 20 steps more while steps are still compiled or have not settled.
-        trace_every: open another window every so many steps; ``None`` for one. When steps recur that take more than
-            three times the median, one more window is opened to catch one of them, whatever this says.
+        trace_every: open another window every so many steps; ``None`` for one. Slow steps that recur get one anyway.
         with_stack: trace the names of Python's functions too; without a loader that always is so.
         max_trace_bytes: no further window opens once a rank's traces, as torch writes them, would take more.
         light: time every step, input wait, backward pass and optimizer step.
@@ -155,29 +155,29 @@ def profile(
         host: sample the host once per second.
         analyze: write the report at the end of the block.
         summaries: have traces summarised beside themselves, for ``profilerkit reduce``.
+        probes: of ``input``, ``workers``, ``comm``, ``bf16``: put 25 to 100 steps each into the run, to measure what a
+            fix can save, then put its state back. What the loop counts itself counts them; bf16 may raise in it.
         enabled: ``False`` makes everything here do nothing.
-        overhead_budget: the most that recording every step may cost, of the step's time. Above it features are turned
-            off, those that tell least first, and the report says so. When not given ``PROFILERKIT_OVERHEAD_BUDGET``
-            counts, and without that 0.01.
+        overhead_budget: most that recording costs, of a step; ``None``: ``PROFILERKIT_OVERHEAD_BUDGET``, else 0.01.
 
     Raises:
         UsageError: an argument is out of range.
     """
-    return Profile(
-        Settings(
-            path=path_of(path),
-            trace_steps=trace_steps,
-            warmup_steps=warmup_steps,
-            trace_every=trace_every,
-            max_trace_bytes=max_trace_bytes,
-            with_stack=with_stack,
-            light=light,
-            deep=deep,
-            nvml=nvml,
-            host=host,
-            analyze=analyze,
-            summaries=summaries,
-            enabled=enabled,
-            overhead_budget=budget_of(overhead_budget, os.environ),
-        )
+    settings = Settings(
+        path=path_of(path),
+        trace_steps=trace_steps,
+        warmup_steps=warmup_steps,
+        trace_every=trace_every,
+        max_trace_bytes=max_trace_bytes,
+        with_stack=with_stack,
+        light=light,
+        deep=deep,
+        nvml=nvml,
+        host=host,
+        analyze=analyze,
+        summaries=summaries,
+        probes=probes_of(probes),
+        enabled=enabled,
+        overhead_budget=budget_of(overhead_budget, os.environ),
     )
+    return Profile(settings)

@@ -53,6 +53,11 @@ class Schedule:
         self.waits = False
         self.look_at = max(0, settings.warmup_steps - _LOOKED_AT_BEFORE)
 
+    @property
+    def first_is_due(self) -> bool:
+        """Whether the window after the warm-up is still to be opened."""
+        return self._first_is_due
+
     def due(self, number: int) -> Plan | None:
         """The window to open at the start of step ``number``, which only warms the profiler up."""
         if self._planned and number + 1 >= self._planned[0].first_step:

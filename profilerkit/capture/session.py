@@ -23,6 +23,8 @@ from profilerkit.capture.overhead import running_ns_per_step, self_ns_per_step
 from profilerkit.capture.phase import Phase
 from profilerkit.capture.place import Place
 from profilerkit.capture.place import place as place_of
+from profilerkit.capture.probes.feed import ProbedTimer
+from profilerkit.capture.probes.probing import Probing
 from profilerkit.capture.recorder import Recorder
 from profilerkit.capture.sampler import Sampler, Source
 from profilerkit.capture.settings import Settings
@@ -139,8 +141,10 @@ class Session:
             writer, self._recorder.record, settings, place, loader_seen=lambda: self._timer.fetches > 0
         )
         self._traces = settings.deep and self._window.traces
-        self._tracker = StepTracker(record, self._window if self._traces else None)
-        self._timer = FetchTimer(record, self._tracker, self._guard, self._window)
+        self._probing = Probing(settings, place, self._window, record) if settings.probes else None
+        self._tracker = StepTracker(record, self._probing or (self._window if self._traces else None))
+        timed = (record, self._tracker, self._guard, self._window)
+        self._timer = self._probing.feed(ProbedTimer(*timed)) if self._probing else FetchTimer(*timed)
         self._workers = WorkerWatch(record, self._tracker, writer.path) if settings.light else None
         self._hooks = Hooks(record, self._tracker, self._timer, self._guard, self._workers)
         self._exits = Exits(lambda: self._tracker.count, self._leave)
@@ -266,6 +270,8 @@ class Session:
 
     def _switch_off(self) -> None:
         """After an internal failure: leave the training alone, keep what was recorded."""
+        if self._probing is not None and self._probing.when_outside(self._switch_off):
+            return
         self._armed = False
         self._hooks.remove()
         self._watches.remove()
@@ -289,6 +295,9 @@ class Session:
             self._write_last_meta()
 
     def _finish_steps(self) -> None:
+        if self._probing is not None:
+            self._probing.close()
+            self._probing.write(self._writer)
         if self._guard.failure is not None:
             self._window.abort()
             return

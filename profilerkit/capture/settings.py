@@ -1,11 +1,12 @@
 """What the user asked capture to do, checked before anything starts."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from profilerkit.errors import UsageError
+from profilerkit.model.probe_names import PROBE_WORDS, ProbeName
 
 #: The most that recording every step may cost, of the step's time: what a user does not feel.
 OVERHEAD_BUDGET = 0.01
@@ -30,6 +31,7 @@ class Settings:
     with_stack: bool = False
     overhead_budget: float = OVERHEAD_BUDGET
     summaries: bool = False
+    probes: tuple[ProbeName, ...] = ()
     quiet: bool = False
 
     def __post_init__(self) -> None:
@@ -57,7 +59,11 @@ class Settings:
 
     def as_text(self) -> dict[str, str]:
         """Every setting but the path, for the manifest."""
-        return {field.name: str(getattr(self, field.name)) for field in fields(self) if field.name != "path"}
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "path"}
+        return {
+            name: ", ".join(value) or "none" if isinstance(value, tuple) else str(value)
+            for name, value in values.items()
+        }
 
 
 def path_of(path: str | os.PathLike[str] | None) -> Path | None:
@@ -71,6 +77,19 @@ def path_of(path: str | os.PathLike[str] | None) -> Path | None:
     if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
         raise UsageError(f"not a directory name: {path!r}", hint='pass a path such as "runs/resnet50"')
     return Path(path)
+
+
+def probes_of(names: Iterable[str]) -> tuple[ProbeName, ...]:
+    """``names`` as probes, each once.
+
+    Raises:
+        UsageError: there is no such probe.
+    """
+    wanted = (names,) if isinstance(names, str) else tuple(dict.fromkeys(names))
+    unknown = [name for name in wanted if name not in PROBE_WORDS]
+    if unknown:
+        raise UsageError(f"no such probe: {unknown[0]!r}", hint=f"the probes are {', '.join(PROBE_WORDS)}")
+    return tuple(name for name in PROBE_WORDS if name in wanted)
 
 
 def budget_of(given: float | None, environment: Mapping[str, str]) -> float:

@@ -126,6 +126,11 @@ class StepTracker:
             return BY_WRAPPED_LOADER
         return "optimizer step" if self.optimizer_seen or not self.backwards else "backward pass"
 
+    @property
+    def started_ns(self) -> int | None:
+        """When the open step began; ``None`` where none is open."""
+        return self._start_ns
+
     def missing(self, what: Literal["optimizer", "backward"]) -> str:
         """Why nothing of that kind was recorded; empty when something was."""
         if what == "optimizer":

@@ -53,6 +53,11 @@ def remember(original: Callable[..., None]) -> None:
     _State.original = original
 
 
+def torch_loop() -> Callable[..., None] | None:
+    """The loop that was replaced; ``None`` where none was."""
+    return _State.original
+
+
 def watched_loop(directory: str, *args: Any, **kwargs: Any) -> None:
     """Torch's worker loop with its batches timed into ``directory``; plain torch when that cannot be done."""
     original: Callable[..., None] = _State.original or sys.modules[WORKER_MODULE]._worker_loop

@@ -29,7 +29,7 @@ ends with the program. A profile block in the script joins it.
   profilerkit run -- torchrun --nproc-per-node 2 train.py
   torchrun --nproc-per-node 2 -m profilerkit run train.py"""
 
-_WITH_VALUE = ("-o", "--output", "--trace-steps", "--warmup-steps", "--trace-every", "--color")
+_WITH_VALUE = ("-o", "--output", "--trace-steps", "--warmup-steps", "--trace-every", "--probe", "--color")
 _OFF = {
     "deep": "do not trace a window of steps",
     "nvml": "do not sample the GPU",
@@ -67,6 +67,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_const",
         const=True,
         help="summarise each rank's traces beside them, for profilerkit reduce",
+    )
+    parser.add_argument(
+        "--probe",
+        metavar="NAMES",
+        help="measure what fixes could save, in the run: input, workers, comm, bf16, or several with commas. Each puts "
+        "25 to 100 steps in and then puts the state back; a loop that counts its steps counts those too",
     )
     for name, text in _OFF.items():
         parser.add_argument(f"--no-{name}", dest=name, action="store_const", const=False, help=text)
@@ -167,6 +173,7 @@ def python_options(words: Sequence[str]) -> list[str]:
 def _variables(arguments: argparse.Namespace, console: Console) -> dict[str, str]:
     """The environment of the command."""
     from profilerkit.capture.order import Order
+    from profilerkit.capture.settings import probes_of
     from profilerkit.cli import launch
 
     variables = dict(os.environ)
@@ -180,6 +187,7 @@ def _variables(arguments: argparse.Namespace, console: Console) -> dict[str, str
         trace_every=arguments.trace_every,
         with_stack=arguments.with_stack,
         summaries=arguments.summaries,
+        probes=None if arguments.probe is None else probes_of(name.strip() for name in arguments.probe.split(",")),
         **{name: getattr(arguments, name) for name in _OFF},
         quiet=console.quiet,
     ).put(variables)

@@ -78,7 +78,7 @@ def _judged(fixes: Sequence[AppliedFix], *, alone: bool) -> tuple[AppliedFix, ..
 
 
 def _held(fix: AppliedFix) -> AppliedFix:
-    """A prediction holds where a saving was proven and lies in it, and misses where none that may have been measured does.
+    """A prediction holds where a proven saving lies in it; it misses where none that may have been measured does.
 
     What lies between the two is open: noise alone would make a wide interval meet any other.
     """

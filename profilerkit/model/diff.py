@@ -173,9 +173,9 @@ class AppliedFix(msgspec.Struct, frozen=True, kw_only=True):
         how: how it is known to be applied.
         predicted: saving of the step; ``None`` when none could be stated.
         measured: saving of the step as it was timed, as it was predicted; ``None`` when the runs cannot be compared.
-        holds: whether a saving was proven and lies in the predicted interval; false where the two intervals do not meet,
-            and ``None`` between these, where one of them is missing, or where several fixes were applied at once and
-            only their sum was measured.
+        holds: whether a saving was proven and lies in the predicted interval; false where the two intervals do not
+            meet, and ``None`` between these, where one of them is missing, or where several fixes were applied at once
+            and only their sum was measured.
         note: why ``holds`` is ``None``, else empty.
     """
 

@@ -5,6 +5,8 @@ from typing import Literal
 
 import msgspec
 
+from profilerkit.model.probe import Probed
+
 Source = Literal["measured", "derived", "estimated"]
 #: Best first: a sum may claim only the source of its weakest part.
 SOURCES_BY_STRENGTH: tuple[Source, ...] = ("measured", "derived", "estimated")
@@ -125,6 +127,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         throughput: of a fix that makes the step do more, not end sooner; ``None`` otherwise.
         overlaps: code of the rule whose finding saves no less, and some or all of the same time: the two do not add up.
             Empty where there is none.
+        probed: what a probe in the run measured that the fix can save at most; ``None`` where none was asked for.
     """
 
     title: str
@@ -140,6 +143,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     rank: int | None = None
     throughput: Throughput | None = None
     overlaps: str = ""
+    probed: Probed | None = None
 
     def __post_init__(self) -> None:
         """Reject a claim without evidence: it must not be possible to build one."""

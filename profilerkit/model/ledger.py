@@ -16,6 +16,7 @@ Stage = Literal[
     "logging",
     "phases",
     "profiler",
+    "probes",
     "end",
     "unexplained",
 ]
@@ -43,6 +44,7 @@ ENTRIES: dict[str, tuple[Stage, str]] = {
     "logging": ("logging", "Logging"),
     "phases": ("phases", "Other named phases"),
     "profiler": ("profiler", "Beyond what their steps take"),
+    "probes": ("probes", "Steps that probes put in"),
     "end": ("end", "After the last step"),
     "unexplained": ("unexplained", "In no step, phase or record"),
 }

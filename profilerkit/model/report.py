@@ -13,6 +13,7 @@ from profilerkit.model.ledger import Ledger
 from profilerkit.model.median_step import MedianStep
 from profilerkit.model.memory import Memory
 from profilerkit.model.oom import OutOfMemory
+from profilerkit.model.probe import Probed
 from profilerkit.model.run import Run, Trust
 from profilerkit.model.snapshot import MemorySnapshot
 from profilerkit.model.step import Part, Rank, RankSteps, Steps
@@ -196,6 +197,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     median_step: MedianStep | None = None
     crowd: Crowd | None = None
     rank_steps: RankSteps | None = None
+    probes: tuple[Probed, ...] = ()
 
     def findings(self) -> list[tuple[Outcome, Finding]]:
         """All findings with the outcome they belong to, largest expected saving first."""

@@ -7,7 +7,7 @@ import msgspec
 from profilerkit.model.finding import Source
 
 Family = Literal["input", "memory", "communication", "compute", "overhead", "other"]
-StepState = Literal["steady", "warmup", "compile", "cut", "disturbed"]
+StepState = Literal["steady", "warmup", "compile", "cut", "disturbed", "probe"]
 
 #: Every part a step is partitioned into, its family, and the words a report uses for it.
 #: The leaf table is the one of the design's diagnosis method.

@@ -9,6 +9,7 @@ from profilerkit.model.step import Family
 from profilerkit.model.verdict import BOUND_FAMILY
 from profilerkit.report.evidence import Anchors, evidence_row
 from profilerkit.report.inert import SENTENCE_LIMIT, inert, inert_code
+from profilerkit.report.probes import probed_words
 from profilerkit.report.records import Card, EvidenceRow, Other, OutcomeGroup, OutcomeRow
 from profilerkit.report.wording import (
     SHAPES,
@@ -61,6 +62,7 @@ def _card(outcome: Outcome, finding: Finding, mean_ns: int | None, anchors: Anch
         evidence=tuple(evidence_row(evidence, anchors) for evidence in finding.evidence),
         throughput=throughput_text(finding.throughput) if finding.throughput else "",
         page=tuple((inert(heading, 24), inert(text, _PAGE_LIMIT)) for heading, text in outcome.page.items()),
+        probed=probed_words(finding),
     )
 
 

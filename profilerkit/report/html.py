@@ -168,7 +168,7 @@ def _sections(view: View) -> list[tuple[str, str]]:
     """Anchors and names of the sections that the page has, in its order."""
     present = [
         ("steps", "Where the time goes", True),
-        ("changes", "What to change", bool(view.cards or view.cost.title)),
+        ("changes", "What to change", bool(view.cards or view.cost.title or view.probes.facts)),
         ("others", "Why not the others", bool(view.others or view.refuted_by)),
         ("ranks", "Ranks", bool(view.ranks)),
         ("logs", "Logs", bool(view.logs.devices or view.logs.snapshots)),

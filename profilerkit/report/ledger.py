@@ -21,6 +21,7 @@ _STAGES: dict[Stage, tuple[Family, str]] = {
     "logging": ("overhead", "Logging"),
     "phases": ("overhead", "Other named phases"),
     "profiler": ("other", "Profiler windows"),
+    "probes": ("other", "Probes"),
     "end": ("other", "After the last step"),
     "unexplained": ("other", "Not explained"),
 }

@@ -33,9 +33,10 @@ def _change(number: int, card: Card, limit: int, *, with_evidence: bool) -> list
     told = f" Evidence: {prose(evidence_in_words(card), limit)}" if with_evidence else ""
     saving = f"est. saving **{plain(card.saving)}**, " if card.saving else ""
     saving = saving or (f"est. **{plain(card.throughput)}**, " if card.throughput else "")
+    probed = f" Probed: {prose(card.probed, limit)}" if card.probed else ""
     return [
         f"{number}. {card.shape} **{prose(card.title, limit)}** {plain(card.rule)}<br>",
-        f"   {saving}confidence {card.confidence}. {prose(card.fix, limit)}{told}",
+        f"   {saving}confidence {card.confidence}. {prose(card.fix, limit)}{probed}{told}",
     ]
 
 
@@ -134,6 +135,8 @@ def _details(view: View) -> Iterator[tuple[str, list[str], int]]:
     for card in view.changes:
         if card.code and len(card.code.splitlines()) <= _CODE_LINES:
             yield f"Code for {card.rule}", _fence(card.code), 10_000
+    if view.probes.facts:
+        yield "Probes in the run", [*_fact_lines(view.probes.facts), "", plain(view.probes.caption)], 1
     if view.waterfall.table is not None:
         known = view.waterfall.table
         shown = [[_sentence(cell) for cell in row] for row in known.rows]
@@ -157,6 +160,17 @@ def _details(view: View) -> Iterator[tuple[str, list[str], int]]:
     if blind:
         lines = [f"- {plain(row.rule)} {_sentence(row.summary)}: {_sentence(row.hint or row.reason)}" for row in blind]
         yield f"Could not run ({len(blind)})", lines, 1
+    yield from _of_the_process(view)
+    yield "Trust", [*(f"- {_sentence(note)}" for note in view.notes), *_fact_lines(view.trust)], 1
+    if view.top_kernels:
+        kernels = [[prose(cell, 80) for cell in row] for row in view.top_kernels.rows]
+        numbers = view.top_kernels.columns[view.top_kernels.text_columns :]
+        caption = [plain(view.top_kernels.caption), ""] if view.top_kernels.caption else []
+        yield "Largest kernels", [*caption, *table(view.top_kernels.columns, kernels, numbers)], len(caption) + 3
+
+
+def _of_the_process(view: View) -> Iterator[tuple[str, list[str], int]]:
+    """Its loader's workers and its memory."""
     if view.workers.parts is not None:
         parts = [[plain(cell) for cell in row] for row in view.workers.parts.rows]
         batch = table(view.workers.parts.columns, parts, ("Time", "Share"))
@@ -165,12 +179,6 @@ def _details(view: View) -> Iterator[tuple[str, list[str], int]]:
         yield "Out of memory", _fact_lines(view.oom.facts), 1
     if view.memory.facts:
         yield "Memory", _fact_lines(view.memory.facts), 1
-    yield "Trust", [*(f"- {_sentence(note)}" for note in view.notes), *_fact_lines(view.trust)], 1
-    if view.top_kernels:
-        kernels = [[prose(cell, 80) for cell in row] for row in view.top_kernels.rows]
-        numbers = view.top_kernels.columns[view.top_kernels.text_columns :]
-        caption = [plain(view.top_kernels.caption), ""] if view.top_kernels.caption else []
-        yield "Largest kernels", [*caption, *table(view.top_kernels.columns, kernels, numbers)], len(caption) + 3
 
 
 def render(report: Report) -> str:

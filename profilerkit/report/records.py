@@ -76,7 +76,7 @@ class Card(msgspec.Struct, frozen=True):
     """One finding. ``saving`` is the full text, ``gain`` the short one; both are empty where none can be stated.
 
     ``throughput`` is the gain in samples per second of a fix that makes no step shorter; empty for others.
-    ``page`` is the documentation of its rule, heading and text.
+    ``page`` is the documentation of its rule, heading and text. ``probed`` is what a probe in the run measured of it.
     """
 
     anchor: str
@@ -97,6 +97,7 @@ class Card(msgspec.Struct, frozen=True):
     evidence: tuple[EvidenceRow, ...]
     throughput: str = ""
     page: tuple[tuple[str, str], ...] = ()
+    probed: str = ""
 
 
 class Other(msgspec.Struct, frozen=True):
@@ -258,6 +259,13 @@ class CostView(msgspec.Struct, frozen=True):
     fixes: Table | None
 
 
+class ProbesView(msgspec.Struct, frozen=True):
+    """Probes in the run, a fact for each; ``caption`` is empty where none put a step in."""
+
+    facts: tuple[Fact, ...] = ()
+    caption: str = ""
+
+
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """A report in words, shared by html, markdown and terminal. Empty text or an empty tuple is left out."""
 
@@ -313,3 +321,4 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     waterfall: WaterfallView
     cost: CostView
     logs: LogsView
+    probes: ProbesView = ProbesView()

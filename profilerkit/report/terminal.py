@@ -95,6 +95,8 @@ def _change(page: Page, number: int, card: Card) -> None:
     scope = f" · {card.scope}" if card.scope else ""
     page.line((f"{saving}confidence {card.confidence}{method}{scope}", "dim"), indent=3)
     page.line((card.fix.replace("`", ""), ""), indent=3)
+    if card.probed:
+        page.line(("Probed: ", "bold"), (card.probed.replace("`", ""), ""), indent=3)
     page.line((f"Evidence: {evidence_in_words(card)}", "dim"), indent=3)
 
 
@@ -152,6 +154,18 @@ def _changes(page: Page, view: View) -> None:
         )
     if len(rest) > _OTHER_FINDINGS:
         page.line((f"{len(rest) - _OTHER_FINDINGS} more.", "dim"))
+
+
+def _probes(page: Page, view: View) -> None:
+    """What probes in the run measured, whatever it is beside."""
+    if not view.probes.facts:
+        return
+    page.blank()
+    page.line(("Probes in the run", "bold"))
+    for fact in view.probes.facts:
+        page.line((f"{fact.label.replace('`', '')}: {fact.value}", ""), (f" · {fact.note}", "dim"))
+    if view.probes.caption:
+        page.line((view.probes.caption, "dim"))
 
 
 def _waterfall(page: Page, view: View) -> None:
@@ -235,6 +249,7 @@ def render(report: Report, *, width: int = 80, colour: bool = False, ascii_only:
     _logs(page, view)
     _ranks(page, view)
     _changes(page, view)
+    _probes(page, view)
     _waterfall(page, view)
     _cost(page, view)
     _others(page, view)

@@ -9,6 +9,7 @@ from profilerkit.report.ledger import input_missing, wall_view
 from profilerkit.report.logs import logs_view
 from profilerkit.report.memory import memory_view
 from profilerkit.report.oom import oom_view
+from profilerkit.report.probes import probes_view
 from profilerkit.report.records import View
 from profilerkit.report.sampled import sample_tables
 from profilerkit.report.tiles import tiles_of
@@ -77,4 +78,5 @@ def build(report: Report) -> View:
         waterfall=waterfall_view(report),
         cost=cost_view(report),
         logs=logs_view(report),
+        probes=probes_view(report),
     )

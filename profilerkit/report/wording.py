@@ -37,6 +37,7 @@ STATE_WORDS = {
     "compile": "compile",
     "cut": "cut off",
     "disturbed": "disturbed",
+    "probe": "put in by probes",
 }
 
 DETAIL_WORDS = {

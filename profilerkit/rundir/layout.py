@@ -15,6 +15,7 @@
                    worker.<pid>.<id>.failed  why that worker stopped recording; only if it did
                    windows/000123/  status.json (WindowStatus), trace.json or trace.json.gz (.part until complete),
                                     flight.json (Flight: the last collectives at the window's end)
+                   probes.json      ProbesRecord, only where probes were asked for
                    oom.json         OutOfMemory, only when the rank ended by running out of memory
                    end.json         RankEnd, only on a clean close; missing means the process was killed. Its room is
                                     taken at the start (end.json.part), so that a full disk cannot refuse it
@@ -48,6 +49,7 @@ FLIGHT = "flight.json"
 DDP = "ddp.json"
 END = "end.json"
 OOM = "oom.json"
+PROBES = "probes.json"
 WINDOWS = "windows"
 WINDOW_STATUS = "status.json"
 WINDOW_TRACE = "trace.json"
@@ -100,6 +102,9 @@ class EventKind(IntEnum):
     COPY = 13  # a call that copied to a device; name id: the function; value: bytes, -1 if not known
     COLLECTIVE = 14  # a call of torch.distributed; name id: the function; value: bytes, -1 if not known
     DEVICE = 15  # what the device did of a step, by its own clock; start: the step's on the host; value: step number
+    PROBE = (
+        16  # steps of a probe, or putting back after them; name id: steps after it that it still disturbs; value: step
+    )
 
 
 def wait_queue_field(queued_ns: int | None) -> int:

@@ -27,6 +27,7 @@ from profilerkit.rundir.layout import (
     META,
     NAMES,
     OOM,
+    PROBES,
     RANK_PREFIX,
     SAMPLES,
     WINDOW_STATUS,
@@ -42,6 +43,7 @@ from profilerkit.rundir.layout import (
     RunManifest,
     WindowStatus,
 )
+from profilerkit.rundir.probes import ProbesRecord, without_probed
 from profilerkit.rundir.sampled import Sample
 from profilerkit.units import format_ns
 
@@ -93,6 +95,7 @@ class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
         clock: turns its times into the time of day; ``None`` without an anchor.
         flights: the last collectives before the end of each window and of the run, as far as they were recorded.
         ddp: what DistributedDataParallel said of itself; ``None`` where it was not asked or not used.
+        probes: what in-run probes timed; ``None`` where none was asked for. What they did is not among ``events``.
     """
 
     rank: int
@@ -109,6 +112,7 @@ class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock | None = None
     flights: tuple[Flight, ...] = ()
     ddp: DdpRecord | None = None
+    probes: ProbesRecord | None = None
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -212,11 +216,13 @@ def _read_rank(rank: int, path: Path) -> RankRecord:
         _document(file, Flight, notes, optional=True)
         for file in (*sorted(path.glob(f"{WINDOWS}/*/{FLIGHT}")), path / FLIGHT)
     ]
+    probes = _document(path / PROBES, ProbesRecord, notes, optional=True)
+    events = _records(path / EVENTS, MAGIC, EVENT.size, notes)
     return RankRecord(
         rank=rank,
         path=path,
         meta=meta,
-        events=_records(path / EVENTS, MAGIC, EVENT.size, notes),
+        events=events if probes is None else without_probed(events),
         names={line.id: line.name for line in _lines(path / NAMES, Name, notes)},
         samples=tuple(_lines(path / SAMPLES, Sample, notes)),
         windows=tuple(_windows(path / WINDOWS, notes)),
@@ -226,6 +232,7 @@ def _read_rank(rank: int, path: Path) -> RankRecord:
         clock=clock,
         flights=tuple(flight for flight in flights if flight is not None),
         ddp=_document(path / DDP, DdpRecord, notes, optional=True),
+        probes=probes,
         notes=(*notes, *_joined_notes(meta)),
     )
 

@@ -37,7 +37,7 @@ _PARTS: Final = {
 #: Of the parts of a step those that show training where no step was counted.
 _TRAINING = ("step.input", "step.backward", "step.optimizer")
 #: What owns its time whatever happens inside it, innermost first where two have the same extent.
-_ASIDE = ("profiler", "warm.compile", "checkpoint", "between.epoch", "evaluation", "logging", "phases")
+_ASIDE = ("profiler", "probes", "warm.compile", "checkpoint", "between.epoch", "evaluation", "logging", "phases")
 #: Entries that follow from more than the records of that kind alone.
 _DERIVED = ("start.before", "start.inside", "warm.steps", "step.forward", "step.unfed", "step.rest", "profiler")
 _COUNTED = ("warm.compile", "checkpoint", "evaluation", "logging", "phases")
@@ -65,6 +65,8 @@ def rank_ledger(record: RankRecord, state: tuple[StepState, ...]) -> Ledger | No
     records = read_records(record) if light is None or light.on or light.reason != OFF_BY_SETTINGS else None
     if records is None:
         return None
+    if len(state) == len(records.own):
+        state = tuple(value for value, own in zip(state, records.own, strict=True) if own)
     started = record.meta.process_start_perf_ns if record.meta else None
     low = records.begin_ns if started is None else min(started, records.begin_ns)
     account, passes = _Account(), evaluation_passes(records)
@@ -134,6 +136,7 @@ def _aside(records: Records, passes: Timed, edges: Timed) -> dict[str, Timed]:
 
     return {
         "profiler": records.exports,
+        "probes": records.probes,
         "warm.compile": kinds[EventKind.COMPILE],
         "checkpoint": named("checkpoint", kinds[EventKind.SAVE]),
         "between.epoch": edges,

@@ -53,6 +53,8 @@ class Records:
         kinds: the other kinds.
         phases: named phases by ledger entry; those named for getting a batch are under ``step.input``.
         exports: when a window's trace was stopped and written.
+        probes: when probes put steps in, or put back what they had changed.
+        own: of all STEP records by start, which are the run's own: those of ``steps``.
         begin_ns: start of the recording.
         end_ns: its end, or that of the last record where no end was written.
         last_ns: end of the last record.
@@ -63,6 +65,8 @@ class Records:
     kinds: Mapping[EventKind, Timed]
     phases: Mapping[str, Timed]
     exports: Timed
+    probes: Timed
+    own: Mask
     begin_ns: int
     end_ns: int
     last_ns: int
@@ -92,12 +96,17 @@ def read_records(record: RankRecord) -> Records | None:
     kind = events["kind"]
     own = (events["flags"] & EventFlag.OTHER_THREAD) == 0
     windows = _timed(events[kind == EventKind.WINDOW])
+    steps, probes = _timed(events[kind == EventKind.STEP]), _timed(events[kind == EventKind.PROBE])
+    at = np.searchsorted(probes.start, steps.start, side="right") - 1
+    kept = (at < 0) | (steps.start >= probes.end[at]) if len(probes) else np.ones(len(steps), dtype=np.bool_)
     return Records(
-        steps=_timed(events[kind == EventKind.STEP]),
+        steps=steps.where(kept),
         fetches=_timed(events[(kind == EventKind.WAIT) & own]),
         kinds={wanted: _timed(events[(kind == wanted) & own & _is_whole(record, wanted)]) for wanted in _KINDS},
         phases=_phases(events[(kind == EventKind.PHASE) & own], record.names),
         exports=_exports(record, windows),
+        probes=probes,
+        own=kept,
         begin_ns=min(record.meta.anchor_perf_ns, first) if record.meta else first,
         end_ns=max(record.end.end_perf_ns, last) if record.end else heard,
         last_ns=last,

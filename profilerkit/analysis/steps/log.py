@@ -196,7 +196,7 @@ def _phases(phases: Records, names: Mapping[int, str], waited: Spans, start: I64
 
 
 def _states(events: Records, start: I64, stop: I64, time: I64) -> tuple[StepState, ...]:
-    """Out of the steady window: the first step, leading slow steps, steps a deep window touched and the one after."""
+    """Out of the steady window: the first step, leading slow ones, those of probes, those disturbed, the one after."""
     state: list[StepState] = ["steady"] * len(start)
     for window in events[events["kind"] == EventKind.WINDOW]:
         low, high = int(window["start"]), int(window["start"] + window["dur"])
@@ -204,13 +204,28 @@ def _states(events: Records, start: I64, stop: I64, time: I64) -> tuple[StepStat
         if len(touched):
             for row in range(touched[0], min(touched[-1] + 2, len(state))):
                 state[row] = "disturbed"
-    for row in range(max(1, warmup_length(time))):
+    own = _without_probed(events, start, stop, state)
+    for row in own[: max(1, warmup_length(time[own]))]:
         state[row] = "warmup"
     if state.count("steady") < FEWEST_STEPS:
         state = ["steady" if value == "disturbed" else value for value in state]
     if "steady" not in state:
         state = ["steady"] * len(start)
     return tuple(state)
+
+
+def _without_probed(events: Records, start: I64, stop: I64, state: list[StepState]) -> list[int]:
+    """Rows of the run's own steps; those that probes put in, and disturbed, are noted in ``state``."""
+    for probe in events[events["kind"] == EventKind.PROBE]:
+        low, high = int(probe["start"]), int(probe["start"] + probe["dur"])
+        touched = np.flatnonzero((start < high) & (stop > low))
+        if not len(touched):
+            continue
+        for row in range(touched[0], min(touched[-1] + 1 + int(probe["name"]), len(state))):
+            state[row] = "disturbed"
+        for row in touched[(start[touched] >= low)].tolist():
+            state[row] = "probe"
+    return [row for row, value in enumerate(state) if value != "probe"]
 
 
 def _named_stalls(

@@ -1,0 +1,155 @@
+"""Stands between the steps and the trace windows, and lets the probes go on with each step."""
+
+import os
+from collections.abc import Callable, Generator
+from time import perf_counter_ns
+
+from profilerkit.capture.environment import usable_cores
+from profilerkit.capture.guard import Guard
+from profilerkit.capture.place import Place
+from profilerkit.capture.probes.feed import Feed, ProbedTimer
+from profilerkit.capture.probes.found import UnprobedError
+from profilerkit.capture.probes.kinds import probes_of
+from profilerkit.capture.probes.program import NOT_BEGUN, UNFINISHED, Program
+from profilerkit.capture.settings import Settings
+from profilerkit.capture.windows import DeepWindows
+from profilerkit.model.change import revise
+from profilerkit.rundir.files import write_document
+from profilerkit.rundir.layout import PROBES
+from profilerkit.rundir.probes import ProbesRecord
+from profilerkit.rundir.writer import RankWriter, Record
+
+#: Steps behind the first trace window before anything is probed.
+_AFTER_WINDOW = 5
+_STUCK = "the loop fetched without end inside of a step"
+
+
+class Probing:
+    """The probes of one rank. The trace windows see no step from the first that is timed for a probe to the last.
+
+    All methods are called on the training thread; ``close`` and ``write`` on the one that ends the block.
+    """
+
+    def __init__(
+        self, settings: Settings, place: Place, windows: DeepWindows, record: Callable[[Record], None]
+    ) -> None:
+        self._settings, self._world, self._record = settings, place.world_size, record
+        self._windows = windows if settings.deep and windows.traces else None
+        self._guard = Guard("profilerkit's probing")
+        self._guard.on_failure(self.close)
+        self._feed = Feed()
+        self._feed.stuck = lambda: self._break_off(_STUCK)
+        self._timer: ProbedTimer | None = None
+        self._program: Program | None = None
+        self._steps: Generator[None, None, None] | None = None
+        self._own_ns = 0
+        self._is_going_on = False  # inside of ``_steps``
+        self._afterwards: Callable[[], None] | None = None
+        self._pid = os.getpid()
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the open step is one that a probe put in."""
+        return self._program is not None and self._program.inserting
+
+    @property
+    def _is_holding(self) -> bool:
+        return self._program is not None and self._program.holding
+
+    def feed(self, timer: ProbedTimer) -> ProbedTimer:
+        """``timer``, which takes its batches from here from now on."""
+        settings = self._settings
+        probes = [probe for name in settings.probes for probe in probes_of(name, usable_cores())]
+        self._program = Program(
+            probes, self._feed, timer.tracker, self._record, world=self._world, stuck=self._break_off
+        )
+        first = settings.warmup_steps + _AFTER_WINDOW + (settings.trace_steps if settings.deep else 0)
+        self._steps = self._program.steps(first, lambda: self._windows is None or self._windows.is_idle)
+        self._timer, timer.feed, timer.held = timer, self._feed, None
+        return timer
+
+    def step_started(self, number: int) -> None:
+        """Go on with the probes; the windows hear of the step unless it is timed for one."""
+        began_ns = perf_counter_ns()
+        if self._steps is not None:
+            self._guard.call(self._advance, number)
+        self._own_ns = perf_counter_ns() - began_ns
+        if self._windows is not None and not self._is_holding:
+            self._windows.step_started(number)
+
+    def step_ended(self, number: int, dur_ns: int) -> None:
+        """Keep what the step took, less what was done for the probes in it."""
+        program, dur_ns = self._program, dur_ns - self._own_ns
+        if self._steps is not None and program is not None and self._timer is not None:
+            program.last_ns = dur_ns
+            tracker = self._timer.tracker
+            program.worked.append(tracker.worked and tracker.optimizer_seen)
+        if self._windows is not None and not self._is_holding:
+            self._windows.step_ended(number, dur_ns)
+
+    def step_cut(self) -> None:
+        """The step in progress does not count: inside of a probe the loop is over."""
+        if self._program is not None:
+            self._program.last_ns = None
+        if self.is_inside:
+            self._break_off(UNFINISHED)
+        elif self._windows is not None and not self._is_holding:
+            self._windows.step_cut()
+
+    def when_outside(self, work: Callable[[], None]) -> bool:
+        """Whether ``work`` has to wait: inside of a probe it is done at the end of the step, which is the last one."""
+        if self.is_inside:
+            self._afterwards = work
+        return self.is_inside
+
+    def close(self) -> None:
+        """Put back what a probe under way has changed; nothing is probed any more."""
+        steps, self._steps = self._steps, None
+        if self._timer is not None:
+            self._timer.feed = self._timer.held = None
+        if steps is not None and os.getpid() == self._pid:
+            self._guard.call(steps.close)
+        if self._program is not None:
+            self._program.leave_out(NOT_BEGUN)
+
+    def write(self, writer: RankWriter) -> None:
+        """Write what was made of the probes."""
+        runs = self._program.runs if self._program is not None else []
+        failure = self._guard.failure
+        if failure is not None and runs:
+            runs[-1] = revise(runs[-1], reason=failure)
+        try:
+            write_document(writer.path / PROBES, ProbesRecord(probes=tuple(runs)))
+        except OSError as error:
+            writer.stop(PROBES, error)
+
+    def _advance(self, number: int) -> None:
+        if self._program is None or self._steps is None:
+            return
+        self._program.number = number
+        self._feed.step_started()
+        afterwards, self._afterwards = self._afterwards, None
+        self._is_going_on = True
+        try:
+            is_over = afterwards is not None or next(self._steps, _OVER) is _OVER
+        finally:
+            self._is_going_on = False
+        if is_over:
+            self.close()
+        if afterwards is not None:
+            afterwards()
+
+    def _break_off(self, reason: str) -> None:
+        """End the probe under way; the next one goes on from the next step."""
+        steps = self._steps
+        if steps is not None and not self._is_going_on and self.is_inside:
+            self._guard.call(self._thrown, steps, reason)
+
+    def _thrown(self, steps: Generator[None, None, None], reason: str) -> None:
+        try:
+            steps.throw(UnprobedError(reason))
+        except StopIteration:
+            self.close()
+
+
+_OVER = object()

@@ -1,0 +1,78 @@
+"""What probes in the run measured, in words: beside a finding, and each by itself."""
+
+from profilerkit.model.finding import Finding
+from profilerkit.model.probe import Agreement, Probed
+from profilerkit.model.probe_names import PROBE_WORDS
+from profilerkit.model.report import Report
+from profilerkit.report.inert import SENTENCE_LIMIT, inert
+from profilerkit.report.records import Fact, ProbesView
+from profilerkit.report.wording import plural, saving_range
+from profilerkit.units import format_ns, format_ratio, format_ratio_range
+
+_AGREEMENTS: dict[Agreement, str] = {
+    "agrees": "",
+    "below": "This contradicts the prediction: the run itself gained less than that, so expect what was measured.",
+    "above": "There is more to gain here than this fix is predicted to.",
+}
+
+
+def probed_words(finding: Finding) -> str:
+    """The probe beside the prediction; empty without one."""
+    probe = finding.probed
+    if probe is None:
+        return ""
+    if probe.share is None:
+        return f"Not probed: {inert(probe.reason, SENTENCE_LIMIT)}."
+    predicted = f"predicted {saving_range(finding.saving)}" if finding.saving else "no saving predicted"
+    said = f"{_gain(probe)}, {predicted}. {_how(probe)}."
+    return " ".join(piece for piece in (said, _AGREEMENTS[probe.agreement] if probe.agreement else "") if piece)
+
+
+def probes_view(report: Report) -> ProbesView:
+    """Every probe that was asked for, with its result or why there is none."""
+    facts = tuple(
+        Fact(
+            f"{probe.name}: {inert(probe.change) or PROBE_WORDS[probe.name]}",
+            _gain(probe) if probe.share is not None else "not measured",
+            _note(probe),
+        )
+        for probe in report.probes
+    )
+    return ProbesView(facts, _caption(report))
+
+
+def _caption(report: Report) -> str:
+    """What is to be known of them; empty without any."""
+    steps = sum(
+        probe.last_step - probe.first_step + 1
+        for probe in report.probes
+        if probe.first_step is not None and probe.last_step is not None
+    )
+    if not steps:
+        return ""
+    return (
+        f"Probes put {plural(steps, 'step')} into the run and then put its state back. They are left out of everything "
+        "else here; what the loop counts itself, such as a step number or a mean loss, counted them."
+    )
+
+
+def _gain(probe: Probed) -> str:
+    """``22 % measured (20–24 %)``."""
+    share, low, high = probe.share or 0.0, probe.low or 0.0, probe.high or 0.0
+    if low < 0:
+        return f"{format_ratio(share)} measured ({format_ratio(low)} to {format_ratio(high)})"
+    return f"{format_ratio(share)} measured ({format_ratio_range(low, high)})"
+
+
+def _how(probe: Probed) -> str:
+    return f"Probe {probe.name}, {inert(probe.change)}, in {_note(probe)}"
+
+
+def _note(probe: Probed) -> str:
+    if probe.share is None:
+        return inert(probe.reason, SENTENCE_LIMIT)
+    said = plural(probe.steps, "step")
+    if probe.without_ns is not None and probe.probed_ns is not None:
+        said += f", {format_ns(probe.without_ns)} → {format_ns(probe.probed_ns)}"
+        said += "" if probe.without_ns == probe.step_ns else f" on a batch at hand, of {format_ns(probe.step_ns or 0)}"
+    return f"{said}; {inert(probe.reason, SENTENCE_LIMIT)}" if probe.reason else said
