@@ -72,7 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--probe",
         metavar="NAMES",
         help="measure what fixes could save, in the run: input, workers, comm, bf16, or several with commas. Each puts "
-        "25 to 100 steps in and then puts the state back; a loop that counts its steps counts those too",
+        "25 to 100 steps in and then puts the state back; a loop that counts its steps counts those too, bf16 may "
+        "raise in it, and all ranks must ask for the same",
     )
     for name, text in _OFF.items():
         parser.add_argument(f"--no-{name}", dest=name, action="store_const", const=False, help=text)

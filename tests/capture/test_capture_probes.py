@@ -4,6 +4,7 @@ import random
 import subprocess
 import sys
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,11 @@ import pytest
 import profilerkit
 from profilerkit.capture.loader import FetchTimer
 from profilerkit.capture.probes import state
+from profilerkit.capture.probes.feed import Feed
+from profilerkit.capture.probes.found import UnprobedError
+from profilerkit.capture.probes.kinds import CommProbe
+from profilerkit.capture.probes.probing import Probing
+from profilerkit.capture.probes.program import Program
 from profilerkit.capture.session import active
 from profilerkit.errors import UsageError
 from profilerkit.rundir.layout import EventKind
@@ -357,6 +363,39 @@ def test_loader_that_only_its_iterator_knows_has_its_workers_probed(tmp_path):
     more, fewer = read_run(tmp_path / "run").ranks[0].probes.probes
     assert "nobody holds it" not in f"{more.reason} {fewer.reason}"
     assert more.change.startswith("num_workers 2 → ")
+
+
+def test_exchange_that_the_loop_switches_on_itself_is_not_measured():
+    model = SimpleNamespace(require_backward_grad_sync=True)
+    probe = CommProbe()
+    probe.check(SimpleNamespace(models=[model], is_compiled=False), None)
+    probe.apply()
+    probe.undo()
+    probe.apply()
+    assert not model.require_backward_grad_sync
+    model.require_backward_grad_sync = True
+    with pytest.raises(UnprobedError, match="the loop sets require_backward_grad_sync itself"):
+        probe.undo()
+    assert model.require_backward_grad_sync
+
+
+def test_whatever_fails_on_a_rank_the_others_hear_of_it(monkeypatch):
+    told = []
+    program = Program([], Feed(), None, None, world=1, stuck=None)
+    monkeypatch.setattr(program, "_any", lambda here: told.append(here) or here)
+    with pytest.raises(UnprobedError, match="it failed: ZeroDivisionError"):
+        program._agreed(lambda: 1 / 0)
+    assert told == [True]
+
+
+def test_step_that_starts_again_goes_on_with_nothing():
+    probing = Probing.__new__(Probing)
+    advanced = []
+    probing._steps, probing._started, probing._windows = iter(()), None, None
+    probing._guard = SimpleNamespace(call=lambda work, number: advanced.append(number))
+    for number in (3, 3, 4):
+        probing.step_started(number)
+    assert advanced == [3, 4]
 
 
 def test_compiled_and_sharded_models_are_not_probed(tmp_path, monkeypatch):

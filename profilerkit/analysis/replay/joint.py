@@ -67,6 +67,8 @@ def joint(facts: ReplayFacts, changes: Sequence[Change], bounds: Sequence[float]
     sets = [places for size in range(1, count + 1) for places in combinations(range(count), size)]
     limit, *found = savings(facts, [[beyond], *([changes[place] for place in chosen] for chosen in sets)])
     saved = {(): 0.0} | dict(zip(sets, bounded(found, sets), strict=True))
+    for chosen in sets:  # smaller ones first: a fix that takes away what another one hides behind is left out
+        saved[chosen] = max(saved[chosen], *(saved[part] for part in combinations(chosen, len(chosen) - 1)))
     order: tuple[int, ...] = ()
     after = []
     while len(order) < count:
@@ -94,7 +96,7 @@ def _greedy(count: int, saved_by: Callable[[Sequence[Sequence[int]]], list[float
         found = saved_by([(*order, other) for other in left])
         best = found.index(max(found))
         order.append(left[best])
-        after.append(found[best])
+        after.append(max([found[best], *after[-1:]]))
     return Joint(tuple(alone), after[-1], tuple(order), tuple(after), limit, None)
 
 

@@ -93,10 +93,14 @@ class CommProbe:
             model.require_backward_grad_sync = False
 
     def undo(self) -> None:
-        """As it was found."""
-        for model, before in zip(self._models, self._before, strict=False):
-            model.require_backward_grad_sync = before
+        """As it was found. Raises ``UnprobedError`` where the loop set it meanwhile: then gradients were exchanged."""
+        models, before = self._models if self._before else [], self._before
+        is_ours = not any(model.require_backward_grad_sync for model in models)
+        for model, was in zip(models, before, strict=False):
+            model.require_backward_grad_sync = was
         self._before = []
+        if not is_ours:
+            raise UnprobedError("the loop sets require_backward_grad_sync itself")
 
 
 class Bf16Probe:

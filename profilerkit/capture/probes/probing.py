@@ -42,6 +42,7 @@ class Probing:
         self._timer: ProbedTimer | None = None
         self._program: Program | None = None
         self._steps: Generator[None, None, None] | None = None
+        self._started: int | None = None
         self._own_ns = 0
         self._is_going_on = False  # inside of ``_steps``
         self._afterwards: Callable[[], None] | None = None
@@ -71,7 +72,9 @@ class Probing:
     def step_started(self, number: int) -> None:
         """Go on with the probes; the windows hear of the step unless it is timed for one."""
         began_ns = perf_counter_ns()
-        if self._steps is not None:
+        # A step that was cut starts again: on other ranks, which did not cut it, nothing goes on meanwhile.
+        if self._steps is not None and number != self._started:
+            self._started = number
             self._guard.call(self._advance, number)
         self._own_ns = perf_counter_ns() - began_ns
         if self._windows is not None and not self._is_holding:

@@ -274,10 +274,13 @@ class Program:
         """The result of ``work``, where it can be had on all ranks. Raises ``UnprobedError`` where not."""
         try:
             result = work()
-        except UnprobedError:
+        except Exception as error:
+            # The other ranks wait for this one's answer, whatever it fails by.
             self._feed.stop()
             self._any(True)
-            raise
+            if isinstance(error, UnprobedError):
+                raise
+            raise UnprobedError(f"it failed: {type(error).__name__}") from error
         if self._any(False):
             self._feed.stop()
             raise UnprobedError("another rank cannot")
