@@ -16,6 +16,7 @@ from itertools import pairwise
 from time import perf_counter_ns
 from typing import Any, Protocol, TypeVar
 
+from profilerkit.capture.guard import asked
 from profilerkit.capture.place import with_process_group
 from profilerkit.capture.probes.feed import Feed, ahead
 from profilerkit.capture.probes.found import Found, UnprobedError, find, trains_in_parallel
@@ -272,19 +273,14 @@ class Program:
 
     def _agreed(self, work: Callable[[], _R]) -> _R:
         """The result of ``work``, where it can be had on all ranks. Raises ``UnprobedError`` where not."""
-        try:
-            result = work()
-        except Exception as error:
-            # The other ranks wait for this one's answer, whatever it fails by.
+        done = asked(lambda: _tried(work)) or UnprobedError("it failed on this rank")
+        # The other ranks wait for this one's answer, whatever it fails by.
+        is_off = self._any(isinstance(done, UnprobedError))
+        if is_off:
             self._feed.stop()
-            self._any(True)
-            if isinstance(error, UnprobedError):
-                raise
-            raise UnprobedError(f"it failed: {type(error).__name__}") from error
-        if self._any(False):
-            self._feed.stop()
-            raise UnprobedError("another rank cannot")
-        return result
+            raise done if isinstance(done, UnprobedError) else UnprobedError("another rank cannot")
+        assert not isinstance(done, UnprobedError)
+        return done[0]
 
 
 class _Run:
@@ -314,6 +310,14 @@ class _Run:
             reason=self.reason,
             note="; ".join(said for said in (looks, self.note) if said),
         )
+
+
+def _tried(work: Callable[[], _R]) -> tuple[_R] | UnprobedError:
+    """What ``work`` gives, or why it cannot."""
+    try:
+        return (work(),)
+    except UnprobedError as error:
+        return error
 
 
 def _count(count: int) -> _Steps[None]:
