@@ -9,7 +9,7 @@ import numpy.typing as npt
 from profilerkit.analysis.host.names import is_feeding_phase, phase_leaf
 from profilerkit.analysis.intervals import I64, Segments, Spans, innermost_owner, union
 from profilerkit.analysis.leaves import LEAVES
-from profilerkit.analysis.steps.log import EVENT_DTYPE
+from profilerkit.analysis.steps.log import EVENT_DTYPE, put_in
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.reader import RankRecord
 
@@ -97,8 +97,7 @@ def read_records(record: RankRecord) -> Records | None:
     own = (events["flags"] & EventFlag.OTHER_THREAD) == 0
     windows = _timed(events[kind == EventKind.WINDOW])
     steps, probes = _timed(events[kind == EventKind.STEP]), _timed(events[kind == EventKind.PROBE])
-    at = np.searchsorted(probes.start, steps.start, side="right") - 1
-    kept = (at < 0) | (steps.start >= probes.end[at]) if len(probes) else np.ones(len(steps), dtype=np.bool_)
+    kept = ~put_in(events, steps.start)
     return Records(
         steps=steps.where(kept),
         fetches=_timed(events[(kind == EventKind.WAIT) & own]),

@@ -223,9 +223,19 @@ def _without_probed(events: Records, start: I64, stop: I64, state: list[StepStat
             continue
         for row in range(touched[0], min(touched[-1] + 1 + int(probe["name"]), len(state))):
             state[row] = "disturbed"
-        for row in touched[(start[touched] >= low)].tolist():
-            state[row] = "probe"
-    return [row for row, value in enumerate(state) if value != "probe"]
+    inserted = put_in(events, start)
+    for row in np.flatnonzero(inserted).tolist():
+        state[row] = "probe"
+    return np.flatnonzero(~inserted).tolist()
+
+
+def put_in(events: Records, start: I64) -> npt.NDArray[np.bool_]:
+    """``(n_steps,)`` which of the steps that begin at ``start`` a probe put in, by the PROBE records of ``events``."""
+    found = np.zeros(len(start), dtype=np.bool_)
+    for probe in events[events["kind"] == EventKind.PROBE]:
+        low = int(probe["start"])
+        found |= (start >= low) & (start < low + int(probe["dur"]))
+    return found
 
 
 def _named_stalls(

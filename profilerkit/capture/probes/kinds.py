@@ -94,11 +94,10 @@ class CommProbe:
 
     def undo(self) -> None:
         """As it was found. Raises ``UnprobedError`` where the loop set it meanwhile: then gradients were exchanged."""
-        models, before = self._models if self._before else [], self._before
-        is_ours = not any(model.require_backward_grad_sync for model in models)
-        for model, was in zip(models, before, strict=False):
-            model.require_backward_grad_sync = was
-        self._before = []
+        held, self._before = list(zip(self._models, self._before, strict=False)), []
+        is_ours = not any(model.require_backward_grad_sync for model, _ in held)
+        for model, before in held:
+            model.require_backward_grad_sync = before
         if not is_ours:
             raise UnprobedError("the loop sets require_backward_grad_sync itself")
 

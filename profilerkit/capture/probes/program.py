@@ -275,11 +275,13 @@ class Program:
         """The result of ``work``, where it can be had on all ranks. Raises ``UnprobedError`` where not."""
         done = asked(lambda: _tried(work)) or UnprobedError("it failed on this rank")
         # The other ranks wait for this one's answer, whatever it fails by.
-        is_off = self._any(isinstance(done, UnprobedError))
-        if is_off:
+        if isinstance(done, UnprobedError):
             self._feed.stop()
-            raise done if isinstance(done, UnprobedError) else UnprobedError("another rank cannot")
-        assert not isinstance(done, UnprobedError)
+            self._any(True)
+            raise done
+        if self._any(False):
+            self._feed.stop()
+            raise UnprobedError("another rank cannot")
         return done[0]
 
 
