@@ -188,8 +188,8 @@ def _comparison(before: "Trained", after: "Trained", proposal: "Proposal", unpro
         spread = f"{format_ratio(saving.expected)} ({format_ratio_range(saving.low, saving.high)})"
         rows.append(("saving", "", spread, format_ratio(measured)))
         points = 100 * abs(measured - saving.expected)
-        inside = saving.low <= measured <= saving.high
-        place = "inside" if inside else "outside"
+        # By the whole points that are shown.
+        place = "inside" if round(saving.low, 2) <= round(measured, 2) <= round(saving.high, 2) else "outside"
         judgement = f"{points:.1f} points between prediction and measurement; {place} the predicted range."
     if unproven:
         judgement = f"Nothing was proven. {unproven}"
