@@ -17,7 +17,7 @@ from profilerkit.report.json import render as to_json
 from tests.recipes import training
 
 sys.path.insert(0, str(Path(__file__).parent / "trace"))
-from flight_recipes import MS, START_NS, as_json, as_pickle, call, dump, run_seed, stepping
+from flight_recipes import MS, START_NS, as_json, as_pickle, call, dump, stepping
 
 TRAINING = """
 import os, sys, time
@@ -286,8 +286,3 @@ def test_the_command_line_takes_dumps(tmp_path, capsys):
     assert main(["analyze", *map(str, paths), "--show", "E1"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "comes from the recording in fr_rank_0.pickle and fr_rank_1.pickle." in shown
-
-
-@pytest.mark.parametrize("seed", range(25))
-def test_a_damaged_dump_is_read_or_refused(tmp_path, seed):
-    run_seed(seed, tmp_path)

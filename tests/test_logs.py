@@ -18,7 +18,7 @@ from profilerkit.rundir.sampled import GpuSample, Sample
 from tests.recipes import Log, training, write_run
 
 sys.path.insert(0, str(Path(__file__).parent / "trace"))
-from log_recipes import KIB, gpus, grown, originals, pickled, run_seed
+from log_recipes import KIB, gpus, grown, pickled
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "traces"
 START_NS = 1_795_348_800 * 1_000_000_000
@@ -214,6 +214,62 @@ def test_what_the_clock_does_not_decide_is_kept_apart(tmp_path, text, why):
     assert f"gpu.csv is kept apart from trace.json: {why}" in notes(report)
 
 
+A100, H100 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"
+
+
+def one_gpu(index=None, *, name=A100, uuid=""):
+    """A log of one device of which only some of index, name and UUID are said."""
+    said = {"index": index, "name": name, "uuid": uuid}
+    known = {key: value for key, value in said.items() if value not in (None, "")}
+    header = ", ".join(["timestamp", *known, "temperature.gpu"])
+    rows = [", ".join([f"2026-11-22T12:00:{second:02}Z", *map(str, known.values()), "40"]) for second in range(20)]
+    return "\n".join([header, *rows, ""])
+
+
+@pytest.mark.parametrize(
+    ("log", "recorded", "said"),
+    [
+        (one_gpu(), {}, "each knows of one only"),
+        (one_gpu(0), {"devices": [{"id": 0, "name": A100}]}, "which is the recorded device 0 unless"),
+        (one_gpu(name="A100-SXM4-80GB"), {"devices": [{"id": 0, "name": A100}]}, "each knows of one only"),
+        (one_gpu(0), {"rank": 0, "world_size": 2, "devices": [{"id": 0, "name": A100}]}, "the recorded device 0"),
+    ],
+)
+def test_a_log_of_one_device_is_joined_where_it_is_the_recorded_one(tmp_path, log, recorded, said):
+    found = notes(analyze(trace_of(tmp_path / "trace.json", **recorded), written(tmp_path / "gpu.csv", log)))
+    assert "gpu.csv is joined with trace.json" in found
+    assert said in found
+
+
+@pytest.mark.parametrize(
+    ("log", "recorded", "said"),
+    [
+        (one_gpu(3), {"devices": [{"id": 0, "name": A100}]}, "it is of GPU 3, and the recording numbers its device 0"),
+        (one_gpu(name=H100), {"devices": [{"id": 0, "name": A100}]}, f"its device is of the model {H100}"),
+        (one_gpu(0, name=H100), {"devices": [{"id": 0, "name": A100}]}, f"its device is of the model {H100}"),
+        (one_gpu(), {"rank": 0, "world_size": 2}, "it is of one device, the run has several, and nothing tells"),
+    ],
+)
+def test_a_log_of_one_device_is_kept_apart_where_it_may_be_another(tmp_path, log, recorded, said):
+    report = analyze(trace_of(tmp_path / "trace.json", **recorded), written(tmp_path / "gpu.csv", log))
+    assert f"gpu.csv is kept apart from trace.json: {said}" in notes(report)
+    assert not [series for series in report.run.samples if "recorded steps" in series.device]
+
+
+@pytest.mark.parametrize(("uuid", "joined"), [("GPU-1", True), ("GPU-2", False)])
+def test_a_uuid_decides(tmp_path, uuid, joined):
+    run = write_run(
+        tmp_path / "run",
+        [Log().steps(30, 500_000)],
+        device_uuid="GPU-1",
+        device_name=A100,
+        anchor_unix_ns=START_NS,
+    )
+    found = notes(analyze(run, written(tmp_path / "gpu.csv", one_gpu(5, uuid=uuid))))
+    assert ("by its UUID" in found) == joined
+    assert ("none of its devices has the UUID of the recorded one" in found) != joined
+
+
 def test_a_log_without_a_time_zone_is_joined_as_utc_and_that_is_said(tmp_path):
     log = written(tmp_path / "gpu.csv", gpus(40, start="2026/11/22 12:00:{:02}"))
     assert "taken for UTC" in notes(analyze(trace_of(tmp_path / "trace.json"), log))
@@ -259,11 +315,6 @@ def test_hostile_names_stay_text(tmp_path):
     report = analyze(written(tmp_path / "a.csv", text))
     assert "<script>alert(1)" not in report.to_html()
     assert "\x1b" not in terminal.render(report)
-
-
-@pytest.mark.parametrize("seed", range(25))
-def test_a_damaged_log_is_read_or_refused(tmp_path, seed):
-    run_seed(originals(), seed, tmp_path / "log")
 
 
 @needs_shared

@@ -313,7 +313,7 @@ def _doubts(chosen: RankFacts, no_trace: Sequence[str]) -> list[str]:
     if ratio is not None and not ALIKE[0] <= ratio <= ALIKE[1]:
         out.append(f"Traced steps took {ratio:.2f} × the time of the others: how the step splits is uncertain.")
     unexplained = chosen.share("idle.unknown") >= NOTED_UNKNOWN
-    if times is not None and times.mean > OUTLIER_MEAN * times.median and unexplained:
+    if times is not None and times.mean > OUTLIER_MEAN * times.median > 0 and unexplained:
         out.append(f"A few slow steps raise the mean to {times.mean / times.median:.1f} × the median.")
     if chosen.series is not None:
         out += weaknesses(chosen.series, chosen.step_error_ns)

@@ -36,6 +36,7 @@ from profilerkit.rundir.layout import (
 )
 from profilerkit.rundir.process import still_runs
 from profilerkit.rundir.reader import Name, RankRecord, RunRecord, WorkerRecord, rank_directories, worker_of
+from profilerkit.rundir.records import sound_batches, sound_events
 from profilerkit.rundir.sampled import Sample
 
 #: Event records kept of each rank, 3.2 MB: 25,000 steps of four records each.
@@ -120,7 +121,7 @@ class _FollowedRank:
             rank=self._rank,
             path=self._path,
             meta=meta,
-            events=self._events.look(),
+            events=sound_events(self._events.look()),
             names={line.id: line.name for line in self._names.look()},
             samples=self._samples.look(),
             windows=tuple((status, None) for status in windows),
@@ -141,7 +142,7 @@ class _FollowedRank:
             latest = sorted(found, key=lambda name: _modified(self._path / name))[-MOST_WORKERS:]
             self._workers = {name: self._workers.get(name) or self._worker(name) for name in latest}
         return [
-            WorkerRecord(pid=found[name][0], number=found[name][1], batches=file.look())
+            WorkerRecord(pid=found[name][0], number=found[name][1], batches=sound_batches(file.look()))
             for name, file in sorted(self._workers.items())
         ]
 

@@ -1,7 +1,7 @@
 """Reads a run directory, whatever state its writers left it in."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -44,6 +44,7 @@ from profilerkit.rundir.layout import (
     WindowStatus,
 )
 from profilerkit.rundir.probes import ProbesRecord, without_probed
+from profilerkit.rundir.records import sound_batches, sound_events
 from profilerkit.rundir.sampled import Sample
 from profilerkit.units import format_ns
 
@@ -217,7 +218,7 @@ def _read_rank(rank: int, path: Path) -> RankRecord:
         for file in (*sorted(path.glob(f"{WINDOWS}/*/{FLIGHT}")), path / FLIGHT)
     ]
     probes = _document(path / PROBES, ProbesRecord, notes, optional=True)
-    events = _records(path / EVENTS, MAGIC, EVENT.size, notes)
+    events = _sound(path / EVENTS, _records(path / EVENTS, MAGIC, EVENT.size, notes), sound_events, EVENT.size, notes)
     return RankRecord(
         rank=rank,
         path=path,
@@ -315,6 +316,15 @@ def _records(path: Path, magic: bytes, size: int, notes: list[str]) -> bytes:
     return body[: len(body) - torn] if torn else body
 
 
+def _sound(path: Path, data: bytes, kept: Callable[[bytes], bytes], size: int, notes: list[str]) -> bytes:
+    """The records whose times can be true; the others are counted in a note."""
+    sound = kept(data)
+    bad = (len(data) - len(sound)) // size
+    if bad:
+        notes.append(f"{path.name}: {bad} of {len(data) // size} records have impossible times and were left out")
+    return sound
+
+
 def _workers(path: Path, notes: list[str]) -> Iterator[WorkerRecord]:
     """The workers that wrote anything, by pid; a note for each that had to stop."""
     for file in sorted(path.glob(f"{WORKER_PREFIX}*")):
@@ -324,6 +334,7 @@ def _workers(path: Path, notes: list[str]) -> Iterator[WorkerRecord]:
             notes.append(f"{file.name.removesuffix(FAILED_SUFFIX)} stopped recording: {reason[:_LONGEST_REASON]}")
         elif worker:
             batches = _records(file, WORKER_MAGIC, WORKER.size, notes)
+            batches = _sound(file, batches, sound_batches, WORKER.size, notes)
             yield WorkerRecord(pid=worker[0], number=worker[1], batches=batches)
 
 

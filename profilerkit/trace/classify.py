@@ -42,8 +42,10 @@ LEGACY_PROCESSES: dict[str, Category] = {"CPU functions": Category.CPU_OP, "CUDA
 # Before 1.12 the profiler's own annotations were operators.
 _ANNOTATION_NAME = re.compile(r"ProfilerStep[#*]|enumerate\(DataLoader\)#|Optimizer\.(?:step|zero_grad)#")
 
-# What a queue of an MTIA device does beside its jobs: it waits for another queue, and says how far it is.
-_QUEUE_KIND, _QUEUE_NAMES = "mtia_ccp_events", ("event_wait", "event_record")
+# What a queue of an MTIA device does beside its jobs: it waits for another queue, says how far it is, and copies from
+# the host or to it.
+_QUEUE_KIND = "mtia_ccp_events"
+_QUEUE_NAMES = {"event_wait": Category.SYNC, "event_record": Category.SYNC, "dma_request": Category.MEMCPY}
 
 
 def classify(
@@ -72,8 +74,9 @@ def classify(
         is_annotation = np.array([_ANNOTATION_NAME.match(text) is not None for text in strings])
         category[operators & is_annotation[name]] = Category.ANNOTATION
     if _QUEUE_KIND in kinds:
-        in_queue = np.array([text in _QUEUE_NAMES for text in strings])
-        category[(kind == kinds.index(_QUEUE_KIND)) & in_queue[name]] = Category.SYNC
+        by_name = np.array([_QUEUE_NAMES.get(text, CATEGORIES[_QUEUE_KIND]) for text in strings], np.int8)
+        queued = kind == kinds.index(_QUEUE_KIND)
+        category[queued] = by_name[name[queued]]
     if "" in kinds:
         by_process = np.array([LEGACY_PROCESSES.get(pid, Category.OTHER) for pid, _ in threads], np.int8)
         nameless = kind == kinds.index("")

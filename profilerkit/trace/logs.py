@@ -28,6 +28,7 @@ class GpuLog:
         label: how the report calls it: ``GPU 1``; hostile text where the log names devices by text.
         index: its number on the host; ``None`` where the log does not say.
         model: its product name; ``None`` where the log does not say.
+        uuid: of the device, as NVML says it; ``None`` where the log does not say.
         samples: in file order; ``t_ns`` counts as ``SamplerLog.clock`` says, and is 0 where that is ``none``.
     """
 
@@ -35,6 +36,7 @@ class GpuLog:
     index: int | None
     model: str | None
     samples: tuple[Sample, ...]
+    uuid: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,21 @@
 import pickle
 import struct
 from collections.abc import Callable, Sequence
+from sys import getsizeof
 
-#: Instructions of one pickle: a memory snapshot of 100,000 events has about 3 million. Each adds at most a reference
-#: to the stack, so that this many take half a gigabyte.
+#: Instructions of one pickle: a memory snapshot of 100,000 events has about 3 million. Each takes a microsecond.
 MOST_INSTRUCTIONS = 64_000_000
-#: Lists, dicts and tuples of one pickle; an instruction of one byte makes one of 56 to 360 bytes.
+#: Lists, dicts and tuples of one pickle; the collector of garbage looks at each again and again.
 MOST_CONTAINERS = 4_000_000
+#: Bytes that may be held of a pickle, for each byte of it and at least. Whatever is made counts, at what Python says
+#: that it takes; what is dropped again counts too. Real snapshots and dumps count 5 to 7 bytes for each of theirs.
+HELD_PER_BYTE = 12
+FREE_HELD_BYTES = 16 * 1024 * 1024
+#: The longest text or number of bytes, which are copied while they are read; real ones are names of files.
+MOST_TEXT_BYTES = 4 * 1024 * 1024
+#: A place on the stack or in the memo, and what lies around an object: lists grow by an eighth more than they hold, and
+#: objects are placed at multiples of 16 bytes.
+_PLACE_BYTES, _AROUND_BYTES = 10, 16
 
 #: What names a class or a function, or calls one. A pickle of plain data has none of them.
 _CALLING = {
@@ -29,7 +38,8 @@ def plain_data(data: bytes) -> object:
 
     Nothing is imported, called or built but lists, dicts with keys of text and numbers, tuples, text, bytes and
     numbers. The library's own unpickler is not used: with it a few bytes can ask for gigabytes (a number of its memo,
-    a declared length), and a key nested deeply enough overflows the stack of the process.
+    a declared length), and a key nested deeply enough overflows the stack of the process. No more is held than
+    ``FREE_HELD_BYTES`` and ``HELD_PER_BYTE`` for each byte of ``data``, and half of that again while a dict grows.
 
     Raises:
         NotPlainError: the pickle asks for anything else, is damaged, or is larger than the limits of this module.
@@ -44,14 +54,15 @@ def plain_data(data: bytes) -> object:
 class _Machine:
     """A pickle's stack machine with the instructions of plain data."""
 
-    __slots__ = ("_containers", "_data", "_marks", "_memo", "_stack", "at")
+    __slots__ = ("_containers", "_data", "_left", "_marks", "_memo", "_stack", "at")
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._stack: list[object] = []
         self._marks: list[list[object]] = []
-        self._memo: dict[int, object] = {}
+        self._memo: list[object] = []
         self._containers = 0
+        self._left = FREE_HELD_BYTES + HELD_PER_BYTE * len(data)
         self.at = 0
 
     def run(self) -> object:
@@ -83,28 +94,42 @@ class _Machine:
     def number(self, count: int) -> int:
         return int.from_bytes(self.take(count), "little")
 
+    def sized(self, length_bytes: int) -> bytes:
+        """The next bytes, of which the first say how many there are."""
+        count = self.number(length_bytes)
+        if MOST_TEXT_BYTES < count <= len(self._data):
+            raise NotPlainError(f"it has a text of more than {MOST_TEXT_BYTES:,} bytes")
+        return self.take(count)
+
     def text(self, length_bytes: int) -> str:
-        return self.take(self.number(length_bytes)).decode("utf-8", "replace")
+        return self.sized(length_bytes).decode("utf-8", "replace")
+
+    def push_known(self, value: object) -> None:
+        """Push what exists already."""
+        self._hold(_PLACE_BYTES)
+        self._stack.append(value)
 
     def push(self, value: object) -> None:
+        self._hold(_PLACE_BYTES + _AROUND_BYTES + getsizeof(value))
         self._stack.append(value)
 
-    def push_new(self, value: object) -> None:
+    def push_container(self, value: list[object] | dict[object, object] | tuple[object, ...]) -> None:
         self._count()
-        self._stack.append(value)
+        self.push(value)
 
     def push_tuple(self, count: int) -> None:
         items = self._last(count)
-        self.push_new(tuple(items))
+        self.push_container(tuple(items))
 
     def push_marked(self) -> None:
         items = self.since_mark()
-        self.push_new(tuple(items))
+        self.push_container(tuple(items))
 
     def mark(self) -> None:
         self._count()
         self._marks.append(self._stack)
         self._stack = []
+        self._hold(_PLACE_BYTES + _AROUND_BYTES + getsizeof(self._stack))
 
     def since_mark(self) -> list[object]:
         found, self._stack = self._stack, self._marks.pop()
@@ -114,7 +139,9 @@ class _Machine:
         target = self._stack[-1]
         if not isinstance(target, list):
             raise NotPlainError(f"it is damaged at byte {self.at:,}")
+        before = getsizeof(target)
         target.extend(items)
+        self._hold(getsizeof(target) - before)
 
     def append_last(self) -> None:
         self.append(self._last(1))
@@ -123,20 +150,29 @@ class _Machine:
         target = self._stack[-1]
         if not isinstance(target, dict) or len(items) % 2:
             raise NotPlainError(f"it is damaged at byte {self.at:,}")
+        before = getsizeof(target)
         for key, value in zip(items[::2], items[1::2], strict=True):
             # The hash of a deep tuple, or of one that holds itself many times over, would not come back.
             if not isinstance(key, str | int | float | bytes):
                 raise NotPlainError("a key is neither text nor a number")
             target[key] = value
+        self._hold(getsizeof(target) - before)
 
     def update_last(self) -> None:
         self.update(self._last(2))
 
     def remember(self, place: int | None = None) -> None:
-        self._memo[len(self._memo) if place is None else place] = self._stack[-1]
+        """Put the last value into the memo; every pickler numbers its places one by one."""
+        if place is None or place == len(self._memo):
+            self._hold(_PLACE_BYTES)
+            self._memo.append(self._stack[-1])
+        elif place < len(self._memo):
+            self._memo[place] = self._stack[-1]
+        else:
+            raise NotPlainError(f"it is damaged at byte {self.at:,}")
 
     def recall(self, place: int) -> None:
-        self._stack.append(self._memo[place])
+        self.push_known(self._memo[place])
 
     def _last(self, count: int) -> list[object]:
         if len(self._stack) < count:
@@ -144,6 +180,12 @@ class _Machine:
         found = self._stack[-count:]
         del self._stack[-count:]
         return found
+
+    def _hold(self, count: int) -> None:
+        """Count bytes that are held from now on."""
+        self._left -= count
+        if self._left < 0:
+            raise NotPlainError(f"it unpacks to more than {HELD_PER_BYTE} times its size")
 
     def _count(self) -> None:
         self._containers += 1
@@ -161,22 +203,22 @@ _HANDLERS: dict[int, Callable[[_Machine], None]] = {
     pickle.PROTO[0]: lambda m: m.skip(1),
     pickle.FRAME[0]: lambda m: m.skip(8),
     pickle.MARK[0]: _Machine.mark,
-    pickle.NONE[0]: lambda m: m.push(None),
-    pickle.NEWTRUE[0]: lambda m: m.push(True),
-    pickle.NEWFALSE[0]: lambda m: m.push(False),
+    pickle.NONE[0]: lambda m: m.push_known(None),
+    pickle.NEWTRUE[0]: lambda m: m.push_known(True),
+    pickle.NEWFALSE[0]: lambda m: m.push_known(False),
     pickle.BININT[0]: lambda m: m.push(int.from_bytes(m.take(4), "little", signed=True)),
-    pickle.BININT1[0]: lambda m: m.push(m.number(1)),
+    pickle.BININT1[0]: lambda m: m.push_known(m.number(1)),
     pickle.BININT2[0]: lambda m: m.push(m.number(2)),
     pickle.LONG1[0]: lambda m: m.push(int.from_bytes(m.take(m.number(1)), "little", signed=True)),
     pickle.BINFLOAT[0]: lambda m: m.push(struct.unpack(">d", m.take(8))[0]),
     pickle.SHORT_BINUNICODE[0]: lambda m: m.push(m.text(1)),
     pickle.BINUNICODE[0]: lambda m: m.push(m.text(4)),
     pickle.BINUNICODE8[0]: lambda m: m.push(m.text(8)),
-    pickle.SHORT_BINBYTES[0]: lambda m: m.push(m.take(m.number(1))),
-    pickle.BINBYTES[0]: lambda m: m.push(m.take(m.number(4))),
-    pickle.EMPTY_LIST[0]: lambda m: m.push_new([]),
-    pickle.EMPTY_DICT[0]: lambda m: m.push_new({}),
-    pickle.EMPTY_TUPLE[0]: lambda m: m.push(()),
+    pickle.SHORT_BINBYTES[0]: lambda m: m.push(m.sized(1)),
+    pickle.BINBYTES[0]: lambda m: m.push(m.sized(4)),
+    pickle.EMPTY_LIST[0]: lambda m: m.push_container([]),
+    pickle.EMPTY_DICT[0]: lambda m: m.push_container({}),
+    pickle.EMPTY_TUPLE[0]: lambda m: m.push_known(()),
     pickle.TUPLE1[0]: lambda m: m.push_tuple(1),
     pickle.TUPLE2[0]: lambda m: m.push_tuple(2),
     pickle.TUPLE3[0]: lambda m: m.push_tuple(3),

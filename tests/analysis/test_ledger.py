@@ -15,6 +15,7 @@ from profilerkit.api import analyze
 from profilerkit.model.ledger import ENTRIES
 from profilerkit.rundir.layout import EventFlag, EventKind, RankEnd, WindowStatus
 from profilerkit.rundir.reader import RankRecord
+from profilerkit.rundir.records import sound_events
 from tests.recipes import MS, US, Log, host_training, rank_meta, write_run
 
 START = 1_000_000  # µs on the log's clock at which recordings begin
@@ -67,7 +68,7 @@ def record_of(log, *, began=START, process=None, end=None, ended=True, windows=(
         rank=0,
         path=None,
         meta=meta,
-        events=log.data,
+        events=sound_events(log.data),
         names=log.names,
         samples=(),
         windows=windows,

@@ -1,6 +1,9 @@
 """What is done to the bytes of logs and dumps to see that they are read or refused, and nothing in them runs."""
 
 import os
+from contextlib import contextmanager
+
+from profilerkit.errors import ProfilerkitError
 
 
 class Hostile:
@@ -35,3 +38,21 @@ def damaged(data, rng, tokens, codes):
         else:
             data[start:end] = bytes(rng.choices(codes, k=end - start))
     return bytes(data)
+
+
+@contextmanager
+def refused():
+    """Whatever is raised but an error of ours with its parts breaks a promise."""
+    try:
+        yield
+    except ProfilerkitError as error:
+        if not (error.what and (error.cause or error.hint)):
+            raise AssertionError(f"an error without a part: {error!r}") from error
+
+
+def check_report(report):
+    """No rule broke, and the report can be shown."""
+    broken = [outcome for outcome in report.outcomes if outcome.status == "error"]
+    assert not broken, broken
+    report.to_json()
+    report.to_markdown()

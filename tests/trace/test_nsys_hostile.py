@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from nsys_exports import KERNEL, MEMCPY, MS, NVTX, RUNTIME, SCHEMA, Export, training
-from nsys_mutations import originals, run_seed
 
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.errors import UnreadableInputError
@@ -206,16 +205,3 @@ def test_many_wordings_with_numbers_are_no_steps_and_do_not_hang(tmp_path):
         export.range(f"{'x' * (number % 150)} step {number}", begun, begun + MS // 2)
         export.launch("gemm", begun + 1_000, begun + 20_000, begun + MS // 2)
     assert trace_facts(read_trace(export.write(tmp_path / "a.sqlite"))).steps.found_by == "the whole trace"
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_random_damage_never_breaks_the_reader(tmp_path, exports, seed):
-    (tmp_path / "export").mkdir()
-    run_seed(exports, seed, tmp_path / "export" / "a.sqlite")
-
-
-@pytest.fixture(scope="module")
-def exports(tmp_path_factory):
-    """Exports of the tests, and the real ones that are small."""
-    found = originals(tmp_path_factory.mktemp("originals") / "a.sqlite")
-    return found + [shared.read_bytes() for shared in SHARED if shared.stat().st_size < 100_000]

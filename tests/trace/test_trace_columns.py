@@ -65,10 +65,10 @@ def test_annotations_among_the_operators_are_annotations(read, name, cat):
     assert columns.category.tolist() == [Category.ANNOTATION, Category.CPU_OP, Category.KERNEL]
 
 
-def test_a_queue_of_mtia_that_waits_does_no_work(read):
-    names = ("event_wait", "event_record", "pe_exe", "merge")
-    columns = read([span(name, cat="mtia_ccp_events") for name in names] + [span("event_wait", cat="kernel")])
-    kinds = [Category.SYNC, Category.SYNC, Category.KERNEL, Category.KERNEL, Category.KERNEL]
+def test_a_queue_of_mtia_waits_copies_and_works(read):
+    names = ("event_wait", "event_record", "dma_request", "pe_exe", "merge")
+    columns = read([span(name, cat="mtia_ccp_events") for name in names] + [span("dma_request", cat="kernel")])
+    kinds = [Category.SYNC, Category.SYNC, Category.MEMCPY, *[Category.KERNEL] * 3]
     assert columns.category.tolist() == kinds
 
 

@@ -100,6 +100,22 @@ def traces():
     }
 
 
+def legacy():
+    """Name to bytes: the list that ``torch.autograd.profiler`` wrote before Kineto, without categories."""
+    events = []
+    for number in range(6 * N_STEPS):
+        host = {"name": "aten::mm", "ph": "X", "ts": 434.706 + 50 * number, "dur": 41.25, "tid": 1}
+        work = {"name": "mm_kernel", "ph": "X", "ts": 440.5 + 50 * number, "dur": 20.125, "tid": 0}
+        link = {"id": number, "cat": "cpu_to_cuda", "name": "aten::mm"}
+        events += [
+            {**host, "pid": "CPU functions", "args": {}},
+            {**link, "ph": "s", "ts": host["ts"], "tid": 1, "pid": "CPU functions", "args": {}},
+            {**link, "ph": "f", "ts": work["ts"], "tid": 0, "pid": "CUDA functions", "args": {}},
+            {**work, "pid": "CUDA functions", "args": {}},
+        ]
+    return {"spaced": json.dumps(events).encode(), "lines": json.dumps(events, indent=1).encode()}
+
+
 TRACES = traces()
 
 
@@ -158,7 +174,6 @@ class Original:
         self.text = text
         path.write_bytes(text)
         self.rows = rows(read_trace(path, wanted=Wanted.EVERYTHING, strict=True))
-        self.events_start = text.index(b"[", text.index(b'"traceEvents"'))
         self.places = _places(text)
         self.events_end = self.places[-1][1]
         assert len(self.places) == len(self.rows)
@@ -172,7 +187,7 @@ def _places(text):
     """The byte range of each complete event."""
     decoded, places = text.decode(), []
     decoder = json.JSONDecoder()
-    at = decoded.index("[", decoded.index('"traceEvents"')) + 1
+    at = 0 if decoded.startswith("[") else decoded.index("[", decoded.index('"traceEvents"')) + 1
     while (at := decoded.find("{", at)) >= 0:
         between = decoded[places[-1][1] if places else at : at]
         event, end = decoder.raw_decode(decoded, at)
@@ -244,6 +259,11 @@ def check(original, mutation, path, *, packed=False, wanted=Wanted.EVERYTHING):
 def originals(path):
     """The whole traces, read once."""
     return [Original(text, path) for text in TRACES.values()]
+
+
+def legacy_originals(path):
+    """The lists of before Kineto, read once."""
+    return [Original(text, path) for text in legacy().values()]
 
 
 def run_seed(traces, seed, path):

@@ -15,8 +15,6 @@ from profilerkit.rundir.reader import RankRecord
 
 Mask = npt.NDArray[np.bool_]
 
-#: A clock reading beyond this many ns is a damaged record; sums of such as are kept stay below 2^63.
-_FARTHEST_NS = 1 << 60
 #: Ledger entry of a named phase by its leaf; others are phases.
 _PHASE_ENTRIES = {"other.ckpt": "checkpoint", "other.eval": "evaluation", "other.log": "logging"}
 _NOT_TRAINING = EventFlag.OTHER_LOADER | EventFlag.IN_PHASE
@@ -87,8 +85,6 @@ _KINDS = (
 def read_records(record: RankRecord) -> Records | None:
     """The records of one rank; ``None`` where it left none."""
     events = np.frombuffer(record.events, dtype=EVENT_DTYPE)
-    near = np.abs(events["start"]) < _FARTHEST_NS
-    events = events[near & (events["dur"] >= 0) & (events["dur"] < _FARTHEST_NS)]
     if not len(events):
         return None
     first, last = int(events["start"].min()), int((events["start"] + events["dur"]).max())

@@ -25,8 +25,14 @@ class JoinedGpu:
     samples: tuple[Sample, ...]
 
 
-def join_sampler(log: SamplerLog, rank: RankFacts) -> tuple[JoinedGpu | None, str]:
-    """The judged rank's device in the log, and in a sentence why it is taken for it or is not."""
+def join_sampler(log: SamplerLog, rank: RankFacts, *, only: bool) -> tuple[JoinedGpu | None, str]:
+    """The judged rank's device in the log, and in a sentence why it is taken for it or is not.
+
+    Args:
+        log: the log.
+        rank: the judged rank.
+        only: whether it is the only rank of its run, as far as that is known.
+    """
     apart = f"{log.origin} is kept apart from {rank.origin}: "
     span = recorded_span(rank)
     if span is None:
@@ -34,7 +40,7 @@ def join_sampler(log: SamplerLog, rank: RankFacts) -> tuple[JoinedGpu | None, st
     if log.clock == "none":
         return None, f"{apart}the log has no times."
     zone = _AS_UTC if log.clock == "no zone" else ""
-    gpu, why = _device_of(log, rank)
+    gpu, why = _device_of(log, rank, only=only)
     if gpu is None:
         return None, f"{apart}{why}."
     inside = tuple(sample for sample in gpu.samples if span[0] <= sample.t_ns <= span[1])
@@ -96,15 +102,41 @@ def recorded_span(rank: RankFacts) -> tuple[int, int] | None:
     return None
 
 
-def _device_of(log: SamplerLog, rank: RankFacts) -> tuple[GpuLog | None, str]:
-    """The device of the rank, and how it was found where that is not certain; else why none was."""
-    if len(log.gpus) == 1:
-        return log.gpus[0], ""
-    number = rank.trace.properties.id if rank.trace is not None and rank.trace.properties is not None else None
+def _device_of(log: SamplerLog, rank: RankFacts, *, only: bool) -> tuple[GpuLog | None, str]:
+    """The device of the rank, and how it was found where that is not certain; else why none was.
+
+    A log of one device is no proof that it is this one: another device of the host may have been sampled.
+    """
+    meta = rank.record.meta if rank.record is not None else None
+    uuid = meta.device_uuid if meta is not None else None
+    if uuid and all(gpu.uuid for gpu in log.gpus):
+        same = next((gpu for gpu in log.gpus if gpu.uuid == uuid), None)
+        return same, "by its UUID" if same else "none of its devices has the UUID of the recorded one"
+    properties = rank.trace.properties if rank.trace is not None else None
+    number = properties.id if properties is not None else None
     found = next((gpu for gpu in log.gpus if gpu.index is not None and gpu.index == number), None)
-    if found is None:
+    why = f"which is the recorded device {number} unless CUDA_VISIBLE_DEVICES numbers them anew"
+    if found is None and len(log.gpus) > 1:
         return None, f"nothing tells which of its {len(log.gpus)} devices the recording is of"
-    return found, f"which is the recorded device {number} unless CUDA_VISIBLE_DEVICES numbers them anew"
+    if found is None:
+        found, why = log.gpus[0], "which is taken for the recorded device: each knows of one only"
+        if not only:
+            return None, "it is of one device, the run has several, and nothing tells whether it is the judged one"
+        if None not in (found.index, number):
+            return None, f"it is of {found.label}, and the recording numbers its device {number}"
+    name = properties.name if properties is not None else meta.device_name if meta is not None else None
+    if name and found.model and _plain(name) != _plain(found.model):
+        return None, f"its device is of the model {found.model}, and the recorded one is of another"
+    return found, why
+
+
+def _plain(model: str) -> str:
+    """A model's name as drivers of all ages agree on it.
+
+    >>> _plain("NVIDIA A100-SXM4-80GB") == _plain("A100-SXM4-80GB")
+    True
+    """
+    return model.lower().removeprefix("nvidia").replace("tesla", "").replace(" ", "")
 
 
 def _relation(times: Sequence[int], span: tuple[int, int]) -> str:

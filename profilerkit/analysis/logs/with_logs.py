@@ -60,7 +60,7 @@ def with_logs(facts: Facts, ranks: Sequence[RankFacts], logs: Sequence[Log]) -> 
     samplers = [log for log in logs if isinstance(log, SamplerLog)]
     snapshots = [log for log in logs if isinstance(log, SnapshotLog)]
     devices = _devices(samplers)
-    joined, told, notes = _joined(samplers, snapshots, chosen, alone=alone)
+    joined, told, notes = _joined(samplers, snapshots, chosen, alone=alone, only=_is_only(ranks, chosen))
     found = tuple(one for log in snapshots for one in memory_snapshots(log))
     own = tuple(one for log in told for one in memory_snapshots(log))
     series = tuple(one for device in devices for one in summarise(device.samples, None, device=device.label))
@@ -95,7 +95,7 @@ def _devices(logs: Sequence[SamplerLog]) -> list[_Device]:
 
 
 def _joined(
-    samplers: Sequence[SamplerLog], snapshots: Sequence[SnapshotLog], rank: RankFacts, *, alone: bool
+    samplers: Sequence[SamplerLog], snapshots: Sequence[SnapshotLog], rank: RankFacts, *, alone: bool, only: bool
 ) -> tuple[JoinedGpu | None, list[SnapshotLog], list[str]]:
     """The judged rank's device, the snapshots of its steps, and which logs were joined or kept apart and why.
 
@@ -109,7 +109,7 @@ def _joined(
     gpu: JoinedGpu | None = None
     own: list[SnapshotLog] = []
     for log in samplers:
-        found, said = join_sampler(log, rank)
+        found, said = join_sampler(log, rank, only=only)
         gpu = gpu or found
         notes.append(said)
     for snapshot in snapshots:
@@ -117,6 +117,12 @@ def _joined(
         own += [snapshot] if is_own else []
         notes.append(said)
     return gpu, own, notes
+
+
+def _is_only(ranks: Sequence[RankFacts], chosen: RankFacts) -> bool:
+    """Whether nothing tells of another rank than the judged one."""
+    world = chosen.trace.meta.world_size if chosen.trace is not None else None
+    return len(ranks) == 1 and (world or 1) == 1
 
 
 def _with_samples(facts: Facts, joined: JoinedGpu | None) -> Facts:

@@ -139,7 +139,7 @@ def _header(line: str) -> tuple[Column | None, ...]:
 class _Row:
     """One line of samples: which device of which time, as far as it says so, and its numbers by field."""
 
-    __slots__ = ("index", "key", "model", "place", "stamp", "t_ns", "values")
+    __slots__ = ("index", "key", "model", "place", "stamp", "t_ns", "uuid", "values")
 
     def __init__(self, place: int) -> None:
         self.place = place
@@ -148,6 +148,7 @@ class _Row:
         self.index: int | None = None
         self.key = ""
         self.model: str | None = None
+        self.uuid: str | None = None
         self.values: dict[str, float] = {}
 
 
@@ -235,6 +236,7 @@ class _Reading:
         index = texts.get(INDEX, "")
         row.index = int(index) if index.isdecimal() and len(index) <= 6 else None
         row.model = texts.get(MODEL) or None
+        row.uuid = texts.get(UUID) or None
         row.key = next((text for text in (index, texts.get(UUID, ""), texts.get(BUS, "")) if text), "")
 
     def log(self, origin: str) -> SamplerLog:
@@ -311,7 +313,8 @@ def _gpu(key: str, rows: Sequence[_Row], *, timed: bool) -> GpuLog:
     index = int(key) if key.isdecimal() and len(key) <= 6 else rows[0].index
     label = f"GPU {index}" if index is not None else key[:_LONGEST_LABEL] or "the GPU"
     samples = tuple(Sample(t_ns=(row.t_ns or 0) if timed else 0, gpu=_sample(row.values)) for row in rows)
-    return GpuLog(label, index, rows[0].model[:_LONGEST_LABEL] if rows[0].model else None, samples)
+    model, uuid = (text[:_LONGEST_LABEL] if text else None for text in (rows[0].model, rows[0].uuid))
+    return GpuLog(label, index, model, samples, uuid)
 
 
 def _sample(values: dict[str, float]) -> GpuSample:
