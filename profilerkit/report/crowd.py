@@ -37,6 +37,9 @@ def _scope(crowd: Crowd) -> Iterator[str]:
         yield f"{plural(crowd.unreadable, 'file')} could not be read."
     if len(crowd.told) < crowd.ranks:
         yield f"{plural(len(crowd.told), 'rank')} {'is' if len(crowd.told) == 1 else 'are'} told in detail."
+    blamed = {rank for culprit in crowd.culprits for rank in culprit.ranks}
+    if untold := len(blamed - set(crowd.told)):
+        yield f"Of those that others wait for {plural(untold, 'rank')} {'is' if untold == 1 else 'are'} not among them."
     if crowd.sampled is not None:
         yield _sampled(crowd.sampled)
     if crowd.left_out:

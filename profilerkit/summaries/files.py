@@ -11,8 +11,9 @@ import msgspec
 
 from profilerkit import __version__
 from profilerkit.analysis.trace_facts import TraceFacts
-from profilerkit.errors import UnreadableInputError, unread
+from profilerkit.errors import UnreadableInputError, UsageError, unread
 from profilerkit.model.change import revise
+from profilerkit.reading.remote import RemoteFile, fetched
 from profilerkit.reading.traces import Reading, read_job
 from profilerkit.reading.windows import job_of_trace, window_of
 from profilerkit.summaries.codec import decode, encode
@@ -45,6 +46,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
         origin: name of the trace's file.
         trace_bytes: its size.
         trace_mtime_ns: when it was written.
+        stamp: of a trace that lies elsewhere, what changes with it; empty of one that is here.
         reading: how it was read, as a digest.
         rank: of a trace in a run directory, as that says; ``None`` elsewhere.
         kind: of its window there: ``scheduled``, or ``anomaly`` where it was opened for slow steps; empty elsewhere.
@@ -60,6 +62,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     trace_bytes: int
     trace_mtime_ns: int
     reading: str
+    stamp: str = ""
     outline_bytes: int = 0
     rank: int | None = None
     kind: str = ""
@@ -91,7 +94,11 @@ class Summary:
 
     def details(self) -> TraceFacts:
         """Everything that was kept, which may be the outline alone. Raises ``UnreadableInputError``."""
-        if self.path.stat().st_size <= self.details_at:
+        try:
+            size = self.path.stat().st_size
+        except OSError as error:
+            raise unread(self.path, error) from error
+        if size <= self.details_at:
             return self.outline()
         return _record(self, self.details_at, MOST_FILE_BYTES)
 
@@ -103,11 +110,25 @@ def digest(reading: Reading) -> str:
     return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
-def place_of(trace: Path, directory: Path | None) -> Path:
-    """Where the summary of a trace lies: beside it, or in a directory, where the trace's own one tells it apart."""
-    if directory is None:
+def place_of(trace: Path | RemoteFile, directory: Path | None) -> Path:
+    """Where the summary of a trace lies: beside it, or in a directory, where the trace's own one tells it apart.
+
+    Raises:
+        UsageError: the trace lies elsewhere, and no directory was given: nothing is written there.
+    """
+    if isinstance(trace, RemoteFile):
+        if directory is None:
+            raise UsageError(
+                "no place for the summaries",
+                cause=f"{trace.url} lies elsewhere, where nothing is written",
+                hint="name a directory of this machine: -o summaries/",
+            )
+        within = trace.url.rpartition("/")[0].encode()
+    elif directory is None:
         return trace.with_name(trace.name + SUFFIX)
-    parent = hashlib.sha256(os.fsencode(trace.resolve().parent)).hexdigest()[:_DIGITS]
+    else:
+        within = os.fsencode(trace.resolve().parent)
+    parent = hashlib.sha256(within).hexdigest()[:_DIGITS]
     return directory / f"{trace.name}.{parent}{SUFFIX}"
 
 
@@ -120,23 +141,36 @@ def name_of_trace(summary: str) -> str:
     return _OF_DIRECTORY.sub("", summary.removesuffix(SUFFIX)) if summary.endswith(SUFFIX) else summary
 
 
-def is_fresh(target: Path, trace: Path, reading: Reading) -> bool:
+def is_fresh(target: Path, trace: Path | RemoteFile, reading: Reading) -> bool:
     """Whether there is a summary of this trace as it is now, by this version, read this way."""
     try:
-        found, stat = open_summary(target).header, trace.stat()
+        found = open_summary(target).header
+        is_same = (
+            found.stamp == trace.stamp()
+            if isinstance(trace, RemoteFile)
+            else (found.trace_bytes, found.trace_mtime_ns) == ((stat := trace.stat()).st_size, stat.st_mtime_ns)
+        )
     except (UnreadableInputError, OSError):
         return False
-    made_from = (found.version, found.trace_bytes, found.trace_mtime_ns, found.reading)
-    return made_from == (__version__, stat.st_size, stat.st_mtime_ns, digest(reading))
+    return is_same and (found.version, found.reading) == (__version__, digest(reading))
 
 
-def summarise(trace: Path, target: Path, reading: Reading) -> None:
-    """Read one trace and write its summary.
+def summarise(trace: Path | RemoteFile, target: Path, reading: Reading) -> None:
+    """Read one trace and write its summary; what lies elsewhere is fetched meanwhile.
 
     Raises:
         UnreadableInputError: the trace cannot be read.
         OSError: the summary cannot be written.
     """
+    if isinstance(trace, RemoteFile):
+        stamp = trace.stamp()
+        with fetched([trace]) as copies:
+            _summarise(copies.paths[0], target, reading, stamp)
+    else:
+        _summarise(trace, target, reading, "")
+
+
+def _summarise(trace: Path, target: Path, reading: Reading, stamp: str) -> None:
     stat = trace.stat()
     recorded = window_of(trace)
     result = read_job(job_of_trace(trace, recorded, reading, _REPLAY_EVENTS), alone=True)
@@ -148,6 +182,7 @@ def summarise(trace: Path, target: Path, reading: Reading) -> None:
         trace_bytes=stat.st_size,
         trace_mtime_ns=stat.st_mtime_ns,
         reading=digest(reading),
+        stamp=stamp,
         rank=recorded[1].rank if recorded else None,
         kind=recorded[0].kind if recorded else "",
         first_step=recorded[0].first_step if recorded else -1,
@@ -207,6 +242,7 @@ def open_summary(path: Path) -> Summary:
             start = file.read(len(_MAGIC) + _LENGTH_BYTES)
             length = int.from_bytes(start[len(_MAGIC) :], "little")
             text = file.read(min(length, MOST_FILE_BYTES))
+            size = os.fstat(file.fileno()).st_size
     except OSError as error:
         raise unread(path, error) from error
     if not start.startswith(_MAGIC):
@@ -217,7 +253,6 @@ def open_summary(path: Path) -> Summary:
         raise _broken(path, str(error)) from error
     if header.version != __version__:
         raise _broken(path, f"it was made by profilerkit {header.version[:20]}")
-    size = path.stat().st_size
     if not 0 <= header.outline_bytes <= size:
         raise _broken(path, "it is shorter than it says")
     if size > _MOST_READ_BYTES:
