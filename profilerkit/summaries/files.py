@@ -10,12 +10,14 @@ from pathlib import Path
 import msgspec
 
 from profilerkit import __version__
+from profilerkit.analysis.crowd.condition import condition_of, is_sound
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.errors import UnreadableInputError, UsageError, unread
 from profilerkit.model.change import revise
+from profilerkit.model.crowd import Condition
 from profilerkit.reading.remote import RemoteFile, fetched
 from profilerkit.reading.traces import Reading, read_job
-from profilerkit.reading.windows import job_of_trace, window_of
+from profilerkit.reading.windows import job_of_trace, samples_beside, window_of
 from profilerkit.summaries.codec import decode, encode
 from profilerkit.summaries.compact import smaller, thin
 from profilerkit.summaries.sample import MOST_COLLECTIVES
@@ -29,7 +31,9 @@ MOST_FILE_BYTES = 120_000
 _REPLAY_EVENTS = 1_000
 #: A record of thousands of steps may be larger than the file should be; one of more than this is of no trace.
 _MOST_READ_BYTES = 8 * MOST_FILE_BYTES
-_MAGIC = b"PKSUM1\n"
+_MAGIC = b"PKSUM2\n"
+#: What summaries of other versions begin with.
+_ANY_MAGIC = re.compile(rb"PKSUM\d\n")
 _LENGTH_BYTES = 4
 #: What tells apart traces of one name from several directories: so many hexadecimal digits.
 _DIGITS = 24
@@ -55,6 +59,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
         left_out: what did not fit, in words; empty where all did.
         collectives: of the trace.
         compared: those of them in the record by which ranks are compared.
+        condition: of the rank's device and host, as its run directory has samples of them; ``None`` elsewhere.
     """
 
     version: str
@@ -70,6 +75,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     left_out: str = ""
     collectives: int = 0
     compared: int = 0
+    condition: Condition | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +192,7 @@ def _summarise(trace: Path, target: Path, reading: Reading, stamp: str) -> None:
         rank=recorded[1].rank if recorded else None,
         kind=recorded[0].kind if recorded else "",
         first_step=recorded[0].first_step if recorded else -1,
+        condition=condition_of(samples_beside(trace)) if recorded else None,
     )
     write(result.facts, target, header)
 
@@ -245,12 +252,16 @@ def open_summary(path: Path) -> Summary:
             size = os.fstat(file.fileno()).st_size
     except OSError as error:
         raise unread(path, error) from error
+    if not start.startswith(_MAGIC) and _ANY_MAGIC.match(start):
+        raise _broken(path, "another version of profilerkit made it")
     if not start.startswith(_MAGIC):
         raise _broken(path, "it does not begin as a summary does")
     try:
         header = msgspec.msgpack.decode(text, type=Header)
     except (msgspec.DecodeError, ValueError) as error:  # text that is no UTF-8 is a ValueError
         raise _broken(path, str(error)) from error
+    if header.condition is not None and not is_sound(header.condition):
+        raise _broken(path, "a number in it is none")
     if header.version != __version__:
         raise _broken(path, f"it was made by profilerkit {header.version[:20]}")
     if not 0 <= header.outline_bytes <= size:

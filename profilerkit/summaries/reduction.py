@@ -89,7 +89,7 @@ def read_summaries(files: Sequence[Path]) -> Reduced:
         except UnreadableInputError as error:
             broken.append((path, error))
             continue
-        opened.append((summary, member_of(outline, summary.header.origin)))
+        opened.append((summary, member_of(outline, summary.header.origin, summary.header.condition)))
         worlds += [outline.meta.world_size] if outline.meta.world_size else []
     if not opened:
         first, why = broken[0]
