@@ -1,9 +1,9 @@
 """Many ranks in words: whom the others wait for, and what is not known of them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import get_args
 
-from profilerkit.model.crowd import Crowd, CulpritRow, GroupKind, Sampled
+from profilerkit.model.crowd import Crowd, CulpritRow, GroupKind, Groups, Sampled
 from profilerkit.model.report import Report
 from profilerkit.report.inert import inert
 from profilerkit.report.wording import listed, plural
@@ -13,8 +13,12 @@ _NAMED_RANKS = 8
 
 
 def crowd_lines(report: Report) -> tuple[str, ...]:
-    """What the comparison of all ranks found, in sentences; empty where all of them are told in detail."""
-    return tuple(_lines(report.crowd)) if report.crowd is not None else ()
+    """What the comparison of all ranks found, in sentences; where all of them are told in detail only their groups."""
+    if report.crowd is not None:
+        return tuple(_lines(report.crowd))
+    groups = report.communication.groups if report.communication is not None else ()
+    sides = " ".join(_groups(groups)) if groups else ""
+    return (sides,) if sides else ()
 
 
 def _lines(crowd: Crowd) -> Iterator[str]:
@@ -32,8 +36,10 @@ def _lines(crowd: Crowd) -> Iterator[str]:
             "Clocks, throttling and the host of the ranks that others wait for were not measured: a trace holds no "
             "samples of them, a run directory does (profilerkit run)."
         )
-    if sides := " ".join(_groups(crowd)):
+    if sides := " ".join(_groups(crowd.groups)):
         yield sides
+    if crowd.host_count is None:
+        yield "The recordings do not name their hosts."
 
 
 def _scope(crowd: Crowd) -> Iterator[str]:
@@ -73,15 +79,13 @@ def _culprit(found: CulpritRow) -> str:
     )
 
 
-def _groups(crowd: Crowd) -> Iterator[str]:
-    alone = [groups.kind for groups in crowd.groups if groups.count == 1]
+def _groups(known: Sequence[Groups]) -> Iterator[str]:
+    alone = [groups.kind for groups in known if groups.count == 1]
     if alone:
         yield f"All ranks are in one {listed(alone)}."
-    unknown = [f"{kind}s" for kind in get_args(GroupKind) if kind not in {groups.kind for groups in crowd.groups}]
+    unknown = [f"{kind}s" for kind in get_args(GroupKind) if kind not in {groups.kind for groups in known}]
     if unknown:
         yield f"Not measured: {listed(unknown)}, as no process group of the recordings is described as one."
-    if crowd.host_count is None:
-        yield "The recordings do not name their hosts."
 
 
 def _numbers(ranks: tuple[int, ...]) -> str:

@@ -1,6 +1,6 @@
 """Many ranks in tables: how they are spread, and hosts, groups and outliers side by side."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from profilerkit.model.crowd import Condition, Crowd, GroupRow, Groups, Spread
 from profilerkit.model.report import Report
@@ -25,10 +25,10 @@ _CONDITION = (
 
 
 def crowd_tables(report: Report) -> tuple[tuple[str, Table], ...]:
-    """Heading and table of what all ranks show; empty where all of them are told in detail."""
-    if report.crowd is None:
-        return ()
-    return tuple(_tables(report.crowd))
+    """Heading and table of what all ranks show; where all of them are told in detail only of their groups."""
+    if report.crowd is not None:
+        return tuple(_tables(report.crowd))
+    return tuple(_sides(report.communication.groups)) if report.communication is not None else ()
 
 
 def _tables(crowd: Crowd) -> Iterator[tuple[str, Table]]:
@@ -61,11 +61,15 @@ def _tables(crowd: Crowd) -> Iterator[tuple[str, Table]]:
                 more=f"{format_count(more)} more hosts." if more > 0 else "",
             ),
         )
-    for groups in crowd.groups:
-        if groups.count > 1:
-            yield f"{groups.kind[0].upper()}{groups.kind[1:]}s", _groups(groups)
+    yield from _sides(crowd.groups)
     if any(row.condition is not None for row in crowd.outliers):
         yield "Ranks that others wait for", _outliers(crowd)
+
+
+def _sides(every: Sequence[Groups]) -> Iterator[tuple[str, Table]]:
+    for groups in every:
+        if groups.count > 1:
+            yield f"{groups.kind[0].upper()}{groups.kind[1:]}s", _groups(groups)
 
 
 def _groups(groups: Groups) -> Table:

@@ -12,6 +12,7 @@ import profilerkit
 from profilerkit import api
 from profilerkit.analysis.communication.log import Channel
 from profilerkit.analysis.crowd.condition import condition_of, typical
+from profilerkit.model.change import revise
 from profilerkit.model.crowd import Condition
 from profilerkit.report import html, markdown, terminal
 from profilerkit.report.crowd import crowd_lines
@@ -83,6 +84,14 @@ def test_each_named_kind_has_its_groups_with_what_they_cause(report):
     assert [row.stage for row in found["pipeline stage"].rows] == [0, 1]
     assert [row.ranks for row in found["pipeline stage"].rows] == [RANKS // 2] * 2
     assert found["data-parallel group"].rows[0].members[0] % TENSOR == JOB.late % TENSOR
+
+
+def test_few_ranks_are_told_in_their_groups_too(report):
+    few = revise(report, crowd=None)
+    assert [heading for heading, _ in crowd_tables(few)] == ["Pipeline stages", "Tensor groups", "Data-parallel groups"]
+    assert crowd_lines(few)[0].startswith("Not measured: expert groups and shard groups")
+    bare = revise(few, communication=revise(few.communication, groups=()))
+    assert crowd_tables(bare) == crowd_lines(bare) == ()
 
 
 def test_a_kind_that_no_group_is_described_as_is_not_measured(report):

@@ -1,6 +1,7 @@
 """How the job is divided: data, shards, tensors, stages, experts, as far as groups and names say so."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy as np
 from profilerkit.analysis.communication.log import CollectiveLog, Mask
 from profilerkit.analysis.intervals import I64, Spans, index_at, intersect, union
 from profilerkit.model.communication import Parallelism, ParallelName
-from profilerkit.trace.columns import Category, ProcessGroup, TraceColumns, TraceMeta
+from profilerkit.trace.columns import Category, ProcessGroup, TraceColumns
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +118,11 @@ def dimension_of(group: ProcessGroup) -> ParallelName | None:
     return sign.name if sign is not None else None
 
 
-def named_groups(meta: TraceMeta, log: CollectiveLog | None) -> tuple[ProcessGroup, ...]:
+def named_groups(groups: Sequence[ProcessGroup], log: CollectiveLog | None) -> tuple[ProcessGroup, ...]:
     """The groups of a rank that say what they divide: by their descriptions, else by the names its collectives tell."""
-    listed = {group.name for group in meta.groups}
+    listed = {group.name for group in groups}
     only_named = () if log is None else {channel.group for channel in log.channels} - listed
-    found = (*meta.groups, *(ProcessGroup(name, name, _size_told(log, name)) for name in sorted(only_named)))
+    found = (*groups, *(ProcessGroup(name, name, _size_told(log, name)) for name in sorted(only_named)))
     return tuple(group for group in found if group.size != 1 and dimension_of(group) is not None)
 
 

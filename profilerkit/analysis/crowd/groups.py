@@ -3,14 +3,16 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from profilerkit.analysis.communication.parallelism import dimension_of
 from profilerkit.analysis.communication.waiting import Ledger
-from profilerkit.analysis.crowd.member import Member
 from profilerkit.model.communication import ParallelName
 from profilerkit.model.crowd import GroupKind, GroupRow, Groups
+from profilerkit.trace.columns import ProcessGroup
 
 #: What of the job a process group divides, and what its ranks are called.
 _KINDS: dict[ParallelName, GroupKind] = {
@@ -24,7 +26,32 @@ _KINDS: dict[ParallelName, GroupKind] = {
 _MOST_ROWS, _MOST_NAMED = 20, 8
 
 
-def side_by_side(members: Sequence[Member], ledger: Ledger | None) -> tuple[Groups, ...]:
+class Placed(Protocol):
+    """A rank in its groups: its number, median judged step in ns, and the groups that say what they divide."""
+
+    @property
+    def rank(self) -> int | None:
+        """Its number; ``None`` where nothing says it."""
+
+    @property
+    def step_ns(self) -> float | None:
+        """``None`` without a step."""
+
+    @property
+    def groups(self) -> tuple[ProcessGroup, ...]:
+        """Those with a description, or a name, that says what of the job they divide."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One of a few ranks in its groups."""
+
+    rank: int | None
+    step_ns: float | None
+    groups: tuple[ProcessGroup, ...]
+
+
+def side_by_side(members: Sequence[Placed], ledger: Ledger | None) -> tuple[Groups, ...]:
     """The groups of each kind that the job named; a kind without a name is not there.
 
     Of several descriptions of one kind the one that most ranks have is taken. What is divided in a way that
@@ -37,7 +64,7 @@ def side_by_side(members: Sequence[Member], ledger: Ledger | None) -> tuple[Grou
     )
 
 
-def _divided(dimension: ParallelName, members: Sequence[Member]) -> dict[tuple[int, ...] | str, list[int]]:
+def _divided(dimension: ParallelName, members: Sequence[Placed]) -> dict[tuple[int, ...] | str, list[int]]:
     """Positions of the members by group: by its ranks, or its name where they are too many to be listed.
 
     Of a pipeline, by the place in it: its groups run through the stages.
@@ -74,7 +101,7 @@ def _kept(description: str) -> str:
 
 
 def _rows(
-    divided: dict[tuple[int, ...] | str, list[int]], kind: GroupKind, members: Sequence[Member], ledger: Ledger | None
+    divided: dict[tuple[int, ...] | str, list[int]], kind: GroupKind, members: Sequence[Placed], ledger: Ledger | None
 ) -> tuple[GroupRow, ...]:
     """The groups that cause most waiting first; stages in their order while all of them fit."""
     count = max(ledger.own.shape[1], 1) if ledger is not None else 1

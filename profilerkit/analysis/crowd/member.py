@@ -70,6 +70,6 @@ def member_of(facts: TraceFacts, origin: str, condition: Condition | None = None
         numbers=facts.steps.index[facts.steps.judged],
         shares={name: value / total for name, value in leaf_times(facts.totals).items()} if total else {},
         device=facts.properties.name if facts.properties else None,
-        groups=named_groups(facts.meta, facts.collectives),
+        groups=named_groups(facts.meta.groups, facts.collectives),
         condition=condition,
     )
