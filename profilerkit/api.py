@@ -41,6 +41,7 @@ from profilerkit.model.raw import RawEvents
 from profilerkit.model.report import Report
 from profilerkit.model.run import Run
 from profilerkit.plugins import all_rules
+from profilerkit.reading.remote import fetched
 from profilerkit.reading.traces import Reading
 from profilerkit.rules.rule import Rule
 from profilerkit.rules.runner import run_rules
@@ -72,6 +73,7 @@ def analyze(
     Args:
         paths: what to read; several paths are ranks of one job, and logs (of nvidia-smi, CUDA memory snapshots) may
             stand beside them. Of a directory, files that are no readable traces are left out, and the report says so.
+            A URL is fetched through fsspec, and removed afterwards.
         rank: tell this rank in detail; all ranks are compared, and where the others wait for one the verdict is about
             that.
         select: rule codes or their beginnings to run, in any case; empty means all.
@@ -95,7 +97,8 @@ def analyze(
     """
     rules = _rules(rules_path, options or {}, suppress, select, ignore)
     reading = Reading(strict=strict, device=device, registry=with_patterns(communication_kernels))
-    report = _analyzed([Path(path) for path in paths], reading, rules, rank).report
+    with fetched(paths) as copies:
+        report = copies.told(_analyzed(copies.paths, reading, rules, rank).report)
     return with_cost(report, gpu_hour_price)
 
 
@@ -169,7 +172,11 @@ def reduce(
         UnreadableInputError: a path is missing, or no summary can be read.
     """
     rules = _rules(rules_path, options or {}, suppress, select, ignore)
-    places = [Path(path) for path in paths]
+    with fetched(paths) as copies:
+        return copies.told(_reduced(copies.paths, device, rules, gpu_hour_price))
+
+
+def _reduced(places: Sequence[Path], device: str | None, rules: "_Rules", gpu_hour_price: float | None) -> Report:
     reduced = read_summaries(found_in(places))
     require_one_job(reduced.ranks)
     crowd, size = reduced.crowd, reduced.world_size
@@ -332,12 +339,15 @@ def read_report(path: str | Path, settings: Settings | None = None) -> Report:
 
     ``settings`` are for the analysis; a saved report keeps those it was made with.
     """
-    place = Path(path)
+    with fetched([path]) as copies:
+        return copies.told(_read_report(copies.paths[0], settings or Settings()))
+
+
+def _read_report(place: Path, used: Settings) -> Report:
     require_existing([place])
     saved = saved_report(place)
     if saved is not None:
         return load(saved)
-    used = settings or Settings()
     return analyze(
         place,
         select=used.select,

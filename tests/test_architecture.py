@@ -49,6 +49,7 @@ THIRD_PARTY = {
     "capture": {"torch": False, "pynvml": False, "psutil": True},
     "trace": {"numpy": True, "msgspec": True, "isal": True},
     "analysis": {"numpy": True},
+    "reading": {"fsspec": False},
     # markupsafe is jinja2's own escaping.
     "report": {"jinja2": False, "markupsafe": False, "plotly": False, "rich": False, "msgspec": True},
     "summaries": {"numpy": True, "msgspec": True, "distributed": False},
@@ -63,9 +64,10 @@ LAZY_PACKAGE = "profilerkit"
 # Programs that are imported only to train with torch.
 TORCH_PROGRAMS = "profilerkit.cli.demos."
 # The guards, and the fetch, which hands what it caught to one: to be called through it costs too much on each step.
+# Plug-ins, and file systems of other packages, fail with errors of their own.
 BROAD_EXCEPT = {
     *("profilerkit.capture.guard", "profilerkit.capture.loader"),
-    *("profilerkit.rules.runner", "profilerkit.plugins"),
+    *("profilerkit.rules.runner", "profilerkit.plugins", "profilerkit.reading.remote"),
 }
 MAX_MODULE_LINES, MAX_FUNCTION_LINES = 400, 60
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}

@@ -215,6 +215,20 @@ def test_collectives_of_a_device_tell_only_where_they_were_timed(tmp_path):
     assert "Only on one host" not in notes(timed)
 
 
+def test_the_groups_that_dumps_describe_stand_side_by_side(tmp_path):
+    def job(rank):
+        entries = stepping(20 * MS if rank == 3 else 0)["entries"]
+        # Before the first step, so that of these groups nothing is judged.
+        return dump([call(1, START_NS, group=(f"{1 + rank // 2}", "mesh_tp")), *entries], ranks="[0, 1, 2, 3]")
+
+    (groups,) = analyze(*saved(tmp_path, *map(job, range(4)))).communication.groups
+    assert (groups.kind, groups.count) == ("tensor group", 2)
+    late, other = groups.rows
+    assert (late.members, other.members) == ((2, 3), (0, 1))
+    assert late.caused_ns > other.caused_ns
+    assert late.late > other.late
+
+
 def test_gloo_beside_collectives_of_a_device_tells_nobody_late(tmp_path):
     def job(late):
         other = call(1, START_NS, name="nccl:all_gather", group=("1", "tensor"))

@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from profilerkit.analysis.communication.ddp import distributed_models, parallelism_of
+from profilerkit.analysis.communication.flight import groups_of
+from profilerkit.analysis.communication.parallelism import named_groups
+from profilerkit.analysis.crowd.groups import Place, side_by_side
 from profilerkit.analysis.damage import damage_notes, record_notes
 from profilerkit.analysis.facts import CommFacts, Facts
 from profilerkit.analysis.flight_ranks import flight_recorder
@@ -193,7 +196,21 @@ def _communication(job: Job, judged: int, timed: int | None) -> Communication | 
         late_by_timers=late,
         flight=flight,
         ddp=ddp,
+        groups=side_by_side(_places(job), job.ledger) if len(job.ranks) > 1 else (),
     )
+
+
+def _places(job: Job) -> list[Place]:
+    """The ranks in the groups that their traces name, or else their flight recorders."""
+    logs = job.flight.logs if job.flight else (None,) * len(job.ranks)
+    places = []
+    for entry, log in zip(job.ranks, logs, strict=True):
+        groups = named_groups(entry.trace.meta.groups, entry.trace.collectives) if entry.trace else ()
+        if not groups and log is not None:
+            groups = named_groups(groups_of(log), None)
+        steps = entry.steps.time_ns
+        places.append(Place(entry.rank, float(steps.median) if steps else None, groups))
+    return places
 
 
 def _with_links(comm: CommFacts, spec: DeviceSpec | None) -> CommFacts:

@@ -10,25 +10,33 @@ from profilerkit.cli import redact
 from profilerkit.cli.arguments import one_of, some_of
 from profilerkit.cli.console import DONE, GATE_FAILED, INCONCLUSIVE, Console
 from profilerkit.cli.outputs import SUFFIXES, Output, opening, plan, render, write
+from profilerkit.cli.places import REMOTE_HELP, at_hand, place
 from profilerkit.config import SEVERITIES, Settings, load_settings, unknown_word
 from profilerkit.errors import UsageError
 from profilerkit.units import format_bytes
 
 if TYPE_CHECKING:
     from profilerkit.model.report import Report
+    from profilerkit.reading.remote import Copies
 
-_EPILOG = """\
+_EPILOG = (
+    """\
 Without -o the report lies beside its input: x.json or x.json.gz gives
 x.report.html, a directory of traces gets report.html inside it, a run directory
 report.html and report.json; several paths: beside the first. It tells no names
 of users and hosts, no absolute paths and no secrets: --no-redact keeps them.
+Of what lies elsewhere it lies in the working directory.
 -o FILE takes its format from the ending. -o - writes one format to standard
 output and nothing else.
 
   profilerkit analyze runs/resnet50
   profilerkit analyze trace.json.gz --fail-on high
   profilerkit analyze runs/resnet50 --show E3
-  profilerkit analyze rank0.json rank1.json -f json -o -"""
+  profilerkit analyze rank0.json rank1.json -f json -o -
+
+"""
+    + REMOTE_HELP
+)
 
 
 # Options about the report's files and gates.
@@ -42,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "paths",
         nargs="+",
         metavar="PATH",
-        type=Path,
+        type=place,
         help="a trace, a run directory, a directory with one trace per rank, a log of nvidia-smi or a memory snapshot "
         "(alone or beside the others), or a report.json to render again",
     )
@@ -98,12 +106,17 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Analyze, write, print the verdict, judge the gates; return the exit code."""
+    with at_hand(arguments.paths, console) as copies:
+        return _run(copies, arguments, console)
+
+
+def _run(copies: "Copies", arguments: argparse.Namespace, console: Console) -> int:
     from profilerkit import api
     from profilerkit.cli.progress import Progress
     from profilerkit.inputs import require_existing
     from profilerkit.plugins import loaded_from, without_unloaded
 
-    paths: list[Path] = arguments.paths
+    paths: Sequence[Path] = copies.paths
     settings = without_unloaded(load_settings(vars(arguments), inputs=paths))
     require_existing(paths)
     saved = api.saved_report(paths[0]) if len(paths) == 1 else None
@@ -114,23 +127,27 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         console.note(sentence)
     if arguments.show is not None:
         return _show(paths, rerender, arguments, settings, console)
-    outputs = plan(paths, arguments.formats, arguments.output, rerender=rerender)
+    outputs = plan(paths, arguments.formats, copies.target(arguments.output), rerender=rerender)
     if arguments.open and not any(output.format == "html" and output.path for output in outputs):
         raise UsageError("--open has nothing to open", cause="no HTML file is written", hint="add -f html")
     _check_device(settings.device)
 
     with Progress(console):
-        full = _read(paths, rerender, arguments, settings)
-    return publish(full, outputs, arguments, settings, console)
+        full = copies.told(_read(paths, rerender, arguments, settings))
+    return publish(full, outputs, paths, arguments, settings, console)
 
 
 def publish(
-    full: "Report", outputs: Sequence[Output], arguments: argparse.Namespace, settings: Settings, console: Console
+    full: "Report",
+    outputs: Sequence[Output],
+    paths: Sequence[Path],
+    arguments: argparse.Namespace,
+    settings: Settings,
+    console: Console,
 ) -> int:
     """Write the report, print its verdict, judge the gates; return the exit code."""
     from profilerkit.cli.progress import Progress
 
-    paths: list[Path] = arguments.paths
     with Progress(console) as progress:
         progress.begin("writing the report")
         (report,) = redact.shown([full], paths, arguments)
@@ -262,6 +279,10 @@ def _shortest(path: Path) -> str:
     return min(str(path), os.path.relpath(path), key=len)
 
 
+def _as_given(place: str | Path) -> str:
+    return _shortest(place) if isinstance(place, Path) else place
+
+
 def _judge(report: "Report", fail_on: str | None, strict: bool, console: Console) -> int:
     if fail_on is not None:
         severe = SEVERITIES[: SEVERITIES.index(fail_on) + 1]
@@ -300,5 +321,5 @@ def _next(report: "Report", outputs: Sequence[Output], arguments: argparse.Names
     elif changes:
         said = f"profilerkit rules {changes[0]}"
     else:
-        said = "" if pages else join(["profilerkit", arguments.verb, *map(_shortest, arguments.paths), "--open"])
+        said = "" if pages else join(["profilerkit", arguments.verb, *map(_as_given, arguments.paths), "--open"])
     return f"; next: {said}" if said else ""

@@ -1,19 +1,24 @@
 """``profilerkit diff``: what changed between two runs, whether it is real, and whether predictions held."""
 
 import argparse
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from profilerkit.cli import redact, results
 from profilerkit.cli.console import Console
+from profilerkit.cli.places import REMOTE_HELP, at_hand, place
 from profilerkit.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from profilerkit.model.diff import Diff
+    from profilerkit.model.report import Report
     from profilerkit.report.sarif import Alert
 
 _FORMATS = ("html", "md", "json", "text", "junit", "sarif")
-_EPILOG = """\
+_EPILOG = (
+    """\
 BEFORE and AFTER are run directories, traces, directories of traces, or reports
 saved as JSON. The comparison is printed; a file is written only with -o or -f.
 What is analysed here is with the settings of the project, as by profilerkit
@@ -33,14 +38,18 @@ that may be noise is not judged, which is exit code 3 with --strict.
   findings:high       no new or worse finding of that severity or above
 
   profilerkit diff runs/before runs/after
-  profilerkit diff main/report.json runs/pr --fail-if step_time:+5% -o diff.md"""
+  profilerkit diff main/report.json runs/pr --fail-if step_time:+5% -o diff.md
+
+"""
+    + REMOTE_HELP
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``diff``."""
     parser.epilog = _EPILOG
-    parser.add_argument("before", metavar="BEFORE", type=Path, help="the run to compare with")
-    parser.add_argument("after", metavar="AFTER", type=Path, help="the run to judge")
+    parser.add_argument("before", metavar="BEFORE", type=place, help="the run to compare with")
+    parser.add_argument("after", metavar="AFTER", type=place, help="the run to judge")
     parser.add_argument("--fail-if", metavar="GATE", action="append", default=[], help="for example step_time:+5%%")
     for side in ("before", "after"):
         parser.add_argument(
@@ -48,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="PATH",
             action="append",
             default=[],
-            type=Path,
+            type=place,
             help=f"another recording of {side.upper()}'s program; may be repeated",
         )
     results.add_arguments(parser, _FORMATS)
@@ -68,10 +77,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
     for text in arguments.fail_if:
         parse_limit(text)  # before minutes of analysis
-    paths = [arguments.before, arguments.after, *arguments.also_before, *arguments.also_after]
-    settings = results.project_settings(paths, console)
-    results.tell_saved(paths, settings, console)
-    read = redact.shown([api.read_report(path, settings) for path in paths], paths, arguments)
+    read = _read([arguments.before, arguments.after, *arguments.also_before, *arguments.also_after], arguments, console)
     before, after, also = read[0], read[1], 2 + len(arguments.also_before)
     diff = api.diff(before, after, fail_if=arguments.fail_if, also_before=read[2:also], also_after=read[also:])
     to_standard_output = results.publish(documents, lambda name: render(diff, name, arguments.location), console)
@@ -90,6 +96,17 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         )
     results.tell_github(arguments, diff.to_markdown, diff.gates, alerts, console)
     return results.exit_code(diff.gates, strict=arguments.strict, judged=diff.verdict != "not comparable")
+
+
+def _read(places: "Sequence[str | Path]", arguments: argparse.Namespace, console: Console) -> "list[Report]":
+    """The reports of the places as they are told."""
+    from profilerkit import api
+
+    with at_hand(places, console) as copies:
+        settings = results.project_settings(copies.paths, console)
+        results.tell_saved(copies.paths, settings, console, copies.words)
+        told = [copies.told(api.read_report(path, settings), path) for path in copies.paths]
+        return redact.shown(told, copies.paths, arguments)
 
 
 def render(diff: "Diff", format_name: str, location: str) -> str:

@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING
 
 from profilerkit.cli.arguments import one_of
 from profilerkit.cli.console import DONE, FAILED, Console
+from profilerkit.cli.places import REMOTE_HELP, place
 from profilerkit.config import load_settings
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.units import format_bytes
 
 if TYPE_CHECKING:
+    from profilerkit.reading.remote import RemoteFile
     from profilerkit.summaries.mapping import Done, Task
 
-_EPILOG = """\
+_EPILOG = (
+    """\
 A summary of at most 120 kB lies beside its trace, or in the directory that -o
 names. One that is there already is left alone, so what was broken off goes on
 where it ended. At once are read as many traces as there are free cores, and as
@@ -30,7 +33,15 @@ array of Slurm, or under torchrun, each process takes its share of the traces:
   profilerkit map traces/ -o summaries/ --shard $SLURM_ARRAY_TASK_ID/64
   profilerkit map traces/ --shard $RANK/$WORLD_SIZE
   profilerkit map traces/ --engine dask --scheduler tcp://head:8786
-  profilerkit reduce summaries/"""
+  profilerkit map 's3://bucket/run/*.json.gz' -o summaries/
+  profilerkit reduce summaries/
+
+What lies elsewhere is fetched by whoever summarises it, one file at a time, and
+removed; nothing is written there, so -o has to name a directory.
+
+"""
+    + REMOTE_HELP
+)
 
 _SHARD = re.compile(r"(\d{1,9})/(\d{1,9})")
 _ENGINES = ("pool", "inline", "dask")
@@ -39,10 +50,12 @@ _ENGINES = ("pool", "inline", "dask")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``map``."""
     parser.epilog = _EPILOG
-    parser.add_argument("paths", nargs="+", metavar="PATH", type=Path, help="traces, or directories that hold them")
-    parser.add_argument("-o", "--output", metavar="DIR", type=Path, help="where to write (default: beside each trace)")
+    parser.add_argument("paths", nargs="+", metavar="PATH", type=place, help="traces, or directories that hold them")
+    parser.add_argument("-o", "--output", metavar="DIR", type=place, help="where to write (default: beside each trace)")
     parser.add_argument(
-        "--shard", metavar="I/N", help="only every N-th trace from the I-th on; I counts from 0 to N - 1"
+        "--shard",
+        metavar="I/N",
+        help="only the I-th of N shares, I from 0 to N - 1; a trace's path decides which it is in",
     )
     parser.add_argument("--workers", metavar="N", type=int, help="processes (default: one for each free core)")
     parser.add_argument(
@@ -67,48 +80,46 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Summarise what is not summarised yet; return 0, or 2 where a trace that was named, or none, could be read."""
     from profilerkit.analysis.communication.registry import with_patterns
     from profilerkit.reading.processes import needed_bytes, room_bytes
-    from profilerkit.reading.side_by_side import text_bytes
+    from profilerkit.reading.remote import is_remote, shown
     from profilerkit.reading.traces import Reading
     from profilerkit.summaries import engines
     from profilerkit.summaries.files import is_fresh, place_of
     from profilerkit.summaries.mapping import Task, map_all, shard_of
 
     if arguments.scheduler and arguments.engine != "dask":
-        raise UsageError("--scheduler is Dask's", cause="the engine is pool", hint="add --engine dask")
+        raise UsageError("--scheduler is Dask's", cause=f"the engine is {arguments.engine}", hint="add --engine dask")
     if arguments.workers is not None and arguments.workers < 1:
         raise UsageError(f"--workers {arguments.workers} is too few", hint="name at least 1")
     here = {"pool": engines.pool, "inline": engines.inline}
     engine = here.get(arguments.engine) or engines.dask(arguments.scheduler)
     index, count = _shard(arguments.shard)
-    settings = load_settings(vars(arguments), inputs=arguments.paths)
+    settings = load_settings(vars(arguments), inputs=[path for path in arguments.paths if isinstance(path, Path)])
     reading = Reading(device=settings.device, registry=with_patterns(settings.communication_kernels))
     # Workers of Dask may have another working directory.
-    output = None if arguments.output is None else arguments.output.absolute()
-    if output is not None:
-        _make(output)
-    traces = shard_of([trace.absolute() for trace in _traces(arguments.paths)], index, count)
+    output = None if arguments.output is None else _made(arguments.output)
+    traces = shard_of(_traces(arguments.paths), index, count)
     every = [Task(trace, place_of(trace, output), reading) for trace in traces]
     stale = [task for task in every if arguments.force or not is_fresh(task.target, task.trace, reading)]
-    tasks = [replace(task, memory_bytes=needed_bytes(text_bytes(task.trace))) for task in stale]
+    tasks = [replace(task, memory_bytes=needed_bytes(_text_bytes(task.trace))) for task in stale]
     workers = min(engines.usable_workers(arguments.workers), max(len(tasks), 1))
     # Dask looks after the memory of its workers itself, which may be on other machines.
     room = room_bytes() if arguments.engine == "pool" else math.inf
     _tell_room(tasks, workers, room, console)
-    results = list(_told(map_all(tasks, engine, workers, room_bytes=room), len(tasks), console))
+    results = list(_shown(map_all(tasks, engine, workers, room_bytes=room), len(tasks), console))
     problems = [done for done in results if done.problem]
     for done in problems:
-        console.note(f"{done.task.trace} was left out: {done.problem}")
+        console.note(f"{_told(done.task)} was left out: {done.problem}")
     size = sum(done.task.target.stat().st_size for done in results if not done.problem)
     made, skipped = len(tasks) - len(problems), len(every) - len(tasks)
-    place = "beside the traces" if arguments.output is None else f"in {arguments.output}"
+    where = "beside the traces" if arguments.output is None else f"in {arguments.output}"
     known = f"; {skipped} {'was' if skipped == 1 else 'were'} there already" if skipped else ""
     target = arguments.output if arguments.output is not None else arguments.paths[0]
     words = "summary" if made == 1 else "summaries"
-    wrote = f"wrote {made} {words} {place} ({format_bytes(size)}){known}"
+    wrote = f"wrote {made} {words} {where} ({format_bytes(size)}){known}"
     console.note(f"{wrote}; next: profilerkit reduce {quote(str(target))}")
-    named = {path.absolute() for path in arguments.paths}
+    named = {shown(path) if is_remote(path) else str(path.absolute()) for path in arguments.paths}
     # Of a directory what is no trace is left out, as analyze does.
-    is_lost = any(done.task.trace in named for done in problems) or (problems and made + skipped == 0)
+    is_lost = any(_told(done.task) in named for done in problems) or (problems and made + skipped == 0)
     return FAILED if is_lost else DONE
 
 
@@ -123,7 +134,7 @@ def _tell_room(tasks: "Sequence[Task]", workers: int, room: float, console: Cons
         )
 
 
-def _told(results: "Iterable[Done]", count: int, console: Console) -> "Iterator[Done]":
+def _shown(results: "Iterable[Done]", count: int, console: Console) -> "Iterator[Done]":
     """The results as they come, and on a terminal how far it is."""
     from profilerkit.cli.progress import Progress
 
@@ -148,28 +159,63 @@ def _shard(text: str | None) -> tuple[int, int]:
     return index, count
 
 
-def _traces(paths: Sequence[Path]) -> list[Path]:
+def _told(task: "Task") -> str:
+    """The trace of a task, as it is named."""
+    return str(task.trace) if isinstance(task.trace, Path) else task.trace.url
+
+
+def _text_bytes(trace: "Path | RemoteFile") -> int:
+    """About how long the text of a trace is; of one that lies elsewhere by how its name ends."""
+    from profilerkit.reading.side_by_side import GZIP_RATIO, text_bytes
+
+    if isinstance(trace, Path):
+        return text_bytes(trace)
+    return (trace.size_bytes or 0) * (GZIP_RATIO if trace.name.endswith(".gz") else 1)
+
+
+def _traces(places: Sequence[str | Path]) -> "list[Path | RemoteFile]":
     """The traces that are named, and those in the directories that are, at any depth; sorted, each once.
 
     Raises:
         UnreadableInputError: one is missing, or there is no trace at all.
     """
-    from profilerkit.reading.directories import traces_below
+    from profilerkit.reading.directories import traces_below, traces_named
+    from profilerkit.reading.remote import is_remote, listed, shown
 
-    found: set[Path] = set()
-    for path in paths:
+    here: set[Path] = set()
+    elsewhere: dict[str, RemoteFile] = {}
+    for given in places:
+        if is_remote(given):
+            files = listed(str(given))
+            named = traces_named(file.name for file in files) if len(files) > 1 else {files[0].name}
+            elsewhere |= {file.url: file for file in files if file.name in named}
+            continue
+        path = Path(given)
         if not path.exists():
             raise UnreadableInputError(f"{path} does not exist", hint="check the spelling of the path")
-        found |= set(traces_below(path)) if path.is_dir() else {path}
-    if not found:
-        raise UnreadableInputError(f"no trace in {paths[0]}", hint="name the trace files themselves")
-    return sorted(found)
+        here |= set(traces_below(path)) if path.is_dir() else {path}
+    if not here and not elsewhere:
+        raise UnreadableInputError(f"no trace in {shown(str(places[0]))}", hint="name the trace files themselves")
+    return [*sorted(path.absolute() for path in here), *(elsewhere[url] for url in sorted(elsewhere))]
 
 
-def _make(directory: Path) -> None:
+def _made(place: str | Path) -> Path:
+    """The directory, which is there now.
+
+    Raises:
+        UsageError: it cannot be made, or lies elsewhere.
+    """
+    if isinstance(place, str):
+        raise UsageError(
+            "summaries are written to a directory of this machine",
+            cause="-o names a URL",
+            hint="write them here, and copy them with the tool of that storage",
+        )
+    directory = place.absolute()
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(
             f"cannot write to {directory}", cause=error.strerror or str(error), hint="name another directory with -o"
         ) from error
+    return directory

@@ -7,7 +7,10 @@ from types import TracebackType
 from profilerkit.cli.console import Console
 
 #: Who logs, at the level INFO, what an analysis or a reduction begins.
-_TELLERS = ("profilerkit.reading.side_by_side", "profilerkit.summaries.reduction", "profilerkit.api")
+_TELLERS = (
+    *("profilerkit.reading.remote", "profilerkit.reading.side_by_side"),
+    *("profilerkit.summaries.reduction", "profilerkit.api"),
+)
 #: What takes less is done before anybody asks (clig.dev).
 _QUIET_SECONDS = 1.0
 _PERIOD_SECONDS = 0.2

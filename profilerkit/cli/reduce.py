@@ -1,49 +1,66 @@
 """``profilerkit reduce``: the summaries of any number of ranks to one verdict and its report files."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from profilerkit.cli import analyze
 from profilerkit.cli.console import Console
 from profilerkit.cli.outputs import plan
+from profilerkit.cli.places import REMOTE_HELP, at_hand, place
 from profilerkit.config import load_settings
 from profilerkit.errors import UsageError
 
-_EPILOG = """\
+if TYPE_CHECKING:
+    from profilerkit.reading.remote import Copies
+
+_EPILOG = (
+    """\
 All ranks are compared by their steps and collectives. Whom the others wait for,
 and some ranks that stand for the rest, are told in detail.
 
 Without -o the report lies where that of analyze would: in the directory of the
 summaries as report.html, or beside the first one that is named; a run directory
-gets report.html and report.json. The last line says where.
+gets report.html and report.json; of what lies elsewhere it lies in the working
+directory. The last line says where.
 
   profilerkit map traces/ -o summaries/
   profilerkit reduce summaries/
-  profilerkit reduce summaries/ -o report.html"""
+  profilerkit reduce summaries/ -o report.html
+
+"""
+    + REMOTE_HELP
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``reduce``."""
     parser.epilog = _EPILOG
-    parser.add_argument("paths", nargs="+", metavar="PATH", type=Path, help="summaries, or directories that hold them")
+    parser.add_argument("paths", nargs="+", metavar="PATH", type=place, help="summaries, or directories that hold them")
     analyze.add_report_arguments(parser)
     parser.add_argument("--strict", action="store_true", help="exit with 3 when the verdict is inconclusive")
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Reduce, write, print the verdict, judge the gates; return the exit code."""
+    with at_hand(arguments.paths, console) as copies:
+        return _run(copies, arguments, console)
+
+
+def _run(copies: "Copies", arguments: argparse.Namespace, console: Console) -> int:
     from profilerkit import api
     from profilerkit.cli.progress import Progress
     from profilerkit.plugins import loaded_from, without_unloaded
     from profilerkit.summaries.files import name_of_trace
 
-    paths: list[Path] = arguments.paths
+    paths: Sequence[Path] = copies.paths
     settings = without_unloaded(load_settings(vars(arguments), inputs=paths))
     for sentence in (*settings.unused, *loaded_from(settings.rules_path)):
         console.note(sentence)
     # A report has the name that it would have beside the trace of the summary.
     first = paths[0] if paths[0].is_dir() else paths[0].with_name(name_of_trace(paths[0].name))
-    outputs = plan([first, *paths], arguments.formats, arguments.output, rerender=False)
+    outputs = plan([first, *paths], arguments.formats, copies.target(arguments.output), rerender=False)
     if arguments.open and not any(output.format == "html" and output.path for output in outputs):
         raise UsageError("--open has nothing to open", cause="no HTML file is written", hint="add -f html")
     with Progress(console):
@@ -57,4 +74,4 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             suppress=settings.suppress,
             gpu_hour_price=settings.gpu_hour_price,
         )
-    return analyze.publish(report, outputs, arguments, settings, console)
+    return analyze.publish(copies.told(report), outputs, paths, arguments, settings, console)

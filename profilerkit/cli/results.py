@@ -71,15 +71,18 @@ def project_settings(paths: Sequence[Path], console: Console) -> Settings:
     return settings
 
 
-def tell_saved(paths: Sequence[Path], settings: Settings, console: Console) -> None:
-    """Say which of the paths are reports whose findings the settings for analyses do not reach, where there are any."""
+def tell_saved(paths: Sequence[Path], settings: Settings, console: Console, words: Callable[[str], str] = str) -> None:
+    """Say which of the paths are reports whose findings the settings for analyses do not reach, where there are any.
+
+    ``words`` puts what is told of a path in other words.
+    """
     from profilerkit import api
 
     if replace(settings, fail_on=None, budgets=(), gpu_hour_price=None, unused=()) == Settings():
         return
     for path in paths:
         if path.exists() and api.saved_report(path) is not None:
-            console.note(f"{path} is a saved report: it keeps the settings it was made with")
+            console.note(words(f"{path} is a saved report: it keeps the settings it was made with"))
 
 
 def plan(formats: Sequence[str], target: str | None, stem: str, known: Sequence[str]) -> tuple[Document, ...]:

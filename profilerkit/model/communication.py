@@ -4,6 +4,8 @@ from typing import Literal
 
 import msgspec
 
+from profilerkit.model.crowd import Groups
+
 ParallelName = Literal["data", "sharded data", "tensor", "pipeline", "expert"]
 
 
@@ -176,6 +178,7 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
             when ranks arrive and nothing about transfer.
         flight: what the flight recorder held; ``None`` where it was not asked or held nothing.
         ddp: models that DistributedDataParallel told about.
+        groups: of the ranks told here side by side, of the kinds that the job named; the others are not measured.
     """
 
     matched: int | None = None
@@ -197,3 +200,4 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
     matched_in: Literal["traces", "flight recorders"] = "traces"
     flight: FlightRecorder | None = None
     ddp: tuple[DistributedModel, ...] = ()
+    groups: tuple[Groups, ...] = ()

@@ -59,6 +59,74 @@ class HostRow(msgspec.Struct, frozen=True, kw_only=True):
     caused_ns: int | None
 
 
+GroupKind = Literal["pipeline stage", "tensor group", "expert group", "data-parallel group", "shard group"]
+
+
+class GroupRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The ranks of one group of the job.
+
+    Attributes:
+        stage: position in the pipeline, from 0; ``None`` for a group that is no stage.
+        ranks: how many were read.
+        members: numbers of the first of them, at most 8.
+        step_ns: median of their median steps; ``None`` without steps.
+        caused_ns: per step, waiting of all ranks for one of these; ``None`` where nothing was matched.
+        late: matched collectives to which one of these came last; ``None`` likewise.
+    """
+
+    stage: int | None
+    ranks: int
+    members: tuple[int, ...]
+    step_ns: int | None
+    caused_ns: int | None
+    late: int | None
+
+
+class Groups(msgspec.Struct, frozen=True, kw_only=True):
+    """The groups of one kind: how many there are, and those that cause most waiting, at most 20."""
+
+    kind: GroupKind
+    count: int
+    rows: tuple[GroupRow, ...]
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank's device and host did while it worked, over its recording until it was summarised.
+
+    ``None`` means not measured.
+
+    Attributes:
+        sm_clock_mhz: median clock of the multiprocessors while the device was at work, like ``temperature_c``.
+        slowed_ratio: share of that time in which heat, the supply or the hardware held the clock down.
+        thermal_ratio: of it, in which heat did.
+        power_capped_ratio: of it, in which the power limit did, which is normal at full load.
+        temperature_c: of the device.
+        host_cpu_ratio: median busy share of the machine's processors.
+        cpu_pressure_ratio: median share of the time in which some task of the machine waited for a processor (PSI).
+        running_tasks: median number of threads of the machine that ran or waited for a processor.
+        thread_queue_ratio: median share of the time in which the training thread waited for a processor.
+        cpu_quota_ratio: median share of the time in which a quota of processors held the job.
+    """
+
+    sm_clock_mhz: float | None = None
+    slowed_ratio: float | None = None
+    thermal_ratio: float | None = None
+    power_capped_ratio: float | None = None
+    temperature_c: float | None = None
+    host_cpu_ratio: float | None = None
+    cpu_pressure_ratio: float | None = None
+    running_tasks: float | None = None
+    thread_queue_ratio: float | None = None
+    cpu_quota_ratio: float | None = None
+
+
+class OutlierRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank that the others wait for; ``condition`` is ``None`` where nothing was sampled. ``name`` is hostile."""
+
+    name: str
+    condition: Condition | None
+
+
 class Heat(msgspec.Struct, frozen=True, kw_only=True):
     """Who makes the others wait, and when.
 
@@ -112,6 +180,10 @@ class Crowd(msgspec.Struct, frozen=True, kw_only=True):
         of: collectives that could have been.
         residual_ns: largest median distance of a rank's ends of collectives from its clock's offset.
         left_out: what the summaries of the told ranks lack, in words.
+        groups: by kind, of the kinds that the job named; the others are not measured.
+        outliers: the ranks of the culprits, at most 16.
+        typical: medians over all ranks whose condition was sampled; ``None`` without any.
+        conditions: ranks whose condition was sampled.
         sampled: ranks of which not all collectives are compared; ``None`` where there are none.
     """
 
@@ -130,3 +202,7 @@ class Crowd(msgspec.Struct, frozen=True, kw_only=True):
     residual_ns: int | None
     left_out: tuple[str, ...] = ()
     sampled: Sampled | None = None
+    groups: tuple[Groups, ...] = ()
+    outliers: tuple[OutlierRow, ...] = ()
+    typical: Condition | None = None
+    conditions: int = 0

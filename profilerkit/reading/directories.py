@@ -1,6 +1,7 @@
 """What a directory holds that can be analysed: files that may be traces, profiles of JAX below it, and runs."""
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from shlex import quote
 
@@ -46,11 +47,17 @@ def named_as_traces(directory: Path) -> list[Path]:
     Never a document of a run directory, a report of ours, or the JSON of a profile that is there itself.
     """
     files = [path for path in directory.iterdir() if path.is_file()]
-    found = {path.name for path in files if path.name.endswith(TRACE_SUFFIXES) or _is_renamed_profile(path)}
+    renamed = {path.name for path in files if _is_renamed_profile(path)}
+    return [directory / name for name in sorted(traces_named((path.name for path in files), renamed))]
+
+
+def traces_named(names: Iterable[str], also: Iterable[str] = ()) -> set[str]:
+    """Which of the names of files in a directory may be of traces; ``also`` are names that are, whatever they say."""
+    found = {name for name in names if name.endswith(TRACE_SUFFIXES)} | set(also)
     messages = (*XPLANE_SUFFIXES, *_MESSAGE_SUFFIXES)
     profiles = {_without(name, messages) for name in found if name.endswith(messages)}
     copies = {f"{profile}.trace.json.gz" for profile in profiles} | ({_PERFETTO_COPY} if profiles else set())
-    return [directory / name for name in sorted(found - copies - _NO_TRACES) if not name.endswith(REPORT_JSON)]
+    return {name for name in found - copies - _NO_TRACES if not name.endswith(REPORT_JSON)}
 
 
 def traces_below(directory: Path) -> list[Path]:

@@ -6,15 +6,21 @@ from pathlib import Path
 
 from profilerkit.reading.traces import Reading, SlowJob, TraceJob, TraceResult
 from profilerkit.rundir.files import read_document
+from profilerkit.rundir.growing import GrowingLines
 from profilerkit.rundir.layout import (
     BY_STEP_CALLS,
     BY_WRAPPED_LOADER,
     META,
+    SAMPLES,
     WINDOW_STATUS,
     RankMeta,
     WindowStatus,
 )
 from profilerkit.rundir.reader import RankRecord
+from profilerkit.rundir.sampled import Sample
+
+#: Two hours of them, one a second.
+_MOST_SAMPLES = 7_200
 
 Window = tuple[WindowStatus, Path]
 
@@ -52,6 +58,11 @@ def window_of(trace: Path) -> tuple[WindowStatus, RankMeta] | None:
     except (OSError, ValueError, IndexError):
         return None
     return status, meta
+
+
+def samples_beside(trace: Path) -> tuple[Sample, ...]:
+    """The latest samples of the rank that a trace in a run directory is of: two hours at most."""
+    return tuple(GrowingLines(trace.parents[2] / SAMPLES, Sample, _MOST_SAMPLES).look())
 
 
 def are_given(meta: RankMeta | None) -> bool:

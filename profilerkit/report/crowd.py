@@ -1,20 +1,24 @@
-"""Many ranks in words and tables: whom the others wait for, how ranks are spread, which hosts they are on."""
+"""Many ranks in words: whom the others wait for, and what is not known of them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
+from typing import get_args
 
-from profilerkit.model.crowd import Crowd, CulpritRow, Sampled, Spread
+from profilerkit.model.crowd import Crowd, CulpritRow, GroupKind, Groups, Sampled
 from profilerkit.model.report import Report
 from profilerkit.report.inert import inert
-from profilerkit.report.records import Table
-from profilerkit.report.wording import listed, part_label, plural
+from profilerkit.report.wording import listed, plural
 from profilerkit.units import format_count, format_ns, format_ratio
 
 _NAMED_RANKS = 8
 
 
 def crowd_lines(report: Report) -> tuple[str, ...]:
-    """What the comparison of all ranks found, in sentences; empty where all of them are told in detail."""
-    return tuple(_lines(report.crowd)) if report.crowd is not None else ()
+    """What the comparison of all ranks found, in sentences; where all of them are told in detail only their groups."""
+    if report.crowd is not None:
+        return tuple(_lines(report.crowd))
+    groups = report.communication.groups if report.communication is not None else ()
+    sides = " ".join(_groups(groups)) if groups else ""
+    return (sides,) if sides else ()
 
 
 def _lines(crowd: Crowd) -> Iterator[str]:
@@ -27,6 +31,15 @@ def _lines(crowd: Crowd) -> Iterator[str]:
             if crowd.matched
             else "Collectives of different ranks could not be matched, so nobody can be said to wait for anybody."
         )
+    if crowd.outliers and all(row.condition is None for row in crowd.outliers):
+        yield (
+            "Clocks, throttling and the host of the ranks that others wait for were not measured: a trace holds no "
+            "samples of them, a run directory does (profilerkit run)."
+        )
+    if sides := " ".join(_groups(crowd.groups)):
+        yield sides
+    if crowd.host_count is None:
+        yield "The recordings do not name their hosts."
 
 
 def _scope(crowd: Crowd) -> Iterator[str]:
@@ -37,6 +50,9 @@ def _scope(crowd: Crowd) -> Iterator[str]:
         yield f"{plural(crowd.unreadable, 'file')} could not be read."
     if len(crowd.told) < crowd.ranks:
         yield f"{plural(len(crowd.told), 'rank')} {'is' if len(crowd.told) == 1 else 'are'} told in detail."
+    blamed = {rank for culprit in crowd.culprits for rank in culprit.ranks}
+    if untold := len(blamed - set(crowd.told)):
+        yield f"Of those that others wait for {plural(untold, 'rank')} {'is' if untold == 1 else 'are'} not among them."
     if crowd.sampled is not None:
         yield _sampled(crowd.sampled)
     if crowd.left_out:
@@ -63,50 +79,15 @@ def _culprit(found: CulpritRow) -> str:
     )
 
 
+def _groups(known: Sequence[Groups]) -> Iterator[str]:
+    alone = [groups.kind for groups in known if groups.count == 1]
+    if alone:
+        yield f"All ranks are in one {listed(alone)}."
+    unknown = [f"{kind}s" for kind in get_args(GroupKind) if kind not in {groups.kind for groups in known}]
+    if unknown:
+        yield f"Not measured: {listed(unknown)}, as no process group of the recordings is described as one."
+
+
 def _numbers(ranks: tuple[int, ...]) -> str:
     shown = sorted(ranks)[:_NAMED_RANKS]
     return ", ".join(map(str, shown)) + (" …" if len(ranks) > len(shown) else "")
-
-
-def crowd_tables(report: Report) -> tuple[tuple[str, Table], ...]:
-    """Heading and table of what all ranks show; empty where all of them are told in detail."""
-    if report.crowd is None:
-        return ()
-    return tuple(_tables(report.crowd))
-
-
-def _tables(crowd: Crowd) -> Iterator[tuple[str, Table]]:
-    columns = ("Over all ranks", "Ranks", "Least", "p10", "Median", "p90", "Most")
-    rows = []
-    if crowd.step_ns is not None:
-        rows.append(("Median step", format_count(crowd.step_ns.n), *_words(crowd.step_ns, format_ns)))
-    rows += [
-        (f"{part_label(part.part)}, share", format_count(part.share.n), *_words(part.share, format_ratio))
-        for part in crowd.parts
-    ]
-    if rows:
-        yield "All ranks", Table("Each rank counts once, with its own median step and shares.", columns, tuple(rows))
-    if crowd.hosts:
-        more = (crowd.host_count or 0) - len(crowd.hosts)
-        yield (
-            "Hosts",
-            Table(
-                "Hosts whose ranks the others wait for, the most first.",
-                ("Host", "Ranks", "Median step", "Waiting caused per step, all ranks"),
-                tuple(
-                    (
-                        inert(row.name, 60),
-                        format_count(row.ranks),
-                        "not found" if row.step_ns is None else format_ns(row.step_ns),
-                        "not measured" if row.caused_ns is None else format_ns(row.caused_ns),
-                    )
-                    for row in crowd.hosts
-                ),
-                more=f"{format_count(more)} more hosts." if more > 0 else "",
-            ),
-        )
-
-
-def _words(spread: Spread, words: Callable[[float], str]) -> tuple[str, ...]:
-    values = (spread.minimum, spread.p10, spread.median, spread.p90, spread.maximum)
-    return tuple(words(value) for value in values)

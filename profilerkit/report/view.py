@@ -1,7 +1,7 @@
 """Report to view: the one place that decides what is said, in which order, with which numbers."""
 
 from profilerkit.model.report import Report
-from profilerkit.report import breakdown, communication, crowd, kernels, recorded, sections, wording
+from profilerkit.report import breakdown, communication, crowd, crowd_tables, kernels, recorded, sections, wording
 from profilerkit.report.cost import cost_view
 from profilerkit.report.findings import cards_of, headline_evidence, others_of, outcome_groups
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
@@ -50,7 +50,7 @@ def build(report: Report) -> View:
         ranks_caption=breakdown.ranks_caption(report),
         ranks_more=breakdown.ranks_more(report),
         waiting=(*crowd.crowd_lines(report), *communication.waiting_lines(report)),
-        crowd=crowd.crowd_tables(report),
+        crowd=crowd_tables.crowd_tables(report),
         ledger=communication.ledger_table(report),
         workers=workers_view(report),
         memory=memory_view(report),

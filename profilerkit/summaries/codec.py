@@ -59,10 +59,10 @@ def _plain(value: Any) -> Any:
 def _array(kind: type[Any], value: Any) -> Any:
     """An array of the annotated type, from what ``_plain`` made of one."""
     name, shape, data = value
-    wanted = np.dtype(get_args(get_args(kind)[1])[0])
-    # numpy is not asked what the text of a stranger means: to some of it the answer is a SyntaxError (numpy 2.4).
-    if wanted.kind not in _KINDS or name != wanted.str:
-        raise ValueError(f"an array of another type where {wanted} belongs")
-    if any(not isinstance(size, int) or size < 0 for size in shape) or prod(shape) * wanted.itemsize != len(data):
+    dtype = np.dtype(get_args(get_args(kind)[1])[0])
+    # The name is compared, never made a type: numpy evaluates some of what it is given.
+    if dtype.kind not in _KINDS or name != dtype.str:
+        raise ValueError(f"an array of {str(name)[:20]} where {dtype} belongs")
+    if any(not isinstance(size, int) or size < 0 for size in shape) or prod(shape) * dtype.itemsize != len(data):
         raise ValueError("an array whose shape is not that of its bytes")
-    return np.frombuffer(data, wanted).reshape(shape)
+    return np.frombuffer(data, dtype).reshape(shape)

@@ -10,11 +10,14 @@ from pathlib import Path
 import msgspec
 
 from profilerkit import __version__
+from profilerkit.analysis.crowd.condition import condition_of, is_sound
 from profilerkit.analysis.trace_facts import TraceFacts
-from profilerkit.errors import UnreadableInputError, unread
+from profilerkit.errors import UnreadableInputError, UsageError, unread
 from profilerkit.model.change import revise
+from profilerkit.model.crowd import Condition
+from profilerkit.reading.remote import RemoteFile, fetched
 from profilerkit.reading.traces import Reading, read_job
-from profilerkit.reading.windows import job_of_trace, window_of
+from profilerkit.reading.windows import job_of_trace, samples_beside, window_of
 from profilerkit.summaries.codec import decode, encode
 from profilerkit.summaries.compact import smaller, thin
 from profilerkit.summaries.sample import MOST_COLLECTIVES
@@ -28,7 +31,9 @@ MOST_FILE_BYTES = 120_000
 _REPLAY_EVENTS = 1_000
 #: A record of thousands of steps may be larger than the file should be; one of more than this is of no trace.
 _MOST_READ_BYTES = 8 * MOST_FILE_BYTES
-_MAGIC = b"PKSUM1\n"
+_MAGIC = b"PKSUM2\n"
+#: What summaries of other versions begin with.
+_ANY_MAGIC = re.compile(rb"PKSUM\d\n")
 _LENGTH_BYTES = 4
 #: What tells apart traces of one name from several directories: so many hexadecimal digits.
 _DIGITS = 24
@@ -45,6 +50,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
         origin: name of the trace's file.
         trace_bytes: its size.
         trace_mtime_ns: when it was written.
+        stamp: of a trace that lies elsewhere, what changes with it; empty of one that is here.
         reading: how it was read, as a digest.
         rank: of a trace in a run directory, as that says; ``None`` elsewhere.
         kind: of its window there: ``scheduled``, or ``anomaly`` where it was opened for slow steps; empty elsewhere.
@@ -53,6 +59,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
         left_out: what did not fit, in words; empty where all did.
         collectives: of the trace.
         compared: those of them in the record by which ranks are compared.
+        condition: of the rank's device and host, as its run directory has samples of them; ``None`` elsewhere.
     """
 
     version: str
@@ -60,6 +67,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     trace_bytes: int
     trace_mtime_ns: int
     reading: str
+    stamp: str = ""
     outline_bytes: int = 0
     rank: int | None = None
     kind: str = ""
@@ -67,6 +75,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     left_out: str = ""
     collectives: int = 0
     compared: int = 0
+    condition: Condition | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +100,11 @@ class Summary:
 
     def details(self) -> TraceFacts:
         """Everything that was kept, which may be the outline alone. Raises ``UnreadableInputError``."""
-        if self.path.stat().st_size <= self.details_at:
+        try:
+            size = self.path.stat().st_size
+        except OSError as error:
+            raise unread(self.path, error) from error
+        if size <= self.details_at:
             return self.outline()
         return _record(self, self.details_at, MOST_FILE_BYTES)
 
@@ -103,11 +116,25 @@ def digest(reading: Reading) -> str:
     return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
-def place_of(trace: Path, directory: Path | None) -> Path:
-    """Where the summary of a trace lies: beside it, or in a directory, where the trace's own one tells it apart."""
-    if directory is None:
+def place_of(trace: Path | RemoteFile, directory: Path | None) -> Path:
+    """Where the summary of a trace lies: beside it, or in a directory, where the trace's own one tells it apart.
+
+    Raises:
+        UsageError: the trace lies elsewhere, and no directory was given: nothing is written there.
+    """
+    if isinstance(trace, RemoteFile):
+        if directory is None:
+            raise UsageError(
+                "no place for the summaries",
+                cause=f"{trace.url} lies elsewhere, where nothing is written",
+                hint="name a directory of this machine: -o summaries/",
+            )
+        within = trace.url.rpartition("/")[0].encode()
+    elif directory is None:
         return trace.with_name(trace.name + SUFFIX)
-    parent = hashlib.sha256(os.fsencode(trace.resolve().parent)).hexdigest()[:_DIGITS]
+    else:
+        within = os.fsencode(trace.resolve().parent)
+    parent = hashlib.sha256(within).hexdigest()[:_DIGITS]
     return directory / f"{trace.name}.{parent}{SUFFIX}"
 
 
@@ -120,23 +147,36 @@ def name_of_trace(summary: str) -> str:
     return _OF_DIRECTORY.sub("", summary.removesuffix(SUFFIX)) if summary.endswith(SUFFIX) else summary
 
 
-def is_fresh(target: Path, trace: Path, reading: Reading) -> bool:
+def is_fresh(target: Path, trace: Path | RemoteFile, reading: Reading) -> bool:
     """Whether there is a summary of this trace as it is now, by this version, read this way."""
     try:
-        found, stat = open_summary(target).header, trace.stat()
+        found = open_summary(target).header
+        is_same = (
+            found.stamp == trace.stamp()
+            if isinstance(trace, RemoteFile)
+            else (found.trace_bytes, found.trace_mtime_ns) == ((stat := trace.stat()).st_size, stat.st_mtime_ns)
+        )
     except (UnreadableInputError, OSError):
         return False
-    made_from = (found.version, found.trace_bytes, found.trace_mtime_ns, found.reading)
-    return made_from == (__version__, stat.st_size, stat.st_mtime_ns, digest(reading))
+    return is_same and (found.version, found.reading) == (__version__, digest(reading))
 
 
-def summarise(trace: Path, target: Path, reading: Reading) -> None:
-    """Read one trace and write its summary.
+def summarise(trace: Path | RemoteFile, target: Path, reading: Reading) -> None:
+    """Read one trace and write its summary; what lies elsewhere is fetched meanwhile.
 
     Raises:
         UnreadableInputError: the trace cannot be read.
         OSError: the summary cannot be written.
     """
+    if isinstance(trace, RemoteFile):
+        stamp = trace.stamp()
+        with fetched([trace]) as copies:
+            _summarise(copies.paths[0], target, reading, stamp)
+    else:
+        _summarise(trace, target, reading, "")
+
+
+def _summarise(trace: Path, target: Path, reading: Reading, stamp: str) -> None:
     stat = trace.stat()
     recorded = window_of(trace)
     result = read_job(job_of_trace(trace, recorded, reading, _REPLAY_EVENTS), alone=True)
@@ -148,9 +188,11 @@ def summarise(trace: Path, target: Path, reading: Reading) -> None:
         trace_bytes=stat.st_size,
         trace_mtime_ns=stat.st_mtime_ns,
         reading=digest(reading),
+        stamp=stamp,
         rank=recorded[1].rank if recorded else None,
         kind=recorded[0].kind if recorded else "",
         first_step=recorded[0].first_step if recorded else -1,
+        condition=condition_of(samples_beside(trace)) if recorded else None,
     )
     write(result.facts, target, header)
 
@@ -207,17 +249,21 @@ def open_summary(path: Path) -> Summary:
             start = file.read(len(_MAGIC) + _LENGTH_BYTES)
             length = int.from_bytes(start[len(_MAGIC) :], "little")
             text = file.read(min(length, MOST_FILE_BYTES))
+            size = os.fstat(file.fileno()).st_size
     except OSError as error:
         raise unread(path, error) from error
+    if not start.startswith(_MAGIC) and _ANY_MAGIC.match(start):
+        raise _broken(path, "another version of profilerkit made it")
     if not start.startswith(_MAGIC):
         raise _broken(path, "it does not begin as a summary does")
     try:
         header = msgspec.msgpack.decode(text, type=Header)
     except (msgspec.DecodeError, ValueError) as error:  # text that is no UTF-8 is a ValueError
         raise _broken(path, str(error)) from error
+    if header.condition is not None and not is_sound(header.condition):
+        raise _broken(path, "a number in it is none")
     if header.version != __version__:
         raise _broken(path, f"it was made by profilerkit {header.version[:20]}")
-    size = path.stat().st_size
     if not 0 <= header.outline_bytes <= size:
         raise _broken(path, "it is shorter than it says")
     if size > _MOST_READ_BYTES:

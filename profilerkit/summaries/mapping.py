@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from profilerkit.errors import UnreadableInputError
+from profilerkit.reading.remote import RemoteFile
 from profilerkit.reading.traces import Reading
 from profilerkit.summaries.engines import Engine
 from profilerkit.summaries.files import summarise
@@ -26,7 +27,7 @@ _AHEAD = 1
 class Task:
     """One trace to summarise; ``memory_bytes`` is about what a process takes that reads it."""
 
-    trace: Path
+    trace: Path | RemoteFile
     target: Path
     reading: Reading
     memory_bytes: float = 0.0
@@ -40,12 +41,16 @@ class Done:
     problem: str = ""
 
 
-def shard_of(paths: Sequence[Path], index: int, count: int) -> list[Path]:
-    """The paths of the shard at ``index``, 0 to ``count`` - 1: all shards together are all paths.
+def shard_of(traces: Sequence[Path | RemoteFile], index: int, count: int) -> list[Path | RemoteFile]:
+    """The traces of the shard at ``index``, 0 to ``count`` - 1: all shards together are all of them.
 
-    Which one a path is in depends on the path alone: processes that list a directory apart share it without a gap.
+    Which one a trace is in depends on its path alone: processes that list a directory apart share it without a gap.
     """
-    return [path for path in paths if zlib.crc32(os.fsencode(path)) % count == index]
+    return [trace for trace in traces if zlib.crc32(_key(trace)) % count == index]
+
+
+def _key(trace: Path | RemoteFile) -> bytes:
+    return trace.url.encode() if isinstance(trace, RemoteFile) else os.fsencode(trace)
 
 
 def run(task: Task) -> str:

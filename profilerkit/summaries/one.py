@@ -5,6 +5,7 @@ from pathlib import Path
 
 from profilerkit.analysis.communication.registry import with_patterns
 from profilerkit.errors import UsageError
+from profilerkit.reading.remote import RemoteFile, is_remote, listed
 from profilerkit.reading.traces import Reading
 from profilerkit.summaries.files import is_fresh, place_of
 from profilerkit.summaries.files import summarise as write_summary
@@ -23,8 +24,8 @@ def summarise(
     ``list(executor.map(profilerkit.summarise, paths))``.
 
     Args:
-        path: the trace.
-        output: directory of the summary; beside the trace unless given.
+        path: the trace; a URL is fetched through fsspec.
+        output: directory of the summary; beside the trace unless given. What lies elsewhere needs one.
         device: device name, where the trace does not name it.
         communication_kernels: regular expressions of kernel names that are communication beside the known ones.
 
@@ -32,7 +33,7 @@ def summarise(
         UsageError: there is no such file, or the summary cannot be written.
         UnreadableInputError: it is no trace that can be read.
     """
-    trace, directory = Path(path), None if output is None else Path(output)
+    trace, directory = _trace(path), None if output is None else Path(output)
     reading = Reading(device=device, registry=with_patterns(communication_kernels))
     target = place_of(trace, directory)
     if not is_fresh(target, trace, reading):
@@ -40,8 +41,17 @@ def summarise(
             write_summary(trace, target, reading)
         except OSError as error:
             raise UsageError(
-                f"cannot summarise {trace}",
+                f"cannot summarise {path}",
                 cause=error.strerror or str(error),
                 hint="check that the trace exists and that its summary can be written",
             ) from error
     return target
+
+
+def _trace(path: str | Path) -> Path | RemoteFile:
+    if not is_remote(path):
+        return Path(path)
+    found = listed(str(path))
+    if len(found) > 1:
+        raise UsageError(f"{path} is no trace", cause=f"{len(found):,} files are there", hint="name one of them")
+    return found[0]

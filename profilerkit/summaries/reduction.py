@@ -9,6 +9,7 @@ from pathlib import Path
 from profilerkit.analysis.crowd.compare import Crowd, compare_many
 from profilerkit.analysis.crowd.member import Member, member_of
 from profilerkit.analysis.rank_facts import RankFacts, rank_facts
+from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.model.crowd import Sampled
 from profilerkit.summaries.files import SUFFIX, Summary, open_summary
@@ -88,7 +89,7 @@ def read_summaries(files: Sequence[Path]) -> Reduced:
         except UnreadableInputError as error:
             broken.append((path, error))
             continue
-        opened.append((summary, member_of(outline, summary.header.origin)))
+        opened.append((summary, member_of(outline, summary.header.origin, summary.header.condition)))
         worlds += [outline.meta.world_size] if outline.meta.world_size else []
     if not opened:
         first, why = broken[0]
@@ -102,15 +103,18 @@ def read_summaries(files: Sequence[Path]) -> Reduced:
     crowd = compare_many([member for _, member in opened], world)
     told = range(len(opened)) if len(opened) <= MOST_IN_DETAIL else crowd.told
     logger.info("reading the details of %d ranks", len(told))
-    ranks, lost = [], []
+    ranks: list[RankFacts] = []
+    lost: list[str] = []
     for at in told:
         summary = opened[at][0]
         try:
-            facts = summary.details()
-        except UnreadableInputError as error:
-            facts = summary.outline()
-            lost.append(f"The details of {summary.path.name} cannot be read: {error.cause or error.what}.")
+            facts = _details(summary, lost)
+        except UnreadableInputError as error:  # it was there before
+            broken.append((summary.path, error))
+            continue
         ranks.append(rank_facts(summary.header.origin, facts, None))
+    if not ranks:
+        raise broken[-1][1]
     left_out = sorted({opened[at][0].header.left_out for at in told} - {""})
     return Reduced(
         ranks,
@@ -121,6 +125,16 @@ def read_summaries(files: Sequence[Path]) -> Reduced:
         _sampled([summary for summary, _ in opened]),
         (*_broken_notes(broken), *_doubled_notes(doubled), *lost),
     )
+
+
+def _details(summary: Summary, lost: list[str]) -> TraceFacts:
+    """Everything that was kept of a rank, else what it is compared by, which is then said in ``lost``."""
+    try:
+        return summary.details()
+    except UnreadableInputError as error:
+        facts = summary.outline()
+        lost.append(f"The details of {summary.path.name} cannot be read: {error.cause or error.what}.")
+        return facts
 
 
 def _sampled(summaries: Sequence[Summary]) -> Sampled | None:

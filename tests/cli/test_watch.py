@@ -415,6 +415,39 @@ def test_it_reads_and_writes_nothing(tmp_path, capsys):
     assert {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in run.rglob("*")} == before
 
 
+#: Reports every file that is opened for more than reading, and whatever else changes a file.
+AUDITED = textwrap.dedent("""
+    import os, sys
+
+    changes = {"os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.utime"}
+    seen = []
+
+    def audit(event, args):
+        writes = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+        if event == "open" and isinstance(args[2], int) and args[2] & writes or event in changes:
+            seen.append((event, str(args[0])))
+
+    sys.addaudithook(audit)
+    if "planted" in sys.argv:
+        open("planted", "w").close()
+    from profilerkit.cli import main
+
+    code = main(["watch", "run", "--every", "0.25"])
+    print("CHANGED", [entry for entry in seen if entry[1] != os.devnull])
+    sys.exit(code)
+""")
+
+
+@pytest.mark.parametrize("words", [[], ["planted"]])
+def test_it_opens_nothing_for_writing(tmp_path, start, words):
+    run_at(tmp_path / "run", steps=60)
+    process = start("-c", AUDITED, *words, variables={"PYTHONDONTWRITEBYTECODE": "1"})
+    said, error = process.communicate(timeout=120)
+    assert process.returncode == 0, error
+    assert "steps" in said
+    assert said.splitlines()[-1] == f"CHANGED {[('open', word) for word in words]}"
+
+
 def test_a_later_run_of_the_same_name_is_told(tmp_path, capsys):
     for name in ("run", "run-2", "run-10", "run-x", "other-3"):
         run_at(tmp_path / name)

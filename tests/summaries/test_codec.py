@@ -59,6 +59,9 @@ def test_numbers_of_numpy_are_plain_numbers():
         ("no type", (1,), b"\0" * 8),
         ("|, .", (1,), b"\0" * 8),  # a SyntaxError of numpy
         (["<i8"], (1,), b"\0" * 8),
+        ("(1,i8", (1,), b"\0" * 8),  # numpy evaluates the shape in a type's name
+        ("{'a'", (1,), b"\0" * 8),
+        ({"a": []}, (1,), b"\0" * 8),
         ("<i8", "x", b"\0" * 8),
         "text",
         None,

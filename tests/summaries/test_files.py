@@ -59,6 +59,14 @@ def test_a_trace_that_cannot_be_read_leaves_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["broken.json"]
 
 
+def test_a_summary_that_goes_away_is_an_error_of_ours(summary):
+    known = open_summary(summary)
+    summary.unlink()
+    for read in (known.outline, known.details):
+        with pytest.raises(UnreadableInputError, match="cannot be read"):
+            read()
+
+
 def test_less_is_kept_where_there_is_less_room(trace, summary, monkeypatch):
     outline = open_summary(summary).header.outline_bytes
     monkeypatch.setattr(files, "MOST_FILE_BYTES", outline + files._HEADER_BYTES)

@@ -202,6 +202,7 @@ def test_few_ranks_are_told_as_analyze_tells_them(job):
         (["--shard", "x"], "I/N means the I-th of N"),
         (["--workers", "0"], "too few"),
         (["--scheduler", "tcp://a:1"], "add --engine dask"),
+        (["--scheduler", "tcp://a:1", "--engine", "inline"], "the engine is inline"),
     ],
 )
 def test_bad_words_are_refused(job, words, said):

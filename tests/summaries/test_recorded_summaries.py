@@ -45,6 +45,13 @@ def test_each_rank_has_its_summary_beside_its_trace(run):
     assert set(steady) <= set(range(status["first_step"], status["last_step"] + 1))
 
 
+def test_a_summary_says_what_the_host_did_and_nothing_of_a_device_that_is_not_there(run):
+    for path in run.rglob(f"*{SUFFIX}"):
+        condition = open_summary(path).header.condition
+        assert condition.running_tasks >= 1
+        assert condition.sm_clock_mhz is condition.temperature_c is condition.slowed_ratio is None
+
+
 def test_summaries_alone_make_the_report(run, tmp_path):
     for path in run.rglob(f"*{SUFFIX}"):
         (tmp_path / f"{path.parents[2].name}{SUFFIX}").write_bytes(path.read_bytes())

@@ -19,6 +19,7 @@ from profilerkit.analysis.intervals import I64, Spans, index_at
 from profilerkit.model.communication import RecordedCollective
 from profilerkit.rundir.clock import Clock
 from profilerkit.rundir.flight import Flight, FlightEntry
+from profilerkit.trace.columns import ProcessGroup
 
 #: Share of the collectives of one group and number that must be the same call on every rank for the numbers to count.
 FEWEST_ALIKE = 0.9
@@ -86,6 +87,14 @@ class FlightLog:
         texts = ((self.names[name], size) for name, size in pairs.T.tolist())
         numbers = np.array([known.setdefault(label, len(known)) for label in texts], dtype=np.int64)
         return numbers[which.ravel()]
+
+
+def groups_of(log: FlightLog) -> tuple[ProcessGroup, ...]:
+    """The process groups of a rank; a recorder does not list their members."""
+    return tuple(
+        ProcessGroup(name, description, size or 0)
+        for (name, description), size in zip(log.groups, log.sizes, strict=True)
+    )
 
 
 def flight_log(flights: Sequence[Flight], clock: Clock | None, steady: Spans, numbers: I64) -> FlightLog | None:

@@ -147,6 +147,8 @@ def jitter_ratio(rank: int, arrivals: Sequence[Arrivals]) -> float:
             continue
         judged = entry.step >= 0
         others = entry.wait[~mine][:, judged]
+        if not judged.any():
+            continue
         if len(entry.members) == 2:
             steps.append(entry.step[judged])
             ahead.append((others - entry.wait[mine][:, judged])[0])

@@ -1,6 +1,7 @@
 """How the job is divided: data, shards, tensors, stages, experts, as far as groups and names say so."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -115,6 +116,22 @@ def dimension_of(group: ProcessGroup) -> ParallelName | None:
     """What of the job a process group divides, as its description says; ``None`` where it says nothing."""
     sign = _told_by(group)
     return sign.name if sign is not None else None
+
+
+def named_groups(groups: Sequence[ProcessGroup], log: CollectiveLog | None) -> tuple[ProcessGroup, ...]:
+    """The groups of a rank that say what they divide: by their descriptions, else by the names its collectives tell."""
+    listed = {group.name for group in groups}
+    only_named = () if log is None else {channel.group for channel in log.channels} - listed
+    found = (*groups, *(ProcessGroup(name, name, _size_told(log, name)) for name in sorted(only_named)))
+    return tuple(group for group in found if group.size != 1 and dimension_of(group) is not None)
+
+
+def _size_told(log: CollectiveLog | None, name: str) -> int:
+    """Members of a group as its collectives say; 0 where they do not."""
+    if log is None:
+        return 0
+    own = [at for at, channel in enumerate(log.channels) if channel.group == name and channel.pair is None]
+    return int(max(log.size[np.isin(log.channel, own)], default=0))
 
 
 def _told_by(group: ProcessGroup) -> _Sign | None:

@@ -5,9 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from profilerkit.analysis.communication.log import CollectiveLog
+from profilerkit.analysis.communication.parallelism import named_groups
 from profilerkit.analysis.communication.sequences import RankLog
 from profilerkit.analysis.intervals import I64, Spans
 from profilerkit.analysis.trace_facts import TraceFacts, leaf_times
+from profilerkit.model.crowd import Condition
+from profilerkit.trace.columns import ProcessGroup
 
 #: What ranks are grouped by where nothing says their host.
 NO_HOST = ""
@@ -27,6 +30,8 @@ class Member:
         numbers: ``(n,)`` int64 of these steps.
         shares: part to its share of the judged steps.
         device: name of its device; ``None`` where the trace does not say.
+        groups: its process groups that say what of the job they divide.
+        condition: of its device and host; ``None`` where it was not sampled.
     """
 
     name: str
@@ -38,6 +43,8 @@ class Member:
     numbers: I64
     shares: dict[str, float]
     device: str | None
+    groups: tuple[ProcessGroup, ...] = ()
+    condition: Condition | None = None
 
     @property
     def step_ns(self) -> float | None:
@@ -50,7 +57,7 @@ class Member:
         return RankLog(self.name, self.log, self.base_ns)
 
 
-def member_of(facts: TraceFacts, origin: str) -> Member:
+def member_of(facts: TraceFacts, origin: str, condition: Condition | None = None) -> Member:
     """What is kept of a rank's facts; ``origin`` names it where the trace does not say its number."""
     rank, total = facts.meta.rank, facts.window.total_ns
     return Member(
@@ -63,4 +70,6 @@ def member_of(facts: TraceFacts, origin: str) -> Member:
         numbers=facts.steps.index[facts.steps.judged],
         shares={name: value / total for name, value in leaf_times(facts.totals).items()} if total else {},
         device=facts.properties.name if facts.properties else None,
+        groups=named_groups(facts.meta.groups, facts.collectives),
+        condition=condition,
     )

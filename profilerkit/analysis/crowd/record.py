@@ -7,7 +7,9 @@ import numpy.typing as npt
 
 from profilerkit.analysis.communication.waiting import Ledger
 from profilerkit.analysis.crowd.compare import Crowd
+from profilerkit.analysis.crowd.condition import typical
 from profilerkit.analysis.crowd.culprits import Culprit
+from profilerkit.analysis.crowd.groups import side_by_side
 from profilerkit.analysis.crowd.member import Member
 from profilerkit.analysis.intervals import I64
 from profilerkit.model import crowd as told
@@ -15,7 +17,7 @@ from profilerkit.model import crowd as told
 F64 = npt.NDArray[np.float64]
 
 #: Rows and columns of the heat map that a page can show, hosts and parts that a table can.
-_MOST_ROWS, _MOST_COLUMNS, _MOST_HOSTS, _MOST_PARTS = 64, 64, 20, 8
+_MOST_ROWS, _MOST_COLUMNS, _MOST_HOSTS, _MOST_PARTS, _MOST_OUTLIERS = 64, 64, 20, 8, 16
 
 
 def crowd_record(
@@ -49,7 +51,18 @@ def crowd_record(
         else None,
         left_out=tuple(left_out),
         sampled=sampled,
+        groups=side_by_side(members, ledger),
+        outliers=_outliers(found),
+        typical=typical([member.condition for member in members]),
+        conditions=sum(member.condition is not None for member in members),
     )
+
+
+def _outliers(found: Crowd) -> tuple[told.OutlierRow, ...]:
+    """The ranks of all culprits, the costliest culprit first, each once."""
+    blamed = dict.fromkeys(index for culprit in found.culprits for index in culprit.members)
+    rows = [told.OutlierRow(name=found.members[at].name, condition=found.members[at].condition) for at in blamed]
+    return tuple(rows[:_MOST_OUTLIERS])
 
 
 def _spread(values: F64) -> told.Spread:
