@@ -13,9 +13,9 @@ pytest.importorskip("torch")
 
 from accuracy_benchmark import peers, results, scores
 from accuracy_benchmark.catalogue import BY_CODE, QUICK, SCENARIOS
-from accuracy_benchmark.judge import family_of, fix_record, judge
+from accuracy_benchmark.judge import family_of, fix_record, judge, proposed_workers
 from accuracy_benchmark.page import dots, render
-from accuracy_benchmark.scenario import Fix, Scenario
+from accuracy_benchmark.scenario import Fix, Scenario, more_workers
 from accuracy_benchmark.truth import MOST_HALF_WIDTH, noise, saving_interval
 
 from profilerkit.model.change import revise
@@ -45,11 +45,11 @@ def saving(expected, low=0.0, high=1.0):
     return Saving(low=low, expected=expected, high=high, method="analytic")
 
 
-def outcome(rule, value, *, fix=True, bound="input-bound"):
+def outcome(rule, value, *, fix=True, bound="input-bound", text="change it"):
     evidence = (Evidence(label="wait", value=1.0, unit="ns", source="measured", origin="made"),)
     finding = Finding(
         title="a claim", bound=bound, confidence="high", why="so", evidence=evidence, saving=value,
-        fix=ProposedFix(text="change it") if fix else None,
+        fix=ProposedFix(text=text) if fix else None,
     )  # fmt: skip
     return Outcome(rule=rule, name="n", summary="s", status="fired", findings=(finding,))
 
@@ -186,6 +186,35 @@ def test_a_fix_is_held_against_the_best_finding_that_proposes_it():
     assert found["error"] == pytest.approx(0.05)
     assert found["covered"]
     assert not found["harm"]
+
+
+def proposing(text, expected):
+    return outcome("IN003", saving(expected), text=text)
+
+
+def test_the_fix_that_is_made_is_the_one_that_is_proposed():
+    built = []
+    changed = scenario(fixes=(more_workers(1, 3, ("IN003",), built.append), Fix("another", (), nothing)))
+    told = report("input-bound", proposing("num_workers 1 → 2, then", 0.1), proposing("num_workers 1 → 4.", 0.5))
+    assert proposed_workers(told) == 4
+    assert [fix.what for fix in changed.as_proposed(4).fixes] == ["num_workers 1 → 4", "another"]
+    assert built == [3, 4]
+
+
+def test_without_a_proposal_the_scenario_keeps_its_own_number():
+    own = BY_CODE["C04"]
+    assert proposed_workers(report("input-bound", proposing("change it", 0.5))) is None
+    assert own.as_proposed(None) is own
+    assert own.as_proposed(4).fixes[0].what == "num_workers 1 → 4"
+
+
+def test_the_page_names_the_commits_that_were_judged():
+    document = json.loads((ROOT / "reports" / "accuracy.json").read_text("utf-8"))
+    for made in document["rows"]:
+        made.pop("commit", None)
+    assert "Commit of the code that was judged: not recorded." in render(document)
+    document["rows"][0]["commit"] = "a1b2"
+    assert "Commit of the code that was judged: a1b2, not recorded." in render(document)
 
 
 @pytest.mark.parametrize(

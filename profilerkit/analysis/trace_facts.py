@@ -263,9 +263,9 @@ def _memory_use(seen: _Seen, facts: TraceFacts) -> MemoryUse:
 
 def _with_steps(facts: TraceFacts, seen: _Seen, material: Material) -> TraceFacts:
     """The facts with what is made of single steps, whatever ran them."""
-    return replace(
-        facts, replay=replay_facts(material), lanes=step_lanes(material), memory_use=_memory_use(seen, facts)
-    )
+    contention = facts.wire.contention if facts.wire is not None else None
+    replay = replay_facts(material, contention)
+    return replace(facts, replay=replay, lanes=step_lanes(material), memory_use=_memory_use(seen, facts))
 
 
 def _with_device(facts: TraceFacts, seen: _Seen, spec: DeviceSpec | None) -> TraceFacts:

@@ -64,8 +64,9 @@ def _lost_its_end(rank: RankFacts) -> bool:
 def captures_apart(ranks: Sequence[RankFacts]) -> list[str]:
     """That two traces are of times too far apart for anybody to have waited in both; nothing if a clock is unknown."""
     traced = [rank for rank in ranks if rank.trace is not None and len(rank.trace.steps.start)]
-    found = apart(traced)
-    if found is None or found.ns < APART_NS or any(_captured(rank) is None for rank in traced):
+    spans = [_captured(rank) for rank in traced]
+    found = _apart(spans)
+    if found is None or found.ns < APART_NS or None in spans:
         return []
     first, last = rank_name(traced[found.first]), rank_name(traced[found.last])
     return [
@@ -85,7 +86,11 @@ class Apart:
 
 def apart(ranks: Sequence[RankFacts]) -> Apart | None:
     """The two captures that lie farthest apart; ``None`` where all overlap, or fewer than two tell the time of day."""
-    spans = [(span, at) for at, rank in enumerate(ranks) if (span := _captured(rank)) is not None]
+    return _apart([_captured(rank) for rank in ranks])
+
+
+def _apart(captured: Sequence[tuple[int, int] | None]) -> Apart | None:
+    spans = [(span, at) for at, span in enumerate(captured) if span is not None]
     if not spans:
         return None
     (_, end), first = min(spans, key=lambda entry: entry[0][1])

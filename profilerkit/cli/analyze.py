@@ -311,10 +311,12 @@ def _next(report: "Report", outputs: Sequence[Output], arguments: argparse.Names
     """
     from shlex import join
 
+    from profilerkit.rules.rule import RECORD_ENOUGH
+
     pages = [output.path for output in outputs if output.format == "html" and output.path]
     changes = [outcome.rule for outcome, finding in report.findings() if finding.fix]
     if report.verdict.bound == "inconclusive":
-        advice = " ".join(report.verdict.refuted_by.split()) or "Record at least 10 steps after the first 5."
+        advice = " ".join(report.verdict.refuted_by.split()) or RECORD_ENOUGH
         said = f"{advice[0].lower()}{advice[1:].rstrip('.')}"
     elif pages and not arguments.open:
         said = opening(_shortest(pages[0]))

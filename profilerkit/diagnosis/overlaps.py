@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.replay.joint import savings
-from profilerkit.diagnosis.best import PARTS_OF_RULE
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Finding, Outcome
+from profilerkit.rules.parts import PARTS_OF_RULE
 from profilerkit.rules.replayed import Priced, priced
 
 #: A second fix that adds less than this of its own saving to what the first one saves is of the same time (a choice).

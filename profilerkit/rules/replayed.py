@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from profilerkit.analysis.communication.traffic import TRANSFER
 from profilerkit.analysis.facts import Facts, belongs
 from profilerkit.analysis.leaves import LEAVES, WAITS
 from profilerkit.analysis.replay.changes import (
@@ -25,6 +26,7 @@ from profilerkit.analysis.whatif import Z90, relative_error, saving
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Finding, Outcome, Saving
 from profilerkit.rules.input.pageable_copy import PageableCopy
+from profilerkit.rules.parts import PARTS_OF_RULE
 from profilerkit.rules.rule import SMALLEST_SAVING
 from profilerkit.units import format_ratio
 
@@ -119,28 +121,30 @@ def _syncs(facts: Facts, finding: Finding) -> Change | None:
     return Syncs()
 
 
-#: What the fix of a rule does to the steps, and the parts it is about: their share tells how much of the cause was
-#: traced. Rules that are not here keep their bound or formula, as IN011 does: a traced window holds the openings of one
-#: epoch or of none, and nothing runs beside them that could be in the way.
-_FIXES: dict[str, tuple[tuple[str, ...], Callable[[Facts, Finding], Change | None]]] = {
-    **dict.fromkeys(
-        ("IN001", "IN002", "IN003", "IN004", "IN006", "IN007", "IN008", "IN013"),
-        (WAITS, _fewer_waits),
-    ),
-    "IN009": (("input.h2d",), _pinned),
-    "IN010": (("input.h2d",), _copied_aside),
-    "ME001": (("mem.alloc",), _allocator),
-    **dict.fromkeys(("CO001", "CO002"), (("comm.",), _fewer_collectives_exposed)),
-    "CP001": (_COMPUTE, _faster("fp32")),
-    "CP004": (_COMPUTE, _faster("chained")),
-    "OV001": (("over.dispatch", "over.launch", "over.python"), _quicker_host),
-    **dict.fromkeys(("OV002", "OV003"), (("sync.drain", "sync.d2h"), _syncs)),
-    "OV005": (("over.python",), _quicker_host),
-    "OV006": (("warm.compile",), _shorter_phase),
-    "RU001": (("other.ckpt",), _shorter_phase),
-    # Its other stops have no part that is theirs alone: they keep their formula.
-    "RU002": (("other.eval",), _shorter_phase),
+#: What the fix of a rule does to the steps. Rules that are not here keep their bound or formula, as IN011 does: a
+#: traced window holds the openings of one epoch or of none, and nothing runs beside them that could be in the way.
+_FIXES: dict[str, Callable[[Facts, Finding], Change | None]] = {
+    **dict.fromkeys(("IN001", "IN002", "IN003", "IN004", "IN006", "IN007", "IN008", "IN013"), _fewer_waits),
+    "IN009": _pinned,
+    "IN010": _copied_aside,
+    "ME001": _allocator,
+    **dict.fromkeys(("CO001", "CO002"), _fewer_collectives_exposed),
+    "CP001": _faster("fp32"),
+    "CP004": _faster("chained"),
+    **dict.fromkeys(("OV001", "OV005"), _quicker_host),
+    **dict.fromkeys(("OV002", "OV003"), _syncs),
+    # The other stops of RU002 have no part that is theirs alone: they keep their formula.
+    **dict.fromkeys(("OV006", "RU001", "RU002"), _shorter_phase),
 }
+
+
+def _cause(rule: str, finding: Finding) -> tuple[str, ...]:
+    """The parts whose share tells how much of the cause was traced."""
+    if (phase := _PHASE.get(finding.detail)) is not None:
+        return (phase,)
+    parts = PARTS_OF_RULE[rule]
+    # Within one trace nothing tells transfers from waiting for other ranks.
+    return ("comm.",) if parts == TRANSFER else parts or _COMPUTE
 
 
 def priced(facts: Facts, outcomes: Sequence[Outcome]) -> list[Priced]:
@@ -152,14 +156,14 @@ def priced(facts: Facts, outcomes: Sequence[Outcome]) -> list[Priced]:
         return []
     found = []
     for outcome in outcomes:
-        if outcome.rule not in _FIXES:
+        change_of = _FIXES.get(outcome.rule)
+        if change_of is None:
             continue
-        parts, change_of = _FIXES[outcome.rule]
         for finding in outcome.findings:
             change = change_of(facts, finding) if finding.saving is not None else None
-            if change is None:
+            if change is None or replay.refuses(change.fix_class):
                 continue
-            scale = _scale(facts, replay, parts)
+            scale = _scale(facts, replay, _cause(outcome.rule, finding))
             if scale is not None:
                 found.append(Priced(outcome.rule, finding, change, scale))
     return found

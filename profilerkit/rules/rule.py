@@ -131,6 +131,8 @@ def each(facts: Facts) -> str:
 
 #: Steps asked for where too few were recorded.
 ENOUGH_STEPS = 10
+#: What to do then; the first steps are warm-up.
+RECORD_ENOUGH = f"Record at least {ENOUGH_STEPS} steps after the first 5."
 #: Why a step is not judged, after a count of such steps.
 _UNUSED = {"warmup": "warm-up", "compile": "compiling", "cut": "cut off", "disturbed": "slowed by the profiler"}
 
@@ -145,7 +147,7 @@ def used_steps(facts: Facts) -> str:
 def record_enough(facts: Facts, more: str) -> str:
     """What to record: so many steps, or, where as many were recorded, which of them could be judged, and ``more``."""
     if facts.steps.count < ENOUGH_STEPS:
-        return f"Record at least {ENOUGH_STEPS} steps after the first 5."
+        return RECORD_ENOUGH
     return f"{used_steps(facts)}: {more}."
 
 

@@ -2,12 +2,13 @@
 
 import os
 import time
+from functools import partial
 from multiprocessing import get_context
 from typing import Any
 
 import torch
 
-from accuracy_benchmark.scenario import Build, Fix, Scenario
+from accuracy_benchmark.scenario import Build, Fix, Scenario, more_workers
 from accuracy_benchmark.training import Job, Net, Training, loader, sample, slept, spin, spun, train
 
 _COMPUTE_S = 0.020
@@ -96,15 +97,15 @@ def _threaded(threads: int) -> Build:
 SCENARIOS = (
     Scenario(
         "C03", "fetching sleeps 24 ms, no workers", "input", _BOUND, _slept(0.024, 0), ("fetch",), ("IN001", "IN002"),
-        (Fix("num_workers 0 → 2", ("IN002", "IN001"), _slept(0.024, 2)),),
+        (more_workers(0, 2, ("IN002", "IN001"), partial(_slept, 0.024)),),
     ),
     Scenario(
         "C04", "fetching sleeps 60 ms, one worker", "input", _BOUND, _slept(0.060, 1), ("fetch",), ("IN003",),
-        (Fix("num_workers 1 → 3", ("IN003",), _slept(0.060, 3)),), warm=8,
+        (more_workers(1, 3, ("IN003",), partial(_slept, 0.060)),), warm=8,
     ),
     Scenario(
         "C05", "decoding spins 16 ms, no workers", "input", _BOUND, _spun(0.016, 0), ("prep",), ("IN002", "IN007"),
-        (Fix("num_workers 0 → 1", ("IN002",), _spun(0.016, 1)),),
+        (more_workers(0, 1, ("IN002",), partial(_spun, 0.016)),),
     ),
     Scenario(
         "C06", "decoding needs three times the cores", "input", _BOUND, _spun(0.030 * _CORES, _CORES, _SHORT_S),

@@ -1,5 +1,6 @@
 """What a report says about a scenario, held against its label and against what the fixes really save."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ HARM = -0.02
 #: no fix makes 5 % faster).
 ALARM = 0.05
 ABSTAINED = "abstained"
+_WORKERS = re.compile(r"num_workers \d+ → (\d+)")
 
 
 def family_of(verdict: Verdict, wanted: Sequence[str] = ()) -> str:
@@ -61,6 +63,16 @@ def judge(scenario: Scenario, report: Report, truths: Sequence[dict[str, float]]
         "alarm": scenario.family == "healthy" and (said not in ("healthy", ABSTAINED) or _advises(report)),
         "fixes": fixes,
     }
+
+
+def proposed_workers(report: Report) -> int | None:
+    """Worker processes that the report tells to use, by the finding that saves most; ``None`` where none does."""
+    found = [
+        (_expected(finding), int(match[1]))
+        for _, finding in report.findings()
+        if finding.fix is not None and (match := _WORKERS.search(finding.fix.text)) is not None
+    ]
+    return max(found)[1] if found else None
 
 
 def _advises(report: Report) -> bool:

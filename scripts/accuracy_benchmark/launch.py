@@ -15,10 +15,16 @@ PROGRAM = Path(__file__).with_name("program.py")
 _MOST_SECONDS = 300
 
 
-def run(mode: str, scenario: Scenario, place: Path, rounds: tuple[int, int] = (1, 1)) -> dict[str, Any]:
-    """What ``program.py`` writes. Raises RuntimeError with the end of what it printed when it fails."""
+def run(
+    mode: str, scenario: Scenario, place: Path, rounds: tuple[int, int] = (1, 1), workers: int | None = None
+) -> dict[str, Any]:
+    """What ``program.py`` writes. Raises RuntimeError with the end of what it printed when it fails.
+
+    ``workers`` are those that a finding proposes.
+    """
     out = place / f"{mode}.json"
     command = [sys.executable, PROGRAM, mode, scenario.code, out, place / mode, f"{rounds[0]}-{rounds[1]}"]
+    command += [] if workers is None else [str(workers)]
     (place / mode).mkdir()
     started = [
         subprocess.Popen(command, env={**environment(), **where}, cwd=place, **SILENT) for where in _ranks(scenario)

@@ -46,6 +46,7 @@ def render(document: dict[str, Any]) -> str:
         document=document,
         headline=_headline(document),
         machine=_machine(document),
+        judged=_judged(document),
         schemes={name: _scheme(name) for name in ("light", "dark")},
         dots=dots(document["rows"]),
         ticks=[(tick, _place(tick), _SIZE - _place(tick)) for tick in _TICKS],
@@ -139,6 +140,12 @@ def _headline(document: dict[str, Any]) -> str:
     if found["error_median"] is None:
         return family
     return f"{family}; predicted savings miss the measured ones by {found['error_median']:.1f} points in the median"
+
+
+def _judged(document: dict[str, Any]) -> str:
+    """Which code was judged: rows that were measured again may be of a later commit."""
+    commits = [row.get("commit") or "not recorded" for row in document["rows"]]
+    return f"Commit of the code that was judged: {', '.join(dict.fromkeys(commits))}"
 
 
 def _machine(document: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""One process of a scenario: ``program.py MODE SCENARIO OUT PLACE ROUNDS``, started as by torchrun where there are two.
+"""One process of a scenario: ``program.py MODE SCENARIO OUT PLACE ROUNDS [WORKERS]``; of two as torchrun starts them.
 
 ``record`` trains the program with the fault under ``profilerkit.profile`` and leaves ``PLACE/run``; ``truth`` measures
 blocks of it and of its fixes, with nothing recorded; ``traceml`` trains it as TraceML asks for. Rank 0 writes ``OUT``.
@@ -75,7 +75,8 @@ def main() -> None:
         found = under_traceml(scenario, place)
     else:
         least, most = (int(word) for word in sys.argv[5].split("-"))
-        found = {"blocks_s": blocks.measure(scenario, place, rank, (least, most))}
+        fixed = scenario.as_proposed(int(sys.argv[6]) if len(sys.argv) > 6 else None)
+        found = {"blocks_s": blocks.measure(fixed, place, rank, (least, most))}
     found["pressure"] = pressure.ratio()
     if rank == 0:
         out.write_text(json.dumps(found), "utf-8")

@@ -8,7 +8,7 @@ from typing import Any
 from accuracy_benchmark import launch, peers, scores
 from accuracy_benchmark.catalogue import BY_CODE
 from accuracy_benchmark.host import load_average, quiet_pressure
-from accuracy_benchmark.judge import judge
+from accuracy_benchmark.judge import judge, proposed_workers
 from accuracy_benchmark.scenario import Scenario
 from accuracy_benchmark.truth import noise, saving_interval
 from profilerkit import load
@@ -17,9 +17,17 @@ from profilerkit.rules.calibrated import WITHIN
 
 
 def row_of(
-    scenario: Scenario, place: Path, rounds: tuple[int, int], installed: Sequence[peers.Installed]
+    scenario: Scenario, place: Path, rounds: tuple[int, int], installed: Sequence[peers.Installed], commit: str | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """One row, and the traces of the recorded run for those that read traces."""
+    """One row, and the traces of the recorded run for those that read traces.
+
+    Args:
+        scenario: what is run; its fixes use as many worker processes as the report of its recorded run proposes.
+        place: a directory to make.
+        rounds: of blocks, at least and at most.
+        installed: other tools.
+        commit: of the code that is judged; ``None`` where it is under no version control.
+    """
     place.mkdir()
     row: dict[str, Any] = {
         "code": scenario.code,
@@ -30,12 +38,15 @@ def row_of(
         "details": list(scenario.details),
         "rules": list(scenario.rules),
         "ranks": scenario.ranks,
+        "commit": commit,
         "host": {"load": load_average(), "quiet_pressure": quiet_pressure()},
     }
     try:
         recorded = launch.run("record", scenario, place)
-        blocks_s = launch.run("truth", scenario, place, rounds)["blocks_s"] if scenario.fixes else []
         report = load(place / "record" / "run" / "report.json")
+        count = proposed_workers(report)
+        scenario = scenario.as_proposed(count)
+        blocks_s = launch.run("truth", scenario, place, rounds, count)["blocks_s"] if scenario.fixes else []
     except (RuntimeError, OSError) as error:
         shutil.rmtree(place)
         return {**row, "skipped": f"failed: {error}", "fixes": []}, []

@@ -1,7 +1,7 @@
 """What a scenario is: a training program with a known fault, the fixes that are really applied, and the label."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from accuracy_benchmark.training import Job, Training
 
@@ -19,11 +19,24 @@ class Fix:
         what: in words, for the report.
         rules: codes of the rules whose fix this is; the best finding of any of them is the prediction.
         build: the program with the change.
+        resized: the same with another number of worker processes; ``None`` where that is not what changes.
     """
 
     what: str
     rules: tuple[str, ...]
     build: Build
+    resized: Callable[[int], "Fix"] | None = None
+
+
+def more_workers(
+    now: int, then: int, rules: tuple[str, ...], build: Callable[[int], Build], what: str = "num_workers {} → {}"
+) -> Fix:
+    """Another number of worker processes: ``then``, unless a finding proposes another one."""
+
+    def resized(count: int) -> Fix:
+        return Fix(what.format(now, count), rules, build(count), resized)
+
+    return resized(then)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +74,9 @@ class Scenario:
     ranks: int = 1
     rank: int | None = None
     fills_host: bool = False
+
+    def as_proposed(self, count: int | None) -> "Scenario":
+        """With as many worker processes in its fixes as a finding proposes; unchanged where none does."""
+        if count is None:
+            return self
+        return replace(self, fixes=tuple(fix.resized(count) if fix.resized else fix for fix in self.fixes))

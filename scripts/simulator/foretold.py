@@ -1,6 +1,7 @@
 """What-ifs drawn, foretold by the replay of a trace, and simulated again: one record per draw, one summary per row."""
 
 import random
+import re
 import statistics
 import tempfile
 from collections.abc import Sequence
@@ -10,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from profilerkit import analyze
 from profilerkit.analysis.replay.joint import savings
 from profilerkit.analysis.trace_facts import trace_facts
+from profilerkit.model.report import Report
 from profilerkit.trace.readers import read_trace
 from simulator.kineto import text_of
 from simulator.parallel import simulate
@@ -29,6 +32,7 @@ class Foretold:
         saved: by simulating again, ratio of the step; ``foretold`` by the replay, ``None`` without one.
         refused: why the gate is closed; empty where it is open.
         error: of the unmodified replay.
+        promised: what the finding says whose fix it is; ``None`` where no rule has that fix, or it does not fire.
     """
 
     code: str
@@ -37,6 +41,7 @@ class Foretold:
     foretold: float | None
     refused: str
     error: float
+    promised: float | None = None
 
     @property
     def counts(self) -> bool:
@@ -48,6 +53,11 @@ class Foretold:
         """Whether the replay foretold it."""
         return self.foretold is not None and abs(self.foretold - self.saved) <= POINTS
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether the finding promised it."""
+        return self.promised is not None and abs(self.promised - self.saved) <= POINTS
+
 
 def foretell(code: str, index: int, count: int) -> Foretold:
     """Draw a job, replay its trace with the fix, and simulate the job with the fix."""
@@ -57,16 +67,25 @@ def foretell(code: str, index: int, count: int) -> Foretold:
     ranks, better = simulate(job), row.better(job)
     place = max(job.late.rank, 0)
     with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "trace.json"
-        path.write_text(text_of(job, ranks[place]), "utf-8")
-        replay = trace_facts(read_trace(path)).replay
+        paths = [Path(directory) / f"rank{rank.index}.json" for rank in ranks]
+        for path, rank in zip(paths, ranks, strict=True):
+            path.write_text(text_of(job, rank), "utf-8")
+        replay = trace_facts(read_trace(paths[place])).replay
+        promised = _promised(row.rule, analyze(*paths)) if row.rule else None
     saved = 1.0 - done_step_ns(better, simulate(better)[place]) / done_step_ns(job, ranks[place])
     if replay is None:
-        return Foretold(code, index, saved, None, "no step could be replayed", 0.0)
+        return Foretold(code, index, saved, None, "no step could be replayed", 0.0, promised)
     # The simulator's devices have no roof: kernels may be as fast as they are told to.
     graph = replace(replay.graph, least_ns=np.zeros_like(replay.graph.least_ns))
-    value = savings(replace(replay, graph=graph), [row.changes(job)])[0]
-    return Foretold(code, index, saved, value, replay.refused, replay.error)
+    changes = row.changes(job)
+    value = savings(replace(replay, graph=graph), [changes])[0]
+    refused = next(filter(None, (replay.refuses(change.fix_class) for change in changes)), "")
+    return Foretold(code, index, saved, value, refused, replay.error, promised)
+
+
+def _promised(rule: str, report: Report) -> float | None:
+    """The expected saving of a rule's finding; ``None`` without one."""
+    return next((f.saving.expected for outcome, f in report.findings() if outcome.rule == rule and f.saving), None)
 
 
 def summary(code: str, draws: Sequence[Foretold]) -> dict[str, Any]:
@@ -84,6 +103,10 @@ def summary(code: str, draws: Sequence[Foretold]) -> dict[str, Any]:
         "saved": [round(draw.saved, 4) for draw in draws],
         "foretold": [None if draw.foretold is None else round(draw.foretold, 4) for draw in draws],
         "is_open": "".join("01"[draw.counts] for draw in draws),
+        "closed_by": sorted({re.sub(r"\d[\d, ]*", "N ", draw.refused) for draw in draws if draw.refused}),
+        "rule": row.rule or None, "fired": sum(draw.promised is not None for draw in draws) if row.rule else None,
+        "kept": sum(draw.is_kept for draw in draws) if row.rule else None,
+        "promised": [None if draw.promised is None else round(draw.promised, 4) for draw in draws],
     }  # fmt: skip
 
 
@@ -93,8 +116,9 @@ def line_of(entry: dict[str, Any]) -> str:
     told = "gate closed" if entry["closes"] else f"{entry['close']:3} of {entry['open']:3} close"
     worst = entry["largest_error"]
     off = "" if worst is None else f"median {entry['median_error']:.2%} worst {worst:.2%}"
+    promised = "" if entry["rule"] is None else f"  {entry['rule']} {entry['kept']:3} of {entry['fired']:3} kept"
     opened = f"{entry['open']:3} of {entry['draws']:3} open"
-    return f"{entry['code']}  {entry['what']:<44} {told:<18} {opened}  {off:<28} {word}"
+    return f"{entry['code']}  {entry['what']:<44} {told:<18} {opened}  {off:<28} {word:<6}{promised}"
 
 
 def document_of(entries: Sequence[dict[str, Any]], draws: int) -> dict[str, Any]:
@@ -107,6 +131,8 @@ def document_of(entries: Sequence[dict[str, Any]], draws: int) -> dict[str, Any]
         "open": opened,
         "close": close,
         "close_ratio": round(close / opened, 4) if opened else None,
+        "fired": sum(entry["fired"] or 0 for entry in entries),
+        "kept": sum(entry["kept"] or 0 for entry in entries),
         "holds": close >= LEAST_CLOSE * opened and all(entry["holds"] for entry in entries if entry["closes"]),
         "rows": list(entries),
     }

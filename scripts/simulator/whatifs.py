@@ -7,10 +7,15 @@ truth is a second simulation; the replay sees the trace of the first.
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from profilerkit.analysis.leaves import LEAVES
+import numpy as np
+
+from profilerkit.analysis.leaves import LEAVES, leaf
 from profilerkit.analysis.replay import changes
 from profilerkit.analysis.replay.changes import Change
+from profilerkit.analysis.replay.graph import Graph
+from profilerkit.rules.run.blocking_checkpoint import BlockingCheckpoint
 from simulator import classes
 from simulator.job import US, Job, Memory, Odd, Reads
 from simulator.machine import Rank
@@ -20,6 +25,8 @@ from simulator.sample import added, plain
 from simulator.truth import steady_numbers
 
 _COMPUTE = (*(name for name in LEAVES if name.startswith("compute.")), "mem.recompute")
+#: What is left of a checkpoint that is written beside training.
+_TAKING = 1.0 - BlockingCheckpoint.background_ratio
 #: Shares of the step that faults take, as in the classes.
 _LOW, _HIGH = 0.05, 0.5
 
@@ -34,6 +41,7 @@ class WhatIf:
         better: the job with the fix.
         changes: what the replay is told of it, from the job alone.
         closes: no replay may be believed: an edge is missing from the trace.
+        rule: whose fix it is; empty where none proposes exactly that.
     """
 
     code: str
@@ -42,6 +50,22 @@ class WhatIf:
     better: Callable[[Job], Job]
     changes: Callable[[Job], Sequence[Change]]
     closes: bool = False
+    rule: str = ""
+
+
+@dataclass(frozen=True)
+class Wire:
+    """Collectives ``speed_up`` times shorter, but for ``floor_ns`` that each takes however little it sends."""
+
+    fix_class: ClassVar[str] = "communication"
+    speed_up: float
+    floor_ns: float = 0.0
+
+    def __call__(self, graph: Graph) -> Graph:
+        """Shorter collectives on the device."""
+        floor = np.minimum(self.floor_ns, graph.dur_ns)
+        faster = floor + (graph.dur_ns - floor) / self.speed_up
+        return replace(graph, dur_ns=np.where(graph.leaf == leaf("comm.other"), faster, graph.dur_ns))
 
 
 def done_step_ns(job: Job, rank: Rank) -> float:
@@ -70,7 +94,7 @@ def _wire(factor: float) -> tuple[Callable[[Job], Job], Callable[[Job], Sequence
     """The wire ``factor`` times faster; what every collective takes at least stays."""
     return (
         lambda job: replace(job, comm=replace(job.comm, bus_gb_per_s=factor * job.comm.bus_gb_per_s)),
-        lambda job: (changes.Wire(factor, floor_ns=job.comm.latency_us * US),),
+        lambda job: (Wire(factor, floor_ns=job.comm.latency_us * US),),
     )
 
 
@@ -96,11 +120,11 @@ def _more_workers(count: int) -> Callable[[Job], Job]:
 def _waits_with(count: int) -> Callable[[Job], Sequence[Change]]:
     """What the fluid model leaves of the waits: the workers' rate, or the hand-over of a batch that is there."""
 
-    def changed(job: Job) -> Sequence[Change]:
-        left = max(job.data.produce_us / count - device_ns(job) / US, 0.0)
-        return (changes.LoaderWaits(waits_ns=((left + job.data.fetch_us) * US,)),)
+    def wait_us(job: Job, workers: int) -> float:
+        made = job.data.produce_us / workers - device_ns(job) / US if workers else job.data.produce_us
+        return max(made, 0.0) + job.data.fetch_us
 
-    return changed
+    return lambda job: (changes.LoaderWaits(wait_us(job, count) / wait_us(job, job.data.workers)),)
 
 
 def _reads(rng: random.Random, share: float, *, busy: bool) -> Job:
@@ -135,6 +159,11 @@ def _checkpoints(rng: random.Random, share: float) -> Job:
     return replace(job, odd=Odd(checkpoint_every=3, checkpoint_us=3 * added(job, share)))
 
 
+def _aside(job: Job) -> Job:
+    """The checkpoint is written beside training, as RU001 proposes; taking it still stops training."""
+    return replace(job, odd=replace(job.odd, checkpoint_us=_TAKING * job.odd.checkpoint_us))
+
+
 def _input_and_reads(rng: random.Random, share: float) -> Job:
     return replace(_slow_input(rng, share, 1), reads=Reads(4))
 
@@ -153,12 +182,12 @@ def _inject(code: str) -> Callable[[random.Random, float], Job]:
     return classes.BY_CODE[code].inject
 
 
-def _of(code: str, fix: tuple[Callable[[Job], Job], Callable[[Job], Sequence[Change]]]) -> WhatIf:
-    return WhatIf(code, classes.BY_CODE[code].what, _inject(code), *fix)
+def _of(code: str, fix: tuple[Callable[[Job], Job], Callable[[Job], Sequence[Change]]], rule: str = "") -> WhatIf:
+    return WhatIf(code, classes.BY_CODE[code].what, _inject(code), *fix, rule=rule)
 
 
 def _fed(job: Job) -> Sequence[Change]:
-    return (changes.LoaderWaits(waits_ns=(job.data.fetch_us * US,)),)
+    return (changes.LoaderWaits(),)
 
 
 def _relieved(code: str) -> Callable[[Job], Job]:
@@ -172,19 +201,21 @@ def _pinned(job: Job) -> Job:
 
 
 WHATIFS: tuple[WhatIf, ...] = (
-    WhatIf("W01", "input, no workers to 2", lambda r, s: _slow_input(r, s, 0), _more_workers(2), _waits_with(2)),
+    WhatIf("W01", "input, no workers to 2", lambda r, s: _slow_input(r, s, 0), _more_workers(2), _waits_with(2),
+           rule="IN002"),
     WhatIf("W02", "input, 1 worker to 4", lambda r, s: _slow_input(r, s, 1), _more_workers(4), _waits_with(4)),
     WhatIf("W03", "8 syncs to 0, queue busy", lambda r, s: _reads(r, s, busy=True), _kept,
-           lambda j: (changes.Syncs(),)),
+           lambda j: (changes.Syncs(),), rule="OV002"),
     WhatIf("W04", "8 syncs to 0, launch-bound", lambda r, s: _reads(r, s, busy=False), _kept,
-           lambda j: (changes.Syncs(),)),
-    WhatIf("W05", "launch-bound to a CUDA graph", _launch_bound, _as_graph, lambda j: (changes.OneLaunch(),)),
+           lambda j: (changes.Syncs(),), rule="OV002"),
+    WhatIf("W05", "launch-bound to a CUDA graph", _launch_bound, _as_graph, lambda j: (changes.OneLaunch(),),
+           rule="OV001"),
     WhatIf("W06", "wire twice as fast", _inject("G13"), *_wire(2.0)),
     WhatIf("W07", "kernels twice as fast", _compute_is_slow, *_faster(2.0)),
     WhatIf("W08", "kernels 4 times as fast: launch-bound", _compute_is_slow, *_faster(4.0)),
-    WhatIf("W09", "Python in every step", _python, *_PYTHON),
-    WhatIf("W10", "checkpoint every 3 steps", _checkpoints, lambda job: replace(job, odd=Odd()),
-           lambda j: (changes.Phases(("other.ckpt",)),)),
+    WhatIf("W09", "Python in every step", _python, *_PYTHON, rule="OV005"),
+    WhatIf("W10", "checkpoint every 3 steps, written aside", _checkpoints, _aside,
+           lambda j: (changes.Phases(("other.ckpt",), _TAKING),), rule="RU001"),
     WhatIf("W11", "input and syncs, input fixed", _input_and_reads, _more_workers(4), _waits_with(4)),
     WhatIf("W12", "the edges of the collectives are lost", _lost_edge, *_wire(2.0), closes=True),
     WhatIf("W13", "input and syncs, both fixed", _input_and_reads, lambda job: _kept(_more_workers(4)(job)),
@@ -195,22 +226,22 @@ WHATIFS: tuple[WhatIf, ...] = (
     _of("G05", _faster(1.5)), _of("G06", _faster(2.0)),
     _of("G07", (lambda job: replace(job, tiny=replace(job.tiny, reads=0), host=replace(job.host, readback=False)),
                 lambda job: (changes.Syncs(),))),
-    _of("G08", (_kept, lambda job: (changes.Syncs(),))),
-    _of("G09", (_pinned, lambda job: (changes.PinnedCopies(0.8 * job.chip.pcie_gb_per_s),))),
+    _of("G08", (_kept, lambda job: (changes.Syncs(),)), "OV002"),
+    _of("G09", (_pinned, lambda job: (changes.PinnedCopies(0.8 * job.chip.pcie_gb_per_s),)), "IN009"),
     _of("G10", (lambda job: replace(job, data=replace(job.data, own_stream=True)),
-                lambda job: (changes.HiddenCopies(),))),
-    _of("G11", (lambda job: replace(job, memory=Memory()), lambda job: (changes.Allocator(),))),
+                lambda job: (changes.HiddenCopies(),)), "IN010"),
+    _of("G11", (lambda job: replace(job, memory=Memory()), lambda job: (changes.Allocator(),)), "ME001"),
     _of("G12", _faster(2.0)), _of("G13", _wire(4.0)),
     _of("G14", (lambda job: replace(job, comm=replace(job.comm, latency_us=job.comm.latency_us / 2,
                                                       bus_gb_per_s=2 * job.comm.bus_gb_per_s)),
-                lambda job: (changes.Wire(2.0),))),
-    _of("G15", (_relieved("G15"), lambda job: (changes.HiddenCollectives(),))),
+                lambda job: (Wire(2.0),))),
+    _of("G15", (_relieved("G15"), lambda job: (changes.HiddenCollectives(),)), "CO002"),
     _of("G16", (_relieved("G16"), _fed)),
     _of("G17", (_relieved("G17"), lambda job: (changes.Kernels(job.late.slow_ratio, _COMPUTE),))),
     _of("G18", _wire(2.0)), _of("G19", _faster(1.5)), _of("G20", _wire(2.0)),
     _of("G21", (_relieved("G21"), lambda job: (changes.HostTime(("warm.compile",)),))),
     _of("G22", (_relieved("G22"), lambda job: (changes.HostTime(("other.prof",)),))),
-    _of("G23", _PYTHON), _of("G24", _faster(1.5)), _of("G25", _PYTHON), _of("G27", _PYTHON),
+    _of("G23", _PYTHON, "OV005"), _of("G24", _faster(1.5)), _of("G25", _PYTHON, "OV005"), _of("G27", _PYTHON, "OV005"),
     _of("G28", (_relieved("G28"), _fed)),
 )  # fmt: skip
 

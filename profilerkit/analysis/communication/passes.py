@@ -10,12 +10,12 @@ from profilerkit.analysis.communication.table import Split
 from profilerkit.analysis.communication.traffic import transfers_of
 from profilerkit.analysis.communication.wire import Accumulation
 from profilerkit.analysis.device.kernels import in_use, matching
+from profilerkit.analysis.host.backward import NODE, backward_nodes, nodes_of
 from profilerkit.analysis.host.names import main_thread
 from profilerkit.analysis.intervals import I64, Spans, covered, index_at, intersect, subtract, union
 from profilerkit.analysis.steps.optimizer_marks import optimizer_rows
 from profilerkit.trace.columns import Category, TraceColumns
 
-_BACKWARD = re.compile(r"^autograd::engine::evaluate_function")
 #: The operators that start the reduction of gradients; older traces have only annotations.
 _REDUCES = re.compile(r"^c10d::_?(?:all_?reduce|reduce_?scatter)")
 _REDUCES_OF_OLD = re.compile(r"^(?:nccl|gloo):_?(?:all_?reduce|reduce_?scatter)")
@@ -34,21 +34,15 @@ def backward_compute(columns: TraceColumns, launches: I64, work: Mask, *, on_dev
         work: ``(n_events,)`` what computes: kernels of the device, else operators.
         on_device: whether these are kernels, which belong to the pass that their launch lies in.
     """
-    nodes = _rows(columns, _BACKWARD, Category.CPU_OP)
+    nodes = backward_nodes(columns)
     if not len(nodes):
         return None
     if not on_device:
-        other = work & ~matching(columns, in_use(columns), _BACKWARD)[columns.name]
+        other = work & ~matching(columns, in_use(columns), NODE)[columns.name]
         inside = union(columns.ts_ns[nodes], columns.end_ns[nodes])
         return intersect(inside, union(columns.ts_ns[other], columns.end_ns[other]))
-    kernels = np.flatnonzero(work & (launches >= 0))
-    calls = launches[kernels]
-    own = np.zeros(len(kernels), dtype=np.bool_)
-    for thread in np.unique(columns.thread[nodes]).tolist():
-        rows = nodes[columns.thread[nodes] == thread]
-        mine = np.flatnonzero(columns.thread[calls] == thread)
-        own[mine] = covered(union(columns.ts_ns[rows], columns.end_ns[rows]), columns.ts_ns[calls[mine]])
-    kernels = kernels[own]
+    kernels = np.flatnonzero(work)
+    kernels = kernels[nodes_of(columns, launches[kernels]) >= 0]
     return union(columns.ts_ns[kernels], columns.end_ns[kernels])
 
 
@@ -74,7 +68,7 @@ def passes_of(columns: TraceColumns, window: Spans) -> Passes:
     optimizer that steps between two passes makes them training of their own, as of two models: their number is known,
     and no reduction is said to be repeated.
     """
-    nodes = _rows(columns, _BACKWARD, Category.CPU_OP)
+    nodes = backward_nodes(columns)
     if not len(nodes) or not len(window):
         return Passes(None, 0, 0.0)
     backward = union(columns.ts_ns[nodes], columns.end_ns[nodes])

@@ -8,6 +8,7 @@ from profilerkit.analysis.device.kernels import KernelNames
 from profilerkit.analysis.device.operator_costs import DTYPES
 from profilerkit.analysis.device.roofline import Roofline
 from profilerkit.analysis.host.activity import HostActivity
+from profilerkit.analysis.host.backward import nodes_of
 from profilerkit.analysis.host.names import BATCH_COPY_BYTES, HostNames
 from profilerkit.analysis.intervals import I64, Segments, union
 from profilerkit.analysis.leaves import leaf
@@ -89,7 +90,6 @@ def build(seen: Material) -> Built | None:
         join_point=np.searchsorted(points, joins.at),
         join_event=joins.event,
         join_kind=joins.kind,
-        join_name=joins.name,
         ready_point=np.searchsorted(points, fetches.end[ready]),
     )
     graph = Graph(
@@ -107,6 +107,7 @@ def build(seen: Material) -> Built | None:
         fp32=_fp32(seen, device),
         chained=seen.kinds.pointwise[columns.name[device.row]],
         staged=_staged(columns, device),
+        node=nodes_of(columns, device.call),
         wait_ns=edges.wait_ns,
         join_ns=joins.ns,
         ready_ns=(fetches.end[ready] - scope.start_ns).astype(np.float64),

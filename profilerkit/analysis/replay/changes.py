@@ -39,28 +39,22 @@ class Change(Protocol):
 
 @dataclass(frozen=True)
 class LoaderWaits:
-    """Batches come with other waits.
+    """Batches come with shorter waits.
 
     Attributes:
-        waits_ns: ``(n_fetches,)`` or one for all: what each fetch takes then; ``None`` for ``kept_ratio`` of what it
-            took.
         kept_ratio: part of the wait that is left.
     """
 
     fix_class: ClassVar[str] = "input"
     kept_ratio: float = 0.0
-    waits_ns: tuple[float, ...] | None = None
 
     def __call__(self, graph: Graph) -> Graph:
-        """Fetches as long as asked for; no batch is waited for beyond that."""
+        """Fetches that much shorter; no batch is waited for beyond that."""
         if not len(graph.fetch_point):
             return _host_time(graph, _pieces(graph, _WAITS), self.kept_ratio)
         without = _host_time(graph, _pieces(graph, _WAITS), 0.0)
-        waits = self.kept_ratio * graph.fetch_ns
-        if self.waits_ns is not None:
-            waits = np.broadcast_to(np.asarray(self.waits_ns, dtype=np.float64), graph.fetch_point.shape)
         host = without.host_ns.copy()
-        np.add.at(host, graph.fetch_point, waits)
+        np.add.at(host, graph.fetch_point, self.kept_ratio * graph.fetch_ns)
         return replace(without, host_ns=host, ready_ns=np.full_like(graph.ready_ns, NEVER))
 
 
@@ -105,22 +99,15 @@ class Phases:
 
 @dataclass(frozen=True)
 class Syncs:
-    """The host no longer waits for the device in some calls, nor reads what it waited for.
-
-    Attributes:
-        names: ids of the names of the calls; ``None`` for all.
-    """
+    """The host no longer waits for the device, nor reads what it waited for."""
 
     fix_class: ClassVar[str] = "sync"
-    names: tuple[int, ...] | None = None
 
     def __call__(self, graph: Graph) -> Graph:
         """The calls return as soon as they are made, and copies that they waited for are not made."""
         shape = graph.shape
         feeds = graph.leaf[shape.join_event] == _BATCH_COPY
         gone = np.isin(shape.join_kind, (Wait.SYNC, Wait.COPY)) & ~feeds
-        if self.names is not None:
-            gone &= np.isin(shape.join_name, self.names)
         read = np.zeros(len(graph.dur_ns), dtype=np.bool_)
         read[shape.join_event[gone]] = True
         read &= graph.leaf == leaf("sync.d2h")
@@ -215,36 +202,14 @@ class HiddenCopies:
 
 
 @dataclass(frozen=True)
-class Wire:
-    """Collectives transfer faster.
-
-    Attributes:
-        speed_up: how many times.
-        floor_ns: what each takes however little it sends.
-    """
-
-    fix_class: ClassVar[str] = "communication"
-    speed_up: float
-    floor_ns: float = 0.0
-
-    def __call__(self, graph: Graph) -> Graph:
-        """Shorter collectives."""
-        chosen = graph.leaf == _COLLECTIVE
-        floor = np.minimum(self.floor_ns, graph.dur_ns)
-        faster = floor + (graph.dur_ns - floor) / self.speed_up
-        shorter = _host_time(graph, _pieces(graph, (_COLLECTIVE,)), 1.0 / self.speed_up)
-        return replace(shorter, dur_ns=np.where(chosen, faster, graph.dur_ns))
-
-
-@dataclass(frozen=True)
 class HiddenCollectives:
     """Collectives run beside computation; the last of each step has nothing left to hide behind.
 
     A single one is divided first.
 
     Attributes:
-        behind_ratio: part of what a step computes before its last collective that they can hide behind: backward, which
-            takes about twice what forward does.
+        behind_ratio: where no backward pass shows, the part of what a step computes before its last collective that
+            they can hide behind: backward takes about twice what forward does.
     """
 
     fix_class: ClassVar[str] = "communication"
@@ -255,28 +220,37 @@ class HiddenCollectives:
         shape = graph.shape
         comm, works = graph.leaf == _COLLECTIVE, ~np.isin(graph.leaf, (_COLLECTIVE, *_COPIES))
         step = np.searchsorted(shape.marks, shape.point, side="right") - 1
-        computed = np.cumsum(np.where(works, graph.dur_ns, 0.0))
         begins = np.searchsorted(step, np.arange(len(shape.marks)))
         duration = graph.dur_ns.copy()
         for number in np.unique(step[comm]).tolist():
             own = np.flatnonzero(comm & (step == number))
-            before = float(computed[own[-1]] - computed[begins[number]])
             parts = 1 if len(own) >= FEWEST_BUCKETS else FEWEST_BUCKETS
             lengths = np.repeat(graph.dur_ns[own] / parts, parts)
-            exposed = _exposed(lengths, self.behind_ratio * before)
-            duration[own] *= min(exposed / max(float(lengths.sum()), 1.0), 1.0)
+            before = np.arange(begins[number], own[-1])
+            ready = self._ready(graph, before[works[before]], len(lengths))
+            duration[own] *= min(_exposed(lengths, ready) / max(float(lengths.sum()), 1.0), 1.0)
         return replace(graph, dur_ns=duration)
 
+    def _ready(self, graph: Graph, computed: I64, count: int) -> F64:
+        """``(count,)`` when each collective has its gradients, ns since the pass began: every node gives as many."""
+        part = np.arange(1, count + 1) / count
+        passed = computed[graph.node[computed] >= 0]
+        if not len(passed):
+            return self.behind_ratio * float(graph.dur_ns[computed].sum()) * part
+        _, node = np.unique(graph.node[passed], return_inverse=True)
+        done = np.r_[0.0, np.cumsum(np.bincount(node.ravel(), weights=graph.dur_ns[passed]))]
+        ready: F64 = np.interp(part * (len(done) - 1), np.arange(len(done)), done)
+        return ready
 
-def _exposed(lengths: F64, behind_ns: float) -> float:
-    """What is left of collectives that become ready evenly over ``behind_ns`` of computation, one after the other.
 
-    >>> _exposed(np.array([4.0, 4.0]), 10.0), _exposed(np.array([9.0, 4.0]), 10.0)
+def _exposed(lengths: F64, ready: F64) -> float:
+    """What is left of collectives once all of them are ready, if each runs from when it is, one after the other.
+
+    >>> _exposed(np.array([4.0, 4.0]), np.array([5.0, 10.0])), _exposed(np.array([9.0, 4.0]), np.array([5.0, 10.0]))
     (4.0, 8.0)
     """
-    ready = behind_ns * np.arange(1, len(lengths) + 1) / len(lengths)
     left = np.cumsum(lengths[::-1])[::-1]
-    return float((ready + left).max()) - behind_ns
+    return float((ready + left).max() - ready[-1])
 
 
 @dataclass(frozen=True)

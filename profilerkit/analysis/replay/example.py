@@ -22,7 +22,6 @@ def two_kernels(host_ns: float, kernel_ns: float) -> Graph:
         join_point=np.array([2, 4]),
         join_event=np.array([0, 1]),
         join_kind=np.full(2, Wait.SYNC),
-        join_name=np.zeros(2, np.int64),
         ready_point=_NONE,
     )
     kernels = np.ones(2)
@@ -41,6 +40,7 @@ def two_kernels(host_ns: float, kernel_ns: float) -> Graph:
         fp32=np.zeros(2, np.bool_),
         chained=np.zeros(2, np.bool_),
         staged=np.zeros(2, np.bool_),
+        node=np.full(2, -1),
         wait_ns=np.zeros(0),
         join_ns=np.zeros(2),
         ready_ns=np.zeros(0),

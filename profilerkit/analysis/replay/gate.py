@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from profilerkit.analysis.communication.wire import Contention
+from profilerkit.analysis.intervals import I64, intersect, union
 from profilerkit.analysis.leaves import LEAVES
 from profilerkit.analysis.replay.build import Built, Material, build
 from profilerkit.analysis.replay.graph import F64, NEVER, Graph, Shape
@@ -20,6 +22,9 @@ LARGEST_ERROR, LARGEST_STEP_ERROR = 0.05, 0.10
 #: choice: what the whole prediction may be off).
 MOST_ELSEWHERE = 0.05
 _BETWEEN_TWO = re.compile(r"^(?:nccl|rccl|oneccl).*(?:send|recv)", re.IGNORECASE)
+#: Share of the steps that kernels lose beside collectives, beyond which a change of these is not told: the replay keeps
+#: kernels as long as they were, and a prediction may be 2 points off (§3.5).
+MOST_SLOWED = 0.02
 #: Steps named when they fail.
 _NAMED = 5
 
@@ -37,6 +42,8 @@ class ReplayFacts:
         of: judged steps of the trace, of which the graph holds some.
         shares: part to its share of the traced steady window.
         elsewhere: share of the steps in transfers between two ranks: what they wait for is in the trace of another.
+        slowed: share of the steps that kernels lose to collectives beside them; ``None`` where many ran beside some and
+            none could be compared with itself alone.
     """
 
     graph: Graph
@@ -47,6 +54,7 @@ class ReplayFacts:
     of: int
     shares: Mapping[str, float] = field(default_factory=dict)
     elsewhere: float = 0.0
+    slowed: float | None = 0.0
 
     @property
     def is_open(self) -> bool:
@@ -75,6 +83,17 @@ class ReplayFacts:
             )
         return ""
 
+    def refuses(self, fix_class: str) -> str:
+        """Why no saving of such a fix is told from it; empty where one is."""
+        if self.refused or fix_class != "communication":
+            return self.refused
+        if self.slowed is None:
+            return "kernels run beside collectives, and none was seen alone: how much these slow them is not known"
+        if self.slowed > MOST_SLOWED:
+            lost = f"{self.slowed:.0%}".replace("%", " %")
+            return f"kernels beside collectives are slower, by {lost} of the steps: that changes with the collectives"
+        return ""
+
     def share_of(self, kind: str) -> float:
         """Share of the replayed steps in the kernels of a kind: ``fp32`` or ``chained``."""
         chosen = self.graph.fp32 if kind == "fp32" else self.graph.chained
@@ -87,25 +106,51 @@ class ReplayFacts:
         return float(self.plain.step_ns(self.graph.shape).sum())
 
 
-def replay_facts(seen: Material) -> ReplayFacts | None:
-    """Build the graph of a trace and check it; ``None`` where there is no step or no host thread to follow."""
+def replay_facts(seen: Material, contention: Contention | None) -> ReplayFacts | None:
+    """Build the graph of a trace and check it; ``None`` where there is no step or no host thread to follow.
+
+    Args:
+        seen: the trace.
+        contention: kernels beside collectives against the same ones alone; ``None`` where none was seen in both places.
+    """
     built = build(seen)
     if built is None:
         return None
     steady = seen.steps.steady.total_ns
     times = seen.parts.per_step[seen.steps.judged].sum(axis=0)
     shares = {LEAVES[place]: float(time) / steady for place, time in enumerate(times.tolist()) if time and steady}
-    return replace(checked(built), shares=shares, elsewhere=_between_two(seen))
+    return replace(checked(built), shares=shares, elsewhere=_between_two(seen), slowed=_slowed(seen, contention))
 
 
 def _between_two(seen: Material) -> float:
     """Share of the steps that transfers between two ranks take on the judged device."""
-    columns = seen.columns
-    rows = np.flatnonzero(seen.ran & seen.kinds.communication[columns.name] & (columns.category == Category.KERNEL))
+    columns, rows = seen.columns, _collectives(seen)
     names, index = np.unique(columns.name[rows], return_inverse=True)
     wanted = np.array([_BETWEEN_TWO.search(columns.strings[name]) is not None for name in names.tolist()], np.bool_)
-    length = int((seen.steps.end - seen.steps.start).sum())
-    return float(columns.dur_ns[rows[wanted[index]]].sum()) / max(length, 1)
+    return float(columns.dur_ns[rows[wanted[index]]].sum()) / _length_ns(seen)
+
+
+def _slowed(seen: Material, contention: Contention | None) -> float | None:
+    """``ReplayFacts.slowed``: those that could not be compared are slowed like the others."""
+    if contention is not None:
+        lost = contention.excess_ns / max(contention.usual_ns + contention.excess_ns, 1.0)
+        return lost * contention.beside_ns * len(seen.steps.steady) / max(seen.steps.steady.total_ns, 1)
+    columns, rows = seen.columns, _collectives(seen)
+    computes = seen.ran & (columns.category == Category.KERNEL) & ~seen.kinds.communication[columns.name]
+    beside = intersect(
+        union(columns.ts_ns[rows], columns.end_ns[rows]), union(columns.ts_ns[computes], columns.end_ns[computes])
+    )
+    return None if beside.total_ns > MOST_ELSEWHERE * _length_ns(seen) else 0.0
+
+
+def _collectives(seen: Material) -> I64:
+    """Rows of the judged device's kernels that communicate."""
+    columns = seen.columns
+    return np.flatnonzero(seen.ran & seen.kinds.communication[columns.name] & (columns.category == Category.KERNEL))
+
+
+def _length_ns(seen: Material) -> int:
+    return max(int((seen.steps.end - seen.steps.start).sum()), 1)
 
 
 def checked(built: Built) -> ReplayFacts:

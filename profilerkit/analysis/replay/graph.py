@@ -46,7 +46,6 @@ class Shape:
         join_point: ``(n_joins,)`` a point at which the host waits, sorted.
         join_event: ``(n_joins,)`` the event it waits for.
         join_kind: ``(n_joins,)`` values of ``Wait``.
-        join_name: ``(n_joins,)`` which call: ids into the names of the trace, -1 for none.
         ready_point: ``(n_batches,)`` points at which the host gets a batch that worker processes made.
     """
 
@@ -61,7 +60,6 @@ class Shape:
     join_point: I64
     join_event: I64
     join_kind: I64
-    join_name: I64
     ready_point: I64
 
 
@@ -84,6 +82,7 @@ class Graph:
         fp32: ``(n_events,)`` bool, matrix kernels in FP32 on the vector units.
         chained: ``(n_events,)`` bool, kernels that a compiler can fuse.
         staged: ``(n_events,)`` bool, copies from pageable memory.
+        node: ``(n_events,)`` int64 the node of a backward pass that launched it, -1 for none.
         wait_ns: ``(n_waits,)`` from the end of the awaited event.
         join_ns: ``(n_joins,)`` from the end of the awaited event, of a queue from its start; ``NEVER`` for no wait.
         ready_ns: ``(n_batches,)`` when each batch is there, from the first point.
@@ -106,6 +105,7 @@ class Graph:
     fp32: Bools
     chained: Bools
     staged: Bools
+    node: I64
     wait_ns: F64
     join_ns: F64
     ready_ns: F64

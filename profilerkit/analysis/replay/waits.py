@@ -48,7 +48,6 @@ class Joins:
         begun: int64 ns, when it was made.
         event: int64 the event waited for.
         kind: int64 values of ``Wait``.
-        name: int64 ids of the names of the calls.
         ns: float64 from what was waited for to the return.
         until: int64 ns, when the waiting itself was over; ``begun`` where nobody waited.
     """
@@ -57,7 +56,6 @@ class Joins:
     begun: I64
     event: I64
     kind: I64
-    name: I64
     ns: F64
     until: I64
 
@@ -100,7 +98,6 @@ class _Call(NamedTuple):
     at: int
     targets: tuple[int, ...]
     kind: int
-    name: int
 
 
 def stream_waits(columns: TraceColumns, device: Device, issue: Issue, scope: Scope) -> list[tuple[int, int]]:
@@ -146,9 +143,9 @@ def _copies(columns: TraceColumns, device: Device, scope: Scope) -> Iterator[_Ca
     events = np.flatnonzero(device.held)
     rows = device.call[events]
     events, rows = (values[columns.ts_ns[rows] >= scope.start_ns] for values in (events, rows))
-    times = zip(columns.ts_ns[rows].tolist(), columns.end_ns[rows].tolist(), columns.name[rows].tolist(), strict=True)
-    for event, (begun, at, name) in zip(events.tolist(), times, strict=True):
-        yield _Call(begun, at, (event,), int(Wait.COPY), name)
+    times = zip(columns.ts_ns[rows].tolist(), columns.end_ns[rows].tolist(), strict=True)
+    for event, (begun, at) in zip(events.tolist(), times, strict=True):
+        yield _Call(begun, at, (event,), int(Wait.COPY))
 
 
 def _syncs(columns: TraceColumns, names: HostNames, device: Device, issue: Issue, scope: Scope) -> Iterator[_Call]:
@@ -165,7 +162,7 @@ def _syncs(columns: TraceColumns, names: HostNames, device: Device, issue: Issue
             targets = tuple(issue.newest(stream, issued, at) for stream in issue.streams[:_MOST_STREAMS])
         else:
             targets = (_awaited(issue, begun, at),)
-        yield _Call(begun, at, targets, allocator if is_freeing[name] else sync, name)
+        yield _Call(begun, at, targets, allocator if is_freeing[name] else sync)
 
 
 def _told_by_copies(columns: TraceColumns, device: Device, rows: I64) -> Bools:
@@ -233,7 +230,7 @@ def _queue(columns: TraceColumns, device: Device) -> list[_Call]:
     chosen &= device.start[np.maximum(awaited, 0)] <= columns.end_ns[calls]
     times = zip(columns.ts_ns[calls[chosen]].tolist(), columns.end_ns[calls[chosen]].tolist(), strict=True)
     pairs = zip(times, awaited[chosen].tolist(), strict=True)
-    return [_Call(begun, at, (event,), int(Wait.QUEUE), -1) for (begun, at), event in pairs]
+    return [_Call(begun, at, (event,), int(Wait.QUEUE)) for (begun, at), event in pairs]
 
 
 def _unseen(issue: Issue, quiet: Spans) -> Iterator[_Call]:
@@ -247,7 +244,7 @@ def _unseen(issue: Issue, quiet: Spans) -> Iterator[_Call]:
         if at - begun < _LONG_QUIET_NS or not issued:
             continue
         if begun < done[issued - 1] <= at <= done[issued - 1] + _UNSEEN_NS:
-            yield _Call(begun, at, (issue.end.index(done[issued - 1]),), int(Wait.SYNC), -1)
+            yield _Call(begun, at, (issue.end.index(done[issued - 1]),), int(Wait.SYNC))
 
 
 def _end(device: Device, issue: Issue, scope: Scope) -> list[_Call]:
@@ -255,7 +252,7 @@ def _end(device: Device, issue: Issue, scope: Scope) -> list[_Call]:
     if not scope.ends_when_done or not len(device):
         return []
     newest = tuple(issue.newest(stream, len(device), scope.end_ns) for stream in issue.streams)
-    return [_Call(issue.anchor[-1] + 1, scope.end_ns, newest, int(Wait.END), -1)]
+    return [_Call(issue.anchor[-1] + 1, scope.end_ns, newest, int(Wait.END))]
 
 
 def _joined(device: Device, issue: Issue, calls: Iterable[_Call]) -> Joins:
@@ -264,9 +261,9 @@ def _joined(device: Device, issue: Issue, calls: Iterable[_Call]) -> Joins:
     Work that was issued too late is not meant; who waited for an event before need not wait for it again.
     """
     starts, ends, anchor, queue = device.start.tolist(), issue.end, issue.anchor, int(Wait.QUEUE)
-    out: list[tuple[int, int, int, int, int, float, int]] = []
+    out: list[tuple[int, int, int, int, float, int]] = []
     seen: set[int] = set()
-    for begun_ns, at_ns, asked, kind_of, name_of in sorted(calls, key=attrgetter("at")):
+    for begun_ns, at_ns, asked, kind_of in sorted(calls, key=attrgetter("at")):
         targets = [target for target in asked if target >= 0 and anchor[target] < at_ns]
         moments = starts if kind_of == queue else ends
         if kind_of != queue:
@@ -277,14 +274,13 @@ def _joined(device: Device, issue: Issue, calls: Iterable[_Call]) -> Joins:
             latest = max(latest, moments[target])
         latest = min(latest, at_ns)
         ns = float(at_ns - latest)
-        out.extend((at_ns, begun_ns, target, kind_of, name_of, ns, latest) for target in targets)
-    at, begun, event, kind, name, after_ns, until_ns = zip(*out, strict=True) if out else [()] * 7
+        out.extend((at_ns, begun_ns, target, kind_of, ns, latest) for target in targets)
+    at, begun, event, kind, after_ns, until_ns = zip(*out, strict=True) if out else [()] * 6
     return Joins(
         at=np.array(at, dtype=np.int64),
         begun=np.array(begun, dtype=np.int64),
         event=np.array(event, dtype=np.int64),
         kind=np.array(kind, dtype=np.int64),
-        name=np.array(name, dtype=np.int64),
         ns=np.array(after_ns, dtype=np.float64),
         until=np.array(until_ns, dtype=np.int64),
     )

@@ -79,7 +79,7 @@ def made(host, pieces, marks, point, stream, dur, kinds, waits, joins, fetch):
         n_points=len(host), marks=whole(marks), judged=np.ones(steps_count, np.bool_), number=np.arange(steps_count),
         point=whole(point), stream=np.unique(stream, return_inverse=True)[1].astype(np.int64),
         wait_event=column(waits, 0), wait_for=column(waits, 1), join_point=column(joins, 0),
-        join_event=column(joins, 1), join_kind=column(joins, 2), join_name=np.zeros(len(joins), np.int64),
+        join_event=column(joins, 1), join_kind=column(joins, 2),
         ready_point=whole([]),
     )  # fmt: skip
     no = np.zeros(count, np.bool_)
@@ -87,9 +87,10 @@ def made(host, pieces, marks, point, stream, dur, kinds, waits, joins, fetch):
         shape=shape, host_ns=np.array(host), piece_point=column(pieces, 0), piece_leaf=column(pieces, 1),
         piece_ns=np.array([piece[2] for piece in pieces], dtype=np.float64), issue_ns=np.full(count, 2 * US),
         gap_ns=np.full(count, US), dur_ns=np.array(dur), least_ns=np.zeros(count), leaf=whole(kinds),
-        bytes=np.full(count, -1), fp32=no, chained=no, staged=no, wait_ns=np.full(len(waits), US),
-        join_ns=np.full(len(joins), 5 * US), ready_ns=np.zeros(0), fetch_point=whole(fetch),
-        fetch_ns=np.array([host[place] for place in fetch], dtype=np.float64), issue_typical_ns=2 * US,
+        bytes=np.full(count, -1), fp32=no, chained=no, staged=no, node=np.full(count, -1),
+        wait_ns=np.full(len(waits), US), join_ns=np.full(len(joins), 5 * US), ready_ns=np.zeros(0),
+        fetch_point=whole(fetch), fetch_ns=np.array([host[place] for place in fetch], dtype=np.float64),
+        issue_typical_ns=2 * US,
     )  # fmt: skip
 
 

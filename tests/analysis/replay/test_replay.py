@@ -1,11 +1,13 @@
 """The replay itself against a plain walk over all nodes, and the invariants of savings (§4.5, 11 to 13)."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simulator.whatifs import Wire
 
 from profilerkit.analysis.replay.changes import (
     HiddenCollectives,
@@ -16,12 +18,12 @@ from profilerkit.analysis.replay.changes import (
     OneLaunch,
     OnlyKernels,
     Syncs,
-    Wire,
 )
+from profilerkit.analysis.replay.gate import MOST_SLOWED
 from profilerkit.analysis.replay.graph import Wait
 from profilerkit.analysis.replay.joint import MOST_SHARED, joint, savings
 from profilerkit.analysis.replay.replay import replay, replay_all
-from tests.analysis.replay.steps import EVENTS, facts_of, graph_of, steps
+from tests.analysis.replay.steps import EVENTS, US, facts_of, graph_of, steps
 
 CHANGES = (
     LoaderWaits(0.5),
@@ -153,3 +155,47 @@ def test_nothing_saves_more_than_leaving_only_the_kernels(graph):
     facts = facts_of(graph)
     floor, *others = savings(facts, [[OnlyKernels()], [Syncs()], [HostTime()], [Wire(4.0)], [LoaderWaits()]])
     assert all(value <= floor + 1e-9 for value in others)
+
+
+def buckets(node, lengths=(100, 100, 100, 100)):
+    """Steps that compute for 400 us, then send twice 100 us and wait: which node of backward each kernel belongs to."""
+    kernels = [(1, length, "compute.math", False, False, False) for length in lengths]
+    sent = [(1, 100, "comm.other", False, False, False), (1, 100, "comm.other", False, True, False)]
+    graph = graph_of([*kernels, *sent], 3)
+    return replace(graph, node=np.tile([*node, -1, -1], 3))
+
+
+def hidden(graph):
+    facts = facts_of(graph)
+    return savings(facts, [[HiddenCollectives()]])[0] * facts.plain_ns / len(graph.shape.judged) / US
+
+
+def test_collectives_hide_behind_the_backward_pass_alone():
+    """Of 400 us the last 300 are backward: the first is ready after 150 of it and hidden, the last one is left."""
+    assert hidden(buckets([-1, 0, 1, 2])) == pytest.approx(100, abs=2)
+    # 50 us of backward hide no more than 25 us of the first.
+    assert hidden(buckets([-1, -1, -1, 0], (150, 100, 100, 50))) == pytest.approx(25, abs=2)
+
+
+def test_every_node_of_the_backward_pass_gives_as_many_gradients():
+    """The first node takes nearly all of the pass: half of the gradients are there when the second one begins."""
+    early, late = buckets([0, 0, 0, 1], (10, 10, 10, 370)), buckets([0, 0, 0, 1], (130, 130, 130, 10))
+    assert hidden(early) == pytest.approx(100, abs=2)
+    assert hidden(late) == pytest.approx(10, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("slowed", "fix_class", "is_told"),
+    [
+        (0.0, "communication", True), (MOST_SLOWED, "communication", True), (0.021, "communication", False),
+        (None, "communication", False), (None, "sync", True), (0.5, "kernels", True),
+    ],
+)  # fmt: skip
+def test_collectives_that_slow_kernels_close_the_gate_for_changes_of_them(slowed, fix_class, is_told):
+    facts = replace(facts_of(buckets([0, 1, 2, 3])), slowed=slowed)
+    assert (facts.refuses(fix_class) == "") is is_told
+
+
+def test_a_closed_gate_is_closed_for_every_change():
+    facts = replace(facts_of(buckets([0, 1, 2, 3])), elsewhere=0.5)
+    assert facts.refuses("sync") == facts.refused != ""
