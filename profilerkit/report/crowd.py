@@ -52,7 +52,7 @@ def _scope(crowd: Crowd) -> Iterator[str]:
         yield f"{plural(len(crowd.told), 'rank')} {'is' if len(crowd.told) == 1 else 'are'} told in detail."
     blamed = {rank for culprit in crowd.culprits for rank in culprit.ranks}
     if untold := len(blamed - set(crowd.told)):
-        yield f"Of those that others wait for {plural(untold, 'rank')} {'is' if untold == 1 else 'are'} not among them."
+        yield f"{plural(untold, 'rank')} that others wait for {'is' if untold == 1 else 'are'} not among them."
     if crowd.sampled is not None:
         yield _sampled(crowd.sampled)
     if crowd.left_out:
