@@ -16,7 +16,7 @@ from profilerkit.report.charts import charts_of
 from profilerkit.report.figures import colour_names, memory_paths, step_figure, strip_paths, waterfall_paths
 from profilerkit.report.memory import columns_of
 from profilerkit.report.palette import FILLS, label_on
-from profilerkit.report.records import View
+from profilerkit.report.records import EvidenceRow, View
 from profilerkit.report.templating import asset, environment, page_css
 from profilerkit.report.timeline import timeline_of
 from profilerkit.report.view import build
@@ -164,6 +164,16 @@ def _memory_strip(report: Report) -> _MemoryStrip | None:
     )
 
 
+def _known(view: View) -> tuple[EvidenceRow, ...]:
+    """Every row that a number may lead to, what the report states itself first; a note is evidence of its numbers."""
+    own = (row for card in view.cards for row in (*card.savings, *card.evidence))
+    notes = (
+        EvidenceRow(f"note-{number}", "Note", note, "", "", "derived", "")
+        for number, note in enumerate(view.notes, start=1)
+    )
+    return (*view.stated, *own, *notes)
+
+
 def _sections(view: View) -> list[tuple[str, str]]:
     """Anchors and names of the sections that the page has, in its order."""
     present = [
@@ -213,6 +223,7 @@ def _page(report: Report, explorer: bool, download: _Download) -> str:
 
     view, strip, js = build(report), _strip(report), asset("report.js")
     hashes = [_policy_hash(js.encode("utf-8"))]
+    step_rows = frozenset(view.steps.table.anchors if view.steps.table else ())
     packed, figure = None, ""
     if explorer and strip is not None:
         packed = _figure_script()
@@ -228,8 +239,10 @@ def _page(report: Report, explorer: bool, download: _Download) -> str:
             charts=charts_of(report),
             waterfall_paths=waterfall_paths(view.waterfall.bars),
             sections=_sections(view),
-            step_rows=frozenset(view.steps.table.anchors if view.steps.table else ()),
-            own_scopes=("", f"rank {judged_rank(report)}"),
+            step_rows=step_rows,
+            steps_of={"": step_rows, f"rank {judged_rank(report)}": step_rows},
+            refuting=next((card for card in view.cards if card.confirm == view.refuted_by), None),
+            known=_known(view),
             download=download,
             csp=_policy(hashes),
             # Everything below is the package's own text, or JSON in which nothing can end its element.

@@ -106,6 +106,7 @@ def document_problems(seen: dict[str, Any], text: str) -> Iterator[str]:
         "strange": "a control character is shown: {}",
         "dashes": "a cell says nothing: {}",
         "empty": "nothing is in {}",
+        "bare": "a number leads to no evidence: {}",
     }.items():
         yield from (what.format(place) for place in sorted(set(seen[key])))
 
