@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from profilerkit.cli.names import shared_stem
 from profilerkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -150,6 +151,10 @@ def _stem(first: Path, target: str | None, rerender: bool) -> Path:
     if target is not None and not Path(target).is_dir():
         named = Path(target)
         return named.with_suffix("") if named.suffix.lower() in SUFFIXES.values() else named
+    is_elsewhere = target is not None and first.exists() and Path(target).resolve() != first.resolve()
+    if target is not None and is_elsewhere and not rerender:
+        # Reports of other recordings may lie there too.
+        return Path(target) / shared_stem(first)
     if first.is_dir():
         return Path(target) / "report" if target else first / "report"
     name = first.name.removesuffix(".gz").removesuffix(".json")

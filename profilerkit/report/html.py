@@ -114,12 +114,15 @@ def _embedded_json(value: Any) -> str:
 
 def _download(report: Report) -> _Download:
     text = report_json.render(report).encode("utf-8")
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", report.run.name)[:60].strip("-.") or "run"
+    # Downloads of many runs lie in one place: their names sort by time.
+    when = re.sub(r"[-:]", "", report.run.created[:16]).replace("T", "-")
+    pieces = (report.run.name[:60], when, hashlib.sha256(text).hexdigest()[:8], "report")
+    stem = ".".join(filter(None, (re.sub(r"[^A-Za-z0-9._-]+", "-", piece).strip("-.") for piece in pieces)))
     if len(text) <= _PLAIN_DOWNLOAD_BYTES:
-        name, kind, payload = f"{stem}.report.json", "application/json", text
+        name, kind, payload = f"{stem}.json", "application/json", text
     else:
         packed = gzip.compress(msgspec.json.encode(msgspec.json.decode(text)), 9, mtime=0)
-        name, kind, payload = f"{stem}.report.json.gz", "application/gzip", packed
+        name, kind, payload = f"{stem}.json.gz", "application/gzip", packed
     encoded = base64.b64encode(payload).decode("ascii")
     return _Download(f"data:{kind};base64,{encoded}", name, format_bytes(len(payload)))
 
