@@ -29,7 +29,7 @@ def shared_stem(recording: Path) -> str:
 
 
 def _name(recording: Path) -> str:
-    name = Path(os.path.abspath(recording)).name
+    name = recording.resolve().name
     if recording.is_dir():
         return name
     return name.removesuffix(".gz").removesuffix(".json")
