@@ -21,7 +21,10 @@ _UNITS: dict[str, tuple[str, float]] = {
     "B": ("bytes", 1.0),
     **{f"{prefix}iB": ("bytes", 1024.0**power) for power, prefix in enumerate("KMGT", start=1)},
 }
-_UNIT = rf"(?:[\s\u00a0]?(?P<unit>{'|'.join(_UNITS)}|°C|[kMGTP]?(?:FLOP|B|W|Hz)(?:/s)?|\w+/s)(?![\w/]))?"
+_UNIT = (
+    r"(?:(?:[\s\u00a0]|(?=[%×]))"
+    rf"(?P<unit>{'|'.join(_UNITS)}|°C|[kMGTP]?(?:FLOP|B|W|Hz)(?:/s)?|\w+/s)(?![\w/]))?"
+)
 #: A number with its unit, or both ends of a range, or a count and what it is counted of; a digit within a name,
 #: a version or a date is none.
 TOKEN = re.compile(
@@ -30,6 +33,7 @@ TOKEN = re.compile(
 )
 _SAMPLE = re.compile(r"\bn ([\d,]+)")
 _BASE = re.compile(r"\b(?:of|every) $")
+_STOP = re.compile(r"[.,;:()]")
 _WORD = re.compile(r"[a-z]{4,}")
 #: Words behind a count in which what is counted is named.
 _NAMING_WORDS = 4
@@ -76,20 +80,21 @@ def cited(
         is_finding: the sentence is a finding's: of shared rows it only tells the whole of a part, ``of 61.9 ms``.
     """
     wanted, nouns = _quantities(token), _nouns(about) | _around(token)
-    if wanted[0].kind:
-        for row in own:
-            if _shows(wanted, _read(row), is_own=True):
-                return row
-        if is_finding and not _BASE.search(token.string[: token.start()]):
-            return None
-        return next((row for row in shared if _shows(wanted, _read(row), is_own=False)), None)
-    return _counted(wanted[0], nouns, own) or _counted(wanted[0], nouns, shared) or _nameless(wanted[0], own)
+    if not wanted[0].kind:
+        return _counted(wanted[0], nouns, own) or _counted(wanted[0], nouns, shared) or _nameless(wanted[0], own)
+    found = _best(nouns, [row for row in own if _shows(wanted, _read(row), is_own=True)])
+    if found is not None or (is_finding and not _BASE.search(token.string[: token.start()])):
+        return found
+    known = [row for row in shared if _shows(wanted, _read(row), is_own=False)]
+    # Nothing, everything and 1 are said of many things.
+    return _best(nouns, known, named=any(one.value in (0.0, 1.0) for one in wanted))
 
 
 def _around(token: re.Match[str]) -> frozenset[str]:
     """What the words beside a number name: those behind it, and the two before it."""
-    before = re.split(r"[.,;:()]", token.string[: token.start()])[-1]
-    return _nouns(token.string[token.end() :]) | _nouns(" ".join(before.split()[-2:]))
+    before = _STOP.split(token.string[: token.start()])[-1]
+    behind = _STOP.split(token.string[token.end() :])[0]
+    return _nouns(behind) | _nouns(" ".join(before.split()[-2:]))
 
 
 def _shows(wanted: Sequence[Quantity], row: _Row, *, is_own: bool) -> bool:
@@ -103,18 +108,21 @@ def _shows(wanted: Sequence[Quantity], row: _Row, *, is_own: bool) -> bool:
 
 def _counted(count: Quantity, nouns: frozenset[str], rows: Sequence[EvidenceRow]) -> EvidenceRow | None:
     """The row of this count whose label shares most words with what is counted, at least one."""
-    same = [(len(nouns & _read(row).words), row) for row in rows if count in _counts(_read(row))]
-    return max(same, key=lambda pair: pair[0], default=(0, None))[1] if any(shared for shared, _ in same) else None
+    found = _best(nouns, [row for row in rows if count in _read(row).numbers], named=True)
+    return found or _best(nouns, [row for row in rows if count == _read(row).n], named=True)
+
+
+def _best(nouns: frozenset[str], rows: Sequence[EvidenceRow], *, named: bool = False) -> EvidenceRow | None:
+    """The row whose label shares most of these words, the first of several; at least one word where ``named``."""
+    shared = [len(nouns & _read(row).words) for row in rows]
+    most = max(shared, default=0)
+    return rows[shared.index(most)] if rows and (most or not named) else None
 
 
 def _nameless(count: Quantity, rows: Sequence[EvidenceRow]) -> EvidenceRow | None:
     if abs(count.value) < _SMALLEST_NAMELESS:
         return None
-    return next((row for row in rows if count in _counts(_read(row))), None)
-
-
-def _counts(row: _Row) -> tuple[Quantity, ...]:
-    return tuple(number for number in (*row.numbers, row.n) if number is not None and not number.kind)
+    return next((row for row in rows if count in (*_read(row).numbers, _read(row).n)), None)
 
 
 @lru_cache(maxsize=4096)

@@ -78,7 +78,8 @@ def evidence_row(evidence: Evidence, anchors: Anchors, mean_ns: int | None = Non
 
 def _as_time(evidence: Evidence, mean_ns: int | None) -> str:
     is_share = evidence.unit == "ratio" and evidence.label.lower().endswith("share of the step")
-    if not is_share or evidence.value is None or mean_ns is None:
+    # What a fix saves has its time in a row of its own.
+    if not is_share or "saving" in evidence.label.lower() or evidence.value is None or mean_ns is None:
         return ""
     return f"{format_ns(evidence.value * mean_ns)} per step"
 

@@ -13,6 +13,7 @@ from profilerkit.report.probes import probed_words
 from profilerkit.report.records import Card, EvidenceRow, Other, OutcomeGroup, OutcomeRow
 from profilerkit.report.stated import savings_of, stated_of
 from profilerkit.report.wording import (
+    FAMILY_LABELS,
     SHAPES,
     STATUS_LABELS,
     method_text,
@@ -135,7 +136,11 @@ def others_of(report: Report) -> tuple[Other, ...]:
         beyond = best is not None and family is not None and best.expected > shares.get(family, 1.0)
         also = ", also in parts of other families" if beyond else ""
         reason = f"Not the bound, yet its best fix is expected to save 5 % or more{also}."
-        rows.append(Other(bound, "also costs time", share, saving_range(best) if best else "at least 5.0 %", reason))
+        rows.append(
+            Other(
+                bound, "also costs time", share, saving_range(best) if best else "at least 5.0 %", reason, _about(bound)
+            )
+        )
     for row in verdict.ruled_out:
         if row.bound in verdict.contenders:
             continue
@@ -144,8 +149,13 @@ def others_of(report: Report) -> tuple[Other, ...]:
         saving = saving_range(best) if best else stated
         reason = inert(row.reason, SENTENCE_LIMIT)
         share = "not measured" if row.share is None else share_text(row.share)
-        rows.append(Other(row.bound, row.state, share, saving, reason))
+        rows.append(Other(row.bound, row.state, share, saving, reason, _about(row.bound)))
     return tuple(rows)
+
+
+def _about(bound: Bound) -> str:
+    family = BOUND_FAMILY.get(bound)
+    return FAMILY_LABELS[family] if family else ""
 
 
 def _best_saving(report: Report, bound: Bound) -> Saving | None:

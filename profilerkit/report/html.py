@@ -244,6 +244,7 @@ def _page(report: Report, explorer: bool, download: _Download) -> str:
             sections=_sections(view),
             step_rows=step_rows,
             steps_of={"": step_rows, f"rank {judged_rank(report)}": step_rows},
+            told=next((card for card in view.cards if card.evidence == view.headline_evidence), None),
             refuting=next((card for card in view.cards if card.confirm == view.refuted_by), None),
             known=_known(view),
             download=download,

@@ -107,13 +107,14 @@ class Card(msgspec.Struct, frozen=True):
 
 
 class Other(msgspec.Struct, frozen=True):
-    """A bound that is not the verdict, and the number that decides it."""
+    """A bound that is not the verdict, and the number that decides it; ``family`` is what it is about, in words."""
 
     bound: str
     state: str
     share: str
     saving: str
     reason: str
+    family: str = ""
 
 
 class OutcomeRow(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ from statistics import fmean
 from profilerkit.model.change import revise
 from profilerkit.model.finding import STEP_LENGTHS, Evidence, Finding, Saving, Source
 from profilerkit.model.report import Report
+from profilerkit.model.verdict import BOUND_FAMILY
 from profilerkit.report.breakdown import families_of, judged_rank
 from profilerkit.report.inert import inert
 from profilerkit.report.wording import FAMILY_LABELS, SMALL_SAVING, STATUS_VERBS, method_text, step_ns, weakest
@@ -46,12 +47,12 @@ def _steps(report: Report) -> Iterator[Evidence]:
     if times is None:
         return
     origin = f"steps marked by {inert(report.steps.found_by) or 'nothing'}"
+    yield _of_steps(report, "Step time, mean", times.mean, "ns", "measured", origin)
     if times.p10 is not None and times.p90 is not None:
         spread = _of_steps(report, "Step time, median, 10th to 90th percentile", times.median, "ns", "measured", origin)
         yield revise(spread, low=float(times.p10), high=float(times.p90))
     else:
         yield _of_steps(report, "Step time, median", times.median, "ns", "measured", origin)
-    yield _of_steps(report, "Step time, mean", times.mean, "ns", "measured", origin)
     if times.mean > 0:
         rate, origin = 1e9 / times.mean, "1 / mean step time"
         yield _of_steps(report, "Steps per second", rate, "steps/s", "derived", origin)
@@ -108,6 +109,11 @@ def _verdict(report: Report) -> Iterator[Evidence]:
         ratio, origin = report.trust.inflation_ratio, "traced / untraced step time"
         yield Evidence(label="Profiler inflation", value=ratio, unit="×", source="derived", origin=origin)
     for row in report.verdict.ruled_out:
+        family = BOUND_FAMILY.get(row.bound)
+        if row.share == 0 and family is not None:
+            origin = "partition of the judged steps, which has none of it"
+            label = f"{FAMILY_LABELS[family]}, share of the step"
+            yield Evidence(label=label, value=0.0, unit="ratio", source="derived", origin=origin)
         if row.saving is not None:
             label = f"Best saving against {row.bound}, share of the step"
             yield Evidence(

@@ -186,7 +186,7 @@ def test_an_unknown_number_is_refused_with_those_there_are(wanted):
 
 def test_a_report_without_findings_has_the_numbers_that_it_states_itself():
     found = evidence.require_evidence(with_findings(samples.input_bound()), "E1")
-    assert found.label == "Step time, median, 10th to 90th percentile"
+    assert found.label == "Step time, mean"
     assert found.behind == (STEP_LENGTHS,)
 
 
