@@ -8,10 +8,11 @@ import msgspec
 
 from profilerkit.report.records import EvidenceRow
 
-_NUMBER = r"[+−-]?\d+(?:,\d{3})*(?:\.\d+)?"
+# Bounded: a link does not wrap.
+_NUMBER = r"[+−-]?\d{1,15}(?:,\d{3}){0,5}(?:\.\d{1,9})?"
 _UNITS: dict[str, tuple[str, float]] = {
     "%": ("ratio", 0.01),
-    "×": ("times", 1.0),
+    "×": ("ratio", 1.0),
     "ns": ("time", 1.0),
     "µs": ("time", 1e3),
     "ms": ("time", 1e6),
