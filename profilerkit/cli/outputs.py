@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from profilerkit.cli.names import shared_stem
 from profilerkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -153,6 +152,8 @@ def _stem(first: Path, target: str | None, rerender: bool) -> Path:
         return named.with_suffix("") if named.suffix.lower() in SUFFIXES.values() else named
     is_elsewhere = target is not None and first.exists() and Path(target).resolve() != first.resolve()
     if target is not None and is_elsewhere and not rerender:
+        from profilerkit.cli.names import shared_stem
+
         # Reports of other recordings may lie there too.
         return Path(target) / shared_stem(first)
     if first.is_dir():
