@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         console.out(
             diff_terminal.render(diff, width=console.width, colour=console.colour, ascii_only=console.ascii_only)
         )
-    results.tell_github(arguments, diff.to_markdown, diff.gates, alerts, console)
+    results.tell_github(arguments, lambda: diff.to_markdown(redact=False), diff.gates, alerts, console)
     return results.exit_code(diff.gates, strict=arguments.strict, judged=diff.verdict != "not comparable")
 
 
@@ -110,15 +110,15 @@ def _read(places: "Sequence[str | Path]", arguments: argparse.Namespace, console
 
 
 def render(diff: "Diff", format_name: str, location: str) -> str:
-    """The comparison in one of the formats."""
+    """The comparison in one of the formats; its sides were redacted before they were compared."""
     from profilerkit.report import diff_terminal, junit, sarif
 
     if format_name == "html":
-        return diff.to_html()
+        return diff.to_html(redact=False)
     if format_name == "md":
-        return diff.to_markdown()
+        return diff.to_markdown(redact=False)
     if format_name == "json":
-        return diff.to_json()
+        return diff.to_json(redact=False)
     if format_name == "junit":
         return junit.render(f"{diff.before.name} to {diff.after.name}", diff.gates)
     if format_name == "sarif":

@@ -150,6 +150,12 @@ def _stem(first: Path, target: str | None, rerender: bool) -> Path:
     if target is not None and not Path(target).is_dir():
         named = Path(target)
         return named.with_suffix("") if named.suffix.lower() in SUFFIXES.values() else named
+    is_elsewhere = target is not None and first.exists() and Path(target).resolve() != first.resolve()
+    if target is not None and is_elsewhere and not rerender:
+        from profilerkit.cli.names import shared_stem
+
+        # Reports of other recordings may lie there too.
+        return Path(target) / shared_stem(first)
     if first.is_dir():
         return Path(target) / "report" if target else first / "report"
     name = first.name.removesuffix(".gz").removesuffix(".json")

@@ -18,8 +18,9 @@ from profilerkit.model.diff import (
 from profilerkit.model.finding import Saving
 from profilerkit.model.gate import Gate, GateStatus
 from profilerkit.model.step import Family
+from profilerkit.report.diff_stated import stated_rows
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
-from profilerkit.report.records import Fact, Segment, Table, Tone
+from profilerkit.report.records import EvidenceRow, Fact, Segment, Table, Tone
 from profilerkit.report.wording import DETAIL_WORDS, FAMILY_LABELS, part_label, plural, share_text
 from profilerkit.units import (
     format_bytes,
@@ -69,8 +70,10 @@ class DiffView(msgspec.Struct, frozen=True, kw_only=True):
     word: str
     names: str
     headline: str
+    stated: tuple[EvidenceRow, ...]
     tiles: tuple[Fact, ...]
     bars: tuple[SideBar, ...]
+    bars_title: str
     spans: Table | None
     gates: Table | None
     fixes: Table | None
@@ -91,8 +94,10 @@ def build(diff: Diff) -> DiffView:
         word=diff.verdict.upper(),
         names=f"{inert(diff.before.name) or 'before'} → {inert(diff.after.name) or 'after'}",
         headline=inert(diff.headline, SENTENCE_LIMIT),
+        stated=stated_rows(diff),
         tiles=_tiles(diff),
         bars=_bars(diff),
+        bars_title=_bars_title(diff.parts),
         spans=_spans(diff.spans),
         gates=gate_table(diff.gates),
         fixes=_fixes(diff),
@@ -174,6 +179,18 @@ def _bars(diff: Diff) -> tuple[SideBar, ...]:
         SideBar(label, format_ns(sum(side.values())), sum(side.values()) / longest, _segments(side))
         for label, side in zip(("Before", "After"), times, strict=True)
     )
+
+
+def _bars_title(parts: Sequence[PartChange]) -> str:
+    """The family that moved most: ``Input takes 80.1 ms less of every step``; empty where a side was not split."""
+    before, after = (_families(parts, after=is_after) for is_after in (False, True))
+    moved = {family: after[family] - before[family] for family in before}
+    most = max(moved, key=lambda family: abs(moved[family]))
+    if not any(before.values()) or not any(after.values()):
+        return ""
+    if not moved[most]:
+        return "Every family takes as long as before"
+    return f"{FAMILY_LABELS[most]} takes {format_ns(abs(moved[most]))} {'more' if moved[most] > 0 else 'less'} per step"
 
 
 def _families(parts: Sequence[PartChange], *, after: bool) -> dict[Family, int]:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from profilerkit.errors import UsageError
 from profilerkit.model.finding import Evidence, Finding, Outcome
@@ -10,7 +11,8 @@ from profilerkit.model.report import Report
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.page import Page
 from profilerkit.report.records import EvidenceRow
-from profilerkit.report.wording import listed, share_text
+from profilerkit.report.stated import savings_of, stated_of
+from profilerkit.report.wording import listed, share_text, step_ns
 from profilerkit.units import format_count, format_ns, format_value
 
 # Their clock is not a trace's: no timeline viewer knows the time.
@@ -32,7 +34,7 @@ class Anchors:
     def take(self, wanted: str) -> str:
         """``wanted`` as a safe anchor that no evidence has; a second one of the same name gets a number."""
         safe = re.sub(r"[^A-Za-z0-9_-]", "", wanted)[:40] or "finding"
-        safe = f"finding-{safe}" if _NUMBER.fullmatch(safe) else safe
+        safe = f"finding-{safe}" if _NUMBER.fullmatch(safe) or safe.startswith("evidence-") else safe
         names: Iterator[str] = (safe if count == 1 else f"{safe}-{count}" for count in range(1, 1_000_000))
         return self._first_free(names)
 
@@ -49,8 +51,14 @@ class Anchors:
         return name
 
 
-def evidence_row(evidence: Evidence, anchors: Anchors) -> EvidenceRow:
-    """One number as a row of a table; what is not known of it is left out."""
+def evidence_row(evidence: Evidence, anchors: Anchors, mean_ns: int | None = None) -> EvidenceRow:
+    """One number as a row of a table; what is not known of it is left out.
+
+    Args:
+        evidence: the number.
+        anchors: gives it its own.
+        mean_ns: the steady step, for a share of it as time.
+    """
     unit = inert(evidence.unit, 20)
     interval = ""
     if evidence.low is not None and evidence.high is not None:
@@ -64,7 +72,16 @@ def evidence_row(evidence: Evidence, anchors: Anchors) -> EvidenceRow:
         source=evidence.source,
         origin=inert(evidence.origin),
         scope="" if evidence.rank is None else f"rank {evidence.rank}",
+        also=_as_time(evidence, mean_ns),
     )
+
+
+def _as_time(evidence: Evidence, mean_ns: int | None) -> str:
+    is_share = evidence.unit == "ratio" and evidence.label.lower().endswith("share of the step")
+    # What a fix saves has its time in a row of its own.
+    if not is_share or "saving" in evidence.label.lower() or evidence.value is None or mean_ns is None:
+        return ""
+    return f"{format_ns(evidence.value * mean_ns)} per step"
 
 
 def _basis(evidence: Evidence) -> str:
@@ -86,14 +103,24 @@ def _value(value: float | None, unit: str) -> str:
     return share_text(value) if unit == "ratio" and value is not None else format_value(value, unit)
 
 
-def numbered(report: Report) -> dict[str, tuple[Outcome, Finding, Evidence]]:
-    """Every piece of evidence by the number that all formats of the report show."""
+class Backing(NamedTuple):
+    """A piece of evidence and what it backs; a number that the report states itself backs no finding."""
+
+    outcome: Outcome | None
+    finding: Finding | None
+    evidence: Evidence
+
+
+def numbered(report: Report) -> dict[str, Backing]:
+    """Every piece of evidence by its number: that of the findings, what their fixes save, what the report states."""
+    pairs, mean_ns = report.findings(), step_ns(report)
+    found = [Backing(outcome, finding, evidence) for outcome, finding in pairs for evidence in finding.evidence]
+    found += [
+        Backing(outcome, finding, evidence) for outcome, finding in pairs for evidence in savings_of(finding, mean_ns)
+    ]
+    found += [Backing(None, None, evidence) for evidence in stated_of(report)]
     anchors = Anchors()
-    return {
-        anchors.evidence(evidence.id): (outcome, finding, evidence)
-        for outcome, finding in report.findings()
-        for evidence in finding.evidence
-    }
+    return {anchors.evidence(backing.evidence.id): backing for backing in found}
 
 
 def require_evidence(report: Report, wanted: str) -> Evidence:
@@ -101,14 +128,14 @@ def require_evidence(report: Report, wanted: str) -> Evidence:
     known = numbered(report)
     found = known.get(wanted.strip().upper())
     if found is not None:
-        return found[2]
-    names = list(known)
-    is_whole = len(names) > 2 and names == [f"E{number}" for number in range(1, len(names) + 1)]
+        return found.evidence
+    names = sorted(known, key=lambda name: int(name[1:]))
+    is_whole = names[-1] == f"E{len(names)}"
     there = f"{names[0]} to {names[-1]}" if is_whole else listed(names)
     raise UsageError(
         f"there is no evidence {inert(wanted, 20)}",
-        cause=f"the report has {there}" if names else "no rule found anything, so the report has no evidence",
-        hint="the report shows the number of each piece of evidence beside its finding",
+        cause=f"the report has {there}",
+        hint="a number in the report leads to its row of evidence, which has its number",
     )
 
 
@@ -138,16 +165,17 @@ def render(
     """
     require_evidence(report, wanted)
     number = wanted.strip().upper()
-    outcome, finding, evidence = numbered(report)[number]
-    row = evidence_row(evidence, Anchors())
+    backing = numbered(report)[number]
+    row = evidence_row(backing.evidence, Anchors())
     page = Page(width, colour, ascii_only)
     interval = f" ({row.interval})" if row.interval else ""
     page.line((f"{number}  ", "bold"), (row.label, ""), (f": {row.value}", "bold"), (interval, ""))
     page.line((" · ".join(piece for piece in (row.source, row.basis) if piece), "dim"), indent=4)
     if row.origin:
         page.line((f"taken from {row.origin}", "dim"), indent=4)
-    title = inert(finding.title, SENTENCE_LIMIT).replace("`", "")
-    page.line((f"backs {inert(outcome.rule, 24)}: {title}", "dim"), indent=4)
+    if backing.outcome and backing.finding:
+        title = inert(backing.finding.title, SENTENCE_LIMIT).replace("`", "")
+        page.line((f"backs {inert(backing.outcome.rule, 24)}: {title}", "dim"), indent=4)
     if not tables and unknown:
         page.blank()
         page.line((inert(unknown, SENTENCE_LIMIT), ""))

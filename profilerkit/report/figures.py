@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from html import escape
 from itertools import pairwise
+from math import floor, log10
+from statistics import median
 from typing import Any
 
 from profilerkit.model.step import Family
@@ -90,12 +92,16 @@ def _number(value: float) -> float:
 
 
 def _layers(timeline: Timeline, size: float) -> list[dict[str, Any]]:
+    """Heights as whole numbers, ``digits`` of each behind the point: they are most of a page of many steps."""
     shares = [dict(_shares(column)) for column in timeline.columns]
     layers = []
     for key, name in colour_names().items():
-        heights = [_number(of_step.get(key, 0) / size) for of_step in shares]
-        if any(heights):
-            layers.append({"key": key, "name": name, "y": heights})
+        heights = [of_step.get(key, 0) / size for of_step in shares]
+        seen = [height for height in heights if height > 0]
+        if seen:
+            digits = 2 - floor(log10(median(seen)))
+            ys = [round(height * 10.0**digits) for height in heights]
+            layers.append({"key": key, "name": name, "digits": digits, "y": ys})
     return layers
 
 

@@ -11,7 +11,9 @@ from profilerkit.report.evidence import Anchors, evidence_row
 from profilerkit.report.inert import SENTENCE_LIMIT, inert, inert_code
 from profilerkit.report.probes import probed_words
 from profilerkit.report.records import Card, EvidenceRow, Other, OutcomeGroup, OutcomeRow
+from profilerkit.report.stated import savings_of, stated_of
 from profilerkit.report.wording import (
+    FAMILY_LABELS,
     SHAPES,
     STATUS_LABELS,
     method_text,
@@ -38,13 +40,20 @@ def _anchor(outcome: Outcome, finding: Finding, *, is_alone: bool) -> str:
     return f"{outcome.rule}{scope}{about}"
 
 
-def _card(outcome: Outcome, finding: Finding, mean_ns: int | None, anchors: Anchors, *, is_alone: bool) -> Card:
+def _card(
+    outcome: Outcome,
+    finding: Finding,
+    mean_ns: int | None,
+    anchor: str,
+    evidence: tuple[EvidenceRow, ...],
+    savings: tuple[EvidenceRow, ...],
+) -> Card:
     tone = tone_of(finding.severity)
     scope = "" if finding.rank is None else f"rank {finding.rank}"
     promised = finding.saving or finding.throughput
     beside = f", not on top of {inert(finding.overlaps, 24)}" if finding.overlaps else ""
     return Card(
-        anchor=anchors.take(_anchor(outcome, finding, is_alone=is_alone)),
+        anchor=anchor,
         rule=inert(outcome.rule, 24),
         shape=SHAPES[tone],
         tone=tone,
@@ -59,23 +68,33 @@ def _card(outcome: Outcome, finding: Finding, mean_ns: int | None, anchors: Anch
         code=inert_code(finding.fix.code) if finding.fix else "",
         confirm=inert(finding.confirm, SENTENCE_LIMIT),
         scope=scope,
-        evidence=tuple(evidence_row(evidence, anchors) for evidence in finding.evidence),
+        evidence=evidence,
+        savings=savings,
         throughput=throughput_text(finding.throughput) if finding.throughput else "",
         page=tuple((inert(heading, 24), inert(text, _PAGE_LIMIT)) for heading, text in outcome.page.items()),
         probed=probed_words(finding),
     )
 
 
-def cards_of(report: Report) -> tuple[Card, ...]:
-    """All findings, largest expected saving first, with evidence numbers that are unique in the report."""
-    anchors = Anchors()
-    mean_ns = step_ns(report)
+def cards_of(report: Report) -> tuple[tuple[Card, ...], tuple[EvidenceRow, ...]]:
+    """All findings, largest expected saving first, and the numbers that the report states itself.
+
+    Numbers of evidence are unique in the report, in the order of ``evidence.numbered``.
+    """
+    anchors, mean_ns = Anchors(), step_ns(report)
     pairs = report.findings()
     often = Counter((outcome.rule, finding.rank) for outcome, finding in pairs)
-    return tuple(
-        _card(outcome, finding, mean_ns, anchors, is_alone=often[outcome.rule, finding.rank] == 1)
+    evidence = [tuple(evidence_row(row, anchors, mean_ns) for row in finding.evidence) for _, finding in pairs]
+    savings = [tuple(evidence_row(row, anchors) for row in savings_of(finding, mean_ns)) for _, finding in pairs]
+    names = [
+        anchors.take(_anchor(outcome, finding, is_alone=often[outcome.rule, finding.rank] == 1))
         for outcome, finding in pairs
+    ]
+    cards = tuple(
+        _card(outcome, finding, mean_ns, name, own, saved)
+        for (outcome, finding), name, own, saved in zip(pairs, names, evidence, savings, strict=True)
     )
+    return cards, tuple(evidence_row(row, anchors, mean_ns) for row in stated_of(report))
 
 
 def headline_evidence(report: Report, cards: Sequence[Card]) -> tuple[EvidenceRow, ...]:
@@ -117,7 +136,11 @@ def others_of(report: Report) -> tuple[Other, ...]:
         beyond = best is not None and family is not None and best.expected > shares.get(family, 1.0)
         also = ", also in parts of other families" if beyond else ""
         reason = f"Not the bound, yet its best fix is expected to save 5 % or more{also}."
-        rows.append(Other(bound, "also costs time", share, saving_range(best) if best else "at least 5.0 %", reason))
+        rows.append(
+            Other(
+                bound, "also costs time", share, saving_range(best) if best else "at least 5.0 %", reason, _about(bound)
+            )
+        )
     for row in verdict.ruled_out:
         if row.bound in verdict.contenders:
             continue
@@ -126,8 +149,13 @@ def others_of(report: Report) -> tuple[Other, ...]:
         saving = saving_range(best) if best else stated
         reason = inert(row.reason, SENTENCE_LIMIT)
         share = "not measured" if row.share is None else share_text(row.share)
-        rows.append(Other(row.bound, row.state, share, saving, reason))
+        rows.append(Other(row.bound, row.state, share, saving, reason, _about(row.bound)))
     return tuple(rows)
+
+
+def _about(bound: Bound) -> str:
+    family = BOUND_FAMILY.get(bound)
+    return FAMILY_LABELS[family] if family else ""
 
 
 def _best_saving(report: Report, bound: Bound) -> Saving | None:

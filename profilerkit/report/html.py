@@ -16,7 +16,7 @@ from profilerkit.report.charts import charts_of
 from profilerkit.report.figures import colour_names, memory_paths, step_figure, strip_paths, waterfall_paths
 from profilerkit.report.memory import columns_of
 from profilerkit.report.palette import FILLS, label_on
-from profilerkit.report.records import View
+from profilerkit.report.records import EvidenceRow, View
 from profilerkit.report.templating import asset, environment, page_css
 from profilerkit.report.timeline import timeline_of
 from profilerkit.report.view import build
@@ -114,12 +114,15 @@ def _embedded_json(value: Any) -> str:
 
 def _download(report: Report) -> _Download:
     text = report_json.render(report).encode("utf-8")
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", report.run.name)[:60].strip("-.") or "run"
+    # Downloads of many runs lie in one place: their names sort by time.
+    when = re.sub(r"[-:]", "", report.run.created[:16]).replace("T", "-")
+    pieces = (report.run.name[:60], when, hashlib.sha256(text).hexdigest()[:8], "report")
+    stem = ".".join(filter(None, (re.sub(r"[^A-Za-z0-9._-]+", "-", piece).strip("-.") for piece in pieces)))
     if len(text) <= _PLAIN_DOWNLOAD_BYTES:
-        name, kind, payload = f"{stem}.report.json", "application/json", text
+        name, kind, payload = f"{stem}.json", "application/json", text
     else:
         packed = gzip.compress(msgspec.json.encode(msgspec.json.decode(text)), 9, mtime=0)
-        name, kind, payload = f"{stem}.report.json.gz", "application/gzip", packed
+        name, kind, payload = f"{stem}.json.gz", "application/gzip", packed
     encoded = base64.b64encode(payload).decode("ascii")
     return _Download(f"data:{kind};base64,{encoded}", name, format_bytes(len(payload)))
 
@@ -162,6 +165,16 @@ def _memory_strip(report: Report) -> _MemoryStrip | None:
         first=str(columns.rows[0].index),
         last=str(columns.rows[-1].index),
     )
+
+
+def _known(view: View) -> tuple[EvidenceRow, ...]:
+    """Every row that a number may lead to, what the report states itself first; a note is evidence of its numbers."""
+    own = (row for card in view.cards for row in (*card.savings, *card.evidence))
+    notes = (
+        EvidenceRow(f"note-{number}", "Note", note, "", "", "derived", "")
+        for number, note in enumerate(view.notes, start=1)
+    )
+    return (*view.stated, *own, *notes)
 
 
 def _sections(view: View) -> list[tuple[str, str]]:
@@ -213,6 +226,7 @@ def _page(report: Report, explorer: bool, download: _Download) -> str:
 
     view, strip, js = build(report), _strip(report), asset("report.js")
     hashes = [_policy_hash(js.encode("utf-8"))]
+    step_rows = frozenset(view.steps.table.anchors if view.steps.table else ())
     packed, figure = None, ""
     if explorer and strip is not None:
         packed = _figure_script()
@@ -228,8 +242,11 @@ def _page(report: Report, explorer: bool, download: _Download) -> str:
             charts=charts_of(report),
             waterfall_paths=waterfall_paths(view.waterfall.bars),
             sections=_sections(view),
-            step_rows=frozenset(view.steps.table.anchors if view.steps.table else ()),
-            own_scopes=("", f"rank {judged_rank(report)}"),
+            step_rows=step_rows,
+            steps_of={"": step_rows, f"rank {judged_rank(report)}": step_rows},
+            told=next((card for card in view.cards if card.evidence == view.headline_evidence), None),
+            refuting=next((card for card in view.cards if card.confirm == view.refuted_by), None),
+            known=_known(view),
             download=download,
             csp=_policy(hashes),
             # Everything below is the package's own text, or JSON in which nothing can end its element.

@@ -60,7 +60,10 @@ class PartRow(msgspec.Struct, frozen=True):
 
 
 class EvidenceRow(msgspec.Struct, frozen=True):
-    """One number behind a claim; ``scope`` is the rank it is of, ``rank 5``, and may be empty."""
+    """One number behind a claim; ``scope`` is the rank it is of, ``rank 5``, and may be empty.
+
+    ``also`` is the same number in another unit: of a share of the step its time. It may be empty.
+    """
 
     id: str
     label: str
@@ -70,6 +73,7 @@ class EvidenceRow(msgspec.Struct, frozen=True):
     source: Source
     origin: str
     scope: str = ""
+    also: str = ""
 
 
 class Card(msgspec.Struct, frozen=True):
@@ -77,6 +81,7 @@ class Card(msgspec.Struct, frozen=True):
 
     ``throughput`` is the gain in samples per second of a fix that makes no step shorter; empty for others.
     ``page`` is the documentation of its rule, heading and text. ``probed`` is what a probe in the run measured of it.
+    ``savings`` are the rows of the numbers in ``saving`` and ``throughput``.
     """
 
     anchor: str
@@ -98,16 +103,18 @@ class Card(msgspec.Struct, frozen=True):
     throughput: str = ""
     page: tuple[tuple[str, str], ...] = ()
     probed: str = ""
+    savings: tuple[EvidenceRow, ...] = ()
 
 
 class Other(msgspec.Struct, frozen=True):
-    """A bound that is not the verdict, and the number that decides it."""
+    """A bound that is not the verdict, and the number that decides it; ``family`` is what it is about, in words."""
 
     bound: str
     state: str
     share: str
     saving: str
     reason: str
+    family: str = ""
 
 
 class OutcomeRow(msgspec.Struct, frozen=True):
@@ -273,6 +280,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     headline: str
     headline_evidence: tuple[EvidenceRow, ...]
+    stated: tuple[EvidenceRow, ...]
     consequence: str
     limits: tuple[str, ...]
     tiles: tuple[Fact, ...]

@@ -8,6 +8,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import msgspec
 
 from profilerkit.model.change import revise
+from profilerkit.model.diff import Diff
 from profilerkit.model.raw import RawEvents
 from profilerkit.model.report import Report
 from profilerkit.report.paths import short_paths, without_homes
@@ -16,6 +17,8 @@ from profilerkit.secrets import ALLOWED_VARIABLES, MASK, is_secret, masked, mask
 
 USER, HOST = "<user>", "<host>"
 
+#: The difference that is a command line.
+_COMMAND = "command"
 #: ``name=value`` from where the name begins, so that a long word is read once.
 _ASSIGNED = re.compile(r"(?<![-+~\w.@/])[-+~\w.@/]+=[^\s\"'`,;()]+")
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
@@ -104,6 +107,39 @@ def redacted(report: Report, identity: Identity) -> Report:
 def told(report: Report, *, redact: bool) -> Report:
     """The report as it is told to others: redacted by the names of this machine, or as it is where not ``redact``."""
     return redacted(report, identity_of()) if redact else report
+
+
+def redacted_diff(diff: Diff, identity: Identity) -> Diff:
+    """The comparison without what ``redacted`` takes out of a report; one of redacted reports stays the same."""
+    mask = _Mask(identity)
+    shown: Diff = _rewritten(diff, mask.text)
+
+    def value(name: str, text: str | None) -> str | None:
+        if text is None:
+            return None
+        return mask.command(text) if name == _COMMAND else mask.setting(name, text)
+
+    return revise(
+        shown,
+        before=revise(shown.before, name=mask.part(diff.before.name)),
+        after=revise(shown.after, name=mask.part(diff.after.name)),
+        differences=tuple(
+            revise(row, before=value(row.name, row.before), after=value(row.name, row.after))
+            for row in diff.differences
+        ),
+        # Why a rule could not run is what it failed with: a program's message.
+        findings=tuple(
+            revise(row, reason=mask.message(known.reason))
+            for row, known in zip(shown.findings, diff.findings, strict=True)
+        ),
+        obstacles=tuple(map(mask.message, diff.obstacles)),
+        notes=tuple(map(mask.message, diff.notes)),
+    )
+
+
+def told_diff(diff: Diff, *, redact: bool) -> Diff:
+    """The comparison as it is told to others: redacted by the names of this machine, or as it is."""
+    return redacted_diff(diff, identity_of()) if redact else diff
 
 
 def redacted_events(tables: Sequence[RawEvents], identity: Identity) -> tuple[RawEvents, ...]:

@@ -22,14 +22,14 @@ _TOP_CHANGES = 3
 
 def build(report: Report) -> View:
     """The report in words. Text from the recording is inert: one line, bounded, without control characters."""
-    cards = cards_of(report)
+    cards, stated = cards_of(report)
     changes = tuple(card for card in cards if card.fix)[:_TOP_CHANGES]
-    changing = [finding for _, finding in report.findings() if finding.fix][:_TOP_CHANGES]
     return View(
         run_name=inert(report.run.name) or "run",
         kind=wording.kind_of(report.verdict, report.findings()),
         headline=inert(report.verdict.headline, 200),
         headline_evidence=headline_evidence(report, cards),
+        stated=stated,
         consequence=wording.consequence_of(report),
         limits=wording.limits_of(report),
         tiles=tiles_of(report),
@@ -39,7 +39,7 @@ def build(report: Report) -> View:
         parts_missing=breakdown.parts_missing(report),
         input_missing=input_missing(report),
         wall=wall_view(report),
-        change_heading=wording.change_heading(changing),
+        change_heading=wording.change_heading(report.findings()),
         cards=cards,
         changes=changes,
         no_change="" if changes else wording.no_change_text(report),

@@ -82,8 +82,8 @@ STATUS_LABELS: dict[Status, str] = {
     "off": "Switched off",
 }
 
-# From this expected saving on a bound is named and a finding can be severe.
-_SMALL_SAVING = 0.10
+#: From this expected saving on a bound is named and a finding can be severe.
+SMALL_SAVING = 0.10
 # Steps from which on their length is a steady state's even without a verdict (R56).
 _STEADY_STEPS = 8
 # Suppressed rules named beside the verdict, and how much of each reason.
@@ -92,13 +92,14 @@ _REASON_LIMIT = 200
 # A smaller share would be printed as 0.0 %.
 _SMALLEST_SHARE = 0.0005
 
-_STATUS_VERBS: dict[Status, str] = {
+#: How a rule ended, said of several.
+STATUS_VERBS: dict[Status, str] = {
     "passed": "passed",
     "not_applicable": "did not apply",
     "missing_data": "lacked data",
     "error": "failed",
     "suppressed": "suppressed",
-    "off": "off",
+    "off": "switched off",
 }
 
 
@@ -219,8 +220,8 @@ def rule_count(outcomes: Sequence[Outcome]) -> str:
 
 def other_outcomes(outcomes: Sequence[Outcome]) -> str:
     """How the rules that did not fire ended: ``The others: 5 passed, 1 lacked data.``; empty without any."""
-    counts = {status: sum(outcome.status == status for outcome in outcomes) for status in _STATUS_VERBS}
-    ended = [f"{format_count(count)} {_STATUS_VERBS[status]}" for status, count in counts.items() if count]
+    counts = {status: sum(outcome.status == status for outcome in outcomes) for status in STATUS_VERBS}
+    ended = [f"{format_count(count)} {STATUS_VERBS[status]}" for status, count in counts.items() if count]
     return f"The others: {', '.join(ended)}." if ended else ""
 
 
@@ -298,11 +299,11 @@ def _no_rule_applied(outcomes: Sequence[Outcome]) -> bool:
     return silent and counts["not_applicable"] > counts["missing_data"]
 
 
-def change_heading(findings: Sequence[Finding]) -> str:
+def change_heading(findings: Sequence[tuple[Outcome, Finding]]) -> str:
     """The heading over the top changes: they are small when the largest expected saving of theirs is."""
-    expected = [finding.saving.expected for finding in findings if finding.saving]
+    expected = [finding.saving.expected for _, finding in findings if finding.fix and finding.saving]
     if not expected:
         return "What to change"
-    if max(expected) < _SMALL_SAVING:
+    if max(expected) < SMALL_SAVING:
         return "Small changes that remain, largest expected saving first"
     return "What to change, largest expected saving first"

@@ -59,6 +59,17 @@
     }
   }
 
+  // Numbers of sentences that lead nowhere. A table, a figure, a list of facts, of notes or of rules is made of rows of
+  // evidence itself; what a rule's page says is not about this run; headings of boxes and lines of what is left out
+  // count what stands there. Digits in names are none: ranks, steps, dates, versions, FP32.
+  const rows = "a,table,svg,pre,code,header,footer,nav,summary,.facts,.notes,.outcomes,.page,.more,[role=img],[aria-hidden=true]";
+  const named = /\branks (?:\d+(?:, | and | to |–))*\d+|\brank \d+(?: of \d+)?(?![.,]?\d|\s(?:%|[nµm]?s\b))|\bsteps? \d+(?:(?: and | to |–)\d+)?(?![.,]?\d|\s(?:%|[nµm]?s\b))|\d{4}-\d\d-\d\d\S*/gi;
+  const number = /(?<=^|\s|\s\()[+−-]?\d+(?:,\d{3})*(?:\.\d+)?(?=$|[\s–,;:)×%]|\.(?:\s|$))/;
+  const bare = pieces.flatMap(({ node, parent }) => {
+    const is_row = parent.closest(rows) || (parent.closest("figure") && !parent.closest(".figure-title"));
+    return !is_row && number.test(node.data.replace(named, "")) ? [short(node.data)] : [];
+  });
+
   const clipped = [];
   for (const { node, parent, boxes } of pieces) {
     const { left, right, scrolls } = window_of(parent);
@@ -105,6 +116,7 @@
     dashes: all("td,dd,th").filter((cell) => /^([-–—]|None|nan|NaN|null|undefined)$/.test(clean(cell.textContent))).map(name),
     empty: all("section,figure,table,dl,ul").filter((node) => node.checkVisibility() && !clean(node.textContent) && !node.querySelector("svg")).map(name),
     words,
+    bare: ids.has("verdict") ? bare : [],
     clipped,
     overlaps,
     page_width: document.scrollingElement.scrollWidth,

@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import subprocess
 import sys
@@ -161,11 +162,19 @@ def test_formats_and_names_are_followed(trace, analysis, options, expected):
     assert files_beside(trace) == expected
 
 
-def test_an_output_directory_keeps_the_name(trace, analysis):
+def test_in_an_output_directory_reports_sort_by_time_and_none_is_written_over_another_recordings(trace, analysis):
     analysis(samples.balanced())
+    for name, text, day in (("b", "[1]", 2), ("a", "[]", 1)):
+        other = Path(name, "trace.json")
+        other.parent.mkdir()
+        other.write_text(text)
+        os.utime(other, (86_400 * day, 86_400 * day))
     Path("out").mkdir()
-    assert main(["analyze", "trace.json", "-o", "out"]) == 0
-    assert Path("out/trace.report.html").is_file()
+    for recording in ("b/trace.json", "a/trace.json", "a/trace.json", "a"):
+        assert main(["analyze", recording, "-o", "out"]) == 0
+    found = sorted(path.name for path in Path("out").iterdir())
+    names = [re.sub(r"\.[0-9a-f]{8}\.", ".HEX.", name) for name in found]
+    assert names == ["a.19700102-0000.HEX.html", "trace.19700102-0000.HEX.html", "trace.19700103-0000.HEX.html"]
 
 
 def test_a_report_of_ours_is_rendered_again(trace, analysis, capsys):

@@ -163,6 +163,8 @@ def test_axe_sees_text_that_cannot_be_read(page, axe, written):
         ("<link rel='stylesheet' href='beside.css'>", "an element that no report has: link"),
         ("<p>\u202egnp.exe</p>", "a control character is shown: p"),
         ("<h1>x</h1>", "2 elements are h1"),
+        ("<p>it waits 40\u00a0ms</p>", "a number leads to no evidence: it waits 40 ms"),
+        ("<p>rank 3 waits 55–65 % of step 17</p>", "a number leads to no evidence: rank 3 waits 55–65 % of step 17"),
         ("<a href='#nowhere'>x</a>", "a link leads to nothing: #nowhere"),
         ("<p id='run'>x</p>", "1 ids are not unique"),
         ("<dl><dd>–</dd></dl>", "a cell says nothing: dd"),
@@ -177,6 +179,13 @@ def test_what_is_planted_is_found(planted, said, page, without_axe, written):
     found = problems(page, written(text.replace("</main>", f"{planted}</main>")), without_axe, modes=[NARROW])
     assert any(said in line for line in found), found
     assert problems(page, written(text), without_axe, modes=[NARROW]) == []
+
+
+def test_names_with_digits_and_rows_of_numbers_need_no_link(page, without_axe, written):
+    planted = "<p>FP32 on sm_90, ranks 0 and 3 in steps 3 to 5, 2026-11-22T19:51, torch 2.13.0</p>"
+    planted += "<dl class='facts'><div><dt>Read</dt><dd>40 ms</dd></div></dl><table><tr><td>40 ms</td></tr></table>"
+    text = html.render(SAMPLES["empty"](), explorer=False).replace("</main>", f"{planted}</main>")
+    assert problems(page, written(text), without_axe, modes=[WIDE]) == []
 
 
 @pytest.mark.parametrize("address", ["beside.css", "https://a.example/b.css"])

@@ -1,7 +1,5 @@
 """Ranks and collectives in words."""
 
-import re
-
 import msgspec
 import pytest
 
@@ -9,10 +7,7 @@ from profilerkit.model.communication import Communication, LateRank
 from profilerkit.model.report import Collective
 from profilerkit.report import html, markdown, terminal, view
 from tests.report.samples import SAMPLES
-
-
-def spaces(text):
-    return re.sub(r"\s+", " ", text.replace("\u00a0", " "))
+from tests.report.test_view import spaces
 
 
 def changed(report, **fields):

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from profilerkit.errors import UsageError
-from profilerkit.model.finding import Evidence, Outcome, Saving
+from profilerkit.model.finding import STEP_LENGTHS, Evidence, Outcome, Saving
 from profilerkit.model.raw import RawEvent, RawEvents
 from profilerkit.report import evidence, html, markdown, terminal, view
 from tests.report import samples
@@ -47,13 +47,22 @@ def test_each_finding_and_the_headline_link_to_the_rows_that_back_them():
     built = view.build(SAMPLES["input_bound"]())
     first = built.cards[0]
     assert built.headline_evidence == first.evidence
-    headline = text.split('id="headline"')[1].split("</h1>")[1].split("</p>")[0]
-    assert re.findall(r'href="#(E\d+)"', headline) == [row.id for row in first.evidence]
+    headline = text.split('id="headline"')[1].split("</h1>")[0]
+    (wait, step) = re.findall(r'<a class="n" href="#(E\d+)">(.*?)</a>', headline)
+    assert wait == (first.evidence[0].id, "38\u00a0ms")
+    assert step[1] == "176\u00a0ms"
+    assert next(row for row in built.stated if row.id == step[0]).label.startswith("Step time")
     for card in built.cards:
         article = text.split(f'id="{card.anchor}"')[1].split("</article>")[0]
-        assert re.findall(r'href="#(E\d+)"', article) == [row.id for row in card.evidence]
-        assert all(f'id="{row.id}"' in article for row in card.evidence)
+        assert all(f'id="{row.id}"' in article for row in (*card.evidence, *card.savings))
     assert "IN001" in ids
+
+
+def test_marks_of_evidence_do_not_stand_in_the_text():
+    text, *_ = page_of(SAMPLES["input_bound"]())
+    links = re.findall(r'<a [^>]*href="#E\d+"[^>]*>(.*?)</a>', text)
+    assert links
+    assert not [shown for shown in links if re.fullmatch(r"E\d+", shown)]
 
 
 @pytest.mark.parametrize("name", ["balanced", "inconclusive"])
@@ -74,9 +83,12 @@ def test_numbers_are_the_same_in_every_format():
     for text in (markdown.render(report), terminal.render(report, width=200)):
         assert "E1 GPU idle while the loop waits for a batch: 38.1 ms" in text
     known = evidence.numbered(report)
-    rows = [row for card in view.build(report).cards for row in card.evidence]
+    built = view.build(report)
+    rows = [row for card in built.cards for row in card.evidence]
+    rows += [row for card in built.cards for row in card.savings]
+    rows += built.stated
     assert [row.id for row in rows] == list(known)
-    assert [row.label for row in rows] == [found.label for _, _, found in known.values()]
+    assert [row.label for row in rows] == [found.evidence.label for found in known.values()]
 
 
 def with_findings(report, *found):
@@ -167,14 +179,23 @@ def test_hostile_names_are_inert_in_the_terminal():
 def test_an_unknown_number_is_refused_with_those_there_are(wanted):
     with pytest.raises(UsageError) as caught:
         evidence.require_evidence(SAMPLES["input_bound"](), wanted)
-    assert caught.value.cause == "the report has E1, E2, E3, E5 and E4"
+    last = len(evidence.numbered(SAMPLES["input_bound"]()))
+    assert caught.value.cause == f"the report has E1 to E{last}"
     assert "\x1b" not in str(caught.value)
 
 
-def test_a_report_without_findings_says_that_it_has_no_evidence():
-    with pytest.raises(UsageError) as caught:
-        evidence.require_evidence(with_findings(samples.input_bound()), "E1")
-    assert caught.value.cause == "no rule found anything, so the report has no evidence"
+def test_a_report_without_findings_has_the_numbers_that_it_states_itself():
+    found = evidence.require_evidence(with_findings(samples.input_bound()), "E1")
+    assert found.label == "Step time, mean"
+    assert found.behind == (STEP_LENGTHS,)
+
+
+def test_a_number_that_the_report_states_itself_is_shown_without_a_finding():
+    report = SAMPLES["input_bound"]()
+    number = next(row.id for row in view.build(report).stated if row.label == "Step time, mean")
+    text = evidence.render(report, number, (MANY,))
+    assert text.startswith(f"{number}  Step time, mean: 179 ms\n")
+    assert "backs" not in text
 
 
 def test_findings_without_a_change_name_their_evidence_in_the_terminal():

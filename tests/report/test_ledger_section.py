@@ -16,6 +16,7 @@ from profilerkit.report.json import render as to_json
 from profilerkit.report.markdown import render as markdown
 from profilerkit.report.terminal import render as terminal
 from tests.report import samples
+from tests.report.test_view import spaces
 
 S = 1_000_000_000
 TRAINING = {
@@ -93,7 +94,7 @@ def test_start_up_that_dominates_is_said_beside_the_verdict():
     report = with_ledger(times)
     said = "The steps are 23 % of the run's 6.6 min, start-up 76 %."
     assert view.build(report).wall.first == said
-    assert said in unescape(html(report)).replace("\xa0", " ")
+    assert said in spaces(unescape(html(report)))
     assert "start-up 76 %" in markdown(report)
     assert "Start-up: 76 % of the run's 6.6 min; steps 23 %" in terminal(report)
 

@@ -15,6 +15,7 @@ from profilerkit.report.json import render as render_json
 from profilerkit.rules import RULES
 from profilerkit.rules.docs import page_of
 from tests.report import samples
+from tests.report.test_view import spaces
 
 # A larger page leaves out its own JSON; the figures' script is not counted.
 MOST_PAGE_BYTES = 400_000
@@ -100,7 +101,7 @@ def test_every_format_shows_lost_time(price):
     for text in (
         terminal.render(report, width=120),
         markdown.render(report).replace("\\", ""),
-        html.render(report, explorer=False).replace("\u00a0", " "),
+        spaces(html.render(report, explorer=False)),
     ):
         assert view.title in text
         assert view.lost.rows[0][0] in text
@@ -127,7 +128,7 @@ def with_pages(report):
 
 def test_a_finding_holds_the_page_of_its_rule_closed():
     report = with_pages(samples.input_bound())
-    page = html.render(report, explorer=False).replace("\u00a0", " ")
+    page = spaces(html.render(report, explorer=False))
     outcome, _ = report.findings()[0]
     assert f'<details class="page"><summary>About {outcome.rule}</summary>' in page
     assert "<details open" not in page

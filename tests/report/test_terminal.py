@@ -79,7 +79,7 @@ def test_everything_a_reader_needs_is_there():
         "Evidence: E1 GPU idle while the loop waits for a batch: 38.1 ms; ",
         "Why not the others",
         "3 of 26 rules fired; 3 could not run.",
-        "The others: 12 passed, 6 did not apply, 2 lacked data, 1 failed, 1 suppressed, 1 off.",
+        "The others: 12 passed, 6 did not apply, 2 lacked data, 1 failed, 1 suppressed, 1 switched off.",
     ):
         assert piece in text
 

@@ -21,6 +21,7 @@
   // A handful of steps keeps the column width of a dozen.
   const few = 12;
   const pale = new Set(spec.pale);
+  for (const layer of spec.layers) layer.y = layer.y.map((count) => count / 10 ** layer.digits);
   const total = xs.map((_, i) => spec.layers.reduce((sum, layer) => sum + layer.y[i], 0));
 
   function base85(text, length) {
