@@ -382,7 +382,7 @@ def test_exchange_that_the_loop_switches_on_itself_is_not_measured():
 
 def test_whatever_fails_on_a_rank_the_others_hear_of_it(monkeypatch):
     told = []
-    program = Program([], Feed(), None, None, world=1, stuck=None)
+    program = Program([], Feed(), None, None, place=None, stuck=None)
     monkeypatch.setattr(program._agreement, "ask", lambda answer, about: told.append(answer) or answer)
     with pytest.raises(UnprobedError, match="it failed on this rank"):
         program._agreed("something", lambda: 1 / 0)

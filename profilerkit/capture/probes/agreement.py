@@ -4,7 +4,6 @@ A question has one answer, which the first writer sets and nobody changes: the l
 or a rank that has waited too long says that the ranks are lost. Whoever comes later reads the same.
 """
 
-import itertools
 import time
 from typing import Any
 
@@ -19,7 +18,6 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.05
 #: Of a rank's reason, what the others are told.
 _LONGEST_ANSWER = 300
 _SAID, _LOST = "said:", "lost:"
-_BLOCKS = itertools.count()
 
 
 class LostError(UnprobedError):
@@ -29,10 +27,10 @@ class LostError(UnprobedError):
 class Agreement:
     """The questions of one block, in their order."""
 
-    def __init__(self, store: Any, world: int) -> None:
-        """``store`` is torch's, of ``world`` ranks; ``None`` for a rank that trains alone."""
+    def __init__(self, store: Any = None, world: int = 1, block: str = "") -> None:
+        """``store`` is torch's, of ``world`` ranks that call this block so; ``None`` for a rank that trains alone."""
         self._store, self._world = store, world
-        self._prefix = f"profilerkit/probes/{next(_BLOCKS)}"
+        self._prefix = f"profilerkit/probes/{block}"
         self._number = 0
         self._lost = ""
 
@@ -72,21 +70,21 @@ class Agreement:
         return _first(store, f"{key}/decided", _LOST + silent)
 
 
-def agreement(world: int) -> Agreement:
-    """Between the ``world`` ranks of torch's process group; of this rank with itself without one.
+def agreement(world: int, block: str) -> Agreement:
+    """Between the ``world`` ranks of torch's process group, which all call this block so; of one rank without it.
 
     Raises:
         UnprobedError: the ranks cannot ask each other.
     """
     group = with_process_group()
     if group is None or group.get_world_size() < 2:
-        return Agreement(None, 1)
+        return Agreement()
     if group.get_world_size() != world:
         raise UnprobedError("the other ranks record elsewhere")
     store = asked(_default_store, group)
     if not hasattr(store, "compare_set"):
         raise UnprobedError("the process group has no store in which its ranks could agree")
-    return Agreement(store, world)
+    return Agreement(store, world, block)
 
 
 def _default_store(group: Any) -> Any:

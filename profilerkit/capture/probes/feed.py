@@ -110,9 +110,12 @@ class Feed:
             self.unfed = 0 if is_fed else self.unfed + 1
         else:
             self._was_plain = self._is_plain and passed == 1
-            if self._was_plain:
-                self._recent.append(self._in_step)
             self._feeds = {loader: feed for loader, feed in self._feeds.items() if not feed.is_gone}
+            if self._was_plain:
+                replaced = (self._recent[-1].keys() if self._recent else set()) - self._in_step.keys()
+                if replaced and not replaced & self._feeds.keys():
+                    self._recent.clear()  # another epoch has another loader
+                self._recent.append(self._in_step)
             for feed in self._feeds.values():
                 feed.steps += passed
         self._in_step, self._is_plain = {}, True

@@ -24,24 +24,30 @@ class Part(NamedTuple):
 
 def own_steps(cycle: int, workers: int) -> int:
     """The run's own steps that are timed on either side of a probe, fed by so many workers."""
-    return whole(_HALF, lcm(cycle, _burst(workers)))
+    return _whole(_HALF, lcm(cycle, _burst(workers)))
 
 
-def parts(probe: Probe, cycle: int) -> list[Part]:
-    """What a probe's steps are, until it is measured."""
+def parts(probe: Probe, cycle: int, ahead: int) -> list[Part]:
+    """What a probe puts in, in whole cycles; the loop holds what it held before after every ``ahead`` steps, if not 0.
+
+    Those are the last: what was fetched for the change is not to be trained on afterwards.
+    """
     burst = _burst(probe.burst)
-    settling, half = max(_FIRST_STEPS, 2 * burst), whole(_HALF, cycle)
-    probed = [Part(settling, True), Part(whole(STEPS, lcm(cycle, burst)), True, "probed")]
-    if not probe.has_control:
-        return probed
-    control = [Part(settling, False), Part(half, False, "control")]
-    return [*control, *probed, *control]
+    settling, half = max(_FIRST_STEPS, 2 * burst), _whole(_HALF, cycle)
+    sequence = [Part(settling, True), Part(_whole(STEPS, lcm(cycle, burst)), True, "probed")]
+    if probe.has_control:
+        control = [Part(settling, False), Part(half, False, "control")]
+        sequence = [*control, *sequence, *control]
+    measured = sum(part.steps for part in sequence)
+    sequence.append(Part(_whole(measured, cycle) - measured, sequence[-1].is_changed))
+    sequence.append(Part(lcm(ahead, cycle), False))
+    return [part for part in sequence if part.steps]
 
 
 def _burst(workers: int) -> int:
     return min(max(workers, 1), _LONGEST_BURST)
 
 
-def whole(count: int, cycle: int) -> int:
+def _whole(count: int, cycle: int) -> int:
     """At least ``count`` steps, in whole cycles."""
     return -(-count // cycle) * cycle

@@ -32,7 +32,7 @@ class Probing:
     def __init__(
         self, settings: Settings, place: Place, windows: DeepWindows, record: Callable[[Record], None]
     ) -> None:
-        self._settings, self._world, self._record = settings, place.world_size, record
+        self._settings, self._place, self._record = settings, place, record
         self._windows = windows if settings.deep and windows.traces else None
         self._guard = Guard("profilerkit's probing")
         self._guard.on_failure(self.close)
@@ -60,7 +60,7 @@ class Probing:
         settings = self._settings
         probes = [probe for name in settings.probes for probe in probes_of(name, usable_cores())]
         self._program = Program(
-            probes, self._feed, timer.tracker, self._record, world=self._world, stuck=self._break_off
+            probes, self._feed, timer.tracker, self._record, place=self._place, stuck=self._break_off
         )
         first = settings.warmup_steps + _AFTER_WINDOW + (settings.trace_steps if settings.deep else 0)
         self._steps = self._program.steps(first, lambda: self._windows is None or self._windows.is_idle)

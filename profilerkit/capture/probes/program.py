@@ -14,21 +14,20 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack
 from itertools import pairwise
-from math import lcm
 from time import perf_counter_ns
 from typing import Protocol, TypeVar
 
 from profilerkit.capture.guard import asked
-from profilerkit.capture.place import joined
+from profilerkit.capture.place import Place, joined
 from profilerkit.capture.probes.agreement import Agreement, LostError, agreement
 from profilerkit.capture.probes.feed import Feed, ahead
 from profilerkit.capture.probes.found import Found, UnprobedError, find, trains_in_parallel
 from profilerkit.capture.probes.kinds import Probe
 from profilerkit.capture.probes.onlookers import Onlookers, when_gone
-from profilerkit.capture.probes.parts import Part, own_steps, parts, whole
+from profilerkit.capture.probes.parts import Part, own_steps, parts
 from profilerkit.capture.probes.state import Snapshot
 from profilerkit.rundir.layout import EventKind
 from profilerkit.rundir.probes import ProbeRun
@@ -80,12 +79,12 @@ class Program:
         tracker: Steps,
         record: Callable[[Record], None],
         *,
-        world: int,
+        place: Place,
         stuck: Callable[[str], None],
     ) -> None:
-        """``world`` is how many ranks record; ``stuck`` ends the probe under way, for the reason that it is given."""
+        """``place`` is that of the rank; ``stuck`` ends the probe under way, for the reason that it is given."""
         self._waiting = list(probes)
-        self._feed, self._tracker, self._record, self._world, self._stuck = feed, tracker, record, world, stuck
+        self._feed, self._tracker, self._record, self._place, self._stuck = feed, tracker, record, place, stuck
         self._pid = os.getpid()
         self.number = 0
         self.last_ns: int | None = None
@@ -93,7 +92,7 @@ class Program:
         self.inserting = self.holding = False
         self._is_ready: Callable[[], bool] = lambda: True
         self.runs: list[ProbeRun] = []
-        self._agreement = Agreement(None, 1)
+        self._agreement = Agreement()
 
     def steps(self, first: int, is_ready: Callable[[], bool]) -> _Steps[None]:
         """From step ``first`` on every probe, each once all ranks are ready."""
@@ -116,7 +115,7 @@ class Program:
         try:
             if not trains_in_parallel():
                 raise UnprobedError("several ranks train without DistributedDataParallel")
-            self._agreement = agreement(self._world)
+            self._agreement = agreement(self._place.world_size, self._place.launch_id)
         except UnprobedError as error:
             self.leave_out(str(error))
 
@@ -180,9 +179,8 @@ class Program:
     def _inserted(self, run: "_Run", found: Found, cycle: int) -> _Steps[None]:
         """The steps that are put in, and everything as it was after them."""
         probe, first, is_over = run.probe, self.number, False
-        sequence, ahead_by = parts(probe, cycle), self._feed.round
-        until = whole(sum(part.steps for part in sequence), cycle)
-        count = until + (lcm(ahead_by, cycle) if ahead_by else 0)
+        sequence = parts(probe, cycle, self._feed.round)
+        count = sum(part.steps for part in sequence)
         snapshot = self._agreed(f"{count} steps of {probe.name}, {probe.change}", lambda: self._copied(found))
         start_ns = self._started_ns()
         onlookers = Onlookers(snapshot.restore_state, lambda: self.number)
@@ -193,15 +191,11 @@ class Program:
                 open_here.enter_context(onlookers)
                 open_here.enter_context(when_gone(self._feed.iterator, lambda: self._stuck(UNFINISHED)))
                 self._let_fill(run)
-                measured = self._measured(run, sequence)
-                for number in range(count):
-                    if number == until:
-                        self._feed.replay()
-                    run.go_on(measured)
-                    yield
-                    if self._feed.unfed > _MOST_UNFED:
-                        raise UnprobedError(UNFINISHED)
-                run.go_on(measured)
+                for part in sequence:
+                    self._change(run, part)
+                    times = yield from self._timed(part.steps)
+                    if part.times is not None:
+                        getattr(run, part.times).extend(times)
                 is_over = True
         finally:
             if os.getpid() == self._pid:  # a forked child has its own copy of this, and nothing to put back
@@ -210,26 +204,18 @@ class Program:
                 end_ns = self._started_ns() if is_over else perf_counter_ns()
                 self._record((_PROBE, 0, 0, start_ns, max(end_ns - start_ns, 0), first))
                 self._put_back(probe, snapshot, first)
-        if run.flaw:
-            raise UnprobedError(run.flaw)
+        self._agreed("what came of it", run.raise_flaw)
 
-    def _measured(self, run: "_Run", sequence: Sequence[Part]) -> _Steps[None]:
-        """The parts one after the other."""
-        is_changed = False
-        for part in sequence:
-            if part.is_changed and not is_changed:
-                self._change(run.probe)
-            elif is_changed and not part.is_changed:
-                run.probe.undo()
-            is_changed = part.is_changed
-            times = yield from self._timed(part.steps)
-            if part.times is not None:
-                getattr(run, part.times).extend(times)
-
-    def _change(self, probe: Probe) -> None:
-        probe.apply()
-        if probe.batch is not None:
-            self._feed.give(probe.batch)
+    def _change(self, run: "_Run", part: Part) -> None:
+        """Make or undo the change, as ``part`` is to be; the kept batches are given from the first on without it."""
+        if not part.is_changed:
+            run.try_to(run.probe.undo)
+            self._feed.replay()
+        elif not run.is_changed:
+            run.try_to(run.probe.apply)
+            if run.probe.batch is not None:
+                self._feed.give(run.probe.batch)
+        run.is_changed = part.is_changed
 
     def _copied(self, found: Found) -> Snapshot:
         snapshot = Snapshot(found)
@@ -277,11 +263,14 @@ class Program:
         """The times of whole steps, with what the device has left to do at their end."""
         times: list[int] = []
         _wait_for_device()
-        while len(times) < count:
+        for _ in range(count):
             yield
+            if self.inserting and self._feed.unfed > _MOST_UNFED:
+                raise UnprobedError(UNFINISHED)
             if self.last_ns is not None:
                 times.append(self.last_ns)
-        times[-1] += _wait_for_device()
+        if times:
+            times[-1] += _wait_for_device()
         return times
 
     # Several ranks
@@ -316,12 +305,18 @@ class _Run:
         self.note = ""
         self.looks = 0
         self.flaw = ""
+        self.is_changed = False
 
-    def go_on(self, measured: _Steps[None]) -> None:
-        """On with it to the next step; what it fails by is kept: the other ranks count on its steps, which go on."""
-        done = asked(_tried, lambda: next(measured, None))
+    def try_to(self, change: Callable[[], None]) -> None:
+        """Make the change; what it fails by is kept: the other ranks count on the steps, which go on."""
+        done = asked(_tried, change)
         if not isinstance(done, tuple):
-            self.flaw = str(done or "it failed on this rank")
+            self.flaw = self.flaw or str(done or "it failed on this rank")
+
+    def raise_flaw(self) -> None:
+        """Raise ``UnprobedError`` where it failed."""
+        if self.flaw:
+            raise UnprobedError(self.flaw)
 
     def record(self) -> ProbeRun:
         """For the run directory."""
