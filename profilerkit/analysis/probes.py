@@ -16,8 +16,14 @@ _MOST, _LONGEST_NS = 10_000, 1 << 50
 
 
 def probed(record: ProbesRecord | None) -> tuple[Probed, ...]:
-    """Every probe that was asked for, with its result or the reason why there is none."""
-    return () if record is None else tuple(_probed(run) for run in record.probes)
+    """Every probe that was asked for, with its result or the reason why there is none: once, where two share one."""
+    made = [] if record is None else [_probed(run) for run in record.probes]
+    first = {(probe.name, probe.reason): number for number, probe in reversed(list(enumerate(made)))}
+    return tuple(
+        probe
+        for number, probe in enumerate(made)
+        if probe.share is not None or first[probe.name, probe.reason] == number
+    )
 
 
 def _probed(run: ProbeRun) -> Probed:

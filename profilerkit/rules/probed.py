@@ -11,13 +11,13 @@ from profilerkit.model.probe_names import ProbeName
 _INPUT: tuple[ProbeName, ...] = ("input",)
 _WORKERS: tuple[ProbeName, ...] = ("workers", "input")
 _COMM: tuple[ProbeName, ...] = ("comm",)
-#: The probes that measure what a rule's fix can save at most, the closest first. Of rules that are not here none does:
-#: a probe leaves copies to the device, ends of epochs and exchanges other than of DDP's gradients as they are.
+#: The probes that measure the bound of a rule's saving, the closest first. Of rules that are not here none does: a
+#: probe leaves copies to the device, ends of epochs and exchanges other than of DDP's gradients as they are; what a
+#: better exchange saves is a part of what none saves; and no rule's fix is bf16 alone (CP001's is TF32 first).
 PROBES_OF: dict[str, tuple[ProbeName, ...]] = {
-    **dict.fromkeys(("IN001", "IN005", "IN006", "IN007", "IN008", "IN013"), _INPUT),
-    **dict.fromkeys(("IN002", "IN003", "IN004"), _WORKERS),
-    **dict.fromkeys(("CO001", "CO002", "CO003", "CO004", "CO005", "CO007", "CO008", "CO009", "CO010"), _COMM),
-    "CP001": ("bf16",),
+    **dict.fromkeys(("IN001", "IN004", "IN005", "IN006", "IN007", "IN008", "IN013"), _INPUT),
+    **dict.fromkeys(("IN002", "IN003"), _WORKERS),
+    "CO001": _COMM,
 }
 #: Intervals have to be this far apart before they contradict each other, of the step (the accuracy that is promised of
 #: predictions is some points).
@@ -39,7 +39,7 @@ def _beside(facts: Facts, rule: str, finding: Finding) -> Finding:
     if found is None:
         return finding
     agreement = _agreement(finding.saving, found) if finding.saving is not None else None
-    if agreement == "below" and found.name == "workers":
+    if agreement != "agrees" and found.name == "workers":
         agreement = None  # the fix may be of other numbers than the probe's
     return revise(finding, probed=revise(found, agreement=agreement))
 

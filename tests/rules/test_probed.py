@@ -56,13 +56,16 @@ def test_number_of_workers_is_compared_with_workers_before_no_fetch_at_all():
     missing = unmade("workers", "its data set is iterable")
     assert joined("IN003", missing, none).probed.name == "input"
     assert joined("IN003", probe("workers", 0.05)).probed.agreement is None
+    assert joined("IN003", probe("workers", 0.6)).probed.agreement is None
 
 
 def test_finding_without_a_probe_of_its_kind_stays_as_it_is():
     assert joined("IN009", probe()).probed is None
     assert joined("CO001", probe()).probed is None
     assert joined("CO001", probe("comm")).probed is not None
-    assert joined("CP001", probe("bf16")).probed is not None
+    assert joined("CP001", probe("bf16")).probed is None  # TF32 is not bf16
+    assert joined("CO010", probe("comm")).probed is None  # half of the exchange is not all of it
+    assert joined("IN004", probe("workers"), probe("input")).probed.name == "input"
 
 
 def test_words_say_predicted_beside_probed_and_a_contradiction():

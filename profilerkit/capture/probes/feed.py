@@ -1,73 +1,157 @@
 """Where the batches of the training come from while probes may run: the user's loader, or a probe."""
 
+import math
 import weakref
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from threading import get_ident
 from typing import Any, TypeVar
 
 from profilerkit.capture.guard import asked
 from profilerkit.capture.loader import Doing, FetchTimer
+from profilerkit.capture.probes.found import UnprobedError
 from profilerkit.capture.probes.replay import Replay
 
 _R = TypeVar("_R")
 #: Times as many fetches as a step makes, and this many more: then the loop is not between steps, and would never end.
-_MOST_RATIO, _MOST_MORE = 2, 2
-#: Steps that are looked back on, and the share of them that a loader has to feed to be one of the training's.
-_LOOKED_BACK, _MOST_STEPS = 16, 0.75
+_MOST_RATIO, _MOST_MORE = 8, 2
+#: Steps that are looked back on.
+_LOOKED_BACK = 32
+#: A loop that fetches further ahead would need copies of as many batches (a choice).
+_MOST_AHEAD = 8
+
+
+@dataclass(slots=True)
+class _Iterator:
+    """What a loader is iterated by.
+
+    Attributes:
+        number: ``id`` of it.
+        ref: to it; ``None`` where it cannot be referred to.
+        fetched: batches that it gave.
+        steps: that were whole since it began.
+        kept: its last batches, oldest first.
+        given: of these, over and over.
+    """
+
+    number: int
+    ref: weakref.ref[Any] | None
+    fetched: int = 0
+    steps: int = 0
+    kept: deque[Replay] = field(default_factory=deque)
+    given: int = 0
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nobody holds it any more."""
+        return self.ref is not None and self.ref() is None
+
+    def is_of(self, one: Any) -> bool:
+        """Whether it is this."""
+        return self.number == id(one) and (self.ref is None or self.ref() is one)
 
 
 class Feed:
     """Sees every fetch of the training thread, keeps its batches when asked to, and gives others in their place.
 
+    A loop may hold batches that it fetched ahead. Those are the last ones fetched, in their order, so the last that a
+    probe gives are copies of the same: the loop holds then what it held before.
+
     Attributes:
-        aside: called before another loader's batch is fetched inside of a probe.
-        stuck: called when the loop fetches without end inside of one step.
+        aside: called before a batch is fetched inside of a probe that is not for its steps.
         flaw: why the probe's own batches ran out; empty while they do not. A batch at hand takes their place.
+        unfed: steps of a probe, the latest in a row, in which not every loader was asked for a batch. One is no sign:
+            the fetch behind a list's last batch comes before its step.
     """
 
     def __init__(self) -> None:
         self.aside: Callable[[], None] = lambda: None
-        self.stuck: Callable[[], None] = lambda: None
         self.flaw = ""
+        self.unfed = 0
         self._gives: Callable[[int], Any] | None = None
         self._keeps = False
-        self._kept: dict[int, Replay] = {}
-        self._in_step: dict[int, int] = {}  # fetches of the open step by loader
-        self._recent: deque[dict[int, int]] = deque(maxlen=_LOOKED_BACK)  # and of the steps before
+        self._feeds: dict[int, _Iterator] = {}  # by loader
+        self._in_step: dict[int, int] = {}  # batches of the open step by loader
+        self._is_plain = True  # no iterator began or ended in it
+        self._was_plain = False
+        self._recent: deque[dict[int, int]] = deque(maxlen=_LOOKED_BACK)  # of plain steps before
         self._regular: dict[int, int] = {}
-        self._iterator: weakref.ref[Any] | None = None
+        self._most: dict[int, int] = {}  # batches to keep
+        self._number = 0
 
     @property
     def iterator(self) -> Any:
-        """What fed the newest step; ``None`` where it is gone, or cannot be referred to."""
-        return self._iterator() if self._iterator is not None else None
+        """What feeds the steps; ``None`` where it is gone, or cannot be referred to."""
+        loader = next(iter(self._recent[-1]), None) if self._recent else None
+        feed = self._feeds.get(loader) if loader is not None else None
+        return feed.ref() if feed is not None and feed.ref is not None else None
 
-    @property
     def loaders(self) -> int:
-        """How many loaders feed the steps."""
-        return len(self._feeding())
+        """How many loaders feed the steps.
 
-    def step_started(self) -> None:
-        """A step starts: what was fetched since the last one fed that one."""
-        if self._gives is None and self._in_step:
-            self._recent.append(self._in_step)
-        self._in_step = {}
+        Raises:
+            UnprobedError: none does, or not each step with as many batches, or those are fetched far ahead.
+        """
+        if not any(self._recent):
+            raise UnprobedError("no loader feeds the steps, so their batches cannot be held back")
+        if any(step != self._recent[0] for step in self._recent):
+            raise UnprobedError("the loaders do not feed the same number of batches to each step")
+        ahead = max((self._ahead(loader) for loader in self._recent[0]), default=0)
+        if ahead > _MOST_AHEAD:
+            raise UnprobedError(f"the loop fetches {ahead} batches ahead of its steps")
+        return len(self._recent[0])
+
+    def step_started(self, number: int) -> None:
+        """Step ``number`` starts: what was fetched since the last one fed that one."""
+        passed, self._number = number - self._number, number
+        if self._gives is not None:
+            is_fed = all(self._in_step.get(loader) for loader in self._regular)
+            self.unfed = 0 if is_fed else self.unfed + 1
+        else:
+            self._was_plain = self._is_plain and passed == 1
+            self._feeds = {loader: feed for loader, feed in self._feeds.items() if not feed.is_gone}
+            if self._was_plain:
+                replaced = (self._recent[-1].keys() if self._recent else set()) - self._in_step.keys()
+                if replaced and not replaced & self._feeds.keys():
+                    self._recent.clear()  # another epoch has another loader
+                self._recent.append(self._in_step)
+            for feed in self._feeds.values():
+                feed.steps += passed
+        self._in_step, self._is_plain = {}, True
 
     def keep(self) -> None:
-        """Keep the batches that come next."""
-        self._keeps, self._kept = True, {}
+        """Keep the batches that come next, as many as the loop is ahead and one at least."""
+        self._regular = dict(self._recent[-1]) if self._recent else {}
+        self._most = {loader: max(self._ahead(loader), 1) for loader in self._regular}
+        for loader, most in self._most.items():
+            if loader in self._feeds:
+                self._feeds[loader].kept = deque(maxlen=most)
+        self._keeps = True
 
-    def replay(self) -> bool:
-        """From now on give the kept batches; ``False`` where not every loader of the last step has one."""
+    @property
+    def has_kept(self) -> bool:
+        """Whether as many are kept, and the step before was one like all others."""
+        feeds = [self._feeds.get(loader) for loader in self._regular]
+        is_full = all(feed is not None and len(feed.kept) == feed.kept.maxlen for feed in feeds)
+        return is_full and self._was_plain and bool(self._recent) and self._recent[-1] == self._regular
+
+    @property
+    def round(self) -> int:
+        """Steps after which the loop holds what it held before; 0 where it fetches nothing ahead."""
+        if not any(self._ahead(loader) > 0 for loader in self._regular):
+            return 0
+        kept = {loader: len(self._feeds[loader].kept) for loader in self._regular}
+        return math.lcm(*(kept[loader] // math.gcd(kept[loader], each) for loader, each in self._regular.items()))
+
+    def replay(self) -> None:
+        """From now on give the kept batches, over and over."""
         self._keeps = False
-        fed = self._recent[-1] if self._recent else {}
-        most = {loader: max(step.get(loader, 0) for step in self._recent) for loader in fed}
-        if not fed or not fed.keys() <= self._kept.keys():
-            return False
-        self._regular = most
-        self._gives, self.flaw = self._replayed, ""
-        return True
+        for loader in self._regular:
+            self._feeds[loader].given = 0
+        if self._gives is None:
+            self.flaw, self.unfed = "", 0
+        self._gives = self._replayed
 
     def give(self, batch: Callable[[], Any]) -> None:
         """From now on give these; a kept batch where there are none."""
@@ -75,41 +159,58 @@ class Feed:
 
     def stop(self) -> None:
         """Give what the user's loader gives."""
-        self._gives, self._keeps, self._kept = None, False, {}
+        self._gives, self._keeps = None, False
+        for feed in self._feeds.values():
+            feed.kept.clear()
 
     def fetch(self, trains: bool, loader: int, pull: Callable[[Any], _R], of: Any) -> _R:
         """The batch for this fetch; ``trains`` says that it may be for the training."""
-        if trains:
-            self._in_step[loader] = self._in_step.get(loader, 0) + 1
-        gives, regular = self._gives, self._regular
-        if gives is not None and trains and loader in regular:
-            if self._in_step[loader] <= _MOST_RATIO * regular[loader] + _MOST_MORE:
-                batch: _R = gives(loader)
-                return batch
-            self.stuck()
-        elif gives is not None:
+        if self._gives is not None:
+            if trains and loader in self._regular and self._feeds[loader].is_of(of):
+                asked_for = self._in_step[loader] = self._in_step.get(loader, 0) + 1
+                if asked_for <= _MOST_RATIO * self._regular[loader] + _MOST_MORE:
+                    batch: _R = self._gives(loader)
+                    return batch
             self.aside()
-        batch = pull(of)
-        if trains and self._gives is None:
-            self._iterator = asked(weakref.ref, of)
-            if self._keeps:
-                self._keep(loader, batch)
+            return pull(of)
+        return self._pulled(loader, pull, of) if trains else pull(of)
+
+    def _pulled(self, loader: int, pull: Callable[[Any], _R], of: Any) -> _R:
+        feed = self._feeds.get(loader)
+        if feed is None or not feed.is_of(of):
+            feed = _Iterator(id(of), asked(weakref.ref, of), kept=deque(maxlen=self._most.get(loader, 1)))
+            self._feeds[loader] = feed
+            self._is_plain = False
+        is_over = True
+        try:
+            batch = pull(of)
+            is_over = False
+        finally:
+            if is_over:
+                self._feeds.pop(loader, None)
+                self._is_plain = False
+        feed.fetched += 1
+        self._in_step[loader] = self._in_step.get(loader, 0) + 1
+        if self._keeps and loader in self._regular:
+            self._keep(feed, batch)
         return batch
 
-    def _feeding(self) -> dict[int, int]:
-        """The loaders that feed the steps, and the most fetches of each in one."""
-        loaders = {loader for step in self._recent for loader in step}
-        counts = {loader: [step[loader] for step in self._recent if loader in step] for loader in loaders}
-        least = _MOST_STEPS * len(self._recent)
-        return {loader: max(found) for loader, found in counts.items() if len(found) >= least}
+    def _ahead(self, loader: int) -> int:
+        """Batches that the loop has fetched and not trained on."""
+        feed = self._feeds.get(loader)
+        return 0 if feed is None or not self._recent else feed.fetched - feed.steps * self._recent[-1].get(loader, 0)
 
-    def _keep(self, loader: int, batch: Any) -> None:
+    def _keep(self, feed: _Iterator, batch: Any) -> None:
         kept = asked(Replay, batch)
-        if kept is not None:
-            self._kept[loader] = kept
+        if kept is None:
+            feed.kept.clear()
+        else:
+            feed.kept.append(kept)
 
     def _replayed(self, loader: int) -> Any:
-        return self._kept[loader].again()
+        feed = self._feeds[loader]
+        feed.given += 1
+        return feed.kept[(feed.given - 1) % len(feed.kept)].again()
 
     def _made(self, batch: Callable[[], Any], loader: int) -> Any:
         made = None if self.flaw else asked(lambda: (batch(),))

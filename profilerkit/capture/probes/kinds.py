@@ -27,14 +27,14 @@ class Probe(Protocol):
         change: what is different, with the values; complete once ``apply`` has been called.
         has_control: its steps are compared with steps on a batch at hand, not with the run's own.
         batch: gives the batches of its steps; ``None`` for a batch at hand.
-        iterator: what gives them, to see how far it is ahead of the loop.
+        burst: batches that come together, one of each worker.
     """
 
     name: ProbeName
     change: str
     has_control: bool
     batch: Callable[[], Any] | None
-    iterator: Any
+    burst: int
 
     def check(self, found: Found, iterator: Any) -> None:
         """Raise ``UnprobedError`` where it cannot be made; ``iterator`` feeds the steps."""
@@ -53,7 +53,7 @@ class InputProbe:
     change = "one batch at hand for all steps"
     has_control = False
     batch: Callable[[], Any] | None = None
-    iterator: Any = None
+    burst = 1
 
     def check(self, found: Found, iterator: Any) -> None:
         """Nothing speaks against it."""
@@ -72,7 +72,7 @@ class CommProbe:
     change = "no exchange of gradients (no_sync)"
     has_control = True
     batch: Callable[[], Any] | None = None
-    iterator: Any = None
+    burst = 1
 
     def __init__(self) -> None:
         self._models: list[Any] = []
@@ -109,7 +109,7 @@ class Bf16Probe:
     change = "fp32 → bf16 autocast"
     has_control = True
     batch: Callable[[], Any] | None = None
-    iterator: Any = None
+    burst = 1
 
     def __init__(self) -> None:
         self._device = "cpu"
@@ -153,9 +153,9 @@ class WorkersProbe:
         """``factor`` times the workers there are; ``cores`` are usable."""
         self._factor, self._cores = factor, cores
         self._make: Callable[[], Any] | None = None
-        self._workers: Any = None
-        self.iterator: Any = None
+        self._iterator: Any = None
         self.batch: Callable[[], Any] | None = self._next
+        self.burst = 1
 
     def check(self, found: Found, iterator: Any) -> None:
         """Of a torch loader over a data set with positions, with samplers that give nothing else."""
@@ -170,7 +170,7 @@ class WorkersProbe:
             raise UnprobedError(f"nobody knows the keys of a {type(loader.sampler).__name__}")
         now = loader.num_workers
         wanted = self._wanted(now)
-        self.change = f"num_workers {now} → {wanted}"
+        self.change, self.burst = f"num_workers {now} → {wanted}", wanted
         self._make = lambda: _second(loader, wanted)
 
     def _wanted(self, now: int) -> int:
@@ -191,18 +191,18 @@ class WorkersProbe:
         try:
             with warnings.catch_warnings():  # torch warns of more workers than cores
                 warnings.simplefilter("ignore")
-                self.iterator = None if self._make is None else asked(self._make)
+                self._iterator = None if self._make is None else asked(self._make)
         finally:
             module._worker_loop = watched
 
     def undo(self) -> None:
         """Stop the workers."""
-        iterator, self.iterator = self.iterator, None
+        iterator, self._iterator = self._iterator, None
         if iterator is not None:
             iterator._shutdown_workers()
 
     def _next(self) -> Any:
-        return next(self.iterator)
+        return next(self._iterator)
 
 
 def _second(loader: Any, workers: int) -> Any:

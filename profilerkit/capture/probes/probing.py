@@ -21,7 +21,6 @@ from profilerkit.rundir.writer import RankWriter, Record
 
 #: Steps behind the first trace window before anything is probed.
 _AFTER_WINDOW = 5
-_STUCK = "the loop fetched without end inside of a step"
 
 
 class Probing:
@@ -33,12 +32,11 @@ class Probing:
     def __init__(
         self, settings: Settings, place: Place, windows: DeepWindows, record: Callable[[Record], None]
     ) -> None:
-        self._settings, self._world, self._record = settings, place.world_size, record
+        self._settings, self._place, self._record = settings, place, record
         self._windows = windows if settings.deep and windows.traces else None
         self._guard = Guard("profilerkit's probing")
         self._guard.on_failure(self.close)
         self._feed = Feed()
-        self._feed.stuck = lambda: self._break_off(_STUCK)
         self._timer: ProbedTimer | None = None
         self._program: Program | None = None
         self._steps: Generator[None, None, None] | None = None
@@ -62,7 +60,7 @@ class Probing:
         settings = self._settings
         probes = [probe for name in settings.probes for probe in probes_of(name, usable_cores())]
         self._program = Program(
-            probes, self._feed, timer.tracker, self._record, world=self._world, stuck=self._break_off
+            probes, self._feed, timer.tracker, self._record, place=self._place, stuck=self._break_off
         )
         first = settings.warmup_steps + _AFTER_WINDOW + (settings.trace_steps if settings.deep else 0)
         self._steps = self._program.steps(first, lambda: self._windows is None or self._windows.is_idle)
@@ -82,25 +80,26 @@ class Probing:
 
     def step_ended(self, number: int, dur_ns: int) -> None:
         """Keep what the step took, less what was done for the probes in it."""
-        program, dur_ns = self._program, dur_ns - self._own_ns
+        program, dur_ns, is_holding = self._program, dur_ns - self._own_ns, self._is_holding
         if self._steps is not None and program is not None and self._timer is not None:
             program.last_ns = dur_ns
             tracker = self._timer.tracker
             program.worked.append(tracker.worked and tracker.optimizer_seen)
-        if self._windows is not None and not self._is_holding:
+        self._look_whether_left()
+        if self._windows is not None and not is_holding:
             self._windows.step_ended(number, dur_ns)
 
     def step_cut(self) -> None:
-        """The step in progress does not count: inside of a probe the loop is over."""
+        """The step in progress does not count."""
+        is_holding = self._is_holding
         if self._program is not None:
             self._program.last_ns = None
-        if self.is_inside:
-            self._break_off(UNFINISHED)
-        elif self._windows is not None and not self._is_holding:
+        self._look_whether_left()
+        if self._windows is not None and not is_holding:
             self._windows.step_cut()
 
     def when_outside(self, work: Callable[[], None]) -> bool:
-        """Whether ``work`` has to wait: inside of a probe it is done at the end of the step, which is the last one."""
+        """Whether ``work`` has to wait: inside of a probe it is done at its end, which is the end of all probes."""
         if self.is_inside:
             self._afterwards = work
         return self.is_inside
@@ -130,17 +129,25 @@ class Probing:
         if self._program is None or self._steps is None:
             return
         self._program.number = number
-        self._feed.step_started()
-        afterwards, self._afterwards = self._afterwards, None
+        self._feed.step_started(number)
         self._is_going_on = True
         try:
-            is_over = afterwards is not None or next(self._steps, _OVER) is _OVER
+            is_over = next(self._steps, _OVER) is _OVER
         finally:
             self._is_going_on = False
         if is_over:
             self.close()
-        if afterwards is not None:
+        # Not before: other ranks count on the steps that are still to be put in.
+        if self._afterwards is not None and not self.is_inside:
+            afterwards, self._afterwards = self._afterwards, None
+            self.close()
             afterwards()
+
+    def _look_whether_left(self) -> None:
+        """Inside of a probe the loop has left the iterator that marks its steps: it is over."""
+        tracker = self._timer.tracker if self._timer is not None else None
+        if tracker is not None and tracker.wrapped and not tracker.owner_id:
+            self._break_off(UNFINISHED)
 
     def _break_off(self, reason: str) -> None:
         """End the probe under way; the next one goes on from the next step."""

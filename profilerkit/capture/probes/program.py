@@ -1,27 +1,33 @@
 """The order of a probe's steps, each ``yield`` being one of the training's.
 
 First the run's own, until the loader is as far ahead of the loop as it usually is; half of those that are timed; one
-whose batch is kept. Then a copy of the state is made and steps are put in: some until the loader's workers have nothing
-left to do, the probed ones, and for some probes as many without the change, half of them before and half after. The
-state is put back, and the other half of the run's own steps is timed. The user's loader gives nothing meanwhile, so no
-batch is lost.
+whose batch is kept. Then a copy of the state is made and steps are put in: some to settle, the probed ones, for some
+probes as many without the change, half of them before and half after, and some that give the loop the batches back
+which it had fetched ahead. The state is put back, and the other half of the run's own steps is timed. The user's loader
+gives nothing meanwhile, so no batch is lost.
+
+On several ranks each step's collectives meet those of the same step elsewhere. So how many steps are put in is agreed
+on before the first one, and nothing that befalls a single rank meanwhile changes the number.
 """
 
 import os
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack
 from itertools import pairwise
 from time import perf_counter_ns
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from profilerkit.capture.guard import asked
-from profilerkit.capture.place import with_process_group
+from profilerkit.capture.place import Place, joined
+from profilerkit.capture.probes.agreement import Agreement, LostError, agreement
 from profilerkit.capture.probes.feed import Feed, ahead
 from profilerkit.capture.probes.found import Found, UnprobedError, find, trains_in_parallel
 from profilerkit.capture.probes.kinds import Probe
 from profilerkit.capture.probes.onlookers import Onlookers, when_gone
+from profilerkit.capture.probes.parts import Part, own_steps, parts
 from profilerkit.capture.probes.state import Snapshot
 from profilerkit.rundir.layout import EventKind
 from profilerkit.rundir.probes import ProbeRun
@@ -31,15 +37,12 @@ _R = TypeVar("_R")
 _Steps = Generator[None, None, _R]
 _PROBE = int(EventKind.PROBE)
 
-#: Steps that are timed with the change, and of those they are compared with: 10 to 30 tell a few percent (a choice).
-STEPS = 20
-_HALF = STEPS // 2
 #: Steps after which is asked whether the loader is as far ahead as before, and how often at most.
 _ROUND, _MOST_ROUNDS = 10, 20
-#: Steps after which is asked whether the loader's workers are done, and how often at most.
-_FILL_ROUND, _MOST_FILL_ROUNDS = 5, 10
-#: Steps after a change inside of a probe that are not timed.
-_FIRST_STEPS = 3
+#: The loader's workers are waited for until they have nothing left to do, at most so long, s, with looks in between.
+_LONGEST_FILL_S, _LOOK_S = 20.0, 0.005
+#: More steps in a row that ask for no batch are those of another loop.
+_MOST_UNFED = 1
 #: Steps that are looked back on for how often an optimizer steps.
 _LOOKED_BACK = 128
 UNFINISHED = "the loop ended before it was over"
@@ -76,12 +79,12 @@ class Program:
         tracker: Steps,
         record: Callable[[Record], None],
         *,
-        world: int,
+        place: Place,
         stuck: Callable[[str], None],
     ) -> None:
-        """``world`` is how many ranks record; ``stuck`` ends the probe under way, for the reason that it is given."""
+        """``place`` is that of the rank; ``stuck`` ends the probe under way, for the reason that it is given."""
         self._waiting = list(probes)
-        self._feed, self._tracker, self._record, self._world, self._stuck = feed, tracker, record, world, stuck
+        self._feed, self._tracker, self._record, self._place, self._stuck = feed, tracker, record, place, stuck
         self._pid = os.getpid()
         self.number = 0
         self.last_ns: int | None = None
@@ -89,6 +92,7 @@ class Program:
         self.inserting = self.holding = False
         self._is_ready: Callable[[], bool] = lambda: True
         self.runs: list[ProbeRun] = []
+        self._agreement = Agreement()
 
     def steps(self, first: int, is_ready: Callable[[], bool]) -> _Steps[None]:
         """From step ``first`` on every probe, each once all ranks are ready."""
@@ -106,50 +110,51 @@ class Program:
 
     def _leave_out_alone(self) -> None:
         """Make no probe where the ranks cannot agree on anything."""
-        group = with_process_group()
-        if group is None or group.get_world_size() < 2:
+        if joined() is None:
             return
-        reason = "" if trains_in_parallel() else "several ranks train without DistributedDataParallel"
-        reason = reason or ("" if group.get_world_size() == self._world else "the other ranks record elsewhere")
-        if reason:
-            self.leave_out(reason)
+        try:
+            if not trains_in_parallel():
+                raise UnprobedError("several ranks train without DistributedDataParallel")
+            self._agreement = agreement(self._place.world_size, self._place.launch_id)
+        except UnprobedError as error:
+            self.leave_out(str(error))
 
     def _made(self, probe: Probe) -> _Steps[None]:
-        run = _Run(probe)
+        run, is_lost = _Run(probe), False
         try:
             yield  # what was broken off before this was so in the middle of a step
             yield from self._one(run)
         except UnprobedError as error:
             run.reason = str(error)
+            is_lost = isinstance(error, LostError)
         finally:
+            self._feed.stop()
             self.holding = False
             self.runs.append(run.record())
+        if is_lost:
+            self.leave_out(run.reason)
 
     def _one(self, run: "_Run") -> _Steps[None]:
-        found = self._agreed(lambda: self._found(run.probe))
-        yield from self._level(lambda: self._feed.iterator)
-        cycle = self._agreed(self._cycle)
+        found = self._agreed(f"what is there for {run.probe.name}", lambda: self._found(run.probe))
+        yield from self._level()
+        cycle = self._agreed("the cycle", self._cycle)
         self.holding = True
-        half = _whole(_HALF, cycle)
+        half = own_steps(cycle, getattr(self._feed.iterator, "_num_workers", 0))
         run.usual = yield from self._timed(half)
-        self._feed.keep()
-        yield
-        while not self.worked[-1]:
-            yield
+        yield from self._kept()
         yield from self._inserted(run, found, cycle)
         run.reason, run.note = self._feed.flaw, "no step after it was timed: the loop ended"
-        yield from self._level(lambda: self._feed.iterator)
+        yield from self._level()
         run.usual += yield from self._timed(half)
         run.note = ""
 
     def _found(self, probe: Probe) -> Found:
         """What there is to put back, once the probe can be made."""
-        if not self._feed.loaders:
-            raise UnprobedError("no loader feeds the steps, so their batches cannot be held back")
-        found = find()
+        loaders = self._feed.loaders()
+        found = find(self._feed.iterator)
         probe.check(found, self._feed.iterator)
-        if probe.batch is not None and self._feed.loaders != 1:
-            raise UnprobedError(f"{self._feed.loaders} loaders feed each step")
+        if probe.batch is not None and loaders != 1:
+            raise UnprobedError(f"{loaders} loaders feed each step")
         return found
 
     def _cycle(self) -> int:
@@ -162,10 +167,21 @@ class Program:
             raise UnprobedError("no torch.optim optimizer stepped at a regular distance in the steps before")
         return apart.pop()
 
+    def _kept(self) -> _Steps[None]:
+        """Steps until the batches of the last ones are kept, and an optimizer stepped in the newest."""
+        self._feed.keep()
+        for _ in range(_MOST_ROUNDS):
+            yield
+            if not self._any(not (self._feed.has_kept and self.worked[-1])):
+                return
+        raise UnprobedError("the batches of a step cannot be copied")
+
     def _inserted(self, run: "_Run", found: Found, cycle: int) -> _Steps[None]:
         """The steps that are put in, and everything as it was after them."""
         probe, first, is_over = run.probe, self.number, False
-        snapshot = self._agreed(lambda: self._copied(found))
+        sequence = parts(probe, cycle, self._feed.round)
+        count = sum(part.steps for part in sequence)
+        snapshot = self._agreed(f"{count} steps of {probe.name}, {probe.change}", lambda: self._copied(found))
         start_ns = self._started_ns()
         onlookers = Onlookers(snapshot.restore_state, lambda: self.number)
         self.inserting, run.reason = True, UNFINISHED
@@ -174,9 +190,12 @@ class Program:
                 self._feed.aside = onlookers.look
                 open_here.enter_context(onlookers)
                 open_here.enter_context(when_gone(self._feed.iterator, lambda: self._stuck(UNFINISHED)))
-                yield from self._probed(run, cycle)
-                while (self.number - first) % cycle:
-                    yield
+                self._let_fill(run)
+                for part in sequence:
+                    self._change(run, part)
+                    times = yield from self._timed(part.steps)
+                    if part.times is not None:
+                        getattr(run, part.times).extend(times)
                 is_over = True
         finally:
             if os.getpid() == self._pid:  # a forked child has its own copy of this, and nothing to put back
@@ -185,33 +204,22 @@ class Program:
                 end_ns = self._started_ns() if is_over else perf_counter_ns()
                 self._record((_PROBE, 0, 0, start_ns, max(end_ns - start_ns, 0), first))
                 self._put_back(probe, snapshot, first)
+        self._agreed("what came of it", run.raise_flaw)
 
-    def _probed(self, run: "_Run", cycle: int) -> _Steps[None]:
-        probe, half = run.probe, _whole(_HALF, cycle)
-        if not probe.has_control:
-            self._change(probe)
-        yield from self._filled()
-        if probe.batch is not None:
-            yield from self._level(lambda: probe.iterator)
-        if probe.has_control:
-            run.control = yield from self._timed(half)
-            self._change(probe)
-            yield from _count(_FIRST_STEPS)
-        run.probed = yield from self._timed(_whole(STEPS, cycle))
-        if probe.has_control:
-            probe.undo()
-            yield from _count(_FIRST_STEPS)
-            run.control += yield from self._timed(half)
-
-    def _change(self, probe: Probe) -> None:
-        probe.apply()
-        if probe.batch is not None:
-            self._feed.give(probe.batch)
+    def _change(self, run: "_Run", part: Part) -> None:
+        """Make or undo the change, as ``part`` is to be; the kept batches are given from the first on without it."""
+        if not part.is_changed:
+            run.try_to(run.probe.undo)
+            self._feed.replay()
+        elif not run.is_changed:
+            run.try_to(run.probe.apply)
+            if run.probe.batch is not None:
+                self._feed.give(run.probe.batch)
+        run.is_changed = part.is_changed
 
     def _copied(self, found: Found) -> Snapshot:
         snapshot = Snapshot(found)
-        if not self._feed.replay():
-            raise UnprobedError("the batch of a step cannot be copied")
+        self._feed.replay()
         return snapshot
 
     def _put_back(self, probe: Probe, snapshot: Snapshot, first: int) -> None:
@@ -229,20 +237,23 @@ class Program:
         started_ns = self._tracker.started_ns
         return perf_counter_ns() if started_ns is None else started_ns
 
-    def _filled(self) -> _Steps[None]:
-        """Steps until the workers of the user's loader have nothing left to do."""
-        for _ in range(_MOST_FILL_ROUNDS):
-            yield from _count(_FILL_ROUND)
+    def _let_fill(self, run: "_Run") -> None:
+        """Wait for the workers of the user's loader: they would compete with the steps that are put in."""
+        made = ahead(self._feed.iterator)
+        missing = made[1] - made[0] if made is not None else 0
+        # One batch comes in the time of a step, or the run would be slower than it is; twice that time in doubt.
+        usual_s = max(sum(run.usual) / max(len(run.usual), 1) / 1e9, _LOOK_S)
+        deadline = time.monotonic() + min(2 * missing * usual_s, _LONGEST_FILL_S)
+        while made is not None and made[0] < made[1] and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
             made = ahead(self._feed.iterator)
-            if not self._any(made is not None and made[0] < made[1]):
-                return
 
-    def _level(self, iterator: Callable[[], Any]) -> _Steps[None]:
+    def _level(self) -> _Steps[None]:
         """Steps until the loader is not ahead, or no less than some steps before, and no trace window is open."""
         before = None
         for _ in range(_MOST_ROUNDS):
             yield from _count(_ROUND)
-            made = ahead(iterator())
+            made = ahead(self._feed.iterator)
             falls = made is not None and made[0] > 0 and (before is None or made[0] < before)
             before = made[0] if made is not None else None
             if not self._any(falls or not (self.holding or self._is_ready())):
@@ -252,36 +263,32 @@ class Program:
         """The times of whole steps, with what the device has left to do at their end."""
         times: list[int] = []
         _wait_for_device()
-        while len(times) < count:
+        for _ in range(count):
             yield
+            if self.inserting and self._feed.unfed > _MOST_UNFED:
+                raise UnprobedError(UNFINISHED)
             if self.last_ns is not None:
                 times.append(self.last_ns)
-        times[-1] += _wait_for_device()
+        if times:
+            times[-1] += _wait_for_device()
         return times
 
     # Several ranks
 
     def _any(self, here: bool) -> bool:
         """Whether that is so on any rank; all of them have to ask."""
-        group = with_process_group() if self._world > 1 else None
-        if group is None:
-            return here
-        torch = sys.modules["torch"]
-        answer = torch.tensor([int(here)], device="cuda" if group.get_backend() == "nccl" else "cpu")
-        group.all_reduce(answer, op=group.ReduceOp.MAX)
-        return bool(answer.item())
+        return bool(self._agreement.ask("yes" if here else "", f"step {self.number}"))
 
-    def _agreed(self, work: Callable[[], _R]) -> _R:
+    def _agreed(self, about: str, work: Callable[[], _R]) -> _R:
         """The result of ``work``, where it can be had on all ranks. Raises ``UnprobedError`` where not."""
         done = asked(lambda: _tried(work)) or UnprobedError("it failed on this rank")
         # The other ranks wait for this one's answer, whatever it fails by.
+        reason = str(done) if isinstance(done, UnprobedError) else ""
+        told = self._agreement.ask(reason, f"{about}, step {self.number}")
         if isinstance(done, UnprobedError):
-            self._feed.stop()
-            self._any(True)
             raise done
-        if self._any(False):
-            self._feed.stop()
-            raise UnprobedError("another rank cannot")
+        if told:
+            raise UnprobedError(f"another rank cannot: {told}")
         return done[0]
 
 
@@ -297,6 +304,19 @@ class _Run:
         self.reason = NOT_BEGUN
         self.note = ""
         self.looks = 0
+        self.flaw = ""
+        self.is_changed = False
+
+    def try_to(self, change: Callable[[], None]) -> None:
+        """Make the change; what it fails by is kept: the other ranks count on the steps, which go on."""
+        done = asked(_tried, change)
+        if not isinstance(done, tuple):
+            self.flaw = self.flaw or str(done or "it failed on this rank")
+
+    def raise_flaw(self) -> None:
+        """Raise ``UnprobedError`` where it failed."""
+        if self.flaw:
+            raise UnprobedError(self.flaw)
 
     def record(self) -> ProbeRun:
         """For the run directory."""
@@ -325,11 +345,6 @@ def _tried(work: Callable[[], _R]) -> tuple[_R] | UnprobedError:
 def _count(count: int) -> _Steps[None]:
     for _ in range(count):
         yield
-
-
-def _whole(count: int, cycle: int) -> int:
-    """At least ``count`` steps, in whole cycles."""
-    return -(-count // cycle) * cycle
 
 
 def _wait_for_device() -> int:

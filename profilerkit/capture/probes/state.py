@@ -1,10 +1,11 @@
 """A copy of everything that training steps change, put back bit for bit.
 
-Kept are the tensors and plain values of all modules, optimizers, LR schedulers and gradient scalers, gradients, and the
-default random generators of Python, numpy, torch and CUDA. Not kept are values in variables of the training loop:
-nobody but Python knows them.
+Kept are the tensors and plain values of all modules, optimizers, LR schedulers, gradient scalers and averages of
+weights, gradients, all random generators of Python and numpy, and torch's default ones and those that loaders hold. Not
+kept are values in variables of the training loop: nobody but Python knows them.
 """
 
+import functools
 import random
 import sys
 from collections import deque
@@ -14,6 +15,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from profilerkit.capture.cgroup import Cgroup
+from profilerkit.capture.guard import asked
 from profilerkit.capture.probes.found import Found, UnprobedError
 from profilerkit.capture.proc_files import ProcFiles, field
 from profilerkit.units import format_bytes
@@ -41,8 +43,10 @@ class Snapshot:
         self._grads: list[tuple[Any, Any]] = []
         self._values: list[tuple[Any, Any]] = []  # containers and what was in them
         for one in (*found.optimizers, *found.others):
+            self._keep(getattr(one, "__dict__", {}))
+        self._mid_step = len(self._values)  # those behind it are of modules and scalers, which a step may be using
+        for one in found.scalers:
             self._keep(vars(one))
-        self._mid_step = len(self._values)  # those behind it are of modules, whose attributes the loop may be using
         for module in found.modules:
             self._keep(vars(module))
             for value in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
@@ -61,10 +65,14 @@ class Snapshot:
             restore()
 
     def restore_state(self) -> None:
-        """Put back what can be seen from outside of a step, in the middle of one: tensors, optimizers, schedulers."""
+        """Put back what can be seen from outside of a step, in the middle of one: tensors, optimizers, schedulers.
+
+        A backward pass may be still to come whose forward pass has seen other values. Its gradients are those of a
+        step that is taken back anyway; it must not fail, so the tensors' versions stay (``data``, not ``detach()``).
+        """
         with self._torch.no_grad():
             for tensor, copy in zip(self._tensors, self._copies, strict=True):
-                tensor.detach().copy_(copy)
+                tensor.data.copy_(copy)
         for container, content in self._values[: self._mid_step]:
             _refill(container, content)
 
@@ -159,27 +167,26 @@ def free_host_bytes() -> int | None:
 
 def _generators(torch: Any, tensors: Iterable[Any], others: Iterable[Any]) -> list[Callable[[], None]]:
     """What puts the random generators back to where they are now."""
-    python = random.getstate()
-    restore: list[Callable[[], None]] = [lambda: random.setstate(python)]
+    cpu = torch.get_rng_state()
+    restore: list[Callable[[], None]] = [lambda: torch.set_rng_state(cpu)]
     numpy = getattr(sys.modules.get("numpy"), "random", None)
     if numpy is not None:
         state = numpy.get_state()
         restore.append(lambda: numpy.set_state(state))
-    restore += [_put_back(one.bit_generator) for one in others]
-    cpu = torch.get_rng_state()
-    restore.append(lambda: torch.set_rng_state(cpu))
+    restore += [put_back for one in others if (put_back := asked(_put_back, one)) is not None]
     for device in {tensor.device for tensor in tensors if tensor.device.type == "cuda"}:
         restore.append(_on_device(torch, device))
     return restore
 
 
 def _put_back(generator: Any) -> Callable[[], None]:
-    state = generator.state
-
-    def put_back() -> None:
-        generator.state = state
-
-    return put_back
+    """For one of Python's, numpy's or torch's. Raises what it does where it has no state, as the system's."""
+    if isinstance(generator, random.Random):
+        return functools.partial(generator.setstate, generator.getstate())
+    if hasattr(generator, "get_state"):
+        return functools.partial(generator.set_state, generator.get_state())
+    bits = generator.bit_generator
+    return functools.partial(setattr, bits, "state", bits.state)
 
 
 def _on_device(torch: Any, device: Any) -> Callable[[], None]:
