@@ -17,16 +17,16 @@ from profilerkit.cli.demos.trained import Proposal, Trained, proposal
 if TYPE_CHECKING:
     from profilerkit.capture.profiler import Profile
 
-FAULT = "two ranks reduce their gradients after each of six micro-batches, over 200 Mbit/s"
+FAULT = "two ranks reduce their gradients after each of six micro-batches, over 100 Mbit/s"
 
 #: What the loop starts with.
 SLOW: dict[str, int] = {"no_sync": 0}
 
 _STEPS = 50
-_MICRO_BATCHES, _SAMPLES, _SAMPLE_S = 6, 2, 0.002
-# 330 kB of gradients take 13 ms at this rate, and the processor hardly anything: waits are steady where others compute,
+_MICRO_BATCHES, _SAMPLES, _SAMPLE_S = 6, 2, 0.004
+# 330 kB of gradients take 27 ms at this rate, and the processor hardly anything: waits are steady where others compute,
 # and what is computed after a wait, with the caches cold, is short beside it.
-_WIDTH, _BYTES_PER_S = 288, 25_000_000
+_WIDTH, _BYTES_PER_S = 288, 12_500_000
 
 
 def prepare() -> None:
