@@ -82,13 +82,15 @@ def cited(
     """
     wanted, nouns = _quantities(token), _nouns(about) | _around(token)
     if not wanted[0].kind:
-        return _counted(wanted[0], nouns, own) or _counted(wanted[0], nouns, shared) or _nameless(wanted[0], own)
+        named = _counted(wanted[0], nouns, own) or _counted(wanted[0], nouns, shared)
+        return named or (None if _is_proposed(token) else _nameless(wanted[0], own))
     found = _best(nouns, [row for row in own if _shows(wanted, _read(row), is_own=True)])
     if found is not None or (is_finding and not _BASE.search(token.string[: token.start()])):
         return found
     known = [row for row in shared if _shows(wanted, _read(row), is_own=False)]
-    # Nothing, everything and 1 are said of many things.
-    return _best(nouns, known, named=any(one.value in (0.0, 1.0) for one in wanted))
+    # Nothing, everything and 1 are said of many things; two times may be the same by chance.
+    is_common = wanted[0].kind == "time" and not is_finding
+    return _best(nouns, known, named=is_common or any(one.value in (0.0, 1.0) for one in wanted))
 
 
 def _around(token: re.Match[str]) -> frozenset[str]:
@@ -123,7 +125,12 @@ def _best(nouns: frozenset[str], rows: Sequence[EvidenceRow], *, named: bool = F
 def _nameless(count: Quantity, rows: Sequence[EvidenceRow]) -> EvidenceRow | None:
     if abs(count.value) < _SMALLEST_NAMELESS:
         return None
-    return next((row for row in rows if count in (*_read(row).numbers, _read(row).n)), None)
+    return next((row for row in rows if count in _read(row).numbers), None)
+
+
+def _is_proposed(token: re.Match[str]) -> bool:
+    """Whether it is what a setting is to be: ``num_workers 0 → 2``."""
+    return token.string[: token.start()].rstrip().endswith("→")
 
 
 @lru_cache(maxsize=4096)

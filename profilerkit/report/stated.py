@@ -155,10 +155,10 @@ def _counts(report: Report) -> Iterator[Evidence]:
         ("Events dropped", report.trust.dropped or None, "files"),
         ("Files read", len(report.run.files), "files"),
         ("Rules that could not run", silent, "rules"),
-        ("Rules that ran, fired or passed", ended.count("fired") + ended.count("passed"), "rules"),
         ("Rules in all", len(ended), "rules"),
         *((f"Rules: {verb}", ended.count(status) or None, "rules") for status, verb in STATUS_VERBS.items()),
         ("Rules: fired", ended.count("fired"), "rules"),
+        ("Rules that ran, fired or passed", ended.count("fired") + ended.count("passed"), "rules"),
     ]
     for label, value, origin in known:
         if value is not None:

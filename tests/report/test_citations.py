@@ -40,7 +40,8 @@ def found(text, own=OWN, shared=SHARED, **options):
         ("40.6 ms without data", [("40.6 ms", "E2")]),
         ("saves 33.7–40.3 ms", [("33.7–40.3 ms", "E3")]),
         ("1 worker is busy", [("1", "E4")]),
-        ("in 46 of them", [("46", "E1")]),
+        # So many observations are behind a row, which does not tell what else there are 46 of.
+        ("in 46 of them", [("46", None)]),
         ("3 of 61 rules fired; 3 could not run.", [("3 of 61", "E6"), ("3", "E7")]),
         ("waits 12 ms", [("12 ms", None)]),
         ("65 MiB", [("65 MiB", None)]),
@@ -55,8 +56,18 @@ def test_a_loss_and_a_negative_change_are_one_number():
 
 
 def test_a_number_of_another_thing_must_be_the_same_to_the_last_digit():
-    assert found("61.9 ms", own=()) == [("61.9 ms", "E5")]
-    assert found("62 ms", own=()) == [("62 ms", None)]
+    assert found("a step of 61.9 ms", own=()) == [("61.9 ms", "E5")]
+    assert found("a step of 62 ms", own=()) == [("62 ms", None)]
+
+
+def test_a_time_of_another_thing_must_be_named():
+    assert found("idle for 61.9 ms", own=()) == [("61.9 ms", None)]
+
+
+def test_what_a_setting_is_to_be_is_no_count_of_the_run():
+    eight = row("E9", "Cores", "8")
+    assert found("num_workers 4 → 8", own=(eight,), shared=()) == [("4", None), ("8", None)]
+    assert found("8 in all", own=(eight,), shared=()) == [("8", "E9")]
 
 
 def test_a_finding_does_not_take_a_number_of_others_by_chance():
