@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             hint=f"write for example {_EXAMPLE} there, or --budget step_time=200ms",
         )
     limits = [parse_budget(name, value) for name, value in budgets.items()]
-    documents = results.plan(arguments.formats, arguments.output, "check", _FORMATS)
+    documents = results.plan(arguments.formats, arguments.output, "check", _FORMATS, [arguments.path])
     from profilerkit import api
 
     results.tell_saved([arguments.path], settings, console)

@@ -65,7 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Compare, print, write, judge the gates; return the exit code."""
-    documents = results.plan(arguments.formats, arguments.output, "diff", _FORMATS)
+    places = [arguments.before, arguments.after, *arguments.also_before, *arguments.also_after]
+    documents = results.plan(arguments.formats, arguments.output, "diff", _FORMATS, places)
     if not arguments.fail_if and any(document.format == "junit" for document in documents):
         raise UsageError(
             "junit would be empty",
@@ -77,7 +78,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
     for text in arguments.fail_if:
         parse_limit(text)  # before minutes of analysis
-    read = _read([arguments.before, arguments.after, *arguments.also_before, *arguments.also_after], arguments, console)
+    read = _read(places, arguments, console)
     before, after, also = read[0], read[1], 2 + len(arguments.also_before)
     diff = api.diff(before, after, fail_if=arguments.fail_if, also_before=read[2:also], also_after=read[also:])
     to_standard_output = results.publish(documents, lambda name: render(diff, name, arguments.location), console)

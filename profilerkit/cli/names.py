@@ -28,6 +28,16 @@ def shared_stem(recording: Path) -> str:
     return f"{_name(recording)}.{when}.{known.hexdigest()[:8]}"
 
 
+def made_stem(kind: str, places: Iterable[object]) -> str:
+    """``<kind>.<yyyymmdd-hhmmss>.<8 hex>``: what is made of the places, when, and which of several of that second.
+
+    The time is in UTC; the digits are of where the places are, for one on another machine is not read yet.
+    """
+    whole = "\0".join(str(place.resolve()) if isinstance(place, Path) else str(place) for place in places)
+    digits = hashlib.sha256(whole.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+    return f"{kind}.{datetime.now(UTC):%Y%m%d-%H%M%S}.{digits}"
+
+
 def _name(recording: Path) -> str:
     name = recording.resolve().name
     if recording.is_dir():

@@ -32,7 +32,8 @@ def plan(inputs: Sequence[Path], formats: Sequence[str], target: str | None, *, 
     """What to write where, before any work is done. Raises ``UsageError`` where it could not be written.
 
     ``formats`` is empty when none was asked for: then ``target``'s ending decides, or the kind of input. A report
-    that is rendered again (``rerender``) keeps its stem: ``x.report.json`` to ``x.report.html``.
+    that is rendered again (``rerender``) keeps its stem, ``x.report.json`` to ``x.report.html``, but for another
+    directory.
     """
     for name in formats:
         if name not in SUFFIXES:
@@ -150,8 +151,8 @@ def _stem(first: Path, target: str | None, rerender: bool) -> Path:
     if target is not None and not Path(target).is_dir():
         named = Path(target)
         return named.with_suffix("") if named.suffix.lower() in SUFFIXES.values() else named
-    is_elsewhere = target is not None and first.exists() and Path(target).resolve() != first.resolve()
-    if target is not None and is_elsewhere and not rerender:
+    home = first.resolve().parent if rerender else first.resolve()
+    if target is not None and first.exists() and Path(target).resolve() != home:
         from profilerkit.cli.names import shared_stem
 
         # Reports of other recordings may lie there too.

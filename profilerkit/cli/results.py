@@ -2,7 +2,7 @@
 
 import argparse
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from profilerkit.cli import redact
 from profilerkit.cli.arguments import some_of
 from profilerkit.cli.console import DONE, GATE_FAILED, INCONCLUSIVE, Console
+from profilerkit.cli.names import made_stem
 from profilerkit.cli.outputs import write
 from profilerkit.config import Settings, load_settings
 from profilerkit.errors import UsageError
@@ -85,10 +86,13 @@ def tell_saved(paths: Sequence[Path], settings: Settings, console: Console, word
             console.note(words(f"{path} is a saved report: it keeps the settings it was made with"))
 
 
-def plan(formats: Sequence[str], target: str | None, stem: str, known: Sequence[str]) -> tuple[Document, ...]:
+def plan(
+    formats: Sequence[str], target: str | None, stem: str, known: Sequence[str], judged: Iterable[object]
+) -> tuple[Document, ...]:
     """What to write where: nothing unless asked. Raises ``UsageError`` where it is not clear.
 
-    ``target`` names one document, or a directory for files called ``stem``; its ending stands for the format.
+    ``target`` names one document, whose ending stands for the format, or a directory: what was ``judged`` then goes
+    into the name, for others may lie there. Without it the files are called ``stem``.
     """
     if target is None:
         return tuple(Document(name, Path(stem + SUFFIXES[name])) for name in formats)
@@ -101,7 +105,8 @@ def plan(formats: Sequence[str], target: str | None, stem: str, known: Sequence[
             )
         return (Document(formats[0], None),)
     if Path(target).is_dir():
-        return tuple(Document(name, Path(target) / (stem + SUFFIXES[name])) for name in formats or ("html",))
+        made = made_stem(stem, judged)
+        return tuple(Document(name, Path(target) / (made + SUFFIXES[name])) for name in formats or ("html",))
     ending = Path(target).suffix.lower()
     chosen = tuple(formats) or tuple(name for name in known if SUFFIXES[name] == ending)
     if len(chosen) != 1:

@@ -27,10 +27,10 @@ _UNIT = (
     rf"(?P<unit>{'|'.join(_UNITS)}|°C|[kMGTP]?(?:FLOP|B|W|Hz)(?:/s)?|\w+/s)(?![\w/]))?"
 )
 #: A number with its unit, or both ends of a range, or a count and what it is counted of; a digit within a name,
-#: a version or a date is none.
+#: a version or a date is none, nor is a side of a shape, ``64 × 128``.
 TOKEN = re.compile(
-    rf"(?<![\w.,:#/+−-])(?P<low>{_NUMBER})(?:(?P<between>–|\sto\s|\sof\s(?=\d[\d,]*\s[a-z]))(?P<high>{_NUMBER}))?"
-    rf"(?![.,:]?\d|[-_]\w){_UNIT}(?!\w|[-.]\d)"
+    rf"(?<![\w.,:#/+−-])(?<!\d\s×\s)(?P<low>{_NUMBER})(?:(?P<between>–|\sto\s|\sof\s(?=\d[\d,]*\s[a-z]))(?P<high>{_NUMBER}))?"
+    rf"(?![.,:/]?\d|[-_]\w|\s×\s\d){_UNIT}(?!\w|[-.]\d)"
 )
 _SAMPLE = re.compile(r"\bn ([\d,]+)")
 _BASE = re.compile(r"\b(?:of|every) $")

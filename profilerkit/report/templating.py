@@ -21,8 +21,8 @@ _STEP = re.compile(
     r"(?<![\w-])([Ss]teps? )([0-9]+)(?:(–| and | to )([0-9]+))?(?![–.,]?[0-9]|[\s\u00a0](?:%|[nµm]?s\b))"
 )
 
-#: Ranks by their numbers: ``rank 1``, ``Ranks 0, 3 and 5``.
-_RANK = r"(?<![\w-])[Rr]ank(?: |s (?:[0-9]+(?:, | and |–| to ))*)[0-9]+(?![.,]?[0-9]|[\s\u00a0](?:%|[nµm]?s\b))"
+#: Ranks and devices by their numbers: ``rank 1``, ``Ranks 0, 3 and 5``, ``GPU 1``.
+_RANK = r"(?<![\w-])(?:[Rr]ank|GPU)(?: |s (?:[0-9]+(?:, | and |–| to ))*)[0-9]+(?![.,]?[0-9]|[\s\u00a0](?:%|[nµm]?s\b))"
 
 
 @lru_cache(maxsize=1)

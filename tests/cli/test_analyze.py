@@ -442,3 +442,14 @@ def test_a_name_that_is_not_utf8_does_not_stop_the_report(tmp_path):
     assert ended.returncode == 2
     assert ended.stderr.startswith(b"error: ")
     assert b"\x1b" not in ended.stderr
+
+
+def test_reports_rendered_again_into_a_shared_directory_do_not_hide_each_other(trace):
+    Path("kept").mkdir()
+    for name, report in (("a", samples.balanced()), ("b", samples.input_bound())):
+        Path(name).mkdir()
+        report.to_json(f"{name}/report.json")
+        assert main(["analyze", f"{name}/report.json", "-o", "kept"]) == 0
+    names = [item.name for item in Path("kept").iterdir()]
+    assert len(names) == 2
+    assert all(re.fullmatch(r"report\.\d{8}-\d{4}\.[0-9a-f]{8}\.html", name) for name in names)

@@ -1,7 +1,10 @@
 """``profilerkit check``: a run against its budgets."""
 
 import json
+import re
+import shutil
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 import pytest
 
@@ -144,3 +147,14 @@ def test_a_run_is_checked_with_the_settings_of_the_project(run, capsys, tmp_path
     capsys.readouterr()
     assert main(["check", "report.json"]) == 0
     assert "report.json is a saved report: it keeps the settings it was made with" in capsys.readouterr().err
+
+
+def test_a_shared_directory_keeps_every_check(run, tmp_path):
+    run('step_time = "1 s"')
+    shutil.copy("report.json", "other.json")
+    Path("kept").mkdir()
+    for name in ("report.json", "other.json"):
+        assert main(["check", name, "-o", "kept"]) == 0
+    names = [item.name for item in (tmp_path / "kept").iterdir()]
+    assert len(names) == 2
+    assert all(re.fullmatch(r"check\.\d{8}-\d{6}\.[0-9a-f]{8}\.\w+", name) for name in names)

@@ -1,6 +1,7 @@
 """``profilerkit diff``: inputs, outputs, gates, exit codes."""
 
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -105,7 +106,7 @@ def test_the_ending_tells_the_format(saved):
     assert main(["diff", "before.json", "after.json", "-o", "pr.md"]) == 0
     assert main(["diff", "before.json", "after.json", "-o", "out", "-f", "json"]) == 0
     assert (saved / "pr.md").is_file()
-    assert (saved / "out" / "diff.json").is_file()
+    assert [item.suffix for item in (saved / "out").iterdir()] == [".json"]
 
 
 def test_more_recordings_of_a_side(saved, capsys):
@@ -208,3 +209,12 @@ def test_what_is_analysed_is_with_the_settings_of_the_project(saved, capsys):
     assert '"rule": "IN001"' not in capsys.readouterr().out
     assert main(["diff", "before.json", "after.json"]) == 0
     assert "before.json is a saved report: it keeps the settings it was made with" in capsys.readouterr().err
+
+
+def test_a_shared_directory_keeps_every_comparison(saved):
+    (saved / "kept").mkdir()
+    for sides in (["before.json", "after.json"], ["after.json", "before.json"]):
+        assert main(["diff", *sides, "-f", "html,md", "-o", "kept"]) == 0
+    names = [item.name for item in (saved / "kept").iterdir()]
+    assert len(names) == 4
+    assert all(re.fullmatch(r"diff\.\d{8}-\d{6}\.[0-9a-f]{8}\.(html|md)", name) for name in names)

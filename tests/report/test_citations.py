@@ -75,7 +75,10 @@ def test_a_finding_does_not_take_a_number_of_others_by_chance():
     assert found(text, is_finding=True) == [("61.9 ms", None), ("40.2 ms", "E1"), ("61.9 ms", "E5")]
 
 
-@pytest.mark.parametrize("text", ["FP32 on sm_90", "torch 2.13.0", "2026-11-22T19:51", "p90", "file_12.json", "E7"])
+@pytest.mark.parametrize(
+    "text",
+    ["FP32 on sm_90", "torch 2.13.0", "2026-11-22T19:51", "p90", "file_12.json", "E7", "64 × 5185 × 64", "0/1, 0/2"],
+)
 def test_names_have_no_quantities(text):
     assert TOKEN.findall(text) == []
 

@@ -163,7 +163,8 @@ def test_the_record_of_the_whole_run_goes_before_the_judged_steps():
     found = finding("RU001", pausing(0.04, count=2, apart=100, stalls=stalls))
     assert found.saving.high == pytest.approx(0.04)
     assert found.title == "Checkpoint stops training for 20.0 ms every 100 steps"
-    assert [entry.n for entry in found.evidence] == [2, 200]
+    assert [entry.n for entry in found.evidence] == [2, 200, 2]
+    assert found.evidence[2].value == 100
 
 
 def test_what_a_device_works_through_meanwhile_is_not_lost():
@@ -309,12 +310,12 @@ def test_what_takes_the_processors_decides_the_fix():
         for name in ("steal", "cpu_throttled", "cpu_pressure", "thread_queue")
     }
     assert "not lent to other guests" in texts["steal"]
-    assert texts["cpu_throttled"] == "Raise the quota of 8.0 cores."
+    assert texts["cpu_throttled"] == "Raise the quota of 8 cores."
     assert texts["cpu_pressure"] == texts["thread_queue"] == "Stop or move what else runs on this host."
 
 
 def test_a_run_that_takes_all_of_its_cores_waits_for_itself():
-    assert "itself uses 7.0 of its 8.0 cores" in check("RU005", contended(own=7.0, cpu_pressure=0.9)).reason
+    assert "itself uses 7 of its 8 cores" in check("RU005", contended(own=7.0, cpu_pressure=0.9)).reason
     workers = ratio("host.worker_cores", 3.0)
     known = contended(own=4.0, cpu_pressure=0.9)
     assert ended("RU005", known) is Fired
@@ -326,9 +327,9 @@ def test_a_run_that_takes_all_of_its_cores_waits_for_itself():
 def test_the_worst_is_the_title_and_nothing_is_saved():
     found = finding("RU005", contended(own=2.0, steal=0.05, cpu_pressure=0.6))
     assert found.title == "Some task waits for a processor: 60 % of the time"
-    assert len(found.evidence) == 2
+    assert [entry.value for entry in found.evidence[2:]] == [2.0, 8.0]
     assert (found.bound, found.saving) == (None, None)
-    assert "The run itself uses 2.0 of its 8.0 cores." in found.why
+    assert "The run itself uses 2 of its 8 cores." in found.why
 
 
 def test_on_a_run_without_a_device_the_wait_of_the_training_thread_is_lost_time():

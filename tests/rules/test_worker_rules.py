@@ -67,7 +67,7 @@ def test_memory_caps_the_proposal():
     ("workers", "cores", "samples", "why"),
     [
         (made(core=0.3), 16.0, (), "a batch computes 280 ms and waits 120 ms for a core"),
-        (made(), 4.7, (), "the workers keep 4.0 of 4.7 usable cores busy"),
+        (made(), 4.7, (), "the workers keep 4 of 4.7 usable cores busy"),
         (made(cpu_cores=1.0), 3.0, (), "4 workers compute on 3 usable cores"),
         (made(), 16.0, (series("host.cpu_throttled", 0.05),), "the CPU quota holds the processes 5.0 % of the time"),
         (made(queued=False), 16.0, (series("host.cpu_pressure", 0.2),), "processes wait for a core 20 % of the time"),

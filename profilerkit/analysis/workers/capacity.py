@@ -1,7 +1,7 @@
 """Whether the host can carry more loader workers: cores, quota, pressure and memory."""
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.units import format_ns, format_ratio
+from profilerkit.units import format_count, format_ns, format_ratio
 
 #: CPU and run-queue time together own this much of a batch, and the second is this much of the first (R05).
 COMPUTING_SHARE = 0.9
@@ -43,7 +43,7 @@ def shortage(facts: Facts) -> str | None:
         return f"a batch computes {format_ns(cpu)} and waits {format_ns(queued)} for a core"
     cores = facts.usable_cores
     if cores and workers.cpu_cores is not None and workers.cpu_cores >= CORES_IN_USE * cores:
-        return f"the workers keep {workers.cpu_cores:.1f} of {cores:g} usable cores busy"
+        return f"the workers keep {format_count(workers.cpu_cores)} of {cores:g} usable cores busy"
     throttled = facts.series("host.cpu_throttled")
     if throttled is not None and throttled.mean >= THROTTLED:
         return f"the CPU quota holds the processes {format_ratio(throttled.mean)} of the time"

@@ -220,7 +220,11 @@ def _why(late: Late) -> str:
     if late.cause is None or late.cause_ns is None:
         return f"{text} What makes it late is unattributed: nothing it does longer explains enough of the waiting."
     part = PARTS[late.cause][1] if late.cause in PARTS else late.cause
-    left = f"; {format_ratio(1.0 - late.coverage)} is unattributed" if late.coverage and late.coverage < 0.995 else ""
+    left = (
+        f"; that explains {format_ratio(late.coverage)} of it, the rest is unattributed"
+        if late.coverage and late.coverage < 0.995
+        else ""
+    )
     more = f"{format_ns(late.cause_ns)} a step more than the others"
     same = ", at the same work" if late.same_work else ""
     return f"{text} Before, it spends {more} on: {part.lower()}{same}{left}."

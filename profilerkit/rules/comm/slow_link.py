@@ -94,9 +94,11 @@ class SlowLink(Rule):
             "ranks is not in this time.",
             evidence=(
                 evidence(facts, "Bus bandwidth of large collectives", rate, "bytes_per_s", kinds(slow)),
+                evidence(facts, "Reached of what the link carries", rate / reference, "ratio", "the two rates"),
                 evidence(
                     facts, "What the link normally carries", reference, "bytes_per_s", "device table", "estimated"
                 ),
+                evidence(facts, "That of its peak", self.normal_ratio, "ratio", "option normal_ratio", "estimated"),
             ),
             at_most=surest(facts, "medium"),
             detail="bandwidth",

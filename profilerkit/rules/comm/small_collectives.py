@@ -93,16 +93,18 @@ class SmallCollectives(Rule):
         size = sum(row.bytes_per_step or 0.0 for row in chosen) / count
         many, floor = format_count(round(count, 1)), floor_ns(facts)
         measured = facts.wire is not None and facts.wire.floor_ns is not None
-        median = max(chosen, key=lambda row: row.per_step).median_ns
+        median, held = max(chosen, key=lambda row: row.per_step).median_ns, exposed_of(facts, chosen)
         found = finding_for(
             facts,
             bound="comm-bound",
             title=f"{many} {kinds(chosen)} of {format_bytes(size)} in {each(facts)} step pay the latency one by one",
             why=f"Each takes {format_ns(median)} however little it moves: an empty one takes {format_ns(floor)}. "
-            f"{format_ratio(exposed_of(facts, chosen))} of the step is exposed in them.{doubt(facts)}",
+            f"{format_ratio(held)} of the step is exposed in them.{doubt(facts)}",
             evidence=(
                 evidence(facts, "Collectives below 1 MB per step", count, "count", kinds(chosen), "measured"),
                 evidence(facts, "Mean size", size, "bytes", kinds(chosen)),
+                evidence(facts, "Time of one, median", median, "ns", "the most frequent of them"),
+                evidence(facts, "Exposed in them, share of the step", held, "ratio", kinds(chosen)),
                 *_bursts(facts),
                 evidence(
                     facts,

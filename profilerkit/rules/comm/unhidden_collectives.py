@@ -33,6 +33,8 @@ from profilerkit.rules.comm.transfers import (
 from profilerkit.rules.rule import Fired, NotApplicable, Passed, Result, Rule, each, finding_for, worth_saying
 from profilerkit.units import format_ns, format_ratio
 
+# A smaller share prints as 0.0 %.
+_TOLD = 0.001
 _MIB = 1 << 20
 #: DDP's bucket_cap_mb unless it is set (torch 2.13), and what is proposed for larger ones (a choice).
 _DEFAULT_CAP_MB = 25.0
@@ -97,19 +99,21 @@ class UnhiddenCollectives(Rule):
 
     def _finding(self, facts: Facts, chosen: Sequence[Traffic], expected: float, bound: float, fix: Fix) -> Finding:
         step = facts.mean_step_ns or 1.0
-        ratio, left = overlap_ratio(facts, chosen), available(facts, chosen)
+        ratio, left, held = overlap_ratio(facts, chosen), available(facts, chosen), exposed_of(facts, chosen)
         of_backward = facts.wire is not None and facts.wire.backward_alone_ns is not None
+        little = f"Only {format_ratio(ratio)}" if ratio >= _TOLD else "Hardly any"
         where = "the backward pass" if of_backward else "the whole step"
         return finding_for(
             facts,
             bound="comm-bound",
-            title=f"Only {format_ratio(ratio)} of the {kinds(chosen)} time runs beside computing",
+            title=f"{little} of the {kinds(chosen)} time runs beside computing",
             why=f"For {format_ns(left * step)} of {each(facts)} step {where} computes beside no collective, and for "
-            f"{format_ns(exposed_of(facts, chosen) * step)} these collectives hold the step.{doubt(facts)}",
+            f"{format_ns(held * step)} these collectives hold the step.{doubt(facts)}",
             evidence=(
                 evidence(facts, "Hidden part of these collectives", ratio, "ratio", "kernels beside collectives"),
                 evidence(facts, "Their share of the step", transferred(facts, chosen), "ratio", "collectives"),
                 evidence(facts, "Computing left to hide behind, share of the step", left, "ratio", where),
+                evidence(facts, "Held by these collectives, share of the step", held, "ratio", "collectives"),
             ),
             at_most=surest(facts, "medium"),
             detail="no-overlap",

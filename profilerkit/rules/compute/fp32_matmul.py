@@ -17,7 +17,7 @@ from profilerkit.rules.rule import (
     no_device_events,
     worth_saying,
 )
-from profilerkit.units import format_ratio
+from profilerkit.units import format_ratio, format_value
 
 _TF32_MAJOR = 8
 _TENSOR_CORE_MAJOR = 7
@@ -74,8 +74,8 @@ class Fp32Matmul(Rule):
             facts,
             bound="compute-bound",
             title=f"FP32 math takes {format_ratio(share)} of the step on a device with tensor cores",
-            why="The largest math kernels run on the vector units; the device's matrix units are "
-            f"{peak_ratio:.1f} times faster.",
+            why="The largest math kernels run on the vector units; the device's matrix units reach "
+            f"{format_value(peak_ratio, '×')} their peak.",
             evidence=(
                 Evidence(
                     label="FP32 math kernels, share of the step",

@@ -84,7 +84,12 @@ class HollowUtilisation(Rule):
             bound=None,
             title=f"The device reads {format_ratio(utilisation)} busy, but works {works}",
             why=_why(filler, is_filled=is_filled),
-            evidence=(shown, share_evidence(facts, "Useful kernels, share of the step", *_USEFUL), *low),
+            evidence=(
+                shown,
+                share_evidence(facts, "Useful kernels, share of the step", *_USEFUL),
+                *((share_evidence(facts, f"Of the rest {part_words(filler.part)}", filler.part),) if filler else ()),
+                *low,
+            ),
             at_most="high",
         )
         return Fired((finding,))

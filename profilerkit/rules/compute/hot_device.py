@@ -6,7 +6,7 @@ from typing import ClassVar
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.logs.neighbours import FEWEST_DEVICES
 from profilerkit.analysis.logs.neighbours import HotDevice as Hottest
-from profilerkit.model.finding import Evidence, Finding, Fix
+from profilerkit.model.finding import Evidence, Finding, Fix, Source
 from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for
 from profilerkit.units import format_ratio
 
@@ -75,16 +75,18 @@ class HotDevice(Rule):
 
 
 def _evidence(found: Hottest) -> tuple[Evidence, ...]:
-    pairs = [
-        (f"Temperature of {found.label}, mean at work", found.temperature_c, "°C", found.n),
-        ("Temperature of the others, median", found.others_temperature_c, "°C", found.others),
+    rows: list[tuple[str, float, str, Source, int]] = [
+        (f"Temperature of {found.label}, mean at work", found.temperature_c, "°C", "measured", found.n),
+        ("Temperature of the others, median", found.others_temperature_c, "°C", "measured", found.others),
+        ("Hotter than the others", found.hotter_c, "°C", "derived", found.others),
     ]
-    if found.power_mw is not None and found.others_power_mw is not None:
-        pairs += [
-            (f"Power of {found.label}, mean at work", found.power_mw, "mW", found.n),
-            ("Power of the others, median", found.others_power_mw, "mW", found.others),
+    if found.power_mw is not None and found.others_power_mw is not None and found.more_power_ratio is not None:
+        rows += [
+            (f"Power of {found.label}, mean at work", found.power_mw, "mW", "measured", found.n),
+            ("Power of the others, median", found.others_power_mw, "mW", "measured", found.others),
+            ("More power than the others", found.more_power_ratio, "ratio", "derived", found.others),
         ]
     return tuple(
-        Evidence(label=label, value=value, unit=unit, source="measured", origin="NVML, sampled", n=n)
-        for label, value, unit, n in pairs
+        Evidence(label=label, value=value, unit=unit, source=source, origin="NVML, sampled", n=n)
+        for label, value, unit, source, n in rows
     )

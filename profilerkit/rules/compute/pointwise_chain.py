@@ -7,7 +7,7 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import fused_chain, saving
 from profilerkit.model.finding import Evidence, Fix
 from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, no_device_events, worth_saying
-from profilerkit.units import format_ratio
+from profilerkit.units import format_ratio, format_value
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class PointwiseChain(Rule):
             facts,
             bound="memory-bound",
             title=f"Chains of pointwise kernels take {format_ratio(chains.share)} of the step",
-            why=f"{chains.mean_length:.1f} kernels in a row, on average, each read what the one before wrote to device "
-            "memory.",
+            why=f"{format_value(chains.mean_length, 'kernels')} in a row, on average, each read what the one before "
+            "wrote to device memory.",
             evidence=(
                 Evidence(
                     label="Chains, share of the step",

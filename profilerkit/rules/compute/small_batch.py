@@ -89,6 +89,7 @@ def _finding(facts: Facts, found: LargerBatch, share: float, memory: float) -> F
         why="What the host issues and the smallest kernels take the same time for a larger batch: it adds samples "
         "faster than time.",
         evidence=(
+            share_evidence(facts, "Small kernels and host work", *_IDLE),
             share_evidence(facts, "Small kernels", "compute.small"),
             share_evidence(facts, "Host's own work", "over."),
             Evidence(

@@ -83,6 +83,13 @@ def _finding(facts: Facts, found: Sequence[Scores], expected: float, bound: floa
         "neighbours, and read by the next product.",
         evidence=(
             Evidence(
+                label="Matrices of scores",
+                value=largest.matrices,
+                unit="count",
+                source="measured",
+                origin=f"operators over tensors of {size}",
+            ),
+            Evidence(
                 label="Kernels over score matrices, share of the step",
                 value=share,
                 unit="ratio",

@@ -108,6 +108,14 @@ def _finding(facts: Facts, found: OptimizerWork, expected: float) -> Finding:
                 n=round(found.kernels_per_step * facts.steps.steady),
             ),
             Evidence(
+                label="Kernels of the optimizer, per step",
+                value=round(found.kernels_per_step),
+                unit="count",
+                source="measured",
+                origin="kernels launched inside",
+                n=facts.steps.steady,
+            ),
+            Evidence(
                 label="Of it bytes that must move",
                 value=found.least_share,
                 unit="ratio",

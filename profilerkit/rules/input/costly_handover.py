@@ -9,7 +9,7 @@ from profilerkit.analysis.whatif import CHEAPER_TRANSFORM, cheaper_batch, saving
 from profilerkit.analysis.workers.anatomy import on_its_way
 from profilerkit.model.finding import Finding, Fix
 from profilerkit.model.workers import Workers
-from profilerkit.rules.input.worker_evidence import optional, part_evidence, recorded_workers
+from profilerkit.rules.input.worker_evidence import measured, optional, part_evidence, recorded_workers
 from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, worth_saying
 from profilerkit.units import format_bytes, format_ns, format_ratio
 
@@ -59,15 +59,16 @@ class CostlyHandover(Rule):
 
 
 def _finding(facts: Facts, workers: Workers, on_the_way: float, expected: float) -> Finding:
-    time = format_ns(workers.time_ns("collate", "handover"))
+    time_ns = workers.time_ns("collate", "handover")
     size = f" of {format_bytes(workers.batch_bytes)}" if workers.batch_bytes is not None else ""
     return finding_for(
         facts,
         bound="input-bound",
-        title=f"Joining and handing over every batch{size} takes {time} of a worker",
+        title=f"Joining and handing over every batch{size} takes {format_ns(time_ns)} of a worker",
         why="The samples are there; copying them into one batch and bringing that to the training process is the work.",
         evidence=(
-            *part_evidence(facts, workers, "collate", "handover"),
+            *part_evidence(facts, workers),
+            measured(facts, workers, "Of it joining and handing over", time_ns, "ns"),
             *optional(facts, workers, "Bytes of a batch", workers.batch_bytes, "bytes"),
             *optional(facts, workers, "From the end of collating to the training loop", workers.delivery_ns, "ns"),
             *optional(facts, workers, "Wait for batches on their way, share of the wait", on_the_way, "ratio"),

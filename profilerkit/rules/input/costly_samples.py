@@ -8,7 +8,7 @@ from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.whatif import CHEAPER_TRANSFORM, cheaper_batch, saving
 from profilerkit.model.finding import Fix
 from profilerkit.model.workers import Workers
-from profilerkit.rules.input.worker_evidence import optional, part_evidence, recorded_workers
+from profilerkit.rules.input.worker_evidence import measured, optional, part_evidence, recorded_workers
 from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, worth_saying
 from profilerkit.units import format_ns, format_ratio
 
@@ -53,6 +53,7 @@ class CostlySamples(Rule):
             why=f"{format_ratio(share)} of the work on a batch is CPU time while its samples are made.",
             evidence=(
                 *part_evidence(facts, workers, "prep", "fetch"),
+                measured(facts, workers, "Computing the samples of a batch", workers.time_ns("prep"), "ns"),
                 *optional(facts, workers, "Cores that the workers keep busy", workers.cpu_cores, "count"),
             ),
             at_most="high",

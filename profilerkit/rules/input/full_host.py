@@ -9,8 +9,8 @@ from profilerkit.analysis.whatif import CHEAPER_TRANSFORM, cheaper_batch, saving
 from profilerkit.analysis.workers.capacity import CORES_IN_USE, shortage
 from profilerkit.model.finding import Finding, Fix
 from profilerkit.model.workers import Workers
-from profilerkit.rules.input.worker_evidence import cores_evidence, measured, optional, part_evidence, recorded_workers
-from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, worth_saying
+from profilerkit.rules.input.worker_evidence import cores_evidence, measured, optional, recorded_workers
+from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, share_evidence, worth_saying
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,9 @@ def _finding(facts: Facts, workers: Workers, reason: str, expected: float, *, is
         title=f"More workers will not help, the CPU is full: {reason}",
         why="Making a batch needs a core, and there is none free: more workers would share the same cores.",
         evidence=(
-            *part_evidence(facts, workers, "prep", "core"),
+            share_evidence(facts, "Input wait, share of the step", *WAITS),
+            measured(facts, workers, "CPU time of a batch", workers.cpu_ns, "ns"),
+            measured(facts, workers, "Waiting for a core, per batch", workers.time_ns("core"), "ns"),
             *optional(facts, workers, "Cores that the workers keep busy", workers.cpu_cores, "count"),
             *cores_evidence(facts),
             measured(facts, workers, "num_workers", workers_now(facts) or workers.count, "count"),

@@ -165,6 +165,7 @@ def _finding(facts: Facts, batch: _Batch, each_ns: float, size: float | None, ex
             evidence("Time of a batch", batch.time_ns, "ns"),
             evidence("CPU time of a batch", batch.cpu_ns, "ns"),
             evidence("Samples in a batch", batch.samples, "count"),
+            evidence("Time of a sample", each_ns, "ns"),
             *((evidence("Bytes of a sample", size, "bytes"),) if size is not None else ()),
         ),
         at_most="medium",

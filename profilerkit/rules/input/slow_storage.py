@@ -9,7 +9,7 @@ from profilerkit.analysis.whatif import BUSY_WORKERS, cheaper_batch, saving
 from profilerkit.analysis.workers.capacity import lock_held
 from profilerkit.model.finding import Finding, Fix
 from profilerkit.model.workers import Workers
-from profilerkit.rules.input.worker_evidence import optional, part_evidence, recorded_workers
+from profilerkit.rules.input.worker_evidence import measured, optional, part_evidence, recorded_workers
 from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, worth_saying
 from profilerkit.units import format_bytes, format_ns, format_ratio
 
@@ -82,7 +82,8 @@ class SlowStorage(Rule):
             title=f"Workers are blocked {time} for every batch" + (", waiting for a lock" if is_locked else ""),
             why=why,
             evidence=(
-                *part_evidence(facts, workers, "fetch", "prep"),
+                *part_evidence(facts, workers),
+                measured(facts, workers, "Of it blocked while the samples are read", workers.time_ns("fetch"), "ns"),
                 *optional(facts, workers, "Read for a batch", workers.read_bytes, "bytes"),
                 *optional(facts, workers, "Of it from storage", workers.storage_bytes, "bytes"),
                 *optional(

@@ -8,11 +8,12 @@ from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.whatif import BUSY_WORKERS, LoaderFix, loader_fix, saving
 from profilerkit.analysis.workers.anatomy import named_wait
 from profilerkit.analysis.workers.capacity import lock_held, shortage
-from profilerkit.model.finding import Evidence, Finding
+from profilerkit.model.change import revise
+from profilerkit.model.finding import Finding
 from profilerkit.model.workers import Workers
 from profilerkit.rules.input.starved_device import worker_fix
-from profilerkit.rules.input.worker_evidence import measured, optional, part_evidence, recorded_workers
-from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, worth_saying
+from profilerkit.rules.input.worker_evidence import measured, optional, recorded_workers
+from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, share_evidence, worth_saying
 from profilerkit.units import format_ns, format_ratio
 
 
@@ -86,8 +87,12 @@ class TooFewWorkers(Rule):
             title=f"{count}, busy all the time: {format_ns(work)} of work per step, {format_ns(rest)} of all else",
             why="The workers always have a batch to make, and the step still waits: together they are slower than it.",
             evidence=(
-                *part_evidence(facts, workers, "fetch", "prep", "core", "collate", "handover"),
-                *_numbers(facts, workers, fix),
+                share_evidence(facts, "Input wait, share of the step", *WAITS),
+                measured(facts, workers, "Work of the workers, per step", work, "ns"),
+                revise(measured(facts, workers, "All else, per step", rest, "ns"), source="derived"),
+                *optional(facts, workers, "Workers busy", workers.busy_ratio, "ratio"),
+                *optional(facts, workers, "Fetches that found no batch ready", workers.queue_empty_ratio, "ratio"),
+                measured(facts, workers, "num_workers", fix.current, "count"),
             ),
             at_most="medium" if blocked else "high",
             detail=named_wait(workers, facts.input.cpu_ratio if facts.input else None).removeprefix("input."),
@@ -96,17 +101,3 @@ class TooFewWorkers(Rule):
             confirm=f"Train again with {fix.workers}; afterwards the step is limited by {fix.limited_by}."
             + (" If nothing changes, the workers wait for something they share, such as a lock." if blocked else ""),
         )
-
-
-def _numbers(facts: Facts, workers: Workers, fix: LoaderFix) -> tuple[Evidence, ...]:
-    cores = facts.usable_cores
-    return (
-        *optional(facts, workers, "Workers busy", workers.busy_ratio, "ratio"),
-        *optional(facts, workers, "Fetches that found no batch ready", workers.queue_empty_ratio, "ratio"),
-        measured(facts, workers, "num_workers", fix.current, "count"),
-        *(
-            (Evidence(label="Usable cores", value=cores, unit="count", source="measured", origin="affinity and quota"),)
-            if cores
-            else ()
-        ),
-    )

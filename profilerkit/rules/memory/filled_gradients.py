@@ -6,6 +6,7 @@ from typing import ClassVar
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.memory.use import ZeroedGradients
 from profilerkit.analysis.whatif import saving
+from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Fix
 from profilerkit.rules.rule import (
     Fired,
@@ -75,6 +76,10 @@ class FilledGradients(Rule):
             title=f"Filling gradients with zeros costs {cost} of {each(facts)} step",
             why=f"{format_count(zeroed.per_step)} operators a step write zeros that backward then reads and adds to.",
             evidence=(
+                revise(
+                    share("Operators that write zeros, per step", zeroed.per_step, "aten::zero_ under zero_grad"),
+                    unit="count",
+                ),
                 share("Filling with zeros, share of the step", zeroed.share, "aten::zero_ under zero_grad"),
                 share("Adding to gradients, share of the step", zeroed.added_share, "aten::add_ under AccumulateGrad"),
             ),

@@ -122,6 +122,16 @@ class FragmentedMemory(Rule):
             title = f"A request of {format_bytes(failed)} failed beside {beside} in idle pieces"
         else:
             worst = max(entry.value or 0.0 for entry in evidence)
+            evidence += (
+                Evidence(
+                    label="Reserved memory",
+                    value=reserved,
+                    unit="bytes",
+                    source="measured",
+                    origin="torch's allocator",
+                    rank=facts.rank.rank,
+                ),
+            )
             title = (
                 f"{format_ratio(worst)} of {format_bytes(reserved)} reserved memory lies in pieces that nothing uses"
             )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.model.finding import Evidence, Finding, Fix
+from profilerkit.model.finding import Evidence, Finding, Fix, Source
 from profilerkit.model.memory import FEWEST_TO_EXTEND, MemoryGrowth, Tracked
 from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, record_longer
 from profilerkit.units import format_about, format_bytes, format_count, format_long_ns
@@ -59,7 +59,7 @@ class GrowingMemory(Rule):
         return Passed(f"{grown} over {format_count(most.last_step - most.first_step)} steps")
 
     def _finding(self, facts: Facts, row: MemoryGrowth) -> Finding:
-        what, whole, origin = _WORDS[row.of]
+        what, whole, _ = _WORDS[row.of]
         if row.of == "allocated" and facts.memory.place == "host":
             whole = "the host"
         why = "The growth goes on through all judged steps: it is neither a jump nor a cache that fills up."
@@ -79,39 +79,44 @@ class GrowingMemory(Rule):
             bound=None,
             title=title,
             why=why + (_largest(facts) if row.of == "allocated" else ""),
-            evidence=(
-                Evidence(
-                    label=f"{what}, growth per step",
-                    value=row.bytes_per_step,
-                    unit="bytes",
-                    source="derived",
-                    origin=origin,
-                    n=row.n,
-                    low=row.low_bytes_per_step,
-                    high=row.high_bytes_per_step,
-                    rank=facts.rank.rank,
-                    steps=(row.first_step, row.last_step),
-                    behind=(_SAMPLED[row.of],) if row.of in _SAMPLED else (),
-                ),
-                *(
-                    (
-                        Evidence(
-                            label=f"Room left in the memory of {whole}",
-                            value=row.headroom_bytes,
-                            unit="bytes",
-                            source="derived",
-                            origin=origin,
-                            rank=facts.rank.rank,
-                        ),
-                    )
-                    if row.headroom_bytes is not None
-                    else ()
-                ),
-            ),
+            evidence=_evidence(facts, row, whole),
             at_most="medium" if row.lasts else "low",
             fix=_FIX if row.lasts else None,
             confirm="The memory of the last steps must be that of the first.",
         )
+
+
+def _evidence(facts: Facts, row: MemoryGrowth, whole: str) -> tuple[Evidence, ...]:
+    """The growth, over how many steps, and what it leads to where that is known."""
+    what, _, origin = _WORDS[row.of]
+
+    def known(label: str, value: float | None, unit: str, source: Source = "derived") -> tuple[Evidence, ...]:
+        if value is None:
+            return ()
+        return (Evidence(label=label, value=value, unit=unit, source=source, origin=origin, rank=facts.rank.rank),)
+
+    growth = Evidence(
+        label=f"{what}, growth per step",
+        value=row.bytes_per_step,
+        unit="bytes",
+        source="derived",
+        origin=origin,
+        n=row.n,
+        low=row.low_bytes_per_step,
+        high=row.high_bytes_per_step,
+        rank=facts.rank.rank,
+        steps=(row.first_step, row.last_step),
+        behind=(_SAMPLED[row.of],) if row.of in _SAMPLED else (),
+    )
+    # Two digits, as the headline has it.
+    left = None if row.steps_to_full is None else float(f"{row.steps_to_full:.2g}")
+    return (
+        growth,
+        *known("Judged steps", row.steps, "count", "measured"),
+        *known(f"Room left in the memory of {whole}", row.headroom_bytes, "bytes"),
+        *known("Steps until it is full, about", left, "count", "estimated"),
+        *known("Time until it is full", row.ns_to_full, "ns", "estimated"),
+    )
 
 
 def _largest(facts: Facts) -> str:

@@ -58,6 +58,7 @@ class NearCapacity(Rule):
         if used > capacity:
             room = f"full: {format_bytes(used)} are taken of {format_bytes(capacity)}"
             why = "That is more than there is: the driver lends memory of the host, or one of the two numbers is wrong."
+        origin = "torch's allocator" if by_allocator else "NVML, all processes"
         finding = finding_for(
             facts,
             bound=None,
@@ -69,10 +70,20 @@ class NearCapacity(Rule):
                     value=used,
                     unit="bytes",
                     source="measured",
-                    origin="torch's allocator" if by_allocator else "NVML, all processes",
+                    origin=origin,
                     rank=facts.rank.rank,
                 ),
                 Evidence(label="Capacity", value=capacity, unit="bytes", source="measured", origin="device properties"),
+                Evidence(
+                    label="Peak of the capacity", value=used / capacity, unit="ratio", source="derived", origin=origin
+                ),
+                Evidence(
+                    label="Left at the peak",
+                    value=max(capacity - used, 0),
+                    unit="bytes",
+                    source="derived",
+                    origin=origin,
+                ),
             ),
             at_most="high" if by_allocator and used <= capacity else "low",
             fix=fix if by_allocator else None,

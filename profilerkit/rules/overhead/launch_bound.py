@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.change import revise
@@ -102,7 +103,8 @@ class LaunchBound(Rule):
             fix = Fix(text="Look for other processes on this device with nvidia-smi; they take turns of milliseconds.")
         elif facts.mode != "gpu":
             title = f"Calling small operators takes {time} of {step}"
-            why = "Operators below 10 µs, and the gaps between them, are the price of each call, not of arithmetic."
+            small = f"Operators below {format_ns(SMALL_KERNEL_NS)}, and the gaps between them,"
+            why = f"{small} are the price of each call, not of arithmetic."
             fix = Fix(
                 text="Fewer, larger operators: vectorise loops over tensors, fused=True for the optimizer.",
                 code="model = torch.compile(model)",
@@ -119,7 +121,7 @@ class LaunchBound(Rule):
             bound="overhead-bound",
             title=title,
             why=why,
-            evidence=_evidence(facts),
+            evidence=_evidence(facts, value.expected),
             at_most=at_most,
             detail=detail,
             saving=value,
@@ -137,8 +139,10 @@ def _queue_words(facts: Facts) -> str:
     return f"The queue runs empty: {format_ratio(ratio)} of the kernels are launched after all work before has ended."
 
 
-def _evidence(facts: Facts) -> tuple[Evidence, ...]:
-    entries = [
+def _evidence(facts: Facts, issuing: float) -> tuple[Evidence, ...]:
+    whole = share_evidence(facts, "Issuing work, share of the step", "over.dispatch", "over.launch", "over.python")
+    entries = [revise(whole, value=issuing)]
+    entries += [
         share_evidence(facts, label, part)
         for label, part in (
             ("Idle while operators are dispatched", "over.dispatch"),
@@ -170,6 +174,16 @@ def _evidence(facts: Facts) -> tuple[Evidence, ...]:
                 origin="kernel events",
                 n=round(device.kernels_per_step * facts.steps.steady),
                 rank=facts.rank.rank,
+            )
+        )
+    if facts.mode != "gpu":
+        entries.append(
+            Evidence(
+                label="Small operators are shorter than",
+                value=SMALL_KERNEL_NS,
+                unit="ns",
+                source="estimated",
+                origin="definition of this tool",
             )
         )
     return tuple(entries)

@@ -10,9 +10,19 @@ from profilerkit.analysis.whatif import at_most, cheaper_batch, saving
 from profilerkit.analysis.workers.capacity import own_cores
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Finding, Fix
-from profilerkit.rules.input.worker_evidence import cores_evidence, measured, part_evidence
-from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for, worth_saying
-from profilerkit.units import format_ratio
+from profilerkit.rules.input.worker_evidence import cores_evidence, measured
+from profilerkit.rules.rule import (
+    Fired,
+    MissingData,
+    NotApplicable,
+    Passed,
+    Result,
+    Rule,
+    finding_for,
+    share_evidence,
+    worth_saying,
+)
+from profilerkit.units import format_count, format_ratio
 
 #: Where the run queue's share comes from; the verdict's headline knows the finding by it.
 ORIGIN = "run queue of the training thread"
@@ -74,13 +84,15 @@ class OversubscribedCores(Rule):
             facts,
             bound="input-bound",
             title=f"{title}{format_ratio(queued)} of its time",
-            why=f"The threads that make the batches use {workers.cpu_cores:.1f} cores, and their processes "
-            f"{sampled.mean:.1f}: operators divide their work among more threads than there are cores.",
+            why=f"The threads that make the batches use {format_count(workers.cpu_cores)} cores, and their processes "
+            f"{format_count(sampled.mean)}: operators divide their work among more threads than there are cores.",
             evidence=(
-                *part_evidence(facts, workers, "core"),
+                share_evidence(facts, "Input wait, share of the step", *WAITS),
+                measured(facts, workers, "Waiting for a core, share of the work on a batch", queued, "ratio"),
+                measured(facts, workers, "num_workers", workers.count, "count"),
                 measured(facts, workers, "Cores of the threads that make batches", workers.cpu_cores, "count"),
                 Evidence(
-                    label="Cores that the workers use",
+                    label="Cores that the workers' processes use",
                     value=sampled.mean,
                     unit="count",
                     source="measured",

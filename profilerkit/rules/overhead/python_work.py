@@ -97,6 +97,9 @@ def _finding(facts: Facts, value: Saving) -> Finding:
         evidence=(
             share_evidence(facts, "Idle while Python runs", "over.python"),
             *(_stretches(facts, python) if python is not None else ()),
+            revise(
+                share_evidence(facts, "Of it longer stretches, share of the step", "over.python"), value=value.expected
+            ),
         ),
         at_most="medium",
         detail="python",

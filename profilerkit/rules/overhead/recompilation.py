@@ -78,6 +78,7 @@ def _finding(facts: Facts, compiles: CompileFacts) -> Finding:
             evidence("Compiling, share of the settled steps", compiles.share, "ratio"),
             evidence("Steps that compile", compiles.steps, "count"),
             *((evidence("Compiled regions", compiles.regions, "count"),) if compiles.regions is not None else ()),
+            evidence("Compiling in each step that compiles", lost_ns, "ns"),
         ),
         at_most="high" if timed else "medium",
         detail="compile",

@@ -7,9 +7,10 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import saving
 from profilerkit.analysis.workers.capacity import own_cores
 from profilerkit.model.finding import Evidence, Finding, Fix
+from profilerkit.rules.input.worker_evidence import cores_evidence
 from profilerkit.rules.overhead.oversubscribed_cores import ORIGIN as RUN_QUEUE
 from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, worth_saying
-from profilerkit.units import format_ratio
+from profilerkit.units import format_count, format_ratio
 
 #: What is looked at: how a report calls it, and where it comes from.
 _SIGNALS = {
@@ -82,7 +83,7 @@ class ContendedHost(Rule):
                 "something waits for a processor; how many cores the run itself uses was not sampled",
                 "profilerkit.profile(..., host=True)",
             )
-        return Passed(f"the run itself uses {own:.1f} of its {cores:.1f} cores")
+        return Passed(f"the run itself uses {format_count(own)} of its {format_count(cores)} cores")
 
     def _above(self, facts: Facts, name: str, limit: float) -> list[Evidence]:
         series = facts.series(name)
@@ -111,7 +112,7 @@ class ContendedHost(Rule):
         worst = told[0] if lost else max(told, key=lambda entry: entry.value or 0.0)
         is_worth_it = worth_saying(facts, lost)
         uses = (
-            f"The run itself uses {own:.1f} of its {facts.usable_cores:.1f} cores. "
+            f"The run itself uses {format_count(own)} of its {format_count(facts.usable_cores)} cores. "
             if own and facts.usable_cores
             else ""
         )
@@ -122,17 +123,27 @@ class ContendedHost(Rule):
             saving=saving(facts, lost, lost) if is_worth_it else None,
             title=f"{worst.label}: {format_ratio(worst.value or 0.0)} of the time",
             why=f"{uses}What the host does takes longer beside this, and may take another time in the next run.",
-            evidence=tuple(told),
+            evidence=(*told, *_cores(facts, own)),
             at_most="high",
             fix=_fix(facts, {entry.origin for entry in told}),
             confirm="Steal, pressure and throttling must stay low in the next run.",
         )
 
 
+def _cores(facts: Facts, own: float | None) -> tuple[Evidence, ...]:
+    """What the run uses of its cores; nothing where that was not sampled."""
+    if not own or not facts.usable_cores:
+        return ()
+    used = Evidence(
+        label="Cores that the run itself uses", value=own, unit="count", source="measured", origin="CPU time"
+    )
+    return (used, *cores_evidence(facts))
+
+
 def _fix(facts: Facts, origins: set[str]) -> Fix:
     texts = []
     if "cpu.stat of the control group" in origins:
-        now = f" of {facts.usable_cores:.1f} cores" if facts.usable_cores else ""
+        now = f" of {format_count(facts.usable_cores)} cores" if facts.usable_cores else ""
         texts.append(f"Raise the quota{now}.")
     if "/proc/stat" in origins:
         texts.append("Move the run to a host whose processors are not lent to other guests.")

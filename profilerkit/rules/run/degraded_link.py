@@ -6,7 +6,7 @@ from typing import ClassVar
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.surroundings import HostLink
 from profilerkit.analysis.whatif import at_most
-from profilerkit.model.finding import Evidence, Fix
+from profilerkit.model.finding import Evidence, Fix, Source
 from profilerkit.rules.rule import (
     SMALLEST_SAVING,
     Fired,
@@ -16,6 +16,7 @@ from profilerkit.rules.rule import (
     Result,
     Rule,
     finding_for,
+    share_evidence,
 )
 from profilerkit.units import format_ratio
 
@@ -68,24 +69,7 @@ class DegradedLink(Rule):
             bound=None,
             title=f"The PCIe link runs at {format_ratio(link.rate_ratio)} of its rate",
             why=f"Copies from and to the host take {format_ratio(copies)} of the step with nothing beside them.",
-            evidence=tuple(
-                Evidence(
-                    label=label,
-                    value=value,
-                    unit="count",
-                    source="measured",
-                    origin="NVML, while the device was busy",
-                    n=link.samples,
-                    rank=facts.rank.rank,
-                    behind=behind,
-                )
-                for label, value, behind in (
-                    ("PCIe generation", link.generation, ("gpu.pcie_generation",)),
-                    ("Best PCIe generation of device and system", link.generation_max, ()),
-                    ("PCIe lanes", link.width, ("gpu.pcie_width",)),
-                    ("Most PCIe lanes of device and system", link.width_max, ()),
-                )
-            ),
+            evidence=(*_evidence(facts, link), share_evidence(facts, "Copies, share of the step", *_COPIES)),
             at_most="high",
             saving=at_most(0.0, bound) if bound >= SMALLEST_SAVING else None,
             fix=Fix(
@@ -95,6 +79,29 @@ class DegradedLink(Rule):
             confirm="The generation and the lanes must be the best ones while the device is busy.",
         )
         return Fired((finding,))
+
+
+def _evidence(facts: Facts, link: HostLink) -> tuple[Evidence, ...]:
+    rows: tuple[tuple[str, float, str, Source, tuple[str, ...]], ...] = (
+        ("PCIe generation", link.generation, "count", "measured", ("gpu.pcie_generation",)),
+        ("Best PCIe generation of device and system", link.generation_max, "count", "measured", ()),
+        ("PCIe lanes", link.width, "count", "measured", ("gpu.pcie_width",)),
+        ("Most PCIe lanes of device and system", link.width_max, "count", "measured", ()),
+        ("Rate of its best", link.rate_ratio, "ratio", "derived", ()),
+    )
+    return tuple(
+        Evidence(
+            label=label,
+            value=value,
+            unit=unit,
+            source=source,
+            origin="NVML, while the device was busy",
+            n=link.samples,
+            rank=facts.rank.rank,
+            behind=behind,
+        )
+        for label, value, unit, source, behind in rows
+    )
 
 
 def _change(link: HostLink) -> str:

@@ -73,7 +73,7 @@ class Stop:
         return (STEP_LENGTHS,) if self.stall is not None else ()
 
     def evidence(self, facts: Facts, label: str) -> tuple[Evidence, ...]:
-        """One occurrence, and all of them together."""
+        """One occurrence, all of them together, and how far apart they are."""
         over, steps = self.spread_over
         return (
             Evidence(
@@ -96,6 +96,22 @@ class Stop:
                 n=steps,
                 rank=facts.rank.rank,
                 behind=self._behind,
+            ),
+            *(
+                (
+                    Evidence(
+                        label=f"{label}, steps from one to the next",
+                        # As the headline has it.
+                        value=float(f"{self.steps_apart:.2g}"),
+                        unit="count",
+                        source=self.source,
+                        origin=self.origin,
+                        n=self.count,
+                        rank=facts.rank.rank,
+                    ),
+                )
+                if self.steps_apart is not None
+                else ()
             ),
         )
 

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import saving
+from profilerkit.model.change import revise
 from profilerkit.model.finding import STEP_LENGTHS, Evidence, Saving
 from profilerkit.model.step import PARTS, SlowSteps, StepTimes
 from profilerkit.rules.rule import (
@@ -80,29 +81,7 @@ class UnevenSteps(Rule):
             bound=None,
             title=f"{which} {format_ns(slow.excess_ns)} longer than the others{every}",
             why=f"{cause} The mean step is {format_ns(times.mean)}, the median {format_ns(times.median)}.",
-            evidence=(
-                Evidence(
-                    label="Time of a slow step beyond the others, mean",
-                    value=slow.excess_ns,
-                    unit="ns",
-                    source="derived",
-                    origin="length of the steps",
-                    n=slow.count,
-                    rank=facts.rank.rank,
-                    steps=(slow.first, slow.last),
-                    behind=(STEP_LENGTHS,),
-                ),
-                Evidence(
-                    label="Coefficient of variation of the steps",
-                    value=times.cv_ratio,
-                    unit="ratio",
-                    source="derived",
-                    origin="length of the steps",
-                    n=facts.steps.steady,
-                    rank=facts.rank.rank,
-                    behind=(STEP_LENGTHS,),
-                ),
-            ),
+            evidence=_evidence(facts, times, slow),
             at_most="medium",
             saving=self._saving(facts, slow, bound),
             confirm="The slow steps must be gone from the per-step figure.",
@@ -112,6 +91,33 @@ class UnevenSteps(Rule):
     def _saving(self, facts: Facts, slow: SlowSteps, bound: float) -> Saving | None:
         expected = bound * (slow.coverage or 0.0)
         return saving(facts, expected, bound) if expected >= SMALLEST_SAVING else None
+
+
+def _evidence(facts: Facts, times: StepTimes, slow: SlowSteps) -> tuple[Evidence, ...]:
+    """Of the slow steps, then of all."""
+
+    def row(label: str, value: float, unit: str, n: int | None = None) -> Evidence:
+        return Evidence(
+            label=label,
+            value=value,
+            unit=unit,
+            source="derived",
+            origin="length of the steps",
+            n=n,
+            rank=facts.rank.rank,
+            behind=(STEP_LENGTHS,),
+        )
+
+    steady = facts.steps.steady
+    excess = row("Time of a slow step beyond the others, mean", slow.excess_ns, "ns", slow.count)
+    return (
+        revise(excess, steps=(slow.first, slow.last)),
+        *((row("Steps from one to the next", slow.period, "count", slow.count),) if slow.period else ()),
+        *((row("Of that time in one part", slow.coverage, "ratio"),) if slow.coverage is not None else ()),
+        row("Coefficient of variation of the steps", times.cv_ratio or 0.0, "ratio", steady),
+        row("Step time, mean", times.mean, "ns", steady),
+        row("Step time, median", times.median, "ns", steady),
+    )
 
 
 def _told(facts: Facts) -> float:

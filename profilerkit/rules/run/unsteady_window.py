@@ -59,15 +59,26 @@ class UnsteadyWindow(Rule):
                 bound=None,
                 title=f"First-use work takes {format_ratio(facts.cold.share)} of the window",
                 why="Modules are loaded and memory is set up once; the window says little about later steps.",
-                evidence=tuple(
+                evidence=(
                     Evidence(
-                        label=name,
-                        value=duration,
-                        unit="ns",
-                        source="measured",
-                        origin="slow launches, which load modules lazily" if "Launch" in name else "slow runtime calls",
-                    )
-                    for name, duration in facts.cold.calls
+                        label="First-use work, share of the window",
+                        value=facts.cold.share,
+                        unit="ratio",
+                        source="derived",
+                        origin="the calls below, and others like them",
+                    ),
+                    *(
+                        Evidence(
+                            label=name,
+                            value=duration,
+                            unit="ns",
+                            source="measured",
+                            origin="slow launches, which load modules lazily"
+                            if "Launch" in name
+                            else "slow runtime calls",
+                        )
+                        for name, duration in facts.cold.calls
+                    ),
                 ),
                 at_most="high",
             )
