@@ -527,7 +527,8 @@ def test_another_value_than_the_proposed_one_is_another_fix():
     found = {"IN001": (finding(fix=WORKERS),)}
     assert fixes(found, found, workers=2) == ()
     (fix,) = fixes(found, {"IN001": "passed"}, workers=2)
-    assert fix.how == "the finding is gone"
+    assert (fix.how, fix.holds) == ("the finding is gone", None)
+    assert fix.note == "not judged: num_workers is 2 now, and the prediction is of 4"
 
 
 def test_a_finding_that_could_not_be_looked_for_was_not_fixed():

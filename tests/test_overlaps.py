@@ -96,7 +96,7 @@ def test_the_report_of_a_recording_says_which_savings_overlap(tmp_path):
     report = analyze(training(12, fetch=20_000, kernels=100, loader=SINGLE).write(tmp_path / "trace.json"))
     overlaps = {outcome.rule: finding.overlaps for outcome, finding in report.findings()}
     assert (overlaps["IN001"], overlaps["IN002"]) == ("IN002", "")
-    assert [card.gain.partition(", ")[2] for card in cards_of(report)[:2]] == ["not on top of IN002", ""]
+    assert [card.gain.partition(", ")[2] for card in cards_of(report)[0][:2]] == ["not on top of IN002", ""]
 
 
 def test_the_saving_of_the_second_says_whose_time_it_is():
@@ -104,6 +104,6 @@ def test_the_saving_of_the_second_says_whose_time_it_is():
     first = report.outcomes[0]
     saving = Saving(low=0.1, expected=0.2, high=0.3, method="analytic")
     finding = revise(first.findings[0], saving=saving, overlaps="IN002")
-    cards = cards_of(revise(report, outcomes=(revise(first, findings=(finding,)),)))
+    cards, _ = cards_of(revise(report, outcomes=(revise(first, findings=(finding,)),)))
     assert cards[0].gain == "10–30 %, not on top of IN002"
     assert cards[0].saving.endswith("20 % expected), not on top of IN002")

@@ -59,7 +59,7 @@ def applied_fixes(
             set_now.append(fix)
         elif (outcome.rule, finding.rank, finding.title) in gone:
             fix = _fix(outcome.rule, finding, "the finding is gone", measured)
-            went.append(fix)
+            went.append(revise(fix, note=_otherwise(finding.fix.text, before, after)))
         else:
             continue
         # What argues for no bound and saves nothing has no part in what was measured.
@@ -74,7 +74,7 @@ def applied_fixes(
 
 
 def _judged(fixes: Sequence[AppliedFix], *, alone: bool) -> tuple[AppliedFix, ...]:
-    return tuple(_held(fix) if alone else revise(fix, note=_OPEN) for fix in fixes)
+    return tuple(fix if fix.note else _held(fix) if alone else revise(fix, note=_OPEN) for fix in fixes)
 
 
 def _held(fix: AppliedFix) -> AppliedFix:
@@ -100,9 +100,24 @@ def _fix(rule: str, finding: Finding, how: _How, measured: Range | None) -> Appl
 
 def _is_set(text: str, before: Report, after: Report) -> bool:
     """Whether all settings that the fix names had the value it says and have the proposed one now."""
+    named = _now(text, before, after)
+    return bool(named) and all(now == proposal.proposed for proposal, now in named)
+
+
+def _otherwise(text: str, before: Report, after: Report) -> str:
+    """That a setting was changed to another value than the fix proposes; empty where none was."""
+    for proposal, now in _now(text, before, after):
+        if now not in (proposal.proposed, proposal.current):
+            return f"not judged: {proposal.name} is {now} now, and the prediction is of {proposal.proposed}"
+    return ""
+
+
+def _now(text: str, before: Report, after: Report) -> list[tuple[Proposal, str]]:
+    """The settings that the fix names, with their values now; none where one was not what the fix says before."""
     first, second = _settings(before), _settings(after)
     named = [proposal for proposal in proposals(text) if proposal.name in first and proposal.name in second]
-    return bool(named) and all((first[p.name], second[p.name]) == (p.current, p.proposed) for p in named)
+    is_of_it = all(first[proposal.name] == proposal.current for proposal in named)
+    return [(proposal, second[proposal.name]) for proposal in named] if is_of_it else []
 
 
 def _settings(report: Report) -> dict[str, str]:

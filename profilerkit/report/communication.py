@@ -12,6 +12,8 @@ from profilerkit.units import format_bytes, format_count, format_ns, format_rati
 _TOP_ROWS = 20
 #: The ledger names the ranks that cause most waiting; of a large job the others cause next to none.
 _LEDGER_ROWS = 32
+#: A rank that causes this share of the waiting is not late by turns (R36).
+_MOST = 0.6
 
 _MATCHED_BY = {
     "sequence": "process group and number",
@@ -58,18 +60,23 @@ def waiting_lines(report: Report) -> tuple[str, ...]:
 
 def _nobody_late(found: Communication, report: Report) -> str:
     """Why no rank is called late."""
-    if found.blurred and found.residual_ns is not None:
-        worst = max(report.ranks, key=lambda rank: rank.caused_ns or 0)
-        share = format_ratio((worst.caused_ns or 0) / max(found.waited_ns or 0, 1))
+    worst = max(report.ranks, key=lambda rank: rank.caused_ns or 0, default=None)
+    share = (worst.caused_ns or 0) / max(found.waited_ns or 0, 1) if worst is not None else 0.0
+    if worst is not None and found.blurred and found.residual_ns is not None:
         return (
-            f"{_name(worst).capitalize()} causes {share} of the waiting, but its host is too busy to call it late: the "
-            f"ends of one collective lie {format_ns(found.residual_ns)} apart."
+            f"{_name(worst).capitalize()} causes {format_ratio(share)} of the waiting, but its host is too busy to call "
+            f"it late: the ends of one collective lie {format_ns(found.residual_ns)} apart."
         )
+    steps = plural(found.steps or 0, "judged step")
     if found.steps_needed is not None:
-        steps = plural(found.steps or 0, "judged step")
         return f"{steps} are too few to call a rank late: chance is excluded from {found.steps_needed} on."
     of_all = found.transfer_ns is not None or found.matched_in == "flight recorders"
     known = "" if of_all else " Who was not read may be."
+    if worst is not None and share >= _MOST:
+        return (
+            f"{_name(worst).capitalize()} causes {format_ratio(share)} of the waiting over {steps}, too unevenly to "
+            f"exclude an accident: no rank is called late.{known}"
+        )
     return f"No rank is late beyond accident: waiting comes by turns.{known}"
 
 

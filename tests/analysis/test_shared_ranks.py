@@ -1,13 +1,13 @@
 """Real jobs of several ranks: every line that is known about them is in the report."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 
 from profilerkit.api import analyze
 from profilerkit.report import html, markdown, terminal
+from tests.report.test_view import spaces
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 MANIFEST = TRACES / "MANIFEST.json"
@@ -32,7 +32,7 @@ def told(report):
         terminal.render(report, width=120),
         markdown.render(report).replace("\\", ""),
     )
-    return [re.sub(r"\s+", " ", text.replace("\u00a0", " ")) for text in texts]
+    return [spaces(text) for text in texts]
 
 
 LATE = {

@@ -18,6 +18,7 @@ from profilerkit.rules.runner import run_rules
 from profilerkit.rules.tuning import in_force
 from tests.recipes import facts
 from tests.report import samples
+from tests.report.test_view import spaces
 from tests.rules.test_runner import finding, rule
 
 KNOWN = Suppression(rule="AA001", reason="the storage is a mock", until=date(2026, 12, 31))
@@ -128,7 +129,7 @@ def test_every_format_shows_the_reason_and_what_was_found(report):
     # Why the verdict's own finding is no advice is told right under the headline.
     assert lines[lines.index(report.verdict.headline) + 1] == shown
     assert shown in markdown.render(report)
-    page = html.render(report, explorer=False).replace("\u00a0", " ")
+    page = spaces(html.render(report, explorer=False))
     assert shown in page
     assert f"Found: {outcome.suppressed[0].title}" in page
     assert load(render_json(report)).outcomes == report.outcomes
