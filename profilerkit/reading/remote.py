@@ -104,9 +104,9 @@ class Copies:
     paths: tuple[Path, ...]
     urls: dict[Path, str]
 
-    def target(self, given: str | None) -> str | None:
-        """Where documents go that were to lie beside the first place: beside a copy they would be lost."""
-        return "." if given is None and self.paths and self.paths[0] in self.urls else given
+    def beside(self) -> Path | None:
+        """Where documents go that were to lie beside the first place, if that is a copy: there they would be lost."""
+        return Path() if self.paths and self.paths[0] in self.urls else None
 
     def told(self, report: "Report", path: Path | None = None) -> "Report":
         """The report on ``path``, or on all, under the URL of that, or of the first, where it is a copy."""
