@@ -281,7 +281,9 @@ def _shortest(path: Path) -> str:
 
 
 def _as_given(place: str | Path) -> str:
-    return _shortest(place) if isinstance(place, Path) else place
+    from profilerkit.reading.remote import shown
+
+    return _shortest(place) if isinstance(place, Path) else shown(place)
 
 
 def _judge(report: "Report", fail_on: str | None, strict: bool, console: Console) -> int:
