@@ -16,6 +16,7 @@ from profilerkit.rules import RULES
 from profilerkit.rundir.layout import END, META, RankEnd, rank_directory
 from profilerkit.rundir.sampled import HostSample, Sample
 from tests.recipes import ALL_REDUCE, Log, S, Trace, host_training, training, write_run
+from tests.report.test_view import spaces
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "traces"
 
@@ -252,7 +253,7 @@ def test_the_failure_that_came_first_is_told_wherever_the_verdict_is(tmp_path):
     assert report.run.ended == "ValueError: own (rank 1)"
     assert told in render(report, width=200)
     assert told in report.to_markdown()
-    assert "Rank 1 failed first, after 30 steps" in report.to_html()
+    assert "Rank 1 failed first, after 30 steps" in spaces(report.to_html())
 
 
 def test_a_rank_that_died_before_its_first_step_is_not_asked_to_call_step(tmp_path):

@@ -128,7 +128,7 @@ def _run(copies: "Copies", arguments: argparse.Namespace, console: Console) -> i
         console.note(sentence)
     if arguments.show is not None:
         return _show(paths, rerender, arguments, settings, console)
-    outputs = plan(paths, arguments.formats, copies.target(arguments.output), rerender=rerender)
+    outputs = plan(paths, arguments.formats, arguments.output, rerender=rerender, beside=copies.beside())
     if arguments.open and not any(output.format == "html" and output.path for output in outputs):
         raise UsageError("--open has nothing to open", cause="no HTML file is written", hint="add -f html")
     _check_device(settings.device)
@@ -281,7 +281,9 @@ def _shortest(path: Path) -> str:
 
 
 def _as_given(place: str | Path) -> str:
-    return _shortest(place) if isinstance(place, Path) else place
+    from profilerkit.reading.remote import shown
+
+    return _shortest(place) if isinstance(place, Path) else shown(place)
 
 
 def _judge(report: "Report", fail_on: str | None, strict: bool, console: Console) -> int:

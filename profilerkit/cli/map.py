@@ -188,7 +188,7 @@ def _traces(places: Sequence[str | Path]) -> "list[Path | RemoteFile]":
         if is_remote(given):
             files = listed(str(given))
             named = traces_named(file.name for file in files) if len(files) > 1 else {files[0].name}
-            elsewhere |= {file.url: file for file in files if file.name in named}
+            elsewhere |= {file.identity: file for file in files if file.name in named}
             continue
         path = Path(given)
         if not path.exists():
@@ -196,7 +196,7 @@ def _traces(places: Sequence[str | Path]) -> "list[Path | RemoteFile]":
         here |= set(traces_below(path)) if path.is_dir() else {path}
     if not here and not elsewhere:
         raise UnreadableInputError(f"no trace in {shown(str(places[0]))}", hint="name the trace files themselves")
-    return [*sorted(path.absolute() for path in here), *(elsewhere[url] for url in sorted(elsewhere))]
+    return [*sorted(path.absolute() for path in here), *(elsewhere[identity] for identity in sorted(elsewhere))]
 
 
 def _made(place: str | Path) -> Path:

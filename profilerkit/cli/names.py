@@ -25,7 +25,7 @@ def shared_stem(recording: Path) -> str:
     for file in files:
         known.update(file.name.encode("utf-8", "surrogateescape") + _ends(file))
     when = datetime.fromtimestamp(_seconds(recording, files), UTC).strftime("%Y%m%d-%H%M")
-    return f"{_name(recording)}.{when}.{known.hexdigest()[:8]}"
+    return f"{name_of(recording.resolve())}.{when}.{known.hexdigest()[:8]}"
 
 
 def made_stem(kind: str, places: Iterable[object]) -> str:
@@ -38,11 +38,13 @@ def made_stem(kind: str, places: Iterable[object]) -> str:
     return f"{kind}.{datetime.now(UTC):%Y%m%d-%H%M%S}.{digits}"
 
 
-def _name(recording: Path) -> str:
-    name = recording.resolve().name
+def name_of(recording: Path) -> str:
+    """What its reports are named by; those of a summary by its trace."""
+    from profilerkit.summaries.files import name_of_trace
+
     if recording.is_dir():
-        return name
-    return name.removesuffix(".gz").removesuffix(".json")
+        return recording.name
+    return name_of_trace(recording.name).removesuffix(".gz").removesuffix(".json")
 
 
 def _seconds(recording: Path, files: Sequence[Path]) -> float:

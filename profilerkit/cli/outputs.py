@@ -28,12 +28,19 @@ class Output:
     path: Path | None
 
 
-def plan(inputs: Sequence[Path], formats: Sequence[str], target: str | None, *, rerender: bool) -> tuple[Output, ...]:
+def plan(
+    inputs: Sequence[Path],
+    formats: Sequence[str],
+    target: str | None,
+    *,
+    rerender: bool,
+    beside: Path | None = None,
+) -> tuple[Output, ...]:
     """What to write where, before any work is done. Raises ``UsageError`` where it could not be written.
 
     ``formats`` is empty when none was asked for: then ``target``'s ending decides, or the kind of input. A report
     that is rendered again (``rerender``) keeps its stem, ``x.report.json`` to ``x.report.html``, but for another
-    directory.
+    directory. Without ``target`` it lies in the directory ``beside``, or where its first input is.
     """
     for name in formats:
         if name not in SUFFIXES:
@@ -51,7 +58,7 @@ def plan(inputs: Sequence[Path], formats: Sequence[str], target: str | None, *, 
     if target is not None:
         _check_target(target, formats)
     chosen = tuple(formats) or _default_formats(inputs[0], target)
-    stem = _stem(inputs[0], target, rerender)
+    stem = _stem(inputs[0], target, beside, rerender=rerender)
     named = Path(target) if target and not Path(target).is_dir() else None
     only_name_given = named is not None and len(chosen) == 1
     outputs = tuple(
@@ -146,21 +153,21 @@ def _default_formats(first: Path, target: str | None) -> tuple[str, ...]:
     return ("html", "json") if is_run_directory(first) else ("html",)
 
 
-def _stem(first: Path, target: str | None, rerender: bool) -> Path:
+def _stem(first: Path, target: str | None, beside: Path | None, *, rerender: bool) -> Path:
     """The path of the reports without the ending of the format."""
+    from profilerkit.cli.names import name_of, shared_stem
+
     if target is not None and not Path(target).is_dir():
         named = Path(target)
         return named.with_suffix("") if named.suffix.lower() in SUFFIXES.values() else named
     home = first.resolve().parent if rerender else first.resolve()
     if target is not None and first.exists() and Path(target).resolve() != home:
-        from profilerkit.cli.names import shared_stem
-
         # Reports of other recordings may lie there too.
         return Path(target) / shared_stem(first)
+    given = Path(target) if target is not None else beside
     if first.is_dir():
-        return Path(target) / "report" if target else first / "report"
-    name = first.name.removesuffix(".gz").removesuffix(".json")
-    return (Path(target) if target else first.parent) / (name if rerender else f"{name}.report")
+        return (given or first) / "report"
+    return (given or first.parent) / (name_of(first) if rerender else f"{name_of(first)}.report")
 
 
 def _check_writable(path: Path, inputs: Sequence[Path]) -> None:

@@ -23,7 +23,8 @@ and some ranks that stand for the rest, are told in detail.
 Without -o the report lies where that of analyze would: in the directory of the
 summaries as report.html, or beside the first one that is named; a run directory
 gets report.html and report.json; of what lies elsewhere it lies in the working
-directory. The last line says where.
+directory. The last line says where. -o DIRECTORY names it by run, time and
+content, as analyze does.
 
   profilerkit map traces/ -o summaries/
   profilerkit reduce summaries/
@@ -58,9 +59,9 @@ def _run(copies: "Copies", arguments: argparse.Namespace, console: Console) -> i
     settings = without_unloaded(load_settings(vars(arguments), inputs=paths))
     for sentence in (*settings.unused, *loaded_from(settings.rules_path)):
         console.note(sentence)
-    # A report has the name that it would have beside the trace of the summary.
-    first = paths[0] if paths[0].is_dir() else paths[0].with_name(name_of_trace(paths[0].name))
-    outputs = plan([first, *paths], arguments.formats, copies.target(arguments.output), rerender=False)
+    # Where the traces lie beside their summaries, they are not written over either.
+    traces = [path.with_name(name_of_trace(path.name)) for path in paths if path.is_file()]
+    outputs = plan([*paths, *traces], arguments.formats, arguments.output, rerender=False, beside=copies.beside())
     if arguments.open and not any(output.format == "html" and output.path for output in outputs):
         raise UsageError("--open has nothing to open", cause="no HTML file is written", hint="add -f html")
     with Progress(console):

@@ -33,8 +33,12 @@ _AT_ONCE = 8
 
 _URL = re.compile(r"(?:[A-Za-z][\w+.-]*::)*[A-Za-z][\w+.-]*://")
 _GLOB = re.compile(r"[*?\[]")
-#: What may sign a URL stands behind its path.
-_QUERY = re.compile(r"(?<=\?)[^:\s]+")
+#: What may sign a URL stands behind its path, up to the next link of a chain.
+_QUERY = re.compile(r"(?<=[?#])(?:(?!::[\w+.-]+:)\S)+")
+#: Who asks, up to the last ``@``: keys may hold a slash, and what is no port behind a colon is one.
+_USER = re.compile(r"(?<=://)(?:[^\s/:]*:(?!:|\d{0,5}(?:[/?#\s]|$))(?:(?!::[\w+.-]+:)\S)*|[^\s/?#]+)(?=@)")
+#: Most bytes of a name of a file here; file systems take 255, and what is made of a copy is named longer than it.
+_MOST_NAME_BYTES = 100
 #: What has to be installed for a protocol beside fsspec.
 _PACKAGES = {
     **dict.fromkeys(("s3", "s3a"), "s3fs"),
@@ -61,7 +65,7 @@ def shown(url: str) -> str:
     >>> shown("https://jo:pw@files.org/a.json?X-Amz-Signature=1f")
     'https://***@files.org/a.json?***'
     """
-    return _QUERY.sub("***", re.sub(r"(?<=://)[^\s/@]+(?=@)", "***", masked(url)))
+    return _QUERY.sub("***", masked(_USER.sub("***", url)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +74,27 @@ class RemoteFile:
 
     Attributes:
         filesystem: of fsspec.
-        path: in it.
+        path: in it; it may hold what opens it.
         url: of it, to be shown.
         size_bytes: as the file system says; ``None`` where it cannot tell.
         place: what was asked for, where that is a directory of this file: the file's path begins with it.
     """
 
     filesystem: Any = field(repr=False)
-    path: str
+    path: str = field(repr=False)
     url: str
     size_bytes: int | None = None
-    place: str = ""
+    place: str = field(default="", repr=False)
 
     @property
     def name(self) -> str:
-        """Its last part."""
-        return self.path.rstrip("/").rpartition("/")[2]
+        """Its last part, as a file here may be called."""
+        return _safe(_bare(self.path).rstrip("/").rpartition("/")[2])
+
+    @property
+    def identity(self) -> str:
+        """What tells it apart from all others; not to be shown, as what is masked in a URL may do so."""
+        return f"{self.url}\n{_USER.sub('***', self.path)}"
 
     def stamp(self) -> str:
         """What changes when the file does."""
@@ -104,9 +113,9 @@ class Copies:
     paths: tuple[Path, ...]
     urls: dict[Path, str]
 
-    def target(self, given: str | None) -> str | None:
-        """Where documents go that were to lie beside the first place: beside a copy they would be lost."""
-        return "." if given is None and self.paths and self.paths[0] in self.urls else given
+    def beside(self) -> Path | None:
+        """Where documents go that were to lie beside the first place, if that is a copy: there they would be lost."""
+        return Path() if self.paths and self.paths[0] in self.urls else None
 
     def told(self, report: "Report", path: Path | None = None) -> "Report":
         """The report on ``path``, or on all, under the URL of that, or of the first, where it is a copy."""
@@ -159,16 +168,8 @@ def listed(url: str) -> list[RemoteFile]:
     """
     told = shown(url)
     filesystem, path = _asked(url, lambda: _open(url))
-    is_pattern = _GLOB.search(path) is not None
-
-    def found() -> dict[str, Any]:
-        if is_pattern:
-            return dict(filesystem.glob(path, detail=True))
-        if filesystem.isdir(path):
-            return dict(filesystem.find(path, detail=True))
-        return {path: filesystem.info(path)}
-
-    files = {name: about for name, about in _asked(url, found).items() if about.get("type") != "directory"}
+    found, place = _asked(url, lambda: _found(filesystem, path))
+    files = {name: about for name, about in found.items() if about.get("type") != "directory"}
     if not files:
         raise UnreadableInputError(f"{told} holds no file", cause="nothing there matches", hint="check the spelling")
     if len(files) > _MOST_FILES:
@@ -177,8 +178,26 @@ def listed(url: str) -> list[RemoteFile]:
         )
     if list(files) == [path]:
         return [RemoteFile(filesystem, path, told, _size(files[path]))]
-    place = "" if is_pattern else path.rstrip("/") + "/"
     return [RemoteFile(filesystem, name, _beside(told, name), _size(files[name]), place) for name in sorted(files)]
+
+
+def _found(filesystem: Any, path: str) -> tuple[dict[str, Any], str]:
+    """What file systems say of the files of a path, and the path again where it is a directory.
+
+    A name may look like a pattern. Over HTTP anything is a file, and whether it is a page that lists others is told by
+    reading all of it, so that is asked only of what ends in a slash.
+    """
+    bare = _bare(path)
+    try:
+        about = filesystem.info(path)
+    except Exception:  # of any kind: storage has its own errors for names that cannot be
+        if not _GLOB.search(bare):
+            raise
+        return dict(filesystem.glob(path, detail=True)), ""
+    if about.get("type") == "directory" or (bare.endswith("/") and filesystem.isdir(path)):
+        below = filesystem.find(path, detail=True)
+        return {name: said for name, said in below.items() if not _bare(name).endswith("/")}, bare.rstrip("/") + "/"
+    return {path: about}, ""
 
 
 def _beside(told: str, name: str) -> str:
@@ -191,7 +210,7 @@ def _beside(told: str, name: str) -> str:
         return shown(name)
     protocol, _, rest = told.partition("://")
     _, chained, outer = rest.partition("::")
-    return f"{protocol}://{name.lstrip('/')}{chained}{outer}"
+    return masked(_USER.sub("***", f"{protocol}://{name.lstrip('/')}{chained}{outer}"))
 
 
 def _open(url: str) -> tuple[Any, str]:
@@ -234,11 +253,11 @@ def _asked(url: str, question: Callable[[], Any]) -> Any:
 def _fetch(place: str | RemoteFile, room: Path) -> Path:
     """Copy what a place names into the new directory ``room``; the path of the copy."""
     files = [place] if isinstance(place, RemoteFile) else listed(place)
-    is_one = isinstance(place, RemoteFile) or files[0].url == shown(place)
-    whole = room / _safe(files[0].name if is_one else _stem(str(place)))
+    is_one = isinstance(place, RemoteFile) or (len(files) == 1 and files[0].url == shown(place))
+    whole = room / (files[0].name if is_one else _stem(str(place)))
     targets = [whole if is_one else whole / _inside(file) for file in files]
     if len(set(targets)) < len(targets):  # of one name in several directories
-        targets = [whole / str(number) / _safe(file.name) for number, file in enumerate(files)]
+        targets = [whole / str(number) / file.name for number, file in enumerate(files)]
     room.mkdir()
     for target in targets:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -291,16 +310,30 @@ def _size(info: Any) -> int | None:
 def _stem(url: str) -> str:
     """What a directory of copies is called: the last part before a pattern."""
     first = url.partition("::")[0] if "://" in url.partition("::")[0] else url.rpartition("::")[2]
-    parts = [part for part in first.partition("://")[2].split("/") if part]
-    return next((part for part in reversed(parts) if not _GLOB.search(part)), "files")
+    parts = [part for part in _bare(first).partition("://")[2].split("/") if part]
+    return next((_safe(part) for part in reversed(parts) if not _GLOB.search(part)), "files")
+
+
+def _bare(path: str) -> str:
+    """The path without what opens it; only over HTTP ``?`` and ``#`` are no part of a name.
+
+    >>> _bare("https://jo:pw@files.org/a.json?sig=1f"), _bare("run?1/a.json")
+    ('https://***@files.org/a.json', 'run?1/a.json')
+    """
+    known = _USER.sub("***", path)
+    return re.split(r"[?#]", known, maxsplit=1)[0] if re.match(r"https?://", known) else known
 
 
 def _inside(file: RemoteFile) -> Path:
     """Where a copy lies below the directory that was asked for, without a step up."""
-    below = file.path.removeprefix(file.place) if file.place else file.name
+    below = _bare(file.path).removeprefix(file.place) if file.place else file.name
     return Path(*(_safe(part) for part in below.split("/") if part))
 
 
 def _safe(part: str) -> str:
-    """A name of a file that is nothing but one."""
-    return "file" if part in ("", ".", "..") else part.replace("\0", "")
+    """A name of a file that is nothing but one; of a long one both ends."""
+    data = part.replace("\0", "").encode("utf-8", "replace")
+    if len(data) > _MOST_NAME_BYTES:
+        data = data[: _MOST_NAME_BYTES // 2] + data[-_MOST_NAME_BYTES // 2 :]
+    name = data.decode("utf-8", "ignore")
+    return "file" if name in ("", ".", "..") else name

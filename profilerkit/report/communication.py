@@ -64,8 +64,8 @@ def _nobody_late(found: Communication, report: Report) -> str:
     share = (worst.caused_ns or 0) / max(found.waited_ns or 0, 1) if worst is not None else 0.0
     if worst is not None and found.blurred and found.residual_ns is not None:
         return (
-            f"{_name(worst).capitalize()} causes {format_ratio(share)} of the waiting, but its host is too busy to call "
-            f"it late: the ends of one collective lie {format_ns(found.residual_ns)} apart."
+            f"{_name(worst).capitalize()} causes {format_ratio(share)} of the waiting, but its host is too busy to "
+            f"call it late: the ends of one collective lie {format_ns(found.residual_ns)} apart."
         )
     steps = plural(found.steps or 0, "judged step")
     if found.steps_needed is not None:

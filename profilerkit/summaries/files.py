@@ -129,7 +129,7 @@ def place_of(trace: Path | RemoteFile, directory: Path | None) -> Path:
                 cause=f"{trace.url} lies elsewhere, where nothing is written",
                 hint="name a directory of this machine: -o summaries/",
             )
-        within = trace.url.rpartition("/")[0].encode()
+        within = trace.identity.encode("utf-8", "surrogateescape")
     elif directory is None:
         return trace.with_name(trace.name + SUFFIX)
     else:

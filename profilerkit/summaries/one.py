@@ -5,7 +5,7 @@ from pathlib import Path
 
 from profilerkit.analysis.communication.registry import with_patterns
 from profilerkit.errors import UsageError
-from profilerkit.reading.remote import RemoteFile, is_remote, listed
+from profilerkit.reading.remote import RemoteFile, is_remote, listed, shown
 from profilerkit.reading.traces import Reading
 from profilerkit.summaries.files import is_fresh, place_of
 from profilerkit.summaries.files import summarise as write_summary
@@ -41,7 +41,7 @@ def summarise(
             write_summary(trace, target, reading)
         except OSError as error:
             raise UsageError(
-                f"cannot summarise {path}",
+                f"cannot summarise {shown(str(path))}",
                 cause=error.strerror or str(error),
                 hint="check that the trace exists and that its summary can be written",
             ) from error
@@ -53,5 +53,7 @@ def _trace(path: str | Path) -> Path | RemoteFile:
         return Path(path)
     found = listed(str(path))
     if len(found) > 1:
-        raise UsageError(f"{path} is no trace", cause=f"{len(found):,} files are there", hint="name one of them")
+        raise UsageError(
+            f"{shown(str(path))} is no trace", cause=f"{len(found):,} files are there", hint="name one of them"
+        )
     return found[0]

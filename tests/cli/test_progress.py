@@ -70,7 +70,7 @@ def test_map_tells_how_far_it_is(at_once):
             shown.came.clear()
         yield "second"
 
-    assert list(map_verb._told(results(), 2, shown)) == ["first", "second"]
+    assert list(map_verb._shown(results(), 2, shown)) == ["first", "second"]
     assert shown.lines[-1] == ""
 
 

@@ -202,10 +202,23 @@ def test_credentials_are_not_shown():
         "sftp://jo@host/a.json",
         "https://host/a?X-Amz-Signature=pw",
         "zip://a::s3://jo:pw@b/c",
+        "https://host/a?st=2022-05-05T16:51:14Z&sig=pw",
+        "https://host/a#access_token=pw",
+        "https://jo:x@pw@host/a",
+        "https://jo@x:x/pw@host/a",
+        "s3://jo:x/pw@b/c",
+        "zip://a?x=:pw::https://jo:pw@host/c?x=1::pw",
     ):
         assert is_remote(url)
         assert "pw" not in shown(url)
         assert "jo" not in shown(url)
+
+
+@pytest.mark.parametrize(
+    "url", ["https://host:8080/a@b.json", "zip://a.json::s3://b/c@d.zip", "https://[::1]:80/a", "gs://b/c:d/e.json"]
+)
+def test_what_opens_nothing_is_shown(url):
+    assert shown(url) == url
 
 
 def test_a_file_that_is_listed_goes_to_another_process(elsewhere):
