@@ -26,9 +26,9 @@ x.report.html, a directory of traces gets report.html inside it, a run directory
 report.html and report.json; several paths: beside the first. It tells no names
 of users and hosts, no absolute paths and no secrets: --no-redact keeps them.
 Of what lies elsewhere it lies in the working directory.
--o FILE takes its format from the ending. -o DIRECTORY names reports by run, time
-and content, so that they sort and none is written over another's. -o - writes
-one format to standard output and nothing else.
+-o FILE takes its format from the ending. -o DIRECTORY names reports by run,
+time and content, so that they sort and none is written over another's. -o -
+writes one format to standard output and nothing else.
 
   profilerkit analyze runs/resnet50
   profilerkit analyze trace.json.gz --fail-on high
