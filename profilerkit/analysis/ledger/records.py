@@ -83,9 +83,10 @@ _KINDS = (
 
 
 def read_records(record: RankRecord) -> Records | None:
-    """The records of one rank; ``None`` where it left none."""
+    """The records of one rank; ``None`` where it left none, or only steps that were inferred from a recorder's dump."""
     events = np.frombuffer(record.events, dtype=EVENT_DTYPE)
-    if not len(events):
+    is_inferred = (events["flags"] & EventFlag.INFERRED) != 0
+    if not len(events) or (record.meta is None and is_inferred.all()):
         return None
     first, last = int(events["start"].min()), int((events["start"] + events["dur"]).max())
     heard = max([last, *(sample.t_ns for sample in record.samples[-1:])])
