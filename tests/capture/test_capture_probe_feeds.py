@@ -1,6 +1,8 @@
 """Probes beside loaders that are not fetched from once per step: each batch is trained on once, in its order."""
 
+import queue
 import random
+import threading
 from collections import deque
 from contextlib import nullcontext
 
@@ -8,12 +10,19 @@ import numpy as np
 import pytest
 
 import profilerkit
+from profilerkit.capture.probes import threads
 from profilerkit.capture.session import active
 from profilerkit.rundir.reader import read_run
-from tests.capture.test_capture_probes import LIGHT, Samples, Training, loader_of, same
+from tests.capture.test_capture_probes import LIGHT, Samples, Stream, Training, loader_of, same
 
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(autouse=True)
+def own_threads(monkeypatch):
+    """No test fails by a thread of pytest's."""
+    monkeypatch.setattr(threads, "_NO_MAKERS", threads._NO_MAKERS | {"pytest_rerunfailures"})
 
 
 def is_inside():
@@ -61,8 +70,7 @@ class Prefetched(torch.utils.data.Dataset):
         return torch.full((8,), float(index)), index
 
 
-@pytest.mark.parametrize("depth", [1, 3])
-@pytest.mark.parametrize("probes", [["input", "bf16"], ["workers"]])
+@pytest.mark.parametrize(("depth", "probes"), [(3, ["input", "bf16"]), (1, ["workers"])])
 def test_batches_that_the_loop_fetched_ahead_are_trained_on_once(tmp_path, depth, probes):
     loader = torch.utils.data.DataLoader(Prefetched(), 4, shuffle=True)
     plain, _ = trained(tmp_path, (), lambda _: fetched_ahead(loader, depth), epochs=6)
@@ -94,6 +102,65 @@ def test_loop_that_fetches_far_ahead_is_not_probed(tmp_path):
     loader = torch.utils.data.DataLoader(Prefetched(), 4)
     _, (run,) = trained(tmp_path, ["input"], lambda _: fetched_ahead(loader, 12), epochs=3)
     assert run.reason == "the loop fetches 12 batches ahead of its steps"
+
+
+class Threaded:
+    """A loader whose batches a thread makes ahead, from a generator of its own."""
+
+    def __init__(self):
+        self.generator = np.random.default_rng(0)
+
+    def __iter__(self):
+        waiting = queue.Queue(8)
+        work = threading.Thread(target=self.work, args=(waiting,), name="loading", daemon=True)
+        work.start()
+        yield from iter(waiting.get, None)
+        work.join()
+
+    def work(self, waiting):
+        for _ in range(40):
+            ids = self.generator.integers(1 << 60, size=4)
+            waiting.put((torch.from_numpy(ids % 7).float()[:, None].expand(4, 8), ids))
+        waiting.put(None)
+
+
+def test_loader_with_a_thread_of_its_own_is_not_probed(tmp_path):
+    def train(probes):
+        loader = Threaded()
+        return trained(tmp_path, probes, lambda prof: prof.wrap(loader) if prof else loader, epochs=3)
+
+    plain, _ = train(())
+    probed, (run,) = train(["input"])
+    assert run.reason == "its loader may make batches in a thread of its own: loading is alive"
+    assert run.first_step is None
+    assert probed.own == plain.own
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_stream_may_have_a_thread_unless_workers_read_it(tmp_path, workers):
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait, name="reading", daemon=True)
+    loader = torch.utils.data.DataLoader(Stream(), 4, num_workers=workers)
+    thread.start()
+    try:
+        _, (run,) = trained(tmp_path, ["input"], lambda _: loader, epochs=10)
+    finally:
+        stop.set()
+        thread.join()
+    assert run.reason == ("" if workers else "its loader may make batches in a thread of its own: reading is alive")
+
+
+def test_thread_beside_a_list_makes_none_of_its_batches(tmp_path):
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait, daemon=True)
+    batches = list(torch.utils.data.DataLoader(Prefetched(), 4))
+    thread.start()
+    try:
+        _, (run,) = trained(tmp_path, ["input"], lambda prof: prof.wrap(batches), epochs=4)
+    finally:
+        stop.set()
+        thread.join()
+    assert run.reason == ""
 
 
 def test_batch_for_several_steps_is_not_held_back(tmp_path):

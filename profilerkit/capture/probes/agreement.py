@@ -2,6 +2,9 @@
 
 A question has one answer, which the first writer sets and nobody changes: the last rank to reply says what all replied,
 or a rank that has waited too long says that the ranks are lost. Whoever comes later reads the same.
+
+One risk is left. A rank to which the store gives an error twice, when it asks and when it looks once more, takes all
+for lost, while the others may have heard an answer. They then put in steps that it does not.
 """
 
 import time
@@ -30,7 +33,7 @@ class Agreement:
     def __init__(self, store: Any = None, world: int = 1, block: str = "") -> None:
         """``store`` is torch's, of ``world`` ranks that call this block so; ``None`` for a rank that trains alone."""
         self._store, self._world = store, world
-        self._prefix = f"profilerkit/probes/{block}"
+        self._block, self._prefix = block, f"profilerkit/probes/{block}"
         self._number = 0
         self._lost = ""
 
@@ -46,10 +49,16 @@ class Agreement:
             self._number += 1
             key = f"{self._prefix}/{self._number}"
             decided = asked(self._decided, key, answer[:_LONGEST_ANSWER], about)
+            if decided is None:  # the others may have heard an answer all the same
+                decided = asked(self._answer_at, f"{key}/decided")
             if decided is not None and decided.startswith(_SAID):
                 return decided.removeprefix(_SAID)
             self._lost = (decided or "").removeprefix(_LOST) or "the store of the process group does not answer"
         raise LostError(self._lost)
+
+    def beside(self, name: str) -> "Agreement":
+        """Questions of their own, which some ranks may never come to."""
+        return Agreement(self._store, self._world, f"{self._block}/{name}")
 
     def _decided(self, key: str, answer: str, about: str) -> str:
         store = self._store
@@ -58,16 +67,21 @@ class Agreement:
         if answer:
             store.set(f"{key}/answer", answer)
         if store.add(f"{key}/replies", 1) == self._world:
-            said = store.get(f"{key}/answer").decode() if store.check([f"{key}/answer"]) else ""
-            return _first(store, f"{key}/decided", _SAID + said)
+            return _first(store, f"{key}/decided", _SAID + (self._answer_at(f"{key}/answer") or ""))
         deadline, pause_s = time.monotonic() + PATIENCE_S, _FIRST_PAUSE_S
         # Looked for, not waited for: a wait of the store's keeps torch's own threads from it.
         while not store.check([f"{key}/decided"]) and time.monotonic() < deadline:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         replies = store.add(f"{key}/replies", 0)
+        if replies == self._world:  # the last one replied just now
+            return _first(store, f"{key}/decided", _SAID + (self._answer_at(f"{key}/answer") or ""))
         silent = f"{self._world - replies} of {self._world} ranks did not reply within {PATIENCE_S:g} s"
         return _first(store, f"{key}/decided", _LOST + silent)
+
+    def _answer_at(self, key: str) -> str | None:
+        """What is there; ``None`` where nothing is."""
+        return str(self._store.get(key).decode()) if self._store.check([key]) else None
 
 
 def agreement(world: int, block: str) -> Agreement:

@@ -1,6 +1,7 @@
 """Where the batches of the training come from while probes may run: the user's loader, or a probe."""
 
 import math
+import sys
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -28,6 +29,7 @@ class _Iterator:
 
     Attributes:
         number: ``id`` of it.
+        kind: its type.
         ref: to it; ``None`` where it cannot be referred to.
         fetched: batches that it gave.
         steps: that were whole since it began.
@@ -36,6 +38,7 @@ class _Iterator:
     """
 
     number: int
+    kind: type
     ref: weakref.ref[Any] | None
     fetched: int = 0
     steps: int = 0
@@ -70,7 +73,7 @@ class Feed:
         self.flaw = ""
         self.unfed = 0
         self._gives: Callable[[int], Any] | None = None
-        self._keeps = False
+        self._keeps = self._follows = False
         self._feeds: dict[int, _Iterator] = {}  # by loader
         self._in_step: dict[int, int] = {}  # batches of the open step by loader
         self._is_plain = True  # no iterator began or ended in it
@@ -83,9 +86,18 @@ class Feed:
     @property
     def iterator(self) -> Any:
         """What feeds the steps; ``None`` where it is gone, or cannot be referred to."""
-        loader = next(iter(self._recent[-1]), None) if self._recent else None
-        feed = self._feeds.get(loader) if loader is not None else None
+        feed = self._newest
         return feed.ref() if feed is not None and feed.ref is not None else None
+
+    @property
+    def kind(self) -> type | None:
+        """The type of what feeds the steps; ``None`` where nothing does, or another epoch has just begun."""
+        return self._newest.kind if self._newest is not None else None
+
+    @property
+    def _newest(self) -> _Iterator | None:
+        loader = next(iter(self._recent[-1]), None) if self._recent else None
+        return self._feeds.get(loader) if loader is not None else None
 
     def loaders(self) -> int:
         """How many loaders feed the steps.
@@ -157,28 +169,41 @@ class Feed:
         """From now on give these; a kept batch where there are none."""
         self._gives = lambda loader: self._made(batch, loader)
 
+    def follow(self) -> None:
+        """Until the end of the probe give batches to whatever the loop goes on with, but for its evaluations."""
+        self._follows = True
+
     def stop(self) -> None:
         """Give what the user's loader gives."""
-        self._gives, self._keeps = None, False
+        self._gives, self._keeps, self._follows = None, False, False
         for feed in self._feeds.values():
             feed.kept.clear()
 
     def fetch(self, trains: bool, loader: int, pull: Callable[[Any], _R], of: Any) -> _R:
         """The batch for this fetch; ``trains`` says that it may be for the training."""
         if self._gives is not None:
-            if trains and loader in self._regular and self._feeds[loader].is_of(of):
-                asked_for = self._in_step[loader] = self._in_step.get(loader, 0) + 1
-                if asked_for <= _MOST_RATIO * self._regular[loader] + _MOST_MORE:
-                    batch: _R = self._gives(loader)
+            known = self._known(loader, of) if trains else None
+            if known is not None:
+                asked_for = self._in_step[known] = self._in_step.get(known, 0) + 1
+                if asked_for <= _MOST_RATIO * self._regular[known] + _MOST_MORE:
+                    batch: _R = self._gives(known)
                     return batch
             self.aside()
             return pull(of)
         return self._pulled(loader, pull, of) if trains else pull(of)
 
+    def _known(self, loader: int, of: Any) -> int | None:
+        """The loader of those that feed the steps whose batches ``of`` gets; ``None`` where it gets its own."""
+        if loader in self._regular and self._feeds[loader].is_of(of):
+            return loader
+        if self._follows and sys.modules["torch"].is_grad_enabled():
+            return loader if loader in self._regular else next(iter(self._regular))
+        return None
+
     def _pulled(self, loader: int, pull: Callable[[Any], _R], of: Any) -> _R:
         feed = self._feeds.get(loader)
         if feed is None or not feed.is_of(of):
-            feed = _Iterator(id(of), asked(weakref.ref, of), kept=deque(maxlen=self._most.get(loader, 1)))
+            feed = _Iterator(id(of), type(of), asked(weakref.ref, of), kept=deque(maxlen=self._most.get(loader, 1)))
             self._feeds[loader] = feed
             self._is_plain = False
         is_over = True

@@ -151,8 +151,10 @@ class Probing:
 
     def _break_off(self, reason: str) -> None:
         """End the probe under way; the next one goes on from the next step."""
-        steps = self._steps
-        if steps is not None and not self._is_going_on and self.is_inside:
+        steps, program = self._steps, self._program
+        if steps is None or program is None or self._is_going_on or not program.inserting:
+            return
+        if self._guard.call(program.may_break_off):
             self._guard.call(self._thrown, steps, reason)
 
     def _thrown(self, steps: Generator[None, None, None], reason: str) -> None:

@@ -7,7 +7,11 @@ which it had fetched ahead. The state is put back, and the other half of the run
 gives nothing meanwhile, so no batch is lost.
 
 On several ranks each step's collectives meet those of the same step elsewhere. So how many steps are put in is agreed
-on before the first one, and nothing that befalls a single rank meanwhile changes the number.
+on before the first one, and nothing that befalls a single rank meanwhile changes the number. A rank that leaves its
+loader asks whether all do so in that step, and breaks off with them or not at all. Alone, it gets batches at hand for
+whatever it iterates next, and its probe gives nothing; the training goes on from the first batch of that, with equal
+weights on all ranks, as if the rank had left its loader right before the probe. What its own code has drawn or counted
+while it left stays as it is, but for the generators.
 """
 
 import os
@@ -29,6 +33,7 @@ from profilerkit.capture.probes.kinds import Probe
 from profilerkit.capture.probes.onlookers import Onlookers, when_gone
 from profilerkit.capture.probes.parts import Part, own_steps, parts
 from profilerkit.capture.probes.state import Snapshot
+from profilerkit.capture.probes.threads import check_maker
 from profilerkit.rundir.layout import EventKind
 from profilerkit.rundir.probes import ProbeRun
 from profilerkit.rundir.writer import Record
@@ -46,6 +51,7 @@ _MOST_UNFED = 1
 #: Steps that are looked back on for how often an optimizer steps.
 _LOOKED_BACK = 128
 UNFINISHED = "the loop ended before it was over"
+_LEFT = "the loop left its loader in the middle of it"
 NOT_BEGUN = "the loop ended before it"
 
 
@@ -93,6 +99,7 @@ class Program:
         self._is_ready: Callable[[], bool] = lambda: True
         self.runs: list[ProbeRun] = []
         self._agreement = Agreement()
+        self._left = False  # the loader, alone, in the probe under way
 
     def steps(self, first: int, is_ready: Callable[[], bool]) -> _Steps[None]:
         """From step ``first`` on every probe, each once all ranks are ready."""
@@ -102,6 +109,17 @@ class Program:
         self._leave_out_alone()
         while self._waiting:
             yield from self._made(self._waiting.pop(0))
+
+    def may_break_off(self) -> bool:
+        """Whether the loop, which has left its loader, may end the probe here: all ranks have left it in this step."""
+        if self._left:
+            return False
+        try:
+            self._agreement.beside(f"left/{self.number}").ask("", _LEFT)
+        except LostError:
+            self._left = True
+            self._feed.follow()
+        return not self._left
 
     def leave_out(self, reason: str) -> None:
         """Make none of the probes that are not begun."""
@@ -153,6 +171,7 @@ class Program:
         loaders = self._feed.loaders()
         found = find(self._feed.iterator)
         probe.check(found, self._feed.iterator)
+        check_maker(self._feed.kind, self._feed.iterator)
         if probe.batch is not None and loaders != 1:
             raise UnprobedError(f"{loaders} loaders feed each step")
         return found
@@ -184,7 +203,7 @@ class Program:
         snapshot = self._agreed(f"{count} steps of {probe.name}, {probe.change}", lambda: self._copied(found))
         start_ns = self._started_ns()
         onlookers = Onlookers(snapshot.restore_state, lambda: self.number)
-        self.inserting, run.reason = True, UNFINISHED
+        self.inserting, self._left, run.reason = True, False, UNFINISHED
         try:
             with ExitStack() as open_here:
                 self._feed.aside = onlookers.look
@@ -204,6 +223,7 @@ class Program:
                 end_ns = self._started_ns() if is_over else perf_counter_ns()
                 self._record((_PROBE, 0, 0, start_ns, max(end_ns - start_ns, 0), first))
                 self._put_back(probe, snapshot, first)
+        run.flaw = run.flaw or (_LEFT if self._left else "")
         self._agreed("what came of it", run.raise_flaw)
 
     def _change(self, run: "_Run", part: Part) -> None:
@@ -218,6 +238,7 @@ class Program:
         run.is_changed = part.is_changed
 
     def _copied(self, found: Found) -> Snapshot:
+        check_maker(self._feed.kind, self._feed.iterator)  # again: another epoch may have begun
         snapshot = Snapshot(found)
         self._feed.replay()
         return snapshot
@@ -265,7 +286,7 @@ class Program:
         _wait_for_device()
         for _ in range(count):
             yield
-            if self.inserting and self._feed.unfed > _MOST_UNFED:
+            if self.inserting and self._feed.unfed > _MOST_UNFED and self.may_break_off():
                 raise UnprobedError(UNFINISHED)
             if self.last_ns is not None:
                 times.append(self.last_ns)
