@@ -109,7 +109,6 @@ def test_only_some_rows_replace_those_in_the_report(document):
             assert row["pairs"] == 2
             assert row["thread_cpu_us"]["low"] <= row["thread_cpu_us"]["median"] <= row["thread_cpu_us"]["high"]
     light = next(row for row in document["cases"][0]["rows"] if row["variant"] == LIGHT)
-    assert light["thread_cpu_us"]["high"] > 0
     assert light["leave_ms"]["median"] > 0
     assert light["enter_ms"]["median"] > 0
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from profilerkit.cli import redact
 from profilerkit.cli.arguments import some_of
 from profilerkit.cli.console import DONE, GATE_FAILED, INCONCLUSIVE, Console
-from profilerkit.cli.names import made_stem
 from profilerkit.cli.outputs import write
 from profilerkit.config import Settings, load_settings
 from profilerkit.errors import UsageError
@@ -105,6 +104,8 @@ def plan(
             )
         return (Document(formats[0], None),)
     if Path(target).is_dir():
+        from profilerkit.cli.names import made_stem
+
         made = made_stem(stem, judged)
         return tuple(Document(name, Path(target) / (made + SUFFIXES[name])) for name in formats or ("html",))
     ending = Path(target).suffix.lower()

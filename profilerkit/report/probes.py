@@ -57,11 +57,16 @@ def _caption(report: Report) -> str:
 
 
 def _gain(probe: Probed) -> str:
-    """``22 % measured (20–24 %)``."""
+    """``22 % measured (20–24 %)``; of a change that takes time ``76 % longer measured (−84 % to −69 %)``."""
     share, low, high = probe.share or 0.0, probe.low or 0.0, probe.high or 0.0
+    said = f"{format_ratio(-share)} longer" if share < 0 else format_ratio(share)
     if low < 0:
-        return f"{format_ratio(share)} measured ({format_ratio(low)} to {format_ratio(high)})"
-    return f"{format_ratio(share)} measured ({format_ratio_range(low, high)})"
+        return f"{said} measured ({_signed(low)} to {_signed(high)})"
+    return f"{said} measured ({format_ratio_range(low, high)})"
+
+
+def _signed(share: float) -> str:
+    return f"−{format_ratio(-share)}" if share < 0 else format_ratio(share)
 
 
 def _how(probe: Probed) -> str:
@@ -73,6 +78,8 @@ def _note(probe: Probed) -> str:
         return inert(probe.reason, SENTENCE_LIMIT)
     said = plural(probe.steps, "step")
     if probe.without_ns is not None and probe.probed_ns is not None:
+        is_own = probe.without_ns == probe.step_ns
+        said += "" if is_own else " on a batch at hand"
         said += f", {format_ns(probe.without_ns)} → {format_ns(probe.probed_ns)}"
-        said += "" if probe.without_ns == probe.step_ns else f" on a batch at hand, of {format_ns(probe.step_ns or 0)}"
+        said += "" if is_own else f", as a share of the run's own step of {format_ns(probe.step_ns or 0)}"
     return f"{said}; {inert(probe.reason, SENTENCE_LIMIT)}" if probe.reason else said
