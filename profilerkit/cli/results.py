@@ -107,7 +107,7 @@ def plan(
         from profilerkit.cli.names import made_stem
 
         made = made_stem(stem, judged)
-        return tuple(Document(name, Path(target) / (made + SUFFIXES[name])) for name in formats or ("html",))
+        return tuple(Document(name, Path(target) / (made + SUFFIXES[name])) for name in formats or known[:1])
     ending = Path(target).suffix.lower()
     chosen = tuple(formats) or tuple(name for name in known if SUFFIXES[name] == ending)
     if len(chosen) != 1:

@@ -157,4 +157,4 @@ def test_a_shared_directory_keeps_every_check(run, tmp_path):
         assert main(["check", name, "-o", "kept"]) == 0
     names = [item.name for item in (tmp_path / "kept").iterdir()]
     assert len(names) == 2
-    assert all(re.fullmatch(r"check\.\d{8}-\d{6}\.[0-9a-f]{8}\.\w+", name) for name in names)
+    assert all(re.fullmatch(r"check\.\d{8}-\d{6}\.[0-9a-f]{8}\.txt", name) for name in names)
