@@ -65,7 +65,12 @@ def shown(url: str) -> str:
     >>> shown("https://jo:pw@files.org/a.json?X-Amz-Signature=1f")
     'https://***@files.org/a.json?***'
     """
-    return _QUERY.sub("***", masked(_USER.sub("***", url)))
+    return _QUERY.sub("***", _nameless(url))
+
+
+def _nameless(url: str) -> str:
+    """The URL without who asks, and without what looks like a secret."""
+    return masked(_USER.sub("***", url))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +173,7 @@ def listed(url: str) -> list[RemoteFile]:
     """
     told = shown(url)
     filesystem, path = _asked(url, lambda: _open(url))
-    found, place = _asked(url, lambda: _found(filesystem, path))
+    found, place = _asked(url, lambda: _found(url, filesystem, path))
     files = {name: about for name, about in found.items() if about.get("type") != "directory"}
     if not files:
         raise UnreadableInputError(f"{told} holds no file", cause="nothing there matches", hint="check the spelling")
@@ -181,7 +186,7 @@ def listed(url: str) -> list[RemoteFile]:
     return [RemoteFile(filesystem, name, _beside(told, name), _size(files[name]), place) for name in sorted(files)]
 
 
-def _found(filesystem: Any, path: str) -> tuple[dict[str, Any], str]:
+def _found(url: str, filesystem: Any, path: str) -> tuple[dict[str, Any], str]:
     """What file systems say of the files of a path, and the path again where it is a directory.
 
     A name may look like a pattern. Over HTTP anything is a file, and whether it is a page that lists others is told by
@@ -189,8 +194,8 @@ def _found(filesystem: Any, path: str) -> tuple[dict[str, Any], str]:
     """
     bare = _bare(path)
     try:
-        about = filesystem.info(path)
-    except Exception:  # of any kind: storage has its own errors for names that cannot be
+        about = _asked(url, lambda: filesystem.info(path))
+    except UnreadableInputError:
         if not _GLOB.search(bare):
             raise
         return dict(filesystem.glob(path, detail=True)), ""
@@ -210,7 +215,7 @@ def _beside(told: str, name: str) -> str:
         return shown(name)
     protocol, _, rest = told.partition("://")
     _, chained, outer = rest.partition("::")
-    return masked(_USER.sub("***", f"{protocol}://{name.lstrip('/')}{chained}{outer}"))
+    return _nameless(f"{protocol}://{name.lstrip('/')}{chained}{outer}")
 
 
 def _open(url: str) -> tuple[Any, str]:

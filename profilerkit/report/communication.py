@@ -60,23 +60,21 @@ def waiting_lines(report: Report) -> tuple[str, ...]:
 
 def _nobody_late(found: Communication, report: Report) -> str:
     """Why no rank is called late."""
-    worst = max(report.ranks, key=lambda rank: rank.caused_ns or 0, default=None)
-    share = (worst.caused_ns or 0) / max(found.waited_ns or 0, 1) if worst is not None else 0.0
-    if worst is not None and found.blurred and found.residual_ns is not None:
+    worst = max(report.ranks, key=lambda rank: rank.caused_ns or 0)
+    share = (worst.caused_ns or 0) / max(found.waited_ns or 0, 1)
+    caused = f"{_name(worst).capitalize()} causes {format_ratio(share)} of the waiting"
+    if found.blurred and found.residual_ns is not None:
         return (
-            f"{_name(worst).capitalize()} causes {format_ratio(share)} of the waiting, but its host is too busy to "
-            f"call it late: the ends of one collective lie {format_ns(found.residual_ns)} apart."
+            f"{caused}, but its host is too busy to call it late: the ends of one collective lie "
+            f"{format_ns(found.residual_ns)} apart."
         )
     steps = plural(found.steps or 0, "judged step")
     if found.steps_needed is not None:
         return f"{steps} are too few to call a rank late: chance is excluded from {found.steps_needed} on."
     of_all = found.transfer_ns is not None or found.matched_in == "flight recorders"
     known = "" if of_all else " Who was not read may be."
-    if worst is not None and share >= _MOST:
-        return (
-            f"{_name(worst).capitalize()} causes {format_ratio(share)} of the waiting over {steps}, too unevenly to "
-            f"exclude an accident: no rank is called late.{known}"
-        )
+    if share >= _MOST:
+        return f"{caused} over {steps}, too unevenly to exclude an accident: no rank is called late.{known}"
     return f"No rank is late beyond accident: waiting comes by turns.{known}"
 
 

@@ -61,12 +61,9 @@ def _gain(probe: Probed) -> str:
     share, low, high = probe.share or 0.0, probe.low or 0.0, probe.high or 0.0
     said = f"{format_ratio(-share)} longer" if share < 0 else format_ratio(share)
     if low < 0:
-        return f"{said} measured ({_signed(low)} to {_signed(high)})"
+        ends = f"{format_ratio(low)} to {format_ratio(high)}".replace("-", "−")
+        return f"{said} measured ({ends})"
     return f"{said} measured ({format_ratio_range(low, high)})"
-
-
-def _signed(share: float) -> str:
-    return f"−{format_ratio(-share)}" if share < 0 else format_ratio(share)
 
 
 def _how(probe: Probed) -> str:

@@ -3,7 +3,6 @@
 
 import gc
 import os
-import subprocess
 import sys
 import time
 import weakref
@@ -14,14 +13,10 @@ import profilerkit
 from profilerkit.capture import flight
 from profilerkit.capture.flight import dump
 from profilerkit.rundir.reader import read_run
-from tests.capture.test_capture_distributed import clean
+from tests.capture.two_ranks import TORCHRUN, finished
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("torch")
-
-#: torch 2.13 sometimes aborts at exit once a gloo group was destroyed, with its work done.
-ABORTS = ("terminate called without an active exception", "SIGABRT", "exitcode: -6")
-TRIES = 4
 
 TRAINING = """
 import os, sys, time
@@ -79,25 +74,12 @@ if __name__ == "__main__":
 
 
 def trained(tmp_path, how, late_by):
-    """The run directory of two ranks; what torch aborts at exit is tried again."""
+    """The run directory of two ranks."""
     script = tmp_path / "train.py"
     script.write_text(TRAINING)
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"] if how == "torchrun" else []
-    for number in range(TRIES):
-        run = tmp_path / f"try-{number}" / "run"
-        port = str(20_000 + os.getpid() % 20_000 + number)
-        done = subprocess.run(
-            [sys.executable, *launcher, str(script), how, str(run), late_by, port],
-            env=clean(OMP_NUM_THREADS=1),
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
-        if done.returncode == 0:
-            return run
-        assert any(sign in done.stderr for sign in ABORTS), done.stderr[-3000:]
-    pytest.skip("torch aborted at exit each time")
+    launcher = TORCHRUN if how == "torchrun" else ()
+    base = 20_000 + os.getpid() % 20_000
+    return finished(tmp_path, lambda run, number: (*launcher, script, how, run, late_by, base + number))[0]
 
 
 @pytest.mark.parametrize("how", ["torchrun", "spawn"])

@@ -1,16 +1,13 @@
 """Probes on two ranks that differ: none waits for the other for long, and the training ends as without probes."""
 
 import json
-import subprocess
-import sys
 import threading
 
 import pytest
 
 from profilerkit.capture.probes import agreement
 from profilerkit.capture.probes.agreement import Agreement, LostError
-from tests.capture.test_capture_distributed import clean
-from tests.capture.test_capture_distributed_torch import ABORTS, TRIES
+from tests.capture.two_ranks import TORCHRUN, finished
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("torch")
@@ -116,21 +113,8 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     script = folder / "train.py"
     script.write_text(TRAINING)
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    for number in range(TRIES):
-        run = folder / f"try-{number}"
-        done = subprocess.run(
-            [sys.executable, *launcher, str(script), str(run)],
-            env=clean(OMP_NUM_THREADS=1),
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        if done.returncode == 0:
-            return run, [json.loads((folder / f"{run.name}-{rank}.json").read_text()) for rank in range(2)]
-        assert any(sign in done.stderr for sign in ABORTS), done.stderr[-3000:]
-    pytest.skip("torch aborted at exit each time")
+    run, _ = finished(folder, lambda run, _: (*TORCHRUN, script, run), timeout=300)
+    return run, [json.loads(run.with_name(f"{run.name}-{rank}.json").read_text()) for rank in range(2)]
 
 
 def ranks(trained, mode):

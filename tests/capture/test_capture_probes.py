@@ -1,8 +1,6 @@
 """Probes in real loops: afterwards everything is as if there had been none, and what could not be is not probed."""
 
 import random
-import subprocess
-import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -21,8 +19,7 @@ from profilerkit.capture.session import active
 from profilerkit.errors import UsageError
 from profilerkit.rundir.layout import EventKind
 from profilerkit.rundir.reader import read_run
-from tests.capture.test_capture_distributed import clean
-from tests.capture.test_capture_distributed_torch import ABORTS, TRIES
+from tests.capture.two_ranks import TORCHRUN, finished
 
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
@@ -489,22 +486,7 @@ if __name__ == "__main__":
 def test_two_ranks_leave_the_exchange_out_together_and_end_alike(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(TRAINING)
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    for number in range(TRIES):
-        run = tmp_path / f"try-{number}" / "run"
-        done = subprocess.run(
-            [sys.executable, *launcher, str(script), str(run)],
-            env=clean(OMP_NUM_THREADS=1),
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
-        if done.returncode == 0:
-            break
-        assert any(sign in done.stderr for sign in ABORTS), done.stderr[-3000:]
-    else:
-        pytest.skip("torch aborted at exit each time")
+    run, done = finished(tmp_path, lambda run, _: (*TORCHRUN, script, run))
     assert done.stdout.split().count("same") == 2
     ranks = [rank.probes.probes for rank in read_run(run).ranks]
     assert [[(one.name, one.reason) for one in probes] for probes in ranks] == [[("input", ""), ("comm", "")]] * 2

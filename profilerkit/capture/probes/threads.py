@@ -20,8 +20,8 @@ _NO_MAKERS = {"torch.utils.data._utils.pin_memory", "multiprocessing.queues", "t
 _OWN = "profilerkit-"
 #: Modules of generators whose batches are those of torch's iterators.
 _OF_TORCH = {"accelerate.data_loader"}
-#: Of a thread's name, what is told.
-_LONGEST_NAME = 40
+#: Of a thread's name, what is told, and of how many threads.
+_LONGEST_NAME, _NAMED = 40, 3
 #: ``torch.utils.data._DatasetKind.Iterable``
 _ITERABLE_KIND = 1
 
@@ -37,10 +37,11 @@ def check_maker(kind: type | None, iterator: Any) -> None:
     """
     if kind is None or kind in _PLAIN or _is_torch(kind, iterator):
         return
-    for thread in threading.enumerate():
-        if _may_make(thread):
-            name = thread.name[:_LONGEST_NAME]
-            raise UnprobedError(f"its loader may make batches in a thread of its own: {name} is alive")
+    makers = [thread.name[:_LONGEST_NAME] for thread in threading.enumerate() if _may_make(thread)]
+    if makers:
+        more = f" and {len(makers) - _NAMED} more" if len(makers) > _NAMED else ""
+        alive = f"{', '.join(makers[:_NAMED])}{more} {'are' if len(makers) > 1 else 'is'} alive"
+        raise UnprobedError(f"its loader may make batches in a thread of its own: {alive}")
 
 
 def _is_torch(kind: type, iterator: Any) -> bool:
@@ -53,8 +54,13 @@ def _is_torch(kind: type, iterator: Any) -> bool:
 
 
 def _may_make(thread: threading.Thread) -> bool:
-    """Whether it is none of those that are known; a dummy stands for a thread that was not started in Python."""
+    """Whether it is none of those that are known; a dummy stands for a thread that was not started in Python.
+
+    The one thread of fsspec serves those who wait for it: it makes what a caller asks for, and nothing ahead.
+    """
     if thread in (threading.main_thread(), threading.current_thread()) or thread.name.startswith(_OWN):
+        return False
+    if thread in getattr(sys.modules.get("fsspec.asyn"), "iothread", ()):
         return False
     modules = {type(thread).__module__, getattr(getattr(thread, "_target", None), "__module__", "")}
     return not isinstance(thread, threading._DummyThread) and not modules & _NO_MAKERS
