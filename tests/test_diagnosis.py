@@ -12,6 +12,7 @@ from profilerkit.analysis.run_facts import run_facts
 from profilerkit.diagnosis import diagnose
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Saving
+from profilerkit.model.probe import Probed
 from profilerkit.model.run import RIVAL, Loader, Signal, Trust
 from profilerkit.model.step import PARTS, Rank, SlowSteps
 from profilerkit.rules import RULES
@@ -64,6 +65,22 @@ REACHED = {
 def test_the_verdict_is_reached(bound, detail):
     found = verdict_of(REACHED[bound, detail])
     assert (found.bound, found.detail) == (bound, detail)
+
+
+def probed(share):
+    probe = Probed(name="input", change="one batch", share=share, low=share - 0.01, high=share + 0.01, steps=20)
+    return replace(FIRES["IN001"], probes=(probe,))
+
+
+def test_verdict_follows_what_a_probe_measured():
+    assert verdict_of(FIRES["IN001"]).saving.expected == pytest.approx(0.4)
+    assert verdict_of(probed(0.39)).saving.method == "analytic"
+    less = verdict_of(probed(0.2))
+    assert (less.bound, less.saving.expected, less.saving.method) == ("input-bound", 0.2, "probe")
+    none = verdict_of(probed(0.03))
+    assert (none.bound, none.confidence, none.saving) == ("compute-bound", "medium", None)
+    (ruled_out,) = (row for row in none.ruled_out if row.bound == "input-bound")
+    assert (ruled_out.share, ruled_out.saving) == (pytest.approx(0.4), 0.03)
 
 
 @pytest.mark.parametrize(

@@ -71,14 +71,15 @@ def saved(usual: I64, control: I64, timed: I64) -> tuple[float, float, float]:
     >>> saved(usual, np.full(8, 80), timed)
     (0.2, 0.2, 0.2)
     """
-    before = control if len(control) else usual
     random = np.random.default_rng(0)
 
     def means(values: I64) -> I64:
         resampled: I64 = values[random.integers(0, len(values), (_RESAMPLES, len(values)))].mean(axis=1)
         return resampled
 
-    shares = (means(before) - means(timed)) / means(usual)
+    of = means(usual)
+    before = means(control) if len(control) else of
+    shares = (before - means(timed)) / of
     low, high = np.quantile(shares, [_TAIL, 1.0 - _TAIL])
-    share = float((before.mean() - timed.mean()) / usual.mean())
+    share = float(((control if len(control) else usual).mean() - timed.mean()) / usual.mean())
     return share, min(float(low), share), max(float(high), share)

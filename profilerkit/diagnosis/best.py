@@ -64,13 +64,17 @@ def best_fix(outcomes: Sequence[Outcome], best: Best) -> Saving:
 
 
 def priced(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
-    """Parts whose cost a finding with a saving worth naming is about, or whose own rule the user silenced."""
+    """Parts whose cost a finding is about that has a saving worth naming, or one that a probe proved to be less.
+
+    And those whose own rule the user silenced.
+    """
     out: list[str] = []
     for outcome in outcomes:
         own = PARTS_OF_RULE.get(outcome.rule)
         out += own if own and outcome.status in ("off", "suppressed") else ()
         for finding in (*outcome.findings, *outcome.suppressed):
-            if finding.bound and finding.saving and finding.saving.expected >= CONTENDER_SAVING:
+            is_known = finding.saving and (finding.saving.expected >= CONTENDER_SAVING or finding.predicted)
+            if finding.bound and is_known:
                 # A rule of another package says with its bound alone what it is about.
                 family = BOUND_FAMILY[finding.bound]
                 out += own if own is not None else [name for name, (known, _) in PARTS.items() if known == family]
@@ -83,6 +87,11 @@ def largest_unpriced(facts: Facts, priced: Sequence[str]) -> tuple[str, float]:
     shares = {part.part: unexplained_share(facts) if part.part == "idle.unknown" else part.share for part in parts}
     largest = max(shares, key=lambda name: shares[name], default="")
     return largest, shares.get(largest, 0.0)
+
+
+def is_contradicted(outcomes: Sequence[Outcome]) -> bool:
+    """Whether a probe measured another saving than some finding predicted: then something here is not understood."""
+    return any(finding.predicted is not None for outcome in outcomes for finding in outcome.findings)
 
 
 def most_suppressed(outcomes: Sequence[Outcome]) -> float:

@@ -10,6 +10,7 @@ from profilerkit.diagnosis.best import (
     Best,
     best_fix,
     best_per_bound,
+    is_contradicted,
     largest_unpriced,
     most_suppressed,
     priced,
@@ -56,7 +57,7 @@ def diagnose(facts: Facts, outcomes: Sequence[Outcome]) -> Verdict:
         own = best.get(known[0].bound)
         verdict = _named(facts, known[0], known[1:], best)
         return _with_scope(facts, outcomes, revise(verdict, saving=best_fix(outcomes, own) if own else None), best)
-    verdict = _unnamed(facts, _ranked(best), priced(outcomes), most_suppressed(outcomes))
+    verdict = _unnamed(facts, _ranked(best), outcomes)
     return _with_scope(facts, outcomes, verdict, best)
 
 
@@ -82,10 +83,10 @@ def _named(facts: Facts, top: Best, others: Sequence[Best], best: dict[Bound, Be
     )
 
 
-def _unnamed(facts: Facts, ranked: Sequence[Best], priced: Sequence[str], suppressed: float) -> Verdict:
+def _unnamed(facts: Facts, ranked: Sequence[Best], outcomes: Sequence[Outcome]) -> Verdict:
     """No saving reaches 10 %: the kernels, if they own the step and no saving reaches 5 %; else balanced.
 
-    ``suppressed`` is the largest saving among findings that were set aside: the headline does not deny it.
+    The headline does not deny the savings of findings that were set aside.
     """
     contenders = tuple(entry.bound for entry in ranked if entry.expected >= CONTENDER_SAVING)
     # Before what no rule prices: among such steps a rule that could price it keeps silent as well.
@@ -95,14 +96,16 @@ def _unnamed(facts: Facts, ranked: Sequence[Best], priced: Sequence[str], suppre
             f"The {facts.steps.steady} steady steps differ too much to judge",
             record_enough(facts, f"record about {_steps_to_settle(facts)} like these"),
         )
-    unpriced, share = largest_unpriced(facts, priced)
+    unpriced, share = largest_unpriced(facts, priced(outcomes))
     if share >= LARGEST_UNPRICED:
         return unpriced_verdict(facts, unpriced, share)
-    sure: Confidence = "medium" if share >= NOTED_UNPRICED or facts.mode != "gpu" else "high"
+    is_doubted = share >= NOTED_UNPRICED or facts.mode != "gpu" or is_contradicted(outcomes)
+    sure: Confidence = "medium" if is_doubted else "high"
     if not contenders and facts.share("compute.") >= MOST_OF_THE_STEP:
         return _kernels_own_it(facts, confidence(facts, sure))
     limit = "10 %" if contenders else "5 %"
-    none = "Suppressed findings aside, no fix saves" if suppressed >= CONTENDER_SAVING else "No fix is known to save"
+    is_aside = most_suppressed(outcomes) >= CONTENDER_SAVING
+    none = "Suppressed findings aside, no fix saves" if is_aside else "No fix is known to save"
     said = f"{none} {limit} of {_its(facts)} {mean_step(facts)} step"
     if facts.framework:  # whose fixes nobody looked for
         said = f"No kind of work takes most of {_its(facts)} {mean_step(facts)} step"

@@ -16,7 +16,7 @@ Status = Literal["fired", "passed", "not_applicable", "missing_data", "error", "
 Bound = Literal[
     "input-bound", "memory-bound", "comm-bound", "compute-bound", "overhead-bound", "balanced", "inconclusive"
 ]
-Method = Literal["bound", "analytic", "replay"]
+Method = Literal["bound", "analytic", "replay", "probe"]
 
 #: In ``Evidence.behind``: the lengths of the steps.
 STEP_LENGTHS = "step"
@@ -65,7 +65,8 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
         expected: the prediction.
         high: a value it should not exceed; where nothing narrowed the interval, the bound.
         method: how ``expected`` was computed.
-        calibration: ``uncalibrated``, or on how many applied fixes the interval was calibrated.
+        calibration: ``uncalibrated``, on how many applied fixes the interval was calibrated, or ``measured in this run``
+            of what a probe gained.
         bound: what it can be at most, with the noise of the steps that this was measured in, where ``high`` lies below.
     """
 
@@ -128,6 +129,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         overlaps: code of the rule whose finding saves no less, and some or all of the same time: the two do not add up.
             Empty where there is none.
         probed: what a probe in the run measured that the fix can save at most; ``None`` where none was asked for.
+        predicted: the saving before the probe's took its place; ``None`` where it did not.
     """
 
     title: str
@@ -144,6 +146,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     throughput: Throughput | None = None
     overlaps: str = ""
     probed: Probed | None = None
+    predicted: Saving | None = None
 
     def __post_init__(self) -> None:
         """Reject a claim without evidence: it must not be possible to build one."""

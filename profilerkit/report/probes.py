@@ -11,9 +11,12 @@ from profilerkit.units import format_ns, format_ratio, format_ratio_range
 
 _AGREEMENTS: dict[Agreement, str] = {
     "agrees": "",
-    "below": "This contradicts the prediction: the run itself gained less than that, so expect what was measured.",
+    "below": "This contradicts the prediction: the run itself gained less, so the saving is what was measured.",
     "above": "There is more to gain here than this fix is predicted to.",
+    "other": "The fix proposes other values, so this is no check of its prediction.",
 }
+#: Of a probe that made the very change that the fix proposes.
+_BETTER = "The run itself gained more than predicted, so the saving is what was measured."
 
 
 def probed_words(finding: Finding) -> str:
@@ -23,9 +26,12 @@ def probed_words(finding: Finding) -> str:
         return ""
     if probe.share is None:
         return f"Not probed: {inert(probe.reason, SENTENCE_LIMIT)}."
-    predicted = f"predicted {saving_range(finding.saving)}" if finding.saving else "no saving predicted"
-    said = f"{_gain(probe)}, {predicted}. {_how(probe)}."
-    return " ".join(piece for piece in (said, _AGREEMENTS[probe.agreement] if probe.agreement else "") if piece)
+    saving = finding.predicted or finding.saving
+    predicted = f"predicted {saving_range(saving)}" if saving else "no saving predicted"
+    agreement = _AGREEMENTS[probe.agreement] if probe.agreement else ""
+    if probe.agreement == "above" and finding.predicted is not None:
+        agreement = _BETTER
+    return " ".join(piece for piece in (f"{_gain(probe)}, {predicted}. {_how(probe)}.", agreement) if piece)
 
 
 def probes_view(report: Report) -> ProbesView:

@@ -67,7 +67,12 @@ DETAIL_WORDS = {
     "layout": "layout conversions",
 }
 
-METHOD_WORDS = {"bound": "upper bound", "analytic": "analytic model", "replay": "replay of the step"}
+METHOD_WORDS = {
+    "bound": "upper bound",
+    "analytic": "analytic model",
+    "replay": "replay of the step",
+    "probe": "what a probe gained",
+}
 
 SHAPES: dict[Tone, str] = {"high": "▲", "medium": "■", "low": "●", "good": "●", "info": "◇"}
 

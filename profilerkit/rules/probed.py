@@ -1,5 +1,6 @@
 """Findings beside what the probes of the run measured: whether they agree."""
 
+import re
 from collections.abc import Sequence
 
 from profilerkit.analysis.facts import Facts
@@ -25,7 +26,11 @@ _APART = 0.02
 
 
 def with_probes(facts: Facts, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
-    """The outcomes, each finding with the probe that measured the most its fix can save."""
+    """The outcomes, each finding with the probe that measured the most its fix can save.
+
+    Where the two are clearly apart, what was measured is the finding's saving: less than was predicted, or another
+    value where the probe made the very change that the fix proposes.
+    """
     if not facts.probes:
         return outcomes
     return [
@@ -35,22 +40,41 @@ def with_probes(facts: Facts, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
 
 
 def _beside(facts: Facts, rule: str, finding: Finding) -> Finding:
-    found = _closest(facts.probes, PROBES_OF.get(rule, ()))
+    found = _closest(facts.probes, PROBES_OF.get(rule, ()), finding)
     if found is None:
         return finding
-    agreement = _agreement(finding.saving, found) if finding.saving is not None else None
-    if agreement != "agrees" and found.name == "workers":
-        agreement = None  # the fix may be of other numbers than the probe's
-    return revise(finding, probed=revise(found, agreement=agreement))
+    saving = finding.saving
+    if saving is None or found.share is None:
+        return revise(finding, probed=found)
+    agreement = _agreement(saving, found)
+    is_fix = _is_of(finding, found)
+    if found.name == "workers" and not is_fix:
+        agreement = "other"
+    found = revise(found, agreement=agreement)
+    if agreement == "below" or (agreement == "above" and is_fix):
+        return revise(finding, probed=found, saving=_measured(found), predicted=saving)
+    return revise(finding, probed=found)
 
 
-def _closest(probes: Sequence[Probed], names: Sequence[ProbeName]) -> Probed | None:
-    """The probe with a result that comes first in ``names``, of several the one that saved most; else one without."""
-    for name in names:
-        made = [probe for probe in probes if probe.name == name and probe.share is not None]
-        if made:
-            return max(made, key=lambda probe: probe.share or 0.0)
-    return next((probe for name in names for probe in probes if probe.name == name), None)
+def _closest(probes: Sequence[Probed], names: Sequence[ProbeName], finding: Finding) -> Probed | None:
+    """The probe with a result that measures the fix itself, else its bound, else what comes close; else one without."""
+    made = [probe for name in names for probe in probes if probe.name == name and probe.share is not None]
+    bounds = [probe for probe in made if probe.name != "workers"]
+    near = sorted(made, key=lambda probe: probe.share or 0.0, reverse=True)
+    asked = [probe for name in names for probe in probes if probe.name == name]
+    return next(iter([*(probe for probe in made if _is_of(finding, probe)), *bounds, *near, *asked]), None)
+
+
+def _is_of(finding: Finding, probe: Probed) -> bool:
+    """Whether the fix proposes just the values that the probe tried."""
+    if finding.fix is None or not probe.change:
+        return False
+    return re.search(re.escape(probe.change) + r"(?!\w)", finding.fix.text.replace("`", "")) is not None
+
+
+def _measured(probe: Probed) -> Saving:
+    share, low, high = (max(value or 0.0, 0.0) for value in (probe.share, probe.low, probe.high))
+    return Saving(low=low, expected=share, high=high, method="probe", calibration="measured in this run")
 
 
 def _agreement(saving: Saving, probe: Probed) -> Agreement | None:

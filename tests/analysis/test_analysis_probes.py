@@ -1,6 +1,8 @@
 """What the probes of a rank amount to, once each."""
 
-from profilerkit.analysis.probes import probed
+import numpy as np
+
+from profilerkit.analysis.probes import probed, saved
 from profilerkit.rundir.probes import ProbeRun, ProbesRecord
 
 
@@ -21,3 +23,9 @@ def test_probe_that_abstains_twice_for_one_reason_is_told_once():
 def test_two_results_of_one_probe_are_told_both():
     found = probed(ProbesRecord(probes=(made("2 → 4"), made("2 → 1"))))
     assert [(probe.change, probe.share) for probe in found] == [("2 → 4", 0.4), ("2 → 1", 0.4)]
+
+
+def test_interval_of_what_is_saved_ends_at_the_whole_step():
+    steps = np.array([10, 10, 10, 400, 10, 10, 10, 400])
+    share, low, high = saved(steps, np.empty(0, dtype=np.int64), np.full(8, 1))
+    assert 0.8 < low <= share <= high <= 1.0

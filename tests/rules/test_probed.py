@@ -2,7 +2,7 @@
 
 import pytest
 
-from profilerkit.model.finding import Evidence, Finding, Outcome, Saving
+from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Saving
 from profilerkit.model.probe import Probed
 from profilerkit.report.probes import probed_words
 from profilerkit.rules import RULES
@@ -10,7 +10,7 @@ from profilerkit.rules.probed import PROBES_OF, with_probes
 from tests.recipes import facts
 
 
-def outcome(rule, low=0.2, high=0.3, *, bound=None):
+def outcome(rule, low=0.2, high=0.3, *, bound=None, fix="load faster"):
     finding = Finding(
         title="it waits",
         bound="input-bound",
@@ -18,12 +18,14 @@ def outcome(rule, low=0.2, high=0.3, *, bound=None):
         why="because",
         evidence=(Evidence(label="wait", value=0.3, unit="ratio", source="measured", origin="timers"),),
         saving=Saving(low=low, expected=(low + high) / 2, high=high, method="analytic", bound=bound),
+        fix=Fix(text=fix),
     )
     return Outcome(rule=rule, name="x", summary="x", status="fired", findings=(finding,))
 
 
 def probe(name="input", share=0.25, **changes):
-    return Probed(name=name, change="a → b", share=share, low=share - 0.01, high=share + 0.01, steps=20, **changes)
+    changes = {"change": "a → b", **changes}
+    return Probed(name=name, share=share, low=share - 0.01, high=share + 0.01, steps=20, **changes)
 
 
 def unmade(name, reason):
@@ -50,13 +52,46 @@ def test_more_than_predicted_is_only_more_than_the_bound():
     assert joined("IN001", probe(share=0.4), bound=0.45).probed.agreement == "agrees"
 
 
-def test_number_of_workers_is_compared_with_workers_before_no_fetch_at_all():
-    doubled, halved, none = probe("workers", 0.2), probe("workers", -0.3), probe("input", 0.5)
-    assert joined("IN003", halved, doubled, none).probed.share == 0.2
+def test_saving_is_what_a_probe_measured_where_that_is_clearly_less():
+    found = joined("IN001", probe(share=0.05))
+    assert (found.saving.low, found.saving.expected, found.saving.high) == pytest.approx((0.04, 0.05, 0.06))
+    assert (found.saving.method, found.saving.calibration) == ("probe", "measured in this run")
+    assert (found.predicted.low, found.predicted.high) == (0.2, 0.3)
+    nothing = joined("IN001", probe(share=-0.05)).saving
+    assert (nothing.low, nothing.expected, nothing.high) == (0.0, 0.0, 0.0)
+    for share in (0.18, 0.35):
+        assert joined("IN001", probe(share=share)).predicted is None
+        assert joined("IN001", probe(share=share)).saving.method == "analytic"
+
+
+def test_probe_of_the_very_fix_is_right_in_both_directions():
+    more = joined("IN003", probe("workers", 0.6, change="num_workers 1 → 2"), fix="num_workers 1 → 2, and keep them.")
+    assert more.probed.agreement == "above"
+    assert more.saving.expected == 0.6
+    assert more.predicted.expected == 0.25
+    assert probed_words(more).endswith("gained more than predicted, so the saving is what was measured.")
+    less = joined("IN003", probe("workers", 0.1, change="num_workers 1 → 2"), fix="`num_workers` 1 → 2.")
+    assert less.saving.expected == 0.1
+
+
+def test_probe_of_another_number_of_workers_is_no_check_of_the_fix():
+    for share in (0.05, 0.25, 0.6):
+        found = joined("IN003", probe("workers", share, change="num_workers 1 → 2"), fix="num_workers 1 → 24.")
+        assert found.probed.agreement == "other"
+        assert found.predicted is None
+        assert probed_words(found).endswith("so this is no check of its prediction.")
+
+
+def test_fix_itself_comes_before_its_bound_and_that_before_other_values():
+    halved = probe("workers", -0.3, change="num_workers 2 → 1")
+    doubled, none = probe("workers", 0.2, change="num_workers 2 → 4"), probe("input", 0.5)
+    same, other = "num_workers 2 → 4, and keep them.", "num_workers 2 → 3, and keep them."
+    assert joined("IN003", halved, none, doubled, fix=same).probed.share == 0.2
+    assert joined("IN003", halved, none, doubled, fix=other).probed.name == "input"
+    assert joined("IN003", halved, doubled, fix=other).probed.share == 0.2
     missing = unmade("workers", "its data set is iterable")
-    assert joined("IN003", missing, none).probed.name == "input"
-    assert joined("IN003", probe("workers", 0.05)).probed.agreement is None
-    assert joined("IN003", probe("workers", 0.6)).probed.agreement is None
+    assert joined("IN003", missing, none, fix=same).probed.name == "input"
+    assert joined("IN003", missing, fix=same).probed == missing
 
 
 def test_finding_without_a_probe_of_its_kind_stays_as_it_is():
