@@ -65,8 +65,8 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
         expected: the prediction.
         high: a value it should not exceed; where nothing narrowed the interval, the bound.
         method: how ``expected`` was computed.
-        calibration: ``uncalibrated``, on how many applied fixes the interval was calibrated, or ``measured in this run``
-            of what a probe gained.
+        calibration: ``uncalibrated``, on how many applied fixes the interval was calibrated, or ``measured in this
+            run`` of what a probe gained.
         bound: what it can be at most, with the noise of the steps that this was measured in, where ``high`` lies below.
     """
 
