@@ -43,6 +43,8 @@ from profilerkit.rundir.writer import RankWriter, Record, write_manifest
 #: With nothing wrong, what may take long has its own bounds; after an exception the user wants to see it.
 _SECONDS = float("inf")
 _SECONDS_AFTER_ERROR = 20.0
+#: Imports come in the first 10 s; after that every fourth beat looks for them, 0.2 ms beside other work.
+_BEATS_OF_START = 40
 
 
 class _State:
@@ -130,6 +132,7 @@ class Session:
         self._closed = False
         self._meta_is_known = False
         self._self_ns: float | None = None
+        self._beats = 0
         self._start_ns = 0
         self._anchor = take_anchor()
         self._flight = FlightWatch(writer.path / FLIGHT, self._anchor.unix_ns)
@@ -238,8 +241,7 @@ class Session:
         call(self._watches.close)
         call(self._recorder.stop)
         if not planned:
-            # A launcher whose rank failed kills the other ranks, which fail with it, within a second.
-            call(self._write_end, cause, end_ns)
+            call(self._write_end, cause, end_ns)  # a launcher whose rank failed kills the others within a second
         if isinstance(cause, Exception):
             call(self._write_dossier, cause)
         for sampler in self._samplers.values():
@@ -248,7 +250,7 @@ class Session:
             call(self._workers.close)
         call(self._measure_self)
         call(self._write_last_meta)
-        call(self._window.pack, deadline - time.monotonic())  # before end.json: rank 0 reads once that is there
+        call(self._window.pack, deadline - time.monotonic())  # before end.json, upon which rank 0 reads
         call(self._write_end, cause, end_ns)
         call(self._writer.close)
         return call(self._hand_over, planned, deadline)
@@ -260,8 +262,7 @@ class Session:
 
     def disarm(self) -> None:
         """Record nothing from now on and leave everything as it was found; waits for no lock."""
-        self._armed = False
-        self._closed = True
+        self._armed, self._closed = False, True
         self._hooks.remove_in_child()
         self._watches.remove_in_child()
         self._exits.remove_in_child()
@@ -280,17 +281,23 @@ class Session:
 
     def _beat(self) -> None:
         """Four times per second on the writer thread."""
-        self._hooks.install_torch()
-        self._watches.install()
-        self._watches.beat()
+        self._beats += 1
+        if self._beats <= _BEATS_OF_START or self._beats % 4 == 0 or not self._hooks.torch_hooked:
+            self._look_around()
         if self._traces:
             self._window.beat()
         if self._workers is not None:
             self._workers.glance()
         self._recorder.flush()
+
+    def _look_around(self) -> None:
+        """What has been imported or started since, and what recording costs."""
+        self._hooks.install_torch()
+        self._watches.install()
+        self._watches.beat()
         steps = self._tracker.count
         self._budget.check(steps, running_ns_per_step(self._timer, self._hooks, self._workers, steps))
-        if self._tracker.count and not self._meta_is_known:
+        if steps and not self._meta_is_known:
             self._meta_is_known = True
             self._write_last_meta()
 
@@ -384,11 +391,8 @@ class Session:
         for name in ("nvml", "host"):
             sampler = self._samplers.get(name)
             features[name] = on(sampler is not None, sampler.reason if sampler is not None else "")
-        for name, reason in self._watches.reasons().items():
-            features[name] = on(light, failure or reason)
-        for name, reason in self._budget.turned_off.items():
-            features[name] = on(light, reason)
-        return features
+        features |= {name: on(light, failure or reason) for name, reason in self._watches.reasons().items()}
+        return features | {name: on(light, reason) for name, reason in self._budget.turned_off.items()}
 
 
 def _nothing(_record: Record) -> None:

@@ -23,7 +23,7 @@ class Watch(Protocol):
         """Patch what is watched; called once, on any thread."""
 
     def beat(self) -> None:
-        """Four times per second on the writer thread, once hung."""
+        """Once per second or more often, on the writer thread, once hung."""
 
     def close(self) -> None:
         """The block is over and the patches are out; called on the training thread if it was hung."""
@@ -41,14 +41,14 @@ class Watches:
         self._hung: set[str] = set()
 
     def install(self) -> None:
-        """Hang what can be hung by now; cheap enough for four times per second."""
+        """Hang what can be hung by now; cheap enough for once per second."""
         for watch, guard in self._entries:
             if watch.name not in self._hung and is_loaded(*watch.needs):
                 self._hung.add(watch.name)
                 guard.call(self._patches.hang, watch.hang)
 
     def beat(self) -> None:
-        """Let each of them do what it does four times per second."""
+        """Let each of them do what it does once per second."""
         for watch, guard in self._entries:
             if watch.name in self._hung and guard.failure is None:
                 guard.call(watch.beat)

@@ -10,21 +10,12 @@ import numpy as np
 import pytest
 
 import profilerkit
-from profilerkit.capture.probes import threads
 from profilerkit.capture.session import active
 from profilerkit.rundir.reader import read_run
 from tests.capture.test_capture_probes import LIGHT, Samples, Stream, Training, loader_of, same
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("alone")]
 torch = pytest.importorskip("torch")
-
-
-@pytest.fixture(autouse=True)
-def own_threads(monkeypatch):
-    """No test fails by a thread that pytest or an earlier test left, but for the one that a test is about."""
-    may_make = threads._may_make
-    left = {thread for thread in threading.enumerate() if thread.name != "fsspecIO"}
-    monkeypatch.setattr(threads, "_may_make", lambda thread: thread not in left and may_make(thread))
 
 
 def is_inside():

@@ -21,7 +21,7 @@ from profilerkit.rundir.layout import EventKind
 from profilerkit.rundir.reader import read_run
 from tests.capture.two_ranks import TORCHRUN, finished
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("alone")]
 torch = pytest.importorskip("torch")
 
 LIGHT = {"deep": False, "nvml": False, "host": False, "analyze": False, "warmup_steps": 1}
