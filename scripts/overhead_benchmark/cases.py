@@ -15,11 +15,12 @@ TRACEML = "TraceML"
 OURS = (OFF, LIGHT, UNEDITED, SAMPLERS)
 PEERS = (SIMPLE, ADVANCED, WAITING, ACTIVE)
 
-#: Pairs of blocks per figure of ours and of the others, and seconds per block by the step's length in ms.
-PAIRS, PEER_PAIRS = 30, 15
-BLOCK_S = {0.0: 0.05, 1.0: 0.06, 5.0: 0.1, 50.0: 0.2}
-#: A block with samplers holds one whole period of theirs.
-SAMPLED_S = 1.0
+#: Turns of three steps per figure of ours, by the step's length in ms: what gives an interval of some tenths of a
+#: percent on a machine that others use too.
+TURNS = {0.0: 20_000, 1.0: 3_000, 5.0: 2_000, 50.0: 400}
+#: Pairs of blocks per figure of the others, and seconds per block by the step's length in ms.
+PEER_PAIRS = 15
+BLOCK_S = {1.0: 0.06, 5.0: 0.1, 50.0: 0.2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Case:
         ranks: processes that train one model together.
         workers: of the loader.
         variants: what is compared with the bare loop.
-        pairs: of blocks, of each variant.
+        pairs: of blocks, or turns of steps, of each variant.
         deep: trace windows are measured, too.
         traceml: this is the program of that peer.
     """
@@ -42,7 +43,7 @@ class Case:
     ranks: int
     workers: int
     variants: tuple[str, ...]
-    pairs: int = PAIRS
+    pairs: int
     deep: bool = False
     traceml: bool = False
 
@@ -52,7 +53,7 @@ class Case:
 
 
 def _cases() -> tuple[Case, ...]:
-    found = [Case("empty", 0.0, 1, 0, (OFF, LIGHT, UNEDITED))]
+    found = [Case("empty", 0.0, 1, 0, (OFF, LIGHT, UNEDITED), TURNS[0.0])]
     for step_ms in (1.0, 5.0, 50.0):
         for ranks in (1, 2):
             for workers in (0, 2):
@@ -60,7 +61,7 @@ def _cases() -> tuple[Case, ...]:
                 sampled = alone or (step_ms == 5.0 and ranks == 2 and workers > 0)
                 variants = (OFF, LIGHT) + ((SAMPLERS,) if sampled else ())
                 key = f"{step_ms:g}ms{'' if ranks == 1 else '.2ranks'}{'.2workers' if workers else ''}"
-                found.append(Case(key, step_ms, ranks, workers, variants, deep=alone))
+                found.append(Case(key, step_ms, ranks, workers, variants, TURNS[step_ms], deep=alone))
         found.append(Case(f"{step_ms:g}ms.peers", step_ms, 1, 0, (OFF, *PEERS), PEER_PAIRS))
         found.append(Case(f"{step_ms:g}ms.traceml", step_ms, 1, 0, (OFF, TRACEML), PEER_PAIRS, traceml=True))
     return tuple(found)

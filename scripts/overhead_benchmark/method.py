@@ -3,8 +3,9 @@
 from typing import Any
 
 #: Of how a block stands for itself and what a budget is held against. 1, which wrote no number: by the mean of its
-#: steps, budgets of CPU time against the training thread's. 2: by its median step, against the process's.
-METHOD = 2
+#: steps, budgets of CPU time against the training thread's. 2: by its median step, against the process's. 3: ours in
+#: turns of single steps, without blocks.
+METHOD = 3
 _FIRST = 1
 
 
@@ -17,7 +18,9 @@ def earlier(document: dict[str, Any]) -> str:
     """What a reader must know of figures of an earlier method; empty for today's."""
     if method_of(document) == METHOD:
         return ""
-    return (
-        "Measured by an earlier method: means of blocks, where today a block stands for itself by its median step; "
-        "budgets of CPU time are the training thread's, not the process's."
-    )
+    if method_of(document) == _FIRST:
+        return (
+            "Measured by an earlier method: means of blocks, where today single steps take turns; budgets of CPU time "
+            "are the training thread's, not the process's."
+        )
+    return "Measured by an earlier method: by blocks, where today single steps take turns."

@@ -13,14 +13,11 @@ from itertools import pairwise
 from time import perf_counter_ns, process_time_ns, thread_time_ns
 from typing import Any
 
-from overhead_benchmark.cases import BLOCK_S, SAMPLED_S, SAMPLERS, Case
+from overhead_benchmark.cases import BLOCK_S, Case
 from overhead_benchmark.variants import Variant
 
-#: Steps before a block is measured: until the loop runs warm, and until the tool's own start is over.
+#: Time before a block is measured, until the loop runs warm.
 _SETTLE_S = 0.02
-_SETTLE_SAMPLERS_S = 0.3
-#: Capture times itself in the first 500 steps; steps that take nothing wait until that is over.
-_SETTLE_EMPTY = 600
 _CLOCKS = ("thread_cpu", "wall", "process_cpu")
 
 
@@ -53,20 +50,12 @@ def measure(case: Case, step_s: float, off: Variant, variants: dict[str, Variant
             with_first = order.random() < 0.5
             sides: dict[bool, list[float]] = {}
             for with_tool in (with_first, not with_first):
-                sampled = with_tool and name == SAMPLERS
-                counts = _counts(case, step_s, sampled=sampled)
+                counts = math.ceil(_SETTLE_S / step_s), max(2, math.ceil(BLOCK_S[case.step_ms] / step_s))
                 sides[with_tool] = _block(variants[name] if with_tool else off, counts, pair if with_tool else None)
             for clock, on_ns, off_ns in zip(_CLOCKS, sides[True], sides[False], strict=True):
                 pair.added[clock].append(on_ns - off_ns)
                 pair.bare[clock].append(off_ns)
     return found
-
-
-def _counts(case: Case, step_s: float, *, sampled: bool) -> tuple[int, int]:
-    """Steps to settle and steps to measure."""
-    block_s = SAMPLED_S if sampled else BLOCK_S[case.step_ms]
-    settle = math.ceil((_SETTLE_SAMPLERS_S if sampled else _SETTLE_S) / step_s)
-    return (settle if case.step_ms else _SETTLE_EMPTY), max(2, math.ceil(block_s / step_s))
 
 
 def _block(variant: Variant, counts: tuple[int, int], pair: Pairs | None) -> list[float]:

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from overhead_benchmark import pairs
-from overhead_benchmark.cases import OFF, TRACEML, Case
+from overhead_benchmark import pairs, turns
+from overhead_benchmark.cases import OFF, OURS, TRACEML, Case
 from overhead_benchmark.variants import Variant, Variants
 from overhead_benchmark.workload import Workload
 
@@ -64,10 +64,11 @@ def measure(case: Case, place: Path) -> dict[str, Any]:
             variants[name] = every.make(name)
         except ImportError as error:
             reasons[name] = f"not installed: {error}"
+    measured = in_turns(case, work, variants) if ours_alone(case) else in_blocks(case, work, every, variants)
     found = {
         "layers": work.layers,
         "step_s": work.step_s,
-        "variants": pairs.as_json(pairs.measure(case, work.step_s, every.make(OFF), variants, _SEED)),
+        "variants": pairs.as_json(measured),
         "reasons": reasons,
     }
     if case.deep:
@@ -75,6 +76,26 @@ def measure(case: Case, place: Path) -> dict[str, Any]:
 
         found["windows"] = windows.measure(every, work.step_s, min(_WINDOW_ROUNDS, case.pairs))
     return found
+
+
+def ours_alone(case: Case) -> bool:
+    """Whether all that is compared can be taken out between two steps; others' tools cannot."""
+    return set(case.variants) <= set(OURS)
+
+
+def in_turns(case: Case, work: Workload, variants: dict[str, Variant]) -> dict[str, pairs.Pairs]:
+    """Ours, and the control beside the first of it."""
+    found: dict[str, pairs.Pairs] = {}
+    for name, variant in variants.items():
+        if name != OFF:
+            ours, control = turns.measure(variant, lambda: work.step(work.batches), work.step_s, case.pairs, _SEED)
+            found = {OFF: control, **found, name: ours} if OFF not in found else {**found, name: ours}
+    return found
+
+
+def in_blocks(case: Case, work: Workload, every: Variants, variants: dict[str, Variant]) -> dict[str, pairs.Pairs]:
+    """Others' tools."""
+    return pairs.measure(case, work.step_s, every.make(OFF), variants, _SEED)
 
 
 def together(work: Workload) -> None:
