@@ -103,9 +103,11 @@ def _state(before: Finding | None, after: Finding | None, verdict: Judgement) ->
         return "gone"
     if before is None:
         return "new"
-    if before.saving and after.saving:
-        more = after.saving.expected - before.saving.expected
-        is_seen = _disjoint(before.saving, after.saving) or verdict == ("slower" if more > 0 else "faster")
+    # Before any probe: one of the runs may have had none.
+    old, new = before.predicted or before.saving, after.predicted or after.saving
+    if old and new:
+        more = new.expected - old.expected
+        is_seen = _disjoint(old, new) or verdict == ("slower" if more > 0 else "faster")
         if abs(more) >= SAME_SAVING and is_seen:
             return "worse" if more > 0 else "better"
         return "unchanged"

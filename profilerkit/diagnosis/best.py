@@ -73,8 +73,8 @@ def priced(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
         own = PARTS_OF_RULE.get(outcome.rule)
         out += own if own and outcome.status in ("off", "suppressed") else ()
         for finding in (*outcome.findings, *outcome.suppressed):
-            is_known = finding.saving and (finding.saving.expected >= CONTENDER_SAVING or finding.predicted)
-            if finding.bound and is_known:
+            is_worth_it = finding.saving is not None and finding.saving.expected >= CONTENDER_SAVING
+            if finding.bound and (is_worth_it or finding.predicted is not None):
                 # A rule of another package says with its bound alone what it is about.
                 family = BOUND_FAMILY[finding.bound]
                 out += own if own is not None else [name for name, (known, _) in PARTS.items() if known == family]

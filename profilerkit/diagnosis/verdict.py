@@ -56,6 +56,8 @@ def diagnose(facts: Facts, outcomes: Sequence[Outcome]) -> Verdict:
     if named:
         own = best.get(known[0].bound)
         verdict = _named(facts, known[0], known[1:], best)
+        if is_contradicted(outcomes):
+            verdict = revise(verdict, confidence=weakest(verdict.confidence, "medium"))
         return _with_scope(facts, outcomes, revise(verdict, saving=best_fix(outcomes, own) if own else None), best)
     verdict = _unnamed(facts, _ranked(best), outcomes)
     return _with_scope(facts, outcomes, verdict, best)

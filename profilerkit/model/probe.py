@@ -6,9 +6,9 @@ import msgspec
 
 from profilerkit.model.probe_names import ProbeName
 
-#: How a prediction and a probe agree: they do; the probe gained clearly less, or clearly more; or it tried other values
-#: than the fix proposes.
-Agreement = Literal["agrees", "below", "above", "other"]
+#: How a prediction and a probe agree: they do; the probe gained clearly less, or clearly more; it tried other values
+#: than the fix proposes; or the steps beside it were not like those of the run.
+Agreement = Literal["agrees", "below", "above", "other", "unlike"]
 
 
 class Probed(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,12 +11,14 @@ from profilerkit.units import format_ns, format_ratio, format_ratio_range
 
 _AGREEMENTS: dict[Agreement, str] = {
     "agrees": "",
-    "below": "This contradicts the prediction: the run itself gained less, so the saving is what was measured.",
-    "above": "There is more to gain here than this fix is predicted to.",
+    "below": "This contradicts the prediction: the run itself gained less, and the saving goes by that.",
+    "above": "That is the most that all changes of this kind can save together; this one is predicted to save less.",
     "other": "The fix proposes other values, so this is no check of its prediction.",
+    "unlike": "The run's steps took another time then than those that are judged: this is no check of the prediction.",
 }
 #: Of a probe that made the very change that the fix proposes.
 _BETTER = "The run itself gained more than predicted, so the saving is what was measured."
+_NOTHING = "This contradicts the prediction: the run itself gained nothing worth naming, so no fix is proposed."
 
 
 def probed_words(finding: Finding) -> str:
@@ -29,8 +31,8 @@ def probed_words(finding: Finding) -> str:
     saving = finding.predicted or finding.saving
     predicted = f"predicted {saving_range(saving)}" if saving else "no saving predicted"
     agreement = _AGREEMENTS[probe.agreement] if probe.agreement else ""
-    if probe.agreement == "above" and finding.predicted is not None:
-        agreement = _BETTER
+    if finding.predicted is not None:
+        agreement = _NOTHING if finding.saving is None else _BETTER if probe.agreement == "above" else agreement
     return " ".join(piece for piece in (f"{_gain(probe)}, {predicted}. {_how(probe)}.", agreement) if piece)
 
 
@@ -63,13 +65,13 @@ def _caption(report: Report) -> str:
 
 
 def _gain(probe: Probed) -> str:
-    """``22 % measured (20–24 %)``; of a change that takes time ``76 % longer measured (−84 % to −69 %)``."""
+    """``22 % measured (20–24 %)``; of a change that takes time ``76 % longer measured (69–84 %)``."""
     share, low, high = probe.share or 0.0, probe.low or 0.0, probe.high or 0.0
-    said = f"{format_ratio(-share)} longer" if share < 0 else format_ratio(share)
-    if low < 0:
-        ends = f"{format_ratio(low)} to {format_ratio(high)}".replace("-", "−")
-        return f"{said} measured ({ends})"
-    return f"{said} measured ({format_ratio_range(low, high)})"
+    if low < 0 < high:
+        return f"no clear difference measured ({format_ratio(-low)} longer to {format_ratio(high)} shorter)"
+    if high <= 0 and share < 0:
+        return f"{format_ratio(-share)} longer measured ({format_ratio_range(-high, -low)})"
+    return f"{format_ratio(share)} measured ({format_ratio_range(low, high)})"
 
 
 def _how(probe: Probed) -> str:

@@ -19,6 +19,8 @@ def savings_of(finding: Finding, mean_ns: int | None) -> tuple[Evidence, ...]:
         found.append(_gain("Saving, share of the step", finding.saving, "ratio", 1.0, finding.rank))
         if mean_ns is not None:
             found.append(_gain("Saving per step", finding.saving, "ns", mean_ns, finding.rank))
+    if finding.predicted is not None:
+        found.append(_gain("Saving predicted before the probe", finding.predicted, "ratio", 1.0, finding.rank))
     if (gain := finding.throughput) is not None:
         ends = (gain.low, gain.expected, gain.high)
         found.append(_estimated("More samples per second", "ratio", method_text(gain), finding.rank, ends))
@@ -32,7 +34,8 @@ def stated_of(report: Report) -> tuple[Evidence, ...]:
 
 def _gain(label: str, saving: Saving, unit: str, scale: float, rank: int | None) -> Evidence:
     ends = (saving.low * scale, saving.expected * scale, saving.high * scale)
-    return _estimated(label, unit, method_text(saving), rank, ends)
+    about = _estimated(label, unit, method_text(saving), rank, ends)
+    return revise(about, source="derived" if unit == "ns" else "measured") if saving.method == "probe" else about
 
 
 def _estimated(label: str, unit: str, origin: str, rank: int | None, ends: tuple[float, float, float]) -> Evidence:

@@ -81,7 +81,8 @@ def _after_fix(report: Report) -> Fact | None:
     if saving is None or mean_ns is None:
         return None
     low, high = (mean_ns * (1.0 - ratio) for ratio in (saving.high, saving.low))
-    note = f"now {format_ns(mean_ns)}; estimated, {METHOD_WORDS[saving.method]}"
+    source = "derived" if saving.method == "probe" else "estimated"
+    note = f"now {format_ns(mean_ns)}; {source}, {METHOD_WORDS[saving.method]}"
     return Fact("Mean step after the fix", format_ns_range(low, high), note)
 
 

@@ -4,32 +4,39 @@ import re
 from collections.abc import Sequence
 
 from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.whatif import at_most
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Finding, Outcome, Saving
 from profilerkit.model.probe import Agreement, Probed
 from profilerkit.model.probe_names import ProbeName
+from profilerkit.rules.rule import SMALLEST_SAVING
 
 _INPUT: tuple[ProbeName, ...] = ("input",)
 _WORKERS: tuple[ProbeName, ...] = ("workers", "input")
 _COMM: tuple[ProbeName, ...] = ("comm",)
+_CALIBRATION = "measured in this run"
 #: The probes that measure the bound of a rule's saving, the closest first. Of rules that are not here none does: a
 #: probe leaves copies to the device, ends of epochs and exchanges other than of DDP's gradients as they are; what a
 #: better exchange saves is a part of what none saves; and no rule's fix is bf16 alone (CP001's is TF32 first).
 PROBES_OF: dict[str, tuple[ProbeName, ...]] = {
-    **dict.fromkeys(("IN001", "IN004", "IN005", "IN006", "IN007", "IN008", "IN013"), _INPUT),
-    **dict.fromkeys(("IN002", "IN003"), _WORKERS),
+    **dict.fromkeys(("IN004", "IN005", "IN006", "IN007", "IN008", "IN013"), _INPUT),
+    **dict.fromkeys(("IN001", "IN002", "IN003"), _WORKERS),
     "CO001": _COMM,
 }
-#: Intervals have to be this far apart before they contradict each other, of the step (the accuracy that is promised of
-#: predictions is some points).
+#: A measured interval has to be this far from a prediction before it contradicts it, of the step (the accuracy that is
+#: promised of predictions is some points).
 _APART = 0.02
+#: The steps beside the probe are this much shorter or longer than those of the run, relative to them, at most: what
+#: others would save says little of these (a choice: the replay's, for traced steps, is twice as wide).
+_ALIKE = (0.75, 1.33)
 
 
 def with_probes(facts: Facts, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
-    """The outcomes, each finding with the probe that measured the most its fix can save.
+    """The outcomes, each finding with the probe that measured its fix, or the most that any fix of its kind can save.
 
-    Where the two are clearly apart, what was measured is the finding's saving: less than was predicted, or another
-    value where the probe made the very change that the fix proposes.
+    Where the two are clearly apart, the finding goes by what was measured: by its bound where less can be saved than
+    was predicted; by the value itself where the probe made the very change that the fix proposes. A fix that saved
+    nothing worth naming is not proposed.
     """
     if not facts.probes:
         return outcomes
@@ -44,42 +51,51 @@ def _beside(facts: Facts, rule: str, finding: Finding) -> Finding:
     if found is None:
         return finding
     saving = finding.saving
-    if saving is None or found.share is None:
+    if saving is None or found.share is None or found.low is None or found.high is None:
         return revise(finding, probed=found)
-    agreement = _agreement(saving, found)
     is_fix = _is_of(finding, found)
-    if found.name == "workers" and not is_fix:
-        agreement = "other"
-    found = revise(found, agreement=agreement)
-    if agreement == "below" or (agreement == "above" and is_fix):
-        return revise(finding, probed=found, saving=_measured(found), predicted=saving)
-    return revise(finding, probed=found)
+    agreement = _agreement(facts, saving, found, is_fix=is_fix)
+    finding = revise(finding, probed=revise(found, agreement=agreement))
+    if agreement != "below" and not (agreement == "above" and is_fix):
+        return finding
+    if found.share < SMALLEST_SAVING:
+        return revise(finding, saving=None, fix=None, predicted=saving)
+    return revise(finding, saving=_measured(found, is_fix=is_fix), predicted=saving)
 
 
 def _closest(probes: Sequence[Probed], names: Sequence[ProbeName], finding: Finding) -> Probed | None:
     """The probe with a result that measures the fix itself, else its bound, else what comes close; else one without."""
-    made = [probe for name in names for probe in probes if probe.name == name and probe.share is not None]
+    asked = [probe for name in names for probe in probes if probe.name == name]
+    made = [probe for probe in asked if probe.share is not None]
+    fixes = [probe for probe in made if _is_of(finding, probe)]
     bounds = [probe for probe in made if probe.name != "workers"]
     near = sorted(made, key=lambda probe: probe.share or 0.0, reverse=True)
-    asked = [probe for name in names for probe in probes if probe.name == name]
-    return next(iter([*(probe for probe in made if _is_of(finding, probe)), *bounds, *near, *asked]), None)
+    return next(iter([*fixes, *bounds, *near, *asked]), None)
 
 
 def _is_of(finding: Finding, probe: Probed) -> bool:
-    """Whether the fix proposes just the values that the probe tried."""
-    if finding.fix is None or not probe.change:
+    """Whether the fix proposes just the number of workers that the probe tried."""
+    if finding.fix is None or probe.name != "workers" or not probe.change:
         return False
-    return re.search(re.escape(probe.change) + r"(?!\w)", finding.fix.text.replace("`", "")) is not None
+    return re.search(rf"(?<!\w){re.escape(probe.change)}(?!\w)", finding.fix.text.replace("`", "")) is not None
 
 
-def _measured(probe: Probed) -> Saving:
-    share, low, high = (max(value or 0.0, 0.0) for value in (probe.share, probe.low, probe.high))
-    return Saving(low=low, expected=share, high=high, method="probe", calibration="measured in this run")
+def _measured(probe: Probed, *, is_fix: bool) -> Saving:
+    """What the fix saved; of a bound, that it saves no more."""
+    low, share, high = (min(max(value or 0.0, 0.0), 1.0) for value in (probe.low, probe.share, probe.high))
+    if is_fix:
+        return Saving(low=low, expected=share, high=high, method="probe", calibration=_CALIBRATION)
+    return revise(at_most(share, high), calibration=_CALIBRATION)
 
 
-def _agreement(saving: Saving, probe: Probed) -> Agreement | None:
-    if probe.low is None or probe.high is None:
-        return None
-    if probe.high + _APART < saving.low:
+def _agreement(facts: Facts, saving: Saving, probe: Probed, *, is_fix: bool) -> Agreement:
+    assert probe.low is not None
+    assert probe.high is not None
+    if probe.name == "workers" and not is_fix:
+        return "other"
+    alike = probe.step_ns / facts.mean_step_ns if probe.step_ns and facts.mean_step_ns else 1.0
+    if not _ALIKE[0] <= alike <= _ALIKE[1]:
+        return "unlike"
+    if probe.high + _APART < saving.expected:
         return "below"
     return "above" if probe.low - _APART > saving.most else "agrees"

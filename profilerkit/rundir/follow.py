@@ -24,6 +24,7 @@ from profilerkit.rundir.layout import (
     META,
     NAMES,
     OOM,
+    PROBES,
     SAMPLES,
     WINDOW_STATUS,
     WINDOWS,
@@ -34,6 +35,7 @@ from profilerkit.rundir.layout import (
     RunManifest,
     WindowStatus,
 )
+from profilerkit.rundir.probes import ProbesRecord, without_probed
 from profilerkit.rundir.process import still_runs
 from profilerkit.rundir.reader import Name, RankRecord, RunRecord, WorkerRecord, rank_directories, worker_of
 from profilerkit.rundir.records import sound_batches, sound_events
@@ -100,6 +102,7 @@ class _FollowedRank:
         self._oom = ReplacedDocument(path / OOM, OutOfMemory)
         self._ddp = ReplacedDocument(path / DDP, DdpRecord)
         self._flight = ReplacedDocument(path / FLIGHT, Flight)
+        self._probes = ReplacedDocument(path / PROBES, ProbesRecord)
         self._events = GrowingRecords(path / EVENTS, MAGIC, EVENT.size, MOST_EVENTS)
         self._names = GrowingLines(path / NAMES, Name, _MOST_NAMES)
         self._samples = GrowingLines(path / SAMPLES, Sample, MOST_SAMPLES)
@@ -117,11 +120,12 @@ class _FollowedRank:
         end, meta = self._end.look(), self._meta.look()
         windows = self._look_at_windows()
         flights = (self._flight_of_last_window(), self._flight.look())
+        events, probes = sound_events(self._events.look()), self._probes.look()
         return RankRecord(
             rank=self._rank,
             path=self._path,
             meta=meta,
-            events=sound_events(self._events.look()),
+            events=events if probes is None else without_probed(events),
             names={line.id: line.name for line in self._names.look()},
             samples=self._samples.look(),
             windows=tuple((status, None) for status in windows),
@@ -132,6 +136,7 @@ class _FollowedRank:
             clock=clock_of(self._clock.look(), meta),
             flights=tuple(flight for flight in flights if flight is not None),
             ddp=self._ddp.look(),
+            probes=probes,
         )
 
     def _look_at_workers(self) -> list[WorkerRecord]:

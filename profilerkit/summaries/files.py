@@ -56,6 +56,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
         kind: of its window there: ``scheduled``, or ``anomaly`` where it was opened for slow steps; empty elsewhere.
         first_step: of that window; -1 elsewhere.
         outline_bytes: length of the record by which ranks are compared; the rest is everything else.
+        details_bytes: length of that rest.
         left_out: what did not fit, in words; empty where all did.
         collectives: of the trace.
         compared: those of them in the record by which ranks are compared.
@@ -69,6 +70,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     reading: str
     stamp: str = ""
     outline_bytes: int = 0
+    details_bytes: int = 0
     rank: int | None = None
     kind: str = ""
     first_step: int = -1
@@ -214,6 +216,7 @@ def write(facts: TraceFacts, target: Path, header: Header) -> None:
     header = revise(
         header,
         outline_bytes=len(outline),
+        details_bytes=len(details),
         left_out=left_out,
         collectives=len(facts.collectives or ()),
         compared=len(least.collectives or ()),
@@ -264,11 +267,12 @@ def open_summary(path: Path) -> Summary:
         raise _broken(path, "a number in it is none")
     if header.version != __version__:
         raise _broken(path, f"it was made by profilerkit {header.version[:20]}")
-    if not 0 <= header.outline_bytes <= size:
+    at = len(start) + length
+    if min(header.outline_bytes, header.details_bytes) < 0 or at + header.outline_bytes + header.details_bytes > size:
         raise _broken(path, "it is shorter than it says")
     if size > _MOST_READ_BYTES:
         raise _broken(path, f"it is larger than any summary, {format_bytes(size)}")
-    return Summary(path, header, len(start) + length)
+    return Summary(path, header, at)
 
 
 def _record(summary: Summary, at: int, length: int) -> TraceFacts:

@@ -143,6 +143,18 @@ def test_stream_may_have_a_thread_unless_workers_read_it(tmp_path, workers):
     assert run.reason == ("" if workers else "its loader may make batches in a thread of its own: reading is alive")
 
 
+def test_threads_that_may_make_batches_are_named_and_the_rest_counted(tmp_path):
+    stop = threading.Event()
+    started = [threading.Thread(target=stop.wait, name=f"reading-{number}", daemon=True) for number in range(5)]
+    for thread in started:
+        thread.start()
+    try:
+        _, (run,) = trained(tmp_path, ["input"], lambda _: torch.utils.data.DataLoader(Stream(), 4), epochs=10)
+    finally:
+        stop.set()
+    assert run.reason.endswith(": reading-0, reading-1, reading-2 and 2 more are alive")
+
+
 def test_thread_of_remote_files_makes_no_batches(tmp_path):
     pytest.importorskip("fsspec.asyn").get_loop()
     _, (run,) = trained(tmp_path, ["input"], lambda _: torch.utils.data.DataLoader(Stream(), 4), epochs=10)

@@ -7,7 +7,7 @@ from profilerkit.model.probe import Probed
 from profilerkit.report.probes import probed_words
 from profilerkit.rules import RULES
 from profilerkit.rules.probed import PROBES_OF, with_probes
-from tests.recipes import facts
+from tests.recipes import STEP_NS, facts
 
 
 def outcome(rule, low=0.2, high=0.3, *, bound=None, fix="load faster"):
@@ -42,26 +42,54 @@ def test_every_rule_named_here_exists():
 
 
 @pytest.mark.parametrize(
-    ("share", "agreement"), [(0.25, "agrees"), (0.18, "agrees"), (0.16, "below"), (0.32, "agrees"), (0.35, "above")]
+    ("share", "agreement"), [(0.25, "agrees"), (0.22, "agrees"), (0.21, "below"), (0.32, "agrees"), (0.35, "above")]
 )
-def test_intervals_that_lie_apart_do_not_agree(share, agreement):
-    assert joined("IN001", probe(share=share)).probed.agreement == agreement
+def test_measured_interval_that_lies_apart_from_the_prediction_does_not_agree(share, agreement):
+    assert joined("IN004", probe(share=share)).probed.agreement == agreement
 
 
 def test_more_than_predicted_is_only_more_than_the_bound():
-    assert joined("IN001", probe(share=0.4), bound=0.45).probed.agreement == "agrees"
+    assert joined("IN004", probe(share=0.4), bound=0.45).probed.agreement == "agrees"
 
 
-def test_saving_is_what_a_probe_measured_where_that_is_clearly_less():
-    found = joined("IN001", probe(share=0.05))
-    assert (found.saving.low, found.saving.expected, found.saving.high) == pytest.approx((0.04, 0.05, 0.06))
-    assert (found.saving.method, found.saving.calibration) == ("probe", "measured in this run")
+def test_low_end_of_nothing_protects_no_prediction():
+    assert joined("CO001", probe("comm", 0.03), low=0.0, high=0.4).saving.most == pytest.approx(0.04)
+
+
+def test_bound_is_what_a_probe_measured_where_that_is_clearly_less():
+    found = joined("IN004", probe(share=0.05))
+    assert (found.saving.low, found.saving.expected, found.saving.high) == pytest.approx((0.0, 0.05, 0.06))
+    assert (found.saving.method, found.saving.calibration) == ("bound", "measured in this run")
     assert (found.predicted.low, found.predicted.high) == (0.2, 0.3)
-    nothing = joined("IN001", probe(share=-0.05)).saving
-    assert (nothing.low, nothing.expected, nothing.high) == (0.0, 0.0, 0.0)
-    for share in (0.18, 0.35):
-        assert joined("IN001", probe(share=share)).predicted is None
-        assert joined("IN001", probe(share=share)).saving.method == "analytic"
+    for share in (0.24, 0.35):
+        assert joined("IN004", probe(share=share)).predicted is None
+        assert joined("IN004", probe(share=share)).saving.method == "analytic"
+
+
+def test_fix_that_saved_nothing_worth_naming_is_not_proposed():
+    for share in (0.01, -0.3):
+        found = joined("IN004", probe(share=share))
+        assert (found.saving, found.fix) == (None, None)
+        assert found.predicted.expected == 0.25
+        assert probed_words(found).endswith("so no fix is proposed.")
+
+
+def test_steps_that_are_not_like_those_of_the_run_check_nothing():
+    mean_ns = facts().mean_step_ns
+    for times, agreement in ((0.7, "unlike"), (0.8, "below"), (1.3, "below"), (1.4, "unlike")):
+        found = joined("IN004", probe(share=0.05, step_ns=round(times * mean_ns)))
+        assert found.probed.agreement == agreement
+        assert (found.predicted is None) == (agreement == "unlike")
+
+
+def test_saving_is_within_the_step_whatever_the_record_says():
+    saving = joined("IN003", probe("workers", 9.5, change="num_workers 1 → 2"), fix="num_workers 1 → 2.").saving
+    assert saving.low <= saving.expected <= saving.high == 1.0
+
+
+def test_only_a_number_of_workers_is_taken_for_a_fix():
+    found = joined("IN004", probe(share=0.6, change="epochs"), fix="Keep the workers between epochs.")
+    assert found.predicted is None
 
 
 def test_probe_of_the_very_fix_is_right_in_both_directions():
@@ -104,11 +132,16 @@ def test_finding_without_a_probe_of_its_kind_stays_as_it_is():
 
 
 def test_words_say_predicted_beside_probed_and_a_contradiction():
-    said = probed_words(
-        joined("IN001", probe(share=0.05, step_ns=40_000_000, without_ns=40_000_000, probed_ns=38_000_000))
-    )
+    times = {"step_ns": STEP_NS, "without_ns": STEP_NS, "probed_ns": STEP_NS * 95 // 100}
+    said = probed_words(joined("IN001", probe(share=0.05, **times)))
     assert said.startswith("5.0 % measured (4.0–6.0 %), predicted 20–30 %. ")
-    assert "Probe input, a → b, in 20 steps, 40.0 ms → 38.0 ms." in said
+    assert "Probe input, a → b, in 20 steps, 100 ms → 95.0 ms." in said
     assert "contradicts the prediction" in said
     left_out = unmade("input", "no loader feeds the steps")
     assert probed_words(joined("IN001", left_out)) == "Not probed: no loader feeds the steps."
+
+
+def test_words_tell_a_loss_and_no_difference_from_a_gain():
+    said = [probed_words(joined("IN004", one)) for one in (probe(share=-0.3), probe(share=0.005))]
+    assert said[0].startswith("30 % longer measured (29–31 %), predicted")
+    assert said[1].startswith("no clear difference measured (0.5 % longer to 1.5 % shorter), predicted")

@@ -67,6 +67,18 @@ def test_a_summary_that_goes_away_is_an_error_of_ours(summary):
             read()
 
 
+@pytest.mark.parametrize("left", [0.5, 0.95])
+def test_a_summary_that_was_cut_off_is_refused_and_made_again(trace, summary, left):
+    whole = summary.read_bytes()
+    assert open_summary(summary).header.details_bytes > 0
+    summary.write_bytes(whole[: int(left * len(whole))])
+    with pytest.raises(UnreadableInputError, match="shorter than it says"):
+        open_summary(summary)
+    assert not is_fresh(summary, trace, PLAIN)
+    summarise(trace, summary, PLAIN)
+    assert is_fresh(summary, trace, PLAIN)
+
+
 def test_less_is_kept_where_there_is_less_room(trace, summary, monkeypatch):
     outline = open_summary(summary).header.outline_bytes
     monkeypatch.setattr(files, "MOST_FILE_BYTES", outline + files._HEADER_BYTES)
