@@ -110,6 +110,7 @@ def test_how_late_a_rank_is_comes_out_as_it_was_put_in(tmp_path):
     assert outcome(report).findings[0].saving.high == pytest.approx(0.195)
     assert "Only on one host are 19.5 ms proof" in notes(report)
     assert report.verdict.refuted_by.startswith("Record the late rank's steps")
+    assert report.cost is None  # no part of a step is known
 
 
 @pytest.mark.parametrize(("late_ms", "called"), [(4.9, False), (5.1, True)])

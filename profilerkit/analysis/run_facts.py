@@ -157,10 +157,11 @@ def _memory(chosen: RankFacts) -> Memory:
 
 
 def _timed(job: Job) -> int | None:
-    """The rank the others wait for by the timers, where its collectives could not be matched or nobody was traced."""
+    """The rank the others wait for by the timers, where collectives do not tell: matched in too few steps, or not."""
     if job.communication is None:
         return None if any(rank.trace for rank in job.ranks) else late_by_timers(job.ranks)
-    told = job.communication.matched and not job.communication.blurred
+    found = job.communication
+    told = found.matched and not found.blurred and found.steps_needed is None
     return None if told else late_by_timers(job.ranks)
 
 

@@ -26,7 +26,7 @@ def with_cost(report: Report, price: float | None) -> Report:
 
 
 def cost_of(report: Report, price: float | None) -> Cost | None:
-    """Hours lost by cause, of the whole run where timers recorded it, else of 1,000 steps; ``None`` without steps.
+    """Hours lost by cause, of the whole run where timers recorded it, else of 1,000 steps; ``None`` without steps and their parts.
 
     A part's hours are its share of a rank's steady step × that rank's time in steps, summed over the ranks; ranks that
     were not read count as the mean of those that were. Savings are of the job's step and count on every rank. Where
@@ -38,8 +38,8 @@ def cost_of(report: Report, price: float | None) -> Cost | None:
     price = price if unit == "GPU" else None
     mean = report.steps.time_ns.mean if report.steps.time_ns else None
     ledger = report.ledger if report.ledger is not None and report.ledger.wall_ns else None
-    if ledger is None and not mean:
-        return None
+    if ledger is None and not (mean and any(_breakdowns(report))):
+        return None  # of dumps alone no part of a step is known, and what is not known is not lost
     read = max(len(report.ranks), 1)
     ranks = max(report.run.world_size or read, read)
     in_steps = _in_steps(report, ledger, mean or 0)

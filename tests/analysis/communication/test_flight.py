@@ -71,6 +71,15 @@ def test_a_longer_timer_that_explains_little_is_no_cause(tmp_path):
     assert late.coverage == pytest.approx(0.25)
 
 
+def test_timers_tell_where_recorders_hold_too_few_steps(tmp_path):
+    report = job(tmp_path, flight(times(0, count=4)), flight(times(20_000, count=4)), waits=[1_000, 20_000])
+    found = report.communication
+    assert found.steps_needed is not None
+    assert found.late == ()
+    assert found.late_by_timers == 1
+    assert (report.verdict.bound, report.verdict.rank) == ("input-bound", 1)
+
+
 def test_recorders_go_before_timers(tmp_path):
     report = job(tmp_path, flight(times(0)), flight(times(0)), waits=[0, 30_000])
     assert report.communication.late == ()
