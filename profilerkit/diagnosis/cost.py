@@ -26,7 +26,7 @@ def with_cost(report: Report, price: float | None) -> Report:
 
 
 def cost_of(report: Report, price: float | None) -> Cost | None:
-    """Hours lost by cause, of the whole run where timers recorded it, else of 1,000 steps; ``None`` without steps and their parts.
+    """Hours lost by cause: of the run where timers recorded it, else of 1,000 steps; ``None`` without steps and parts.
 
     A part's hours are its share of a rank's steady step × that rank's time in steps, summed over the ranks; ranks that
     were not read count as the mean of those that were. Savings are of the job's step and count on every rank. Where
