@@ -87,10 +87,12 @@ def _rank(entry: RankRecord, log: StepLog | None) -> LiveRank:
 
 
 def _recent_rows(log: StepLog) -> I64:
-    """Positions of the steps of the last seconds, at least ``FEWEST_RECENT`` where there are as many."""
+    """Positions of the run's own steps of the last seconds, at least ``FEWEST_RECENT`` where there are as many."""
     ends = log.start + log.time
     first = int(np.searchsorted(ends, ends[-1] - RECENT_NS, side="right"))
-    return np.arange(max(min(first, len(ends) - FEWEST_RECENT), 0), len(ends))
+    recent = np.arange(max(min(first, len(ends) - FEWEST_RECENT), 0), len(ends))
+    own = recent[[log.state[row] != "probe" for row in recent]]
+    return own if len(own) else recent
 
 
 def _judged(log: StepLog, rows: I64) -> I64:
