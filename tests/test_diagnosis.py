@@ -77,7 +77,7 @@ def test_verdict_follows_what_a_probe_measured():
     assert verdict_of(probed(0.39)).saving.method == "analytic"
     less = verdict_of(probed(0.2))
     assert (less.bound, less.confidence, less.saving.expected) == ("input-bound", "medium", 0.2)
-    assert "saves at most 21 % of the step" in less.consequence
+    assert "saves at most 21 % of the step, as a probe in the run measured." in less.consequence
     none = verdict_of(probed(0.03))
     assert (none.bound, none.confidence, none.saving) == ("compute-bound", "medium", None)
     (ruled_out,) = (row for row in none.ruled_out if row.bound == "input-bound")

@@ -103,7 +103,8 @@ def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
         expected, most = format_ratio(verdict.saving.expected), format_ratio(verdict.saving.most)
         sentences.append(f"The best one is expected to save {expected} of it, at most {most}.")
     elif verdict.saving is not None and verdict.saving.method == "bound":
-        sentences.append(f"The best fix saves at most {format_ratio(verdict.saving.high)} of the step.")
+        by_probe = ", as a probe in the run measured" if best is not None and best.finding.predicted else ""
+        sentences.append(f"The best fix saves at most {format_ratio(verdict.saving.high)} of the step{by_probe}.")
         if verdict.bound == "comm-bound" and undivided(facts):
             sentences.append("Waiting for another rank and transfer cannot be told apart.")
     elif verdict.saving is not None:
