@@ -26,8 +26,8 @@ PROBES_OF: dict[str, tuple[ProbeName, ...]] = {
 #: A measured interval has to be this far from a prediction before it contradicts it, of the step (the accuracy that is
 #: promised of predictions is some points).
 _APART = 0.02
-#: The steps beside the probe are this much shorter or longer than those of the run, relative to them, at most: what
-#: others would save says little of these (a choice: the replay's, for traced steps, is twice as wide).
+#: The steps beside the probe last this much of those that are judged, at least and at most: what others would save says
+#: little of these (a choice).
 _ALIKE = (0.75, 1.33)
 
 
