@@ -4,12 +4,20 @@ from collections.abc import Iterator
 from statistics import fmean
 
 from profilerkit.model.change import revise
-from profilerkit.model.finding import STEP_LENGTHS, Evidence, Finding, Saving, Source
+from profilerkit.model.finding import STEP_LENGTHS, Evidence, Finding, Saving, Source, Throughput
 from profilerkit.model.report import Report
 from profilerkit.model.verdict import BOUND_FAMILY
 from profilerkit.report.breakdown import families_of, judged_rank
 from profilerkit.report.inert import inert
-from profilerkit.report.wording import FAMILY_LABELS, SMALL_SAVING, STATUS_VERBS, method_text, step_ns, weakest
+from profilerkit.report.wording import (
+    FAMILY_LABELS,
+    SMALL_SAVING,
+    STATUS_VERBS,
+    method_text,
+    source_of,
+    step_ns,
+    weakest,
+)
 
 
 def savings_of(finding: Finding, mean_ns: int | None) -> tuple[Evidence, ...]:
@@ -23,7 +31,7 @@ def savings_of(finding: Finding, mean_ns: int | None) -> tuple[Evidence, ...]:
         found.append(_gain("Saving predicted before the probe", finding.predicted, "ratio", 1.0, finding.rank))
     if (gain := finding.throughput) is not None:
         ends = (gain.low, gain.expected, gain.high)
-        found.append(_estimated("More samples per second", "ratio", method_text(gain), finding.rank, ends))
+        found.append(_promised("More samples per second", "ratio", gain, finding.rank, ends))
     return tuple(found)
 
 
@@ -34,15 +42,15 @@ def stated_of(report: Report) -> tuple[Evidence, ...]:
 
 def _gain(label: str, saving: Saving, unit: str, scale: float, rank: int | None) -> Evidence:
     ends = (saving.low * scale, saving.expected * scale, saving.high * scale)
-    about = _estimated(label, unit, method_text(saving), rank, ends)
-    return revise(about, source="derived" if unit == "ns" else "measured") if saving.method == "probe" else about
+    return _promised(label, unit, saving, rank, ends)
 
 
-def _estimated(label: str, unit: str, origin: str, rank: int | None, ends: tuple[float, float, float]) -> Evidence:
+def _promised(
+    label: str, unit: str, by: Saving | Throughput, rank: int | None, ends: tuple[float, float, float]
+) -> Evidence:
     low, value, high = ends
-    return Evidence(
-        label=label, value=value, unit=unit, source="estimated", origin=origin, rank=rank, low=low, high=high
-    )
+    source, origin = source_of(by, unit), method_text(by)
+    return Evidence(label=label, value=value, unit=unit, source=source, origin=origin, rank=rank, low=low, high=high)
 
 
 def _steps(report: Report) -> Iterator[Evidence]:
@@ -102,7 +110,7 @@ def _verdict(report: Report) -> Iterator[Evidence]:
         if mean_ns is not None:
             left = (1 - saving.high, 1 - saving.expected, 1 - saving.low)
             ends = (mean_ns * left[0], mean_ns * left[1], mean_ns * left[2])
-            yield _estimated("Mean step after the best fix", "ns", method_text(saving), report.verdict.rank, ends)
+            yield _promised("Mean step after the best fix", "ns", saving, report.verdict.rank, ends)
     if report.verdict.bound == "balanced":
         yield Evidence(
             label="A bound is named from this saving on, share of the step", value=SMALL_SAVING, unit="ratio",

@@ -16,6 +16,7 @@ from profilerkit.report.wording import (
     judged_steps,
     plural,
     saving_range,
+    source_of,
     step_ns,
 )
 from profilerkit.units import format_bytes, format_count, format_ns, format_ns_range, format_ratio, format_value
@@ -81,8 +82,7 @@ def _after_fix(report: Report) -> Fact | None:
     if saving is None or mean_ns is None:
         return None
     low, high = (mean_ns * (1.0 - ratio) for ratio in (saving.high, saving.low))
-    source = "derived" if saving.method == "probe" else "estimated"
-    note = f"now {format_ns(mean_ns)}; {source}, {METHOD_WORDS[saving.method]}"
+    note = f"now {format_ns(mean_ns)}; {source_of(saving, 'ns')}, {METHOD_WORDS[saving.method]}"
     return Fact("Mean step after the fix", format_ns_range(low, high), note)
 
 

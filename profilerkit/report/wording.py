@@ -191,6 +191,13 @@ def throughput_text(gain: Throughput) -> str:
     return f"{format_ratio_range(gain.low, gain.high)} more samples per second ({format_ratio(gain.expected)} expected)"
 
 
+def source_of(saving: Saving | Throughput, unit: str) -> Source:
+    """How a number of it came about: a probe measures shares of the step, and times follow from those."""
+    if saving.method != "probe":
+        return "estimated"
+    return "derived" if unit == "ns" else "measured"
+
+
 def method_text(saving: Saving | Throughput) -> str:
     """How the saving, or the gain, was computed and how it was calibrated."""
     return f"{METHOD_WORDS[saving.method]}, {inert(saving.calibration)}"
