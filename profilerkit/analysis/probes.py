@@ -77,9 +77,8 @@ def saved(usual: I64, control: I64, timed: I64) -> tuple[float, float, float]:
         resampled: I64 = values[random.integers(0, len(values), (_RESAMPLES, len(values)))].mean(axis=1)
         return resampled
 
-    of = means(usual)
-    before = means(control) if len(control) else of
-    shares = (before - means(timed)) / of
+    before, of = control if len(control) else usual, means(usual)
+    shares = ((of if before is usual else means(before)) - means(timed)) / of
     low, high = np.quantile(shares, [_TAIL, 1.0 - _TAIL])
-    share = float(((control if len(control) else usual).mean() - timed.mean()) / usual.mean())
+    share = float((before.mean() - timed.mean()) / usual.mean())
     return share, min(float(low), share), max(float(high), share)

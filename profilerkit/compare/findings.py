@@ -104,7 +104,7 @@ def _state(before: Finding | None, after: Finding | None, verdict: Judgement) ->
     if before is None:
         return "new"
     # Before any probe: one of the runs may have had none.
-    old, new = before.predicted or before.saving, after.predicted or after.saving
+    old, new = before.prediction, after.prediction
     if old and new:
         more = new.expected - old.expected
         is_seen = _disjoint(old, new) or verdict == ("slower" if more > 0 else "faster")

@@ -148,6 +148,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     probed: Probed | None = None
     predicted: Saving | None = None
 
+    @property
+    def prediction(self) -> Saving | None:
+        """The saving as it was predicted, whatever a probe measured since; ``None`` where none can be stated."""
+        return self.predicted or self.saving
+
     def __post_init__(self) -> None:
         """Reject a claim without evidence: it must not be possible to build one."""
         if not self.evidence:

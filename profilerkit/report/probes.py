@@ -28,8 +28,7 @@ def probed_words(finding: Finding) -> str:
         return ""
     if probe.share is None:
         return f"Not probed: {inert(probe.reason, SENTENCE_LIMIT)}."
-    saving = finding.predicted or finding.saving
-    predicted = f"predicted {saving_range(saving)}" if saving else "no saving predicted"
+    predicted = f"predicted {saving_range(finding.prediction)}" if finding.prediction else "no saving predicted"
     agreement = _AGREEMENTS[probe.agreement] if probe.agreement else ""
     if finding.predicted is not None:
         agreement = _NOTHING if finding.saving is None else _BETTER if probe.agreement == "above" else agreement

@@ -267,12 +267,12 @@ def open_summary(path: Path) -> Summary:
         raise _broken(path, "a number in it is none")
     if header.version != __version__:
         raise _broken(path, f"it was made by profilerkit {header.version[:20]}")
-    at = len(start) + length
-    if min(header.outline_bytes, header.details_bytes) < 0 or at + header.outline_bytes + header.details_bytes > size:
+    found = Summary(path, header, len(start) + length)
+    if min(header.outline_bytes, header.details_bytes) < 0 or found.details_at + header.details_bytes > size:
         raise _broken(path, "it is shorter than it says")
     if size > _MOST_READ_BYTES:
         raise _broken(path, f"it is larger than any summary, {format_bytes(size)}")
-    return Summary(path, header, at)
+    return found
 
 
 def _record(summary: Summary, at: int, length: int) -> TraceFacts:

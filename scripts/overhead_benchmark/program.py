@@ -64,7 +64,10 @@ def measure(case: Case, place: Path) -> dict[str, Any]:
             variants[name] = every.make(name)
         except ImportError as error:
             reasons[name] = f"not installed: {error}"
-    measured = in_turns(case, work, variants) if ours_alone(case) else in_blocks(case, work, every, variants)
+    if set(case.variants) <= set(OURS):
+        measured = in_turns(case, work, variants)
+    else:  # others' tools cannot be taken out between two steps
+        measured = pairs.measure(case, work.step_s, every.make(OFF), variants, _SEED)
     found = {
         "layers": work.layers,
         "step_s": work.step_s,
@@ -78,24 +81,14 @@ def measure(case: Case, place: Path) -> dict[str, Any]:
     return found
 
 
-def ours_alone(case: Case) -> bool:
-    """Whether all that is compared can be taken out between two steps; others' tools cannot."""
-    return set(case.variants) <= set(OURS)
-
-
 def in_turns(case: Case, work: Workload, variants: dict[str, Variant]) -> dict[str, pairs.Pairs]:
     """Ours, and the control beside the first of it."""
     found: dict[str, pairs.Pairs] = {}
-    for name, variant in variants.items():
-        if name != OFF:
-            ours, control = turns.measure(variant, lambda: work.step(work.batches), work.step_s, case.pairs, _SEED)
-            found = {OFF: control, **found, name: ours} if OFF not in found else {**found, name: ours}
+    for name in (name for name in variants if name != OFF):
+        ours, control = turns.measure(variants[name], lambda: work.step(work.batches), work.step_s, case.pairs, _SEED)
+        found.setdefault(OFF, control)
+        found[name] = ours
     return found
-
-
-def in_blocks(case: Case, work: Workload, every: Variants, variants: dict[str, Variant]) -> dict[str, pairs.Pairs]:
-    """Others' tools."""
-    return pairs.measure(case, work.step_s, every.make(OFF), variants, _SEED)
 
 
 def together(work: Workload) -> None:

@@ -12,27 +12,10 @@ from profilerkit.report.templating import environment
 from profilerkit.rules.rule import Fired
 from profilerkit.units import format_ns
 from tests.recipes import STEP_NS
-from tests.rules import (
-    test_comm_rules,
-    test_compute_rules,
-    test_input_rules,
-    test_memory_rules,
-    test_overhead_rules,
-    test_rules,
-    test_run_rules,
-)
 from tests.rules.contract import RULE
+from tests.rules.tables import tables
 
-TABLES = (
-    test_rules.FIRES,
-    test_comm_rules.FIRES,
-    test_compute_rules.FIRES,
-    test_memory_rules.FIRES,
-    test_run_rules.FIRES,
-    test_input_rules.CASES.fires,
-    test_overhead_rules.CASES.fires,
-)
-FIRES = [case for table in TABLES for case in (table.items() if isinstance(table, dict) else table)]
+FIRES = [case for table in tables("fires") for case in (table.items() if isinstance(table, dict) else table)]
 #: The report states it, and a headline may call it the whole of a part: 40.0 ms of 100 ms.
 STEP = EvidenceRow("E99", "Step time, mean", format_ns(STEP_NS), "", "", "measured", "x")
 

@@ -3,15 +3,7 @@
 import pytest
 
 from profilerkit.rules import RULES
-from tests.rules import (
-    test_comm_rules,
-    test_compute_rules,
-    test_input_rules,
-    test_memory_rules,
-    test_overhead_rules,
-    test_rules,
-    test_run_rules,
-)
+from tests.rules.tables import tables
 
 
 def codes(cases):
@@ -21,7 +13,5 @@ def codes(cases):
 
 @pytest.mark.parametrize("kind", ["fires", "passes"])
 def test_every_rule_fires_on_some_facts_and_passes_on_others(kind):
-    by_file = [test_comm_rules, test_compute_rules, test_memory_rules, test_rules, test_run_rules]
-    tried = [codes(getattr(module, kind.upper())) for module in by_file]
-    tried += [codes(getattr(module.CASES, kind)) for module in (test_input_rules, test_overhead_rules)]
+    tried = [codes(table) for table in tables(kind)]
     assert set().union(*tried) == {rule.code for rule in RULES}

@@ -66,18 +66,24 @@ class Agreement:
             return _first(store, f"{key}/decided", f"{_LOST}the ranks are not at the same step of the same probes")
         if answer:
             store.set(f"{key}/answer", answer)
-        if store.add(f"{key}/replies", 1) == self._world:
-            return _first(store, f"{key}/decided", _SAID + (self._answer_at(f"{key}/answer") or ""))
-        deadline, pause_s = time.monotonic() + PATIENCE_S, _FIRST_PAUSE_S
-        # Looked for, not waited for: a wait of the store's keeps torch's own threads from it.
-        while not store.check([f"{key}/decided"]) and time.monotonic() < deadline:
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        replies = store.add(f"{key}/replies", 0)
-        if replies == self._world:  # the last one replied just now
+        replies = store.add(f"{key}/replies", 1)
+        if replies < self._world:
+            self._wait_for(f"{key}/decided")
+            replies = store.add(f"{key}/replies", 0)
+        if replies == self._world:
             return _first(store, f"{key}/decided", _SAID + (self._answer_at(f"{key}/answer") or ""))
         silent = f"{self._world - replies} of {self._world} ranks did not reply within {PATIENCE_S:g} s"
         return _first(store, f"{key}/decided", _LOST + silent)
+
+    def _wait_for(self, key: str) -> None:
+        """Return when it is there, or after ``PATIENCE_S``.
+
+        It is looked for: a wait of the store's own keeps torch's threads from it.
+        """
+        deadline, pause_s = time.monotonic() + PATIENCE_S, _FIRST_PAUSE_S
+        while not self._store.check([key]) and time.monotonic() < deadline:
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _answer_at(self, key: str) -> str | None:
         """What is there; ``None`` where nothing is."""
