@@ -9,7 +9,8 @@ from types import ModuleType
 from typing import Any
 
 from profilerkit.capture.guard import Guard
-from profilerkit.capture.loader import FetchTimer, patched_iter, patched_next
+from profilerkit.capture.loader import FetchTimer
+from profilerkit.capture.loader_patches import patched_iter, patched_next
 from profilerkit.capture.meter import Meter
 from profilerkit.capture.patches import Patches
 from profilerkit.capture.steps import StepTracker
@@ -90,12 +91,12 @@ class Hooks:
 
     def remove(self) -> None:
         """Leave torch and Python as they were."""
-        self._timer.armed = False
+        self._timer.disarm()
         self._patches.remove()
 
     def remove_in_child(self) -> None:
         """``remove`` in a forked child."""
-        self._timer.armed = False
+        self._timer.disarm()
         self._patches.remove_in_child()
 
     def _patch_loader(self, data: ModuleType, patches: Patches) -> None:

@@ -1,18 +1,19 @@
-"""Times the wait for every batch; any torch ``DataLoader`` is seen through two patches."""
+"""Times the wait for every batch."""
 
-import threading
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from threading import get_ident
 from time import perf_counter_ns, thread_time_ns
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from profilerkit.capture.doing import Doing, PerThread
 from profilerkit.capture.environment import loader_settings
 from profilerkit.capture.guard import Guard, asked
+from profilerkit.capture.loader_claims import CLAIM, Claim, length, sampler_of
 from profilerkit.capture.meter import Meter
 from profilerkit.capture.steps import StepTracker
-from profilerkit.capture.thread_clock import Moment, ThreadClock
+from profilerkit.capture.thread_clock import Moment
 from profilerkit.model.run import Loader
 from profilerkit.rundir.layout import INPUT_SPAN, EventFlag, EventKind, wait_queue_field
 from profilerkit.rundir.writer import Record
@@ -20,7 +21,7 @@ from profilerkit.rundir.writer import Record
 _R = TypeVar("_R")
 # Plain ints: a lookup of an enum member costs 0.2 µs on Python 3.11, and each step needs several.
 _WAIT = int(EventKind.WAIT)
-_INFERRED, _FIRST, _LAST = int(EventFlag.INFERRED), int(EventFlag.FIRST), int(EventFlag.LAST)
+INFERRED, FIRST, _LAST = int(EventFlag.INFERRED), int(EventFlag.FIRST), int(EventFlag.LAST)
 _OTHER_THREAD = int(EventFlag.OTHER_THREAD)
 _OTHER_LOADER, _IN_PHASE = int(EventFlag.OTHER_LOADER), int(EventFlag.IN_PHASE)
 _NOT_FOR_THE_STEP = _OTHER_THREAD | _OTHER_LOADER | _IN_PHASE
@@ -36,11 +37,6 @@ _AFTER_LONG_WAIT = 64
 _READ_EVERY = 16
 #: How long the thread queued for a processor is read with one in so many of these: the file costs 40 µs twice.
 _QUEUE_EVERY = 8
-#: ``torch.utils.data._DatasetKind.Iterable``
-_ITERABLE_KIND = 1
-
-#: The attribute of a torch iterator that holds its ``_Claim``.
-_CLAIM = "_profilerkit_claim"
 
 #: A fetch under way: start, the thread's clocks then (``None`` when not read), flags, span in the trace, time spent on
 #: this.
@@ -58,42 +54,6 @@ class Trace(Protocol):
         """A named span in the trace, if one is being recorded."""
 
 
-class _Claim(NamedTuple):
-    """What an iterator whose fetches mark steps carries: whose timer, of which loader, of how many batches."""
-
-    timer: "weakref.ref[FetchTimer]"
-    source: object
-    length: int
-
-
-class Doing:
-    """What a thread is doing.
-
-    Attributes:
-        fetching: inside a fetch, so that a wrapped DataLoader is not counted twice.
-        began: the thread's clocks when the making of the newest iterator began.
-        ready_ns: when that iterator was made.
-        phases: named phases of the user that are open.
-        clock: the thread's.
-    """
-
-    __slots__ = ("began", "clock", "fetching", "phases", "ready_ns")
-
-    def __init__(self) -> None:
-        self.fetching = False
-        self.began: Moment = (0, 0, 0)
-        self.ready_ns = 0
-        self.phases = 0
-        self.clock = ThreadClock()
-
-
-class PerThread(threading.local):
-    """What the calling thread is doing, found with one look for it."""
-
-    def __init__(self) -> None:
-        self.doing = Doing()
-
-
 class FetchTimer:
     """Records one WAIT per fetch and tells the step tracker where fetches start.
 
@@ -108,12 +68,13 @@ class FetchTimer:
             loader itself is not held: its persistent workers die with its last name.
         meter: what fetches on the training thread cost beside the wait.
         reads_cpu: the CPU time of fetches is read.
+        trains: what the training thread is doing, while the tracker is steady.
     """
 
     __slots__ = (  # see ``StepTracker``
-        *("__weakref__", "_after_long_wait", "_backwards", "_claimed", "_guard", "_latest", "_reads", "_record"),
-        *("_skips", "_sources", "_trainer", "armed", "fetches", "here", "meter", "reads_cpu", "settings", "trace"),
-        "tracker",
+        *("__weakref__", "_after_long_wait", "_ask_at", "_backwards", "_claimed", "_guard", "_latest", "_reads"),
+        *("_record", "_skips", "_sources", "_steady", "_steady_flags", "_trainer", "armed", "fetches", "here"),
+        *("meter", "reads_cpu", "settings", "trace", "tracker", "trains"),
     )
 
     def __init__(self, record: Callable[[Record], None], tracker: StepTracker, guard: Guard, trace: Trace) -> None:
@@ -124,6 +85,10 @@ class FetchTimer:
         self.tracker = tracker
         self._guard = guard
         self.here = PerThread()
+        self.trains = Doing()  # the training thread while the tracker is steady …
+        self._steady_flags = 0  # … the flags of its fetches, when to ask again, and the iterator
+        self._ask_at = 0
+        self._steady: weakref.ref[Any] | None = None
         self.settings: Loader | None = None
         self.meter = Meter()
         self.reads_cpu = True
@@ -135,6 +100,11 @@ class FetchTimer:
         self._backwards = 0  # backward passes before the last fetch
         self._latest = 0  # the loader fetched last since, by the id of what stands for it
         self._trainer = 0  # the loader fetched last before a backward pass
+
+    def disarm(self) -> None:
+        """Let fetches pass straight through from now on."""
+        self.armed = False
+        self.tracker.steady = 0
 
     def claim(self, loader: Any) -> bool:
         """Whether the patches see all of ``loader``, a torch one: its iterations then mark steps from now on.
@@ -148,6 +118,13 @@ class FetchTimer:
         if self._claimed.get(id(loader)) is not loader:
             self._claimed[id(loader)] = loader
             self._sources[id(loader)] = object()
+        return True
+
+    def claim_iterator(self, iterator: Any) -> bool:
+        """``claim`` for an iterator of a torch loader: the rest of its fetches mark steps."""
+        if getattr(getattr(type(iterator), "__next__", None), "timed_by", None) is not self:
+            return False
+        iterator.__dict__.setdefault(CLAIM, Claim(weakref.ref(self), sampler_of(iterator), length(iterator)))
         return True
 
     def stands_for(self, loader: Any) -> object:
@@ -184,13 +161,15 @@ class FetchTimer:
         iterator: int,
         loader: int,
         owner: bool,
-        more: bool,
+        left: int,
         flags: int,
     ) -> _R:
         """The next batch, ``pull(of)``, on a thread that fetches none yet; whatever it raises goes on unchanged.
 
-        ``iterator`` and ``loader`` are ids; ``owner`` says that the iterator marks the steps.
+        ``iterator`` and ``loader`` are ids; ``owner`` says that the iterator marks the steps, ``left`` how many batches
+        it has left, negative when that is not known.
         """
+        more = left != 0
         try:  # and not ``guard.call``, which costs 0.3 µs between a user's calls
             fetch = self._begin(doing, perf_counter_ns(), iterator, loader, owner, more, flags)
         except Exception as error:  # noqa: BLE001  as the guard does
@@ -207,8 +186,50 @@ class FetchTimer:
             doing.fetching = False
         try:
             self._end(fetch, 0, iterator, owner, more)
+            short_ways = self._skips - 1 if left < 0 else min(self._skips, left) - 1
+            if short_ways > 0 and (owner or (iterator == id(of) and loader == self._trainer and not doing.phases)):
+                self._settle(of, iterator, owner, fetch[2], short_ways)
         except Exception as error:  # noqa: BLE001  as the guard does
             self._guard.caught(self._end, error)
+        return batch
+
+    def fetch_again(self, pull: Callable[[Any], _R], of: Any) -> _R:
+        """``fetch`` for the tracker's steady iterator, whose last fetch answered all questions: half of what it costs.
+
+        Only the training thread may call it. After a few fetches the next one has to ask again.
+        """
+        now_ns, tracker, doing, flags = perf_counter_ns(), self.tracker, self.trains, self._steady_flags
+        self.fetches += 1
+        self._skips -= 1
+        if tracker.backwards != self._backwards:
+            self._backwards, self._trainer = tracker.backwards, self._latest
+        try:  # as in ``fetch``
+            tracker.fed_again(now_ns)
+        except Exception as error:  # noqa: BLE001  as the guard does
+            self._guard.caught(tracker.fed_again, error)
+            return pull(of)
+        start_ns, is_traced, is_metered = now_ns, self.trace.window is not None, self.meter.is_open
+        if is_traced or is_metered:
+            start_ns = perf_counter_ns()
+        try:
+            doing.fetching = True
+            batch = pull(of)
+        except BaseException as error:
+            fetch: _Fetch = (start_ns, None, flags, None, 0)
+            ended = _LAST if isinstance(error, StopIteration) else None
+            self._guard.call(self._end, fetch, ended, tracker.steady, not flags, True)
+            tracker.steady = 0
+            raise
+        finally:
+            doing.fetching = False
+        end_ns = perf_counter_ns()
+        wait_ns = end_ns - start_ns
+        self._record((_WAIT, flags, 0, start_ns, wait_ns, -1))
+        if is_traced or self.fetches >= self._ask_at or wait_ns >= _LONG_WAIT_NS:
+            tracker.steady = 0
+            self._read_often(wait_ns)
+        if is_metered:
+            self.meter.add(start_ns - now_ns + perf_counter_ns() - end_ns)
         return batch
 
     def _begin(
@@ -219,12 +240,13 @@ class FetchTimer:
         self._skips -= 1
         if self._skips <= 0:
             clocks = self._clocks(doing)
-        if flags & _FIRST:
+        if flags & FIRST:
             if start_ns - doing.ready_ns < _START_GAP_NS:
                 clocks = doing.began
                 start_ns = clocks[0]
             doing.ready_ns = 0
         if get_ident() == tracker.thread:
+            tracker.steady = 0
             self.fetches += 1
             if tracker.backwards != self._backwards:
                 self._backwards = tracker.backwards
@@ -256,13 +278,18 @@ class FetchTimer:
         self._reads += 1
         return doing.clock.now() if self._reads % _QUEUE_EVERY == 1 else (perf_counter_ns(), thread_time_ns(), -1)
 
+    def _read_often(self, wait_ns: int) -> None:
+        """Read the clocks of the next fetches if this wait was a long one."""
+        if wait_ns >= _LONG_WAIT_NS:
+            self._skips, self._after_long_wait = 0, _AFTER_LONG_WAIT
+
     def _aside(self, loader: int, flags: int, phases: int) -> int:
         """The flags of a fetch on the training thread that does not feed the training; 0 when it does, or may."""
         if not phases or not self._latest:
             self._latest = loader
         if loader == self._trainer:
             return 0
-        other = _OTHER_LOADER if flags & _INFERRED and self.tracker.wrapped else 0
+        other = _OTHER_LOADER if flags & INFERRED and self.tracker.wrapped else 0
         return other | _IN_PHASE if phases else other
 
     def _end(self, fetch: _Fetch, ended: int | None, iterator: int, owner: bool, more: bool) -> None:
@@ -271,8 +298,7 @@ class FetchTimer:
         now_ns = perf_counter_ns()
         if ended is not None:
             wait_ns = now_ns - start_ns
-            if wait_ns >= _LONG_WAIT_NS:
-                self._skips, self._after_long_wait = 0, _AFTER_LONG_WAIT
+            self._read_often(wait_ns)
             queued, cpu_ns = (0, -1) if clocks is None else _spent(clocks, _moment(self.here.doing, clocks))
             self._record((_WAIT, flags | ended, queued, start_ns, wait_ns, cpu_ns))
         if span is not None:
@@ -285,6 +311,18 @@ class FetchTimer:
             self.tracker.fetch_started(start_ns, iterator, owner, True)
         if self.meter.is_open:
             self.meter.add(own_ns + perf_counter_ns() - now_ns)
+
+    def _settle(self, of: Any, iterator: int, owner: bool, flags: int, fetches: int) -> None:
+        """Let so many fetches of the iterator, which feeds the steps, go without questions."""
+        if flags & ~(INFERRED | FIRST) or not self.armed or self.trace.window is not None:
+            return
+        if self.tracker.settle(iterator):
+            self.trains, self._steady_flags, self._ask_at = self.here.doing, flags & INFERRED, self.fetches + fetches
+            if not owner:  # the tracker knows when one that marks steps is gone
+                self._steady = weakref.ref(of, self._unsettle)
+
+    def _unsettle(self, _iterator: object) -> None:
+        self.tracker.steady = 0
 
     def own(self, iterator: object, source: object) -> bool:
         """Whether a wrapped iterator marks the steps.
@@ -304,61 +342,3 @@ def _moment(doing: Doing, start: Moment) -> Moment:
 def _spent(start: Moment, end: Moment) -> tuple[int, int]:
     """What a WAIT record says of the thread's time: µs in the queue for a processor as ``wait_queue_field``, CPU ns."""
     return wait_queue_field(end[2] - start[2] if start[2] >= 0 and end[2] >= 0 else None), end[1] - start[1]
-
-
-def length(source: object) -> int:
-    """Batches in one iteration of ``source``; -1 when that is not known for sure.
-
-    ``len()`` of a DataLoader over an iterable dataset is never called: torch remembers it and warns about mismatches.
-    """
-    known = asked(_asked_length, source)
-    return -1 if known is None else known
-
-
-def _asked_length(source: object) -> int | None:
-    if getattr(source, "_dataset_kind", 0) == _ITERABLE_KIND:
-        return None
-    known = source if isinstance(source, (list, tuple, range)) else getattr(source, "_index_sampler", None)
-    return None if known is None else len(known)
-
-
-def patched_next(timer: FetchTimer, original: Callable[[Any], Any], look: Callable[[Any], None] | None = None) -> Any:
-    """A replacement for ``_BaseDataLoaderIter.__next__``; ``look`` is shown the iterator before each fetch."""
-    here, trace, fetch = timer.here, timer.trace, timer.fetch
-
-    def timed_next(self: Any) -> Any:
-        if not timer.armed:
-            return original(self)
-        if look is not None and getattr(self, "_num_workers", True):
-            look(self)
-        doing = here.doing
-        if doing.fetching:
-            return original(self)
-        yielded = getattr(self, "_num_yielded", -1)
-        first = _FIRST if yielded == 0 else 0
-        claim = self.__dict__.get(_CLAIM)
-        if claim is not None and claim.timer() is timer:
-            number = id(self)
-            owner = timer.tracker.owner_id == number or timer.own(self, claim.source)
-            return fetch(doing, original, self, number, id(claim.source), owner, yielded != claim.length, first)
-        # The length is only worth its 1 µs while a trace is recorded: a span must not begin for a step without a batch.
-        more = trace.window is None or yielded < 0 or yielded != length(self)
-        loader = id(getattr(self, "_index_sampler", self))  # the iterators of one loader share its sampler
-        return fetch(doing, original, self, id(self), loader, False, more, first | _INFERRED)
-
-    return timed_next
-
-
-def patched_iter(timer: FetchTimer, original: Callable[[Any], Any]) -> Any:
-    """A replacement for ``DataLoader.__iter__``, where workers start and the loader's settings can be seen."""
-
-    def timed_iter(self: Any) -> Any:
-        if not timer.marks(self):
-            return timer.iterate(original, self, self)
-        timer.starts_over(self)
-        iterator = timer.iterate(original, self, self)
-        iterator.__dict__[_CLAIM] = _Claim(weakref.ref(timer), timer.stands_for(self), length(self))
-        return iterator
-
-    timed_iter.timed_by = timer  # type: ignore[attr-defined]  # how ``claim`` knows its own
-    return timed_iter

@@ -8,7 +8,8 @@ from typing import Any
 
 from profilerkit.capture.guard import Guard, asked
 from profilerkit.capture.hooks import Hooks
-from profilerkit.capture.loader import FetchTimer, patched_next
+from profilerkit.capture.loader import FetchTimer
+from profilerkit.capture.loader_patches import patched_next
 from profilerkit.capture.meter import Meter
 from profilerkit.capture.steps import StepTracker
 from profilerkit.capture.workers import WorkerWatch

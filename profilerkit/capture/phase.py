@@ -4,8 +4,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from time import perf_counter_ns
 
+from profilerkit.capture.doing import PerThread
 from profilerkit.capture.guard import Guard
-from profilerkit.capture.loader import PerThread
 from profilerkit.rundir.layout import EventKind
 from profilerkit.rundir.writer import Record
 

@@ -43,8 +43,8 @@ from profilerkit.rundir.writer import RankWriter, Record, write_manifest
 #: With nothing wrong, what may take long has its own bounds; after an exception the user wants to see it.
 _SECONDS = float("inf")
 _SECONDS_AFTER_ERROR = 20.0
-#: More is imported in the 10 s after torch; after that every fourth beat looks for it, 0.2 ms beside other work.
-_BEATS_OF_START = 40
+#: More is imported in the 10 s after torch; after that every second beat looks for it, 0.1 ms beside other work.
+_BEATS_OF_START = 20
 
 
 class _State:
@@ -280,9 +280,9 @@ class Session:
             self._window.abort()
 
     def _beat(self) -> None:
-        """Four times per second on the writer thread."""
+        """Twice per second on the writer thread."""
         self._beats += self._hooks.torch_hooked
-        if self._beats <= _BEATS_OF_START or self._beats % 4 == 0:
+        if self._beats <= _BEATS_OF_START or self._beats % 2 == 0:
             self._look_around()
         if self._traces:
             self._window.beat()

@@ -75,6 +75,8 @@ class StepTracker:
         worked: one did in the open step.
         marked: something else than optimizers and backward passes ends the open step.
         owner_id: ``id`` of the wrapped iterator that marks the steps, 0 without one.
+        steady: ``id`` of the iterator that feeds the steps while nothing changes; ``fed_again`` may then stand for
+            ``fetch_started``. 0 where it may not.
         found_by: what marks the steps: ``step()``, ``wrapped loader``, ``optimizer step``, ``backward pass``.
     """
 
@@ -83,7 +85,7 @@ class StepTracker:
         *("__weakref__", "_clock", "_closing", "_explicit", "_feeder", "_held", "_in_backward", "_lapsed_ns"),
         *("_optimizers", "_owner", "_record", "_since_closing", "_source_id", "_start_ns", "_tentative_ns", "_window"),
         *("backward_depth", "backwards", "count", "ends_in_backward", "marked", "optimizer_seen", "owner_id"),
-        *("thread", "worked", "wrapped"),
+        *("steady", "thread", "worked", "wrapped"),
     )
 
     def __init__(
@@ -104,7 +106,7 @@ class StepTracker:
         self._explicit = False
         self.wrapped = self.marked = False
         self._owner: weakref.ref[object] | None = None
-        self.owner_id = 0
+        self.owner_id = self.steady = 0
         self._source_id = 0
         self._held: list[tuple[int, int]] | None = []  # None once the wrapped loader is known to mark steps
         self._optimizers: set[int] = set()  # those seen in steps without a fetch
@@ -168,7 +170,7 @@ class StepTracker:
             return False
         self._owner = weakref.ref(iterator, self.abandoned)
         self._source_id = id(source)
-        self.owner_id = id(iterator)
+        self.owner_id, self.steady = id(iterator), 0
         self.wrapped = self.marked = True
         return True
 
@@ -196,6 +198,36 @@ class StepTracker:
         if self._feeder is None:
             self._feeder, self.marked = feeder, True
 
+    def settle(self, iterator: int) -> bool:
+        """The fetches of this iterator, a wrapped one that marks the steps or one that feeds them, are what they were.
+
+        False if they may turn out to be something else yet.
+        """
+        if self.wrapped and not self._explicit:
+            is_known = self._held is None and self.owner_id == iterator
+        else:
+            is_known = self._feeder == iterator and (self._explicit or self.worked or self.count > 0)
+        self.steady = iterator if is_known else 0
+        return is_known
+
+    def fed_again(self, now_ns: int) -> None:
+        """``fetch_started`` by the steady iterator, without the way there."""
+        start_ns, flags = self._start_ns, 0 if self.wrapped else _INFERRED
+        if start_ns is None or self._explicit:
+            self.fetch_started(now_ns, self.steady, self.owner_id == self.steady)
+            return
+        if flags and not self.worked:
+            return  # gradients accumulate
+        dur_ns = now_ns - start_ns
+        self._record((_STEP, flags, 0, start_ns, dur_ns, self.count))
+        self._start_ns = self._lapsed_ns = now_ns
+        self.worked = False
+        if self._window is not None:
+            self._window.step_ended(self.count, dur_ns)
+        self.count += 1
+        if self._window is not None:
+            self._window.step_started(self.count)
+
     def exhausted(self, feeder: int, owner: bool) -> None:
         """The fetch that just started found the loader empty: the step it began, or left unfinished, does not count."""
         if owner if self.wrapped and not self._explicit else feeder == self._feeder:
@@ -203,7 +235,7 @@ class StepTracker:
 
     def abandoned(self, _owner: object = None) -> None:
         """The iterator that marks steps is gone (``break``): its last step counts if it did its work."""
-        self.owner_id = 0
+        self.owner_id = self.steady = 0
         if self._explicit or self._start_ns is None or threading.get_ident() != self.thread:
             return
         if self.worked:
@@ -223,6 +255,7 @@ class StepTracker:
         now_ns = self._clock()
         if not self._explicit:
             self._explicit = self.marked = True
+            self.steady = 0
             if self._held:
                 self._start_ns = self._held[0][0]
             self._held = None

@@ -27,7 +27,7 @@ from profilerkit.rundir.writer import Record
 _QUEUE, _LOOK, _OTHER_THREAD = int(EventKind.QUEUE), int(EventKind.LOOK), int(EventFlag.OTHER_THREAD)
 _RUNNING, _LOCK, _BLOCKED = int(WorkerState.RUNNING), int(WorkerState.LOCK), int(WorkerState.BLOCKED)
 #: Workers that are looked at in one beat, some 5 µs each.
-_GLANCES = 4
+_GLANCES = 8
 #: Places in the kernel where a thread waits for a lock: mutexes and semaphores, and locks of files.
 _LOCKS = (b"futex", b"lock_inode", b"posix_lock", b"flock")
 
@@ -86,7 +86,7 @@ class WorkerWatch:
             self.meter.add(perf_counter_ns() - now_ns)
 
     def glance(self) -> None:
-        """Record what some of the workers are doing; four times per second, on the writer thread."""
+        """Record what some of the workers are doing; twice per second, on the writer thread."""
         if self._channels and self._guard.failure is None:
             self._guard.call(self._glance)
 

@@ -2,9 +2,11 @@
 
 import functools
 from collections.abc import Callable, Iterator
+from threading import get_ident
 from typing import Any
 
-from profilerkit.capture.loader import FetchTimer, length
+from profilerkit.capture.loader import FetchTimer
+from profilerkit.capture.loader_claims import length
 from profilerkit.rundir.layout import EventFlag
 
 _FIRST = int(EventFlag.FIRST)  # an enum lookup costs 0.2 µs on Python 3.11
@@ -63,17 +65,21 @@ class WrappedIterator(_Stand):
 
     def __next__(self) -> Any:
         timer = self._timer
-        inner = self._inner
+        inner, progress, number = self._inner, self._progress, id(self)
+        tracker = timer.tracker
+        if tracker.steady == number and get_ident() == tracker.thread and not timer.trains.phases:
+            progress[1] -= 1
+            return timer.fetch_again(next, inner)
         doing = timer.here.doing
         if not timer.armed or doing.fetching:
             return next(inner)
-        progress, source, number = self._progress, self.source, id(self)
+        source = self.source
         flags, left = progress
         progress[1] = left - 1
         if flags:
             progress[0] = 0
-        owner = timer.tracker.owner_id == number or timer.own(self, source)
-        return timer.fetch(doing, next, inner, number, id(source), owner, left != 0, flags)
+        owner = tracker.owner_id == number or timer.own(self, source)
+        return timer.fetch(doing, next, inner, number, id(source), owner, left, flags)
 
 
 class WrappedLoader(_Stand):
@@ -88,7 +94,7 @@ class WrappedLoader(_Stand):
 
 def wrapped(loader: Any, timer: FetchTimer) -> Any:
     """``loader`` with timed fetches; an iterator stays an iterator, and what torch's patches see stays itself."""
-    if timer.claim(loader):
+    if timer.claim(loader) or timer.claim_iterator(loader):
         return loader
     if hasattr(loader, "__next__"):
         return _timed(loader, loader, timer)

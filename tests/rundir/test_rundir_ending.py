@@ -73,10 +73,10 @@ def killed(path, *steps, samples=()):
 
 
 def test_of_ranks_that_were_killed_the_one_whose_records_end_first_is_named(tmp_path):
-    assert killed(tmp_path, 10, 5) == f"Ranks 0 and 1 {KILLED} {ENDS_FIRST}, 500 ms before those of rank 0."
+    assert killed(tmp_path, 10, 3) == f"Ranks 0 and 1 {KILLED} {ENDS_FIRST}, 700 ms before those of rank 0."
 
 
-@pytest.mark.parametrize(("steps", "told"), [(7, False), (6, True)])
+@pytest.mark.parametrize(("steps", "told"), [(4, False), (3, True)])
 def test_records_end_first_by_more_than_a_step_and_a_flush(tmp_path, steps, told):
     assert (ENDS_FIRST in killed(tmp_path, 10, steps)) is told
 
@@ -114,7 +114,7 @@ def test_across_hosts_a_failure_is_the_first_only_beyond_the_error_of_their_cloc
 
 @pytest.mark.parametrize(("host", "told"), [("node0", True), ("node1", False)])
 def test_the_clocks_of_two_hosts_may_make_records_end_first(tmp_path, host, told):
-    run = write_run(tmp_path, [Log().steps(10, STEP_US), Log().steps(6, STEP_US)], ended=False)
+    run = write_run(tmp_path, [Log().steps(10, STEP_US), Log().steps(3, STEP_US)], ended=False)
     (rank_directory(run, 1) / META).write_bytes(msgspec.json.encode(rank_meta(1, host=host)))
     assert (ENDS_FIRST in ending_of(read_run(run)).failure) is told
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from threading import get_ident
 from typing import Any, TypeVar
 
+from profilerkit.capture.doing import Doing
 from profilerkit.capture.guard import asked
-from profilerkit.capture.loader import Doing, FetchTimer
+from profilerkit.capture.loader import FetchTimer
 from profilerkit.capture.probes.found import UnprobedError
 from profilerkit.capture.probes.replay import Replay
 
@@ -272,18 +273,23 @@ class ProbedTimer(FetchTimer):
         iterator: int,
         loader: int,
         owner: bool,
-        more: bool,
+        left: int,
         flags: int,
     ) -> _R:
         """The next batch, of the loader or of a probe, timed as any other."""
         feed = self.feed
         if feed is None or get_ident() != self.tracker.thread:
-            return super().fetch(doing, pull, of, iterator, loader, owner, more, flags)
+            return super().fetch(doing, pull, of, iterator, loader, owner, left, flags)
 
         def given(source: Any) -> _R:
             return feed.fetch(owner or not doing.phases, loader, pull, source)
 
-        return super().fetch(doing, given, of, iterator, loader, owner, more, flags)
+        return super().fetch(doing, given, of, iterator, loader, owner, left, flags)
+
+    def _settle(self, of: Any, iterator: int, owner: bool, flags: int, fetches: int) -> None:
+        """Not while there is something to probe: every fetch is to be seen."""
+        if self.feed is None:
+            super()._settle(of, iterator, owner, flags, fetches)
 
 
 def ahead(iterator: Any) -> tuple[int, int] | None:

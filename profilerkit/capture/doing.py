@@ -1,0 +1,33 @@
+"""What each thread is doing while a recording runs."""
+
+import threading
+
+from profilerkit.capture.thread_clock import Moment, ThreadClock
+
+
+class Doing:
+    """What a thread is doing.
+
+    Attributes:
+        fetching: inside a fetch, so that a wrapped DataLoader is not counted twice.
+        began: the thread's clocks when the making of the newest iterator began.
+        ready_ns: when that iterator was made.
+        phases: named phases of the user that are open.
+        clock: the thread's.
+    """
+
+    __slots__ = ("began", "clock", "fetching", "phases", "ready_ns")
+
+    def __init__(self) -> None:
+        self.fetching = False
+        self.began: Moment = (0, 0, 0)
+        self.ready_ns = 0
+        self.phases = 0
+        self.clock = ThreadClock()
+
+
+class PerThread(threading.local):
+    """What the calling thread is doing, found with one look for it."""
+
+    def __init__(self) -> None:
+        self.doing = Doing()

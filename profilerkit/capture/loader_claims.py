@@ -1,0 +1,40 @@
+"""What torch's loaders and their iterators say of themselves, and what a recording notes in them."""
+
+import weakref
+from typing import Any, NamedTuple
+
+from profilerkit.capture.guard import asked
+
+#: The attribute of a torch iterator that holds its ``Claim``.
+CLAIM = "_profilerkit_claim"
+#: ``torch.utils.data._DatasetKind.Iterable``
+_ITERABLE_KIND = 1
+
+
+class Claim(NamedTuple):
+    """What an iterator whose fetches mark steps carries: whose timer, of which loader, of how many batches."""
+
+    timer: weakref.ref[Any]
+    source: object
+    length: int
+
+
+def sampler_of(iterator: Any) -> object:
+    """What the iterators of one torch loader share."""
+    return getattr(iterator, "_index_sampler", iterator)
+
+
+def length(source: object) -> int:
+    """Batches in one iteration of ``source``; -1 when that is not known for sure.
+
+    ``len()`` of a DataLoader over an iterable dataset is never called: torch remembers it and warns about mismatches.
+    """
+    known = asked(_asked_length, source)
+    return -1 if known is None else known
+
+
+def _asked_length(source: object) -> int | None:
+    if getattr(source, "_dataset_kind", 0) == _ITERABLE_KIND:
+        return None
+    known = source if isinstance(source, (list, tuple, range)) else getattr(source, "_index_sampler", None)
+    return None if known is None else len(known)

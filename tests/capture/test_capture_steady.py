@@ -1,0 +1,180 @@
+"""A loop that goes on as it did is recorded without the questions of every fetch, and what is recorded is the same."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from profilerkit.capture import hooks as hooks_module
+from profilerkit.capture import loader as loader_module
+from profilerkit.capture import phase as phase_module
+from profilerkit.capture.guard import Guard
+from profilerkit.capture.hooks import Hooks
+from profilerkit.capture.loader import FetchTimer
+from profilerkit.capture.loader_patches import patched_next
+from profilerkit.capture.phase import Phase
+from profilerkit.capture.steps import StepTracker
+from profilerkit.capture.wrapped import wrapped
+from profilerkit.rundir.layout import EventKind
+
+BATCHES = 9
+
+
+class Asking(FetchTimer):
+    """Asks at every fetch."""
+
+    __slots__ = ()
+
+    def _settle(self, *_of):
+        pass
+
+
+class Told:
+    """What a window is told."""
+
+    window = None
+
+    def __init__(self):
+        self.of = []
+
+    def step_started(self, number):
+        self.of.append(("started", number))
+
+    def step_ended(self, number, dur_ns):
+        self.of.append(("ended", number, dur_ns))
+
+    def step_cut(self):
+        self.of.append(("cut",))
+
+    def span(self, _name):
+        return None
+
+
+class Batches:
+    """Stands for an iterator of torch's."""
+
+    def __init__(self, sampler):
+        self._num_yielded = 0
+        self._index_sampler = sampler
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self._num_yielded >= BATCHES:
+            raise StopIteration
+        self._num_yielded += 1
+
+
+class Rig:
+    """A recording of a loop that a test drives; time passes between its acts alone."""
+
+    def __init__(self, kind, wraps, window=False):
+        self.now_ns = 0
+        self.records, self.told = [], Told()
+        self.tracker = StepTracker(self.records.append, self.told if window else None, lambda: self.now_ns)
+        self.guard = Guard("the test")
+        self.timer = kind(self.records.append, self.tracker, self.guard, self.told)
+        self.hooks = Hooks(self.records.append, self.tracker, self.timer, self.guard)
+        self._wraps = wraps
+        self._sources = {"a": range(BATCHES), "b": list(range(BATCHES))}
+        self._iterators = {}
+        self._all = []  # so that no two have the same id, one after the other
+        self._phase = Phase(self.records.append, 1, lambda: None, self.timer.here, self.guard)
+        self._in_phase = False
+        self._seen = type("Seen", (Batches,), {"__next__": patched_next(self.timer, Batches.__next__)})
+        self._run = self.hooks.timed_backward(lambda: None)
+
+    def act(self, name):
+        self.now_ns += 1000
+        getattr(self, name, lambda: self.fetch(name))()
+
+    def fetch(self, name):
+        iterator = self._iterators.get(name)
+        if iterator is None:
+            source = self._sources[name]
+            iterator = iter(wrapped(source, self.timer)) if name in self._wraps else self._seen(source)
+            if name.upper() in self._wraps:
+                assert wrapped(iterator, self.timer) is iterator
+            self._iterators[name] = iterator
+            self._all.append(iterator)
+        try:
+            next(iterator)
+        except StopIteration:
+            del self._iterators[name]
+
+    def left(self):
+        """Leave the loop over the first loader."""
+        self.tracker.left_behind(self._iterators.pop("a", None))
+
+    def backward(self):
+        self._run()
+
+    def optimizer(self):
+        self.hooks.optimizer_starts(self, (), {})
+        self.hooks.optimizer_ends(self, (), {})
+
+    def step(self):
+        self.tracker.step()
+
+    def phase(self):
+        if self._in_phase:
+            self._phase.__exit__()
+        else:
+            self._phase.__enter__()
+        self._in_phase = not self._in_phase
+
+
+@pytest.fixture
+def quickly(monkeypatch):
+    """Loops settle at once, and are asked again soon."""
+    monkeypatch.setattr(loader_module, "_AFTER_LONG_WAIT", 1)
+    monkeypatch.setattr(loader_module, "_READ_EVERY", 5)
+
+
+def drive(monkeypatch, kind, acts, wraps, window=False):
+    rig = Rig(kind, wraps, window)
+    for module in (loader_module, hooks_module, phase_module):
+        monkeypatch.setattr(module, "perf_counter_ns", lambda: rig.now_ns)
+    monkeypatch.setattr(loader_module, "thread_time_ns", lambda: rig.now_ns // 2)
+    monkeypatch.setattr("profilerkit.capture.thread_clock.ThreadClock.now", lambda _self: (rig.now_ns, 0, -1))
+    short = 0
+    for act in acts:
+        short += bool(rig.tracker.steady)
+        rig.act(act)
+    rig.tracker.close()
+    assert rig.guard.failure is None
+    return rig, short
+
+
+LOOP = ["a", "backward", "optimizer"]
+#: Loaders that are wrapped; in capitals those whose iterators are, which are torch's.
+WRAPS = ["", "a", "A", "ab", "Ab"]
+ACTS = ["a", "a", "a", "b", "backward", "backward", "optimizer", "optimizer", "left", "step", "phase"]
+
+
+@pytest.mark.parametrize("wraps", WRAPS)
+@pytest.mark.parametrize(
+    "loop",
+    [LOOP, ["a", "backward", *LOOP], [*LOOP, "step"], [*LOOP, "optimizer"], ["a", "b", "backward", "optimizer"]],
+    ids=["plain", "accumulating", "with step()", "two optimizers", "two loaders"],
+)
+def test_a_loop_that_goes_on_is_recorded_as_if_every_fetch_was_asked(monkeypatch, quickly, wraps, loop):
+    asked, never = drive(monkeypatch, Asking, 60 * loop, wraps, window=True)
+    found, often = drive(monkeypatch, FetchTimer, 60 * loop, wraps, window=True)
+    assert (found.records, found.told.of) == (asked.records, asked.told.of)
+    assert sum(record[0] == EventKind.STEP for record in found.records) >= 45
+    assert never == 0
+    assert often > 100 or "b" in loop  # two loaders are asked each time whose batch it is
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    acts=st.lists(st.one_of(st.sampled_from(ACTS).map(lambda act: [act]), st.integers(1, 12).map(lambda n: n * LOOP))),
+    wraps=st.sampled_from(WRAPS),
+    window=st.booleans(),
+)
+def test_any_loop_is_recorded_as_if_every_fetch_was_asked(monkeypatch, quickly, acts, wraps, window):
+    acts = [act for some in acts for act in some]
+    asked, _ = drive(monkeypatch, Asking, acts, wraps, window)
+    found, _ = drive(monkeypatch, FetchTimer, acts, wraps, window)
+    assert (found.records, found.told.of) == (asked.records, asked.told.of)
