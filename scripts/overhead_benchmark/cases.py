@@ -15,9 +15,10 @@ TRACEML = "TraceML"
 OURS = (OFF, LIGHT, UNEDITED, SAMPLERS)
 PEERS = (SIMPLE, ADVANCED, WAITING, ACTIVE)
 
-#: Turns of three steps per figure of ours, by the step's length in ms: what gives an interval of some tenths of a
-#: percent on a machine that others use too.
-TURNS = {0.0: 20_000, 1.0: 3_000, 5.0: 2_000, 50.0: 400}
+#: Turns per figure of ours, by the step's length in ms: what gives an interval of some tenths of a percent on a machine
+#: that others use too. Where a budget stands against the samplers as well, more.
+TURNS = {0.0: 6_000, 1.0: 1_500, 5.0: 1_200, 50.0: 150}
+TURNS_ALONE = {**TURNS, 5.0: 3_000}
 #: Pairs of blocks per figure of the others, and seconds per block by the step's length in ms.
 PEER_PAIRS = 15
 BLOCK_S = {1.0: 0.06, 5.0: 0.1, 50.0: 0.2}
@@ -61,7 +62,8 @@ def _cases() -> tuple[Case, ...]:
                 sampled = alone or (step_ms == 5.0 and ranks == 2 and workers > 0)
                 variants = (OFF, LIGHT) + ((SAMPLERS,) if sampled else ())
                 key = f"{step_ms:g}ms{'' if ranks == 1 else '.2ranks'}{'.2workers' if workers else ''}"
-                found.append(Case(key, step_ms, ranks, workers, variants, TURNS[step_ms], deep=alone))
+                turns = (TURNS_ALONE if alone else TURNS)[step_ms]
+                found.append(Case(key, step_ms, ranks, workers, variants, turns, deep=alone))
         found.append(Case(f"{step_ms:g}ms.peers", step_ms, 1, 0, (OFF, *PEERS), PEER_PAIRS))
         found.append(Case(f"{step_ms:g}ms.traceml", step_ms, 1, 0, (OFF, TRACEML), PEER_PAIRS, traceml=True))
     return tuple(found)

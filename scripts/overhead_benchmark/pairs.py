@@ -8,7 +8,7 @@ whole: the CPU time of the process beside the training thread's.
 import math
 import random
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from time import perf_counter_ns, process_time_ns, thread_time_ns
 from typing import Any
@@ -36,6 +36,10 @@ class Pairs:
     bare: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in _CLOCKS})
     enter_ns: list[int] = field(default_factory=list)
     leave_ns: list[int] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """For the file that the program writes."""
+        return asdict(self)
 
 
 def measure(case: Case, step_s: float, off: Variant, variants: dict[str, Variant], seed: int) -> dict[str, Pairs]:
@@ -78,11 +82,3 @@ def _block(variant: Variant, counts: tuple[int, int], pair: Pairs | None) -> lis
         pair.leave_ns.append(perf_counter_ns() - leaving_ns)
     wall_ns, cpu_ns = (statistics.median(end - start for start, end in pairwise(read)) for read in (walls, cpus))
     return [cpu_ns, wall_ns, cpu_ns + others_ns / steps]
-
-
-def as_json(found: dict[str, Pairs]) -> dict[str, Any]:
-    """For the file that the program writes."""
-    return {
-        name: {"added": pair.added, "bare": pair.bare, "enter_ns": pair.enter_ns, "leave_ns": pair.leave_ns}
-        for name, pair in found.items()
-    }

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,7 @@ def measure(case: Case, place: Path) -> dict[str, Any]:
             variants[name] = every.make(name)
         except ImportError as error:
             reasons[name] = f"not installed: {error}"
+    measured: Mapping[str, pairs.Pairs | turns.Turns]
     if set(case.variants) <= set(OURS):
         measured = in_turns(case, work, variants)
     else:  # others' tools cannot be taken out between two steps
@@ -71,7 +73,7 @@ def measure(case: Case, place: Path) -> dict[str, Any]:
     found = {
         "layers": work.layers,
         "step_s": work.step_s,
-        "variants": pairs.as_json(measured),
+        "variants": {name: figures.as_json() for name, figures in measured.items()},
         "reasons": reasons,
     }
     if case.deep:
@@ -81,9 +83,9 @@ def measure(case: Case, place: Path) -> dict[str, Any]:
     return found
 
 
-def in_turns(case: Case, work: Workload, variants: dict[str, Variant]) -> dict[str, pairs.Pairs]:
+def in_turns(case: Case, work: Workload, variants: dict[str, Variant]) -> dict[str, turns.Turns]:
     """Ours, and the control beside the first of it."""
-    found: dict[str, pairs.Pairs] = {}
+    found: dict[str, turns.Turns] = {}
     for name in (name for name in variants if name != OFF):
         ours, control = turns.measure(variants[name], lambda: work.step(work.batches), work.step_s, case.pairs, _SEED)
         found.setdefault(OFF, control)

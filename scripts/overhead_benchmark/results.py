@@ -1,4 +1,4 @@
-"""From pairs of blocks to what the report says: medians with their intervals, and the budgets they keep."""
+"""From pairs of blocks, and turns of steps, to what the report says: medians with their intervals, and budgets."""
 
 import math
 import statistics
@@ -17,6 +17,8 @@ MOST_GROWTH_BYTES = 5_000_000
 MOST_BYTES_PER_STEP = 300.0
 #: Steps between two trace windows over which their cost is spread.
 SPREAD_STEPS = 1_000
+#: Of the bootstrap.
+_RESAMPLES = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +55,25 @@ def median_interval(values: Sequence[float], scale: float = 1.0) -> dict[str, fl
     return {"median": float(np.median(found)), "low": float(found[low]), "high": float(found[high])}
 
 
+def turns_interval(with_tool: Sequence[Sequence[float]], bare: Sequence[Sequence[float]]) -> dict[str, float]:
+    """How much longer a step is with a tool: the median of all differences within a turn, and its 95 % interval.
+
+    The interval is a bootstrap's over whole turns.
+    """
+    ours, usual = np.asarray(with_tool, dtype=np.float64), np.asarray(bare, dtype=np.float64)
+    longer = (ours[:, :, None] - usual[:, None, :]).reshape(len(ours), -1)
+    order = np.random.default_rng(0)
+    again = [np.median(longer[order.integers(0, len(longer), len(longer))]) for _ in range(_RESAMPLES)]
+    low, high = np.quantile(again, (0.025, 0.975))
+    return {"median": float(np.median(longer)), "low": float(low), "high": float(high)}
+
+
 def case_record(case: Case, found: dict[str, Any], load: tuple[float, float]) -> dict[str, Any]:
     """One case of the document; ``load`` is the machine's before and after."""
     variants = found.get("variants", {})
     rows = [_row(name, pair) for name, pair in variants.items()]
     rows += [{"variant": name, "reason": reason} for name, reason in found.get("reasons", {}).items()]
-    bare_ns = [value for pair in variants.values() for value in pair["bare"]["wall"]]
+    bare_ns = [value for pair in variants.values() for value in _bare_ns(pair, "wall")]
     windows = found.get("windows")
     return {
         **{name: value for name, value in case.as_json().items() if name not in ("variants", "deep", "traceml")},
@@ -71,13 +86,29 @@ def case_record(case: Case, found: dict[str, Any], load: tuple[float, float]) ->
 
 
 def _row(name: str, pair: dict[str, Any]) -> dict[str, Any]:
-    row: dict[str, Any] = {"variant": name, "reason": None, "pairs": len(pair["added"]["wall"])}
-    for clock, added in pair["added"].items():
-        row[f"{clock}_us"] = median_interval(added, 1e-3)
-        row[f"{clock}_ratio"] = median_interval(added, 1 / statistics.median(pair["bare"][clock]))
+    added = pair["added"] if "added" in pair else pair["turns_with"]
+    row: dict[str, Any] = {"variant": name, "reason": None, "pairs": len(added["wall"])}
+    for clock in added:
+        figure, bare_ns = _added_ns(pair, clock), statistics.median(_bare_ns(pair, clock))
+        row[f"{clock}_us"] = {key: value / 1e3 for key, value in figure.items()}
+        row[f"{clock}_ratio"] = {key: value / bare_ns for key, value in figure.items()}
     row["enter_ms"] = median_interval(pair["enter_ns"], 1e-6)
     row["leave_ms"] = median_interval(pair["leave_ns"], 1e-6)
     return row
+
+
+def _added_ns(pair: dict[str, Any], clock: str) -> dict[str, float]:
+    """What is added to a step, with its interval."""
+    if "added" in pair:
+        return median_interval(pair["added"][clock])
+    figure = turns_interval(pair["turns_with"][clock], pair["turns_bare"][clock])
+    return {key: value + pair["extra_ns"][clock] for key, value in figure.items()}
+
+
+def _bare_ns(pair: dict[str, Any], clock: str) -> list[float]:
+    if "bare" in pair:
+        return list(pair["bare"][clock])
+    return [value for turn in pair["turns_bare"][clock] for value in turn]
 
 
 def _windows(found: dict[str, list[float]]) -> dict[str, Any]:

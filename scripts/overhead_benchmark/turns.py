@@ -1,8 +1,9 @@
-"""Steps in turns: of three neighbouring steps of one recording one is made with what it hung into torch, two without.
+"""Steps in turns: of three neighbouring runs of a few steps one has what a recording hung into torch, two have not.
 
-What else changes on a shared machine changes little from one step to the next. The difference of the two without is the
-control. The recording's own threads go on through all three; what a step takes longer while one of them works is told
-by the steps beside it, and added for as many steps as that happens in.
+What else changes on a shared machine changes little from one step to the next. The first step of each run is not
+counted: it finds the code that has just been put back, or taken out, colder than a loop that goes on does. The two
+without are the control of each other. The recording's own threads go on through all three; what a step takes longer
+while one of them works is told by the steps beside it, and added for as many steps as that happens in.
 """
 
 import gc
@@ -12,10 +13,10 @@ import statistics
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from time import clock_gettime_ns, perf_counter_ns, pthread_getcpuclockid, thread_time_ns
 from typing import Any, NamedTuple
 
-from overhead_benchmark.pairs import Pairs
 from overhead_benchmark.variants import Step, Variant
 
 #: A run's first seconds are not its usual ones: capture times itself in 500 steps, and looks for imports for 10 s.
@@ -25,12 +26,47 @@ _ENOUGH_TURNS = 30
 _OWN = "profilerkit-"
 
 
+#: Steps of a run that are counted, behind the first.
+_COUNTED = 2
+
+
 class _Took(NamedTuple):
     """CPU time of the training thread and wall time of a step, ns; whether a thread of the recording worked in it."""
 
     thread_cpu: int
     wall: int
     is_shared: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """What the turns of one variant gave.
+
+    Attributes:
+        with_tool: the counted steps of each turn with the tool; ``bare`` those without.
+        extra_ns: what the tool adds to a step beside, by clock.
+        enter_ns: time to switch the tool on; ``leave_ns`` off.
+    """
+
+    with_tool: list[list[_Took]]
+    bare: list[list[_Took]]
+    extra_ns: dict[str, float]
+    enter_ns: int
+    leave_ns: int
+
+    def as_json(self) -> dict[str, Any]:
+        """For the file that the program writes: ns by clock, turn and step."""
+        read = {"thread_cpu": "thread_cpu", "wall": "wall", "process_cpu": "thread_cpu"}
+        sides = {"turns_with": self.with_tool, "turns_bare": self.bare}
+        return {
+            **{
+                name: {clock: [[getattr(took, of) for took in turn] for turn in turns] for clock, of in read.items()}
+                for name, turns in sides.items()
+            },
+            "extra_ns": self.extra_ns,
+            "enter_ns": [self.enter_ns],
+            "leave_ns": [self.leave_ns],
+        }
 
 
 class _Hung:
@@ -78,22 +114,22 @@ class _Hung:
         gc.callbacks[:] = self._collecting[back]
 
 
-def measure(variant: Variant, bare: Step, step_s: float, turns: int, seed: int) -> tuple[Pairs, Pairs]:
+def measure(variant: Variant, bare: Step, step_s: float, turns: int, seed: int) -> tuple[Turns, Turns]:
     """What a recording adds to a step, and the control. All ranks make the same steps in the same order.
 
     Args:
         variant: a recording of ours.
         bare: a step as it is without.
         step_s: about how long one takes.
-        turns: of three steps each.
-        seed: of the order of a turn's steps.
+        turns: how many.
+        seed: of the order within a turn.
     """
-    order, hung, found, control = random.Random(seed), _Hung(), Pairs(), Pairs()
+    order, hung = random.Random(seed), _Hung()
     settle = max(_SETTLE_STEPS, math.ceil(_SETTLE_S / step_s)) if turns >= _ENOUGH_TURNS else 2
-    took: dict[str, list[_Took]] = {"with": [], "without": [], "again": []}
+    took: dict[str, list[list[_Took]]] = {"with": [], "without": [], "again": []}
     entering_ns = perf_counter_ns()
     with hung.noted(), variant() as step:
-        found.enter_ns.append(perf_counter_ns() - entering_ns)
+        enter_ns = perf_counter_ns() - entering_ns
         for _ in range(settle):
             step()
         hung.settled()
@@ -103,23 +139,18 @@ def measure(variant: Variant, bare: Step, step_s: float, turns: int, seed: int) 
             order.shuffle(names)
             for name in names:
                 hung.put(back=name == "with")
-                took[name].append(_made(step if name == "with" else bare, own))
-        own_ns = (own.read_ns() - before_ns) / (3 * turns)
+                made = step if name == "with" else bare
+                made()
+                took[name].append([_made(made, own) for _ in range(_COUNTED)])
+        own_ns = (own.read_ns() - before_ns) / (len(took) * turns * (1 + _COUNTED))
         hung.put(back=True)
         leaving_ns = perf_counter_ns()
-    found.leave_ns.append(perf_counter_ns() - leaving_ns)
-    control.enter_ns, control.leave_ns = [0], [0]
-    for clock in ("thread_cpu", "wall"):
-        beside_ns = _beside(took, clock)
-        ours, first, second = ([getattr(one, clock) for one in took[name]] for name in took)
-        usual = [(a + b) / 2 for a, b in zip(first, second, strict=True)]
-        found.added[clock] = [a - b + beside_ns for a, b in zip(ours, usual, strict=True)]
-        control.added[clock] = [float(b - a) for a, b in zip(first, second, strict=True)]
-        found.bare[clock], control.bare[clock] = usual, [float(value) for value in first]
-    found.added["process_cpu"] = [value + own_ns for value in found.added["thread_cpu"]]
-    control.added["process_cpu"] = control.added["thread_cpu"]
-    found.bare["process_cpu"], control.bare["process_cpu"] = found.bare["thread_cpu"], control.bare["thread_cpu"]
-    return found, control
+    leave_ns = perf_counter_ns() - leaving_ns
+    bare_steps = [first + second for first, second in zip(took["without"], took["again"], strict=True)]
+    beside_ns = {clock: _beside(bare_steps, clock) for clock in ("thread_cpu", "wall")}
+    extra_ns = {**beside_ns, "process_cpu": beside_ns["thread_cpu"] + own_ns}
+    ours = Turns(took["with"], bare_steps, extra_ns, enter_ns, leave_ns)
+    return ours, Turns(took["again"], took["without"], dict.fromkeys(extra_ns, 0.0), 0, 0)
 
 
 class _Own:
@@ -142,15 +173,17 @@ def _made(step: Step, own: _Own) -> _Took:
     return _Took(cpu_ns, wall_ns, own.read_ns() > before_ns)
 
 
-def _beside(took: dict[str, list[_Took]], clock: str) -> float:
+def _beside(turns: list[list[_Took]], clock: str) -> float:
     """What a step takes longer because threads of the recording work beside some of them, ns per step.
 
-    Of the two steps of a turn without hooks one may be beside such work, and the other one not.
+    Of the steps of a turn without hooks some may be beside such work, and others not.
     """
-    differences, shared = [], 0
-    for first, second in zip(took["without"], took["again"], strict=True):
-        shared += first.is_shared + second.is_shared
-        if first.is_shared != second.is_shared:
-            longer = getattr(first, clock) - getattr(second, clock)
-            differences.append(longer if first.is_shared else -longer)
-    return statistics.median(differences) * shared / (2 * len(took["again"])) if differences else 0.0
+    longer: dict[bool, list[float]] = {True: [], False: []}
+    for turn in turns:
+        usual = statistics.median(getattr(took, clock) for took in turn)
+        for took in turn:
+            longer[took.is_shared].append(getattr(took, clock) - usual)
+    if not longer[True] or not longer[False]:
+        return 0.0
+    share = len(longer[True]) / (len(longer[True]) + len(longer[False]))
+    return share * (statistics.median(longer[True]) - statistics.median(longer[False]))
