@@ -15,7 +15,7 @@ from overhead_benchmark.cases import TRACEML, Case
 
 PROGRAM = Path(__file__).with_name("program.py")
 TRACEML_PACKAGE = "traceml-ai"
-_MOST_SECONDS = 600
+_MOST_SECONDS = 1200
 
 
 @dataclass(frozen=True, slots=True)
