@@ -30,9 +30,10 @@ _START_GAP_NS = 1_000_000
 #: A pause of the deep window at the start of a fetch that lasts longer than this is taken out of the wait.
 _PAUSE_NS = 1_000_000
 #: Reading the CPU time of a thread twice is a third of what a fetch costs (two system calls, 4 µs beside real work).
-#: It tells computing from blocking where waits are long, so it is read for 64 fetches after a wait of 1 ms …
+#: It tells computing from blocking where waits are long, so it is read for 16 fetches after a wait of 1 ms: as many
+#: workers' batches may come in one burst (a choice) …
 _LONG_WAIT_NS = 1_000_000
-_AFTER_LONG_WAIT = 64
+_AFTER_LONG_WAIT = 16
 #: … and else for one fetch in 16.
 _READ_EVERY = 16
 #: How long the thread queued for a processor is read with one in so many of these: the file costs 40 µs twice.
@@ -85,8 +86,8 @@ class FetchTimer:
         self.tracker = tracker
         self._guard = guard
         self.here = PerThread()
-        self.trains = Doing()  # the training thread while the tracker is steady …
-        self._steady_flags = 0  # … the flags of its fetches, when to ask again, and the iterator
+        self.trains = self.here.doing
+        self._steady_flags = 0  # of the fetches of the steady iterator; then when to ask again, and the iterator
         self._ask_at = 0
         self._steady: weakref.ref[Any] | None = None
         self.settings: Loader | None = None
@@ -124,7 +125,9 @@ class FetchTimer:
         """``claim`` for an iterator of a torch loader: the rest of its fetches mark steps."""
         if getattr(getattr(type(iterator), "__next__", None), "timed_by", None) is not self:
             return False
-        iterator.__dict__.setdefault(CLAIM, Claim(weakref.ref(self), sampler_of(iterator), length(iterator)))
+        claim = iterator.__dict__.get(CLAIM)
+        if claim is None or claim.timer() is not self:
+            iterator.__dict__[CLAIM] = Claim(weakref.ref(self), sampler_of(iterator), length(iterator))
         return True
 
     def stands_for(self, loader: Any) -> object:
@@ -144,6 +147,8 @@ class FetchTimer:
     def iterate(self, make: Callable[..., _R], source: object, *args: object) -> _R:
         """``make(*args)``, an iterator of ``source``, timed as the beginning of its first fetch."""
         doing = self.here.doing
+        if doing is self.trains:
+            self.tracker.steady = 0  # it may be the same iterator again
         if not self.armed or doing.fetching:
             return make(*args)
         began: Moment = (perf_counter_ns(), thread_time_ns(), -1)
@@ -196,40 +201,43 @@ class FetchTimer:
     def fetch_again(self, pull: Callable[[Any], _R], of: Any) -> _R:
         """``fetch`` for the tracker's steady iterator, whose last fetch answered all questions: half of what it costs.
 
-        Only the training thread may call it. After a few fetches the next one has to ask again.
+        Only for the thread that ``trains`` is of. After a few fetches the next one has to ask again.
         """
         now_ns, tracker, doing, flags = perf_counter_ns(), self.tracker, self.trains, self._steady_flags
-        self.fetches += 1
-        self._skips -= 1
-        if tracker.backwards != self._backwards:
-            self._backwards, self._trainer = tracker.backwards, self._latest
+        iterator, fetch = tracker.steady, None
         try:  # as in ``fetch``
+            self.fetches += 1
+            self._skips -= 1
+            if tracker.backwards != self._backwards:
+                self._backwards, self._trainer = tracker.backwards, self._latest
             tracker.fed_again(now_ns)
+            if self.meter.is_open or self.trace.window is not None:
+                fetch = self._observed(doing, now_ns, now_ns, None, flags)
         except Exception as error:  # noqa: BLE001  as the guard does
-            self._guard.caught(tracker.fed_again, error)
+            self._guard.caught(self.fetch_again, error)
             return pull(of)
-        start_ns, is_traced, is_metered = now_ns, self.trace.window is not None, self.meter.is_open
-        if is_traced or is_metered:
-            start_ns = perf_counter_ns()
         try:
             doing.fetching = True
             batch = pull(of)
         except BaseException as error:
-            fetch: _Fetch = (start_ns, None, flags, None, 0)
-            ended = _LAST if isinstance(error, StopIteration) else None
-            self._guard.call(self._end, fetch, ended, tracker.steady, not flags, True)
             tracker.steady = 0
+            ended = _LAST if isinstance(error, StopIteration) else None
+            self._guard.call(self._end, fetch or (now_ns, None, flags, None, 0), ended, iterator, not flags, True)
             raise
         finally:
             doing.fetching = False
-        end_ns = perf_counter_ns()
-        wait_ns = end_ns - start_ns
-        self._record((_WAIT, flags, 0, start_ns, wait_ns, -1))
-        if is_traced or self.fetches >= self._ask_at or wait_ns >= _LONG_WAIT_NS:
-            tracker.steady = 0
-            self._read_often(wait_ns)
-        if is_metered:
-            self.meter.add(start_ns - now_ns + perf_counter_ns() - end_ns)
+        try:
+            if fetch is None:
+                wait_ns = perf_counter_ns() - now_ns
+                self._record((_WAIT, flags, 0, now_ns, wait_ns, -1))
+                if wait_ns >= _LONG_WAIT_NS:
+                    self._read_often(wait_ns)
+            else:
+                self._end(fetch, 0, iterator, not flags, True)
+            if self.fetches >= self._ask_at or self._skips <= 0 or self.trace.window is not None:
+                tracker.steady = 0
+        except Exception as error:  # noqa: BLE001  as the guard does
+            self._guard.caught(self.fetch_again, error)
         return batch
 
     def _begin(
@@ -260,6 +268,10 @@ class FetchTimer:
             flags |= _OTHER_THREAD | (_IN_PHASE if doing.phases else 0)
         if window is self.trace.window is None and not self.meter.is_open:
             return start_ns, clocks, flags, None, 0
+        return self._observed(doing, now_ns, start_ns, clocks, flags)
+
+    def _observed(self, doing: Doing, now_ns: int, start_ns: int, clocks: Moment | None, flags: int) -> _Fetch:
+        """A fetch under way that a trace shows, or whose own cost is measured."""
         span = None if flags & _NOT_FOR_THE_STEP else self.trace.span(INPUT_SPAN)
         if span is not None:
             span.__enter__()
@@ -314,12 +326,14 @@ class FetchTimer:
 
     def _settle(self, of: Any, iterator: int, owner: bool, flags: int, fetches: int) -> None:
         """Let so many fetches of the iterator, which feeds the steps, go without questions."""
-        if flags & ~(INFERRED | FIRST) or not self.armed or self.trace.window is not None:
+        if flags & ~(INFERRED | FIRST) or self.trace.window is not None:
             return
         if self.tracker.settle(iterator):
             self.trains, self._steady_flags, self._ask_at = self.here.doing, flags & INFERRED, self.fetches + fetches
             if not owner:  # the tracker knows when one that marks steps is gone
                 self._steady = weakref.ref(of, self._unsettle)
+            if not self.armed:  # last, because the writer thread may disarm it meanwhile
+                self.tracker.steady = 0
 
     def _unsettle(self, _iterator: object) -> None:
         self.tracker.steady = 0

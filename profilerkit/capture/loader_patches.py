@@ -2,7 +2,6 @@
 
 import weakref
 from collections.abc import Callable
-from threading import get_ident
 from typing import Any
 
 from profilerkit.capture.loader import FIRST, INFERRED, FetchTimer
@@ -19,9 +18,9 @@ def patched_next(timer: FetchTimer, original: Callable[[Any], Any], look: Callab
             return original(self)
         if look is not None and getattr(self, "_num_workers", True):
             look(self)
-        if tracker.steady == id(self) and get_ident() == tracker.thread and not timer.trains.phases:
-            return fetch_again(original, self)
         doing = here.doing
+        if tracker.steady == id(self) and doing is timer.trains and not doing.phases:
+            return fetch_again(original, self)
         if doing.fetching:
             return original(self)
         yielded = getattr(self, "_num_yielded", -1)
@@ -45,11 +44,13 @@ def patched_iter(timer: FetchTimer, original: Callable[[Any], Any]) -> Any:
     """A replacement for ``DataLoader.__iter__``, where workers start and the loader's settings can be seen."""
 
     def timed_iter(self: Any) -> Any:
-        if not timer.marks(self):
-            return timer.iterate(original, self, self)
-        timer.starts_over(self)
+        if timer.armed:
+            timer.starts_over(self)
         iterator = timer.iterate(original, self, self)
-        iterator.__dict__[CLAIM] = Claim(weakref.ref(timer), timer.stands_for(self), length(self))
+        if timer.marks(self):
+            iterator.__dict__[CLAIM] = Claim(weakref.ref(timer), timer.stands_for(self), length(self))
+        elif CLAIM in getattr(iterator, "__dict__", ()):
+            del iterator.__dict__[CLAIM]  # persistent workers' iterator, which was wrapped in an epoch before
         return iterator
 
     timed_iter.timed_by = timer  # type: ignore[attr-defined]  # how ``claim`` knows its own

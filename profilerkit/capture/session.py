@@ -43,7 +43,7 @@ from profilerkit.rundir.writer import RankWriter, Record, write_manifest
 #: With nothing wrong, what may take long has its own bounds; after an exception the user wants to see it.
 _SECONDS = float("inf")
 _SECONDS_AFTER_ERROR = 20.0
-#: More is imported in the 10 s after torch; after that every second beat looks for it, 0.1 ms beside other work.
+#: More is imported in the 10 s after torch; after that every second beat looks for it, 0.1 to 0.2 ms beside other work.
 _BEATS_OF_START = 20
 
 

@@ -176,7 +176,8 @@ def _made(step: Step, own: _Own) -> _Took:
 def _beside(turns: list[list[_Took]], clock: str) -> float:
     """What a step takes longer because threads of the recording work beside some of them, ns per step.
 
-    Of the steps of a turn without hooks some may be beside such work, and others not.
+    Of the steps of a turn without hooks some may be beside such work, and others not. Means, because that work is of
+    several kinds; what else takes a step far longer than usual is cut down to the largest tenth.
     """
     longer: dict[bool, list[float]] = {True: [], False: []}
     for turn in turns:
@@ -185,5 +186,7 @@ def _beside(turns: list[list[_Took]], clock: str) -> float:
             longer[took.is_shared].append(getattr(took, clock) - usual)
     if not longer[True] or not longer[False]:
         return 0.0
-    share = len(longer[True]) / (len(longer[True]) + len(longer[False]))
-    return share * (statistics.median(longer[True]) - statistics.median(longer[False]))
+    every = sorted(longer[True] + longer[False])
+    most = every[-1 - len(every) // 10]
+    shared, alone = (statistics.fmean(min(value, most) for value in longer[kind]) for kind in (True, False))
+    return len(longer[True]) / len(every) * (shared - alone)
