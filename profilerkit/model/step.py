@@ -179,6 +179,8 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True):
         rows: at most 2,000 steps, evenly thinned when there are more; ``thinned`` says so.
         slow: ``None`` when no steady step is slow, or too few are there to compare.
         stretches: all steady steps in sums, where ``rows`` are thinned.
+        queued_ratio: share of the judged steps' time in which the training thread was ready and waited for a processor;
+            ``None`` where that was not sampled in at least half of it.
     """
 
     count: int
@@ -192,6 +194,7 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True):
     thinned: bool = False
     slow: SlowSteps | None = None
     stretches: Stretches | None = None
+    queued_ratio: float | None = None
 
 
 class DeviceWindow(msgspec.Struct, frozen=True, kw_only=True):

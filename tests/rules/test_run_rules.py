@@ -346,6 +346,22 @@ def test_on_a_run_without_a_device_the_wait_of_the_training_thread_is_lost_time(
     assert finding("RU005", replace(known, world_size=2)).bound is None
 
 
+def test_the_wait_of_the_training_thread_is_that_of_the_judged_steps_where_it_is_known():
+    waited = ratio("host.thread_queue", 0.49), ratio("host.process_cores", 1.0)
+    known = on_host({"compute.other": 0.95}, samples=waited, usable_cores=8.0)
+    steady = round(5e9 / known.mean_step_ns)
+    judged = replace(known, steps=revise(known.steps, queued_ratio=0.32, steady=steady))
+    found = finding("RU005", judged)
+    assert found.title == "The training thread waits for a processor: 32 % of the time"
+    assert found.saving.expected == pytest.approx(0.32)
+    assert (found.evidence[0].source, found.evidence[0].low) == ("derived", None)
+    assert finding("RU005", known).saving.expected == pytest.approx(0.49)
+    assert found.why.startswith("In the judged steps; 49 % over all samples.")
+    assert ended("RU005", replace(known, steps=revise(known.steps, queued_ratio=0.1, steady=steady))) is Passed
+    few = revise(known.steps, queued_ratio=0.1, steady=steady - 1)
+    assert ended("RU005", replace(known, steps=few)) is Fired
+
+
 def test_a_few_seconds_of_samples_are_needed():
     assert ended("RU005", contended(n=5, steal=0.1)) is Fired
     assert ended("RU005", contended(n=4, steal=0.1)) is MissingData

@@ -22,6 +22,8 @@ from profilerkit.rundir.sampled import Sample
 FEWEST_FOR_P99 = 100
 #: Stretches of steady steps that are kept at most: blocks of a comparison are made of several (a choice).
 MOST_STRETCHES = 1_000
+#: Of the judged steps' time, from which what was sampled in it stands for all of it (a choice).
+_TOLD_RATIO = 0.5
 #: What is told where nothing was recorded.
 NO_STEPS = Steps(count=0, steady=0, dropped={}, found_by="nothing", inferred=True, time_ns=None)
 
@@ -93,7 +95,17 @@ def told_steps(
         thinned=len(rows) < count,
         slow=slow_steps(series),
         stretches=_stretches(series, queued) if len(rows) < count else None,
+        queued_ratio=None if queued is None else _queued_ratio(series.time[series.steady], queued[series.steady]),
     )
+
+
+def _queued_ratio(time: I64, queued: I64) -> float | None:
+    """Of the steps whose waiting is known, if those are at least half of the time."""
+    known = queued >= 0
+    told_ns = int(time[known].sum())
+    if not told_ns or told_ns < _TOLD_RATIO * int(time.sum()):
+        return None
+    return int(queued[known].sum()) / told_ns
 
 
 def _stretches(series: StepSeries, queued: I64 | None) -> Stretches:

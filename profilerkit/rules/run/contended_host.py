@@ -28,7 +28,8 @@ class ContendedHost(Rule):
     Claim: Other work on the host, or a quota, takes processor time from the run. What the host does is then less sure
         to take as long the next time.
     Evidence: Steal of /proc/stat, time in which some task waited for a processor (PSI), time held by the quota of a
-        control group, and time the training thread waited for a processor; means over the samples.
+        control group, means over the samples; and time the training thread waited for a processor, in the judged
+        steps where the samples tell it of them.
     Threshold: Steal above 2 %, PSI above 20 %, more than 1 % held by a quota, or the training thread waiting 10 % of
         the time; each over 5 samples. PSI and the training thread's wait count only where the run itself is known to
         use less than 80 % of its cores.
@@ -87,23 +88,32 @@ class ContendedHost(Rule):
 
     def _above(self, facts: Facts, name: str, limit: float) -> list[Evidence]:
         series = facts.series(name)
-        if series is None or series.n < self.fewest_samples or series.mean <= limit:
+        if series is None or series.n < self.fewest_samples:
             return []
         label, origin = _SIGNALS[name]
+        of_steps = self._of_steps(facts) if name == "host.thread_queue" else None
+        value = series.mean if of_steps is None else of_steps
+        if value <= limit:
+            return []
         return [
             Evidence(
                 label=label,
-                value=series.mean,
+                value=value,
                 unit="ratio",
-                source="measured",
+                source="measured" if of_steps is None else "derived",
                 origin=origin,
-                n=series.n,
-                low=series.p10,
-                high=series.p90,
+                n=series.n if of_steps is None else None,
+                low=series.p10 if of_steps is None else None,
+                high=series.p90 if of_steps is None else None,
                 rank=facts.rank.rank,
                 behind=(name,),
             )
         ]
+
+    def _of_steps(self, facts: Facts) -> float | None:
+        """What the training thread waited in the judged steps, if they took as long as the samples that are needed."""
+        judged_s = facts.steps.steady * (facts.mean_step_ns or 0.0) / 1e9
+        return facts.steps.queued_ratio if judged_s >= self.fewest_samples else None
 
     def _finding(self, facts: Facts, told: list[Evidence], own: float | None) -> Finding:
         queued = (told[0].value or 0.0) if told[0].origin == RUN_QUEUE else 0.0
@@ -116,13 +126,19 @@ class ContendedHost(Rule):
             if own and facts.usable_cores
             else ""
         )
+        queue = facts.series("host.thread_queue")
+        whole = (
+            f"In the judged steps; {format_ratio(queue.mean)} over all samples. "
+            if worst.source == "derived" and queue is not None
+            else ""
+        )
         return finding_for(
             facts,
             bound="overhead-bound" if is_worth_it else None,
             detail="contention" if is_worth_it else "",
             saving=saving(facts, lost, lost) if is_worth_it else None,
             title=f"{worst.label}: {format_ratio(worst.value or 0.0)} of the time",
-            why=f"{uses}What the host does takes longer beside this, and may take another time in the next run.",
+            why=f"{whole}{uses}What the host does takes longer beside this, and may take another time in the next run.",
             evidence=(*told, *_cores(facts, own)),
             at_most="high",
             fix=_fix(facts, {entry.origin for entry in told}),

@@ -13,6 +13,16 @@ def told(count, *, warmup=0, queued=None):
     return told_steps(series, np.arange(count), states, "a test", inferred=False, queued=queued)
 
 
+def test_what_the_thread_waited_is_of_the_judged_steps_if_half_of_their_time_is_known():
+    # Steps take 0, 1, … 99 ns: the first ten are the warm-up, in which it waited all the time.
+    waited = np.where(np.arange(100) < 10, np.arange(100), 2)
+    assert told(100, warmup=10, queued=waited).queued_ratio == 180 / (4_950 - 45)
+    half = np.where(np.arange(100) < 70, -1, 3)
+    assert told(100, warmup=10, queued=half).queued_ratio == 90 / (4_950 - 2_415)
+    assert told(100, warmup=10, queued=np.where(np.arange(100) < 75, -1, 3)).queued_ratio is None
+    assert told(100).queued_ratio is None
+
+
 def test_few_steps_need_no_sums():
     assert told(2_000).stretches is None
 
