@@ -70,18 +70,19 @@ class FetchTimer:
         meter: what fetches on the training thread cost beside the wait.
         reads_cpu: the CPU time of fetches is read.
         trains: what the training thread is doing, while the tracker is steady.
+        waited_ns: the waits of the training thread so far.
     """
 
     __slots__ = (  # see ``StepTracker``
         *("__weakref__", "_after_long_wait", "_ask_at", "_backwards", "_claimed", "_guard", "_latest", "_reads"),
         *("_record", "_skips", "_sources", "_steady", "_steady_flags", "_trainer", "armed", "fetches", "here"),
-        *("meter", "reads_cpu", "settings", "trace", "tracker", "trains"),
+        *("meter", "reads_cpu", "settings", "trace", "tracker", "trains", "waited_ns"),
     )
 
     def __init__(self, record: Callable[[Record], None], tracker: StepTracker, guard: Guard, trace: Trace) -> None:
         self.armed = True
         self.trace = trace
-        self.fetches = 0
+        self.fetches = self.waited_ns = 0
         self._record = record
         self.tracker = tracker
         self._guard = guard
@@ -230,6 +231,7 @@ class FetchTimer:
             if fetch is None:
                 wait_ns = perf_counter_ns() - now_ns
                 self._record((_WAIT, flags, 0, now_ns, wait_ns, -1))
+                self.waited_ns += wait_ns
                 if wait_ns >= _LONG_WAIT_NS:
                     self._read_often(wait_ns)
             else:
@@ -317,6 +319,7 @@ class FetchTimer:
             span.__exit__(None, None, None)
         if ended is None or flags & _OTHER_THREAD:
             return
+        self.waited_ns += now_ns - start_ns
         if ended:
             self.tracker.exhausted(iterator, owner)
         elif not more:

@@ -59,8 +59,8 @@ def running_ns_per_step(timer: FetchTimer, hooks: Hooks, workers: WorkerWatch | 
     calls = [(timer.meter, timer.fetches / max(steps, 1)), (hooks.meters[1], 1.0)]
     if hooks.watches_backward:
         calls.append((hooks.meters[0], timer.tracker.backwards / max(steps, 1)))
-    if workers is not None and workers.looks:
-        calls.append((workers.meter, timer.fetches / max(steps, 1)))
+    if workers is not None:
+        calls.append((workers.meter, workers.looks_per_fetch * timer.fetches / max(steps, 1)))
     known = [(meter.median_ns, times) for meter, times in calls if not meter.is_open]
     return sum(times * (own_ns + _UNSEEN_NS) for own_ns, times in known if own_ns is not None) if known else None
 

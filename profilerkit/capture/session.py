@@ -148,7 +148,7 @@ class Session:
         self._tracker = StepTracker(record, self._probing or (self._window if self._traces else None))
         timed = (record, self._tracker, self._guard, self._window)
         self._timer = self._probing.feed(ProbedTimer(*timed)) if self._probing else FetchTimer(*timed)
-        self._workers = WorkerWatch(record, self._tracker, writer.path) if settings.light else None
+        self._workers = WorkerWatch(record, self._timer, writer.path) if settings.light else None
         self._hooks = Hooks(record, self._tracker, self._timer, self._guard, self._workers)
         self._exits = Exits(lambda: self._tracker.count, self._leave)
         self._process = this_process()
@@ -315,8 +315,9 @@ class Session:
 
     def _measure_self(self) -> None:
         if self._settings.light and self._tracker.count:
-            looks_ns = self._workers.meter.median_ns if self._workers is not None else None
-            self._self_ns = self_ns_per_step(self._timer, self._hooks) + (looks_ns or 0.0)
+            workers = self._workers
+            looks_ns = (workers.meter.median_ns or 0.0) * workers.looks_per_fetch if workers is not None else 0.0
+            self._self_ns = self_ns_per_step(self._timer, self._hooks) + looks_ns
 
     def _hand_over(self, wait: bool, deadline: float) -> Report | None:
         if self._settings.summaries and self._traces:

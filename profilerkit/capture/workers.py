@@ -1,4 +1,4 @@
-"""Has the workers of every DataLoader watched, and reads at each fetch how many of their batches are ready."""
+"""Has the workers of every DataLoader watched, and reads as fetches begin how many of their batches are ready."""
 
 import functools
 import os
@@ -10,8 +10,8 @@ from time import perf_counter_ns
 from typing import Any
 
 from profilerkit.capture.guard import Guard
+from profilerkit.capture.loader import FetchTimer
 from profilerkit.capture.meter import Meter
-from profilerkit.capture.steps import StepTracker
 from profilerkit.capture.worker import WORKER_MODULE, remember, watched_loop
 from profilerkit.rundir.layout import (
     FAILED_SUFFIX,
@@ -28,6 +28,11 @@ _QUEUE, _LOOK, _OTHER_THREAD = int(EventKind.QUEUE), int(EventKind.LOOK), int(Ev
 _RUNNING, _LOCK, _BLOCKED = int(WorkerState.RUNNING), int(WorkerState.LOCK), int(WorkerState.BLOCKED)
 #: Workers that are looked at in one beat, some 5 µs each.
 _GLANCES = 8
+#: A look costs as much as a fetch. Where the loop hardly waits for its batches …
+_WAITS_RATIO = 0.1
+#: … and this many were fetched, so many of each 256 are looked at, one after the other: what is replayed of the queue
+#: are stretches, and these come by count, whatever the waits (choices).
+_ALL_OF_FIRST, _TOGETHER, _OF_EACH = 1_000, 64, 256
 #: Places in the kernel where a thread waits for a lock: mutexes and semaphores, and locks of files.
 _LOCKS = (b"futex", b"lock_inode", b"posix_lock", b"flock")
 
@@ -37,21 +42,28 @@ class WorkerWatch:
 
     Attributes:
         looks: the queue is looked at.
+        spares: not at every fetch, for the loop hardly waits.
         seen: a loader with worker processes was fetched from.
         meter: what a look at the queue costs the training thread.
     """
 
-    def __init__(self, record: Callable[[Record], None], tracker: StepTracker, directory: Path) -> None:
+    def __init__(self, record: Callable[[Record], None], timer: FetchTimer, directory: Path) -> None:
         self._record = record
-        self._tracker = tracker
+        self._timer, self._tracker = timer, timer.tracker
         self._directory = directory
         self._guard = Guard("profilerkit's watch on the loader's workers")
         self._channels: dict[int, int] = {}  # worker to the open file that says where in the kernel it waits
         self._turn = 0
-        self.looks = True
+        self.looks, self.spares = True, False
+        self._before = (perf_counter_ns(), 0)  # the last glance, and what was waited until then, ns
         self.meter = Meter()
         self.seen = False
         self._patched = False
+
+    @property
+    def looks_per_fetch(self) -> float:
+        """Of the fetches now, those that are looked at."""
+        return (_TOGETHER / _OF_EACH if self.spares else 1.0) if self.looks else 0.0
 
     def module(self) -> Any:
         """Torch's module with the workers' loop; ``None`` in a torch that has none."""
@@ -66,6 +78,8 @@ class WorkerWatch:
 
     def look(self, iterator: Any) -> None:
         """Record what is under way for ``iterator`` as a fetch begins; nothing without worker processes."""
+        if self.spares and self._timer.fetches % _OF_EACH >= _TOGETHER:
+            return
         if self.looks and getattr(iterator, "_task_info", None) is not None and self._guard.failure is None:
             self._guard.call(self._look, iterator)
 
@@ -88,7 +102,15 @@ class WorkerWatch:
     def glance(self) -> None:
         """Record what some of the workers are doing; twice per second, on the writer thread."""
         if self._channels and self._guard.failure is None:
+            self._guard.call(self._spare)
             self._guard.call(self._glance)
+
+    def _spare(self) -> None:
+        """Look at fewer fetches from now on if the loop hardly waited since the last glance, else at all."""
+        now = (perf_counter_ns(), self._timer.waited_ns)
+        passed_ns, waited_ns = (value - before for value, before in zip(now, self._before, strict=True))
+        self._before = now
+        self.spares = self._timer.fetches >= _ALL_OF_FIRST and waited_ns < _WAITS_RATIO * passed_ns
 
     def _glance(self) -> None:
         pids = sorted(pid for pid, channel in tuple(self._channels.items()) if channel >= 0)

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from time import clock_gettime_ns, perf_counter_ns, pthread_getcpuclockid, thread_time_ns
 from typing import Any, NamedTuple
 
@@ -21,21 +22,31 @@ from overhead_benchmark.variants import Step, Variant
 
 #: A run's first seconds are not its usual ones: capture times itself in 500 steps, and looks for imports for 10 s.
 _SETTLE_S, _SETTLE_STEPS = 11.0, 600
+#: Then the recording's threads are timed for so long, while it records every step.
+_TIMED_S = 5.0
 #: Fewer turns are for trying things out, and need not settle.
 _ENOUGH_TURNS = 30
 _OWN = "profilerkit-"
-
-
 #: Steps of a run that are counted, behind the first.
 _COUNTED = 2
+#: What takes a step far longer than usual has nothing to do with a recording: it counts as the largest of the rest.
+_CUT_RATIO = 0.05
 
 
 class _Took(NamedTuple):
-    """CPU time of the training thread and wall time of a step, ns; whether a thread of the recording worked in it."""
+    """A step.
+
+    Attributes:
+        thread_cpu: CPU time of the training thread, ns.
+        wall: wall time, ns.
+        is_shared: a thread of the recording worked in it.
+        asks: the recording goes a longer way in this step than in most.
+    """
 
     thread_cpu: int
     wall: int
     is_shared: bool
+    asks: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,22 +144,25 @@ def measure(variant: Variant, bare: Step, step_s: float, turns: int, seed: int) 
         for _ in range(settle):
             step()
         hung.settled()
-        own = _Own()
-        before_ns, names = own.read_ns(), list(took)
+        own, asks = _Own(), _asks()
+        own_ns = _own_ns(own, step, max(2, math.ceil(_TIMED_S / step_s)) if turns >= _ENOUGH_TURNS else 2)
+        names = list(took)
         for _ in range(turns):
             order.shuffle(names)
             for name in names:
                 hung.put(back=name == "with")
                 made = step if name == "with" else bare
                 made()
-                took[name].append([_made(made, own) for _ in range(_COUNTED)])
-        own_ns = (own.read_ns() - before_ns) / (len(took) * turns * (1 + _COUNTED))
+                took[name].append([_made(made, own, asks) for _ in range(_COUNTED)])
         hung.put(back=True)
         leaving_ns = perf_counter_ns()
     leave_ns = perf_counter_ns() - leaving_ns
     bare_steps = [first + second for first, second in zip(took["without"], took["again"], strict=True)]
-    beside_ns = {clock: _beside(bare_steps, clock) for clock in ("thread_cpu", "wall")}
-    extra_ns = {**beside_ns, "process_cpu": beside_ns["thread_cpu"] + own_ns}
+    extra_ns = {
+        clock: _more(bare_steps, clock, attrgetter("is_shared")) + _more(took["with"], clock, attrgetter("asks"))
+        for clock in ("thread_cpu", "wall")
+    }
+    extra_ns["process_cpu"] = extra_ns["thread_cpu"] + own_ns
     ours = Turns(took["with"], bare_steps, extra_ns, enter_ns, leave_ns)
     return ours, Turns(took["again"], took["without"], dict.fromkeys(extra_ns, 0.0), 0, 0)
 
@@ -165,28 +179,46 @@ class _Own:
         return sum(map(clock_gettime_ns, self._clocks))
 
 
-def _made(step: Step, own: _Own) -> _Took:
+def _own_ns(own: _Own, step: Step, steps: int) -> float:
+    """The CPU time of the recording's own threads, ns per step, while every step is recorded."""
     before_ns = own.read_ns()
+    for _ in range(steps):
+        step()
+    return (own.read_ns() - before_ns) / steps
+
+
+def _asks() -> Callable[[], bool]:
+    """Whether the next fetch will be asked what it is."""
+    from profilerkit.capture.session import active  # noqa: PLC0415 - the peers' environments do not have it
+
+    session = active()
+    assert session is not None
+    tracker = session._tracker
+    return lambda: tracker.steady == 0
+
+
+def _made(step: Step, own: _Own, asks: Callable[[], bool]) -> _Took:
+    is_asked, before_ns = asks(), own.read_ns()
     wall_ns, cpu_ns = perf_counter_ns(), thread_time_ns()
     step()
     cpu_ns, wall_ns = thread_time_ns() - cpu_ns, perf_counter_ns() - wall_ns
-    return _Took(cpu_ns, wall_ns, own.read_ns() > before_ns)
+    return _Took(cpu_ns, wall_ns, own.read_ns() > before_ns, is_asked)
 
 
-def _beside(turns: list[list[_Took]], clock: str) -> float:
-    """What a step takes longer because threads of the recording work beside some of them, ns per step.
+def _more(turns: list[list[_Took]], clock: str, kind: Callable[[_Took], bool]) -> float:
+    """What the rarer of two kinds of steps take longer than the others beside them, spread over all, ns per step.
 
-    Of the steps of a turn without hooks some may be beside such work, and others not. Means, because that work is of
-    several kinds; what else takes a step far longer than usual is cut down to the largest tenth.
+    The median step is one of the more frequent kind. Means, because the others may be of several kinds.
     """
     longer: dict[bool, list[float]] = {True: [], False: []}
     for turn in turns:
-        usual = statistics.median(getattr(took, clock) for took in turn)
+        middle = statistics.median(getattr(took, clock) for took in turn)
         for took in turn:
-            longer[took.is_shared].append(getattr(took, clock) - usual)
+            longer[kind(took)].append(getattr(took, clock) - middle)
     if not longer[True] or not longer[False]:
         return 0.0
     every = sorted(longer[True] + longer[False])
-    most = every[-1 - len(every) // 10]
-    shared, alone = (statistics.fmean(min(value, most) for value in longer[kind]) for kind in (True, False))
-    return len(longer[True]) / len(every) * (shared - alone)
+    most = every[-1 - math.ceil(_CUT_RATIO * len(every))] if len(every) > 1 else every[0]
+    few, many = sorted(longer.values(), key=len)
+    rare, usual = (statistics.fmean(min(value, most) for value in values) for values in (few, many))
+    return len(few) / len(every) * (rare - usual)
