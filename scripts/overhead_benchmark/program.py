@@ -87,7 +87,7 @@ def in_turns(case: Case, work: Workload, variants: dict[str, Variant]) -> dict[s
     """Ours, and the control beside the first of it."""
     found: dict[str, turns.Turns] = {}
     for name in (name for name in variants if name != OFF):
-        ours, control = turns.measure(variants[name], lambda: work.step(work.batches), work.step_s, case.pairs, _SEED)
+        ours, control = turns.measure(variants[name], work.step_s, case.pairs, _SEED)
         found.setdefault(OFF, control)
         found[name] = ours
     return found

@@ -125,12 +125,13 @@ class _Hung:
         gc.callbacks[:] = self._collecting[back]
 
 
-def measure(variant: Variant, bare: Step, step_s: float, turns: int, seed: int) -> tuple[Turns, Turns]:
+def measure(variant: Variant, step_s: float, turns: int, seed: int) -> tuple[Turns, Turns]:
     """What a recording adds to a step, and the control. All ranks make the same steps in the same order.
+
+    With the hooks and without the batches are of one loader: those of another would lie ready for another time.
 
     Args:
         variant: a recording of ours.
-        bare: a step as it is without.
         step_s: about how long one takes.
         turns: how many.
         seed: of the order within a turn.
@@ -151,9 +152,8 @@ def measure(variant: Variant, bare: Step, step_s: float, turns: int, seed: int) 
             order.shuffle(names)
             for name in names:
                 hung.put(back=name == "with")
-                made = step if name == "with" else bare
-                made()
-                took[name].append([_made(made, own, asks) for _ in range(_COUNTED)])
+                step()
+                took[name].append([_made(step, own, asks) for _ in range(_COUNTED)])
         hung.put(back=True)
         leaving_ns = perf_counter_ns()
     leave_ns = perf_counter_ns() - leaving_ns
