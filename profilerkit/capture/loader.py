@@ -36,6 +36,8 @@ _LONG_WAIT_NS = 1_000_000
 _AFTER_LONG_WAIT = 16
 #: … and else for one fetch in 16.
 _READ_EVERY = 16
+#: Less than this share of the time is hardly any waiting, once so many fetches tell what it is made of (choices).
+_WAITS_RATIO, _ALL_OF_FIRST = 0.1, 1_000
 #: How long the thread queued for a processor is read with one in so many of these: the file costs 40 µs twice.
 _QUEUE_EVERY = 8
 
@@ -70,19 +72,22 @@ class FetchTimer:
         meter: what fetches on the training thread cost beside the wait.
         reads_cpu: the CPU time of fetches is read.
         trains: what the training thread is doing, while the tracker is steady.
-        waited_ns: the waits of the training thread so far.
+        hardly_waits: little of the time is waited for batches; what the waits are made of is looked at less often then.
     """
 
     __slots__ = (  # see ``StepTracker``
         *("__weakref__", "_after_long_wait", "_ask_at", "_backwards", "_claimed", "_guard", "_latest", "_reads"),
         *("_record", "_skips", "_sources", "_steady", "_steady_flags", "_trainer", "armed", "fetches", "here"),
-        *("meter", "reads_cpu", "settings", "trace", "tracker", "trains", "waited_ns"),
+        *("meter", "reads_cpu", "settings", "trace", "tracker", "trains"),
+        *("_beaten", "_waited_ns", "hardly_waits"),
     )
 
     def __init__(self, record: Callable[[Record], None], tracker: StepTracker, guard: Guard, trace: Trace) -> None:
         self.armed = True
         self.trace = trace
-        self.fetches = self.waited_ns = 0
+        self.fetches = self._waited_ns = 0
+        self._beaten = (perf_counter_ns(), 0)  # the last beat, and what was waited until then, ns
+        self.hardly_waits = False
         self._record = record
         self.tracker = tracker
         self._guard = guard
@@ -102,6 +107,13 @@ class FetchTimer:
         self._backwards = 0  # backward passes before the last fetch
         self._latest = 0  # the loader fetched last since, by the id of what stands for it
         self._trainer = 0  # the loader fetched last before a backward pass
+
+    def beat(self) -> None:
+        """Twice per second on the writer thread: see how much of the time is waited."""
+        now = (perf_counter_ns(), self._waited_ns)
+        passed_ns, waited_ns = (value - before for value, before in zip(now, self._beaten, strict=True))
+        self._beaten = now
+        self.hardly_waits = self.fetches >= _ALL_OF_FIRST and waited_ns < _WAITS_RATIO * passed_ns
 
     def disarm(self) -> None:
         """Let fetches pass straight through from now on."""
@@ -231,7 +243,7 @@ class FetchTimer:
             if fetch is None:
                 wait_ns = perf_counter_ns() - now_ns
                 self._record((_WAIT, flags, 0, now_ns, wait_ns, -1))
-                self.waited_ns += wait_ns
+                self._waited_ns += wait_ns
                 if wait_ns >= _LONG_WAIT_NS:
                     self._read_often(wait_ns)
             else:
@@ -293,8 +305,8 @@ class FetchTimer:
         return doing.clock.now() if self._reads % _QUEUE_EVERY == 1 else (perf_counter_ns(), thread_time_ns(), -1)
 
     def _read_often(self, wait_ns: int) -> None:
-        """Read the clocks of the next fetches if this wait was a long one."""
-        if wait_ns >= _LONG_WAIT_NS:
+        """Read the clocks of the next fetches if this wait was a long one, and such waits matter."""
+        if wait_ns >= _LONG_WAIT_NS and not self.hardly_waits:
             self._skips, self._after_long_wait = 0, _AFTER_LONG_WAIT
 
     def _aside(self, loader: int, flags: int, phases: int) -> int:
@@ -319,7 +331,7 @@ class FetchTimer:
             span.__exit__(None, None, None)
         if ended is None or flags & _OTHER_THREAD:
             return
-        self.waited_ns += now_ns - start_ns
+        self._waited_ns += now_ns - start_ns
         if ended:
             self.tracker.exhausted(iterator, owner)
         elif not more:

@@ -281,6 +281,7 @@ class Session:
 
     def _beat(self) -> None:
         """Twice per second on the writer thread."""
+        self._timer.beat()
         self._beats += self._hooks.torch_hooked
         if self._beats <= _BEATS_OF_START or self._beats % 2 == 0:
             self._look_around()
@@ -315,8 +316,7 @@ class Session:
 
     def _measure_self(self) -> None:
         if self._settings.light and self._tracker.count:
-            workers = self._workers
-            looks_ns = (workers.meter.median_ns or 0.0) * workers.looks_per_fetch if workers is not None else 0.0
+            looks_ns = self._workers.ns_per_fetch if self._workers is not None else 0.0
             self._self_ns = self_ns_per_step(self._timer, self._hooks) + looks_ns
 
     def _hand_over(self, wait: bool, deadline: float) -> Report | None:

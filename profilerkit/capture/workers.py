@@ -28,11 +28,10 @@ _QUEUE, _LOOK, _OTHER_THREAD = int(EventKind.QUEUE), int(EventKind.LOOK), int(Ev
 _RUNNING, _LOCK, _BLOCKED = int(WorkerState.RUNNING), int(WorkerState.LOCK), int(WorkerState.BLOCKED)
 #: Workers that are looked at in one beat, some 5 µs each.
 _GLANCES = 8
-#: A look costs as much as a fetch. Where the loop hardly waits for its batches …
-_WAITS_RATIO = 0.1
-#: … and this many were fetched, so many of each 256 are looked at, one after the other: what is replayed of the queue
-#: are stretches, and these come by count, whatever the waits (choices).
-_ALL_OF_FIRST, _TOGETHER, _OF_EACH = 1_000, 64, 256
+#: A look costs as much as a fetch. Where the loop hardly waits for its batches, so many of each 256 fetches are looked
+#: at, one after the other: what is replayed of the queue are stretches, and these come by count, whatever the waits
+#: (choices).
+_TOGETHER, _OF_EACH = 64, 256
 #: Places in the kernel where a thread waits for a lock: mutexes and semaphores, and locks of files.
 _LOCKS = (b"futex", b"lock_inode", b"posix_lock", b"flock")
 
@@ -42,7 +41,6 @@ class WorkerWatch:
 
     Attributes:
         looks: the queue is looked at.
-        spares: not at every fetch, for the loop hardly waits.
         seen: a loader with worker processes was fetched from.
         meter: what a look at the queue costs the training thread.
     """
@@ -54,8 +52,7 @@ class WorkerWatch:
         self._guard = Guard("profilerkit's watch on the loader's workers")
         self._channels: dict[int, int] = {}  # worker to the open file that says where in the kernel it waits
         self._turn = 0
-        self.looks, self.spares = True, False
-        self._before = (perf_counter_ns(), 0)  # the last glance, and what was waited until then, ns
+        self.looks = True
         self.meter = Meter()
         self.seen = False
         self._patched = False
@@ -63,7 +60,12 @@ class WorkerWatch:
     @property
     def looks_per_fetch(self) -> float:
         """Of the fetches now, those that are looked at."""
-        return (_TOGETHER / _OF_EACH if self.spares else 1.0) if self.looks else 0.0
+        return (_TOGETHER / _OF_EACH if self._timer.hardly_waits else 1.0) if self.looks else 0.0
+
+    @property
+    def ns_per_fetch(self) -> float:
+        """What looking costs the training thread now."""
+        return (self.meter.median_ns or 0.0) * self.looks_per_fetch
 
     def module(self) -> Any:
         """Torch's module with the workers' loop; ``None`` in a torch that has none."""
@@ -78,7 +80,7 @@ class WorkerWatch:
 
     def look(self, iterator: Any) -> None:
         """Record what is under way for ``iterator`` as a fetch begins; nothing without worker processes."""
-        if self.spares and self._timer.fetches % _OF_EACH >= _TOGETHER:
+        if self._timer.hardly_waits and self._timer.fetches % _OF_EACH >= _TOGETHER:
             return
         if self.looks and getattr(iterator, "_task_info", None) is not None and self._guard.failure is None:
             self._guard.call(self._look, iterator)
@@ -102,15 +104,7 @@ class WorkerWatch:
     def glance(self) -> None:
         """Record what some of the workers are doing; twice per second, on the writer thread."""
         if self._channels and self._guard.failure is None:
-            self._guard.call(self._spare)
             self._guard.call(self._glance)
-
-    def _spare(self) -> None:
-        """Look at fewer fetches from now on if the loop hardly waited since the last glance, else at all."""
-        now = (perf_counter_ns(), self._timer.waited_ns)
-        passed_ns, waited_ns = (value - before for value, before in zip(now, self._before, strict=True))
-        self._before = now
-        self.spares = self._timer.fetches >= _ALL_OF_FIRST and waited_ns < _WAITS_RATIO * passed_ns
 
     def _glance(self) -> None:
         pids = sorted(pid for pid, channel in tuple(self._channels.items()) if channel >= 0)

@@ -5,8 +5,10 @@ import time
 
 import pytest
 
+from profilerkit.capture import loader
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.loader import FetchTimer
+from profilerkit.capture.overhead import NoTrace
 from profilerkit.capture.steps import StepTracker
 from profilerkit.capture.thread_clock import ThreadClock
 from profilerkit.capture.wrapped import wrapped
@@ -66,3 +68,29 @@ def test_a_program_that_closes_all_descriptors_keeps_its_loop_and_its_files(tmp_
         clock.__del__()
         mine.write(", and one more")
     assert (tmp_path / "mine").read_text() == "a line of the program's own, and one more"
+
+
+def test_a_loop_hardly_waits_below_a_tenth_of_its_time_after_a_thousand_fetches(monkeypatch):
+    now = [0]
+    monkeypatch.setattr(loader, "perf_counter_ns", lambda: now[0])
+    tracker = StepTracker([].append)
+    timer = FetchTimer([].append, tracker, Guard("the test"), NoTrace())
+
+    def goes_on(fetches, wait_ns):
+        """So many fetches, of which one begins each 10 ms."""
+
+        def slow():
+            for _ in range(fetches):
+                now[0] += wait_ns
+                yield
+
+        for _ in wrapped(slow(), timer):
+            now[0] += 10_000_000 - wait_ns
+        timer.beat()
+        return timer.hardly_waits
+
+    assert not goes_on(900, 0)
+    assert goes_on(100, 0)
+    assert goes_on(100, 999_999)
+    assert not goes_on(100, 1_000_000)
+    assert goes_on(100, 500_000)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from profilerkit.capture import worker, workers
+from profilerkit.capture import worker
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.steps import StepTracker
 from profilerkit.capture.workers import WorkerWatch
@@ -263,35 +263,28 @@ def test_a_queue_that_cannot_be_read_ends_the_watch_and_nothing_else(toy, light,
     assert "NotImplementedError" in state_of(run).reason
 
 
-def test_where_the_loop_hardly_waits_a_quarter_of_the_fetches_is_looked_at(tmp_path, monkeypatch):
-    now = [0]
-    monkeypatch.setattr(workers, "perf_counter_ns", lambda: now[0])
-    timer = SimpleNamespace(fetches=0, waited_ns=0, tracker=StepTracker([].append))
+def test_where_the_loop_hardly_waits_a_quarter_of_the_fetches_is_looked_at(tmp_path):
+    timer = SimpleNamespace(fetches=0, hardly_waits=False, tracker=StepTracker([].append))
     looked = []
     watch = WorkerWatch(looked.append, timer, tmp_path)
-    watch._channels[1] = -1  # a worker is known
     process = SimpleNamespace(_popen=SimpleNamespace(pid=1))
     iterator = SimpleNamespace(
         _task_info={7: (0,)}, _rcvd_idx=7, _tasks_outstanding=1, _workers=[process], _data_queue=queue.Queue()
     )
+    watch._channels[1] = -1  # the worker is known
 
-    def fetched(count, waited_ns):
-        """How many of so many fetches of 5 ms were looked at."""
+    def fetched(count):
+        """How many of so many fetches were looked at."""
         before = len(looked)
         for _ in range(count):
             timer.fetches += 1
-            timer.waited_ns += waited_ns
-            now[0] += 5_000_000
             watch.look(iterator)
-        watch.glance()
         return len(looked) - before
 
-    assert fetched(1_000, 0) == 1_000
-    assert watch.looks_per_fetch == 0.25
-    assert fetched(280, 0) == 65  # the 1,024th to the 1,087th, and the 1,280th
-    assert fetched(256, 500_000) == 64  # a tenth of the time is waited
-    assert fetched(256, 499_999) == 256
-    assert fetched(256, 0) == 64
+    assert (fetched(1_000), watch.looks_per_fetch) == (1_000, 1.0)
+    timer.hardly_waits = True
+    assert (fetched(280), watch.looks_per_fetch) == (65, 0.25)  # the 1,024th to the 1,087th, and the 1,280th
+    assert fetched(256) == 64
 
 
 def test_workers_from_before_the_recording_are_named(toy, light, recorded):
