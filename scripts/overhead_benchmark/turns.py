@@ -67,17 +67,18 @@ class Turns:
 
     def as_json(self) -> dict[str, Any]:
         """For the file that the program writes: ns by clock, turn and step."""
-        read = {"thread_cpu": "thread_cpu", "wall": "wall", "process_cpu": "thread_cpu"}
-        sides = {"turns_with": self.with_tool, "turns_bare": self.bare}
         return {
-            **{
-                name: {clock: [[getattr(took, of) for took in turn] for turn in turns] for clock, of in read.items()}
-                for name, turns in sides.items()
-            },
+            "turns_with": _by_clock(self.with_tool),
+            "turns_bare": _by_clock(self.bare),
             "extra_ns": self.extra_ns,
             "enter_ns": [self.enter_ns],
             "leave_ns": [self.leave_ns],
         }
+
+
+def _by_clock(turns: list[list[_Took]]) -> dict[str, list[list[int]]]:
+    read = {"thread_cpu": "thread_cpu", "wall": "wall", "process_cpu": "thread_cpu"}
+    return {clock: [[getattr(took, of) for took in turn] for turn in turns] for clock, of in read.items()}
 
 
 class _Hung:
