@@ -109,7 +109,7 @@ class FetchTimer:
         self._trainer = 0  # the loader fetched last before a backward pass
 
     def beat(self) -> None:
-        """Twice per second on the writer thread: see how much of the time is waited."""
+        """Once or twice per second on the writer thread: see how much of the time is waited."""
         now = (perf_counter_ns(), self._waited_ns)
         passed_ns, waited_ns = (value - before for value, before in zip(now, self._beaten, strict=True))
         self._beaten = now

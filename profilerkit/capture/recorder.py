@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable
 
-from profilerkit.rundir.layout import FLUSH_SECONDS
 from profilerkit.rundir.writer import RankWriter, Record
 
 #: A name made anew for every step would grow without bound; later names share this many ids.
@@ -15,10 +14,12 @@ class Recorder:
 
     Attributes:
         record: appends one record, 0.1 µs, from any thread.
+        period_seconds: time between beats.
     """
 
-    def __init__(self, writer: RankWriter, beat: Callable[[], object]) -> None:
+    def __init__(self, writer: RankWriter, beat: Callable[[], object], period_seconds: float) -> None:
         """``beat`` is called by the writer thread before each flush; it must not raise."""
+        self.period_seconds = period_seconds
         self._writer = writer
         self._beat = beat
         self._buffer: list[Record] = []
@@ -70,5 +71,5 @@ class Recorder:
         self._buffer.clear()
 
     def _run(self) -> None:
-        while not self._done.wait(FLUSH_SECONDS):
+        while not self._done.wait(self.period_seconds):
             self._beat()

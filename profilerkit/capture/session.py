@@ -36,15 +36,14 @@ from profilerkit.capture.workers import WorkerWatch
 from profilerkit.capture.wrapped import wrapped
 from profilerkit.errors import CaptureError
 from profilerkit.model.report import Report
-from profilerkit.rundir.layout import END, FLIGHT, META, PHASE_SPAN_PREFIX, Feature
+from profilerkit.rundir.layout import END, FLIGHT, FLUSH_SECONDS, META, PHASE_SPAN_PREFIX, Feature
 from profilerkit.rundir.process import this_process
 from profilerkit.rundir.writer import RankWriter, Record, write_manifest
 
 #: With nothing wrong, what may take long has its own bounds; after an exception the user wants to see it.
-_SECONDS = float("inf")
-_SECONDS_AFTER_ERROR = 20.0
-#: More is imported in the 10 s after torch; after that every second beat looks for it, 0.1 to 0.2 ms beside other work.
-_BEATS_OF_START = 20
+_SECONDS, _SECONDS_AFTER_ERROR = float("inf"), 20.0
+#: Beats come twice as often where ranks ask each other for windows, and while, after torch, more is imported.
+_SHORT_SECONDS, _SHORT_BEATS = FLUSH_SECONDS / 2, 20
 
 
 class _State:
@@ -138,7 +137,7 @@ class Session:
         self._flight = FlightWatch(writer.path / FLIGHT, self._anchor.unix_ns)
         self._guard = Guard("profilerkit")
         self._guard.on_failure(self._switch_off)
-        self._recorder = Recorder(writer, lambda: self._guard.call(self._beat))
+        self._recorder = Recorder(writer, lambda: self._guard.call(self._beat), _SHORT_SECONDS)
         record = self._recorder.record if settings.light else _nothing
         self._window = DeepWindows(
             writer, self._recorder.record, settings, place, loader_seen=lambda: self._timer.fetches > 0
@@ -280,11 +279,12 @@ class Session:
             self._window.abort()
 
     def _beat(self) -> None:
-        """Twice per second on the writer thread."""
+        """Once or twice per second on the writer thread."""
         self._timer.beat()
         self._beats += self._hooks.torch_hooked
-        if self._beats <= _BEATS_OF_START or self._beats % 2 == 0:
-            self._look_around()
+        if self._beats == _SHORT_BEATS and self._place.world_size < 2:
+            self._recorder.period_seconds = FLUSH_SECONDS
+        self._look_around()
         if self._traces:
             self._window.beat()
         if self._workers is not None:

@@ -104,7 +104,7 @@ class DeepWindows:
             self._guard.call(self._in_window, window.step_cut)
 
     def beat(self) -> None:
-        """Twice per second on the writer thread: what needs the disk or another process."""
+        """Once or twice per second on the writer thread: what needs the disk or another process."""
         if self._beats.failure is None:
             self._beats.call(self._beat)
 

@@ -102,7 +102,7 @@ class WorkerWatch:
             self.meter.add(perf_counter_ns() - now_ns)
 
     def glance(self) -> None:
-        """Record what some of the workers are doing; twice per second, on the writer thread."""
+        """Record what some of the workers are doing; once or twice per second, on the writer thread."""
         if self._channels and self._guard.failure is None:
             self._guard.call(self._glance)
 

@@ -167,3 +167,22 @@ def test_endless_phase_names_share_one_id(light, recorded):
     assert len(run.of(EventKind.PHASE)) == 1100
     assert len(run.rank.names) == 1001
     assert run.rank.names[1001] == "(more names)"
+
+
+@pytest.mark.parametrize(("world", "later"), [(1, 1.0), (2, 0.5)])
+def test_the_writer_beats_twice_per_second_at_first_and_where_ranks_ask_each_other(
+    toy, light, monkeypatch, world, later
+):
+    """Half a second is what a request for a window counts with; a beat alone costs a fifth of a millisecond."""
+    from profilerkit.capture import session
+
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", str(world))
+    with light():
+        running = session._State.active
+        periods = []
+        for _ in range(21):
+            periods.append(running._recorder.period_seconds)
+            running._beat()
+    assert toy.torch is not None
+    assert (periods[0], periods[-1]) == (0.5, later)
