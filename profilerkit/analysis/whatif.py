@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import WAITS
-from profilerkit.analysis.workers.capacity import FULL_HOST, MOST_WORKERS, lock_held, memory_room, shortage
+from profilerkit.analysis.workers.capacity import FULL_HOST, MOST_WORKERS, lock_held, memory_room, others_hold, shortage
 from profilerkit.model.finding import Method, Saving
 
 #: Relative error assumed for an analytic prediction until applied fixes calibrate it (a guess, said in the report).
@@ -14,6 +14,8 @@ MODEL_ERROR = 0.25
 Z90 = 1.64
 #: Workers asked for beyond the break-even rate, so that jitter does not empty the queue (R03).
 WORKER_MARGIN = 1.2
+#: Of what the most workers would win from other programs, what is as good: fewer take less memory (a choice).
+NEARLY = 0.95
 #: Workers per core where they wait for storage rather than compute (R06: such workers are cheap, they sleep).
 BLOCKED_PER_CORE = 4
 #: Share of CPU time below which the loading thread is blocked rather than computing (R06).
@@ -115,6 +117,34 @@ def loader_fix(facts: Facts) -> LoaderFix | None:
         cores = 1.0 - limits.get("cores", 0.0) / step
         expected = max(min(replayed, cores, waited_share(facts)), 0.0)
     return LoaderFix(current, workers, expected, limited_by, wanted, capped_by if workers < wanted else "")
+
+
+def larger_share(facts: Facts) -> tuple[int, float] | None:
+    """Workers to win cores with from other programs, and at most how many times the present cores they would have.
+
+    The kernel gives processes that compute all the time equal parts of the cores, by their weights: n workers of which
+    each runs the share s of the time it could (CPU time over that and the run queue's) stand beside as many others, in
+    weights of a worker, as ``cores / s - n``. Where the workers may use fewer cores than this process there are fewer
+    others. The number is what the rates ask for, or what wins nearly as much as ``MOST_WORKERS`` would. ``None`` where
+    others do not hold the cores, or no more workers can be asked for.
+    """
+    workers, cores, step = facts.workers, facts.usable_cores, facts.mean_step_ns
+    if workers is None or not cores or not step or not workers.cpu_ns or not others_hold(facts):
+        return None
+    now, room = workers.count, memory_room(facts)
+    most = MOST_WORKERS if room is None else min(MOST_WORKERS, now + room)
+    others = cores * (1.0 + workers.time_ns("core") / workers.cpu_ns) - now
+    if others <= 0 or most <= now:
+        return None
+
+    def gain(count: int) -> float:
+        return (count / (count + others)) / (now / (now + others))
+
+    consumer = max(step - _waited_ns(facts, step), 1.0)
+    wanted = WORKER_MARGIN * workers.interval_ns * workers.batches_per_step / now / consumer
+    target = min(wanted, NEARLY * gain(most))
+    enough = next(count for count in range(now, most + 1) if gain(count) >= target)
+    return (enough, gain(enough)) if enough > now else None
 
 
 def _replayed(facts: Facts, workers: int) -> float | None:

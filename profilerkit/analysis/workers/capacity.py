@@ -15,6 +15,8 @@ THROTTLED = 0.05
 PRESSURE = 0.2
 #: Host utilisation that leaves no core to spare (R05).
 FULL_HOST = 0.9
+#: Of the usable cores, from which the run itself is what waits for them (a choice).
+OWN_CORES = 0.8
 #: No more workers than this are proposed.
 MOST_WORKERS = 16
 #: Share of a batch that is blocked (R06's threshold), and of the looks at blocked workers that find a lock, from which
@@ -57,6 +59,17 @@ def shortage(facts: Facts) -> str | None:
     if busy is not None and busy.mean >= FULL_HOST:
         return f"the host's cores are {format_ratio(busy.mean)} busy"
     return None
+
+
+def others_hold(facts: Facts) -> bool:
+    """Whether the cores that the batches wait for are taken by other programs.
+
+    Of several ranks on a host each waits for the others', which would win nothing together.
+    """
+    workers, own, cores = facts.workers, own_cores(facts), facts.usable_cores
+    if workers is None or own is None or not cores or (facts.world_size or 1) > 1:
+        return False
+    return workers.time_ns("core") >= QUEUED_RATIO * workers.cpu_ns and own < OWN_CORES * cores
 
 
 def lock_held(facts: Facts) -> str | None:

@@ -56,7 +56,7 @@ class TooFewWorkers(Rule):
             return Passed(enough)
         useless = shortage(facts) or lock_held(facts)
         if useless is not None:
-            return Passed(f"more workers would not help: {useless}")
+            return Passed(f"more workers are not what is missing: {useless}")
         fix = loader_fix(facts)
         if fix is None:
             return Passed("the host has no cores or memory for more workers")

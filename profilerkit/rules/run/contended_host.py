@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import saving
-from profilerkit.analysis.workers.capacity import own_cores
+from profilerkit.analysis.workers.capacity import OWN_CORES, own_cores
 from profilerkit.model.finding import Evidence, Finding, Fix
 from profilerkit.rules.input.worker_evidence import cores_evidence
 from profilerkit.rules.overhead.oversubscribed_cores import ORIGIN as RUN_QUEUE
@@ -51,8 +51,7 @@ class ContendedHost(Rule):
     throttled_ratio: float = 0.01
     #: R58 asks for a high run-queue delay of the main thread (the number is a choice).
     queue_ratio: float = 0.10
-    #: Of the usable cores, from which the run itself is what waits (a choice).
-    own_ratio: float = 0.80
+    own_ratio: float = OWN_CORES
     #: Seconds of samples (a choice).
     fewest_samples: int = 5
 
