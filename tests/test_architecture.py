@@ -66,7 +66,7 @@ TORCH_PROGRAMS = "profilerkit.cli.demos."
 # The guards, and the fetch, which hands what it caught to one: to be called through it costs too much on each step.
 # Plug-ins, and file systems of other packages, fail with errors of their own.
 BROAD_EXCEPT = {
-    *("profilerkit.capture.guard", "profilerkit.capture.loader"),
+    *("profilerkit.capture.guard", "profilerkit.capture.loader", "profilerkit.capture.loader_patches"),
     *("profilerkit.rules.runner", "profilerkit.plugins", "profilerkit.reading.remote"),
 }
 MAX_MODULE_LINES, MAX_FUNCTION_LINES = 400, 60

@@ -1,6 +1,7 @@
 """What each thread is doing while a recording runs."""
 
 import threading
+from collections.abc import Callable
 
 from profilerkit.capture.thread_clock import Moment, ThreadClock
 
@@ -29,5 +30,19 @@ class Doing:
 class PerThread(threading.local):
     """What the calling thread is doing, found with one look for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, ended: Callable[[], None]) -> None:
+        """``ended`` is called by a thread at its end, before another one may be given its number."""
         self.doing = Doing()
+        self._last_word = _LastWord(ended)
+
+
+class _LastWord:
+    """Goes with the thread that it belongs to."""
+
+    __slots__ = ("_ended",)
+
+    def __init__(self, ended: Callable[[], None]) -> None:
+        self._ended = ended
+
+    def __del__(self) -> None:
+        self._ended()

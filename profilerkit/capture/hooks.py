@@ -101,8 +101,7 @@ class Hooks:
 
     def _patch_loader(self, data: ModuleType, patches: Patches) -> None:
         iterator, workers = data._BaseDataLoaderIter, self._workers
-        look = workers.look if workers is not None else None
-        patches.patch(iterator, "__next__", lambda original: patched_next(self._timer, original, look))
+        patches.patch(iterator, "__next__", lambda original: patched_next(self._timer, original, workers))
         patches.patch(data.DataLoader, "__iter__", lambda original: patched_iter(self._timer, original))
         if workers is not None and workers.module() is not None:
             patches.patch(workers.module(), "_worker_loop", workers.watched)

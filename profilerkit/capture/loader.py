@@ -32,7 +32,7 @@ _PAUSE_NS = 1_000_000
 #: Reading the CPU time of a thread twice is a third of what a fetch costs (two system calls, 4 µs beside real work).
 #: It tells computing from blocking where waits are long, so it is read for 16 fetches after a wait of 1 ms: as many
 #: workers' batches may come in one burst (a choice) …
-_LONG_WAIT_NS = 1_000_000
+LONG_WAIT_NS = 1_000_000
 _AFTER_LONG_WAIT = 16
 #: … and else for one fetch in 16.
 _READ_EVERY = 16
@@ -71,46 +71,52 @@ class FetchTimer:
             loader itself is not held: its persistent workers die with its last name.
         meter: what fetches on the training thread cost beside the wait.
         reads_cpu: the CPU time of fetches is read.
-        trains: what the training thread is doing, while the tracker is steady.
+        record: takes the records.
+        trains: what the training thread is doing, while the tracker is steady. These are of the steady iterator, too:
+        steady_flags: of their records.
+        ask_at: the number of fetches at which the next one has to ask again.
+        skips: fetches before the next one whose CPU time is read.
+        waited_ns: by all fetches.
+        asked: fetches by the last one that was not plain.
+        passed: backward passes before the last plain one.
+        backwards: backward passes before the last fetch.
+        latest: the loader fetched last since, by the id of what stands for it.
+        trainer: the loader fetched last before a backward pass.
         hardly_waits: little of the time is waited for batches; what the waits are made of is looked at less often then.
     """
 
     __slots__ = (  # see ``StepTracker``
-        *("__weakref__", "_after_long_wait", "_ask_at", "_backwards", "_claimed", "_guard", "_latest", "_reads"),
-        *("_record", "_skips", "_sources", "_steady", "_steady_flags", "_trainer", "armed", "fetches", "here"),
-        *("meter", "reads_cpu", "settings", "trace", "tracker", "trains"),
-        *("_beaten", "_waited_ns", "hardly_waits"),
+        *("__weakref__", "_after_long_wait", "_beaten", "_claimed", "_guard", "_reads", "_sources", "_steady", "armed"),
+        *("ask_at", "asked", "backwards", "fetches", "hardly_waits", "here", "latest", "meter", "passed", "reads_cpu"),
+        *("record", "settings", "skips", "steady_flags", "trace", "tracker", "trainer", "trains", "waited_ns"),
     )
 
     def __init__(self, record: Callable[[Record], None], tracker: StepTracker, guard: Guard, trace: Trace) -> None:
         self.armed = True
         self.trace = trace
-        self.fetches = self._waited_ns = 0
+        self.fetches = self.waited_ns = 0
         self._beaten = (perf_counter_ns(), 0)  # the last beat, and what was waited until then, ns
         self.hardly_waits = False
-        self._record = record
+        self.record = record
         self.tracker = tracker
         self._guard = guard
-        self.here = PerThread()
+        self.here = PerThread(tracker.unsettle)
         self.trains = self.here.doing
-        self._steady_flags = 0  # of the fetches of the steady iterator; then when to ask again, and the iterator
-        self._ask_at = 0
+        self.steady_flags = self.ask_at = self.asked = self.passed = 0
         self._steady: weakref.ref[Any] | None = None
         self.settings: Loader | None = None
         self.meter = Meter()
         self.reads_cpu = True
         self._reads = 0  # of the clocks
-        self._skips = 0  # fetches before the next one whose CPU time is read
+        self.skips = 0
         self._after_long_wait = _AFTER_LONG_WAIT  # fetches before not every one is
         self._sources: dict[int, object] = {}
         self._claimed: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        self._backwards = 0  # backward passes before the last fetch
-        self._latest = 0  # the loader fetched last since, by the id of what stands for it
-        self._trainer = 0  # the loader fetched last before a backward pass
+        self.backwards = self.latest = self.trainer = 0
 
     def beat(self) -> None:
         """Once or twice per second on the writer thread: see how much of the time is waited."""
-        now = (perf_counter_ns(), self._waited_ns)
+        now = (perf_counter_ns(), self.waited_ns)
         passed_ns, waited_ns = (value - before for value, before in zip(now, self._beaten, strict=True))
         self._beaten = now
         self.hardly_waits = self.fetches >= _ALL_OF_FIRST and waited_ns < _WAITS_RATIO * passed_ns
@@ -118,7 +124,7 @@ class FetchTimer:
     def disarm(self) -> None:
         """Let fetches pass straight through from now on."""
         self.armed = False
-        self.tracker.steady = 0
+        self.tracker.unsettle()
 
     def claim(self, loader: Any) -> bool:
         """Whether the patches see all of ``loader``, a torch one: its iterations then mark steps from now on.
@@ -161,7 +167,7 @@ class FetchTimer:
         """``make(*args)``, an iterator of ``source``, timed as the beginning of its first fetch."""
         doing = self.here.doing
         if doing is self.trains:
-            self.tracker.steady = 0  # it may be the same iterator again
+            self.tracker.unsettle()  # it may be the same iterator again
         if not self.armed or doing.fetching:
             return make(*args)
         began: Moment = (perf_counter_ns(), thread_time_ns(), -1)
@@ -204,8 +210,8 @@ class FetchTimer:
             doing.fetching = False
         try:
             self._end(fetch, 0, iterator, owner, more)
-            short_ways = self._skips - 1 if left < 0 else min(self._skips, left) - 1
-            if short_ways > 0 and (owner or (iterator == id(of) and loader == self._trainer and not doing.phases)):
+            short_ways = self.skips - 1 if left < 0 else min(self.skips, left) - 1
+            if short_ways > 0 and (owner or (iterator == id(of) and loader == self.trainer and not doing.phases)):
                 self._settle(of, iterator, owner, fetch[2], short_ways)
         except Exception as error:  # noqa: BLE001  as the guard does
             self._guard.caught(self._end, error)
@@ -216,13 +222,14 @@ class FetchTimer:
 
         Only for the thread that ``trains`` is of. After a few fetches the next one has to ask again.
         """
-        now_ns, tracker, doing, flags = perf_counter_ns(), self.tracker, self.trains, self._steady_flags
+        now_ns, tracker, doing, flags = perf_counter_ns(), self.tracker, self.trains, self.steady_flags
         iterator, fetch = tracker.steady, None
         try:  # as in ``fetch``
             self.fetches += 1
-            self._skips -= 1
-            if tracker.backwards != self._backwards:
-                self._backwards, self._trainer = tracker.backwards, self._latest
+            self.asked = self.fetches
+            self.skips -= 1
+            if tracker.backwards != self.backwards:
+                self.backwards, self.trainer = tracker.backwards, self.latest
             tracker.fed_again(now_ns)
             if self.meter.is_open or self.trace.window is not None:
                 fetch = self._observed(doing, now_ns, now_ns, None, flags)
@@ -233,34 +240,51 @@ class FetchTimer:
             doing.fetching = True
             batch = pull(of)
         except BaseException as error:
-            tracker.steady = 0
-            ended = _LAST if isinstance(error, StopIteration) else None
-            self._guard.call(self._end, fetch or (now_ns, None, flags, None, 0), ended, iterator, not flags, True)
+            self.failed_again(error, iterator, fetch or (now_ns, None, flags, None, 0))
             raise
         finally:
             doing.fetching = False
         try:
             if fetch is None:
                 wait_ns = perf_counter_ns() - now_ns
-                self._record((_WAIT, flags, 0, now_ns, wait_ns, -1))
-                self._waited_ns += wait_ns
-                if wait_ns >= _LONG_WAIT_NS:
-                    self._read_often(wait_ns)
+                self.record((_WAIT, flags, 0, now_ns, wait_ns, -1))
+                self.went_again(wait_ns)
             else:
                 self._end(fetch, 0, iterator, not flags, True)
-            if self.fetches >= self._ask_at or self._skips <= 0 or self.trace.window is not None:
-                tracker.steady = 0
+                self.went_again(0)
         except Exception as error:  # noqa: BLE001  as the guard does
             self._guard.caught(self.fetch_again, error)
         return batch
+
+    def failed_again(self, error: BaseException, iterator: int, fetch: _Fetch) -> None:
+        """The steady iterator has no more batches, or has raised."""
+        self.tracker.unsettle()
+        ended = _LAST if isinstance(error, StopIteration) else None
+        self._guard.call(self._end, fetch, ended, iterator, not fetch[2], True)
+
+    def _catch_up(self) -> None:
+        """Do what plain fetches left undone: they count themselves and backward passes, and no more."""
+        self.skips -= self.fetches - self.asked
+        self.asked = self.fetches
+        if self.passed != self.backwards:
+            self.backwards, self.trainer = self.passed, self.latest
+
+    def went_again(self, wait_ns: int) -> None:
+        """It gave a batch, after so long: see whether the next fetch has to ask."""
+        self.waited_ns += wait_ns
+        self._read_often(wait_ns)
+        if self.fetches >= self.ask_at or self.skips <= 0 or self.trace.window is not None:
+            self.tracker.unsettle()
 
     def _begin(
         self, doing: Doing, now_ns: int, iterator: int, loader: int, owner: bool, more: bool, flags: int
     ) -> _Fetch:
         tracker, window = self.tracker, self.trace.window
         start_ns, clocks = now_ns, None
-        self._skips -= 1
-        if self._skips <= 0:
+        if self.fetches != self.asked and get_ident() == tracker.thread:
+            self._catch_up()
+        self.skips -= 1
+        if self.skips <= 0:
             clocks = self._clocks(doing)
         if flags & FIRST:
             if start_ns - doing.ready_ns < _START_GAP_NS:
@@ -268,13 +292,14 @@ class FetchTimer:
                 start_ns = clocks[0]
             doing.ready_ns = 0
         if get_ident() == tracker.thread:
-            tracker.steady = 0
+            tracker.unsettle()
             self.fetches += 1
-            if tracker.backwards != self._backwards:
-                self._backwards = tracker.backwards
-                self._trainer, self._latest = self._latest, 0
-            if owner or (loader == self._trainer and not doing.phases):
-                self._latest = loader
+            self.asked = self.fetches
+            if tracker.backwards != self.backwards:
+                self.backwards = tracker.backwards
+                self.trainer, self.latest = self.latest, 0
+            if owner or (loader == self.trainer and not doing.phases):
+                self.latest = loader
             else:
                 flags |= self._aside(loader, flags, doing.phases)
             tracker.fetch_started(start_ns, iterator, owner, more)
@@ -297,7 +322,7 @@ class FetchTimer:
 
     def _clocks(self, doing: Doing) -> Moment | None:
         """The clocks of this thread; ``None`` where they are not to be read."""
-        self._skips = 0 if self._after_long_wait else _READ_EVERY
+        self.skips = 0 if self._after_long_wait else _READ_EVERY
         self._after_long_wait = max(self._after_long_wait - 1, 0)
         if not self.reads_cpu:
             return None
@@ -306,14 +331,14 @@ class FetchTimer:
 
     def _read_often(self, wait_ns: int) -> None:
         """Read the clocks of the next fetches if this wait was a long one, and such waits matter."""
-        if wait_ns >= _LONG_WAIT_NS and not self.hardly_waits:
-            self._skips, self._after_long_wait = 0, _AFTER_LONG_WAIT
+        if wait_ns >= LONG_WAIT_NS and not self.hardly_waits:
+            self.skips, self._after_long_wait = 0, _AFTER_LONG_WAIT
 
     def _aside(self, loader: int, flags: int, phases: int) -> int:
         """The flags of a fetch on the training thread that does not feed the training; 0 when it does, or may."""
-        if not phases or not self._latest:
-            self._latest = loader
-        if loader == self._trainer:
+        if not phases or not self.latest:
+            self.latest = loader
+        if loader == self.trainer:
             return 0
         other = _OTHER_LOADER if flags & INFERRED and self.tracker.wrapped else 0
         return other | _IN_PHASE if phases else other
@@ -326,12 +351,12 @@ class FetchTimer:
             wait_ns = now_ns - start_ns
             self._read_often(wait_ns)
             queued, cpu_ns = (0, -1) if clocks is None else _spent(clocks, _moment(self.here.doing, clocks))
-            self._record((_WAIT, flags | ended, queued, start_ns, wait_ns, cpu_ns))
+            self.record((_WAIT, flags | ended, queued, start_ns, wait_ns, cpu_ns))
         if span is not None:
             span.__exit__(None, None, None)
         if ended is None or flags & _OTHER_THREAD:
             return
-        self._waited_ns += now_ns - start_ns
+        self.waited_ns += now_ns - start_ns
         if ended:
             self.tracker.exhausted(iterator, owner)
         elif not more:
@@ -344,14 +369,16 @@ class FetchTimer:
         if flags & ~(INFERRED | FIRST) or self.trace.window is not None:
             return
         if self.tracker.settle(iterator):
-            self.trains, self._steady_flags, self._ask_at = self.here.doing, flags & INFERRED, self.fetches + fetches
+            self.trains, self.steady_flags, self.ask_at = self.here.doing, flags & INFERRED, self.fetches + fetches
+            if self.tracker.is_plain and not self.meter.is_open:
+                self.tracker.plain = iterator
             if not owner:  # the tracker knows when one that marks steps is gone
                 self._steady = weakref.ref(of, self._unsettle)
             if not self.armed:  # last, because the writer thread may disarm it meanwhile
-                self.tracker.steady = 0
+                self.tracker.unsettle()
 
     def _unsettle(self, _iterator: object) -> None:
-        self.tracker.steady = 0
+        self.tracker.unsettle()
 
     def own(self, iterator: object, source: object) -> bool:
         """Whether a wrapped iterator marks the steps.

@@ -66,6 +66,7 @@ class StepTracker:
 
     Attributes:
         count: steps recorded.
+        started_ns: when the open step began; ``None`` where none is open.
         wrapped: a wrapped iterator marks the steps, or did.
         backwards: backward passes seen.
         backward_depth: backward passes under way: whoever starts one counts it here, and calls ``backward_ended``.
@@ -77,15 +78,16 @@ class StepTracker:
         owner_id: ``id`` of the wrapped iterator that marks the steps, 0 without one.
         steady: ``id`` of the iterator that feeds the steps while nothing changes; ``fed_again`` may then stand for
             ``fetch_started``. 0 where it may not.
+        plain: the same while nobody but the record wants to know of its fetches; set by who knows that.
         found_by: what marks the steps: ``step()``, ``wrapped loader``, ``optimizer step``, ``backward pass``.
     """
 
     # An attribute in a slot is found with one look at memory; a step of the user's has emptied the caches meanwhile.
     __slots__ = (
         *("__weakref__", "_clock", "_closing", "_explicit", "_feeder", "_held", "_in_backward", "_lapsed_ns"),
-        *("_optimizers", "_owner", "_record", "_since_closing", "_source_id", "_start_ns", "_tentative_ns", "_window"),
-        *("backward_depth", "backwards", "count", "ends_in_backward", "marked", "optimizer_seen", "owner_id"),
-        *("steady", "thread", "worked", "wrapped"),
+        *("_optimizers", "_owner", "_record", "_since_closing", "_source_id", "_tentative_ns", "_window"),
+        *("backward_depth", "backwards", "count", "ends_in_backward", "marked", "optimizer_seen"),
+        *("owner_id", "plain", "started_ns", "steady", "thread", "worked", "wrapped"),
     )
 
     def __init__(
@@ -99,14 +101,14 @@ class StepTracker:
         self._clock = clock
         self.thread = threading.get_ident()
         self.count = 0
-        self._start_ns: int | None = None
+        self.started_ns: int | None = None
         self._lapsed_ns = clock()  # where a step starts when nothing said so: the block, or the step that lapsed
         self._feeder: int | None = None  # the iterator that gave the open step its first batch
         self.worked = False  # an optimizer stepped in the open step
         self._explicit = False
         self.wrapped = self.marked = False
         self._owner: weakref.ref[object] | None = None
-        self.owner_id = self.steady = 0
+        self.owner_id = self.steady = self.plain = 0
         self._source_id = 0
         self._held: list[tuple[int, int]] | None = []  # None once the wrapped loader is known to mark steps
         self._optimizers: set[int] = set()  # those seen in steps without a fetch
@@ -129,9 +131,9 @@ class StepTracker:
         return "optimizer step" if self.optimizer_seen or not self.backwards else "backward pass"
 
     @property
-    def started_ns(self) -> int | None:
-        """When the open step began; ``None`` where none is open."""
-        return self._start_ns
+    def is_plain(self) -> bool:
+        """Whether nobody but the record wants to know of steps, and loaders end them."""
+        return self._window is None and not self._explicit
 
     def missing(self, what: Literal["optimizer", "backward"]) -> str:
         """Why nothing of that kind was recorded; empty when something was."""
@@ -141,7 +143,7 @@ class StepTracker:
 
     def adopt(self, thread: int) -> bool:
         """Whether ``thread`` is the training thread; until a step is recorded, the first that trains becomes it."""
-        if thread != self.thread and self.count == 0 and self._start_ns is None:
+        if thread != self.thread and self.count == 0 and self.started_ns is None:
             self.thread = thread
         return thread == self.thread
 
@@ -149,6 +151,7 @@ class StepTracker:
         """Tell ``observer`` of steps too, before the window; what is returned ends that. May be called anywhere."""
         alone = self._window
         self._window = observer if alone is None else _Both(observer, alone)
+        self.unsettle()  # in this order: ``is_plain`` is asked once the tracker is steady
 
         def end() -> None:
             self._window = alone
@@ -170,30 +173,31 @@ class StepTracker:
             return False
         self._owner = weakref.ref(iterator, self.abandoned)
         self._source_id = id(source)
-        self.owner_id, self.steady = id(iterator), 0
+        self.owner_id = id(iterator)
+        self.unsettle()
         self.wrapped = self.marked = True
         return True
 
     def fetch_started(self, now_ns: int, feeder: int, owner: bool, more: bool = True) -> None:
         """A fetch starts. ``more`` is false when the loader is known to be exhausted: no step starts then."""
         if self._explicit:
-            if self._start_ns is None and more:
+            if self.started_ns is None and more:
                 self._open(now_ns)
         elif self.wrapped:
             if not owner:
                 return
             if self._held is None:
                 self._end(now_ns, 0)
-            elif self._start_ns is not None:
-                self._iteration_ended(self._start_ns, now_ns)
+            elif self.started_ns is not None:
+                self._iteration_ended(self.started_ns, now_ns)
             if more:
                 self._open(now_ns)
         else:
-            if self._start_ns is not None and self.worked and self._feeder is not None:
+            if self.started_ns is not None and self.worked and self._feeder is not None:
                 self._end(now_ns, _INFERRED)
-            elif self._start_ns is not None and self._feeder is None:
+            elif self.started_ns is not None and self._feeder is None:
                 self._join_unfed(now_ns)
-            if self._start_ns is None and more:
+            if self.started_ns is None and more:
                 self._open(now_ns)
         if self._feeder is None:
             self._feeder, self.marked = feeder, True
@@ -207,12 +211,16 @@ class StepTracker:
             is_known = self._held is None and self.owner_id == iterator
         else:
             is_known = self._feeder == iterator and (self._explicit or self.worked or self.count > 0)
-        self.steady = iterator if is_known else 0
+        self.steady, self.plain = iterator if is_known else 0, 0
         return is_known
+
+    def unsettle(self) -> None:
+        """The next fetch may be something else; from any thread."""
+        self.steady = self.plain = 0
 
     def fed_again(self, now_ns: int) -> None:
         """``fetch_started`` by the steady iterator, without the way there."""
-        start_ns, flags = self._start_ns, 0 if self.wrapped else _INFERRED
+        start_ns, flags = self.started_ns, 0 if self.wrapped else _INFERRED
         if start_ns is None or self._explicit:
             self.fetch_started(now_ns, self.steady, self.owner_id == self.steady)
             return
@@ -220,7 +228,7 @@ class StepTracker:
             return  # gradients accumulate
         dur_ns = now_ns - start_ns
         self._record((_STEP, flags, 0, start_ns, dur_ns, self.count))
-        self._start_ns = self._lapsed_ns = now_ns
+        self.started_ns = now_ns
         self.worked = False
         if self._window is not None:
             self._window.step_ended(self.count, dur_ns)
@@ -235,11 +243,12 @@ class StepTracker:
 
     def abandoned(self, _owner: object = None) -> None:
         """The iterator that marks steps is gone (``break``): its last step counts if it did its work."""
-        self.owner_id = self.steady = 0
-        if self._explicit or self._start_ns is None or threading.get_ident() != self.thread:
+        self.owner_id = 0
+        self.unsettle()
+        if self._explicit or self.started_ns is None or threading.get_ident() != self.thread:
             return
         if self.worked:
-            self._iteration_ended(self._start_ns, self._clock())
+            self._iteration_ended(self.started_ns, self._clock())
         else:
             self._discard()
 
@@ -255,12 +264,12 @@ class StepTracker:
         now_ns = self._clock()
         if not self._explicit:
             self._explicit = self.marked = True
-            self.steady = 0
+            self.unsettle()
             if self._held:
-                self._start_ns = self._held[0][0]
+                self.started_ns = self._held[0][0]
             self._held = None
-        if self._start_ns is None:
-            self._start_ns = self._lapsed_ns
+        if self.started_ns is None:
+            self.started_ns = self._lapsed_ns
         self._end(now_ns, 0)
         self._open(now_ns)
 
@@ -313,8 +322,8 @@ class StepTracker:
 
     def _boundary(self, end_ns: int) -> None:
         """An inferred step without a fetch ends, the next one starts."""
-        if self._start_ns is None:
-            self._start_ns = self._lapsed_ns
+        if self.started_ns is None:
+            self.started_ns = self._lapsed_ns
         self._end(end_ns, _INFERRED)
         self._open(end_ns)
 
@@ -326,7 +335,7 @@ class StepTracker:
             self._discard()
 
     def _open(self, now_ns: int) -> None:
-        self._start_ns = now_ns
+        self.started_ns = now_ns
         self._feeder, self.marked = None, self.wrapped or self._explicit
         self.worked = False
         self._tentative_ns = None
@@ -340,7 +349,7 @@ class StepTracker:
             self._end(now_ns, 0)
             return
         self._held.append((start_ns, now_ns))
-        self._start_ns = None
+        self.started_ns = None
         limit = _HELD_ACCUMULATING if self.backwards else _HELD_PLAIN
         if self.optimizer_seen or len(self._held) >= limit:
             self._commit()
@@ -353,19 +362,20 @@ class StepTracker:
         self._held = None
 
     def _end(self, now_ns: int, flags: int) -> None:
-        start_ns = self._start_ns
+        start_ns = self.started_ns
         if start_ns is None:
             return
         self._record((_STEP, flags, 0, start_ns, now_ns - start_ns, self.count))
-        self._start_ns = None
+        self.started_ns = None
         self._lapsed_ns = now_ns
         if self._window is not None:
             self._window.step_ended(self.count, now_ns - start_ns)
         self.count += 1
 
     def _discard(self) -> None:
-        if self._start_ns is not None:
-            self._lapsed_ns = self._start_ns
-            self._start_ns = None
+        if self.started_ns is not None:
+            self._lapsed_ns = self.started_ns
+            self.started_ns = None
+            self.unsettle()
             if self._window is not None:
                 self._window.step_cut()

@@ -85,6 +85,13 @@ class WorkerWatch:
         if self.looks and getattr(iterator, "_task_info", None) is not None and self._guard.failure is None:
             self._guard.call(self._look, iterator)
 
+    def rests(self, iterator: Any) -> int:
+        """How many of the next fetches need no look."""
+        if not self.looks or getattr(iterator, "_task_info", None) is None or self._guard.failure is not None:
+            return _OF_EACH
+        place = self._timer.fetches % _OF_EACH
+        return _OF_EACH - place if self._timer.hardly_waits and place >= _TOGETHER else 0
+
     def _look(self, iterator: Any) -> None:
         now_ns = perf_counter_ns()
         self.seen = True

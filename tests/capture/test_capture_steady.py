@@ -1,11 +1,14 @@
 """A loop that goes on as it did is recorded without the questions of every fetch, and what is recorded is the same."""
 
+import threading
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from profilerkit.capture import hooks as hooks_module
 from profilerkit.capture import loader as loader_module
+from profilerkit.capture import loader_patches as patches_module
 from profilerkit.capture import phase as phase_module
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.hooks import Hooks
@@ -162,7 +165,7 @@ def quickly(monkeypatch):
 
 def drive(monkeypatch, kind, acts, wraps, window=()):
     rig = Rig(kind, wraps, window)
-    for module in (loader_module, hooks_module, phase_module):
+    for module in (loader_module, patches_module, hooks_module, phase_module):
         monkeypatch.setattr(module, "perf_counter_ns", lambda: rig.now_ns)
     monkeypatch.setattr(loader_module, "thread_time_ns", lambda: rig.now_ns // 2)
     monkeypatch.setattr("profilerkit.capture.thread_clock.ThreadClock.now", lambda _self: (rig.now_ns, 0, -1))
@@ -188,13 +191,87 @@ ACTS += ["left", "again", "fails", "step", "phase"]
     [LOOP, ["a", "backward", *LOOP], [*LOOP, "step"], [*LOOP, "another"], ["a", "b", "backward", "optimizer"]],
     ids=["plain", "accumulating", "with step()", "two optimizers", "two loaders"],
 )
-def test_a_loop_that_goes_on_is_recorded_as_if_every_fetch_was_asked(monkeypatch, quickly, wraps, loop):
-    asked, never = drive(monkeypatch, Asking, 60 * loop, wraps, window=(20, 30))
-    found, often = drive(monkeypatch, FetchTimer, 60 * loop, wraps, window=(20, 30))
+@pytest.mark.parametrize("window", [(20, 30), None])
+def test_a_loop_that_goes_on_is_recorded_as_if_every_fetch_was_asked(monkeypatch, quickly, wraps, loop, window):
+    asked, never = drive(monkeypatch, Asking, 60 * loop, wraps, window)
+    found, often = drive(monkeypatch, FetchTimer, 60 * loop, wraps, window)
     assert (found.records, found.told.of) == (asked.records, asked.told.of)
     assert sum(record[0] == EventKind.STEP for record in found.records) >= 45
     assert never == 0
     assert often > 70 or "b" in loop  # two loaders are asked each time whose batch it is
+
+
+@pytest.mark.parametrize("wraps", ["", "A"])
+def test_a_loop_of_which_nobody_else_wants_to_know_goes_the_plain_way(monkeypatch, quickly, wraps):
+    rig, _ = drive(monkeypatch, FetchTimer, 3 * LOOP, wraps, None)
+    plain = 0
+    for act in 40 * LOOP:
+        plain += bool(rig.tracker.plain)
+        rig.act(act)
+    assert plain > 60
+    rig.tracker.observe(rig.told)
+    rig.act("a")
+    for act in 40 * LOOP:
+        assert not rig.tracker.plain
+        rig.act(act)
+
+
+class Looks:
+    """Looks at the first 30 of each 100 fetches."""
+
+    def __init__(self, rig):
+        self._timer, self.at, self.asked = rig.timer, [], 0
+
+    def look(self, _iterator):
+        self.asked += 1
+        if self._timer.fetches % 100 < 30:
+            self.at.append(self._timer.fetches)
+
+    def rests(self, _iterator):
+        place = self._timer.fetches % 100
+        return 100 - place if place >= 30 else 0
+
+
+@pytest.mark.parametrize("wraps", ["", "A"])
+def test_no_look_at_the_workers_is_left_out(monkeypatch, wraps):
+    rig = Rig(FetchTimer, wraps, None)
+    looks = Looks(rig)
+    rig._seen.__next__ = patched_next(rig.timer, Batches.__next__, looks)
+    monkeypatch.setattr(f"{__name__}.BATCHES", 500)
+    for act in 400 * LOOP:
+        rig.act(act)
+    assert looks.at == [number for number in range(400) if number % 100 < 30]
+    assert looks.asked < 200
+
+
+def test_the_end_of_a_thread_unsettles_because_another_may_get_its_number():
+    timer = Rig(FetchTimer, "").timer
+    timer.tracker.steady = timer.tracker.plain = 7
+    thread = threading.Thread(target=lambda: timer.here.doing)
+    thread.start()
+    thread.join()
+    assert (timer.tracker.steady, timer.tracker.plain) == (0, 0)
+
+
+@pytest.mark.parametrize("wraps", ["", "A", "Ab"])
+@pytest.mark.parametrize("steps", range(9, 15))
+@pytest.mark.parametrize(
+    "aside",
+    [
+        ["a", "phase", "b", "phase", "backward", "b"],
+        ["a", "b"],
+        ["a", "backward", "b"],
+        ["phase", "a", "b", "phase"],
+        ["a", "fails", "a"],
+    ],
+    ids="-".join,
+)
+def test_what_plain_fetches_leave_undone_is_caught_up_with(monkeypatch, quickly, wraps, steps, aside):
+    acts = [*steps * LOOP, *aside, "backward", "optimizer", *9 * [*LOOP, "b"], *9 * LOOP]
+    asked, _ = drive(monkeypatch, Asking, acts, wraps, None)
+    found, _ = drive(monkeypatch, FetchTimer, acts, wraps, None)
+    assert found.records == asked.records
+    assert found.timer.fetches == asked.timer.fetches
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)

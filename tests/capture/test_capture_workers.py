@@ -285,6 +285,14 @@ def test_where_the_loop_hardly_waits_a_quarter_of_the_fetches_is_looked_at(tmp_p
     timer.hardly_waits = True
     assert (fetched(280), watch.looks_per_fetch) == (65, 0.25)  # the 1,024th to the 1,087th, and the 1,280th
     assert fetched(256) == 64
+    for fetches, rest in ((2_048, 0), (2_048 + 63, 0), (2_048 + 64, 192), (2_048 + 255, 1)):
+        timer.fetches = fetches
+        assert watch.rests(iterator) == rest
+    timer.hardly_waits = False
+    assert watch.rests(iterator) == 0
+    assert watch.rests(SimpleNamespace()) == 256
+    watch.looks = False
+    assert watch.rests(iterator) == 256
 
 
 def test_workers_from_before_the_recording_are_named(toy, light, recorded):
