@@ -7,8 +7,7 @@ from typing import ClassVar
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.whatif import at_most, cheaper_batch, saving
-from profilerkit.analysis.workers.capacity import own_cores
-from profilerkit.model.change import revise
+from profilerkit.analysis.workers.capacity import OWN_CORES, own_cores
 from profilerkit.model.finding import Evidence, Finding, Fix
 from profilerkit.rules.input.worker_evidence import cores_evidence, measured
 from profilerkit.rules.rule import (
@@ -22,11 +21,8 @@ from profilerkit.rules.rule import (
     share_evidence,
     worth_saying,
 )
+from profilerkit.rules.run_queue import over_all_samples, queued_evidence
 from profilerkit.units import format_count, format_ratio
-
-#: Where the run queue's share comes from; the verdict's headline knows the finding by it.
-ORIGIN = "run queue of the training thread"
-_RUN_QUEUE = "host.thread_queue"
 
 
 @dataclass(frozen=True)
@@ -35,8 +31,9 @@ class OversubscribedCores(Rule):
 
     Claim: More threads than cores compete, and the training thread or the workers of its loader wait for their turn.
     Evidence: Share of the time in which the training thread could run and had no core, from the kernel's scheduler
-        statistics; torch's intra-op threads against the cores of this rank; cores that the rank's processes use. Of
-        workers: the cores they use against those that the threads which make the batches use.
+        statistics, in the judged steps where samples tell it of them; torch's intra-op threads against the cores of
+        this rank; cores that the rank's processes use. Of workers: the cores they use against those that the threads
+        which make the batches use.
     Threshold: More threads than cores per rank; the rank itself uses 80 % of its cores; and its training thread waits
         for a core for a fifth of the time it could have computed at most. Workers: they use 80 % of the cores, half of
         that in other threads than those that make the batches, and a batch waits for a core a fifth of its time.
@@ -57,7 +54,7 @@ class OversubscribedCores(Rule):
 
     queued_ratio: float = 0.2
     #: Share of its cores that the rank uses itself, below which others take them (a choice).
-    own_ratio: float = 0.8
+    own_ratio: float = OWN_CORES
     recovered_ratio: float = 0.5
     #: Part of the cores used by workers that their other threads take.
     other_threads_ratio: float = 0.5
@@ -123,13 +120,13 @@ class OversubscribedCores(Rule):
             )
         if threads <= max(cores, 1.0):
             return Passed(f"torch uses {_threads(threads)} on {cores:g} cores of this rank")
-        queue = facts.series(_RUN_QUEUE)
-        if queue is None:
+        queued = queued_evidence(facts, "Training thread waits for a core, share of the time")
+        if queued is None:
             has_host = any(series.name.startswith("host.") for series in facts.samples)
             if has_host:
                 return NotApplicable("this system does not tell how long a thread waits for a core")
             return MissingData("the host was not sampled", "profilerkit.profile(..., host=True), for at least 2 s")
-        share = min(queue.mean, 1.0)
+        share = min(queued.value or 0.0, 1.0)
         # What the thread computed was not sampled: it is at most the rest of the time.
         if share <= self.queued_ratio * (1.0 - share):
             return Passed(f"the training thread waits {format_ratio(share)} of the time for a core")
@@ -150,15 +147,14 @@ class OversubscribedCores(Rule):
         def evidence(label: str, value: float, unit: str, origin: str) -> Evidence:
             return Evidence(label=label, value=value, unit=unit, source="measured", origin=origin, rank=facts.rank.rank)
 
-        queued = evidence("Training thread waits for a core, share of the time", share, "ratio", ORIGIN)
-
         finding = finding_for(
             facts,
             bound="overhead-bound",
             title=f"{_threads(threads)} on {cores:g} cores: training waits {format_ratio(share)} of the time",
-            why="It waits for a core: of more threads than cores some always do, and an operator for the last of them.",
+            why=f"{over_all_samples(facts, queued)}It waits for a core: of more threads than cores some always do, and "
+            "an operator for the last of them.",
             evidence=(
-                revise(queued, n=queue.n, behind=(_RUN_QUEUE,)),
+                queued,
                 evidence("Intra-op threads", threads, "count", "torch.get_num_threads"),
                 evidence("Cores that its processes use", used, "count", "CPU time of the process and its workers"),
                 evidence("Usable cores of this rank", cores, "count", "affinity and quota, divided among ranks"),

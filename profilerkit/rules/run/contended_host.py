@@ -8,15 +8,16 @@ from profilerkit.analysis.whatif import saving
 from profilerkit.analysis.workers.capacity import OWN_CORES, own_cores
 from profilerkit.model.finding import Evidence, Finding, Fix
 from profilerkit.rules.input.worker_evidence import cores_evidence
-from profilerkit.rules.overhead.oversubscribed_cores import ORIGIN as RUN_QUEUE
 from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, worth_saying
+from profilerkit.rules.run_queue import ORIGIN as RUN_QUEUE
+from profilerkit.rules.run_queue import SIGNAL, over_all_samples, queued_evidence
 from profilerkit.units import format_count, format_ratio
 
 #: What is looked at: how a report calls it, and where it comes from.
 _SIGNALS = {
     "host.steal": ("Processor time taken by other guests", "/proc/stat"),
     "host.cpu_throttled": ("Time held by a quota", "cpu.stat of the control group"),
-    "host.thread_queue": ("The training thread waits for a processor", RUN_QUEUE),
+    SIGNAL: ("The training thread waits for a processor", RUN_QUEUE),
     "host.cpu_pressure": ("Some task waits for a processor", "/proc/pressure/cpu"),
 }
 
@@ -68,7 +69,7 @@ class ContendedHost(Rule):
         ]
         # Threads of the run that wait for each other raise these as well.
         waited = [
-            *self._above(facts, "host.thread_queue", self.queue_ratio),
+            *self._above(facts, SIGNAL, self.queue_ratio),
             *self._above(facts, "host.cpu_pressure", self.pressure_ratio),
         ]
         own, cores = own_cores(facts), facts.usable_cores
@@ -90,29 +91,22 @@ class ContendedHost(Rule):
         if series is None or series.n < self.fewest_samples:
             return []
         label, origin = _SIGNALS[name]
-        of_steps = self._of_steps(facts) if name == "host.thread_queue" else None
-        value = series.mean if of_steps is None else of_steps
-        if value <= limit:
-            return []
-        return [
-            Evidence(
+        if name == SIGNAL:
+            found = queued_evidence(facts, label)
+        else:
+            found = Evidence(
                 label=label,
-                value=value,
+                value=series.mean,
                 unit="ratio",
-                source="measured" if of_steps is None else "derived",
+                source="measured",
                 origin=origin,
-                n=series.n if of_steps is None else None,
-                low=series.p10 if of_steps is None else None,
-                high=series.p90 if of_steps is None else None,
+                n=series.n,
+                low=series.p10,
+                high=series.p90,
                 rank=facts.rank.rank,
                 behind=(name,),
             )
-        ]
-
-    def _of_steps(self, facts: Facts) -> float | None:
-        """What the training thread waited in the judged steps, if they took as long as the samples that are needed."""
-        judged_s = facts.steps.steady * (facts.mean_step_ns or 0.0) / 1e9
-        return facts.steps.queued_ratio if judged_s >= self.fewest_samples else None
+        return [found] if found is not None and (found.value or 0.0) > limit else []
 
     def _finding(self, facts: Facts, told: list[Evidence], own: float | None) -> Finding:
         queued = (told[0].value or 0.0) if told[0].origin == RUN_QUEUE else 0.0
@@ -125,19 +119,14 @@ class ContendedHost(Rule):
             if own and facts.usable_cores
             else ""
         )
-        queue = facts.series("host.thread_queue")
-        whole = (
-            f"In the judged steps; {format_ratio(queue.mean)} over all samples. "
-            if worst.source == "derived" and queue is not None
-            else ""
-        )
         return finding_for(
             facts,
             bound="overhead-bound" if is_worth_it else None,
             detail="contention" if is_worth_it else "",
             saving=saving(facts, lost, lost) if is_worth_it else None,
             title=f"{worst.label}: {format_ratio(worst.value or 0.0)} of the time",
-            why=f"{whole}{uses}What the host does takes longer beside this, and may take another time in the next run.",
+            why=f"{over_all_samples(facts, worst)}{uses}What the host does takes longer beside this, and may take "
+            "another time in the next run.",
             evidence=(*told, *_cores(facts, own)),
             at_most="high",
             fix=_fix(facts, {entry.origin for entry in told}),

@@ -1,0 +1,46 @@
+"""How long the training thread waits for a processor, as evidence: in the judged steps where they are long enough."""
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.model.change import revise
+from profilerkit.model.finding import Evidence
+from profilerkit.units import format_ratio
+
+#: Where the share comes from; the verdict's headline knows a finding by it.
+ORIGIN = "run queue of the training thread"
+SIGNAL = "host.thread_queue"
+#: Judged steps of that long, in seconds, have samples of their own (a choice: a sample is taken every second).
+_ENOUGH_S = 5
+
+
+def queued_evidence(facts: Facts, label: str) -> Evidence | None:
+    """The share of the time in which the training thread was ready and had no processor; ``None`` if it is not known.
+
+    A run waits elsewhere than in its steps, too: while it starts, and while it saves.
+    """
+    series = facts.series(SIGNAL)
+    if series is None:
+        return None
+    judged_s = facts.steps.steady * (facts.mean_step_ns or 0.0) / 1e9
+    of_steps = facts.steps.queued_ratio if judged_s >= _ENOUGH_S else None
+    if of_steps is not None:
+        found = Evidence(label=label, value=of_steps, unit="ratio", source="derived", origin=ORIGIN)
+    else:
+        found = Evidence(
+            label=label,
+            value=series.mean,
+            unit="ratio",
+            source="measured",
+            origin=ORIGIN,
+            n=series.n,
+            low=series.p10,
+            high=series.p90,
+        )
+    return revise(found, rank=facts.rank.rank, behind=(SIGNAL,))
+
+
+def over_all_samples(facts: Facts, evidence: Evidence) -> str:
+    """What all samples say beside the evidence of the judged steps, a sentence; empty where it is theirs."""
+    series = facts.series(SIGNAL)
+    if series is None or evidence.origin != ORIGIN or evidence.source != "derived":
+        return ""
+    return f"In the judged steps; {format_ratio(series.mean)} over all samples. "
