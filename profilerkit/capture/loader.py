@@ -100,15 +100,14 @@ class FetchTimer:
         self.record = record
         self.tracker = tracker
         self._guard = guard
-        self.here = PerThread(tracker.unsettle)
+        self.here = PerThread(tracker.thread_ended)
         self.trains = self.here.doing
-        self.steady_flags = self.ask_at = self.asked = self.passed = 0
+        self.steady_flags = self.ask_at = self.asked = self.passed = self.skips = 0
         self._steady: weakref.ref[Any] | None = None
         self.settings: Loader | None = None
         self.meter = Meter()
         self.reads_cpu = True
         self._reads = 0  # of the clocks
-        self.skips = 0
         self._after_long_wait = _AFTER_LONG_WAIT  # fetches before not every one is
         self._sources: dict[int, object] = {}
         self._claimed: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -370,8 +369,9 @@ class FetchTimer:
             return
         if self.tracker.settle(iterator):
             self.trains, self.steady_flags, self.ask_at = self.here.doing, flags & INFERRED, self.fetches + fetches
-            if self.tracker.is_plain and not self.meter.is_open:
-                self.tracker.plain = iterator
+            self.tracker.plain = iterator
+            if self.meter.is_open or not self.tracker.is_plain:  # last, because another thread may begin to observe
+                self.tracker.plain = 0
             if not owner:  # the tracker knows when one that marks steps is gone
                 self._steady = weakref.ref(of, self._unsettle)
             if not self.armed:  # last, because the writer thread may disarm it meanwhile

@@ -18,7 +18,7 @@ _LONGEST_WAIT = 20
 _LOOKED_AT_BEFORE = 2
 #: A request is written and seen within two beats of the writers, 1 s; a busy host or file system may take 2 s. NFS
 #: may show it later still: a rank that hears of it too late says so.
-_AHEAD_NS = round(2 * FLUSH_SECONDS * 1e9)
+_AHEAD_NS = round(4 * FLUSH_SECONDS * 1e9)
 #: A rank that would ask for a window looks at its steps at this distance whether they have settled.
 _LOOK_AGAIN = 16
 #: Slow steps longer than this, and than a window of typical steps, are not traced: each second of operators takes

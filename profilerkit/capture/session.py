@@ -36,14 +36,14 @@ from profilerkit.capture.workers import WorkerWatch
 from profilerkit.capture.wrapped import wrapped
 from profilerkit.errors import CaptureError
 from profilerkit.model.report import Report
-from profilerkit.rundir.layout import END, FLIGHT, FLUSH_SECONDS, META, PHASE_SPAN_PREFIX, Feature
+from profilerkit.rundir.layout import ALONE_FLUSH_SECONDS, END, FLIGHT, FLUSH_SECONDS, META, PHASE_SPAN_PREFIX, Feature
 from profilerkit.rundir.process import this_process
 from profilerkit.rundir.writer import RankWriter, Record, write_manifest
 
 #: With nothing wrong, what may take long has its own bounds; after an exception the user wants to see it.
 _SECONDS, _SECONDS_AFTER_ERROR = float("inf"), 20.0
-#: Beats come twice as often where ranks ask each other for windows, and while, after torch, more is imported.
-_SHORT_SECONDS, _SHORT_BEATS = FLUSH_SECONDS / 2, 20
+#: More is imported in the 10 s after torch; after that it is looked for once per second, 0.1 to 0.2 ms each time.
+_BEATS_OF_START = 20
 
 
 class _State:
@@ -127,17 +127,15 @@ class Session:
         self._settings = settings
         self._place = place
         self._writer = writer
-        self._armed = True
-        self._closed = False
+        self._armed, self._closed = True, False
         self._meta_is_known = False
         self._self_ns: float | None = None
-        self._beats = 0
-        self._start_ns = 0
+        self._beats = self._start_ns = 0
         self._anchor = take_anchor()
         self._flight = FlightWatch(writer.path / FLIGHT, self._anchor.unix_ns)
         self._guard = Guard("profilerkit")
         self._guard.on_failure(self._switch_off)
-        self._recorder = Recorder(writer, lambda: self._guard.call(self._beat), _SHORT_SECONDS)
+        self._recorder = Recorder(writer, lambda: self._guard.call(self._beat), FLUSH_SECONDS)
         record = self._recorder.record if settings.light else _nothing
         self._window = DeepWindows(
             writer, self._recorder.record, settings, place, loader_seen=lambda: self._timer.fetches > 0
@@ -282,9 +280,11 @@ class Session:
         """Once or twice per second on the writer thread."""
         self._timer.beat()
         self._beats += self._hooks.torch_hooked
-        if self._beats == _SHORT_BEATS and self._place.world_size < 2:
-            self._recorder.period_seconds = FLUSH_SECONDS
-        self._look_around()
+        is_alone = self._place.world_size < 2
+        if is_alone and self._beats == _BEATS_OF_START:
+            self._recorder.period_seconds = ALONE_FLUSH_SECONDS
+        if is_alone or self._beats <= _BEATS_OF_START or self._beats % 2 == 0:
+            self._look_around()
         if self._traces:
             self._window.beat()
         if self._workers is not None:

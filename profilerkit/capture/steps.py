@@ -62,7 +62,9 @@ class _Both:
 
 
 class StepTracker:
-    """The steps of one run. All methods but ``abandoned`` are called on the training thread.
+    """The steps of one run.
+
+    ``abandoned``, ``observe``, ``unsettle`` and ``thread_ended`` may be called on any thread, all else on the training one.
 
     Attributes:
         count: steps recorded.
@@ -215,8 +217,13 @@ class StepTracker:
         return is_known
 
     def unsettle(self) -> None:
-        """The next fetch may be something else; from any thread."""
+        """The next fetch may be something else."""
         self.steady = self.plain = 0
+
+    def thread_ended(self) -> None:
+        """The calling thread ends: another one may get its number."""
+        if threading.get_ident() == self.thread:
+            self.unsettle()
 
     def fed_again(self, now_ns: int) -> None:
         """``fetch_started`` by the steady iterator, without the way there."""

@@ -38,7 +38,7 @@ least, however long its steps are.
   profilerkit watch runs/resnet50 --wait 60
   ssh node3 profilerkit watch /shared/runs/resnet50 --once"""
 
-#: The job writes its records every second (``rundir.layout.FLUSH_SECONDS``), each rank at its own moment.
+#: The job writes its records half as often (``rundir.layout.FLUSH_SECONDS``): more looks would show nothing newer.
 _LEAST_SECONDS = 0.25
 _MOST_SECONDS = 86_400.0
 #: What this may take of one core beside the job that trains there (choices): its looks, and its verdicts.

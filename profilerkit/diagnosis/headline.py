@@ -10,7 +10,6 @@ from profilerkit.model.verdict import BOUND_FAMILY, Verdict
 from profilerkit.rules.comm.exposed_collectives import undivided
 from profilerkit.rules.comm.whom import longer, waits_for, who, whole_job
 from profilerkit.rules.overhead.frequent_sync import lost_share
-from profilerkit.rules.overhead.python_work import waited_share
 from profilerkit.rules.rule import each
 from profilerkit.rules.run_queue import ORIGIN as RUN_QUEUE
 from profilerkit.units import format_ns, format_ratio, format_ratio_range
@@ -75,8 +74,6 @@ def headline(facts: Facts, top: Best) -> str:
         case "overhead-bound", "checkpoint" | "evaluation":
             return top.finding.title
         case "overhead-bound", "python" if top.finding.evidence[0].origin not in _STALL_ORIGINS:
-            if waited_share(facts) is not None:
-                return top.finding.title
             verb, what = ("spends", "in Python") if facts.mode == "cpu" else ("idles", "while Python runs")
             return f"{loser} {verb} {priced} of {step} {what}"
         case "overhead-bound", "contention" if facts.mode == "gpu" and top.finding.evidence[0].origin != RUN_QUEUE:

@@ -75,9 +75,11 @@ WORKER = struct.Struct("<qiI10I4q")
 #: A duration that was not measured; byte counts that were not are -1.
 UNKNOWN_US = 0xFFFFFFFF
 #: How often a rank writes its events, and takes a sample: after a kill its record ends so much earlier than its life.
-#: Waking up for it costs 0.2 to 0.4 ms of CPU time beside a training; 1 s of a 1 ms step with four records each is
-#: 4,000 records, packed in 2 ms.
-FLUSH_SECONDS = 1.0
+#: Waking up for it costs 0.2 to 0.4 ms of CPU time beside a training; 0.5 s of a 1 ms step with four records each is
+#: 2,000 records, packed in 1 ms. Ranks are compared by when they wrote, and ask each other for windows; one that is
+#: alone has no need of it.
+FLUSH_SECONDS = 0.5
+ALONE_FLUSH_SECONDS = 1.0
 SAMPLE_SECONDS = 1.0
 
 #: Spans that capture puts into a window's trace: around fetches of a batch, and around named phases.

@@ -71,6 +71,8 @@ class Batches:
         if self._num_yielded >= BATCHES:
             raise StopIteration
         self._num_yielded += 1
+        self._rig.now_ns += self._rig.late_ns
+        self._rig.late_ns = 0
         if self._rig.broken:
             self._rig.broken = False
             raise OSError
@@ -80,7 +82,7 @@ class Rig:
     """A recording of a loop that a test drives; time passes between its acts alone."""
 
     def __init__(self, kind, wraps, window=()):
-        self.now_ns = 0
+        self.now_ns = self.late_ns = 0
         self.records, self.told = [], Told(window or ())
         told = None if window is None else self.told
         self.tracker = StepTracker(self.records.append, told, lambda: self.now_ns)
@@ -141,6 +143,10 @@ class Rig:
             self.tracker.left_behind(kept)
             kept._num_yielded = 0
 
+    def slow(self):
+        """The next batch is late."""
+        self.late_ns = 2_000_000
+
     def fails(self):
         """The next batch cannot be made."""
         self.broken = True
@@ -182,7 +188,7 @@ LOOP = ["a", "backward", "optimizer"]
 #: Loaders that are wrapped; in capitals those whose iterators are, which are torch's.
 WRAPS = ["", "a", "A", "ab", "Ab"]
 ACTS = ["a", "a", "a", "b", "backward", "backward", "optimizer", "optimizer", "another"]
-ACTS += ["left", "again", "fails", "step", "phase"]
+ACTS += ["left", "again", "fails", "slow", "step", "phase"]
 
 
 @pytest.mark.parametrize("wraps", WRAPS)
@@ -247,10 +253,17 @@ def test_no_look_at_the_workers_is_left_out(monkeypatch, wraps):
 def test_the_end_of_a_thread_unsettles_because_another_may_get_its_number():
     timer = Rig(FetchTimer, "").timer
     timer.tracker.steady = timer.tracker.plain = 7
-    thread = threading.Thread(target=lambda: timer.here.doing)
-    thread.start()
-    thread.join()
-    assert (timer.tracker.steady, timer.tracker.plain) == (0, 0)
+
+    def look(trains):
+        assert not timer.here.doing.fetching
+        if trains:
+            timer.tracker.thread = threading.get_ident()
+
+    for trains, left in ((False, 7), (True, 0)):
+        thread = threading.Thread(target=look, args=(trains,))
+        thread.start()
+        thread.join()
+        assert (timer.tracker.steady, timer.tracker.plain) == (left, left)
 
 
 @pytest.mark.parametrize("wraps", ["", "A", "Ab"])
@@ -263,6 +276,7 @@ def test_the_end_of_a_thread_unsettles_because_another_may_get_its_number():
         ["a", "backward", "b"],
         ["phase", "a", "b", "phase"],
         ["a", "fails", "a"],
+        ["slow", "a"],
     ],
     ids="-".join,
 )
@@ -271,7 +285,7 @@ def test_what_plain_fetches_leave_undone_is_caught_up_with(monkeypatch, quickly,
     asked, _ = drive(monkeypatch, Asking, acts, wraps, None)
     found, _ = drive(monkeypatch, FetchTimer, acts, wraps, None)
     assert found.records == asked.records
-    assert found.timer.fetches == asked.timer.fetches
+    assert (found.timer.fetches, found.timer.waited_ns) == (asked.timer.fetches, asked.timer.waited_ns)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)

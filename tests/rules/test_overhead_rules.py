@@ -184,39 +184,6 @@ def test_on_a_host_without_device_python_is_what_no_operator_does():
     assert found.title == "Python outside of operators takes 30.0 ms of every step"
 
 
-def sampled(on_core, queued=0.0, n=5):
-    """What the kernel counted of the training thread."""
-    ratios = (("host.thread_cpu", on_core), ("host.thread_queue", queued))
-    return tuple(
-        Series(name=name, unit="ratio", n=n, mean=mean, p10=mean, p90=mean, maximum=mean) for name, mean in ratios
-    )
-
-
-def test_python_in_which_the_thread_has_nothing_to_run_is_a_wait():
-    known = python(0.8, samples=sampled(0.3, 0.1), **ON_HOST)
-    found = finding("OV005", known)
-    assert found.title == "The host waits outside of operators for 80.0 ms of every step"
-    assert found.why.startswith(
-        "The training thread is neither on a core nor waits for one: 40 % of the step at least."
-    )
-    assert "Find what it waits for" in found.fix.text
-    assert [entry.value for entry in found.evidence[-2:]] == [0.3, 0.1]
-    verdict = diagnose(known, [outcome for outcome in run_rules(known, RULES) if outcome.rule == "OV005"])
-    assert verdict.headline == found.title
-    on_device = python(0.8, samples=sampled(0.3, 0.1))
-    assert finding("OV005", on_device).title == "The device idles 80.0 ms in every step while the host waits"
-    named = finding("OV005", python(0.8, frames=FRAMES, samples=sampled(0.3, 0.1)))
-    assert named.why.endswith("at least. 90 % of these stretches are spent in update (metrics.py:20).")
-    assert named.fix.text == "Find what update (metrics.py:20) waits for, or call it off the loop."
-
-
-@pytest.mark.parametrize("samples", [sampled(0.3, 0.1 + JUST), sampled(0.3, n=4), sampled(0.3)[:1], ()])
-def test_what_the_thread_may_compute_or_queue_for_is_no_wait(samples):
-    found = finding("OV005", python(0.8, samples=samples, **ON_HOST))
-    assert found.title == "Python outside of operators takes 80.0 ms of every step"
-    assert all(entry.origin != "samples of the training thread" for entry in found.evidence)
-
-
 def test_without_untraced_steps_the_low_end_is_halved():
     unknown = python(trust=Trust(mode="gpu"))
     halved, whole = finding("OV005", unknown), finding("OV005", python())

@@ -62,14 +62,19 @@ def shortage(facts: Facts) -> str | None:
 
 
 def others_hold(facts: Facts) -> bool:
-    """Whether the cores that the batches wait for are taken by other programs.
+    """Whether the cores that the batches wait for are taken by other programs, not by the run or a quota.
 
     Of several ranks on a host each waits for the others', which would win nothing together.
     """
     workers, own, cores = facts.workers, own_cores(facts), facts.usable_cores
     if workers is None or own is None or not cores or (facts.world_size or 1) > 1:
         return False
-    return workers.time_ns("core") >= QUEUED_RATIO * workers.cpu_ns and own < OWN_CORES * cores
+    throttled = facts.series("host.cpu_throttled")
+    if throttled is not None and throttled.mean >= THROTTLED:
+        return False
+    # In the judged steps the workers may use more than over all samples.
+    is_own = own >= OWN_CORES * cores or (workers.cpu_cores or 0.0) >= OWN_CORES * cores
+    return workers.time_ns("core") >= QUEUED_RATIO * workers.cpu_ns and not is_own
 
 
 def lock_held(facts: Facts) -> str | None:

@@ -39,7 +39,8 @@ class FullHost(Rule):
         the rates ask for, or as win 95 % of what 16 would from programs that compute all the time.
     Saving: Bound: the input share. Expected: with half of the CPU cost removed, or without the time spent waiting for a
         core.
-    Traps: Hardware threads count as cores and are less. A pressure of the whole host may be another job's.
+    Traps: Hardware threads count as cores and are less. A pressure of the whole host may be another job's. The kernel
+        shares cores by process within a control group and session only: from others more workers win nothing.
     Confidence: High where the workers' run queue is known, else medium.
     """
 
@@ -103,6 +104,6 @@ def _fix(facts: Facts, workers: Workers, *, is_own: bool) -> str:
     if share is None:
         return f"{stay} {free}"
     return (
-        f"{free} Where that cannot be, num_workers {now} → {share[0]} takes more from those processes: up to "
-        f"{share[1]:.1f} times what the workers get now, as the kernel shares cores by process (estimated)."
+        f"{free} Where that cannot be, num_workers {now} → {share[0]} may take more from those processes: up to "
+        f"{share[1]:.1f} times what the workers get now, if they are of the same control group (estimated)."
     )

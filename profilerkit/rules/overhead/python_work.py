@@ -21,16 +21,11 @@ from profilerkit.rules.rule import (
     share_evidence,
     worth_saying,
 )
-from profilerkit.rules.run_queue import SIGNAL
 from profilerkit.units import format_ns, format_ratio
 
 #: How a loop without a loader shows what it waits for.
 _TELL_BY_NAME = 'wrap what gives the batches, prof.wrap(batches), or put getting one under prof.phase("data")'
 _TELL_INPUT = f"{_TELL_BY_NAME}, or record with_stack=True"
-
-_ON_CORE = "host.thread_cpu"
-#: Seconds of samples, and of the time in Python what was waited, from which it is called a wait (choices).
-_FEWEST_SAMPLES, _MOSTLY = 5, 0.5
 
 
 @dataclass(frozen=True)
@@ -44,8 +39,7 @@ class PythonWork(Rule):
     Threshold: 5 % of the step.
     Fix: Move logging, metrics and progress bars off the loop, vectorise, or use a thread.
     Saving: Bound: all Python in which the device is idle. Expected: the longer stretches.
-    Traps: A wait that leaves no event looks alike: a lock, a socket, a batch that no loader gives. It is called one
-        where the training thread was sampled and, of half of this time at least, had nothing to run. The profiler slows
+    Traps: A wait that leaves no event looks alike: a lock, a socket, a batch that no loader gives. The profiler slows
         Python: without untraced steps the low end is halved.
     Confidence: Medium: the line is only named with stacks.
     """
@@ -79,67 +73,26 @@ class PythonWork(Rule):
         return Fired((_finding(facts, value),))
 
 
-def waited_share(facts: Facts) -> float | None:
-    """Share of the step in which the training thread waits in Python, at least; ``None`` where it mostly computes.
-
-    All it computes, and all it queues for a core, may lie in this time. ``None`` without samples, too.
-    """
-    on_core, queued = facts.series(_ON_CORE), facts.series(SIGNAL)
-    if on_core is None or queued is None or on_core.n < _FEWEST_SAMPLES:
-        return None
-    share = facts.share("over.python")
-    waited = share - on_core.mean - queued.mean
-    return waited if waited >= _MOSTLY * share else None
-
-
-def _sampled(facts: Facts) -> tuple[Evidence, ...]:
-    """What the kernel counted of the training thread, where it tells that it waits."""
-    if waited_share(facts) is None:
-        return ()
-    return tuple(
-        Evidence(
-            label=label,
-            value=series.mean,
-            unit="ratio",
-            source="measured",
-            origin="samples of the training thread",
-            n=series.n,
-            rank=facts.rank.rank,
-            behind=(name,),
-        )
-        for name, label in ((_ON_CORE, "Training thread on a core"), (SIGNAL, "Training thread waits for a core"))
-        if (series := facts.series(name)) is not None
-    )
-
-
 def _finding(facts: Facts, value: Saving) -> Finding:
     time, step = format_ns(value.expected * (facts.mean_step_ns or 0.0)), f"{each(facts)} step"
     python = facts.host.python
     why = "No operator runs on the launching thread in that time: it is Python, or a wait that leaves no event."
     fix = Fix(text="Move logging, metrics and data handling off the loop, or vectorise them.")
-    waited = waited_share(facts)
-    if waited is not None:
-        why = (
-            f"The training thread is neither on a core nor waits for one: {format_ratio(waited)} of the step at least."
-        )
-        fix = Fix(text="Find what it waits for: a lock, a file, a socket, a sleep, a result of another thread.")
     if python is not None and python.frames:
         place, held = frame_text(python.frames[-1]), format_ratio(python.frames_ratio or 0.0)
-        spent = f"{held} of these stretches are spent in {place}."
-        why = spent if waited is None else f"{why} {spent}"
-        what = f"Move {place} off the loop, vectorise it, or call it less often."
-        fix = revise(fix, text=what if waited is None else f"Find what {place} waits for, or call it off the loop.")
+        why = f"{held} of these stretches are spent in {place}."
+        fix = revise(fix, text=f"Move {place} off the loop, vectorise it, or call it less often.")
     elif facts.input is None:
         why += " It may be what gets the batch: nothing in the recording tells."
         tell = _TELL_BY_NAME if facts.measured("Python stacks") else _TELL_INPUT
         fix = revise(fix, text=f"Find out what it is: {tell}. {fix.text}")
     known = facts.trust.inflation_ratio is not None
-    does = "Python runs" if waited is None else "the host waits"
-    takes = "Python outside of operators takes" if waited is None else "The host waits outside of operators for"
     return finding_for(
         facts,
         bound="overhead-bound",
-        title=f"The device idles {time} in {step} while {does}" if facts.mode == "gpu" else f"{takes} {time} of {step}",
+        title=f"The device idles {time} in {step} while Python runs"
+        if facts.mode == "gpu"
+        else f"Python outside of operators takes {time} of {step}",
         why=why,
         evidence=(
             share_evidence(facts, "Idle while Python runs", "over.python"),
@@ -147,7 +100,6 @@ def _finding(facts: Facts, value: Saving) -> Finding:
             revise(
                 share_evidence(facts, "Of it longer stretches, share of the step", "over.python"), value=value.expected
             ),
-            *_sampled(facts),
         ),
         at_most="medium",
         detail="python",
