@@ -126,8 +126,8 @@ def larger_share(facts: Facts) -> tuple[int, float] | None:
     each runs the share s of the time it could (CPU time over that and the run queue's) stand beside as many others, in
     weights of a worker, as ``cores / s - n``. Where the workers may use fewer cores than this process there are fewer
     others, and those of another control group or session give nothing. The number is what the rates ask for, or what
-    wins nearly as much as ``MOST_WORKERS`` would. ``None`` where
-    others do not hold the cores, or no more workers can be asked for.
+    wins nearly as much as ``MOST_WORKERS`` would. ``None`` where others do not hold the cores, or no more workers can
+    be asked for.
     """
     workers, cores, step = facts.workers, facts.usable_cores, facts.mean_step_ns
     if workers is None or not cores or not step or not workers.cpu_ns or not others_hold(facts):

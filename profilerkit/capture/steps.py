@@ -64,7 +64,8 @@ class _Both:
 class StepTracker:
     """The steps of one run.
 
-    ``abandoned``, ``observe``, ``unsettle`` and ``thread_ended`` may be called on any thread, all else on the training one.
+    ``abandoned``, ``observe``, ``unsettle`` and ``thread_ended`` may be called on any thread, all else on the training
+    one.
 
     Attributes:
         count: steps recorded.
