@@ -75,20 +75,16 @@ class FetchTimer:
         trains: what the training thread is doing, while the tracker is steady. These are of the steady iterator, too:
         steady_flags: of their records.
         ask_at: the number of fetches at which the next one has to ask again.
-        skips: fetches before the next one whose CPU time is read.
         waited_ns: by all fetches.
-        asked: fetches by the last one that was not plain.
         passed: backward passes before the last plain one.
-        backwards: backward passes before the last fetch.
-        latest: the loader fetched last since, by the id of what stands for it.
-        trainer: the loader fetched last before a backward pass.
         hardly_waits: little of the time is waited for batches; what the waits are made of is looked at less often then.
     """
 
     __slots__ = (  # see ``StepTracker``
-        *("__weakref__", "_after_long_wait", "_beaten", "_claimed", "_guard", "_reads", "_sources", "_steady", "armed"),
-        *("ask_at", "asked", "backwards", "fetches", "hardly_waits", "here", "latest", "meter", "passed", "reads_cpu"),
-        *("record", "settings", "skips", "steady_flags", "trace", "tracker", "trainer", "trains", "waited_ns"),
+        *("__weakref__", "_after_long_wait", "_asked", "_backwards", "_beaten", "_claimed", "_guard", "_latest"),
+        *("_reads", "_skips", "_sources", "_steady", "_trainer", "armed", "ask_at", "fetches", "hardly_waits", "here"),
+        *("meter", "passed", "reads_cpu", "record", "settings", "steady_flags", "trace", "tracker", "trains"),
+        *("waited_ns",),
     )
 
     def __init__(self, record: Callable[[Record], None], tracker: StepTracker, guard: Guard, trace: Trace) -> None:
@@ -102,7 +98,9 @@ class FetchTimer:
         self._guard = guard
         self.here = PerThread(tracker.thread_ended)
         self.trains = self.here.doing
-        self.steady_flags = self.ask_at = self.asked = self.passed = self.skips = 0
+        self.steady_flags = self.ask_at = self.passed = 0
+        self._asked = 0  # fetches by the last one that was not plain
+        self._skips = 0  # fetches before the next one whose CPU time is read
         self._steady: weakref.ref[Any] | None = None
         self.settings: Loader | None = None
         self.meter = Meter()
@@ -111,7 +109,9 @@ class FetchTimer:
         self._after_long_wait = _AFTER_LONG_WAIT  # fetches before not every one is
         self._sources: dict[int, object] = {}
         self._claimed: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        self.backwards = self.latest = self.trainer = 0
+        self._backwards = 0  # backward passes before the last fetch
+        self._latest = 0  # the loader fetched last since, by the id of what stands for it
+        self._trainer = 0  # the loader fetched last before a backward pass
 
     def beat(self) -> None:
         """Once or twice per second on the writer thread: see how much of the time is waited."""
@@ -209,8 +209,8 @@ class FetchTimer:
             doing.fetching = False
         try:
             self._end(fetch, 0, iterator, owner, more)
-            short_ways = self.skips - 1 if left < 0 else min(self.skips, left) - 1
-            if short_ways > 0 and (owner or (iterator == id(of) and loader == self.trainer and not doing.phases)):
+            short_ways = self._skips - 1 if left < 0 else min(self._skips, left) - 1
+            if short_ways > 0 and (owner or (iterator == id(of) and loader == self._trainer and not doing.phases)):
                 self._settle(of, iterator, owner, fetch[2], short_ways)
         except Exception as error:  # noqa: BLE001  as the guard does
             self._guard.caught(self._end, error)
@@ -225,10 +225,10 @@ class FetchTimer:
         iterator, fetch = tracker.steady, None
         try:  # as in ``fetch``
             self.fetches += 1
-            self.asked = self.fetches
-            self.skips -= 1
-            if tracker.backwards != self.backwards:
-                self.backwards, self.trainer = tracker.backwards, self.latest
+            self._asked = self.fetches
+            self._skips -= 1
+            if tracker.backwards != self._backwards:
+                self._backwards, self._trainer = tracker.backwards, self._latest
             tracker.fed_again(now_ns)
             if self.meter.is_open or self.trace.window is not None:
                 fetch = self._observed(doing, now_ns, now_ns, None, flags)
@@ -263,16 +263,16 @@ class FetchTimer:
 
     def _catch_up(self) -> None:
         """Do what plain fetches left undone: they count themselves and backward passes, and no more."""
-        self.skips -= self.fetches - self.asked
-        self.asked = self.fetches
-        if self.passed != self.backwards:
-            self.backwards, self.trainer = self.passed, self.latest
+        self._skips -= self.fetches - self._asked
+        self._asked = self.fetches
+        if self.passed != self._backwards:
+            self._backwards, self._trainer = self.passed, self._latest
 
     def went_again(self, wait_ns: int) -> None:
         """It gave a batch, after so long: see whether the next fetch has to ask."""
         self.waited_ns += wait_ns
         self._read_often(wait_ns)
-        if self.fetches >= self.ask_at or self.skips <= 0 or self.trace.window is not None:
+        if self.fetches >= self.ask_at or self._skips <= 0 or self.trace.window is not None:
             self.tracker.unsettle()
 
     def _begin(
@@ -280,10 +280,10 @@ class FetchTimer:
     ) -> _Fetch:
         tracker, window = self.tracker, self.trace.window
         start_ns, clocks = now_ns, None
-        if self.fetches != self.asked and get_ident() == tracker.thread:
+        if self.fetches != self._asked and get_ident() == tracker.thread:
             self._catch_up()
-        self.skips -= 1
-        if self.skips <= 0:
+        self._skips -= 1
+        if self._skips <= 0:
             clocks = self._clocks(doing)
         if flags & FIRST:
             if start_ns - doing.ready_ns < _START_GAP_NS:
@@ -293,12 +293,12 @@ class FetchTimer:
         if get_ident() == tracker.thread:
             tracker.unsettle()
             self.fetches += 1
-            self.asked = self.fetches
-            if tracker.backwards != self.backwards:
-                self.backwards = tracker.backwards
-                self.trainer, self.latest = self.latest, 0
-            if owner or (loader == self.trainer and not doing.phases):
-                self.latest = loader
+            self._asked = self.fetches
+            if tracker.backwards != self._backwards:
+                self._backwards = tracker.backwards
+                self._trainer, self._latest = self._latest, 0
+            if owner or (loader == self._trainer and not doing.phases):
+                self._latest = loader
             else:
                 flags |= self._aside(loader, flags, doing.phases)
             tracker.fetch_started(start_ns, iterator, owner, more)
@@ -321,7 +321,7 @@ class FetchTimer:
 
     def _clocks(self, doing: Doing) -> Moment | None:
         """The clocks of this thread; ``None`` where they are not to be read."""
-        self.skips = 0 if self._after_long_wait else _READ_EVERY
+        self._skips = 0 if self._after_long_wait else _READ_EVERY
         self._after_long_wait = max(self._after_long_wait - 1, 0)
         if not self.reads_cpu:
             return None
@@ -331,13 +331,13 @@ class FetchTimer:
     def _read_often(self, wait_ns: int) -> None:
         """Read the clocks of the next fetches if this wait was a long one, and such waits matter."""
         if wait_ns >= LONG_WAIT_NS and not self.hardly_waits:
-            self.skips, self._after_long_wait = 0, _AFTER_LONG_WAIT
+            self._skips, self._after_long_wait = 0, _AFTER_LONG_WAIT
 
     def _aside(self, loader: int, flags: int, phases: int) -> int:
         """The flags of a fetch on the training thread that does not feed the training; 0 when it does, or may."""
-        if not phases or not self.latest:
-            self.latest = loader
-        if loader == self.trainer:
+        if not phases or not self._latest:
+            self._latest = loader
+        if loader == self._trainer:
             return 0
         other = _OTHER_LOADER if flags & INFERRED and self.tracker.wrapped else 0
         return other | _IN_PHASE if phases else other

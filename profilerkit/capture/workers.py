@@ -80,13 +80,11 @@ class WorkerWatch:
 
     def look(self, iterator: Any) -> None:
         """Record what is under way for ``iterator`` as a fetch begins; nothing without worker processes."""
-        if self._timer.hardly_waits and self._timer.fetches % _OF_EACH >= _TOGETHER:
-            return
-        if self.looks and getattr(iterator, "_task_info", None) is not None and self._guard.failure is None:
+        if not self.rests(iterator):
             self._guard.call(self._look, iterator)
 
     def rests(self, iterator: Any) -> int:
-        """How many of the next fetches need no look."""
+        """How many of the next fetches need no look, 0 where this one does."""
         if not self.looks or getattr(iterator, "_task_info", None) is None or self._guard.failure is not None:
             return _OF_EACH
         place = self._timer.fetches % _OF_EACH

@@ -7,7 +7,7 @@ from typing import ClassVar
 from profilerkit.analysis.facts import Facts, belongs
 from profilerkit.analysis.whatif import relative_error
 from profilerkit.model.finding import SOURCES_BY_STRENGTH, Bound, Confidence, Evidence, Finding, Fix, Saving
-from profilerkit.model.run import STEP_TIMERS
+from profilerkit.model.run import STEP_TIMERS, Series
 from profilerkit.model.step import PARTS
 
 #: Headings every rule's docstring has, in this order; it is the rule's documentation page.
@@ -176,6 +176,22 @@ def share_evidence(facts: Facts, label: str, *parts: str, origin: str = "partiti
         rank=facts.rank.rank,
         steps=judged_steps(facts),
         behind=present,
+    )
+
+
+def sampled_evidence(facts: Facts, series: Series, label: str, origin: str) -> Evidence:
+    """The mean of a sampled signal, a share of the time, between its 10th and 90th percentile."""
+    return Evidence(
+        label=label,
+        value=series.mean,
+        unit="ratio",
+        source="measured",
+        origin=origin,
+        n=series.n,
+        low=series.p10,
+        high=series.p90,
+        rank=facts.rank.rank,
+        behind=(series.name,),
     )
 
 

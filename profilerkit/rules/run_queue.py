@@ -3,6 +3,7 @@
 from profilerkit.analysis.facts import Facts
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence
+from profilerkit.rules.rule import sampled_evidence
 from profilerkit.units import format_ratio
 
 #: Where the share comes from; the verdict's headline knows a finding by it.
@@ -22,20 +23,8 @@ def queued_evidence(facts: Facts, label: str) -> Evidence | None:
         return None
     judged_s = facts.steps.steady * (facts.mean_step_ns or 0.0) / 1e9
     of_steps = facts.steps.queued_ratio if judged_s >= _ENOUGH_S else None
-    if of_steps is not None:
-        found = Evidence(label=label, value=of_steps, unit="ratio", source="derived", origin=ORIGIN)
-    else:
-        found = Evidence(
-            label=label,
-            value=series.mean,
-            unit="ratio",
-            source="measured",
-            origin=ORIGIN,
-            n=series.n,
-            low=series.p10,
-            high=series.p90,
-        )
-    return revise(found, rank=facts.rank.rank, behind=(SIGNAL,))
+    found = sampled_evidence(facts, series, label, ORIGIN)
+    return found if of_steps is None else revise(found, value=of_steps, source="derived", n=None, low=None, high=None)
 
 
 def over_all_samples(facts: Facts, evidence: Evidence) -> str:

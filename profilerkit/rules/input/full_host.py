@@ -68,12 +68,12 @@ class FullHost(Rule):
 
 
 def _finding(facts: Facts, workers: Workers, reason: str, expected: float, *, is_own: bool) -> Finding:
-    known = all(stage.run_queue_ns is not None for stage in workers.stages)
+    known, is_others = all(stage.run_queue_ns is not None for stage in workers.stages), others_hold(facts)
     return finding_for(
         facts,
         bound="input-bound",
-        title=f"{_CLAIMS[others_hold(facts)]}: {reason}",
-        why=_WHYS[others_hold(facts)],
+        title=f"{_CLAIMS[is_others]}: {reason}",
+        why=_WHYS[is_others],
         evidence=(
             share_evidence(facts, "Input wait, share of the step", *WAITS),
             measured(facts, workers, "CPU time of a batch", workers.cpu_ns, "ns"),

@@ -8,7 +8,7 @@ from profilerkit.analysis.whatif import saving
 from profilerkit.analysis.workers.capacity import OWN_CORES, own_cores
 from profilerkit.model.finding import Evidence, Finding, Fix
 from profilerkit.rules.input.worker_evidence import cores_evidence
-from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, worth_saying
+from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, sampled_evidence, worth_saying
 from profilerkit.rules.run_queue import ORIGIN as RUN_QUEUE
 from profilerkit.rules.run_queue import SIGNAL, over_all_samples, queued_evidence
 from profilerkit.units import format_count, format_ratio
@@ -91,21 +91,7 @@ class ContendedHost(Rule):
         if series is None or series.n < self.fewest_samples:
             return []
         label, origin = _SIGNALS[name]
-        if name == SIGNAL:
-            found = queued_evidence(facts, label)
-        else:
-            found = Evidence(
-                label=label,
-                value=series.mean,
-                unit="ratio",
-                source="measured",
-                origin=origin,
-                n=series.n,
-                low=series.p10,
-                high=series.p90,
-                rank=facts.rank.rank,
-                behind=(name,),
-            )
+        found = queued_evidence(facts, label) if name == SIGNAL else sampled_evidence(facts, series, label, origin)
         return [found] if found is not None and (found.value or 0.0) > limit else []
 
     def _finding(self, facts: Facts, told: list[Evidence], own: float | None) -> Finding:
