@@ -32,9 +32,11 @@ def proposals(text: str) -> list[Proposal]:
 
     >>> proposals("`num_workers` 0 → 4, and keep them.")
     [Proposal(name='num_workers', current='0', proposed='4')]
+    >>> proposals("persistent_workers False → True: the same workers go on.")
+    [Proposal(name='persistent_workers', current='False', proposed='True')]
     """
     found = _PROPOSED.findall(text.replace("`", ""))
-    return [Proposal(name, current, proposed.rstrip(".")) for name, current, proposed in found]
+    return [Proposal(name, current, proposed.rstrip(".:")) for name, current, proposed in found]
 
 
 def applied_fixes(
