@@ -10,7 +10,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from profilerkit.capture.guard import Guard
-from profilerkit.capture.loader import FetchTimer
+from profilerkit.capture.loader import ALL_OF_FIRST, FetchTimer
 from profilerkit.capture.meter import Meter
 from profilerkit.capture.worker import WORKER_MODULE, remember, watched_loop
 from profilerkit.rundir.layout import (
@@ -28,10 +28,9 @@ _QUEUE, _LOOK, _OTHER_THREAD = int(EventKind.QUEUE), int(EventKind.LOOK), int(Ev
 _RUNNING, _LOCK, _BLOCKED = int(WorkerState.RUNNING), int(WorkerState.LOCK), int(WorkerState.BLOCKED)
 #: Workers that are looked at in one beat, some 5 µs each.
 _GLANCES = 8
-#: A look costs as much as a fetch. Where the loop hardly waits for its batches, so many of each 256 fetches are looked
-#: at, one after the other: what is replayed of the queue are stretches, and these come by count, whatever the waits
-#: (choices).
-_TOGETHER, _OF_EACH = 64, 256
+#: A look costs as much as a fetch. Behind the first fetches, which are all looked at, so many of each 512 are, one
+#: after the other: what is replayed of the queue are stretches, and these come by count, whatever the waits (choices).
+_TOGETHER, _OF_EACH = 64, 512
 #: Places in the kernel where a thread waits for a lock: mutexes and semaphores, and locks of files.
 _LOCKS = (b"futex", b"lock_inode", b"posix_lock", b"flock")
 
@@ -60,7 +59,7 @@ class WorkerWatch:
     @property
     def looks_per_fetch(self) -> float:
         """Of the fetches now, those that are looked at."""
-        return (_TOGETHER / _OF_EACH if self._timer.hardly_waits else 1.0) if self.looks else 0.0
+        return (_TOGETHER / _OF_EACH if self._timer.fetches >= ALL_OF_FIRST else 1.0) if self.looks else 0.0
 
     @property
     def ns_per_fetch(self) -> float:
@@ -87,8 +86,9 @@ class WorkerWatch:
         """How many of the next fetches need no look, 0 where this one does."""
         if not self.looks or getattr(iterator, "_task_info", None) is None or self._guard.failure is not None:
             return _OF_EACH
-        place = self._timer.fetches % _OF_EACH
-        return _OF_EACH - place if self._timer.hardly_waits and place >= _TOGETHER else 0
+        fetches = self._timer.fetches
+        place = fetches % _OF_EACH
+        return _OF_EACH - place if fetches >= ALL_OF_FIRST and place >= _TOGETHER else 0
 
     def _look(self, iterator: Any) -> None:
         now_ns = perf_counter_ns()

@@ -263,8 +263,8 @@ def test_a_queue_that_cannot_be_read_ends_the_watch_and_nothing_else(toy, light,
     assert "NotImplementedError" in state_of(run).reason
 
 
-def test_where_the_loop_hardly_waits_a_quarter_of_the_fetches_is_looked_at(tmp_path):
-    timer = SimpleNamespace(fetches=0, hardly_waits=False, tracker=StepTracker([].append))
+def test_behind_the_first_fetches_an_eighth_is_looked_at(tmp_path):
+    timer = SimpleNamespace(fetches=0, tracker=StepTracker([].append))
     looked = []
     watch = WorkerWatch(looked.append, timer, tmp_path)
     process = SimpleNamespace(_popen=SimpleNamespace(pid=1))
@@ -281,18 +281,15 @@ def test_where_the_loop_hardly_waits_a_quarter_of_the_fetches_is_looked_at(tmp_p
             watch.look(iterator)
         return len(looked) - before
 
-    assert (fetched(1_000), watch.looks_per_fetch) == (1_000, 1.0)
-    timer.hardly_waits = True
-    assert (fetched(280), watch.looks_per_fetch) == (65, 0.25)  # the 1,024th to the 1,087th, and the 1,280th
-    assert fetched(256) == 64
-    for fetches, rest in ((2_048, 0), (2_048 + 63, 0), (2_048 + 64, 192), (2_048 + 255, 1)):
+    assert (fetched(999), watch.looks_per_fetch) == (999, 1.0)
+    assert (fetched(537), watch.looks_per_fetch) == (65, 0.125)  # the 1,024th to the 1,087th, and the 1,536th
+    assert fetched(512) == 64
+    for fetches, rest in ((999, 0), (2_048, 0), (2_048 + 63, 0), (2_048 + 64, 448), (2_048 + 511, 1)):
         timer.fetches = fetches
         assert watch.rests(iterator) == rest
-    timer.hardly_waits = False
-    assert watch.rests(iterator) == 0
-    assert watch.rests(SimpleNamespace()) == 256
+    assert watch.rests(SimpleNamespace()) == 512
     watch.looks = False
-    assert watch.rests(iterator) == 256
+    assert watch.rests(iterator) == 512
 
 
 def test_workers_from_before_the_recording_are_named(toy, light, recorded):

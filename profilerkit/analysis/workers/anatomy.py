@@ -52,7 +52,7 @@ def worker_facts(record: RankRecord, log: StepLog) -> Workers | None:
     steady_ns = int(log.time[log.steady].sum())
     cpu = samples.cpu + collate.cpu + handover.cpu
     waited, delivery = _waiting(fetches, rows, samples, collate, handover)
-    per_step = len(fetches.start) / max(int(log.steady.sum()), 1)
+    per_step = fetches.count / max(int(log.steady.sum()), 1)
     return Workers(
         count=len(np.unique(fetches.pid[joined])),
         batches=int(joined.sum()),
@@ -63,13 +63,13 @@ def worker_facts(record: RankRecord, log: StepLog) -> Workers | None:
         parts=_parts(samples, collate, handover, float(producer.mean())),
         stages=(_stage("samples", samples), _stage("collate", collate), _stage("handover", handover)),
         busy_ratio=_busy(rows, samples.wall + collate.wall, sending),
-        cpu_cores=float(cpu.mean()) * len(fetches.start) / steady_ns if steady_ns else None,
+        cpu_cores=float(cpu.mean()) * fetches.count / steady_ns if steady_ns else None,
         variation_ratio=float(producer.std() / max(producer.mean(), 1.0)) if len(producer) > 1 else None,
         p99_ns=round(float(np.quantile(producer, 0.99))) if len(producer) >= _BATCHES_FOR_P99 else None,
         batch_bytes=_mean(rows["size"]),
         read_bytes=(read := _mean(rows["read"])),
         storage_bytes=_mean(rows["stored"]),
-        read_bytes_per_s=read * len(fetches.start) / (steady_ns * 1e-9) if read is not None and steady_ns else None,
+        read_bytes_per_s=read * fetches.count / (steady_ns * 1e-9) if read is not None and steady_ns else None,
         memory_bytes=int(rows["memory"].max()) if (rows["memory"] >= 0).any() else None,
         queue_empty_ratio=float((fetches.ready == 0).mean()),
         queue_ready=float(fetches.ready.mean()),

@@ -128,6 +128,19 @@ def test_queue_depths_are_those_of_the_judged_fetches():
     assert (workers.queue_p10, workers.queue_p90) == (0.0, 4.0)
 
 
+@pytest.mark.parametrize("looked", [lambda number: number % 512 < 64, lambda number: number < 300])
+def test_batches_that_were_not_looked_at_count_as_well(looked):
+    """Capture looks at an eighth of the fetches of a long run, and at none once that has become too dear."""
+    log, made_by = fed(1_500, read=100, **SEVEN)
+    number = iter(range(1_500))
+    log.records = [record for record in log.records if record[0] != EventKind.QUEUE or looked(next(number))]
+    few, every = facts_of(log, made_by), facts_of(*fed(1_500, read=100, **SEVEN))
+    assert few.batches < every.batches / 3
+    assert few.batches_per_step == pytest.approx(every.batches_per_step, rel=0.01)
+    assert few.cpu_cores == pytest.approx(every.cpu_cores, rel=0.01)
+    assert few.read_bytes_per_s == pytest.approx(every.read_bytes_per_s, rel=0.01)
+
+
 def test_a_batch_number_that_comes_again_is_the_one_made_last():
     log, made_by = fed(6, pids=(10,), samples=(1_000, 0, 0))
     for number in range(6):  # a second epoch of the same, persistent worker
