@@ -112,6 +112,7 @@ def stages(
 
     def time_no_backward() -> None:
         hooks.watches_backward = False
+        timer.tracker.unsettle()
 
     return (
         Stage(

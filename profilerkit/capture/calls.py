@@ -3,6 +3,7 @@
 import functools
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from threading import get_ident
 from time import perf_counter_ns
@@ -20,6 +21,7 @@ Size = Callable[[tuple[Any, ...]], int]
 
 _OTHER_THREAD = int(EventFlag.OTHER_THREAD)
 _DYNAMO = "torch._dynamo.eval_frame"
+_NOT_COMPILED: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
 
 
 class _Here(threading.local):
@@ -101,6 +103,17 @@ class TimedCalls:
 def not_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function``, which ``torch.compile`` calls and never traces: a graph breaks where it would without it."""
     function._torchdynamo_disable = True  # type: ignore[attr-defined]  # what torch._dynamo.disable() sets
+    _NOT_COMPILED.add(function)
+    _skip(function)
+    return function
+
+
+def skip_not_compiled() -> None:
+    """Have a dynamo that was loaded meanwhile know of them: it would compile the frame of one that it did not call."""
+    for function in list(_NOT_COMPILED):
+        _skip(function)
+
+
+def _skip(function: Callable[..., Any]) -> None:
     if is_loaded(_DYNAMO):
         sys.modules[_DYNAMO].skip_code(function.__code__)
-    return function

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
+from profilerkit.capture.calls import skip_not_compiled
 from profilerkit.capture.guard import asked
 from profilerkit.capture.patches import Patches
 from profilerkit.rundir.layout import EventFlag, EventKind
@@ -33,7 +34,8 @@ class CompileWatch:
         self._hung: list[tuple[list[Any], Callable[..., None]]] = []
 
     def hang(self, patches: Patches) -> None:
-        """Have torch say when it compiles."""
+        """Have torch say when it compiles, and not compile what was hung into it before."""
+        skip_not_compiled()
         self._start_ns = perf_counter_ns()
         handler = sys.modules[_CALLBACK].callback_handler
         self._hung = [(handler.start_callbacks, self._started), (handler.end_callbacks, self._ended)]

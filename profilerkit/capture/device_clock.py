@@ -150,6 +150,9 @@ class DeviceClock:
     def step_cut(self) -> None:
         """A step that does not count: what the device does of it goes to the next one."""
 
+    def rest(self) -> None:
+        """The end of every step is marked on the device."""
+
     def _mark(self, number: int) -> None:
         device = self._device
         if device.is_capturing():

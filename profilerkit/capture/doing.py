@@ -14,16 +14,17 @@ class Doing:
         began: the thread's clocks when the making of the newest iterator began.
         ready_ns: when that iterator was made.
         phases: named phases of the user that are open.
+        asides: those of them that are evaluations, by their names.
         clock: the thread's.
     """
 
-    __slots__ = ("began", "clock", "fetching", "phases", "ready_ns")
+    __slots__ = ("asides", "began", "clock", "fetching", "phases", "ready_ns")
 
     def __init__(self) -> None:
         self.fetching = False
         self.began: Moment = (0, 0, 0)
         self.ready_ns = 0
-        self.phases = 0
+        self.phases = self.asides = 0
         self.clock = ThreadClock()
 
 

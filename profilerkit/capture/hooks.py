@@ -8,6 +8,7 @@ from time import perf_counter_ns
 from types import ModuleType
 from typing import Any
 
+from profilerkit.capture.calls import not_compiled
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.loader import FetchTimer
 from profilerkit.capture.loader_patches import patched_iter, patched_next
@@ -37,7 +38,7 @@ class Hooks:
     """
 
     __slots__ = (  # see ``StepTracker``
-        *("_gc_start_ns", "_guard", "_optimizer_start_ns", "_patches", "_record", "_timer", "_tracker", "_workers"),
+        *("_gc_start_ns", "_guard", "_patches", "_record", "_timer", "_tracker", "_workers"),
         *("meters", "torch_hooked", "watches_backward"),
     )
 
@@ -58,7 +59,6 @@ class Hooks:
         self._workers = workers
         self._patches = Patches()
         self._gc_start_ns = 0
-        self._optimizer_start_ns = 0
         self.meters = (Meter(), Meter())
 
     def install(self) -> None:
@@ -86,13 +86,15 @@ class Hooks:
         data, optim, autograd = (sys.modules[name] for name in _NEEDED)
         self._patch_loader(data, patches)
         patches.patch(autograd, "_engine_run_backward", self.timed_backward)
-        patches.later(optim.register_optimizer_step_pre_hook(self.optimizer_starts).remove)
-        patches.later(optim.register_optimizer_step_post_hook(self.optimizer_ends).remove)
+        starts, ends = self.optimizer_hooks()
+        patches.later(optim.register_optimizer_step_pre_hook(starts).remove)
+        patches.later(optim.register_optimizer_step_post_hook(ends).remove)
 
     def remove(self) -> None:
         """Leave torch and Python as they were."""
         self._timer.disarm()
         self._patches.remove()
+        self._tracker.unsettle()  # an optimizer step on another thread may just have settled it
 
     def remove_in_child(self) -> None:
         """``remove`` in a forked child."""
@@ -108,10 +110,26 @@ class Hooks:
 
     def timed_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """A replacement for torch's way into the autograd engine."""
+        tracker, record, asked_backward = self._tracker, self._record, self._asked_backward(original)
+
+        def timed_backward(*args: Any, **kwargs: Any) -> Any:
+            if tracker.steady_thread != get_ident():
+                return asked_backward(*args, **kwargs)
+            start_ns = perf_counter_ns()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                record((_BACKWARD, _INFERRED, 0, start_ns, perf_counter_ns() - start_ns, 0))
+                tracker.backwards += 1
+
+        return not_compiled(timed_backward)
+
+    def _asked_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """The way of all other backward passes."""
         patches, tracker = self._patches, self._tracker
         record, guard, meter = self._record, self._guard, self.meters[0]
 
-        def timed_backward(*args: Any, **kwargs: Any) -> Any:
+        def asked_backward(*args: Any, **kwargs: Any) -> Any:
             if not (patches.armed and self.watches_backward) or (
                 get_ident() != tracker.thread and not tracker.adopt(get_ident())
             ):
@@ -123,34 +141,48 @@ class Hooks:
             finally:
                 end_ns = perf_counter_ns()
                 record((_BACKWARD, _INFERRED, 0, start_ns, end_ns - start_ns, 0))
-                if tracker.marked and tracker.optimizer_seen:  # as ``backward_ended`` does then
-                    tracker.backward_depth -= 1
-                    tracker.backwards += 1
-                else:
-                    guard.call(tracker.backward_ended, end_ns)
+                guard.call(tracker.backward_ended, end_ns)
                 if meter.is_open:
                     meter.add(perf_counter_ns() - end_ns)
 
-        return timed_backward
+        return not_compiled(asked_backward)
 
-    def optimizer_starts(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        """Before an optimizer step."""
-        self._optimizer_start_ns = perf_counter_ns()
+    def optimizer_hooks(self) -> tuple[Callable[[Any, Any, Any], None], Callable[[Any, Any, Any], None]]:
+        """What torch is to call before an optimizer step, and after one."""
+        tracker, record, stepped = self._tracker, self._record, self._optimizer_stepped
 
-    def optimizer_ends(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        """After an optimizer step."""
-        now_ns, tracker = perf_counter_ns(), self._tracker
+        def optimizer_starts(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            tracker.stepping_ns = perf_counter_ns()
+
+        def optimizer_ends(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            now_ns, start_ns = perf_counter_ns(), tracker.stepping_ns
+            if tracker.steady_thread != get_ident():
+                stepped(id(optimizer), start_ns, now_ns)
+                return
+            record((_OPTIMIZER, _INFERRED, 0, start_ns, now_ns - start_ns, 0))
+            tracker.worked = True
+
+        return not_compiled(optimizer_starts), not_compiled(optimizer_ends)
+
+    def _optimizer_stepped(self, optimizer: int, start_ns: int, now_ns: int) -> None:
+        """An optimizer step that has to be asked for."""
+        tracker = self._tracker
         if not self._patches.armed or (get_ident() != tracker.thread and not tracker.adopt(get_ident())):
             return
-        start_ns = self._optimizer_start_ns
         self._record((_OPTIMIZER, _INFERRED, 0, start_ns, now_ns - start_ns, 0))
-        if tracker.marked:  # as ``optimizer_stepped`` does then, without the way there
-            tracker.optimizer_seen = tracker.worked = True
-        else:
-            self._guard.call(tracker.optimizer_stepped, id(optimizer), now_ns)
+        self._guard.call(tracker.optimizer_stepped, optimizer, now_ns)
         meter = self.meters[1]
         if meter.is_open:
             meter.add(perf_counter_ns() - now_ns)
+        elif tracker.steady and self._need_not_ask():
+            tracker.steady_thread = tracker.thread
+            if not self._need_not_ask():  # last, because the writer thread may have changed that meanwhile
+                tracker.steady_thread = 0
+
+    def _need_not_ask(self) -> bool:
+        """Whether what remains to know of backward passes and optimizer steps is when they were."""
+        backward, optimizer = self.meters
+        return self._patches.armed and self.watches_backward and not (backward.is_open or optimizer.is_open)
 
     def _collected(self, phase: str, info: dict[str, int]) -> None:
         now_ns = perf_counter_ns()

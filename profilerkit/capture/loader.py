@@ -34,10 +34,10 @@ _PAUSE_NS = 1_000_000
 #: workers' batches may come in one burst (a choice) …
 LONG_WAIT_NS = 1_000_000
 _AFTER_LONG_WAIT = 16
-#: … and else for one fetch in 16.
-_READ_EVERY = 16
+#: … and else for one fetch in 16, or in 64 where hardly any time is waited.
+_READ_EVERY, _READ_SELDOM = 16, 64
 #: Less than this share of the time is hardly any waiting, once so many fetches tell what it is made of (choices).
-_WAITS_RATIO, _ALL_OF_FIRST = 0.1, 1_000
+_WAITS_RATIO, ALL_OF_FIRST = 0.1, 1_000
 #: How long the thread queued for a processor is read with one in so many of these: the file costs 40 µs twice.
 _QUEUE_EVERY = 8
 
@@ -118,7 +118,7 @@ class FetchTimer:
         now = (perf_counter_ns(), self.waited_ns)
         passed_ns, waited_ns = (value - before for value, before in zip(now, self._beaten, strict=True))
         self._beaten = now
-        self.hardly_waits = self.fetches >= _ALL_OF_FIRST and waited_ns < _WAITS_RATIO * passed_ns
+        self.hardly_waits = self.fetches >= ALL_OF_FIRST and waited_ns < _WAITS_RATIO * passed_ns
 
     def disarm(self) -> None:
         """Let fetches pass straight through from now on."""
@@ -224,8 +224,7 @@ class FetchTimer:
         now_ns, tracker, doing, flags = perf_counter_ns(), self.tracker, self.trains, self.steady_flags
         iterator, fetch = tracker.steady, None
         try:  # as in ``fetch``
-            self.fetches += 1
-            self._asked = self.fetches
+            self._asked = self.fetches = self.fetches + 1
             self._skips -= 1
             if tracker.backwards != self._backwards:
                 self._backwards, self._trainer = tracker.backwards, self._latest
@@ -300,7 +299,7 @@ class FetchTimer:
             if owner or (loader == self._trainer and not doing.phases):
                 self._latest = loader
             else:
-                flags |= self._aside(loader, flags, doing.phases)
+                flags |= self._aside(loader, flags, doing)
             tracker.fetch_started(start_ns, iterator, owner, more)
         else:
             flags |= _OTHER_THREAD | (_IN_PHASE if doing.phases else 0)
@@ -321,7 +320,7 @@ class FetchTimer:
 
     def _clocks(self, doing: Doing) -> Moment | None:
         """The clocks of this thread; ``None`` where they are not to be read."""
-        self._skips = 0 if self._after_long_wait else _READ_EVERY
+        self._skips = 0 if self._after_long_wait else _READ_SELDOM if self.hardly_waits else _READ_EVERY
         self._after_long_wait = max(self._after_long_wait - 1, 0)
         if not self.reads_cpu:
             return None
@@ -333,11 +332,12 @@ class FetchTimer:
         if wait_ns >= LONG_WAIT_NS and not self.hardly_waits:
             self._skips, self._after_long_wait = 0, _AFTER_LONG_WAIT
 
-    def _aside(self, loader: int, flags: int, phases: int) -> int:
+    def _aside(self, loader: int, flags: int, doing: Doing) -> int:
         """The flags of a fetch on the training thread that does not feed the training; 0 when it does, or may."""
+        phases = doing.phases
         if not phases or not self._latest:
             self._latest = loader
-        if loader == self._trainer:
+        if loader == self._trainer and not doing.asides:
             return 0
         other = _OTHER_LOADER if flags & INFERRED and self.tracker.wrapped else 0
         return other | _IN_PHASE if phases else other
@@ -369,9 +369,8 @@ class FetchTimer:
             return
         if self.tracker.settle(iterator):
             self.trains, self.steady_flags, self.ask_at = self.here.doing, flags & INFERRED, self.fetches + fetches
-            self.tracker.plain = iterator
-            if self.meter.is_open or not self.tracker.is_plain:  # last, because another thread may begin to observe
-                self.tracker.plain = 0
+            if not self.meter.is_open:
+                self.tracker.rest()
             if not owner:  # the tracker knows when one that marks steps is gone
                 self._steady = weakref.ref(of, self._unsettle)
             if not self.armed:  # last, because the writer thread may disarm it meanwhile
@@ -387,7 +386,8 @@ class FetchTimer:
         """
         if get_ident() != self.tracker.thread:
             return False
-        return bool(self._guard.call(self.tracker.own, iterator, source, self.here.doing.phases > 0))
+        doing = self.here.doing
+        return bool(self._guard.call(self.tracker.own, iterator, source, doing.phases > 0, doing.asides > 0))
 
 
 def _moment(doing: Doing, start: Moment) -> Moment:

@@ -26,9 +26,9 @@ class Looks(Protocol):
 def patched_next(timer: FetchTimer, original: Callable[[Any], Any], looks: Looks | None = None) -> Any:
     """A replacement for ``_BaseDataLoaderIter.__next__``; ``looks`` is shown the iterator before each fetch.
 
-    A fetch that goes on as before, and of which nobody else wants to know, is recorded right here, as ``fetch_again``
-    and ``fed_again`` would record it: the user's step has emptied the caches, and most of what a fetch costs is to get
-    functions and objects back into them.
+    A fetch that goes on as before, and of which nobody else wants to know yet, is recorded right here, as
+    ``fetch_again`` and ``fed_again`` would record it: the user's step has emptied the caches, and most of what a fetch
+    costs is to get functions and objects back into them.
     """
     tracker, record = timer.tracker, timer.record
     asked_next = _asked_next(timer, original, looks)
@@ -38,13 +38,19 @@ def patched_next(timer: FetchTimer, original: Callable[[Any], Any], looks: Looks
         if tracker.plain != id(self) or tracker.thread != get_ident() or doing.phases:
             return asked_next(self)
         now_ns, flags, start_ns = perf_counter_ns(), timer.steady_flags, tracker.started_ns
-        timer.fetches += 1
-        timer.passed = tracker.backwards
         if start_ns is not None and (not flags or tracker.worked):
-            record((_STEP, flags, 0, start_ns, now_ns - start_ns, tracker.count))
+            dur_ns, number, untold = now_ns - start_ns, tracker.count, tracker.untold
+            if dur_ns > tracker.tell_above_ns or number >= tracker.tell_at:
+                tracker.unsettle()
+                return asked_next(self)
+            record((_STEP, flags, 0, start_ns, dur_ns, number))
             tracker.started_ns = now_ns
             tracker.worked = False
-            tracker.count += 1
+            tracker.count = number + 1
+            if untold is not None:
+                untold.append(dur_ns)
+        timer.fetches += 1
+        timer.passed = tracker.backwards
         doing.fetching = True
         try:
             batch = original(self)

@@ -98,6 +98,7 @@ def _compare(work: "_Work") -> tuple[float, float, tuple[Meter, ...]]:
     tracker = StepTracker(records.append)
     timer = FetchTimer(records.append, tracker, guard, NoTrace())
     hooks = Hooks(records.append, tracker, timer, guard)
+    starts, ends = hooks.optimizer_hooks()
 
     class Patched(_Loader):
         __next__ = patched_next(timer, _Loader.__next__)
@@ -106,8 +107,8 @@ def _compare(work: "_Work") -> tuple[float, float, tuple[Meter, ...]]:
         (
             WrappedIterator(Patched(), range(_STEPS), timer),
             hooks.timed_backward(_backward),
-            [hooks.optimizer_starts],
-            [hooks.optimizer_ends],
+            [starts],
+            [ends],
         ),
         (_Loader(), _backward, [], []),
     )

@@ -6,7 +6,7 @@ from time import perf_counter_ns
 
 from profilerkit.capture.doing import PerThread
 from profilerkit.capture.guard import Guard
-from profilerkit.rundir.layout import EventKind
+from profilerkit.rundir.layout import EVALUATION, EventKind
 from profilerkit.rundir.writer import Record
 
 _PHASE = int(EventKind.PHASE)
@@ -15,11 +15,12 @@ _PHASE = int(EventKind.PHASE)
 class Phase:
     """A context manager that records one PHASE per block; reusable, not reentrant."""
 
-    __slots__ = ("_guard", "_here", "_in_trace", "_is_open", "_name_id", "_record", "_span", "_start_ns")
+    __slots__ = ("_guard", "_here", "_in_trace", "_is_aside", "_is_open", "_name_id", "_record", "_span", "_start_ns")
 
     def __init__(
         self,
         record: Callable[[Record], None],
+        name: str,
         name_id: int,
         span: Callable[[], AbstractContextManager[object] | None],
         here: PerThread,
@@ -28,6 +29,7 @@ class Phase:
         """``span`` makes the block's span in the trace that is being recorded, if there is one."""
         self._record = record
         self._name_id = name_id
+        self._is_aside = EVALUATION.search(name) is not None
         self._span = span
         self._here = here
         self._guard = guard
@@ -43,7 +45,9 @@ class Phase:
 
     def _begin(self) -> None:
         self._start_ns = perf_counter_ns()
-        self._here.doing.phases += 1
+        doing = self._here.doing
+        doing.phases += 1
+        doing.asides += self._is_aside
         self._is_open = True
         in_trace = self._span()
         if in_trace is not None:
@@ -54,7 +58,9 @@ class Phase:
         if not self._is_open:
             return
         self._is_open = False
-        self._here.doing.phases -= 1
+        doing = self._here.doing
+        doing.phases -= 1
+        doing.asides -= self._is_aside
         start_ns = self._start_ns
         self._record((_PHASE, 0, self._name_id, start_ns, perf_counter_ns() - start_ns, 0))
         in_trace, self._in_trace = self._in_trace, None

@@ -4,6 +4,8 @@ from collections import deque
 from dataclasses import dataclass
 from itertools import pairwise
 
+from profilerkit.capture.observers import NEVER
+
 #: Steps of which the median is taken.
 _KEPT = 64
 #: The median is taken anew after so many steps: sorting 64 numbers costs 2 µs, so 0.1 µs per step.
@@ -12,7 +14,6 @@ _ANEW = 16
 _FEWEST = 20
 #: A step is slow above this multiple of the median.
 SLOW_RATIO = 3
-_NEVER = 1 << 62
 #: Slow steps after which their distances tell a period: one distance may be chance.
 _TO_PREDICT = 3
 #: Distances that differ by no more than this have a period; the window is longer by as much.
@@ -38,27 +39,29 @@ class StepTimes:
 
     Attributes:
         median_ns: of those; 0 until there are enough.
+        limit_ns: a longer step is slow, by the last median.
+        to_go: steps until the median is taken anew.
     """
 
-    __slots__ = ("_limit_ns", "_ring", "_to_go", "median_ns")
+    __slots__ = ("_ring", "limit_ns", "median_ns", "to_go")
 
     def __init__(self) -> None:
         self._ring: deque[int] = deque(maxlen=_KEPT)
-        self._to_go = _FEWEST  # steps until the median is taken
-        self._limit_ns = _NEVER
+        self.to_go = _FEWEST
+        self.limit_ns = NEVER
         self.median_ns = 0
 
     def add(self, dur_ns: int) -> bool:
         """Whether this step is slow, 0.2 µs."""
         self._ring.append(dur_ns)
-        self._to_go -= 1
-        if not self._to_go:
+        self.to_go -= 1
+        if not self.to_go:
             self._take_median()
-        return dur_ns > self._limit_ns
+        return dur_ns > self.limit_ns
 
     def is_slow(self, dur_ns: int) -> bool:
         """Whether a step of this length is slow."""
-        return dur_ns > self._limit_ns
+        return dur_ns > self.limit_ns
 
     def last(self, count: int) -> list[int]:
         """The last steps, fewer at the beginning."""
@@ -66,8 +69,8 @@ class StepTimes:
 
     def _take_median(self) -> None:
         self.median_ns = sorted(self._ring)[len(self._ring) // 2]
-        self._limit_ns = SLOW_RATIO * self.median_ns
-        self._to_go = _ANEW
+        self.limit_ns = SLOW_RATIO * self.median_ns
+        self.to_go = _ANEW
 
 
 class Recurrence:

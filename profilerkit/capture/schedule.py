@@ -5,13 +5,13 @@ enough ahead that every rank hears of it in time. A rank that is alone may wait,
 """
 
 from profilerkit.capture.deep import Plan
+from profilerkit.capture.observers import NEVER, Rest
 from profilerkit.capture.recurrence import SLOW_RATIO, Recurrence, StepTimes
 from profilerkit.capture.settings import Settings
 from profilerkit.capture.settling import Settling
 from profilerkit.rundir.layout import FLUSH_SECONDS
 from profilerkit.units import format_ns
 
-NEVER = 1 << 62
 #: Steps the first window waits for others to settle, at most.
 _LONGEST_WAIT = 20
 #: What is compiled is counted from so many steps before the first window on.
@@ -52,6 +52,10 @@ class Schedule:
         self._tries = 0
         self.waits = False
         self.look_at = max(0, settings.warmup_steps - _LOOKED_AT_BEFORE)
+
+    def rest(self) -> Rest:
+        """The next look, slow steps, and the next time that it may change which steps those are."""
+        return Rest(self.look_at, self._times.limit_ns, self._times.to_go)
 
     @property
     def first_is_due(self) -> bool:

@@ -136,13 +136,14 @@ class Session:
         self._guard = Guard("profilerkit")
         self._guard.on_failure(self._switch_off)
         self._recorder = Recorder(writer, lambda: self._guard.call(self._beat), FLUSH_SECONDS)
-        record = self._recorder.record if settings.light else _nothing
+        self._record = record = self._recorder.record if settings.light else _nothing
         self._window = DeepWindows(
             writer, self._recorder.record, settings, place, loader_seen=lambda: self._timer.fetches > 0
         )
         self._traces = settings.deep and self._window.traces
         self._probing = Probing(settings, place, self._window, record) if settings.probes else None
         self._tracker = StepTracker(record, self._probing or (self._window if self._traces else None))
+        self._window.wake = self._tracker.unsettle
         timed = (record, self._tracker, self._guard, self._window)
         self._timer = self._probing.feed(ProbedTimer(*timed)) if self._probing else FetchTimer(*timed)
         self._workers = WorkerWatch(record, self._timer, writer.path) if settings.light else None
@@ -150,7 +151,6 @@ class Session:
         self._exits = Exits(lambda: self._tracker.count, self._leave)
         self._process = this_process()
         self._watches = Watches(watched(self._recorder, self._tracker, writer, self._flight) if settings.light else ())
-        self._record = record
         sources: dict[str, Source] = {}
         self._gpu = NvmlSource()
         if settings.nvml:
@@ -189,7 +189,7 @@ class Session:
             text = "(a name that cannot be shown)"
         number = self._recorder.name_id(text)
         span = f"{PHASE_SPAN_PREFIX}{text}"
-        return Phase(self._record, number, lambda: self._window.span(span), self._timer.here, self._guard)
+        return Phase(self._record, text, number, lambda: self._window.span(span), self._timer.here, self._guard)
 
     # Life
 

@@ -12,8 +12,9 @@ import threading
 import weakref
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import Literal, Protocol
+from typing import Literal
 
+from profilerkit.capture.observers import ALWAYS, NEVER, Both, Observer
 from profilerkit.rundir.layout import BY_STEP_CALLS, BY_WRAPPED_LOADER, EventFlag, EventKind
 from profilerkit.rundir.writer import Record
 
@@ -27,38 +28,6 @@ _HELD_PLAIN = 4
 _LONGEST_CYCLE = 64
 #: Backward passes without any optimizer step after which backward passes end inferred steps.
 _BACKWARDS_ALONE = 8
-
-
-class Window(Protocol):
-    """What wants to know about steps as they happen: the deep window."""
-
-    def step_started(self, number: int) -> None:
-        """Step ``number`` starts now."""
-
-    def step_ended(self, number: int, dur_ns: int) -> None:
-        """Step ``number`` ends now, whole; it took that long."""
-
-    def step_cut(self) -> None:
-        """The step that started last will not be counted."""
-
-
-class _Both:
-    """Tells two of each step; the first one first."""
-
-    def __init__(self, first: Window, second: Window) -> None:
-        self._both = (first, second)
-
-    def step_started(self, number: int) -> None:
-        for window in self._both:
-            window.step_started(number)
-
-    def step_ended(self, number: int, dur_ns: int) -> None:
-        for window in self._both:
-            window.step_ended(number, dur_ns)
-
-    def step_cut(self) -> None:
-        for window in self._both:
-            window.step_cut()
 
 
 class StepTracker:
@@ -81,22 +50,38 @@ class StepTracker:
         owner_id: ``id`` of the wrapped iterator that marks the steps, 0 without one.
         steady: ``id`` of the iterator that feeds the steps while nothing changes; ``fed_again`` may then stand for
             ``fetch_started``. 0 where it may not.
-        plain: the same while nobody but the record wants to know of its fetches; set by who knows that.
+        plain: the same while its fetches need only be recorded, up to the end of step number ``tell_at`` and of one
+            that takes longer than ``tell_above_ns``.
+        untold: what the steps took of which the window is to be told later; ``None`` where nobody is.
+        steady_thread: ``thread`` while its backward passes and optimizer steps need only be recorded, because the
+            steady iterator ends the steps. 0 where they are to be asked.
+        stepping_ns: when the optimizer step under way, or the last one, began.
         found_by: what marks the steps: ``step()``, ``wrapped loader``, ``optimizer step``, ``backward pass``.
     """
 
     # An attribute in a slot is found with one look at memory; a step of the user's has emptied the caches meanwhile.
     __slots__ = (
-        *("__weakref__", "_clock", "_closing", "_explicit", "_feeder", "_held", "_in_backward", "_lapsed_ns"),
-        *("_optimizers", "_owner", "_record", "_since_closing", "_source_id", "_tentative_ns", "_window"),
+        *("__weakref__", "_began_aside", "_clock", "_closing", "_explicit", "_feeder", "_held", "_in_backward"),
+        *(
+            "_lapsed_ns",
+            "_optimizers",
+            "_owner",
+            "_record",
+            "_resting",
+            "_since_closing",
+            "_source_id",
+            "_tentative_ns",
+            "_window",
+        ),
         *("backward_depth", "backwards", "count", "ends_in_backward", "marked", "optimizer_seen"),
-        *("owner_id", "plain", "started_ns", "steady", "thread", "worked", "wrapped"),
+        *("owner_id", "plain", "started_ns", "steady", "steady_thread", "stepping_ns", "tell_above_ns", "tell_at"),
+        *("thread", "untold", "worked", "wrapped"),
     )
 
     def __init__(
         self,
         record: Callable[[Record], None],
-        window: Window | None = None,
+        window: Observer | None = None,
         clock: Callable[[], int] = perf_counter_ns,
     ) -> None:
         self._record = record
@@ -108,10 +93,14 @@ class StepTracker:
         self._lapsed_ns = clock()  # where a step starts when nothing said so: the block, or the step that lapsed
         self._feeder: int | None = None  # the iterator that gave the open step its first batch
         self.worked = False  # an optimizer stepped in the open step
-        self._explicit = False
+        self._explicit = self._began_aside = False
         self.wrapped = self.marked = False
         self._owner: weakref.ref[object] | None = None
-        self.owner_id = self.steady = self.plain = 0
+        self.owner_id = self.steady = self.plain = self.steady_thread = 0
+        self.stepping_ns = 0
+        self.tell_at = self.tell_above_ns = NEVER
+        self.untold: list[int] | None = None
+        self._resting: Observer | None = None  # who is to be told
         self._source_id = 0
         self._held: list[tuple[int, int]] | None = []  # None once the wrapped loader is known to mark steps
         self._optimizers: set[int] = set()  # those seen in steps without a fetch
@@ -127,16 +116,9 @@ class StepTracker:
     @property
     def found_by(self) -> str:
         """What marks the steps."""
-        if self._explicit:
-            return BY_STEP_CALLS
-        if self.wrapped:
-            return BY_WRAPPED_LOADER
+        if self._explicit or self.wrapped:
+            return BY_STEP_CALLS if self._explicit else BY_WRAPPED_LOADER
         return "optimizer step" if self.optimizer_seen or not self.backwards else "backward pass"
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether nobody but the record wants to know of steps, and loaders end them."""
-        return self._window is None and not self._explicit
 
     def missing(self, what: Literal["optimizer", "backward"]) -> str:
         """Why nothing of that kind was recorded; empty when something was."""
@@ -150,11 +132,11 @@ class StepTracker:
             self.thread = thread
         return thread == self.thread
 
-    def observe(self, observer: Window) -> Callable[[], None]:
+    def observe(self, observer: Observer) -> Callable[[], None]:
         """Tell ``observer`` of steps too, before the window; what is returned ends that. May be called anywhere."""
         alone = self._window
-        self._window = observer if alone is None else _Both(observer, alone)
-        self.unsettle()  # in this order: ``is_plain`` is asked once the tracker is steady
+        self._window = observer if alone is None else Both(observer, alone)
+        self.unsettle()  # in this order: ``rest`` looks once more who observes
 
         def end() -> None:
             self._window = alone
@@ -163,11 +145,15 @@ class StepTracker:
 
     # Fetches
 
-    def own(self, iterator: object, source: object, in_phase: bool = False) -> bool:
+    def own(self, iterator: object, source: object, in_phase: bool = False, aside: bool = False) -> bool:
         """Whether ``iterator`` marks the steps: the first wrapped one alive does, or a new one of the same source.
 
-        In a named phase only the source that marked steps before goes on to do so: another one is evaluated there.
+        In a named phase only the source that marked steps before goes on to do so: another one is evaluated there. It
+        is itself ``aside``, in an evaluation by its name, unless the first steps were made in one.
         """
+        if aside and self.wrapped and not self._began_aside:
+            return False
+        self._began_aside |= aside
         owner = self._owner() if self._owner is not None else None
         if owner is iterator:
             self.owner_id = id(iterator)
@@ -217,9 +203,30 @@ class StepTracker:
         self.steady, self.plain = iterator if is_known else 0, 0
         return is_known
 
+    def rest(self) -> None:
+        """Let the fetches of the steady iterator be plain, as far as who observes the steps does not mind."""
+        self._catch_up()
+        window = self._window
+        rest = ALWAYS if window is None else window.rest()
+        if rest is None or self._explicit:
+            return
+        self.tell_at, self.tell_above_ns = min(rest.until, self.count + rest.steps) - 1, rest.longest_ns
+        self._resting, self.untold = window, None if window is None else []
+        self.plain = self.steady
+        if self._window is not window or not self.steady:  # last: another thread may begin to observe, or unsettle
+            self.plain = 0
+
+    def _catch_up(self) -> None:
+        """Tell of the steps that ended in plain fetches."""
+        if not self.untold or self._resting is None:
+            return
+        untold, self.untold = self.untold, []
+        for number, dur_ns in enumerate(untold, self.count - len(untold)):
+            self._resting.step_ended(number, dur_ns)
+
     def unsettle(self) -> None:
         """The next fetch may be something else."""
-        self.steady = self.plain = 0
+        self.steady = self.plain = self.steady_thread = 0
 
     def thread_ended(self) -> None:
         """The calling thread ends: another one may get its number."""
@@ -364,6 +371,7 @@ class StepTracker:
 
     def _commit(self) -> None:
         """The iterations held back are steps."""
+        self._catch_up()
         for start_ns, end_ns in self._held or ():
             self._record((_STEP, 0, 0, start_ns, end_ns - start_ns, self.count))
             self.count += 1
@@ -377,6 +385,7 @@ class StepTracker:
         self.started_ns = None
         self._lapsed_ns = now_ns
         if self._window is not None:
+            self._catch_up()
             self._window.step_ended(self.count, now_ns - start_ns)
         self.count += 1
 
@@ -386,4 +395,5 @@ class StepTracker:
             self.started_ns = None
             self.unsettle()
             if self._window is not None:
+                self._catch_up()
                 self._window.step_cut()

@@ -10,10 +10,11 @@ from contextlib import AbstractContextManager
 from profilerkit.capture import flight
 from profilerkit.capture.deep import DeepWindow, Plan
 from profilerkit.capture.guard import Guard
+from profilerkit.capture.observers import NEVER, Rest
 from profilerkit.capture.packer import Packer
 from profilerkit.capture.place import Place
 from profilerkit.capture.requests import Requests, traced_ranks
-from profilerkit.capture.schedule import NEVER, Schedule
+from profilerkit.capture.schedule import Schedule
 from profilerkit.capture.settings import Settings
 from profilerkit.rundir.layout import FLIGHT, WindowRequest, WindowStatus, window_directory
 from profilerkit.rundir.writer import RankWriter, Record
@@ -26,6 +27,7 @@ class DeepWindows:
     Attributes:
         traces: this rank traces at all.
         window: the one that is open; it may still be warming up.
+        wake: called on the writer thread when what ``rest`` said does not hold any more.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class DeepWindows:
         self._writer, self._record = writer, record
         self._settings, self._rank = settings, place.rank
         self._loader_seen = loader_seen
+        self.wake: Callable[[], None] = lambda: None
         self._alone = place.world_size < 2
         self._schedule = Schedule(settings, alone=self._alone, asks=not self._alone and not place.rank)
         self._timed = self._schedule.timed
@@ -103,6 +106,10 @@ class DeepWindows:
         if window is not None and window.recording:
             self._guard.call(self._in_window, window.step_cut)
 
+    def rest(self) -> Rest | None:
+        """While no window is open: what the schedule says, and an earlier look where other ranks asked for one."""
+        return self._schedule.rest()._replace(until=self._look_at) if self.window is None else None
+
     def beat(self) -> None:
         """Once or twice per second on the writer thread: what needs the disk or another process."""
         if self._beats.failure is None:
@@ -118,6 +125,7 @@ class DeepWindows:
         if heard and self._guard.failure is None:
             self._heard += heard
             self._look_at = 0  # in this order: the training thread sets it before it looks whether anything was heard
+            self.wake()
 
     def close(self, steps: int, *, held_back: bool = False) -> None:
         """Export what there is, or say why there is nothing after a run of ``steps`` steps.

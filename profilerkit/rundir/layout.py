@@ -24,6 +24,7 @@ Times are nanoseconds of ``time.perf_counter_ns`` (one clock for all processes o
 holds the anchors that turn them into unix time, and ``RankMeta`` the first of them.
 """
 
+import re
 import struct
 from enum import IntEnum
 from pathlib import Path
@@ -85,6 +86,8 @@ SAMPLE_SECONDS = 1.0
 #: Spans that capture puts into a window's trace: around fetches of a batch, and around named phases.
 INPUT_SPAN = "profilerkit.input"
 PHASE_SPAN_PREFIX = "profilerkit.phase."
+#: Named phases that are evaluations: capture takes no steps in them, the analysis tells them apart from training.
+EVALUATION = re.compile(r"\b(?:eval|evaluate|evaluation|validate|validation)\b", re.IGNORECASE)
 
 
 class EventKind(IntEnum):

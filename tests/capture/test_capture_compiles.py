@@ -99,6 +99,42 @@ def test_what_is_watched_breaks_no_graph(toy, light, backend, tmp_path):
         dynamo.reset()
 
 
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning", "ignore::UserWarning")
+def test_a_compiled_step_is_not_compiled_again_when_the_hooks_settle(toy, light, recorded):
+    """A graph breaks at ``backward``; torch would compile our frames, too, and anew when what they look at changes."""
+    import torch._dynamo as dynamo
+
+    dynamo.reset()
+    step = toy.torch.compile(toy.train, backend="eager", dynamic=False)
+    loader = toy.loader()
+    with light() as prof:
+        for _ in range(80):
+            for batch in prof.wrap(loader):
+                step(batch)
+        assert prof._session._tracker.optimizer_seen
+        assert not prof._session._hooks.meters[0].is_open
+    run = recorded(prof.directory)
+    compiled, early = run.of(EventKind.COMPILE), run.steps[100]
+    assert compiled
+    assert all(event.start_ns < early.start_ns for event in compiled)
+
+
+def test_what_was_hung_in_before_dynamo_was_loaded_is_made_known_to_it(monkeypatch):
+    import torch._dynamo.eval_frame as eval_frame
+
+    from profilerkit.capture import calls
+
+    with monkeypatch.context() as patch:
+        patch.setattr(calls, "_DYNAMO", "not.loaded.yet")
+        kept = calls.not_compiled(lambda: None)
+    skipped = []
+    monkeypatch.setattr(eval_frame, "skip_code", skipped.append)
+    watch, patches = CompileWatch([].append, lambda _name: 1), Patches()
+    patches.hang(watch.hang)
+    patches.remove()
+    assert kept.__code__ in skipped
+
+
 def test_a_torch_that_calls_without_arguments_is_understood():
     records = []
     watch = CompileWatch(records.append, lambda _name: 1)

@@ -38,6 +38,9 @@ class SlowWindow:
     def span(self, _name):
         return None
 
+    def rest(self):
+        return None
+
 
 @pytest.mark.parametrize("opens", [True, False])
 def test_a_wait_holds_neither_the_opening_nor_the_export_of_a_window(opens):
@@ -94,3 +97,16 @@ def test_a_loop_hardly_waits_below_a_tenth_of_its_time_after_a_thousand_fetches(
     assert goes_on(100, 999_999)
     assert not goes_on(100, 1_000_000)
     assert goes_on(100, 500_000)
+
+
+@pytest.mark.parametrize(("hardly_waits", "every"), [(False, 16), (True, 64)])
+def test_where_hardly_any_time_is_waited_clocks_are_read_less_often(hardly_waits, every):
+    records = []
+    tracker = StepTracker(records.append)
+    tracker.optimizer_seen = True
+    timer = FetchTimer(records.append, tracker, Guard("the test"), NoTrace())
+    timer.hardly_waits = hardly_waits
+    for _ in wrapped(range(1000), timer):
+        pass
+    was_read = [value >= 0 for kind, *_, value in records if kind == EventKind.WAIT]
+    assert sum(was_read[200:]) == pytest.approx(800 / every, abs=2)

@@ -437,3 +437,39 @@ def test_wrapped_list_is_indexed_searched_and_reversed_like_the_list(light, reco
         with pytest.raises(TypeError, match="'set' object is not reversible"):
             reversed(prof.wrap({1}))
     assert len(recorded(prof.directory).steps) == 3
+
+
+@pytest.mark.parametrize("wraps", [True, False])
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("training", ["train", None])
+def test_a_loader_that_is_evaluated_too_makes_no_steps_there(toy, light, recorded, wraps, workers, training):
+    loader = toy.loader(num_workers=workers, persistent_workers=workers > 0)
+    with light() as prof:
+        for _ in range(3):
+            with prof.phase(training) if training else contextlib.nullcontext():
+                for batch in prof.wrap(loader) if wraps else loader:
+                    toy.train(batch)
+            with prof.phase("evaluation"):
+                for _ in loader:
+                    pass
+    run = recorded(prof.directory)
+    assert len(run.steps) == 24
+    phases = [phase for phase in run.of(EventKind.PHASE) if run.rank.names[phase.name] == "evaluation"]
+    evaluated = [
+        wait
+        for wait in run.waits
+        for phase in phases
+        if phase.start_ns <= wait.start_ns <= phase.start_ns + phase.dur_ns
+    ]
+    assert len(evaluated) == 27
+    assert all(wait.flags & EventFlag.IN_PHASE for wait in evaluated)
+
+
+def test_a_loop_that_is_an_evaluation_by_its_name_has_steps(toy, light, recorded):
+    loader = toy.loader()
+    with light() as prof:
+        for _ in range(2):
+            with prof.phase("evaluation"):
+                for batch in prof.wrap(loader):
+                    toy.model(batch[0])
+    assert len(recorded(prof.directory).steps) == 16

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from profilerkit.capture.deep import Plan
+from profilerkit.capture.observers import NEVER
 from profilerkit.capture.requests import traced_ranks
-from profilerkit.capture.schedule import NEVER, Schedule
+from profilerkit.capture.schedule import Schedule
 from profilerkit.capture.settings import Settings
 
 MS = 1_000_000
@@ -179,3 +180,14 @@ def test_at_most_eight_different_ranks_trace(world_size):
     assert len(set(ranks)) == len(ranks) == min(world_size, 8)
     assert set(range(min(world_size, 4))) <= set(ranks) <= set(range(world_size))
     assert ranks[-1] == world_size - 1
+
+
+def test_a_schedule_rests_until_its_next_look_a_slow_step_or_another_median():
+    schedule = schedule_of(warmup_steps=200)
+    assert schedule.rest()[::2] == (198, 20)
+    for _ in range(20):
+        schedule.timed(10 * MS)
+    assert schedule.rest() == (198, 30 * MS, 16)
+    for _ in range(5):
+        schedule.timed(10 * MS)
+    assert schedule.rest().steps == 11

@@ -10,10 +10,12 @@ from profilerkit.capture import hooks as hooks_module
 from profilerkit.capture import loader as loader_module
 from profilerkit.capture import loader_patches as patches_module
 from profilerkit.capture import phase as phase_module
+from profilerkit.capture.budget import stages
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.hooks import Hooks
 from profilerkit.capture.loader import FetchTimer
 from profilerkit.capture.loader_patches import patched_next
+from profilerkit.capture.observers import NEVER, Rest
 from profilerkit.capture.phase import Phase
 from profilerkit.capture.steps import StepTracker
 from profilerkit.capture.wrapped import wrapped
@@ -29,6 +31,15 @@ class Asking(FetchTimer):
 
     def _settle(self, *_of):
         pass
+
+
+class AskingHooks(Hooks):
+    """Ask at every backward pass and optimizer step."""
+
+    __slots__ = ()
+
+    def _need_not_ask(self):
+        return False
 
 
 class Told:
@@ -54,6 +65,45 @@ class Told:
 
     def span(self, name):
         self.of.append(("span", name))
+
+    def rest(self):
+        return None
+
+
+class Resting(Told):
+    """Keeps what it is told, and when it was told what it has to know at once."""
+
+    #: A longer step is told at once.
+    LONGEST_NS = 1_900_000
+
+    def __init__(self, opens_at, rests=True):
+        super().__init__(opens_at)
+        self._rests = rests
+        self._last = -1
+        self.ended, self.at_once = [], []
+        self.now = None
+
+    def step_started(self, number):
+        super().step_started(number)
+        if number in self._opens_at or self.window is not None:
+            self.at_once.append(("started", number, self.now()))
+
+    def step_ended(self, number, dur_ns):
+        super().step_ended(number, dur_ns)
+        self.ended.append((number, dur_ns))
+        self._last = number
+        if dur_ns > self.LONGEST_NS or self.window is not None:
+            self.at_once.append(("ended", number, dur_ns, self.now()))
+
+    def step_cut(self):
+        super().step_cut()
+        self.ended.append(("cut",))
+        self.at_once.append(("cut", self.now()))
+
+    def rest(self):
+        if self.window is not None or not self._rests:
+            return None
+        return Rest(min((at for at in self._opens_at if at > self._last), default=NEVER), self.LONGEST_NS, 40)
 
 
 class Batches:
@@ -81,23 +131,29 @@ class Batches:
 class Rig:
     """A recording of a loop that a test drives; time passes between its acts alone."""
 
-    def __init__(self, kind, wraps, window=()):
+    def __init__(self, kind, wraps, window=(), told=Told):
         self.now_ns = self.late_ns = 0
-        self.records, self.told = [], Told(window or ())
+        self.records, self.told = [], told(window or ())
+        self.told.now = lambda: (self.now_ns, len(self.records))
         told = None if window is None else self.told
         self.tracker = StepTracker(self.records.append, told, lambda: self.now_ns)
         self.guard = Guard("the test")
         self.timer = kind(self.records.append, self.tracker, self.guard, self.told)
         self.timer.meter.is_open = False
-        self.hooks = Hooks(self.records.append, self.tracker, self.timer, self.guard)
+        hooks = AskingHooks if kind is Asking else Hooks
+        self.hooks = hooks(self.records.append, self.tracker, self.timer, self.guard)
+        for meter in self.hooks.meters:
+            meter.is_open = False
+        self._starts, self._ends = self.hooks.optimizer_hooks()
         self._wraps = wraps
         self._sources = {"a": range(BATCHES), "b": list(range(BATCHES))}
         self._iterators = {}
         self._all = []  # so that no two have the same id, one after the other
-        self._phase = Phase(self.records.append, 1, lambda: None, self.timer.here, self.guard)
+        self._phase = Phase(self.records.append, "mine", 1, lambda: None, self.timer.here, self.guard)
         self._in_phase = self.broken = False
         self._seen = type("Seen", (Batches,), {"__next__": patched_next(self.timer, Batches.__next__)})
-        self._run = self.hooks.timed_backward(lambda: None)
+        self._run = self.hooks.timed_backward(lambda: [self.act(name) for name in self._inside.pop()])
+        self._inside = []
 
     def act(self, name):
         self.now_ns += 1000
@@ -124,12 +180,21 @@ class Rig:
         """Leave the loop over the first loader."""
         self.tracker.left_behind(self._iterators.pop("a", None))
 
-    def backward(self):
+    def backward(self, *inside):
+        self._inside.append(inside)
         self._run()
 
+    def within(self):
+        """A backward pass in which an optimizer steps."""
+        self.backward("optimizer")
+
+    def nested(self):
+        """A backward pass inside another one."""
+        self.backward("backward", "optimizer")
+
     def optimizer(self, which="first"):
-        self.hooks.optimizer_starts(which, (), {})
-        self.hooks.optimizer_ends(which, (), {})
+        self._starts(which, (), {})
+        self._ends(which, (), {})
 
     def another(self):
         """Another optimizer's step."""
@@ -146,6 +211,10 @@ class Rig:
     def slow(self):
         """The next batch is late."""
         self.late_ns = 2_000_000
+
+    def stalls(self):
+        """Something takes long."""
+        self.now_ns += 2_000_000
 
     def fails(self):
         """The next batch cannot be made."""
@@ -169,8 +238,8 @@ def quickly(monkeypatch):
     monkeypatch.setattr(loader_module, "_READ_EVERY", 5)
 
 
-def drive(monkeypatch, kind, acts, wraps, window=()):
-    rig = Rig(kind, wraps, window)
+def drive(monkeypatch, kind, acts, wraps, window=(), told=Told):
+    rig = Rig(kind, wraps, window, told)
     for module in (loader_module, patches_module, hooks_module, phase_module):
         monkeypatch.setattr(module, "perf_counter_ns", lambda: rig.now_ns)
     monkeypatch.setattr(loader_module, "thread_time_ns", lambda: rig.now_ns // 2)
@@ -185,41 +254,79 @@ def drive(monkeypatch, kind, acts, wraps, window=()):
 
 
 LOOP = ["a", "backward", "optimizer"]
+OTHER = ["b", "backward", "optimizer"]
 #: Loaders that are wrapped; in capitals those whose iterators are, which are torch's.
 WRAPS = ["", "a", "A", "ab", "Ab"]
 ACTS = ["a", "a", "a", "b", "backward", "backward", "optimizer", "optimizer", "another"]
-ACTS += ["left", "again", "fails", "slow", "step", "phase"]
+ACTS += ["left", "again", "fails", "slow", "step", "phase", "within", "nested", "stalls"]
 
 
 @pytest.mark.parametrize("wraps", WRAPS)
 @pytest.mark.parametrize(
     "loop",
-    [LOOP, ["a", "backward", *LOOP], [*LOOP, "step"], [*LOOP, "another"], ["a", "b", "backward", "optimizer"]],
-    ids=["plain", "accumulating", "with step()", "two optimizers", "two loaders"],
+    [
+        LOOP,
+        ["a", "backward", *LOOP],
+        [*LOOP, "step"],
+        [*LOOP, "another"],
+        ["a", "b", "backward", "optimizer"],
+        ["a", "within"],
+    ],
+    ids=["plain", "accumulating", "with step()", "two optimizers", "two loaders", "optimizer in backward"],
 )
 @pytest.mark.parametrize("window", [(20, 30), None])
 def test_a_loop_that_goes_on_is_recorded_as_if_every_fetch_was_asked(monkeypatch, quickly, wraps, loop, window):
     asked, never = drive(monkeypatch, Asking, 60 * loop, wraps, window)
     found, often = drive(monkeypatch, FetchTimer, 60 * loop, wraps, window)
     assert (found.records, found.told.of) == (asked.records, asked.told.of)
+    assert found.tracker.backwards == asked.tracker.backwards
     assert sum(record[0] == EventKind.STEP for record in found.records) >= 45
     assert never == 0
-    assert often > 70 or "b" in loop  # two loaders are asked each time whose batch it is
+    assert often > 24 * len(loop) or "b" in loop  # two loaders are asked each time whose batch it is
 
 
 @pytest.mark.parametrize("wraps", ["", "A"])
 def test_a_loop_of_which_nobody_else_wants_to_know_goes_the_plain_way(monkeypatch, quickly, wraps):
     rig, _ = drive(monkeypatch, FetchTimer, 3 * LOOP, wraps, None)
-    plain = 0
+    plain = quick = 0
     for act in 40 * LOOP:
         plain += bool(rig.tracker.plain)
+        quick += bool(rig.tracker.steady_thread)
         rig.act(act)
     assert plain > 60
+    assert rig.tracker.untold is None  # it would grow
+    assert quick > 40
     rig.tracker.observe(rig.told)
     rig.act("a")
     for act in 40 * LOOP:
         assert not rig.tracker.plain
         rig.act(act)
+
+
+def give_up_backward(rig):
+    stages(rig.timer, rig.hooks, None, ())[-1].turn_off()
+
+
+def remove(rig):
+    """While another thread trains, which settles just before it cannot any more."""
+    rig.hooks._patches.later(lambda: setattr(rig.tracker, "steady_thread", rig.tracker.thread))
+    rig.hooks.remove()
+
+
+@pytest.mark.parametrize("end", [give_up_backward, remove])
+def test_hooks_that_are_no_longer_wanted_ask_again(monkeypatch, quickly, end):
+    rig, _ = drive(monkeypatch, FetchTimer, 40 * LOOP, "", None)
+    rig.act("a")
+    while not rig.tracker.steady_thread:
+        for act in LOOP:
+            rig.act(act)
+    end(rig)
+    before = len(rig.records)
+    rig.act("backward")
+    assert len(rig.records) == before
+    for act in 20 * LOOP:
+        rig.act(act)
+        assert not rig.tracker.steady_thread
 
 
 class Looks:
@@ -252,7 +359,7 @@ def test_no_look_at_the_workers_is_left_out(monkeypatch, wraps):
 
 def test_the_end_of_a_thread_unsettles_because_another_may_get_its_number():
     timer = Rig(FetchTimer, "").timer
-    timer.tracker.steady = timer.tracker.plain = 7
+    timer.tracker.steady = timer.tracker.plain = timer.tracker.steady_thread = 7
 
     def look(trains):
         assert not timer.here.doing.fetching
@@ -263,7 +370,7 @@ def test_the_end_of_a_thread_unsettles_because_another_may_get_its_number():
         thread = threading.Thread(target=look, args=(trains,))
         thread.start()
         thread.join()
-        assert (timer.tracker.steady, timer.tracker.plain) == (left, left)
+        assert [timer.tracker.steady, timer.tracker.plain, timer.tracker.steady_thread] == 3 * [left]
 
 
 @pytest.mark.parametrize("wraps", ["", "A", "Ab"])
@@ -288,14 +395,55 @@ def test_what_plain_fetches_leave_undone_is_caught_up_with(monkeypatch, quickly,
     assert (found.timer.fetches, found.timer.waited_ns) == (asked.timer.fetches, asked.timer.waited_ns)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)
+examples = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)
+ANY_LOOP = st.lists(
+    st.one_of(
+        st.sampled_from(ACTS).map(lambda act: [act]),
+        st.integers(1, 12).map(lambda n: n * LOOP),
+        st.integers(1, 12).map(lambda n: n * OTHER),
+    )
+).map(lambda parts: [act for part in parts for act in part])
+
+
+@examples
 @given(
-    acts=st.lists(st.one_of(st.sampled_from(ACTS).map(lambda act: [act]), st.integers(1, 12).map(lambda n: n * LOOP))),
+    acts=ANY_LOOP,
     wraps=st.sampled_from(WRAPS),
     window=st.one_of(st.none(), st.lists(st.integers(0, 40), max_size=3)),
 )
 def test_any_loop_is_recorded_as_if_every_fetch_was_asked(monkeypatch, quickly, acts, wraps, window):
-    acts = [act for some in acts for act in some]
     asked, _ = drive(monkeypatch, Asking, acts, wraps, window)
     found, _ = drive(monkeypatch, FetchTimer, acts, wraps, window)
     assert (found.records, found.told.of) == (asked.records, asked.told.of)
+    assert found.tracker.backwards == asked.tracker.backwards
+
+
+@examples
+@given(
+    acts=ANY_LOOP,
+    wraps=st.sampled_from(WRAPS),
+    window=st.lists(st.integers(0, 40), max_size=3),
+)
+def test_a_window_that_rests_is_told_all_it_has_to_know_in_time(monkeypatch, quickly, acts, wraps, window):
+    asked, _ = drive(monkeypatch, Asking, acts, wraps, window, lambda opens_at: Resting(opens_at, rests=False))
+    found, _ = drive(monkeypatch, FetchTimer, acts, wraps, window, Resting)
+    assert found.records == asked.records
+    assert found.told.ended == asked.told.ended
+    assert found.told.at_once == asked.told.at_once
+
+
+@pytest.mark.parametrize("wraps", ["", "A"])
+def test_a_loop_whose_window_rests_goes_the_plain_way_until_it_is_woken(monkeypatch, quickly, wraps):
+    rig, _ = drive(monkeypatch, FetchTimer, 3 * LOOP, wraps, (100,), Resting)
+    plain = 0
+    for act in 60 * LOOP:
+        plain += bool(rig.tracker.plain)
+        rig.act(act)
+    assert plain > 90
+    assert len(rig.told.ended) >= rig.tracker.count - loader_module._READ_EVERY
+    rig.tracker.unsettle()
+    rig.act("a")
+    assert rig.told.ended[-1][0] == rig.tracker.count - 1
+    for act in 60 * LOOP:
+        rig.act(act)
+    assert [number for word, number, *_ in rig.told.at_once if word == "started"] == [100, 101, 102]

@@ -334,3 +334,22 @@ def test_no_window_opens_for_another_rank_after_a_failure(loop):
     Requests(rank.run).make(WindowRequest(first_step=5, steps=3, kind="anomaly", trigger="slow", rank=0))
     rank.steps(10, beat=True)
     assert rank.statuses == []
+
+
+def test_a_step_that_other_ranks_ask_for_wakes_the_steps(loop):
+    """They tell of their starts again, which a window that rests did not want to know of."""
+    rank, woken = loop(rank=1, world_size=2, warmup_steps=100), []
+    rank.windows.wake = lambda: woken.append(rank.windows.rest())
+    rank.steps(3, beat=True)
+    assert (woken, rank.windows.rest().until) == ([], 98)
+    Requests(rank.run).make(WindowRequest(first_step=5, steps=3, kind="anomaly", trigger="slow", rank=0))
+    rank.windows.beat()
+    assert [rest.until for rest in woken] == [0]
+
+
+def test_a_recording_has_its_window_wake_its_steps(light):
+    with light(deep=True) as prof:
+        tracker, window = prof._session._tracker, prof._session._window
+        tracker.steady = tracker.plain = 7
+        window.wake()
+        assert (tracker.steady, tracker.plain) == (0, 0)

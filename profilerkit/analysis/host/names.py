@@ -18,7 +18,7 @@ from profilerkit.analysis.host.frames import (
 )
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.leaves import leaf
-from profilerkit.rundir.layout import INPUT_SPAN, PHASE_SPAN_PREFIX
+from profilerkit.rundir.layout import EVALUATION, INPUT_SPAN, PHASE_SPAN_PREFIX
 from profilerkit.trace.columns import Category, TraceColumns
 
 Mask = npt.NDArray[np.bool_]
@@ -68,7 +68,7 @@ _NAMED = re.compile("^" + re.escape(PHASE_SPAN_PREFIX))
 _GC = re.compile(r"gc\.collect|^Python GC|^<built-in function collect>$")
 _ANNOTATIONS = (
     ("other.ckpt", re.compile(r"checkpoint|torch\.save|save_(?:model|state)|^save\b", re.IGNORECASE)),
-    ("other.eval", re.compile(r"\b(?:eval|evaluate|evaluation|validate|validation)\b", re.IGNORECASE)),
+    ("other.eval", EVALUATION),
     ("other.log", re.compile(r"\blog(?:ging)?\b", re.IGNORECASE)),
 )
 

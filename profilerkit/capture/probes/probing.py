@@ -98,6 +98,9 @@ class Probing:
         if self._windows is not None and not is_holding:
             self._windows.step_cut()
 
+    def rest(self) -> None:
+        """A probe wants to be told of every step."""
+
     def when_outside(self, work: Callable[[], None]) -> bool:
         """Whether ``work`` has to wait: inside of a probe it is done at its end, which is the end of all probes."""
         if self.is_inside:

@@ -1,0 +1,65 @@
+"""Who wants to know of steps as they happen: at once, or as far as they do not mind, a few steps later."""
+
+from typing import NamedTuple, Protocol
+
+NEVER = 1 << 62
+
+
+class Rest(NamedTuple):
+    """What an observer need not be told at once.
+
+    Attributes:
+        until: the step whose start is told; the starts of those before are not told at all.
+        longest_ns: the end of a step that took longer is told at once; of the others later, in their order.
+        steps: at most so many are told later.
+    """
+
+    until: int
+    longest_ns: int
+    steps: int
+
+
+#: Where nobody observes.
+ALWAYS = Rest(NEVER, NEVER, NEVER)
+
+
+class Observer(Protocol):
+    """What wants to know about steps as they happen: trace windows, probes, the device's clock."""
+
+    def step_started(self, number: int) -> None:
+        """Step ``number`` starts now."""
+
+    def step_ended(self, number: int, dur_ns: int) -> None:
+        """Step ``number`` ends now, whole; it took that long."""
+
+    def step_cut(self) -> None:
+        """The step that started last will not be counted."""
+
+    def rest(self) -> Rest | None:
+        """What may wait from now on; ``None`` when nothing may."""
+
+
+class Both:
+    """Tells two of each step; the first one first."""
+
+    def __init__(self, first: Observer, second: Observer) -> None:
+        self._both = (first, second)
+
+    def step_started(self, number: int) -> None:
+        """To both."""
+        for observer in self._both:
+            observer.step_started(number)
+
+    def step_ended(self, number: int, dur_ns: int) -> None:
+        """To both."""
+        for observer in self._both:
+            observer.step_ended(number, dur_ns)
+
+    def step_cut(self) -> None:
+        """To both."""
+        for observer in self._both:
+            observer.step_cut()
+
+    def rest(self) -> Rest | None:
+        """Nothing: what one of them has done by its time the other one may rely on."""
+        return None
