@@ -39,6 +39,7 @@ def pair(added_ns, bare_ns):
     clocks = ("thread_cpu", "wall", "process_cpu")
     return {
         "added": dict.fromkeys(clocks, added_ns),
+        "hooks": {"turns_with": [[ns] for ns in added_ns], "turns_bare": [[0]] * len(added_ns), "extra_ns": 0},
         "bare": dict.fromkeys(clocks, bare_ns),
         "enter_ns": [1_000_000] * len(added_ns),
         "leave_ns": [2_000_000] * len(added_ns),
@@ -76,8 +77,10 @@ def test_a_figure_is_the_median_with_an_interval_around_it():
     [
         (0.0, 15_000, "hook time per step", True),
         (0.0, 15_100, "hook time per step", False),
-        (5.0, 25_000, f"{LIGHT}, CPU time", True),
-        (5.0, 25_100, f"{LIGHT}, CPU time", False),
+        (5.0, 25_000, f"{LIGHT}, thread CPU time", True),
+        (5.0, 25_100, f"{LIGHT}, thread CPU time", False),
+        (50.0, 50_000, f"{LIGHT}, hooks", True),
+        (50.0, 50_100, f"{LIGHT}, hooks", False),
         (50.0, 50_000, f"{LIGHT}, wall time", True),
         (50.0, 50_100, f"{LIGHT}, wall time", False),
     ],
@@ -91,6 +94,18 @@ def test_a_limit_inside_the_interval_is_not_certain():
     (check,) = results.checks(of(0.0, [1_000] * 14 + [14_000, 14_000] + [90_000] * 14))
     assert check.holds
     assert not check.is_certain
+    assert not check.is_told
+
+
+@pytest.mark.parametrize(("reach_ns", "is_told"), [(14_000, True), (16_000, False)])
+def test_an_interval_wider_than_the_limit_tells_nothing_of_it(reach_ns, is_told):
+    around = [10_000 - reach_ns] * 14 + [10_000, 10_000] + [10_000 + reach_ns] * 14
+    (check,) = results.checks(of(0.0, around))
+    assert not check.is_certain
+    assert check.is_told is is_told
+    (far,) = results.checks(of(0.0, [1e6] * 14 + [2e6, 2e6] + [3e6] * 14))
+    assert far.is_told
+    assert not far.holds
 
 
 def test_turns_tell_what_a_tool_adds_below_what_changes_from_turn_to_turn():
@@ -127,6 +142,9 @@ def test_only_some_rows_replace_those_in_the_report(document):
             assert row["pairs"] == 2
             assert row["thread_cpu_us"]["low"] <= row["thread_cpu_us"]["median"] <= row["thread_cpu_us"]["high"]
     light = next(row for row in document["cases"][0]["rows"] if row["variant"] == LIGHT)
+    assert 2 < light["hooks_us"]["low"] <= light["hooks_us"]["median"] <= light["hooks_us"]["high"] < 500
+    control = next(row for row in document["cases"][0]["rows"] if row["variant"] == OFF)
+    assert control["hooks_us"] is None
     assert light["leave_ms"]["median"] > 0
     assert light["enter_ms"]["median"] > 0
 

@@ -16,9 +16,10 @@ OURS = (OFF, LIGHT, UNEDITED, SAMPLERS)
 PEERS = (SIMPLE, ADVANCED, WAITING, ACTIVE)
 
 #: Turns per figure of ours, by the step's length in ms: what gives an interval of some tenths of a percent on a machine
-#: that others use too. One rank without workers gets more.
-TURNS = {0.0: 6_000, 1.0: 1_500, 5.0: 1_200, 50.0: 150}
-TURNS_ALONE = {**TURNS, 5.0: 2_500, 50.0: 300}
+#: that others use too; at 50 ms one or two, for there the time in hooks tells what no number of turns would. One rank
+#: without workers gets more.
+TURNS = {0.0: 6_000, 1.0: 1_500, 5.0: 1_200, 50.0: 30}
+TURNS_ALONE = {**TURNS, 5.0: 2_500, 50.0: 60}
 #: Pairs of blocks per figure of the others, and seconds per block by the step's length in ms.
 PEER_PAIRS = 15
 BLOCK_S = {1.0: 0.06, 5.0: 0.1, 50.0: 0.2}

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-#: Of how a block stands for itself and what a budget is held against. 1, which wrote no number: by the mean of its
-#: steps, budgets of CPU time against the training thread's. 2: by its median step, against the process's. 3: ours in
-#: turns of single steps, without blocks. 4: in turns of a few, of which the first is not counted.
+#: Of how a tool stands for itself. 1, which wrote no number: by the mean of the steps of a block. 2: by its median
+#: step. 3: ours in turns of single steps, without blocks. 4: in turns of a few, of which the first is not counted.
 METHOD = 4
 _FIRST = 1
 
@@ -19,8 +18,5 @@ def earlier(document: dict[str, Any]) -> str:
     if method_of(document) == METHOD:
         return ""
     if method_of(document) == _FIRST:
-        return (
-            "Measured by an earlier method: means of blocks, where today a few steps take turns; budgets of CPU time "
-            "are the training thread's, not the process's."
-        )
+        return "Measured by an earlier method: means of blocks, where today a few steps take turns."
     return "Measured by an earlier method: by blocks, or in turns of single steps, where today a few steps take turns."

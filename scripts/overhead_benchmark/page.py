@@ -97,8 +97,10 @@ def _headline(document: dict[str, Any]) -> str:
     """The one sentence: what a step pays, and how many budgets are kept."""
     if document["quick"]:
         return "A quick run: it shows that everything runs, its figures mean nothing"
-    kept = [check["holds"] for check in document["checks"]]
-    budgets = f"{sum(kept)} of {len(kept)} budgets hold"
+    told = [check for check in document["checks"] if check.get("is_told", True)]
+    budgets = f"{sum(check['holds'] for check in told)} of {len(told)} budgets hold"
+    if untold := len(document["checks"]) - len(told):
+        budgets += f", {untold} cannot be told here"
     for check in document["checks"]:
         if check["unit"] == "µs":
             return f"Recording every step takes {_number(check['measured'])} µs of it; {budgets}"

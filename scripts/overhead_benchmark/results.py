@@ -43,6 +43,14 @@ class Check:
         """Whether the whole interval lies on one side of the limit."""
         return self.high <= self.limit or self.low > self.limit
 
+    @property
+    def is_told(self) -> bool:
+        """Whether the figure says anything of the limit: it is told more closely than to plus or minus the limit.
+
+        A tenth of a percent of a step cannot be told where two bare steps differ by more than that.
+        """
+        return self.is_certain or (self.high - self.low) / 2 <= self.limit
+
 
 def median_interval(values: Sequence[float], scale: float = 1.0) -> dict[str, float]:
     """Median and its 95 % interval, multiplied by ``scale``.
@@ -89,20 +97,37 @@ def _row(name: str, pair: dict[str, Any]) -> dict[str, Any]:
     added = pair["added"] if "added" in pair else pair["turns_with"]
     row: dict[str, Any] = {"variant": name, "reason": None, "pairs": len(added["wall"])}
     for clock in added:
-        figure, bare_ns = _added_ns(pair, clock), statistics.median(_bare_ns(pair, clock))
-        row[f"{clock}_us"] = {key: value / 1e3 for key, value in figure.items()}
-        row[f"{clock}_ratio"] = {key: value / bare_ns for key, value in figure.items()}
+        row |= _shown(clock, _added_ns(pair, clock), _bare_ns(pair, clock))
+    hooks = pair.get("hooks")
+    row |= _shown("hooks", hooks and _more_ns(hooks, hooks["extra_ns"]), _bare_ns(pair, "wall"))
     row["enter_ms"] = median_interval(pair["enter_ns"], 1e-6)
     row["leave_ms"] = median_interval(pair["leave_ns"], 1e-6)
     return row
+
+
+def _shown(name: str, added_ns: dict[str, float] | None, bare_ns: list[float]) -> dict[str, Any]:
+    """What is added to a step, in µs and as a ratio of the bare one; ``None`` where it was not measured."""
+    if added_ns is None:
+        return {f"{name}_us": None, f"{name}_ratio": None}
+    bare = statistics.median(bare_ns)
+    return {
+        f"{name}_us": {key: value / 1e3 for key, value in added_ns.items()},
+        f"{name}_ratio": {key: value / bare for key, value in added_ns.items()},
+    }
 
 
 def _added_ns(pair: dict[str, Any], clock: str) -> dict[str, float]:
     """What is added to a step, with its interval."""
     if "added" in pair:
         return median_interval(pair["added"][clock])
-    figure = turns_interval(pair["turns_with"][clock], pair["turns_bare"][clock])
-    return {key: value + pair["extra_ns"][clock] for key, value in figure.items()}
+    of_clock = {name: pair[name][clock] for name in ("turns_with", "turns_bare")}
+    return _more_ns(of_clock, pair["extra_ns"][clock])
+
+
+def _more_ns(turns: dict[str, Any], extra_ns: float) -> dict[str, float]:
+    """What turns show to be added to a step, and what few steps take longer."""
+    figure = turns_interval(turns["turns_with"], turns["turns_bare"])
+    return {key: value + extra_ns for key, value in figure.items()}
 
 
 def _bare_ns(pair: dict[str, Any], clock: str) -> list[float]:
@@ -134,9 +159,11 @@ def checks(document: dict[str, Any]) -> list[Check]:
             found.append(_check("hook time per step", where, "µs", rows[LIGHT]["thread_cpu_us"], MOST_US))
         limit = MOST_RATIO.get(case["step_ms"])
         for name in (LIGHT, SAMPLERS):
-            if limit is not None and name in rows:
-                found.append(_check(f"{name}, CPU time", where, "ratio", rows[name]["process_cpu_ratio"], limit))
-                found.append(_check(f"{name}, wall time", where, "ratio", rows[name]["wall_ratio"], limit))
+            if limit is None or name not in rows:
+                continue
+            for words, figure in (("hooks", "hooks"), ("thread CPU time", "thread_cpu"), ("wall time", "wall")):
+                if rows[name].get(f"{figure}_ratio"):
+                    found.append(_check(f"{name}, {words}", where, "ratio", rows[name][f"{figure}_ratio"], limit))
     growth = document.get("growth")
     if growth:
         memory = growth["memory"]
@@ -175,6 +202,7 @@ def merged(earlier: dict[str, Any] | None, document: dict[str, Any]) -> dict[str
     whole["growth"] = document.get("growth") or (earlier or {}).get("growth")
     del whole["order"]
     whole["checks"] = [
-        {**asdict(check), "holds": check.holds, "is_certain": check.is_certain} for check in checks(whole)
+        {**asdict(check), "holds": check.holds, "is_certain": check.is_certain, "is_told": check.is_told}
+        for check in checks(whole)
     ]
     return whole

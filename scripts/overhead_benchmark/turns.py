@@ -6,22 +6,22 @@ without are the control of each other. The recording's own threads go on through
 while one of them works is told by the steps beside it, and added for as many steps as that happens in.
 """
 
-import gc
 import math
 import random
 import statistics
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 from time import clock_gettime_ns, perf_counter_ns, pthread_getcpuclockid, thread_time_ns
 from typing import Any, NamedTuple
 
+from overhead_benchmark.hung import Hung, Watch
 from overhead_benchmark.variants import Step, Variant
 
-#: A run's first seconds are not its usual ones: capture times itself in 500 steps, and looks for imports for 10 s.
-_SETTLE_S, _SETTLE_STEPS = 11.0, 600
+#: A run's first seconds are not its usual ones: capture times itself in 500 steps, looks closer at the first 1,000
+#: fetches, and for imports for 10 s.
+_SETTLE_S, _SETTLE_STEPS = 11.0, 1_050
 #: Then the recording's threads are timed for so long, while it records every step.
 _TIMED_S = 5.0
 #: Fewer turns are for trying things out, and need not settle.
@@ -29,6 +29,9 @@ _ENOUGH_TURNS = 30
 _OWN = "profilerkit-"
 #: Steps of a run that are counted, behind the first.
 _COUNTED = 2
+#: Turns in which the hooks are timed where they hang: one for so many others, and at most as many as tell it to some
+#: tenths of a microsecond.
+_FOR_EACH_WATCHED, _WATCHED_TURNS = 3, 200
 #: What takes a step far longer than usual has nothing to do with a recording: it counts as the largest of the rest.
 _CUT_RATIO = 0.05
 
@@ -56,6 +59,7 @@ class Turns:
     Attributes:
         with_tool: the counted steps of each turn with the tool; ``bare`` those without.
         extra_ns: what the tool adds to a step beside, by clock.
+        hooks: the same, of turns in which the clock stands still but in hooks; ``None`` for the control.
         enter_ns: time to switch the tool on; ``leave_ns`` off.
     """
 
@@ -64,10 +68,12 @@ class Turns:
     extra_ns: dict[str, float]
     enter_ns: int
     leave_ns: int
+    hooks: tuple[list[list[int]], list[list[int]], float] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """For the file that the program writes: ns by clock, turn and step."""
         return {
+            "hooks": self.hooks and dict(zip(("turns_with", "turns_bare", "extra_ns"), self.hooks, strict=True)),
             "turns_with": _by_clock(self.with_tool),
             "turns_bare": _by_clock(self.bare),
             "extra_ns": self.extra_ns,
@@ -81,51 +87,6 @@ def _by_clock(turns: list[list[_Took]]) -> dict[str, list[list[int]]]:
     return {clock: [[getattr(took, of) for took in turn] for turn in turns] for clock, of in read.items()}
 
 
-class _Hung:
-    """What a recording hung into torch and Python, to be taken out and put back between two steps."""
-
-    def __init__(self) -> None:
-        from torch.optim import optimizer  # noqa: PLC0415 - as the rest of torch, in the measured program alone
-
-        self._lists: list[Any] = [optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks]
-        self._bare = [dict(found) for found in self._lists]
-        self._with: list[dict[Any, Any]] = []
-        self._collecting: list[list[Any]] = [list(gc.callbacks), []]
-        self._attributes: list[tuple[Any, str, Any, Any]] = []
-
-    @contextmanager
-    def noted(self) -> Iterator[None]:
-        """Attributes that are replaced meanwhile are remembered."""
-        from profilerkit.capture.patches import Patches  # noqa: PLC0415 - the peers' environments do not have it
-
-        replace = Patches.patch
-
-        def patch(patches: Any, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-            before = owner.__dict__[name]
-            replace(patches, owner, name, make)
-            self._attributes.append((owner, name, before, owner.__dict__[name]))
-
-        Patches.patch = patch  # type: ignore[method-assign]
-        try:
-            yield
-        finally:
-            Patches.patch = replace  # type: ignore[method-assign]
-
-    def settled(self) -> None:
-        """All is hung by now."""
-        self._with = [dict(found) for found in self._lists]
-        self._collecting[1] = list(gc.callbacks)
-
-    def put(self, *, back: bool) -> None:
-        """Everything back, or out."""
-        for owner, name, before, ours in self._attributes:
-            setattr(owner, name, ours if back else before)
-        for found, hooks in zip(self._lists, self._with if back else self._bare, strict=True):
-            found.clear()
-            found.update(hooks)
-        gc.callbacks[:] = self._collecting[back]
-
-
 def measure(variant: Variant, step_s: float, turns: int, seed: int) -> tuple[Turns, Turns]:
     """What a recording adds to a step, and the control. All ranks make the same steps in the same order.
 
@@ -137,7 +98,7 @@ def measure(variant: Variant, step_s: float, turns: int, seed: int) -> tuple[Tur
         turns: how many.
         seed: of the order within a turn.
     """
-    order, hung = random.Random(seed), _Hung()
+    order, hung = random.Random(seed), Hung()
     settle = max(_SETTLE_STEPS, math.ceil(_SETTLE_S / step_s)) if turns >= _ENOUGH_TURNS else 2
     took: dict[str, list[list[_Took]]] = {"with": [], "without": [], "again": []}
     entering_ns = perf_counter_ns()
@@ -155,6 +116,7 @@ def measure(variant: Variant, step_s: float, turns: int, seed: int) -> tuple[Tur
                 hung.put(back=name == "with")
                 step()
                 took[name].append([_made(step, own, asks) for _ in range(_COUNTED)])
+        hooks = _hook_time(hung, step, asks, min(math.ceil(turns / _FOR_EACH_WATCHED), _WATCHED_TURNS), order)
         hung.put(back=True)
         leaving_ns = perf_counter_ns()
     leave_ns = perf_counter_ns() - leaving_ns
@@ -164,7 +126,7 @@ def measure(variant: Variant, step_s: float, turns: int, seed: int) -> tuple[Tur
         for clock in ("thread_cpu", "wall")
     }
     extra_ns["process_cpu"] = extra_ns["thread_cpu"] + own_ns
-    ours = Turns(took["with"], bare_steps, extra_ns, enter_ns, leave_ns)
+    ours = Turns(took["with"], bare_steps, extra_ns, enter_ns, leave_ns, hooks)
     return ours, Turns(took["again"], took["without"], dict.fromkeys(extra_ns, 0.0), 0, 0)
 
 
@@ -186,6 +148,33 @@ def _own_ns(own: _Own, step: Step, steps: int) -> float:
     for _ in range(steps):
         step()
     return (own.read_ns() - before_ns) / steps
+
+
+def _hook_time(
+    hung: Hung, step: Step, asks: Callable[[], bool], turns: int, order: random.Random
+) -> tuple[list[list[int]], list[list[int]], float]:
+    """The time in hooks of steps with them and without, ns by turn and step, and what few of those with take longer.
+
+    Nearly all of a step is left out, and with it what makes two steps differ. What hooks cost the code after them, by
+    taking its place in the caches, is left out, too.
+    """
+    took: dict[bool, list[list[_Took]]] = {True: [], False: []}
+    sides, watch = list(took), Watch()
+    for _ in range(turns):
+        order.shuffle(sides)
+        for back in sides:
+            hung.put_watched(watch, back=back)
+            step()
+            took[back].append([_watched(step, watch, asks) for _ in range(_COUNTED)])
+    with_hooks, bare = ([[one.wall for one in turn] for turn in took[back]] for back in (True, False))
+    return with_hooks, bare, _more(took[True], "wall", attrgetter("asks"))
+
+
+def _watched(step: Step, watch: Watch, asks: Callable[[], bool]) -> _Took:
+    """A step of which only the time in hooks counts."""
+    is_asked, before_ns = asks(), watch.spent_ns
+    step()
+    return _Took(0, watch.spent_ns - before_ns, False, is_asked)
 
 
 def _asks() -> Callable[[], bool]:
