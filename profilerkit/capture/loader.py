@@ -13,9 +13,9 @@ from profilerkit.capture.guard import Guard, asked
 from profilerkit.capture.loader_claims import CLAIM, Claim, length, sampler_of
 from profilerkit.capture.meter import Meter
 from profilerkit.capture.steps import StepTracker
-from profilerkit.capture.thread_clock import Moment
+from profilerkit.capture.thread_clock import Moment, spent
 from profilerkit.model.run import Loader
-from profilerkit.rundir.layout import INPUT_SPAN, EventFlag, EventKind, wait_queue_field
+from profilerkit.rundir.layout import INPUT_SPAN, EventFlag, EventKind
 from profilerkit.rundir.writer import Record
 
 _R = TypeVar("_R")
@@ -69,7 +69,8 @@ class FetchTimer:
         trace: what may be recording a trace.
         settings: of the loader that feeds the steps, the last one iterated before the first step was recorded. The
             loader itself is not held: its persistent workers die with its last name.
-        meter: what fetches on the training thread cost beside the wait.
+        meter, plain_meter: what fetches on the training thread cost beside the wait, the ``not_plain`` and the others.
+        not_plain: fetches on the training thread that had to ask.
         reads_cpu: the CPU time of fetches is read.
         record: takes the records.
         trains: what the training thread is doing, while the tracker is steady. These are of the steady iterator, too:
@@ -83,14 +84,14 @@ class FetchTimer:
     __slots__ = (  # see ``StepTracker``
         *("__weakref__", "_after_long_wait", "_asked", "_backwards", "_beaten", "_claimed", "_guard", "_latest"),
         *("_reads", "_skips", "_sources", "_steady", "_trainer", "armed", "ask_at", "fetches", "hardly_waits", "here"),
-        *("meter", "passed", "reads_cpu", "record", "settings", "steady_flags", "trace", "tracker", "trains"),
-        *("waited_ns",),
+        *("meter", "not_plain", "passed", "plain_meter", "reads_cpu", "record", "settings"),
+        *("steady_flags", "trace", "tracker", "trains", "waited_ns"),
     )
 
     def __init__(self, record: Callable[[Record], None], tracker: StepTracker, guard: Guard, trace: Trace) -> None:
         self.armed = True
         self.trace = trace
-        self.fetches = self.waited_ns = 0
+        self.fetches = self.not_plain = self.waited_ns = 0
         self._beaten = (perf_counter_ns(), 0)  # the last beat, and what was waited until then, ns
         self.hardly_waits = False
         self.record = record
@@ -103,7 +104,7 @@ class FetchTimer:
         self._skips = 0  # fetches before the next one whose CPU time is read
         self._steady: weakref.ref[Any] | None = None
         self.settings: Loader | None = None
-        self.meter = Meter()
+        self.meter, self.plain_meter = Meter(), Meter()
         self.reads_cpu = True
         self._reads = 0  # of the clocks
         self._after_long_wait = _AFTER_LONG_WAIT  # fetches before not every one is
@@ -225,6 +226,7 @@ class FetchTimer:
         iterator, fetch = tracker.steady, None
         try:  # as in ``fetch``
             self._asked = self.fetches = self.fetches + 1
+            self.not_plain += 1
             self._skips -= 1
             if tracker.backwards != self._backwards:
                 self._backwards, self._trainer = tracker.backwards, self._latest
@@ -291,8 +293,8 @@ class FetchTimer:
             doing.ready_ns = 0
         if get_ident() == tracker.thread:
             tracker.unsettle()
-            self.fetches += 1
-            self._asked = self.fetches
+            self._asked = self.fetches = self.fetches + 1
+            self.not_plain += 1
             if tracker.backwards != self._backwards:
                 self._backwards = tracker.backwards
                 self._trainer, self._latest = self._latest, 0
@@ -315,7 +317,7 @@ class FetchTimer:
         ready_ns = perf_counter_ns()
         if ready_ns - now_ns > _PAUSE_NS:
             start_ns = ready_ns
-            clocks = None if clocks is None else _moment(doing, clocks)
+            clocks = None if clocks is None else doing.clock.again(clocks)
         return start_ns, clocks, flags, span, ready_ns - now_ns
 
     def _clocks(self, doing: Doing) -> Moment | None:
@@ -349,7 +351,7 @@ class FetchTimer:
         if ended is not None:
             wait_ns = now_ns - start_ns
             self._read_often(wait_ns)
-            queued, cpu_ns = (0, -1) if clocks is None else _spent(clocks, _moment(self.here.doing, clocks))
+            queued, cpu_ns = (0, -1) if clocks is None else spent(clocks, self.here.doing.clock.again(clocks))
             self.record((_WAIT, flags | ended, queued, start_ns, wait_ns, cpu_ns))
         if span is not None:
             span.__exit__(None, None, None)
@@ -388,13 +390,3 @@ class FetchTimer:
             return False
         doing = self.here.doing
         return bool(self._guard.call(self.tracker.own, iterator, source, doing.phases > 0, doing.asides > 0))
-
-
-def _moment(doing: Doing, start: Moment) -> Moment:
-    """The clocks of the thread that were read at ``start``."""
-    return doing.clock.now() if start[2] >= 0 else (perf_counter_ns(), thread_time_ns(), -1)
-
-
-def _spent(start: Moment, end: Moment) -> tuple[int, int]:
-    """What a WAIT record says of the thread's time: µs in the queue for a processor as ``wait_queue_field``, CPU ns."""
-    return wait_queue_field(end[2] - start[2] if start[2] >= 0 and end[2] >= 0 else None), end[1] - start[1]

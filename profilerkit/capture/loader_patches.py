@@ -31,7 +31,7 @@ def patched_next(timer: FetchTimer, original: Callable[[Any], Any], looks: Looks
     costs is to get functions and objects back into them.
     """
     tracker, record = timer.tracker, timer.record
-    asked_next = _asked_next(timer, original, looks)
+    asked_next: Callable[[Any], Any]
 
     def timed_next(self: Any) -> Any:
         doing = timer.trains
@@ -67,18 +67,23 @@ def patched_next(timer: FetchTimer, original: Callable[[Any], Any], looks: Looks
             timer.waited_ns += wait_ns
         return batch
 
+    asked_next = _asked_next(timer, original, timed_next, looks)
     timed_next.timed_by = timer  # type: ignore[attr-defined]  # how ``claim_iterator`` knows its own
     return timed_next
 
 
-def _asked_next(timer: FetchTimer, original: Callable[[Any], Any], looks: Looks | None) -> Callable[[Any], Any]:
-    """The way of all other fetches."""
+def _asked_next(
+    timer: FetchTimer, original: Callable[[Any], Any], plain_next: Callable[[Any], Any], looks: Looks | None
+) -> Callable[[Any], Any]:
+    """The way of all other fetches, and the measurement of the first of ``plain_next``."""
     here, trace, tracker = timer.here, timer.trace, timer.tracker
-    fetch, fetch_again = timer.fetch, timer.fetch_again
+    fetch, fetch_again, measured = timer.fetch, timer.fetch_again, _Measured(timer, plain_next)
 
     def asked_next(self: Any) -> Any:
         if not timer.armed:
             return original(self)
+        if measured.takes(id(self)):
+            return measured.fetch(self)
         if looks is not None and getattr(self, "_num_workers", True):
             looks.look(self)
         doing = here.doing
@@ -97,15 +102,50 @@ def _asked_next(timer: FetchTimer, original: Callable[[Any], Any], looks: Looks 
             left = length(self) - yielded if trace.window is not None and yielded >= 0 else -1
             owner, loader, flags = False, id(sampler_of(self)), first | INFERRED
         batch = fetch(doing, original, self, number, loader, owner, left, flags)
-        if looks is not None and tracker.plain == number:
-            rests = looks.rests(self)
+        if tracker.plain == number:
+            rests = timer.ask_at - timer.fetches if looks is None else looks.rests(self)
             if rests:
                 timer.ask_at = min(timer.ask_at, timer.fetches + rests)
+                measured.hold()
             else:
                 tracker.plain = 0
         return batch
 
     return asked_next
+
+
+class _Measured:
+    """Measures the first plain fetches from outside: clocks in them would cost as much as what they measure."""
+
+    __slots__ = ("_iterator", "_plain_next", "_timer")
+
+    def __init__(self, timer: FetchTimer, plain_next: Callable[[Any], Any]) -> None:
+        self._timer, self._plain_next = timer, plain_next
+        self._iterator = 0  # whose next fetch is plain and to be measured, by its id
+
+    def hold(self) -> None:
+        """The next fetch is a plain one: have it measured, if more are to be."""
+        if self._timer.plain_meter.is_open:
+            self._iterator, self._timer.tracker.plain = self._timer.tracker.plain, 0
+
+    def takes(self, iterator: int) -> bool:
+        """Whether this fetch is the one, and is still plain."""
+        held, self._iterator = self._iterator, 0
+        timer, tracker = self._timer, self._timer.tracker
+        return held == iterator == tracker.steady and tracker.thread == get_ident() and not timer.trains.phases
+
+    def fetch(self, iterator: Any) -> Any:
+        """It."""
+        timer, tracker = self._timer, self._timer.tracker
+        tracker.plain = id(iterator)
+        if not tracker.steady:  # last, because another thread may have unsettled it meanwhile
+            tracker.plain = 0
+        not_plain, waited_ns, start_ns = timer.not_plain, timer.waited_ns, perf_counter_ns()
+        batch = self._plain_next(iterator)
+        if tracker.plain and timer.not_plain == not_plain:
+            timer.plain_meter.add(perf_counter_ns() - start_ns - (timer.waited_ns - waited_ns))
+            self.hold()
+        return batch
 
 
 def patched_iter(timer: FetchTimer, original: Callable[[Any], Any]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from profilerkit.capture.guard import Guard, asked
 from profilerkit.capture.hooks import Hooks
-from profilerkit.capture.loader import FetchTimer
+from profilerkit.capture.loader import ALL_OF_FIRST, FetchTimer
 from profilerkit.capture.loader_patches import patched_next
 from profilerkit.capture.meter import Meter
 from profilerkit.capture.steps import StepTracker
@@ -30,20 +30,28 @@ class NoTrace:
         """Nothing to do."""
 
 
-def self_ns_per_step(timer: FetchTimer, hooks: Hooks) -> float:
+def self_ns_per_step(timer: FetchTimer, hooks: Hooks, workers: WorkerWatch | None = None) -> float:
     """Time capture added to a step of one fetch, one backward pass and one optimizer step, ns.
 
     What its own clocks said in the run, plus what they cannot see: how Python and torch get there and back, and what
     follows slower because capture took its place in the caches. That is measured here, beside work that stands for
     the model: the difference between steps with and without capture, less what capture's clocks say of it. What did
     not occur in the run (a loop without a loader) counts as it is measured here. The caches of a large model make
-    the unseen part larger than it is here.
+    the unseen part larger than it is here. A fetch costs the mean of all, those that had to ask and the plain ones,
+    with the looks at the workers' queue.
     """
-    with_capture, without, meters_here = _compare(_Work())
-    here = [meter.median_ns or 0.0 for meter in meters_here]
-    there = [meter.median_ns for meter in (timer.meter, *hooks.meters)]
+    with_capture, without, here = _compare(_Work())
+    there = [_fetch_ns(timer, workers), *(meter.median_ns for meter in hooks.meters)]
     unseen = max(0.0, with_capture - without - sum(here))
     return unseen + sum(found if found is not None else ours for found, ours in zip(there, here, strict=True))
+
+
+def _fetch_ns(timer: FetchTimer, workers: WorkerWatch | None) -> float | None:
+    """What the clocks say of a fetch, a mean; ``None`` where there was none."""
+    if timer.meter.median_ns is None:
+        return None
+    calls = [*_of_fetches(timer), *_of_looks(workers)]
+    return sum(meter.median_ns * times for meter, times in calls if meter.median_ns is not None) / timer.fetches
 
 
 #: What the clocks around one call of capture's do not see: the way there and back, and what follows slower. Four
@@ -51,18 +59,44 @@ def self_ns_per_step(timer: FetchTimer, hooks: Hooks) -> float:
 _UNSEEN_NS = 1_500
 
 
-def running_ns_per_step(timer: FetchTimer, hooks: Hooks, workers: WorkerWatch | None, steps: int) -> float | None:
-    """About what capture adds to a step as the run goes on, ns; ``None`` until that is known.
+class RunningCost:
+    """About what capture adds to a step as the run goes on.
 
     Cheap enough for the writer thread: the medians of the clocks, and for what they do not see a fixed time per call.
     """
-    calls = [(timer.meter, timer.fetches / max(steps, 1)), (hooks.meters[1], 1.0)]
-    if hooks.watches_backward:
-        calls.append((hooks.meters[0], timer.tracker.backwards / max(steps, 1)))
-    if workers is not None:
-        calls.append((workers.meter, workers.looks_per_fetch * timer.fetches / max(steps, 1)))
-    known = [(meter.median_ns, times) for meter, times in calls if not meter.is_open]
-    return sum(times * (own_ns + _UNSEEN_NS) for own_ns, times in known if own_ns is not None) if known else None
+
+    def __init__(self, timer: FetchTimer, hooks: Hooks, workers: WorkerWatch | None) -> None:
+        self._timer, self._hooks, self._workers = timer, hooks, workers
+        self._before: dict[int, int] = {}  # calls of each kind, by its meter
+        self._fetches = self._steps = 0
+
+    def per_step_ns(self, steps: int) -> float | None:
+        """What it was since this was asked before, ns; ``steps`` were recorded in all.
+
+        ``None`` where no step ended, and for the first fetches: all of those are looked at, and asked.
+        """
+        timer, hooks = self._timer, self._hooks
+        calls = [*_of_fetches(timer), *_of_looks(self._workers), (hooks.meters[1], steps)]
+        if hooks.watches_backward:
+            calls.append((hooks.meters[0], timer.tracker.backwards))
+        before, self._before = self._before, {id(meter): times for meter, times in calls}
+        fetches, self._fetches = self._fetches, timer.fetches
+        ended, self._steps = steps - self._steps, steps
+        if not ended or (timer.fetches and fetches < ALL_OF_FIRST):
+            return None
+        found = [(meter.median_ns, times - before.get(id(meter), times)) for meter, times in calls]
+        known = [times * (own_ns + _UNSEEN_NS) for own_ns, times in found if own_ns is not None]
+        return sum(known) / ended if known else None
+
+
+def _of_fetches(timer: FetchTimer) -> list[tuple[Meter, int]]:
+    """What fetches cost and how many there were, those that had to ask and the plain ones."""
+    return [(timer.meter, timer.not_plain), (timer.plain_meter, timer.fetches - timer.not_plain)]
+
+
+def _of_looks(workers: WorkerWatch | None) -> list[tuple[Meter, int]]:
+    """The same of looks at the workers' queue."""
+    return [] if workers is None else [(workers.meter, workers.looked)]
 
 
 class _Loader:
@@ -91,8 +125,8 @@ def _optimizer_step(optimizer: object, before: _Hooks, after: _Hooks) -> None:
         hook(optimizer, (optimizer,), {})
 
 
-def _compare(work: "_Work") -> tuple[float, float, tuple[Meter, ...]]:
-    """Median time of a step with capture and without, ns, taken in turn; and capture's own clocks."""
+def _compare(work: "_Work") -> tuple[float, float, list[float]]:
+    """Median time of a step with capture and without, ns, taken in turn; and what capture's own clocks say of it."""
     records: list[Record] = []
     guard = Guard("the overhead measurement")
     tracker = StepTracker(records.append)
@@ -124,7 +158,8 @@ def _compare(work: "_Work") -> tuple[float, float, tuple[Meter, ...]]:
             work.do()
             laps.append(perf_counter_ns() - start_ns)
     recorded_ns, bare_ns = laps_ns
-    return statistics.median(recorded_ns), statistics.median(bare_ns), (timer.meter, *hooks.meters)
+    clocks = [meter.median_ns or 0.0 for meter in (timer.meter, *hooks.meters)]
+    return statistics.median(recorded_ns), statistics.median(bare_ns), clocks
 
 
 class _Work:

@@ -19,7 +19,7 @@ from profilerkit.capture.loader import FetchTimer
 from profilerkit.capture.nvml import NvmlSource
 from profilerkit.capture.opening import open_run
 from profilerkit.capture.order import take_order
-from profilerkit.capture.overhead import running_ns_per_step, self_ns_per_step
+from profilerkit.capture.overhead import RunningCost, self_ns_per_step
 from profilerkit.capture.phase import Phase
 from profilerkit.capture.place import Place
 from profilerkit.capture.place import place as place_of
@@ -159,6 +159,7 @@ class Session:
             sources["host"] = HostSource()
         self._samplers = {name: Sampler(name, source, writer.append_sample) for name, source in sources.items()}
         can_go = stages(self._timer, self._hooks, self._workers, self._samplers.values())
+        self._cost = RunningCost(self._timer, self._hooks, self._workers)
         self._budget = Budget(settings.overhead_budget, can_go if settings.light else ())
 
     # The training script's calls
@@ -297,7 +298,7 @@ class Session:
         self._watches.install()
         self._watches.beat()
         steps = self._tracker.count
-        self._budget.check(steps, running_ns_per_step(self._timer, self._hooks, self._workers, steps))
+        self._budget.check(steps, self._cost.per_step_ns(steps))
         if steps and not self._meta_is_known:
             self._meta_is_known = True
             self._write_last_meta()
@@ -316,8 +317,7 @@ class Session:
 
     def _measure_self(self) -> None:
         if self._settings.light and self._tracker.count:
-            looks_ns = self._workers.ns_per_fetch if self._workers is not None else 0.0
-            self._self_ns = self_ns_per_step(self._timer, self._hooks) + looks_ns
+            self._self_ns = self_ns_per_step(self._timer, self._hooks, self._workers)
 
     def _hand_over(self, wait: bool, deadline: float) -> Report | None:
         if self._settings.summaries and self._traces:

@@ -3,6 +3,8 @@
 import os
 from time import perf_counter_ns, thread_time_ns
 
+from profilerkit.rundir.layout import wait_queue_field
+
 _READ_BYTES = 256
 
 #: Wall, CPU and run-queue ns of a thread (the last -1 where the kernel does not say), at a moment on the clock.
@@ -20,6 +22,10 @@ class ThreadClock:
         """The three clocks, ns; run-queue time is -1 where the kernel does not keep it. 2 µs, 20 beside other work."""
         return perf_counter_ns(), thread_time_ns(), self._queued_ns()
 
+    def again(self, start: Moment) -> Moment:
+        """Those of the clocks that were read at ``start``."""
+        return self.now() if start[2] >= 0 else (perf_counter_ns(), thread_time_ns(), -1)
+
     def _queued_ns(self) -> int:
         if self._fd < 0:
             return -1
@@ -33,6 +39,11 @@ class ThreadClock:
         """Close what was opened: a thread that fetched may end long before the program."""
         if self._fd >= 0 and self._file == _file(self._fd):  # else somebody closed it, and the number is another's
             os.close(self._fd)
+
+
+def spent(start: Moment, end: Moment) -> tuple[int, int]:
+    """What a WAIT record says of the thread's time: µs in the queue for a processor as ``wait_queue_field``, CPU ns."""
+    return wait_queue_field(end[2] - start[2] if start[2] >= 0 and end[2] >= 0 else None), end[1] - start[1]
 
 
 def _file(descriptor: int) -> tuple[int, int] | None:

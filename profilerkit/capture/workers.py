@@ -12,6 +12,7 @@ from typing import Any
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.loader import ALL_OF_FIRST, FetchTimer
 from profilerkit.capture.meter import Meter
+from profilerkit.capture.thread_clock import open_for_reading
 from profilerkit.capture.worker import WORKER_MODULE, remember, watched_loop
 from profilerkit.rundir.layout import (
     FAILED_SUFFIX,
@@ -41,6 +42,7 @@ class WorkerWatch:
     Attributes:
         looks: the queue is looked at.
         seen: a loader with worker processes was fetched from.
+        looked: how often the queue was looked at.
         meter: what a look at the queue costs the training thread.
     """
 
@@ -53,18 +55,9 @@ class WorkerWatch:
         self._turn = 0
         self.looks = True
         self.meter = Meter()
+        self.looked = 0
         self.seen = False
         self._patched = False
-
-    @property
-    def looks_per_fetch(self) -> float:
-        """Of the fetches now, those that are looked at."""
-        return (_TOGETHER / _OF_EACH if self._timer.fetches >= ALL_OF_FIRST else 1.0) if self.looks else 0.0
-
-    @property
-    def ns_per_fetch(self) -> float:
-        """What looking costs the training thread now."""
-        return (self.meter.median_ns or 0.0) * self.looks_per_fetch
 
     def module(self) -> Any:
         """Torch's module with the workers' loop; ``None`` in a torch that has none."""
@@ -93,6 +86,7 @@ class WorkerWatch:
     def _look(self, iterator: Any) -> None:
         now_ns = perf_counter_ns()
         self.seen = True
+        self.looked += 1
         tasks, batch, outstanding = iterator._task_info, iterator._rcvd_idx, iterator._tasks_outstanding
         # Tasks that are no longer outstanding and still listed were received before their turn.
         ready = iterator._data_queue.qsize() + len(tasks) - outstanding
@@ -100,7 +94,7 @@ class WorkerWatch:
         # ``Process.pid`` asks the same object, five times as slowly.
         pid = iterator._workers[task[0]]._popen.pid if task is not None else 0
         if pid and pid not in self._channels:
-            self._channels[pid] = _open(f"/proc/{pid}/wchan")
+            self._channels[pid] = open_for_reading(f"/proc/{pid}/wchan")
         flags = 0 if threading.get_ident() == self._tracker.thread else _OTHER_THREAD
         self._record((_QUEUE, flags, pid, now_ns, 0, queue_value(batch, outstanding, ready)))
         if self.meter.is_open:
@@ -145,14 +139,6 @@ class WorkerWatch:
         if self.seen:
             return "the workers were started before the recording, or are not those of torch's DataLoader"
         return "no loader with worker processes was seen"
-
-
-def _open(path: str) -> int:
-    """A descriptor to pread from, -1 where there is no such file."""
-    try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return -1
 
 
 def _state(channel: int) -> int | None:

@@ -1,16 +1,17 @@
 """What recording costs is compared with the steps; above the budget features are turned off, and the report says so."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 
 import profilerkit
-from profilerkit.capture import budget, meter
+from profilerkit.capture import budget, meter, overhead
 from profilerkit.capture.budget import Budget, Stage, stages
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.hooks import Hooks
 from profilerkit.capture.loader import FetchTimer
-from profilerkit.capture.overhead import NoTrace
+from profilerkit.capture.overhead import NoTrace, RunningCost
 from profilerkit.capture.steps import StepTracker
 from profilerkit.errors import UsageError
 
@@ -73,8 +74,9 @@ def test_few_steps_and_an_unknown_cost_decide_nothing():
 
 @pytest.fixture
 def soon(monkeypatch):
-    """The comparison is made after 40 measured calls and at every beat."""
+    """The comparison is made after 40 measured calls and 100 fetches, and at every beat."""
     monkeypatch.setattr(meter, "_CALLS", 40)
+    monkeypatch.setattr(overhead, "ALL_OF_FIRST", 100)
     monkeypatch.setattr(budget, "_EVERY_NS", 1)
 
 
@@ -114,6 +116,38 @@ def test_steps_of_five_milliseconds_keep_everything(light, recorded, soon):
     own = recorded(prof.directory).rank.meta.own_cost
     assert own.turned_off == ()
     assert own.budget_ratio == 0.01
+
+
+def took(own_ns):
+    return SimpleNamespace(median_ns=own_ns)
+
+
+def test_running_cost_is_that_of_the_calls_since_it_was_asked_before():
+    """The first 1,000 fetches are all looked at, and the questions of every fetch end with them."""
+    tracker = SimpleNamespace(backwards=0)
+    timer = SimpleNamespace(meter=took(10_000), plain_meter=took(2_000), fetches=0, not_plain=0, tracker=tracker)
+    hooks = SimpleNamespace(meters=(took(7_000), took(None)), watches_backward=True)
+    workers = SimpleNamespace(meter=took(8_000), looked=0)
+    cost = RunningCost(timer, hooks, workers)
+    unseen_ns = 1_500
+
+    def goes_on(steps, *, asked, looked):
+        timer.fetches += steps
+        tracker.backwards += steps
+        timer.not_plain += asked
+        workers.looked += looked
+        return cost.per_step_ns(timer.fetches)
+
+    assert goes_on(0, asked=0, looked=0) is None
+    assert goes_on(600, asked=600, looked=600) is None
+    assert goes_on(600, asked=600, looked=600) is None
+    backward_ns = 7_000 + unseen_ns
+    looked_at = goes_on(800, asked=0, looked=100)
+    assert looked_at == pytest.approx((2_000 + unseen_ns) + (8_000 + unseen_ns) / 8 + backward_ns)
+    assert goes_on(800, asked=0, looked=0) == pytest.approx((2_000 + unseen_ns) + backward_ns)
+    assert goes_on(0, asked=0, looked=0) is None
+    hooks.watches_backward = False
+    assert goes_on(10, asked=5, looked=0) == pytest.approx((2_000 + 10_000) / 2 + unseen_ns)
 
 
 def test_budget_comes_from_the_environment_unless_it_is_given(light, recorded, monkeypatch):

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from profilerkit.capture import hooks as hooks_module
 from profilerkit.capture import loader as loader_module
 from profilerkit.capture import loader_patches as patches_module
+from profilerkit.capture import meter as meter_module
 from profilerkit.capture import phase as phase_module
+from profilerkit.capture import thread_clock as clock_module
 from profilerkit.capture.budget import stages
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.hooks import Hooks
@@ -31,6 +33,12 @@ class Asking(FetchTimer):
 
     def _settle(self, *_of):
         pass
+
+
+class Measuring(FetchTimer):
+    """Measures what plain fetches cost."""
+
+    __slots__ = ()
 
 
 class AskingHooks(Hooks):
@@ -140,6 +148,7 @@ class Rig:
         self.guard = Guard("the test")
         self.timer = kind(self.records.append, self.tracker, self.guard, self.told)
         self.timer.meter.is_open = False
+        self.timer.plain_meter.is_open = kind is Measuring
         hooks = AskingHooks if kind is Asking else Hooks
         self.hooks = hooks(self.records.append, self.tracker, self.timer, self.guard)
         for meter in self.hooks.meters:
@@ -240,10 +249,11 @@ def quickly(monkeypatch):
 
 def drive(monkeypatch, kind, acts, wraps, window=(), told=Told):
     rig = Rig(kind, wraps, window, told)
-    for module in (loader_module, patches_module, hooks_module, phase_module):
+    for module in (loader_module, patches_module, hooks_module, phase_module, clock_module):
         monkeypatch.setattr(module, "perf_counter_ns", lambda: rig.now_ns)
-    monkeypatch.setattr(loader_module, "thread_time_ns", lambda: rig.now_ns // 2)
-    monkeypatch.setattr("profilerkit.capture.thread_clock.ThreadClock.now", lambda _self: (rig.now_ns, 0, -1))
+    for module in (loader_module, clock_module):
+        monkeypatch.setattr(module, "thread_time_ns", lambda: rig.now_ns // 2)
+    monkeypatch.setattr(clock_module.ThreadClock, "_queued_ns", lambda _self: -1)
     short = 0
     for act in acts:
         short += bool(rig.tracker.steady)
@@ -275,9 +285,10 @@ ACTS += ["left", "again", "fails", "slow", "step", "phase", "within", "nested", 
     ids=["plain", "accumulating", "with step()", "two optimizers", "two loaders", "optimizer in backward"],
 )
 @pytest.mark.parametrize("window", [(20, 30), None])
-def test_a_loop_that_goes_on_is_recorded_as_if_every_fetch_was_asked(monkeypatch, quickly, wraps, loop, window):
+@pytest.mark.parametrize("kind", [FetchTimer, Measuring])
+def test_a_loop_that_goes_on_is_recorded_as_if_every_fetch_was_asked(monkeypatch, quickly, wraps, loop, window, kind):
     asked, never = drive(monkeypatch, Asking, 60 * loop, wraps, window)
-    found, often = drive(monkeypatch, FetchTimer, 60 * loop, wraps, window)
+    found, often = drive(monkeypatch, kind, 60 * loop, wraps, window)
     assert (found.records, found.told.of) == (asked.records, asked.told.of)
     assert found.tracker.backwards == asked.tracker.backwards
     assert sum(record[0] == EventKind.STEP for record in found.records) >= 45
@@ -301,6 +312,26 @@ def test_a_loop_of_which_nobody_else_wants_to_know_goes_the_plain_way(monkeypatc
     for act in 40 * LOOP:
         assert not rig.tracker.plain
         rig.act(act)
+
+
+@pytest.mark.parametrize("wraps", ["", "A"])
+def test_the_first_plain_fetches_are_measured_without_their_waits(monkeypatch, quickly, wraps):
+    monkeypatch.setattr(meter_module, "_CALLS", 20)
+    rig, _ = drive(monkeypatch, Measuring, 3 * LOOP, wraps, None)
+    ticks = iter(range(10_000))  # a clock that goes on by 1 each time it is read: a plain fetch reads it twice
+    monkeypatch.setattr(patches_module, "perf_counter_ns", lambda: rig.now_ns + next(ticks))
+    for act in 90 * LOOP:
+        assert not (rig.tracker.plain and rig.timer.plain_meter.is_open)
+        rig.late_ns = 300_000
+        rig.act(act)
+    assert rig.timer.plain_meter.median_ns == 2
+    assert 0 < rig.timer.not_plain < rig.timer.fetches - 20
+    assert not rig.timer.plain_meter.is_open
+    plain = 0
+    for act in 20 * LOOP:
+        plain += bool(rig.tracker.plain)
+        rig.act(act)
+    assert plain > 20
 
 
 def give_up_backward(rig):
@@ -346,8 +377,9 @@ class Looks:
 
 
 @pytest.mark.parametrize("wraps", ["", "A"])
-def test_no_look_at_the_workers_is_left_out(monkeypatch, wraps):
-    rig = Rig(FetchTimer, wraps, None)
+@pytest.mark.parametrize("kind", [FetchTimer, Measuring])
+def test_no_look_at_the_workers_is_left_out(monkeypatch, wraps, kind):
+    rig = Rig(kind, wraps, None)
     looks = Looks(rig)
     rig._seen.__next__ = patched_next(rig.timer, Batches.__next__, looks)
     monkeypatch.setattr(f"{__name__}.BATCHES", 500)
@@ -410,10 +442,11 @@ ANY_LOOP = st.lists(
     acts=ANY_LOOP,
     wraps=st.sampled_from(WRAPS),
     window=st.one_of(st.none(), st.lists(st.integers(0, 40), max_size=3)),
+    kind=st.sampled_from([FetchTimer, Measuring]),
 )
-def test_any_loop_is_recorded_as_if_every_fetch_was_asked(monkeypatch, quickly, acts, wraps, window):
+def test_any_loop_is_recorded_as_if_every_fetch_was_asked(monkeypatch, quickly, acts, wraps, window, kind):
     asked, _ = drive(monkeypatch, Asking, acts, wraps, window)
-    found, _ = drive(monkeypatch, FetchTimer, acts, wraps, window)
+    found, _ = drive(monkeypatch, kind, acts, wraps, window)
     assert (found.records, found.told.of) == (asked.records, asked.told.of)
     assert found.tracker.backwards == asked.tracker.backwards
 
@@ -423,10 +456,11 @@ def test_any_loop_is_recorded_as_if_every_fetch_was_asked(monkeypatch, quickly, 
     acts=ANY_LOOP,
     wraps=st.sampled_from(WRAPS),
     window=st.lists(st.integers(0, 40), max_size=3),
+    kind=st.sampled_from([FetchTimer, Measuring]),
 )
-def test_a_window_that_rests_is_told_all_it_has_to_know_in_time(monkeypatch, quickly, acts, wraps, window):
+def test_a_window_that_rests_is_told_all_it_has_to_know_in_time(monkeypatch, quickly, acts, wraps, window, kind):
     asked, _ = drive(monkeypatch, Asking, acts, wraps, window, lambda opens_at: Resting(opens_at, rests=False))
-    found, _ = drive(monkeypatch, FetchTimer, acts, wraps, window, Resting)
+    found, _ = drive(monkeypatch, kind, acts, wraps, window, Resting)
     assert found.records == asked.records
     assert found.told.ended == asked.told.ended
     assert found.told.at_once == asked.told.at_once

@@ -281,9 +281,10 @@ def test_behind_the_first_fetches_an_eighth_is_looked_at(tmp_path):
             watch.look(iterator)
         return len(looked) - before
 
-    assert (fetched(999), watch.looks_per_fetch) == (999, 1.0)
-    assert (fetched(537), watch.looks_per_fetch) == (65, 0.125)  # the 1,024th to the 1,087th, and the 1,536th
+    assert fetched(999) == 999
+    assert fetched(537) == 65  # the 1,024th to the 1,087th, and the 1,536th
     assert fetched(512) == 64
+    assert watch.looked == 999 + 65 + 64
     for fetches, rest in ((999, 0), (2_048, 0), (2_048 + 63, 0), (2_048 + 64, 448), (2_048 + 511, 1)):
         timer.fetches = fetches
         assert watch.rests(iterator) == rest
