@@ -62,6 +62,8 @@ class Workers(msgspec.Struct, frozen=True, kw_only=True):
         queue_ready: batches ready as a fetch begins, mean.
         queue_p10: the same, 10th percentile.
         queue_p90: the same, 90th percentile.
+        late_round_ratio: of the rounds of one batch from each worker, those in which the loop came for one of them
+            before it was sent.
         waited_ratio: share of the steps' wait in which the awaited batch was: not begun, in each stage, or on its way
             to the training process; empty where the steps hardly wait.
         locked_ratio: of the moments at which a blocked worker was looked at, those at which it waited for a lock.
@@ -89,6 +91,7 @@ class Workers(msgspec.Struct, frozen=True, kw_only=True):
     queue_ready: float | None = None
     queue_p10: float | None = None
     queue_p90: float | None = None
+    late_round_ratio: float | None = None
     waited_ratio: dict[str, float] = {}
     locked_ratio: float | None = None
     delivery_ns: int | None = None

@@ -128,6 +128,44 @@ def test_queue_depths_are_those_of_the_judged_fetches():
     assert (workers.queue_p10, workers.queue_p90) == (0.0, 4.0)
 
 
+def in_turn(ahead_us, *, ready=1, pids=(10, 11, 12)):
+    """Steps of 10 ms whose batch was sent so long before its fetch."""
+    log, made_by = Log(), {pid: [] for pid in pids}
+    for number in range(28):
+        pid = pids[number % len(pids)]
+        log.queue(log.at, pid, number, ready=ready)
+        made_by[pid].append(worker_batch(log.at - 7_000 - ahead_us(number), number, samples=(7_000, 2_000, 0)))
+        log.step(STEP, wait=100)
+    return facts_of(log, made_by)
+
+
+@pytest.mark.parametrize(
+    ("ahead_us", "late"),
+    [
+        (lambda number: 2_000, 0.0),
+        (lambda number: -50, 1.0),
+        (lambda number: 2_000 if number % 3 else -50, 1.0),  # a burst: the first of three is waited for
+        (lambda number: 2_000 if number % 6 else -50, 0.5),
+        (lambda number: -50 if number % 3 == 2 else 2_000, 1.0),  # one worker lags, others' batches are always ready
+    ],
+)
+def test_a_round_of_the_workers_is_late_where_one_of_its_batches_is(ahead_us, late):
+    assert in_turn(ahead_us).late_round_ratio == pytest.approx(late)
+    assert in_turn(ahead_us, pids=(10,)).late_round_ratio is not None
+
+
+def test_workers_of_a_new_epoch_and_rounds_that_were_not_seen_whole_are_no_rounds():
+    log, made_by = Log(), {}
+    for number in [*range(1, 13), *range(12)]:  # the first fetch is not judged
+        pid = (10 if log.at < 12 * STEP else 20) + number % 3
+        log.queue(log.at, pid, number)
+        late = number % 3 == 1
+        made_by.setdefault(pid, []).append(worker_batch(log.at - 9_000 + 4_000 * late, number, samples=(7_000, 0, 0)))
+        log.step(STEP, wait=3_000)
+    assert facts_of(log, made_by).late_round_ratio == 1.0
+    assert facts_of(*fed(2, **SEVEN)).late_round_ratio is None
+
+
 @pytest.mark.parametrize("looked", [lambda number: number % 512 < 64, lambda number: number < 300])
 def test_batches_that_were_not_looked_at_count_as_well(looked):
     """Capture looks at an eighth of the fetches of a long run, and at none once that has become too dear."""
