@@ -539,6 +539,19 @@ def test_another_value_than_the_proposed_one_is_another_fix():
     assert fix.note == "not judged: num_workers is 2 now, and the prediction is of 4"
 
 
+def test_a_fix_whose_setting_is_what_it_was_was_not_applied():
+    before = {"IN001": (finding(fix=WORKERS),), "CP001": (finding(fix="Do that."),)}
+    assert fixes({"IN001": (finding(fix=WORKERS),)}, {"IN001": "passed"}) == ()
+    (fix,) = fixes(before, {"IN001": "passed", "CP001": "passed"})
+    assert (fix.rule, fix.holds) == ("CP001", True)
+
+
+def test_a_setting_that_is_named_as_another_way_does_not_tell_whether_the_fix_was_applied():
+    text = "Free the cores. Where that cannot be, `num_workers` 0 → 4 may take more."
+    (fix,) = fixes({"IN005": (finding(fix=text),)}, {"IN005": "passed"})
+    assert (fix.how, fix.holds) == ("the finding is gone", True)
+
+
 def test_a_finding_that_could_not_be_looked_for_was_not_fixed():
     assert fixes({"IN001": (finding(fix=WORKERS),)}, {"IN001": "missing_data"}) == ()
 

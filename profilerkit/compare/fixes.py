@@ -46,7 +46,8 @@ def applied_fixes(
 
     What was measured is the saving of all changes between the runs. It is held against the prediction of a fix where
     that fix alone was applied. A finding of the same bound that went with a setting is taken for its effect, one of
-    another bound for a fix of its own; several independent fixes are not judged.
+    another bound for a fix of its own; several independent fixes are not judged. A fix whose settings are what they
+    were was not applied, whatever became of its finding.
     """
     gone = {(row.rule, row.rank, row.title) for row in findings if row.state == "gone" and not row.reason}
     measured = _saving(step) if step else None
@@ -56,12 +57,15 @@ def applied_fixes(
     for outcome, finding in before.findings():
         if finding.fix is None:
             continue
-        if _is_set(finding.fix.text, before, after):
+        named = _now(finding.fix.text, before, after)
+        if _is_left(finding.fix.text, named):
+            continue
+        if named and all(now == proposal.proposed for proposal, now in named):
             fix = _fix(outcome.rule, finding, "the setting is as proposed", measured)
             set_now.append(fix)
         elif (outcome.rule, finding.rank, finding.title) in gone:
             fix = _fix(outcome.rule, finding, "the finding is gone", measured)
-            went.append(revise(fix, note=_otherwise(finding.fix.text, before, after)))
+            went.append(revise(fix, note=_otherwise(named)))
         else:
             continue
         # What argues for no bound and saves nothing has no part in what was measured.
@@ -100,15 +104,16 @@ def _fix(rule: str, finding: Finding, how: _How, measured: Range | None) -> Appl
     return AppliedFix(rule=rule, text=text, how=how, predicted=finding.saving, measured=measured, holds=None)
 
 
-def _is_set(text: str, before: Report, after: Report) -> bool:
-    """Whether all settings that the fix names had the value it says and have the proposed one now."""
-    named = _now(text, before, after)
-    return bool(named) and all(now == proposal.proposed for proposal, now in named)
+def _is_left(text: str, named: Sequence[tuple[Proposal, str]]) -> bool:
+    """Whether the settings that the fix names first are what they were; later sentences may name other ways."""
+    first = proposals(text.partition(". ")[0])
+    found = [now == proposal.current for proposal, now in named if proposal in first]
+    return bool(found) and all(found)
 
 
-def _otherwise(text: str, before: Report, after: Report) -> str:
+def _otherwise(named: Sequence[tuple[Proposal, str]]) -> str:
     """That a setting was changed to another value than the fix proposes; empty where none was."""
-    for proposal, now in _now(text, before, after):
+    for proposal, now in named:
         if now not in (proposal.proposed, proposal.current):
             return f"not judged: {proposal.name} is {now} now, and the prediction is of {proposal.proposed}"
     return ""
