@@ -78,6 +78,7 @@ _GROUPS: dict[str, dict[str, str]] = {
         "host.memory_pressure": "Some task waits for memory",
         "host.cgroup_memory_pressure": "Some task of its control group waits",
         "host.major_faults": "Pages read again from disk",
+        "host.thread_faults": "Pages new to the training thread",
         "host.oom_kills": "Processes killed for memory",
     },
     "Disk and network": {

@@ -1,5 +1,9 @@
 """Sampled signals as tables."""
 
+import re
+from pathlib import Path
+
+from profilerkit.analysis import samples
 from profilerkit.model.change import revise
 from profilerkit.model.run import Series
 from profilerkit.report.sampled import sample_tables
@@ -50,6 +54,12 @@ def test_ranks_are_told_apart_only_where_there_are_several():
 def test_a_name_nobody_knows_is_shown_and_harmless():
     table = tables(one("</script><b>\x1b[31m"))["Other"]
     assert "\x1b" not in table.rows[0][0]
+
+
+def test_every_signal_that_is_sampled_has_words():
+    names = set(re.findall(r'"((?:gpu|host|allocator)\.\w+)"', Path(samples.__file__).read_text("utf-8")))
+    assert len(names) > 60
+    assert "Other" not in tables(*map(one, sorted(names)))
 
 
 def test_no_samples_are_no_tables():
