@@ -146,6 +146,12 @@ def test_running_cost_is_that_of_the_calls_since_it_was_asked_before():
     assert looked_at == pytest.approx((2_000 + unseen_ns) + (8_000 + unseen_ns) / 8 + backward_ns)
     assert goes_on(800, asked=0, looked=0) == pytest.approx((2_000 + unseen_ns) + backward_ns)
     assert goes_on(0, asked=0, looked=0) is None
+    rarely = RunningCost(timer, hooks, workers)
+    timer.fetches, timer.not_plain = 12, 12
+    assert [rarely.per_step_ns(steps) for steps in (999, 1_500)] == [None, None]
+    assert rarely.per_step_ns(1_600) == 0.0
+    timer.fetches, timer.not_plain = 3_000, 1_200
+    cost.per_step_ns(3_000)
     hooks.watches_backward = False
     assert goes_on(10, asked=5, looked=0) == pytest.approx((2_000 + 10_000) / 2 + unseen_ns)
 
