@@ -54,19 +54,23 @@ class Budget:
         self._clock = clock
         self._mark: tuple[int, int] | None = None  # time and steps of the last comparison
 
-    def check(self, steps: int, own_ns: float | None) -> None:
-        """Give up the next thing if ``own_ns`` per step is too much; ``steps`` were recorded so far."""
+    def check(self, steps: int, cost: Callable[[int], float | None]) -> None:
+        """Give up the next thing if recording costs too much; ``steps`` were recorded so far.
+
+        ``cost`` says what it took of a step since it was asked before, ns, where that is known.
+        """
         now_ns = self._clock()
         if self._mark is None:
             if steps:
                 self._mark = now_ns, steps
+                cost(steps)
             return
         since_ns, before = self._mark
-        if own_ns is None or self._is_empty or now_ns - since_ns < _EVERY_NS or steps - before < _ENOUGH_STEPS:
+        if self._is_empty or now_ns - since_ns < _EVERY_NS or steps - before < _ENOUGH_STEPS:
             return
-        self._mark = now_ns, steps
+        self._mark, own_ns = (now_ns, steps), cost(steps)
         step_ns = (now_ns - since_ns) / (steps - before)
-        if own_ns <= self._ratio * step_ns:
+        if own_ns is None or own_ns <= self._ratio * step_ns:
             return
         while self._stages and not self._stages[0].is_on():
             del self._stages[0]

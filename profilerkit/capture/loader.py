@@ -280,18 +280,19 @@ class FetchTimer:
         self, doing: Doing, now_ns: int, iterator: int, loader: int, owner: bool, more: bool, flags: int
     ) -> _Fetch:
         tracker, window = self.tracker, self.trace.window
-        start_ns, clocks = now_ns, None
-        if self.fetches != self._asked and get_ident() == tracker.thread:
-            self._catch_up()
-        self._skips -= 1
-        if self._skips <= 0:
-            clocks = self._clocks(doing)
+        start_ns, clocks, trains = now_ns, None, get_ident() == tracker.thread
+        if trains:
+            if self.fetches != self._asked:
+                self._catch_up()
+            self._skips -= 1
+            if self._skips <= 0:
+                clocks = self._clocks(doing)
         if flags & FIRST:
             if start_ns - doing.ready_ns < _START_GAP_NS:
                 clocks = doing.began
                 start_ns = clocks[0]
             doing.ready_ns = 0
-        if get_ident() == tracker.thread:
+        if trains:
             tracker.unsettle()
             self._asked = self.fetches = self.fetches + 1
             self.not_plain += 1
@@ -350,7 +351,8 @@ class FetchTimer:
         now_ns = perf_counter_ns()
         if ended is not None:
             wait_ns = now_ns - start_ns
-            self._read_often(wait_ns)
+            if not flags & _OTHER_THREAD:
+                self._read_often(wait_ns)
             queued, cpu_ns = (0, -1) if clocks is None else spent(clocks, self.here.doing.clock.again(clocks))
             self.record((_WAIT, flags | ended, queued, start_ns, wait_ns, cpu_ns))
         if span is not None:

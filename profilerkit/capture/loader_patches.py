@@ -82,7 +82,7 @@ def _asked_next(
     def asked_next(self: Any) -> Any:
         if not timer.armed:
             return original(self)
-        if measured.takes(id(self)):
+        if measured.released(id(self)):
             return measured.fetch(self)
         if looks is not None and getattr(self, "_num_workers", True):
             looks.look(self)
@@ -121,21 +121,23 @@ class _Measured:
 
     def __init__(self, timer: FetchTimer, plain_next: Callable[[Any], Any]) -> None:
         self._timer, self._plain_next = timer, plain_next
-        self._iterator = 0  # whose next fetch is plain and to be measured, by its id
+        self._iterator = 0  # whose next fetch on the training thread is plain and held back, by its id
 
     def hold(self) -> None:
-        """The next fetch is a plain one: have it measured, if more are to be."""
+        """Have the next fetch, which would be plain, asked whether it is to be measured, if more are to be."""
         if self._timer.plain_meter.is_open:
             self._iterator, self._timer.tracker.plain = self._timer.tracker.plain, 0
 
-    def takes(self, iterator: int) -> bool:
-        """Whether this fetch is the one, and is still plain."""
-        held, self._iterator = self._iterator, 0
+    def released(self, iterator: int) -> bool:
+        """Whether this fetch was held back, and may still be plain. It is not held any more."""
         timer, tracker = self._timer, self._timer.tracker
-        return held == iterator == tracker.steady and tracker.thread == get_ident() and not timer.trains.phases
+        if self._iterator != iterator or tracker.thread != get_ident():
+            return False
+        self._iterator = 0
+        return iterator == tracker.steady and not timer.trains.phases
 
     def fetch(self, iterator: Any) -> Any:
-        """It."""
+        """The next batch of an iterator that was released."""
         timer, tracker = self._timer, self._timer.tracker
         tracker.plain = id(iterator)
         if not tracker.steady:  # last, because another thread may have unsettled it meanwhile

@@ -73,8 +73,8 @@ class RunningCost:
     def per_step_ns(self, steps: int) -> float | None:
         """What it was since this was asked before, ns; ``steps`` were recorded in all.
 
-        ``None`` where no step ended, and for the first fetches: all of those are looked at, and asked. A loop with few
-        fetches is out of its first ones after as many steps.
+        ``None`` where no step ended, at the first time, and for the first fetches: all of those are looked at, and
+        asked. A loop with few fetches is out of its first ones after as many steps.
         """
         timer, hooks = self._timer, self._hooks
         calls = [*_of_fetches(timer), *_of_looks(self._workers), (hooks.meters[1], steps)]
@@ -83,7 +83,7 @@ class RunningCost:
         before, self._before = self._before, {id(meter): times for meter, times in calls}
         is_first = timer.fetches > 0 and max(self._fetches, self._steps) < ALL_OF_FIRST
         ended, self._fetches, self._steps = steps - self._steps, timer.fetches, steps
-        if is_first or not ended:
+        if is_first or not (ended and before):
             return None
         found = [(meter.median_ns, times - before.get(id(meter), times)) for meter, times in calls]
         known = [times * (own_ns + _UNSEEN_NS) for own_ns, times in found if own_ns is not None]

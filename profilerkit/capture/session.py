@@ -298,7 +298,7 @@ class Session:
         self._watches.install()
         self._watches.beat()
         steps = self._tracker.count
-        self._budget.check(steps, self._cost.per_step_ns(steps))
+        self._budget.check(steps, self._cost.per_step_ns)
         if steps and not self._meta_is_known:
             self._meta_is_known = True
             self._write_last_meta()

@@ -20,14 +20,14 @@ from profilerkit.rundir.writer import Record
 
 _STEP, _INFERRED = int(EventKind.STEP), int(EventFlag.INFERRED)  # an enum lookup costs 0.2 µs on Python 3.11
 #: Iterations of a wrapped loader are held back while step() may still come: so long without an optimizer step when
-#: backward passes were seen (gradients are accumulating) …
-_HELD_ACCUMULATING = 256
-#: … and when none were seen (not a torch training loop).
-_HELD_PLAIN = 4
+#: backward passes were seen (gradients are accumulating), and when none were (not a torch training loop).
+_HELD_ACCUMULATING, _HELD_PLAIN = 256, 4
 #: The optimizer that ended steps is taken to be gone after so many steps of others; a Wasserstein GAN's critic makes 5.
 _LONGEST_CYCLE = 64
 #: Backward passes without any optimizer step after which backward passes end inferred steps.
 _BACKWARDS_ALONE = 8
+#: Optimizer steps behind the end of a loader after which there is none: one or two may follow an epoch.
+_STEPS_ALONE = 8
 
 
 class StepTracker:
@@ -51,7 +51,7 @@ class StepTracker:
         steady: ``id`` of the iterator that feeds the steps while nothing changes; ``fed_again`` may then stand for
             ``fetch_started``. 0 where it may not.
         plain: the same while its fetches need only be recorded, up to the end of step number ``tell_at`` and of one
-            that takes longer than ``tell_above_ns``.
+            that takes longer than ``tell_above_ns``; 0 again where the next of them is measured.
         untold: what the steps took of which the window is to be told later; ``None`` where nobody is.
         steady_thread: ``thread`` while its backward passes and optimizer steps need only be recorded, because the
             steady iterator ends the steps. 0 where they are to be asked.
@@ -61,18 +61,9 @@ class StepTracker:
 
     # An attribute in a slot is found with one look at memory; a step of the user's has emptied the caches meanwhile.
     __slots__ = (
-        *("__weakref__", "_began_aside", "_clock", "_closing", "_explicit", "_feeder", "_held", "_in_backward"),
-        *(
-            "_lapsed_ns",
-            "_optimizers",
-            "_owner",
-            "_record",
-            "_resting",
-            "_since_closing",
-            "_source_id",
-            "_tentative_ns",
-            "_window",
-        ),
+        *("__weakref__", "_alone", "_began_aside", "_clock", "_closing", "_explicit", "_feeder", "_held"),
+        *("_in_backward", "_lapsed_ns", "_optimizers", "_owner", "_record", "_resting", "_since_closing"),
+        *("_source_id", "_tentative_ns", "_window"),
         *("backward_depth", "backwards", "count", "ends_in_backward", "marked", "optimizer_seen"),
         *("owner_id", "plain", "started_ns", "steady", "steady_thread", "stepping_ns", "tell_above_ns", "tell_at"),
         *("thread", "untold", "worked", "wrapped"),
@@ -94,7 +85,7 @@ class StepTracker:
         self._feeder: int | None = None  # the iterator that gave the open step its first batch
         self.worked = False  # an optimizer stepped in the open step
         self._explicit = self._began_aside = False
-        self.wrapped = self.marked = False
+        self.wrapped = self.marked = self.ends_in_backward = False
         self._owner: weakref.ref[object] | None = None
         self.owner_id = self.steady = self.plain = self.steady_thread = 0
         self.stepping_ns = 0
@@ -106,9 +97,8 @@ class StepTracker:
         self._optimizers: set[int] = set()  # those seen in steps without a fetch
         self._closing: int | None = None  # the one of them that joined last: it ends such a step
         self._tentative_ns: int | None = None  # where the step ends unless another one joins
-        self._since_closing = 0
+        self._since_closing = self._alone = 0
         self._in_backward = False  # an optimizer stepped inside the backward pass under way
-        self.ends_in_backward = False
         self.backward_depth = 0
         self.backwards = 0
         self.optimizer_seen = False
@@ -246,6 +236,7 @@ class StepTracker:
         self.started_ns = now_ns
         self.worked = False
         if self._window is not None:
+            self._catch_up()
             self._window.step_ended(self.count, dur_ns)
         self.count += 1
         if self._window is not None:
@@ -293,7 +284,7 @@ class StepTracker:
     def optimizer_stepped(self, optimizer: int, now_ns: int) -> None:
         """An optimizer step ended at ``now_ns``."""
         self.optimizer_seen = self.worked = True
-        if self.marked:
+        if self.marked and not self._trains_on(now_ns):
             return
         if self.backward_depth:
             self._in_backward = self.ends_in_backward = True
@@ -313,6 +304,16 @@ class StepTracker:
         if optimizer == self._closing:
             self._since_closing = 0
             self._boundary(now_ns)
+
+    def _trains_on(self, now_ns: int) -> bool:
+        """Whether a loop whose last loader has ended goes on without any: its optimizers end the steps from now on."""
+        if self.started_ns is not None or self.wrapped or self._explicit:
+            return False
+        self._alone += 1
+        self.marked = self._alone < _STEPS_ALONE
+        if self.marked:
+            self._lapsed_ns = now_ns
+        return not self.marked
 
     def backward_ended(self, now_ns: int) -> None:
         """A backward pass ends; it ends a step when the optimizer ran inside it, or when there is no optimizer."""
@@ -350,7 +351,7 @@ class StepTracker:
             self._discard()
 
     def _open(self, now_ns: int) -> None:
-        self.started_ns = now_ns
+        self.started_ns, self._alone = now_ns, 0
         self._feeder, self.marked = None, self.wrapped or self._explicit
         self.worked = False
         self._tentative_ns = None

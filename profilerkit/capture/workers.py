@@ -32,6 +32,8 @@ _GLANCES = 8
 #: A look costs as much as a fetch. Behind the first fetches, which are all looked at, so many of each 512 are, one
 #: after the other: what is replayed of the queue are stretches, and these come by count, whatever the waits (choices).
 _TOGETHER, _OF_EACH = 64, 512
+#: What a task is once its batch was received: the worker, and the batch.
+_RECEIVED = 2
 #: Places in the kernel where a thread waits for a lock: mutexes and semaphores, and locks of files.
 _LOCKS = (b"futex", b"lock_inode", b"posix_lock", b"flock")
 
@@ -42,7 +44,7 @@ class WorkerWatch:
     Attributes:
         looks: the queue is looked at.
         seen: a loader with worker processes was fetched from.
-        looked: how often the queue was looked at.
+        looked: how often the training thread looked at the queue.
         meter: what a look at the queue costs the training thread.
     """
 
@@ -86,18 +88,23 @@ class WorkerWatch:
     def _look(self, iterator: Any) -> None:
         now_ns = perf_counter_ns()
         self.seen = True
-        self.looked += 1
         tasks, batch, outstanding = iterator._task_info, iterator._rcvd_idx, iterator._tasks_outstanding
-        # Tasks that are no longer outstanding and still listed were received before their turn.
-        ready = iterator._data_queue.qsize() + len(tasks) - outstanding
+        # Tasks that are no longer outstanding and still listed were received before their turn. Those of a worker that
+        # ran out of data stay outstanding for ever.
+        early = len(tasks) - outstanding
+        if False in iterator._workers_status:
+            early = sum(len(info) == _RECEIVED for info in tuple(tasks.values()))
+        ready = iterator._data_queue.qsize() + early
         task = tasks.get(batch)
         # ``Process.pid`` asks the same object, five times as slowly.
         pid = iterator._workers[task[0]]._popen.pid if task is not None else 0
         if pid and pid not in self._channels:
             self._channels[pid] = open_for_reading(f"/proc/{pid}/wchan")
-        flags = 0 if threading.get_ident() == self._tracker.thread else _OTHER_THREAD
+        trains = threading.get_ident() == self._tracker.thread
+        flags = 0 if trains else _OTHER_THREAD
         self._record((_QUEUE, flags, pid, now_ns, 0, queue_value(batch, outstanding, ready)))
-        if self.meter.is_open:
+        self.looked += trains
+        if trains and self.meter.is_open:
             self.meter.add(perf_counter_ns() - now_ns)
 
     def glance(self) -> None:

@@ -1,5 +1,6 @@
 """A loop that goes on as it did is recorded without the questions of every fetch, and what is recorded is the same."""
 
+import contextlib
 import threading
 
 import pytest
@@ -185,6 +186,19 @@ class Rig:
             pass
         assert not self.timer.here.doing.fetching
 
+    def elsewhere(self):
+        """Another thread fetches from a loader of its own."""
+        iterator = self._seen(self, range(BATCHES))
+        self._all.append(iterator)
+
+        def fetch():
+            with contextlib.suppress(OSError):
+                next(iterator)
+
+        thread = threading.Thread(target=fetch)
+        thread.start()
+        thread.join()
+
     def left(self):
         """Leave the loop over the first loader."""
         self.tracker.left_behind(self._iterators.pop("a", None))
@@ -268,7 +282,7 @@ OTHER = ["b", "backward", "optimizer"]
 #: Loaders that are wrapped; in capitals those whose iterators are, which are torch's.
 WRAPS = ["", "a", "A", "ab", "Ab"]
 ACTS = ["a", "a", "a", "b", "backward", "backward", "optimizer", "optimizer", "another"]
-ACTS += ["left", "again", "fails", "slow", "step", "phase", "within", "nested", "stalls"]
+ACTS += ["left", "again", "fails", "slow", "step", "phase", "within", "nested", "stalls", "elsewhere"]
 
 
 @pytest.mark.parametrize("wraps", WRAPS)
@@ -281,8 +295,9 @@ ACTS += ["left", "again", "fails", "slow", "step", "phase", "within", "nested", 
         [*LOOP, "another"],
         ["a", "b", "backward", "optimizer"],
         ["a", "within"],
+        [*LOOP, "elsewhere"],
     ],
-    ids=["plain", "accumulating", "with step()", "two optimizers", "two loaders", "optimizer in backward"],
+    ids=["plain", "accumulating", "with step()", "two optimizers", "two loaders", "optimizer in backward", "threads"],
 )
 @pytest.mark.parametrize("window", [(20, 30), None])
 @pytest.mark.parametrize("kind", [FetchTimer, Measuring])
@@ -433,6 +448,7 @@ ANY_LOOP = st.lists(
         st.sampled_from(ACTS).map(lambda act: [act]),
         st.integers(1, 12).map(lambda n: n * LOOP),
         st.integers(1, 12).map(lambda n: n * OTHER),
+        st.integers(1, 12).map(lambda n: n * [*LOOP, "elsewhere"]),
     )
 ).map(lambda parts: [act for part in parts for act in part])
 

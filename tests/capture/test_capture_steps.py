@@ -77,6 +77,9 @@ class Loop:
         ("LBOEEYLBOX", [(0, 30), (60, 90)]),  # evaluation between steps belongs to no step
         ("LBOLBOXEEYLBOX", [(0, 30), (30, 60), (100, 130)]),
         ("LBOLB", [(0, 30)]),  # the cut step does not count
+        # A loader that is exhausted before the training, which has none; the 8th optimizer step tells.
+        ("EEY" + 11 * "BO", [(170, 190), (190, 210), (210, 230), (230, 250)]),
+        ("LBOLBOXBOBOLBOLBOXBOBO", [(0, 30), (30, 60), (110, 140), (140, 170)]),  # optimizer steps behind an epoch
         ("BOBOBO", [(0, 20), (20, 40), (40, 60)]),  # no loader: the optimizer ends steps
         ("BOPBOPBOP", [(0, 30), (30, 60), (60, 90)]),
         ("BOBPBOBPBOBP", [(0, 40), (40, 80), (80, 120)]),  # two models trained in turn

@@ -269,7 +269,12 @@ def test_behind_the_first_fetches_an_eighth_is_looked_at(tmp_path):
     watch = WorkerWatch(looked.append, timer, tmp_path)
     process = SimpleNamespace(_popen=SimpleNamespace(pid=1))
     iterator = SimpleNamespace(
-        _task_info={7: (0,)}, _rcvd_idx=7, _tasks_outstanding=1, _workers=[process], _data_queue=queue.Queue()
+        _task_info={7: (0,)},
+        _rcvd_idx=7,
+        _tasks_outstanding=1,
+        _workers=[process],
+        _data_queue=queue.Queue(),
+        _workers_status=[True],
     )
     watch._channels[1] = -1  # the worker is known
 
@@ -291,6 +296,25 @@ def test_behind_the_first_fetches_an_eighth_is_looked_at(tmp_path):
     assert watch.rests(SimpleNamespace()) == 512
     watch.looks = False
     assert watch.rests(iterator) == 512
+
+
+def test_batches_of_workers_that_ran_out_of_data_are_not_ready(toy, light, recorded):
+    """Torch leaves their tasks outstanding for ever."""
+    torch = toy.torch
+
+    class Parts(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            worker = torch.utils.data.get_worker_info().id
+            for _ in range(60 if worker == 0 else 4):
+                time.sleep(0.001)
+                yield torch.ones(4)
+
+    with light() as prof:
+        for _batch in prof.wrap(torch.utils.data.DataLoader(Parts(), batch_size=2, num_workers=2)):
+            pass
+    ready = [event.value & 0xFFFF for event in recorded(prof.directory).of(EventKind.QUEUE)]
+    assert len(ready) > 25
+    assert max(ready) <= 4
 
 
 def test_workers_from_before_the_recording_are_named(toy, light, recorded):
