@@ -498,7 +498,8 @@ def made(producer=4 * STEP_NS, *, count=4, queued=True, **changes):
         cpu_cores=cpu / STEP_NS,
         queue_empty_ratio=0.9,
         queue_ready=0.1,
-        late_round_ratio=0.95,
+        active=float(count),
+        waited_ratio={"samples": 1.0},
     )
     return revise(base, **changes)
 

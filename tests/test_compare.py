@@ -36,12 +36,12 @@ def test_examples_hold(module):
     assert result.failed == 0
 
 
-def finding(severity="high", expected=0.2, fix="", **fields):
+def finding(severity="high", expected=0.2, fix="", bound="input-bound", **fields):
     evidence = Evidence(label="wait", value=1.0, unit="ns", source="measured", origin="x")
     saving = Saving(low=expected - 0.05, expected=expected, high=expected + 0.05, method="analytic")
     return Finding(
         title="The loader is slow",
-        bound="input-bound",
+        bound=bound,
         confidence="high",
         severity=severity,
         why="x",
@@ -539,11 +539,22 @@ def test_another_value_than_the_proposed_one_is_another_fix():
     assert fix.note == "not judged: num_workers is 2 now, and the prediction is of 4"
 
 
-def test_a_fix_whose_setting_is_what_it_was_was_not_applied():
+def test_a_finding_that_went_while_its_setting_is_what_it_was_is_told_and_not_judged():
     before = {"IN001": (finding(fix=WORKERS),), "CP001": (finding(fix="Do that."),)}
-    assert fixes({"IN001": (finding(fix=WORKERS),)}, {"IN001": "passed"}) == ()
-    (fix,) = fixes(before, {"IN001": "passed", "CP001": "passed"})
-    assert (fix.rule, fix.holds) == ("CP001", True)
+    (left,) = fixes({"IN001": (finding(fix=WORKERS),)}, {"IN001": "passed"})
+    assert (left.how, left.holds) == ("the finding is gone", None)
+    assert left.note == "not judged: num_workers is still 0, so another change did that"
+    first, second = fixes(before, {"IN001": "passed", "CP001": "passed"})
+    assert [(fix.rule, fix.holds) for fix in (first, second)] == [("CP001", True), ("IN001", None)]
+    assert second.note == left.note
+
+
+def test_what_went_of_another_bound_by_an_unknown_change_keeps_a_fix_from_being_judged():
+    before = {"IN001": (finding(fix=WORKERS),), "CP001": (finding(fix="Do that.", bound="compute-bound"),)}
+    first, second = fixes(before, {"IN001": "passed", "CP001": "passed"})
+    assert (first.rule, first.holds) == ("CP001", None)
+    assert "several fixes" in first.note
+    assert "still 0" in second.note
 
 
 def test_a_setting_that_is_named_as_another_way_does_not_tell_whether_the_fix_was_applied():

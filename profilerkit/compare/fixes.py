@@ -39,6 +39,20 @@ def proposals(text: str) -> list[Proposal]:
     return [Proposal(name, current, proposed.rstrip(".:")) for name, current, proposed in found]
 
 
+class _Group:
+    """Fixes that were applied in the same way, and the bounds that their findings argue for."""
+
+    def __init__(self) -> None:
+        self.fixes: list[AppliedFix] = []
+        self.bounds: set[Bound | None] = set()
+
+    def add(self, fix: AppliedFix, finding: Finding) -> None:
+        """The fix of ``finding``. What argues for no bound and saves nothing has no part in what was measured."""
+        self.fixes.append(fix)
+        if finding.bound is not None or finding.saving is not None:
+            self.bounds.add(finding.bound)
+
+
 def applied_fixes(
     before: Report, after: Report, findings: Sequence[FindingChange], step: StepChange | None
 ) -> tuple[AppliedFix, ...]:
@@ -46,37 +60,30 @@ def applied_fixes(
 
     What was measured is the saving of all changes between the runs. It is held against the prediction of a fix where
     that fix alone was applied. A finding of the same bound that went with a setting is taken for its effect, one of
-    another bound for a fix of its own; several independent fixes are not judged. A fix whose settings are what they
-    were was not applied, whatever became of its finding.
+    another bound for a fix of its own; several independent fixes are not judged. A finding whose fix names a setting
+    that is what it was went with something else: it is told, and not judged.
     """
     gone = {(row.rule, row.rank, row.title) for row in findings if row.state == "gone" and not row.reason}
     measured = _saving(step) if step else None
-    set_now: list[AppliedFix] = []
-    went: list[AppliedFix] = []
-    bounds: dict[_How, set[Bound | None]] = {"the setting is as proposed": set(), "the finding is gone": set()}
+    set_now, went, left = _Group(), _Group(), _Group()
     for outcome, finding in before.findings():
         if finding.fix is None:
             continue
         named = _now(finding.fix.text, before, after)
-        if _is_left(finding.fix.text, named):
-            continue
         if named and all(now == proposal.proposed for proposal, now in named):
-            fix = _fix(outcome.rule, finding, "the setting is as proposed", measured)
-            set_now.append(fix)
+            set_now.add(_fix(outcome.rule, finding, "the setting is as proposed", measured), finding)
         elif (outcome.rule, finding.rank, finding.title) in gone:
-            fix = _fix(outcome.rule, finding, "the finding is gone", measured)
-            went.append(revise(fix, note=_otherwise(named)))
-        else:
-            continue
-        # What argues for no bound and saves nothing has no part in what was measured.
-        if finding.bound is not None or finding.saving is not None:
-            bounds[fix.how].add(finding.bound)
-    if not set_now:
-        return _judged(went, alone=len({fix.text for fix in went}) == 1)
-    if not bounds["the finding is gone"] <= bounds["the setting is as proposed"]:
-        return _judged([*set_now, *went], alone=False)
-    names = {proposals(fix.text)[0].name for fix in set_now}
-    return (*_judged(set_now, alone=len(names) == 1), *(revise(fix, note=_BESIDE) for fix in went))
+            still = _still(finding.fix.text, named)
+            fix = _fix(outcome.rule, finding, "the finding is gone", measured, still or _otherwise(named))
+            (left if still else went).add(fix, finding)
+    if not set_now.fixes:
+        alone = len({fix.text for fix in went.fixes}) == 1 and left.bounds <= went.bounds
+        return (*_judged(went.fixes, alone=alone), *left.fixes)
+    if not went.bounds | left.bounds <= set_now.bounds:
+        return (*_judged([*set_now.fixes, *went.fixes], alone=False), *left.fixes)
+    alone = len({proposals(fix.text)[0].name for fix in set_now.fixes}) == 1
+    beside = (revise(fix, note=_BESIDE) for fix in went.fixes)
+    return (*_judged(set_now.fixes, alone=alone), *beside, *left.fixes)
 
 
 def _judged(fixes: Sequence[AppliedFix], *, alone: bool) -> tuple[AppliedFix, ...]:
@@ -99,16 +106,19 @@ def _held(fix: AppliedFix) -> AppliedFix:
     return revise(fix, note=_UNCERTAIN)
 
 
-def _fix(rule: str, finding: Finding, how: _How, measured: Range | None) -> AppliedFix:
+def _fix(rule: str, finding: Finding, how: _How, measured: Range | None, note: str = "") -> AppliedFix:
     text = finding.fix.text if finding.fix else ""
-    return AppliedFix(rule=rule, text=text, how=how, predicted=finding.saving, measured=measured, holds=None)
+    return AppliedFix(rule=rule, text=text, how=how, predicted=finding.saving, measured=measured, holds=None, note=note)
 
 
-def _is_left(text: str, named: Sequence[tuple[Proposal, str]]) -> bool:
-    """Whether the settings that the fix names first are what they were; later sentences may name other ways."""
+def _still(text: str, named: Sequence[tuple[Proposal, str]]) -> str:
+    """That the settings that the fix names first are what they were; later sentences may name other ways."""
     first = proposals(text.partition(". ")[0])
-    found = [now == proposal.current for proposal, now in named if proposal in first]
-    return bool(found) and all(found)
+    found = [(proposal, now) for proposal, now in named if proposal in first]
+    if not found or any(now != proposal.current for proposal, now in found):
+        return ""
+    proposal, now = found[0]
+    return f"not judged: {proposal.name} is still {now}, so another change did that"
 
 
 def _otherwise(named: Sequence[tuple[Proposal, str]]) -> str:

@@ -41,7 +41,8 @@ class Workers(msgspec.Struct, frozen=True, kw_only=True):
     """The batches that the judged steps were fed with, and the processes that made them. ``None``: not measured.
 
     Attributes:
-        count: processes.
+        count: processes at one time.
+        active: of those, the ones that still had data, mean over the batches.
         batches: judged.
         batches_per_step: fetched in a judged step, mean.
         producer_ns: work on one batch: samples, collate, and of the hand-over its CPU and run-queue time.
@@ -62,8 +63,6 @@ class Workers(msgspec.Struct, frozen=True, kw_only=True):
         queue_ready: batches ready as a fetch begins, mean.
         queue_p10: the same, 10th percentile.
         queue_p90: the same, 90th percentile.
-        late_round_ratio: of the rounds of one batch from each worker, those in which the loop came for one of them
-            before it was sent.
         waited_ratio: share of the steps' wait in which the awaited batch was: not begun, in each stage, or on its way
             to the training process; empty where the steps hardly wait.
         locked_ratio: of the moments at which a blocked worker was looked at, those at which it waited for a lock.
@@ -78,6 +77,7 @@ class Workers(msgspec.Struct, frozen=True, kw_only=True):
     cpu_ns: int
     parts: tuple[WorkerPart, ...]
     stages: tuple[WorkerStage, ...]
+    active: float | None = None
     busy_ratio: float | None = None
     cpu_cores: float | None = None
     variation_ratio: float | None = None
@@ -91,10 +91,14 @@ class Workers(msgspec.Struct, frozen=True, kw_only=True):
     queue_ready: float | None = None
     queue_p10: float | None = None
     queue_p90: float | None = None
-    late_round_ratio: float | None = None
     waited_ratio: dict[str, float] = {}
     locked_ratio: float | None = None
     delivery_ns: int | None = None
+
+    @property
+    def awaited_ratio(self) -> float | None:
+        """Of the steps' wait, the share in which its batch was not sent yet; ``None`` where they hardly wait."""
+        return 1.0 - self.waited_ratio.get("arriving", 0.0) if self.waited_ratio else None
 
     def share(self, *parts: WorkerPartName) -> float:
         """Share of ``producer_ns`` that these parts own."""

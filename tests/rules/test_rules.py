@@ -306,7 +306,14 @@ THRESHOLDS = {
     ("IN002", "smallest_share"): (alone(0.03), alone(0.03 - JUST)),
     ("IN002", "smallest_wait_ns"): (short_step(0.04, step_ns=50 * MS), short_step(0.04)),
     ("IN003", "busy_ratio"): (worked(0.4, made(busy_ratio=0.9)), worked(0.4, made(busy_ratio=0.9 - JUST))),
-    ("IN003", "late_ratio"): (worked(0.4, made(late_round_ratio=0.5)), worked(0.4, made(late_round_ratio=0.49))),
+    ("IN003", "awaited_ratio"): (
+        worked(0.4, made(waited_ratio={"samples": 0.5, "arriving": 0.5})),
+        worked(0.4, made(waited_ratio={"samples": 0.49, "arriving": 0.51})),
+    ),
+    ("IN003", "empty_ratio"): (
+        worked(0.4, made(waited_ratio={}, queue_empty_ratio=0.5)),
+        worked(0.4, made(waited_ratio={}, queue_empty_ratio=0.49)),
+    ),
     ("IN006", "blocked_share"): (worked(0.4, made(fetch=0.5)), worked(0.4, made(fetch=0.5 - JUST))),
     ("IN007", "computing_share"): (worked(0.4, made(fetch=0.3)), worked(0.4, made(fetch=0.3 + JUST))),
     ("IN008", "smallest_share"): (worked(0.4, made(collate=0.2)), worked(0.4, made(collate=0.2 - JUST))),

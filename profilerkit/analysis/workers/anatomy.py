@@ -10,7 +10,9 @@ from profilerkit.analysis.workers.batches import (
     Fetches,
     StageTimes,
     all_records,
+    at_one_time,
     judged_fetches,
+    sent_at,
     stage_times,
 )
 from profilerkit.model.finding import Source
@@ -51,11 +53,13 @@ def worker_facts(record: RankRecord, log: StepLog) -> Workers | None:
     producer = samples.wall + collate.wall + sending
     steady_ns = int(log.time[log.steady].sum())
     cpu = samples.cpu + collate.cpu + handover.cpu
-    sent = rows["start"].astype(np.int64) + samples.wall + collate.wall + handover.wall
-    waited, delivery = _waiting(fetches, rows, samples, collate, handover)
+    sent = sent_at(records, pids)[fetches.row[joined]]
+    count, active = at_one_time(fetches.pid[joined], rows["start"].astype(np.int64), sent)
+    waited, delivery = _waiting(fetches, rows, samples, collate, sent)
     per_step = fetches.count / max(int(log.steady.sum()), 1)
     return Workers(
-        count=len(np.unique(fetches.pid[joined])),
+        count=count,
+        active=active,
         batches=int(joined.sum()),
         batches_per_step=per_step,
         producer_ns=round(float(producer.mean())),
@@ -76,7 +80,6 @@ def worker_facts(record: RankRecord, log: StepLog) -> Workers | None:
         queue_ready=float(fetches.ready.mean()),
         queue_p10=float(np.quantile(fetches.ready, 0.1)),
         queue_p90=float(np.quantile(fetches.ready, 0.9)),
-        late_round_ratio=_late_rounds(fetches.batch[joined], fetches.start[joined], sent, fetches.pid[joined]),
         waited_ratio=waited,
         locked_ratio=_locked(record.events, log, np.unique(fetches.pid[joined])),
         delivery_ns=delivery,
@@ -166,37 +169,12 @@ def _mean(values: npt.NDArray[np.int64]) -> int | None:
     return round(float(known.mean())) if len(known) else None
 
 
-def _late_rounds(batch: I64, start: I64, sent: I64, pid: I64) -> float | None:
-    """Of the rounds, one batch of each worker, those in which the loop came for one before it was sent.
-
-    Workers that keep pace with each other deliver in bursts: the loop then waits for the first batch of a round, and
-    finds the others ready.
-
-    Args:
-        batch: ``(n,)`` numbers of the batches in their epochs, as they were fetched.
-        start: ``(n,)`` int64 ns, when the fetch of each began.
-        sent: ``(n,)`` int64 ns, when its worker had sent it.
-        pid: ``(n,)`` that worker.
-    """
-    order = np.lexsort((start, pid))
-    apart = np.diff(batch[order])[np.diff(pid[order]) == 0]
-    apart = apart[apart > 0]
-    if not len(apart):
-        return None
-    workers = int(np.median(apart))
-    number = batch // workers
-    first = np.flatnonzero(np.r_[True, (np.diff(number) != 0) | (np.diff(batch) <= 0)])
-    whole = np.diff(np.r_[first, len(batch)]) == workers
-    late = np.logical_or.reduceat(sent > start, first)[whole]
-    return float(late.mean()) if len(late) else None
-
-
 def _waiting(
     fetches: Fetches,
     rows: npt.NDArray[np.void],
     samples: StageTimes,
     collate: StageTimes,
-    handover: StageTimes,
+    sent: I64,
 ) -> tuple[dict[str, float], int | None]:
     """What the awaited batch was going through during the waits, and how long it takes to arrive."""
     joined = fetches.row >= 0
@@ -207,8 +185,7 @@ def _waiting(
     start, end = start[real], end[real]
     begun = rows["start"].astype(np.int64)[real]
     there = begun + samples.wall[real]
-    made = there + collate.wall[real]
-    sent = made + handover.wall[real]
+    made, sent = there + collate.wall[real], sent[real]
     total = float((end - start).sum())
     edges = {"samples": (begun, there), "collate": (there, made), "handover": (made, sent), "arriving": (sent, end)}
     shares = {

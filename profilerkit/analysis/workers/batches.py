@@ -116,6 +116,46 @@ def latest_records(records: npt.NDArray[np.void], pids: I64, pid: I64, batch: I6
     return out
 
 
+def sent_at(records: npt.NDArray[np.void], pids: I64) -> I64:
+    """When each batch had been sent, ``(n,)`` int64 ns; ``records`` and ``pids`` are of all workers' batches.
+
+    A thread of the worker sends one after the other. A hand-over is recorded from where the batch was made, or the one
+    before it sent: two made at 10 and 20 whose hand-overs take 30 and 30 were sent at 40 and 70.
+    """
+    start = records["start"].astype(np.int64)
+    order = np.lexsort((start, pids))
+    samples, collate, handover = (records[stage][order, 0].astype(np.int64) * 1000 for stage in _STAGES)
+    spent = np.cumsum(handover)
+    free = (
+        start[order] + samples + collate - (spent - handover)
+    )  # when the last pause of the thread ended, less sending
+    worker = np.cumsum(np.r_[False, np.diff(pids[order]) != 0])
+    apart = worker * (np.ptp(free) + 1)  # so that no worker hears of the ones before
+    sent = np.empty_like(start)
+    sent[order] = np.maximum.accumulate(free + apart) - apart + spent
+    return sent
+
+
+def at_one_time(pid: I64, start: I64, sent: I64) -> tuple[int, float]:
+    """The most workers there were at one time, and how many there were in the mean as a batch was begun.
+
+    A worker is there from the beginning of its first batch to the end of its last one. Those of a map-style dataset end
+    together, those of an iterable one each with its own part: of two workers that make 5 batches and 1 of them side by
+    side, there are 2 for the first two batches and then 1, in the mean 1.33. Workers of the next epoch are no more.
+
+    Args:
+        pid: ``(n,)`` that made the batches, n > 0.
+        start: ``(n,)`` int64 ns, when each was begun.
+        sent: ``(n,)`` int64 ns, when it was sent.
+    """
+    order = np.argsort(pid, kind="stable")
+    begins = np.flatnonzero(np.r_[True, np.diff(pid[order]) != 0])
+    first = np.sort(np.minimum.reduceat(start[order], begins))
+    last = np.sort(np.maximum.reduceat(sent[order], begins))
+    there = np.searchsorted(first, start, side="right") - np.searchsorted(last, start, side="left")
+    return int(there.max()), float(there.mean())
+
+
 def all_records(workers: Sequence[WorkerRecord]) -> tuple[npt.NDArray[np.void], I64]:
     """The batches of all workers, and the process of each."""
     tables = [np.frombuffer(entry.batches, dtype=WORKER_DTYPE) for entry in workers]

@@ -23,6 +23,9 @@ MOST_WORKERS = 16
 #: workers share a bottleneck instead of adding up: of two workers that only wait for each other one half does.
 BLOCKED = 0.5
 LOCKED = 1 / 3
+#: Of the workers so many must still have data, in the mean, for more of them to mean more batches (a choice: those of
+#: a short epoch start and end one after the other).
+WITH_DATA = 0.6
 #: Of the host's memory more workers may fill up to here (a choice: R27 calls a device full from here on).
 MEMORY_IN_USE = 0.9
 #: Batches under way per worker where the loader's setting is not known: torch's default.
@@ -85,6 +88,17 @@ def lock_held(facts: Facts) -> str | None:
     if workers.share("fetch") < BLOCKED:
         return None
     return f"a blocked worker waited for a lock {format_ratio(workers.locked_ratio)} of the times it was looked at"
+
+
+def ran_out(facts: Facts) -> str | None:
+    """Why more workers would have no data, as the number that says so; ``None`` where they would, or who knows."""
+    workers = facts.workers
+    if workers is None or workers.active is None or workers.active >= WITH_DATA * workers.count:
+        return None
+    left = format_count(round(workers.active, 1))
+    return (
+        f"of {workers.count} workers {left} still had data, in the mean: the parts of the dataset are of unlike length"
+    )
 
 
 def memory_room(facts: Facts) -> int | None:

@@ -7,7 +7,7 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.whatif import BUSY_WORKERS, LoaderFix, loader_fix, saving
 from profilerkit.analysis.workers.anatomy import named_wait
-from profilerkit.analysis.workers.capacity import lock_held, shortage
+from profilerkit.analysis.workers.capacity import lock_held, ran_out, shortage
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Finding
 from profilerkit.model.workers import Workers
@@ -22,10 +22,11 @@ class TooFewWorkers(Rule):
     """Too few workers (R03).
 
     Claim: All workers are busy and still slower than the step, and the host has room for more of them.
-    Evidence: Busy share of the workers, rounds of a batch from each in which one came late, work on one batch against
-        the step without its wait. From timers in the worker processes.
-    Threshold: Workers busy 90 % of the time, the loop waits for one of them in half of the rounds, and a batch per
-        worker takes longer than the step without its wait.
+    Evidence: Busy share of the workers, the part of the wait in which the awaited batch was not sent yet, work on one
+        batch against the step without its wait. From timers in the worker processes and of the steps.
+    Threshold: Workers busy 90 % of the time, half of the wait for a batch that was not sent yet (where no wait is long
+        enough to tell, no batch ready at half of the fetches), and a batch per worker takes longer than the step
+        without its wait.
     Fix: num_workers current → 1.2 × work per step / step without the wait, capped by usable cores, CPU quota and free
         memory.
     Saving: Bound: the input share. Expected: the loader's queue replayed with the recorded batches and so many workers,
@@ -42,8 +43,9 @@ class TooFewWorkers(Rule):
     summary: ClassVar[str] = "All workers are busy and still slower than the step"
 
     busy_ratio: float = BUSY_WORKERS
-    #: Single fetches tell little: workers that keep pace deliver in bursts, all but the first batch of which are ready.
-    late_ratio: float = 0.5
+    #: Fetches tell little: workers that keep pace deliver in bursts, all but the first batch of which are ready.
+    awaited_ratio: float = 0.5
+    empty_ratio: float = 0.5
     #: Share of a batch blocked from which what the workers wait for may be shared between them (R06).
     blocked_share: float = 0.5
 
@@ -55,7 +57,7 @@ class TooFewWorkers(Rule):
         enough = self._enough(facts, workers)
         if enough:
             return Passed(enough)
-        useless = shortage(facts) or lock_held(facts)
+        useless = shortage(facts) or lock_held(facts) or ran_out(facts)
         if useless is not None:
             return Passed(f"more workers are not what is missing: {useless}")
         fix = loader_fix(facts)
@@ -69,8 +71,11 @@ class TooFewWorkers(Rule):
         """The number that says that the workers are not the limit; empty where they are."""
         if workers.busy_ratio is not None and workers.busy_ratio < self.busy_ratio:
             return f"the workers are idle {format_ratio(1.0 - workers.busy_ratio)} of the time"
-        if workers.late_round_ratio is not None and workers.late_round_ratio < self.late_ratio:
-            return f"all workers delivered in time in {format_ratio(1.0 - workers.late_round_ratio)} of their rounds"
+        awaited = workers.awaited_ratio
+        if awaited is not None and awaited < self.awaited_ratio:
+            return f"in {format_ratio(1.0 - awaited)} of the wait its batch had been sent"
+        if awaited is None and workers.queue_empty_ratio is not None and workers.queue_empty_ratio < self.empty_ratio:
+            return f"a batch was ready at {format_ratio(1.0 - workers.queue_empty_ratio)} of the fetches"
         each = workers.interval_ns * workers.batches_per_step / max(workers.count, 1)
         consumer = (facts.mean_step_ns or 0.0) - facts.time_ns(*WAITS)
         if each <= consumer:
@@ -92,7 +97,7 @@ class TooFewWorkers(Rule):
                 measured(facts, workers, "Work of the workers, per step", work, "ns"),
                 revise(measured(facts, workers, "All else, per step", rest, "ns"), source="derived"),
                 *optional(facts, workers, "Workers busy", workers.busy_ratio, "ratio"),
-                *optional(facts, workers, "Rounds of the workers with a late batch", workers.late_round_ratio, "ratio"),
+                *optional(facts, workers, "Of the wait, its batch was not sent yet", workers.awaited_ratio, "ratio"),
                 measured(facts, workers, "num_workers", fix.current, "count"),
             ),
             at_most="medium" if blocked else "high",

@@ -6,7 +6,14 @@ import pytest
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.steps.log import read_log
 from profilerkit.analysis.workers.anatomy import named_wait, on_its_way, worker_facts
-from profilerkit.analysis.workers.batches import WORKER_DTYPE, all_records, judged_fetches, latest_records
+from profilerkit.analysis.workers.batches import (
+    WORKER_DTYPE,
+    all_records,
+    at_one_time,
+    judged_fetches,
+    latest_records,
+    sent_at,
+)
 from profilerkit.rundir.layout import WORKER, EventFlag, EventKind, WorkerState
 from profilerkit.rundir.reader import RankRecord, WorkerRecord
 from tests.recipes import MS, Log, made, rank_meta, worker_batch
@@ -128,42 +135,40 @@ def test_queue_depths_are_those_of_the_judged_fetches():
     assert (workers.queue_p10, workers.queue_p90) == (0.0, 4.0)
 
 
-def in_turn(ahead_us, *, ready=1, pids=(10, 11, 12)):
-    """Steps of 10 ms whose batch was sent so long before its fetch."""
-    log, made_by = Log(), {pid: [] for pid in pids}
-    for number in range(28):
-        pid = pids[number % len(pids)]
-        log.queue(log.at, pid, number, ready=ready)
-        made_by[pid].append(worker_batch(log.at - 7_000 - ahead_us(number), number, samples=(7_000, 2_000, 0)))
-        log.step(STEP, wait=100)
-    return facts_of(log, made_by)
+def test_workers_of_epochs_are_counted_once_and_those_that_ran_out_of_data_are_not_active():
+    side_by_side = np.arange(0, 50, 10)
+    pid = np.r_[np.full(5, 10), 11]
+    start = np.r_[side_by_side, 0]
+    assert at_one_time(pid, start, start + 9) == (2, pytest.approx(8 / 6))
+    again = np.r_[pid, pid + 10]
+    assert at_one_time(again, np.r_[start, start + 100], np.r_[start, start + 100] + 9) == (2, pytest.approx(8 / 6))
+    even = facts_of(*fed(40, samples=(15_000, 0, 0)))
+    assert (even.count, even.active) == (2, pytest.approx(2.0, rel=0.05))
 
 
-@pytest.mark.parametrize(
-    ("ahead_us", "late"),
-    [
-        (lambda number: 2_000, 0.0),
-        (lambda number: -50, 1.0),
-        (lambda number: 2_000 if number % 3 else -50, 1.0),  # a burst: the first of three is waited for
-        (lambda number: 2_000 if number % 6 else -50, 0.5),
-        (lambda number: -50 if number % 3 == 2 else 2_000, 1.0),  # one worker lags, others' batches are always ready
-    ],
-)
-def test_a_round_of_the_workers_is_late_where_one_of_its_batches_is(ahead_us, late):
-    assert in_turn(ahead_us).late_round_ratio == pytest.approx(late)
-    assert in_turn(ahead_us, pids=(10,)).late_round_ratio is not None
+def test_a_thread_sends_one_batch_after_the_other():
+    table = np.frombuffer(
+        b"".join(worker_batch(start, 0, samples=(1, 0, 0), handover=(spent, 0, 0)) for start, spent in SENDING),
+        dtype=WORKER_DTYPE,
+    )
+    pids = np.array([10, 10, 11, 10])
+    assert (sent_at(table, pids) // 1000).tolist() == [40, 70, 16, 205]
 
 
-def test_workers_of_a_new_epoch_and_rounds_that_were_not_seen_whole_are_no_rounds():
-    log, made_by = Log(), {}
-    for number in [*range(1, 13), *range(12)]:  # the first fetch is not judged
-        pid = (10 if log.at < 12 * STEP else 20) + number % 3
-        log.queue(log.at, pid, number)
-        late = number % 3 == 1
-        made_by.setdefault(pid, []).append(worker_batch(log.at - 9_000 + 4_000 * late, number, samples=(7_000, 0, 0)))
-        log.step(STEP, wait=3_000)
-    assert facts_of(log, made_by).late_round_ratio == 1.0
-    assert facts_of(*fed(2, **SEVEN)).late_round_ratio is None
+#: Beginning of a batch that takes 1 µs, and of its hand-over from where the sender is free, µs.
+SENDING = [(9, 30), (19, 30), (10, 5), (199, 5)]
+
+
+def test_a_batch_that_waits_for_the_sender_is_not_sent_yet():
+    """Batches are made in 1 ms each and sent, one after the other, in 10 ms each: the sender is the limit."""
+    log, made_by = Log(), {10: []}
+    for number in range(12):
+        log.queue(log.at, 10, number)
+        made_by[10].append(worker_batch(number * 1_000, number, samples=(1_000, 0, 0), handover=(10_000, 9_000, 0)))
+        log.step(STEP, wait=4_000)
+    workers = facts_of(log, made_by)
+    assert workers.waited_ratio["handover"] == pytest.approx(1.0)
+    assert workers.awaited_ratio == 1.0
 
 
 @pytest.mark.parametrize("looked", [lambda number: number % 512 < 64, lambda number: number < 300])
