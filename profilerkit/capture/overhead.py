@@ -62,7 +62,8 @@ _UNSEEN_NS = 1_500
 class RunningCost:
     """About what capture adds to a step as the run goes on.
 
-    Cheap enough for the writer thread: the medians of the clocks, and for what they do not see a fixed time per call.
+    Cheap enough for the writer thread: the medians of the clocks, and for what they do not see a fixed time per call;
+    of a plain fetch, which is measured from outside, the clocks see some of that already.
     """
 
     def __init__(self, timer: FetchTimer, hooks: Hooks, workers: WorkerWatch | None) -> None:
