@@ -77,6 +77,7 @@ def test_memory_caps_the_proposal():
         (made(queued=False), 16.0, (series("host.cpu_pressure", 0.2),), "processes wait for a core 20 % of the time"),
         (made(queued=False), 16.0, (series("host.cpu", 0.9),), "the host's cores are 90 % busy"),
         (made(fetch=0.6, locked_ratio=0.5), 16.0, (), "a blocked worker waited for a lock 50 % of the times"),
+        (made(active=2.39), 16.0, (), "of 4 workers 2.4 still had data, in the mean"),
     ],
 )
 def test_no_worker_is_added_where_it_would_not_help(workers, cores, samples, why):
@@ -93,6 +94,7 @@ def test_no_worker_is_added_where_it_would_not_help(workers, cores, samples, why
     ("workers", "cores", "samples"),
     [
         (made(core=0.16), 16.0, ()),
+        (made(active=2.41), 16.0, ()),
         (made(core=0.3, fetch=0.2), 16.0, ()),
         (made(), 4.8, ()),
         (made(fetch=0.4, cpu_cores=1.0), 3.0, ()),

@@ -126,13 +126,11 @@ def sent_at(records: npt.NDArray[np.void], pids: I64) -> I64:
     order = np.lexsort((start, pids))
     samples, collate, handover = (records[stage][order, 0].astype(np.int64) * 1000 for stage in _STAGES)
     spent = np.cumsum(handover)
-    free = (
-        start[order] + samples + collate - (spent - handover)
-    )  # when the last pause of the thread ended, less sending
+    begun = start[order] + samples + collate - (spent - handover)  # the latest so far, and what was spent, is the time
     worker = np.cumsum(np.r_[False, np.diff(pids[order]) != 0])
-    apart = worker * (np.ptp(free) + 1)  # so that no worker hears of the ones before
+    apart = worker * (np.ptp(begun) + 1)  # so that no worker hears of the ones before
     sent = np.empty_like(start)
-    sent[order] = np.maximum.accumulate(free + apart) - apart + spent
+    sent[order] = np.maximum.accumulate(begun + apart) - apart + spent
     return sent
 
 

@@ -96,9 +96,7 @@ def ran_out(facts: Facts) -> str | None:
     if workers is None or workers.active is None or workers.active >= WITH_DATA * workers.count:
         return None
     left = format_count(round(workers.active, 1))
-    return (
-        f"of {workers.count} workers {left} still had data, in the mean: the parts of the dataset are of unlike length"
-    )
+    return f"of {workers.count} workers {left} still had data, in the mean: their parts are of unlike length"
 
 
 def memory_room(facts: Facts) -> int | None:
