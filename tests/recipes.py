@@ -211,6 +211,15 @@ class Trace:
         return named(self.facts().totals)
 
 
+class NoTrace:
+    """Where no trace is recorded."""
+
+    window = None
+
+    def span(self, name):
+        """Nothing to do."""
+
+
 def cut(columns, window, *, is_marked=True):
     """The partition of any window, of a trace whose device is not known."""
     names, kinds, launches = HostNames.of(columns), KernelNames.of(columns), launch_of(columns)

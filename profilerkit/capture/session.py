@@ -317,7 +317,7 @@ class Session:
 
     def _measure_self(self) -> None:
         if self._settings.light and self._tracker.count:
-            self._self_ns = self_ns_per_step(self._timer, self._hooks, self._workers)
+            self._self_ns = self_ns_per_step(self._timer, self._hooks, self._workers, self._tracker.count)
 
     def _hand_over(self, wait: bool, deadline: float) -> Report | None:
         if self._settings.summaries and self._traces:

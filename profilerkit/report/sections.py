@@ -89,7 +89,7 @@ def trust_facts(report: Report) -> tuple[Fact, ...]:
 def _per_step(cost: CaptureCost | None) -> str:
     """How much of the step capture takes."""
     own = f", {format_ns(cost.per_step_ns)} per step" if cost and cost.per_step_ns is not None else ""
-    return f"of the step time{own}"
+    return f"estimated, of the step time{own}"
 
 
 def _other_cost(cost: CaptureCost | None) -> tuple[Fact, ...]:

@@ -8,11 +8,11 @@ import pytest
 from profilerkit.capture import loader
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.loader import FetchTimer
-from profilerkit.capture.overhead import NoTrace
 from profilerkit.capture.steps import StepTracker
 from profilerkit.capture.thread_clock import ThreadClock
 from profilerkit.capture.wrapped import wrapped
 from profilerkit.rundir.layout import EventKind
+from tests.recipes import NoTrace
 
 PAUSE_S = 0.2
 

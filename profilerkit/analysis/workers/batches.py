@@ -25,8 +25,6 @@ WORKER_DTYPE = np.dtype(
 #: loader is fetched from meanwhile. It leaves out 448 of each 512, earlier 192 of each 256, and all once looking has
 #: become too dear.
 _LEFT_OUT = 128
-#: The state of the queue is read just before the fetch is timed.
-BEFORE_NS = 1_000_000
 
 Flags = npt.NDArray[np.bool_]
 
@@ -60,21 +58,22 @@ def judged_fetches(events: bytes, log: StepLog, records: npt.NDArray[np.void], p
     """The fetches in steady steps whose loader has workers; ``records`` and ``pids`` are of all workers' batches."""
     table = np.frombuffer(events, dtype=EVENT_DTYPE)
     looks = table[(table["kind"] == EventKind.QUEUE) & ((table["flags"] & EventFlag.OTHER_THREAD) == 0)]
-    waits = table[(table["kind"] == EventKind.WAIT) & ((table["flags"] & NOT_A_WAIT) == 0)]
-    step = in_step(waits["start"], log.start, log.start + log.time)
-    waits = waits[(step >= 0) & log.steady[np.maximum(step, 0)]]
+    waits = table[(table["kind"] == EventKind.WAIT) & ((table["flags"] & EventFlag.OTHER_THREAD) == 0)]
     waits = waits[np.argsort(waits["start"], kind="stable")]
+    looks = looks[np.argsort(looks["start"], kind="stable")]
+    # A look is the last thing before its fetch: it is of the first fetch that ends after it, whatever fetch that is.
+    ends, at = waits["start"].astype(np.int64) + waits["dur"], looks["start"].astype(np.int64)
+    held = np.searchsorted(ends, at, side="right")
+    step = in_step(waits["start"], log.start, log.start + log.time)
+    judged = ((waits["flags"] & NOT_A_WAIT) == 0) & (step >= 0) & log.steady[np.maximum(step, 0)]
+    place = np.cumsum(judged) - 1  # among the judged ones
+    last = np.r_[held[1:] != held[:-1], True][: len(held)]  # the fetch of an earlier look has raised
+    kept = last & np.r_[judged, False][held]
+    waits, looks, wait = waits[judged], looks[kept], place[held[kept]]
     start = waits["start"].astype(np.int64)
     end = start + waits["dur"]
-    looks = looks[np.argsort(looks["start"], kind="stable")]
-    at = looks["start"].astype(np.int64)
-    wait = np.searchsorted(end, at, side="right")
-    held = np.flatnonzero(wait < len(end))
-    held = held[start[wait[held]] - BEFORE_NS <= at[held]]
-    _, first = np.unique(wait[held], return_index=True)
-    held = held[first]
-    wait, value = wait[held], looks["value"][held].astype(np.int64)
-    pid = looks["name"][held].astype(np.int64)
+    value = looks["value"].astype(np.int64)
+    pid = looks["name"].astype(np.int64)
     batch = value >> 32
     row = latest_records(records, pids, pid, batch, end[wait])
     cpu = waits["value"][wait].astype(np.int64)
