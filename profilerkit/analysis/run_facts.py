@@ -104,9 +104,10 @@ def run_facts(
 def _with_records(facts: Facts, chosen: RankFacts, ranks: Sequence[RankFacts]) -> Facts:
     """The facts with what is derived of the judged rank's records, and costs too much to derive of all."""
     meta = chosen.record.meta if chosen.record else None
+    feeds = chosen.log is None or chosen.log.waits_seen
     return replace(
         facts,
-        loader=meta.loader if meta else None,
+        loader=meta.loader if meta and feeds else None,
         host_ranks=host_ranks(ranks, chosen),
         samples=(*chosen.samples, *sibling_cores(ranks, chosen, facts.world_size)),
         loading=loading_facts(chosen.record, chosen.log, chosen.workers),

@@ -81,6 +81,18 @@ def test_timers_alone_say_that_no_loader_was_seen(toy, light, loop):
     assert "step.unfed" in {entry.entry for entry in report.ledger.entries}
 
 
+def test_a_loader_that_is_read_before_the_training_does_not_feed_it(toy, light):
+    with light() as prof:
+        for _batch in toy.loader():
+            pass
+        train_on_get_batch(toy)
+    report = profilerkit.analyze(prof.directory)
+    assert report.steps.count >= STEPS - 8  # the eighth optimizer step behind the loader's end tells
+    assert not any(part.part.startswith("input.") for part in report.breakdown)
+    assert any(s.name == "input wait" and s.state == "missing" for s in report.trust.signals)
+    assert report.run.loader is None
+
+
 def test_a_generator_is_no_more_known_with_a_window(toy, deep):
     report = recorded(deep, LOOPS["generator"], toy)
     assert any(signal.name == "operator trace" and signal.state == "measured" for signal in report.trust.signals)

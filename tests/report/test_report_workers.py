@@ -53,7 +53,7 @@ def test_every_number_says_where_it_comes_from(report):
 
 
 def test_what_was_not_measured_is_left_out_or_said(report):
-    bare = made(queued=False, busy_ratio=None, cpu_cores=None, queue_empty_ratio=None)
+    bare = made(queued=False, busy_ratio=None, cpu_cores=None, queue_empty_ratio=None, waited_ratio={})
     shown = view.build(revise(report, workers=bare)).workers
     assert [fact.label for fact in shown.facts] == ["Work on one batch"]
     assert shown.stages.rows[0][3] == "not measured"

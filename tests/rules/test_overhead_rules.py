@@ -171,6 +171,12 @@ def test_the_function_that_holds_python_is_named_where_stacks_tell():
     assert "leaves no event" in finding("OV005", python()).why
 
 
+def test_the_recordings_own_python_is_not_the_users():
+    own = python(frames=(*FRAMES, "site-packages/profilerkit/capture/deep.py(110): done"))
+    assert check("OV005", own).reason == "90 % of the longer stretches of Python are the recording's own"
+    assert ended("OV005", python(frames=("my_profilerkit/capture.py(1): run", "capture/deep.py(1): done"))) is Fired
+
+
 def test_short_gaps_between_operators_are_not_the_users_python():
     known = python(0.3, between=0.5)
     saving = finding("OV005", known).saving

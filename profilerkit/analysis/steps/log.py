@@ -44,7 +44,8 @@ class StepLog:
         compiling: time in which torch.compile compiled, whatever phase it was in.
         optimizes: steps in which an optimizer step was recorded.
         inferred: steps were seen by hooks, not given.
-        waits_seen: at least one fetch was recorded.
+        waits_seen: at least one fetch was recorded, in the steady window where there is one: a loader that was read
+            before the training, or long ago, feeds none of its steps.
         fetches: fetches in the steady window.
         stalls: what recurs.
     """
@@ -120,7 +121,7 @@ def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
         compiling=_spent(subtract(_spans(events[events["kind"] == EventKind.COMPILE]), waited), start, stop),
         optimizes=optimizes,
         inferred=bool((steps["flags"] & EventFlag.INFERRED).any()),
-        waits_seen=bool(len(waits)),
+        waits_seen=bool(len(in_steady if steady.any() else waits)),
         fetches=len(in_steady),
         stalls=(*_named_stalls(named, names, index, start, stop, steady, time), *unnamed),
     )

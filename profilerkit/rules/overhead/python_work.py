@@ -1,5 +1,6 @@
 """OV005 (R50): the user's own Python keeps the device waiting."""
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,6 +24,8 @@ from profilerkit.rules.rule import (
 )
 from profilerkit.units import format_ns, format_ratio
 
+#: A frame of the recording itself, as the profiler writes it.
+_OWN = re.compile(r"(?:^|/)profilerkit/capture/\w+\.py\(")
 #: How a loop without a loader shows what it waits for.
 _TELL_BY_NAME = 'wrap what gives the batches, prof.wrap(batches), or put getting one under prof.phase("data")'
 _TELL_INPUT = f"{_TELL_BY_NAME}, or record with_stack=True"
@@ -67,6 +70,10 @@ class PythonWork(Rule):
             return Passed(f"the device waits {format_ratio(expected)} of the step for longer stretches of Python")
         if not worth_saying(facts, expected):
             return Passed(f"Python costs {format_ratio(expected)} of the step, within its noise")
+        python = facts.host.python
+        if python is not None and python.frames and _OWN.search(python.frames[-1]):
+            held = format_ratio(python.frames_ratio or 0.0)
+            return Passed(f"{held} of the longer stretches of Python are the recording's own")
         value = saving(facts, expected, bound)
         if facts.trust.inflation_ratio is None and facts.mode == "gpu":
             value = revise(value, low=self.unmeasured_inflation_ratio * value.low)
