@@ -557,6 +557,23 @@ def test_what_went_of_another_bound_by_an_unknown_change_keeps_a_fix_from_being_
     assert "still 0" in second.note
 
 
+def test_a_finding_that_went_while_its_time_is_still_there_was_not_fixed():
+    """Behind a larger wait nobody could tell what Python cost: nobody moved it off the loop."""
+    python = finding(fix="Move it off the loop.", bound="overhead-bound")
+    known = {"IN001": (finding(fix=WORKERS),), "OV005": (python,)}
+    before = report_of([30 * MS] * 240, findings=known, loader=loader(0))
+    after = report_of([24 * MS] * 240, findings={"IN001": "passed", "OV005": "passed"}, loader=loader(4))
+
+    def judged(left):
+        split = parts_of({"input.wait": 0.2, "over.python": left, "compute.math": 0.8 - left}, 24 * MS)
+        first = parts_of({"input.wait": 0.4, "over.python": 0.3, "compute.math": 0.3}, 30 * MS)
+        sides = replace(before, breakdown=first), replace(after, breakdown=split)
+        return [(row.rule, row.holds) for row in compare(*sides).fixes]
+
+    assert judged(left=0.36) == [("IN001", True)]  # 8.6 of 9 ms
+    assert judged(left=0.35) == [("IN001", None), ("OV005", None)]
+
+
 def test_a_setting_that_is_named_as_another_way_does_not_tell_whether_the_fix_was_applied():
     text = "Free the cores. Where that cannot be, `num_workers` 0 → 4 may take more."
     (fix,) = fixes({"IN005": (finding(fix=text),)}, {"IN005": "passed"})

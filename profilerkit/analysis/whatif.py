@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.leaves import WAITS
+from profilerkit.analysis.leaves import PAUSES, WAITS
 from profilerkit.analysis.workers.capacity import (
     FULL_HOST,
     MOST_WORKERS,
@@ -90,9 +90,10 @@ class LoaderFix:
 
 
 def loader_fix(facts: Facts) -> LoaderFix | None:
-    """More workers, by a fluid model of the loader (§3.3 of the diagnosis method): T' = max(C, P / W', CPU / cores).
+    """More workers, by a fluid model of the loader (diagnosis method, §3.3): T' = Z + max(C, P / W', CPU / cores).
 
-    C is the step without the wait, P the producer's time per step and worker: as the workers' own records have it.
+    Z are pauses for something else, in which workers are soon as far ahead as they may be; C is the step without them
+    and without the wait, P the producer's time per step and worker: as the workers' own records have it.
     Without workers P is the wait itself; with n busy ones of which nothing is known one batch arrives per step, so
     P = n · step. The number follows from these rates. Where the batches were recorded the saving does not: the queue
     replayed with so many workers knows what uneven batches leave of the wait. ``None`` when no wait or no number of
@@ -102,7 +103,7 @@ def loader_fix(facts: Facts) -> LoaderFix | None:
     current = workers_now(facts)
     if facts.input is None or not step or current is None or _is_useless(facts, current):
         return None
-    consumer = max(step - _waited_ns(facts, step), 1.0)
+    consumer, paused = consumer_ns(facts, step), _paused_ns(facts, step)
     producer, cpu = _producer(facts, current, step)
     ratio = cpu / producer if cpu is not None and producer else None
     wanted = max(math.ceil(WORKER_MARGIN * producer / consumer), 1)
@@ -118,11 +119,11 @@ def loader_fix(facts: Facts) -> LoaderFix | None:
     if cpu is not None and facts.usable_cores:
         limits["cores"] = (cpu + consumer) / facts.usable_cores
     limited_by = max(limits, key=lambda name: limits[name])
-    expected = max(1.0 - limits[limited_by] / step, 0.0)
+    expected = max(1.0 - (limits[limited_by] + paused) / step, 0.0)
     replayed = _replayed(facts, workers)
     if replayed is not None:
         # Batches that take unlike times leave waits that mean rates do not show; cores are not in the queue.
-        cores = 1.0 - limits.get("cores", 0.0) / step
+        cores = 1.0 - (limits.get("cores", 0.0) + paused) / step
         expected = max(min(replayed, cores, waited_share(facts)), 0.0)
     return LoaderFix(current, workers, expected, limited_by, wanted, capped_by if workers < wanted else "")
 
@@ -149,7 +150,7 @@ def larger_share(facts: Facts) -> tuple[int, float] | None:
     def gain(count: int) -> float:
         return (count / (count + others)) / (now / (now + others))
 
-    consumer = max(step - _waited_ns(facts, step), 1.0)
+    consumer = consumer_ns(facts, step)
     wanted = WORKER_MARGIN * workers.interval_ns * workers.batches_per_step / now / consumer
     target = min(wanted, NEARLY * gain(most))
     enough = next(count for count in range(now, most + 1) if gain(count) >= target)
@@ -182,12 +183,12 @@ def cheaper_batch(facts: Facts, removed_ns: float, removed_cpu_ns: float = 0.0) 
     step, measured = facts.mean_step_ns, facts.workers
     if not step or measured is None:
         return 0.0
-    consumer = max(step - _waited_ns(facts, step), 1.0)
+    consumer, paused = consumer_ns(facts, step), _paused_ns(facts, step)
     batches = measured.batches_per_step
     limits = [consumer, max(measured.producer_ns - removed_ns, 0.0) * batches / max(measured.count, 1)]
     if facts.usable_cores:
         limits.append((max(measured.cpu_ns - removed_cpu_ns, 0.0) * batches + consumer) / facts.usable_cores)
-    expected = min(max(1.0 - max(limits) / step, 0.0), waited_share(facts))
+    expected = min(max(1.0 - (max(limits) + paused) / step, 0.0), waited_share(facts))
     queue = facts.loading.queue if facts.loading is not None else None
     if queue is None or not queue.is_faithful:
         return expected
@@ -264,6 +265,16 @@ def hidden_share(facts: Facts) -> float:
 def _waited_ns(facts: Facts, step: float) -> float:
     """``waited_share`` in ns of a step."""
     return min(waited_share(facts), 1.0) * step
+
+
+def consumer_ns(facts: Facts, step: float) -> float:
+    """Time that a batch is trained on, ns: the mean step without its wait and without pauses."""
+    return max(step - _waited_ns(facts, step) - _paused_ns(facts, step), 1.0)
+
+
+def _paused_ns(facts: Facts, step: float) -> float:
+    """Pauses of the training for something else, ns of a mean step."""
+    return min(facts.share(*PAUSES), 1.0) * step
 
 
 def overlapped(facts: Facts, exposed: float) -> float:

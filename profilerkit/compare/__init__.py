@@ -51,6 +51,7 @@ def compare(
     verdict = judgement(step, hindered, spans)
     sides = side_of(before, *first), side_of(after, *second)
     findings = finding_changes(before, after, verdict)
+    parts = part_changes(before, after, step)
     diff = Diff(
         verdict=verdict,
         headline=headline(verdict, step, hindered, sides, spans),
@@ -60,9 +61,9 @@ def compare(
         step=step,
         spans=spans,
         differences=differences(before, after),
-        parts=part_changes(before, after, step),
+        parts=parts,
         findings=findings,
-        fixes=applied_fixes(before, after, findings, step),
+        fixes=applied_fixes(before, after, findings, parts, step),
         notes=notes(before, after, sides, step, spans),
         profilerkit_version=after.run.profilerkit_version,
         created=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -6,12 +6,15 @@ from typing import Literal, NamedTuple
 
 from profilerkit.compare.differences import loader_settings
 from profilerkit.model.change import revise
-from profilerkit.model.diff import AppliedFix, FindingChange, Range, StepChange
+from profilerkit.model.diff import AppliedFix, FindingChange, PartChange, Range, StepChange
 from profilerkit.model.finding import Bound, Finding
 from profilerkit.model.report import Report
+from profilerkit.rules.parts import PARTS_OF_RULE
 
 #: ``num_workers 2 → 6`` in the text of a fix; backticks around names are mark-up.
 _PROPOSED = re.compile(r"\b([A-Za-z]\w*) (\S+) → ([^\s,;]+)")
+#: Parts that take so much of what they took are still there (a choice).
+STILL_THERE = 0.95
 _OPEN = "several fixes were applied at once: what each of them saved was not measured"
 _UNCERTAIN = "neither held nor missed: what was measured is too uncertain"
 _BESIDE = "gone with the fix above"
@@ -54,16 +57,22 @@ class _Group:
 
 
 def applied_fixes(
-    before: Report, after: Report, findings: Sequence[FindingChange], step: StepChange | None
+    before: Report,
+    after: Report,
+    findings: Sequence[FindingChange],
+    parts: Sequence[PartChange],
+    step: StepChange | None,
 ) -> tuple[AppliedFix, ...]:
     """Fixes whose setting changed as proposed, then those whose finding is gone; largest predicted saving first.
 
     What was measured is the saving of all changes between the runs. It is held against the prediction of a fix where
     that fix alone was applied. A finding of the same bound that went with a setting is taken for its effect, one of
     another bound for a fix of its own; several independent fixes are not judged. A finding whose fix names a setting
-    that is what it was went with something else: it is told, and not judged.
+    that is what it was went with something else: it is told, and not judged. One whose time is still there, below a
+    threshold of its rule or behind a larger finding, was not fixed.
     """
-    gone = {(row.rule, row.rank, row.title) for row in findings if row.state == "gone" and not row.reason}
+    rows = [row for row in findings if row.state == "gone" and not row.reason]
+    gone = {(row.rule, row.rank, row.title) for row in rows if not _is_still_there(row.rule, parts)}
     measured = _saving(step) if step else None
     set_now, went, left = _Group(), _Group(), _Group()
     for outcome, finding in before.findings():
@@ -84,6 +93,13 @@ def applied_fixes(
     alone = len({proposals(fix.text)[0].name for fix in set_now.fixes}) == 1
     beside = (revise(fix, note=_BESIDE) for fix in went.fixes)
     return (*_judged(set_now.fixes, alone=alone), *beside, *left.fixes)
+
+
+def _is_still_there(rule: str, parts: Sequence[PartChange]) -> bool:
+    """Whether the parts that a fix of the rule is about take as long as before; false where that is not known."""
+    about = [row for row in parts if row.part in PARTS_OF_RULE.get(rule, ())]
+    before, after = sum(row.before_ns or 0 for row in about), sum(row.after_ns or 0 for row in about)
+    return before > 0 and after >= STILL_THERE * before
 
 
 def _judged(fixes: Sequence[AppliedFix], *, alone: bool) -> tuple[AppliedFix, ...]:

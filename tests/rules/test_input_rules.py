@@ -226,6 +226,19 @@ def test_cores_bound_the_replayed_saving_as_well():
 # IN010
 
 
+@pytest.mark.parametrize(
+    ("cores", "workers", "left"),
+    [(16.0, 5, 0.5 + 0.1), (1.0, 1, 0.5 + 0.4 + 0.1)],  # on one core the worker and the training take turns
+)
+def test_workers_do_not_work_through_an_evaluation(cores, workers, left):
+    """Of a step of 100 ms 50 are its share of an evaluation: 40 ms of a batch do not hide behind 10 ms of training."""
+    loader = Loader(kind="DataLoader", num_workers=0)
+    told = replace(INPUT, single_process=True, cpu_ratio=1.0)
+    known = facts({"input.prep": 0.4, "other.eval": 0.5}, loader=loader, input=told, usable_cores=cores)
+    fix = loader_fix(known)
+    assert (fix.workers, fix.expected) == (workers, pytest.approx(1 - left))
+
+
 def test_copies_hide_behind_no_more_than_there_is_computation():
     found = finding("IN010", copying(0.6, shares={"input.h2d": 0.6, "compute.math": 0.25, "over.python": 0.15}))
     assert (found.saving.expected, found.saving.high) == (0.25, pytest.approx(0.6))

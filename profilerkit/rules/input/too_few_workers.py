@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import WAITS
-from profilerkit.analysis.whatif import BUSY_WORKERS, LoaderFix, loader_fix, saving
+from profilerkit.analysis.whatif import BUSY_WORKERS, LoaderFix, consumer_ns, loader_fix, saving
 from profilerkit.analysis.workers.anatomy import named_wait
 from profilerkit.analysis.workers.capacity import lock_held, ran_out, shortage
 from profilerkit.model.change import revise
@@ -77,8 +77,7 @@ class TooFewWorkers(Rule):
         if awaited is None and workers.queue_empty_ratio is not None and workers.queue_empty_ratio < self.empty_ratio:
             return f"a batch was ready at {format_ratio(1.0 - workers.queue_empty_ratio)} of the fetches"
         each = workers.interval_ns * workers.batches_per_step / max(workers.count, 1)
-        consumer = (facts.mean_step_ns or 0.0) - facts.time_ns(*WAITS)
-        if each <= consumer:
+        if each <= consumer_ns(facts, facts.mean_step_ns or 0.0):
             return f"the workers make a batch in {format_ns(each)}, the step without its wait takes longer"
         return ""
 
