@@ -5,8 +5,9 @@ from profilerkit.model.step import PARTS
 LEAVES: tuple[str, ...] = tuple(PARTS)
 #: The parts in which the training thread waits for its batch; copying it to the device is another matter.
 WAITS = ("input.fetch", "input.prep", "input.ipc", "input.wait")
-#: The parts in which the training stands still for something that is done once in a while.
-PAUSES = ("other.ckpt", "other.eval", "other.log", "other.phase", "other.stall")
+#: The named parts in which the training stands still for something that is done once in a while; and all such parts.
+NAMED_PAUSES = ("other.ckpt", "other.eval", "other.log", "other.phase")
+PAUSES = (*NAMED_PAUSES, "other.stall")
 _INDEX = {leaf: index for index, leaf in enumerate(LEAVES)}
 
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from profilerkit.analysis.composition import Measured, compose
 from profilerkit.analysis.facts import InputFacts, Stall
 from profilerkit.analysis.intervals import I64
-from profilerkit.analysis.leaves import WAITS
+from profilerkit.analysis.leaves import NAMED_PAUSES, WAITS
 from profilerkit.analysis.samples import summarise
 from profilerkit.analysis.stats import median, median_error
 from profilerkit.analysis.steps.find import FEWEST_STEPS
@@ -30,7 +30,7 @@ from profilerkit.rundir.reader import RankRecord
 COMPUTING_RATIO = 0.7
 
 #: Leaves the timers measure themselves: of these a trace's composition is not used where there are timers.
-LOGGED = ("other.ckpt", "other.eval", "other.log", "other.phase", "over.gc")
+LOGGED = (*NAMED_PAUSES, "over.gc")
 #: What a trace shows instead of a phase that only the timers know, the likeliest first.
 _UNMARKED_PHASES = ("warm.compile", "over.python")
 #: Parts of a trace that rest on which thread launched what, not on an event of their own.

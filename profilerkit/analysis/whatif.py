@@ -5,15 +5,7 @@ from dataclasses import dataclass
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import PAUSES, WAITS
-from profilerkit.analysis.workers.capacity import (
-    FULL_HOST,
-    MOST_WORKERS,
-    lock_held,
-    memory_room,
-    others_hold,
-    ran_out,
-    shortage,
-)
+from profilerkit.analysis.workers.capacity import FULL_HOST, MOST_WORKERS, memory_room, no_use, others_hold, shortage
 from profilerkit.model.finding import Method, Saving
 
 #: Relative error assumed for an analytic prediction until applied fixes calibrate it (a guess, said in the report).
@@ -212,8 +204,7 @@ def _is_useless(facts: Facts, current: int) -> bool:
     if not current:
         return facts.input is not None and (facts.input.queue_ratio or 0.0) >= CROWDED_RATIO
     busy = facts.workers.busy_ratio if facts.workers is not None else None
-    is_held = lock_held(facts) is not None or ran_out(facts) is not None
-    return host_is_full(facts) or is_held or (busy is not None and busy < BUSY_WORKERS)
+    return host_is_full(facts) or no_use(facts) is not None or (busy is not None and busy < BUSY_WORKERS)
 
 
 def workers_now(facts: Facts) -> int | None:

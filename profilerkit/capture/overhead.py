@@ -25,7 +25,7 @@ class RunningCost:
 
     def __init__(self, timer: FetchTimer, hooks: Hooks, workers: WorkerWatch | None) -> None:
         self._timer, self._hooks, self._workers = timer, hooks, workers
-        self._before: dict[int, int] = {}  # calls of each kind, by its meter
+        self._before: list[int] = []  # calls of each kind
         self._fetches = self._steps = 0
 
     def per_step_ns(self, steps: int) -> float | None:
@@ -36,12 +36,13 @@ class RunningCost:
         """
         timer = self._timer
         calls = _calls(timer, self._hooks, self._workers, steps)
-        before, self._before = self._before, {id(meter): times for meter, times in calls}
+        before, self._before = self._before, [times for _, times in calls]
         is_first = timer.fetches > 0 and max(self._fetches, self._steps) < ALL_OF_FIRST
         ended, self._fetches, self._steps = steps - self._steps, timer.fetches, steps
         if is_first or not (ended and before):
             return None
-        return _cost_ns([(meter.median_ns, times - before.get(id(meter), times)) for meter, times in calls], ended)
+        since = [times - earlier for (_, times), earlier in zip(calls, before, strict=True)]
+        return _cost_ns([(meter.median_ns, times) for (meter, _), times in zip(calls, since, strict=True)], ended)
 
 
 def _calls(timer: FetchTimer, hooks: Hooks, workers: WorkerWatch | None, steps: int) -> list[tuple[Meter, int]]:

@@ -14,7 +14,7 @@ from profilerkit.rules.parts import PARTS_OF_RULE
 #: ``num_workers 2 → 6`` in the text of a fix; backticks around names are mark-up.
 _PROPOSED = re.compile(r"\b([A-Za-z]\w*) (\S+) → ([^\s,;]+)")
 #: Parts that take so much of what they took are still there (a choice).
-STILL_THERE = 0.95
+_STILL_THERE = 0.95
 _OPEN = "several fixes were applied at once: what each of them saved was not measured"
 _UNCERTAIN = "neither held nor missed: what was measured is too uncertain"
 _BESIDE = "gone with the fix above"
@@ -99,7 +99,7 @@ def _is_still_there(rule: str, parts: Sequence[PartChange]) -> bool:
     """Whether the parts that a fix of the rule is about take as long as before; false where that is not known."""
     about = [row for row in parts if row.part in PARTS_OF_RULE.get(rule, ())]
     before, after = sum(row.before_ns or 0 for row in about), sum(row.after_ns or 0 for row in about)
-    return before > 0 and after >= STILL_THERE * before
+    return before > 0 and after >= _STILL_THERE * before
 
 
 def _judged(fixes: Sequence[AppliedFix], *, alone: bool) -> tuple[AppliedFix, ...]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
+from profilerkit.analysis.leaves import NAMED_PAUSES
 from profilerkit.model.change import revise
 from profilerkit.model.cost import Cost, CostSource, FixValue, LostTime
 from profilerkit.model.finding import SOURCES_BY_STRENGTH, Source
@@ -16,8 +17,6 @@ _NS_PER_HOUR = 3.6e12
 
 #: Entries of the ledger in which a run does what it is for.
 _USEFUL = ("evaluation", "between.uncounted")
-#: Parts of a step that the ledger books in stages of their own, so that its steps are shorter.
-_OWN_STAGE = ("other.ckpt", "other.eval", "other.log", "other.phase")
 
 
 def with_cost(report: Report, price: float | None) -> Report:
@@ -43,7 +42,7 @@ def cost_of(report: Report, price: float | None) -> Cost | None:
     read = max(len(report.ranks), 1)
     ranks = max(report.run.world_size or read, read)
     in_steps = _in_steps(report, ledger, mean or 0)
-    booked = () if ledger is None else _OWN_STAGE
+    booked = () if ledger is None else NAMED_PAUSES  # the ledger has stages of its own for them
     step_hours = sum(in_steps) * ranks / read / _NS_PER_HOUR
     hours = step_hours if ledger is None else _wall_ns(ledger) * ranks / _NS_PER_HOUR
     inside = _inside(report, in_steps, ranks / read, booked) if mean else ()
@@ -79,7 +78,7 @@ def _in_steps(report: Report, ledger: Ledger | None, mean: int) -> list[float]:
     known = {rank.rank: float(rank.stages.get("steps", 0)) for rank in ledger.ranks}
     own = float(sum(entry.time_ns for entry in ledger.entries if entry.stage == "steps"))
     bare = [known.get(rank.rank, own) if rank.rank is not None else own for rank in report.ranks] or [own]
-    apart = [sum(part.share for part in breakdown if part.part in _OWN_STAGE) for breakdown in breakdowns]
+    apart = [sum(part.share for part in breakdown if part.part in NAMED_PAUSES) for breakdown in breakdowns]
     return [time / (1.0 - share) if share < 1.0 else time for time, share in zip(bare, apart, strict=True)]
 
 

@@ -125,7 +125,8 @@ def sent_at(records: npt.NDArray[np.void], pids: I64) -> I64:
     order = np.lexsort((start, pids))
     samples, collate, handover = (records[stage][order, 0].astype(np.int64) * 1000 for stage in _STAGES)
     spent = np.cumsum(handover)
-    begun = start[order] + samples + collate - (spent - handover)  # the latest so far, and what was spent, is the time
+    # With all it has sent taken off, each batch begins where it was made, or where the latest of those before it did.
+    begun = start[order] + samples + collate - (spent - handover)
     worker = np.cumsum(np.r_[False, np.diff(pids[order]) != 0])
     apart = worker * (np.ptp(begun) + 1)  # so that no worker hears of the ones before
     sent = np.empty_like(start)

@@ -80,6 +80,11 @@ def others_hold(facts: Facts) -> bool:
     return workers.time_ns("core") >= QUEUED_RATIO * workers.cpu_ns and not is_own
 
 
+def no_use(facts: Facts) -> str | None:
+    """Why more workers would make no more batches; ``None`` where they would, or it is not known."""
+    return shortage(facts) or lock_held(facts) or ran_out(facts)
+
+
 def lock_held(facts: Facts) -> str | None:
     """Why workers hold each other up, as the number that says so; ``None`` where they do not, or it is not known."""
     workers = facts.workers

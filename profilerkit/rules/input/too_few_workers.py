@@ -7,7 +7,7 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.whatif import BUSY_WORKERS, LoaderFix, consumer_ns, loader_fix, saving
 from profilerkit.analysis.workers.anatomy import named_wait
-from profilerkit.analysis.workers.capacity import lock_held, ran_out, shortage
+from profilerkit.analysis.workers.capacity import no_use
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Finding
 from profilerkit.model.workers import Workers
@@ -57,7 +57,7 @@ class TooFewWorkers(Rule):
         enough = self._enough(facts, workers)
         if enough:
             return Passed(enough)
-        useless = shortage(facts) or lock_held(facts) or ran_out(facts)
+        useless = no_use(facts)
         if useless is not None:
             return Passed(f"more workers are not what is missing: {useless}")
         fix = loader_fix(facts)
