@@ -5,6 +5,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from profilerkit.analysis.evaluation import with_evaluation
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.stats import median, quantile
 from profilerkit.analysis.steps.log import StepLog, read_log
@@ -65,7 +66,7 @@ def live_of(run: RunRecord, states: Mapping[int, RankState], report: Report | No
 def _latest_log(entry: RankRecord) -> StepLog | None:
     """The log of the latest records, of as many as it takes to hold a step: an evaluation alone may write thousands."""
     most = LATEST_EVENTS * EVENT.size
-    while (log := read_log(entry.events[-most:], entry.names)) is None and most < len(entry.events):
+    while (log := read_log(*with_evaluation(entry.events[-most:], entry.names))) is None and most < len(entry.events):
         most *= 4
     return log
 

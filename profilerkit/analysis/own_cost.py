@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from profilerkit.analysis.steps.log import EVENT_DTYPE
+from profilerkit.analysis.events import EVENT_DTYPE
 from profilerkit.model.run import CaptureCost
 from profilerkit.rundir.layout import EventKind
 from profilerkit.rundir.reader import RankRecord

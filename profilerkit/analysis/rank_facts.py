@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.composition import Measured, compose
+from profilerkit.analysis.evaluation import with_evaluation
 from profilerkit.analysis.facts import InputFacts, Stall
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.leaves import NAMED_PAUSES, WAITS
@@ -20,6 +21,7 @@ from profilerkit.analysis.steps.table import NO_STEPS, log_steps, trace_series, 
 from profilerkit.analysis.trace_facts import TraceFacts, leaf_times
 from profilerkit.analysis.whatif import BLOCKED_RATIO
 from profilerkit.analysis.workers.anatomy import named_wait, worker_facts
+from profilerkit.model.change import revise
 from profilerkit.model.finding import Source
 from profilerkit.model.run import Series
 from profilerkit.model.step import PARTS, Part, Steps
@@ -73,7 +75,10 @@ class RankFacts:
 
 
 def rank_facts(origin: str, trace: TraceFacts | None, record: RankRecord | None) -> RankFacts:
-    """Join a trace and a step log; either may be missing, not both."""
+    """Join a trace and a step log; either may be missing, not both. The record it keeps has inferred phases as well."""
+    if record is not None:
+        events, names = with_evaluation(record.events, record.names)
+        record = revise(record, events=events, names=names)
     return _joined(origin, trace, record, read_log(record.events, record.names) if record else None)
 
 
@@ -198,7 +203,7 @@ def _parts_by_log(
     return _ordered(
         [
             # Without a trace nothing tells how much of a wait the device worked through.
-            _part(name, value, step_ns, "estimated" if hidden and name in waits else _source(name, source))
+            _part(name, value, step_ns, "estimated" if hidden and name in waits else _source(name, source, log))
             for name, (value, source) in compose(measured, traced).items()
         ]
     )
@@ -223,9 +228,10 @@ def _composition(log: StepLog, trace: TraceFacts) -> dict[str, float]:
     return traced
 
 
-def _source(name: str, source: Source) -> Source:
-    """The source of a part's time: what rests on other ranks' clocks is derived however well it was timed."""
-    return "derived" if source == "measured" and name in ("comm.skew", "comm.lat", "comm.bw") else source
+def _source(name: str, source: Source, log: StepLog) -> Source:
+    """The source of a part's time: derived where nobody named it, or it rests on other ranks' clocks."""
+    derived = name in log.inferred_phases or name in ("comm.skew", "comm.lat", "comm.bw")
+    return "derived" if source == "measured" and derived else source
 
 
 def input_part(log: StepLog, record: RankRecord | None, workers: Workers | None = None) -> str:

@@ -78,9 +78,8 @@ def record_of(log, *, began=START, process=None, end=None, ended=True, windows=(
 
 
 def ledger_of(log, **fields):
-    record = record_of(log, **fields)
-    joined = rank_facts("rank", None, record)
-    return rank_ledger(record, joined.log.state if joined.log else ())
+    found = rank_facts("rank", None, record_of(log, **fields))
+    return rank_ledger(found.record, found.log.state if found.log else ())
 
 
 def times(ledger):
@@ -396,7 +395,7 @@ def test_the_entries_sum_to_the_wall_clock_whatever_was_recorded(records, began,
     if end is not None:
         record = msgspec.structs.replace(record, end=msgspec.structs.replace(record.end, end_perf_ns=end))
     joined = rank_facts("rank", None, record)
-    ledger = rank_ledger(record, joined.log.state if joined.log else ())
+    ledger = rank_ledger(joined.record, joined.log.state if joined.log else ())
     first, last = min(entry[3] for entry in records), max(entry[3] + entry[4] for entry in records)
     low = min(began, first) if process is None else min(began, first, process)
     assert ledger.wall_ns == (last if end is None else max(last, end)) - low
@@ -418,7 +417,7 @@ def test_neither_the_order_of_records_nor_a_time_shift_changes_the_ledger(record
         record = record_of(log, ended=False)
         record = msgspec.structs.replace(record, meta=rank_meta(anchor_perf_ns=by))
         joined = rank_facts("rank", None, record)
-        ledger = rank_ledger(record, joined.log.state if joined.log else ())
+        ledger = rank_ledger(joined.record, joined.log.state if joined.log else ())
         found.append({entry.entry: entry.time_ns for entry in ledger.entries})
     assert found[0] == found[1]
 

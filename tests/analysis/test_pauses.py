@@ -2,6 +2,7 @@
 
 import pytest
 
+from profilerkit.analysis.evaluation import with_evaluation
 from profilerkit.analysis.ledger.pauses import pauses
 from profilerkit.analysis.steps.log import read_log
 from profilerkit.rundir.layout import EventKind, WindowStatus
@@ -10,18 +11,19 @@ from tests.recipes import MS, US, Log, rank_meta
 
 
 def told(log, windows=()):
+    events, names = with_evaluation(log.data, log.names)
     record = RankRecord(
         rank=0,
         path=None,
         meta=rank_meta(),
-        events=log.data,
-        names=log.names,
+        events=events,
+        names=names,
         samples=(),
         windows=windows,
         end=None,
         notes=(),
     )
-    return {pause.kind: pause for pause in pauses(record, read_log(log.data, log.names))}
+    return {pause.kind: pause for pause in pauses(record, read_log(events, names))}
 
 
 def test_a_checkpoint_every_ten_steps_is_spread_over_all_of_them():

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from profilerkit.analysis.events import EVENT_DTYPE, NOT_A_WAIT
 from profilerkit.analysis.host.names import is_feeding_phase, phase_leaf
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.leaves import LEAVES, WAITS
 from profilerkit.analysis.rank_facts import LOGGED, RankFacts
 from profilerkit.analysis.samples import signals
 from profilerkit.analysis.steps.find import in_step
-from profilerkit.analysis.steps.log import EVENT_DTYPE, NOT_A_WAIT, StepLog
+from profilerkit.analysis.steps.log import StepLog
 from profilerkit.analysis.steps.watched import with_watched
 from profilerkit.model.raw import RawEvent, RawEvents
 from profilerkit.rundir.layout import SAMPLES, EventKind

@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from profilerkit.analysis.events import EVENT_DTYPE
 from profilerkit.analysis.host.host_facts import CollectionFacts
 from profilerkit.analysis.steps.find import in_step
-from profilerkit.analysis.steps.log import EVENT_DTYPE, StepLog
+from profilerkit.analysis.steps.log import StepLog
 from profilerkit.rundir.layout import EventKind
 
 #: Number of the oldest generation: a collection of it looks at every object.

@@ -5,11 +5,12 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from profilerkit.analysis.events import EVENT_DTYPE
 from profilerkit.analysis.host.host_facts import CompileFacts
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.leaves import leaf
 from profilerkit.analysis.steps.find import TraceSteps, in_step
-from profilerkit.analysis.steps.log import EVENT_DTYPE, StepLog
+from profilerkit.analysis.steps.log import StepLog
 from profilerkit.rundir.layout import EventKind
 from profilerkit.trace.columns import Bools, TraceColumns
 

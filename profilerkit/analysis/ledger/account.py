@@ -6,14 +6,12 @@ from typing import Final
 
 import numpy as np
 
+from profilerkit.analysis.events import Timed, joined
 from profilerkit.analysis.intervals import I64, Segments, Spans, paint, with_label
 from profilerkit.analysis.ledger.excess import excess, step_kinds
-from profilerkit.analysis.ledger.passes import evaluation_passes
 from profilerkit.analysis.ledger.records import (
     Records,
-    Timed,
     complement,
-    joined,
     labelled,
     occurrences,
     owners,
@@ -69,11 +67,10 @@ def rank_ledger(record: RankRecord, state: tuple[StepState, ...]) -> Ledger | No
         state = tuple(value for value, own in zip(state, records.own, strict=True) if own)
     started = record.meta.process_start_perf_ns if record.meta else None
     low = records.begin_ns if started is None else min(started, records.begin_ns)
-    account, passes = _Account(), evaluation_passes(records)
-    fetches = _outside(records.training_fetches, passes)
+    account, fetches = _Account(), records.fetches
     fed = joined([fetches, *(timed for entry, timed in records.phases.items() if entry == "step.input")])
     account.add("start.before", records.begin_ns - low)
-    aside = _aside(records, passes, fetches.where(fetches.has(_EDGE)))
+    aside = _aside(records, fetches.where(fetches.has(_EDGE)))
     owned = _owned(records, aside)
     parts = _parts(records, fed)
     _book_steps(account, records, owned, parts, state, "step.forward" if len(fed) else "step.unfed")
@@ -93,15 +90,13 @@ def rank_ledger(record: RankRecord, state: tuple[StepState, ...]) -> Ledger | No
         loader_seen=bool(len(fed)),
         steps=len(records.steps),
         unexplained_ns=account.spent["unexplained"],
-        entries=_entries(account, wall, counted, some_inferred=bool(len(passes))),
+        entries=_entries(account, wall, counted),
     )
 
 
-def _entries(
-    account: _Account, wall: int, counted: Mapping[str, Timed], *, some_inferred: bool
-) -> tuple[LedgerEntry, ...]:
+def _entries(account: _Account, wall: int, counted: Mapping[str, Timed]) -> tuple[LedgerEntry, ...]:
     def source(entry: str) -> LedgerSource:
-        if entry == "evaluation" and some_inferred:
+        if entry == "evaluation" and counted[entry].has(EventFlag.INFERRED).any():
             return "inferred"
         return "derived" if entry in _DERIVED or ENTRIES[entry][0] in ("end", "unexplained") else "measured"
 
@@ -119,15 +114,7 @@ def _entries(
     )
 
 
-def _outside(fetches: Timed, passes: Timed) -> Timed:
-    """The fetches that lie in no pass."""
-    if not len(passes):
-        return fetches
-    at = np.searchsorted(passes.start, fetches.start, side="right") - 1
-    return fetches.where((at < 0) | (fetches.start >= passes.end[np.maximum(at, 0)]))
-
-
-def _aside(records: Records, passes: Timed, edges: Timed) -> dict[str, Timed]:
+def _aside(records: Records, edges: Timed) -> dict[str, Timed]:
     """Intervals by the entries of ``_ASIDE``; ``edges`` are the first and last fetches of the training's epochs."""
     phases, kinds = records.phases, records.kinds
 
@@ -140,7 +127,7 @@ def _aside(records: Records, passes: Timed, edges: Timed) -> dict[str, Timed]:
         "warm.compile": kinds[EventKind.COMPILE],
         "checkpoint": named("checkpoint", kinds[EventKind.SAVE]),
         "between.epoch": edges,
-        "evaluation": named("evaluation", passes),
+        "evaluation": named("evaluation"),
         "logging": named("logging"),
         "phases": named("phases"),
     }

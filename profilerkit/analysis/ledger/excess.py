@@ -6,8 +6,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from profilerkit.analysis.events import Timed
 from profilerkit.analysis.intervals import I64
-from profilerkit.analysis.ledger.records import Timed
 from profilerkit.model.step import StepState
 
 Mask = npt.NDArray[np.bool_]

@@ -2,13 +2,13 @@
 
 import numpy as np
 
+from profilerkit.analysis.events import Timed, joined
 from profilerkit.analysis.intervals import clip, union
-from profilerkit.analysis.ledger.passes import evaluation_passes
 from profilerkit.analysis.ledger.pause import Pause, PauseKind
-from profilerkit.analysis.ledger.records import Records, Timed, joined, labelled, occurrences, owners, read_records
+from profilerkit.analysis.ledger.records import Records, labelled, occurrences, owners, read_records
 from profilerkit.analysis.stats import median
 from profilerkit.analysis.steps.log import StepLog
-from profilerkit.rundir.layout import EventKind
+from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.reader import RankRecord
 
 _KINDS: tuple[PauseKind, ...] = ("checkpoint", "evaluation", "logging")
@@ -25,8 +25,7 @@ def pauses(record: RankRecord, log: StepLog) -> tuple[Pause, ...]:
     if records is None or not len(records.steps):
         return ()
     low, high = int(log.start[log.steady][0]), int(records.steps.end.max())
-    named, passes = _named(records), evaluation_passes(records)
-    kinds = {**named, "evaluation": joined([named["evaluation"], passes])}
+    kinds = _kinds(records)
     owned = owners([labelled(records.exports, _PROFILER), *(labelled(kinds[kind], n) for n, kind in enumerate(_KINDS))])
     whole = high - low - clip(owned.only(_PROFILER), low, high).total_ns
     steps = int(np.count_nonzero(log.start >= low))
@@ -38,7 +37,7 @@ def pauses(record: RankRecord, log: StepLog) -> tuple[Pause, ...]:
             share=spent / whole,
             steps=steps,
             steps_apart=_steps_apart(_begun(kinds[kind], low, high), log),
-            inferred=kind == "evaluation" and bool(len(_begun(passes, low, high))),
+            inferred=kind == "evaluation" and bool(_begun(kinds[kind], low, high).has(EventFlag.INFERRED).any()),
         )
         for label, kind in enumerate(_KINDS)
         if (spent := clip(owned.only(label), low, high).total_ns) > 0
@@ -46,8 +45,8 @@ def pauses(record: RankRecord, log: StepLog) -> tuple[Pause, ...]:
     return tuple(sorted(found, key=lambda pause: -pause.time_ns))
 
 
-def _named(records: Records) -> dict[str, Timed]:
-    """Named phases by kind; a save is a checkpoint."""
+def _kinds(records: Records) -> dict[str, Timed]:
+    """Phases by kind; a save is a checkpoint."""
     found = {kind: [records.phases[kind]] if kind in records.phases else [] for kind in _KINDS}
     found["checkpoint"].append(records.kinds[EventKind.SAVE])
     return {kind: joined(parts) for kind, parts in found.items()}

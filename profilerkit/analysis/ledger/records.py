@@ -4,41 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from profilerkit.analysis.events import EVENT_DTYPE, NOT_TRAINING, Events, Mask, Timed, put_in, timed
 from profilerkit.analysis.host.names import is_feeding_phase, phase_leaf
 from profilerkit.analysis.intervals import I64, Segments, Spans, innermost_owner, union
 from profilerkit.analysis.leaves import LEAVES
-from profilerkit.analysis.steps.log import EVENT_DTYPE, put_in
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.reader import RankRecord
 
-Mask = npt.NDArray[np.bool_]
-
 #: Ledger entry of a named phase by its leaf; others are phases.
 _PHASE_ENTRIES = {"other.ckpt": "checkpoint", "other.eval": "evaluation", "other.log": "logging"}
-_NOT_TRAINING = EventFlag.OTHER_LOADER | EventFlag.IN_PHASE
-
-
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """Intervals of one kind, sorted by start; arrays are ``(n,)`` int64, times in ns."""
-
-    start: I64
-    end: I64
-    flags: I64
-
-    def __len__(self) -> int:
-        return len(self.start)
-
-    def where(self, mask: Mask) -> "Timed":
-        """Those that the mask keeps."""
-        return Timed(self.start[mask], self.end[mask], self.flags[mask])
-
-    def has(self, flags: int) -> Mask:
-        """``(n,)`` mask of those with any of ``flags``."""
-        found: Mask = (self.flags & flags) != 0
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +22,9 @@ class Records:
 
     Attributes:
         steps: one per step.
-        fetches: all of its fetches, those for no training as well.
+        fetches: those that feed the training.
         kinds: the other kinds.
-        phases: named phases by ledger entry; those named for getting a batch are under ``step.input``.
+        phases: named and inferred phases by ledger entry; those named for getting a batch are under ``step.input``.
         exports: when a window's trace was stopped and written.
         probes: when probes put steps in, or put back what they had changed.
         own: of all STEP records by start, which are the run's own: those of ``steps``.
@@ -69,13 +44,7 @@ class Records:
     end_ns: int
     last_ns: int
 
-    @property
-    def training_fetches(self) -> Timed:
-        """The fetches that feed the training."""
-        return self.fetches.where(~self.fetches.has(_NOT_TRAINING))
 
-
-NONE = Timed(*(np.empty(0, dtype=np.int64) for _ in range(3)))
 _KINDS = (
     *(EventKind.BACKWARD, EventKind.OPTIMIZER, EventKind.WINDOW, EventKind.GC, EventKind.SAVE, EventKind.COMPILE),
     *(EventKind.SYNC, EventKind.COPY, EventKind.COLLECTIVE),
@@ -92,13 +61,13 @@ def read_records(record: RankRecord) -> Records | None:
     heard = max([last, *(sample.t_ns for sample in record.samples[-1:])])
     kind = events["kind"]
     own = (events["flags"] & EventFlag.OTHER_THREAD) == 0
-    windows = _timed(events[kind == EventKind.WINDOW])
-    steps, probes = _timed(events[kind == EventKind.STEP]), _timed(events[kind == EventKind.PROBE])
+    windows = timed(events[kind == EventKind.WINDOW])
+    steps, probes = timed(events[kind == EventKind.STEP]), timed(events[kind == EventKind.PROBE])
     kept = ~put_in(events, steps.start)
     return Records(
         steps=steps.where(kept),
-        fetches=_timed(events[(kind == EventKind.WAIT) & own]),
-        kinds={wanted: _timed(events[(kind == wanted) & own & _is_whole(record, wanted)]) for wanted in _KINDS},
+        fetches=timed(events[(kind == EventKind.WAIT) & own & ((events["flags"] & NOT_TRAINING) == 0)]),
+        kinds={wanted: timed(events[(kind == wanted) & own & _is_whole(record, wanted)]) for wanted in _KINDS},
         phases=_phases(events[(kind == EventKind.PHASE) & own], record.names),
         exports=_exports(record, windows),
         probes=probes,
@@ -115,17 +84,11 @@ def _is_whole(record: RankRecord, kind: EventKind) -> bool:
     return kind != EventKind.BACKWARD or backward is None or backward.on
 
 
-def _timed(events: npt.NDArray[np.void]) -> Timed:
-    events = events[np.argsort(events["start"], kind="stable")]
-    start = events["start"].astype(np.int64)
-    return Timed(start, start + events["dur"], events["flags"].astype(np.int64))
-
-
-def _phases(events: npt.NDArray[np.void], names: Mapping[int, str]) -> dict[str, Timed]:
+def _phases(events: Events, names: Mapping[int, str]) -> dict[str, Timed]:
     by_entry: dict[str, list[int]] = {}
     for name_id in np.unique(events["name"]).tolist():
         by_entry.setdefault(_entry_of(names.get(name_id, "phase")), []).append(name_id)
-    return {entry: _timed(events[np.isin(events["name"], ids)]) for entry, ids in by_entry.items()}
+    return {entry: timed(events[np.isin(events["name"], ids)]) for entry, ids in by_entry.items()}
 
 
 def _entry_of(name: str) -> str:
@@ -140,15 +103,6 @@ def _exports(record: RankRecord, windows: Timed) -> Timed:
     inside = (after >= 0) & (start < windows.end[after]) if len(windows) else np.zeros(len(start), dtype=np.bool_)
     start, after = start[inside], after[inside]
     return Timed(start, windows.end[after], np.zeros(len(start), dtype=np.int64))
-
-
-def joined(parts: Sequence[Timed]) -> Timed:
-    """All of them together, by start."""
-    if not parts:
-        return NONE
-    start, end, flags = (np.concatenate([getattr(part, name) for part in parts]) for name in ("start", "end", "flags"))
-    order = np.argsort(start, kind="stable")
-    return Timed(start[order], end[order], flags[order])
 
 
 def owners(parts: Sequence[tuple[Timed, I64]]) -> Segments:

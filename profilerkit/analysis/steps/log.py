@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from profilerkit.analysis.events import EVENT_DTYPE, NOT_A_WAIT, Events, put_in
 from profilerkit.analysis.facts import Stall
 from profilerkit.analysis.host.names import is_feeding_phase, phase_leaf
 from profilerkit.analysis.intervals import I64, Spans, innermost_owner, subtract, union
@@ -18,11 +19,6 @@ from profilerkit.analysis.steps.warmup import warmup_length
 from profilerkit.analysis.steps.watched import with_watched
 from profilerkit.model.step import StepState
 from profilerkit.rundir.layout import EventFlag, EventKind
-
-#: numpy twin of ``rundir.layout.EVENT``.
-EVENT_DTYPE = np.dtype(
-    [("kind", "<u2"), ("flags", "<u2"), ("name", "<u4"), ("start", "<i8"), ("dur", "<i8"), ("value", "<i8")]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +36,7 @@ class StepLog:
         wait_cpu: CPU time of that thread during the wait; -1 where that is not known.
         wait_queue: time of the wait in which the thread was ready to run and got no processor; -1 likewise.
         phases: leaf name to ns per step.
+        inferred_phases: leaf names of which nobody named all of the time.
         collect: time in garbage collections.
         compiling: time in which torch.compile compiled, whatever phase it was in.
         optimizes: steps in which an optimizer step was recorded.
@@ -58,6 +55,7 @@ class StepLog:
     wait_cpu: I64
     wait_queue: I64
     phases: Mapping[str, I64]
+    inferred_phases: frozenset[str]
     collect: I64
     compiling: I64
     optimizes: npt.NDArray[np.bool_]
@@ -117,6 +115,7 @@ def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
         wait_cpu=_known_per_step(waits, cpu_ns, start, stop),
         wait_queue=_known_per_step(waits, queue_ns, start, stop),
         phases=phases,
+        inferred_phases=_inferred(named, names),
         collect=collect,
         compiling=_spent(subtract(_spans(events[events["kind"] == EventKind.COMPILE]), waited), start, stop),
         optimizes=optimizes,
@@ -127,12 +126,7 @@ def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
     )
 
 
-NOT_A_WAIT = EventFlag.LAST | EventFlag.OTHER_THREAD | EventFlag.OTHER_LOADER | EventFlag.IN_PHASE
-
-Records = npt.NDArray[np.void]
-
-
-def _split_phases(phases: Records, names: Mapping[int, str]) -> tuple[Records, Records]:
+def _split_phases(phases: Events, names: Mapping[int, str]) -> tuple[Events, Events]:
     """Phases, and apart those named for getting a batch, as waits whose CPU time is not known."""
     feeds = [name_id for name_id, name in names.items() if is_feeding_phase(name)]
     feeding = np.isin(phases["name"], np.array(feeds, dtype=np.int64))
@@ -141,7 +135,7 @@ def _split_phases(phases: Records, names: Mapping[int, str]) -> tuple[Records, R
     return phases[~feeding], waits
 
 
-def _outermost(waits: Records) -> Records:
+def _outermost(waits: Events) -> Events:
     """The waits that lie in no other one, by start; of two with the same extent the first."""
     end = waits["start"] + waits["dur"]
     order = np.lexsort((-end, waits["start"]))
@@ -151,7 +145,7 @@ def _outermost(waits: Records) -> Records:
     return waits[order][~inside]
 
 
-def _per_step(events: Records, start: I64, stop: I64) -> I64:
+def _per_step(events: Events, start: I64, stop: I64) -> I64:
     """Time of the events that begin in each step, at most the step's own length."""
     out = np.zeros(len(start), dtype=np.int64)
     step = in_step(events["start"], start, stop)
@@ -160,7 +154,7 @@ def _per_step(events: Records, start: I64, stop: I64) -> I64:
     return capped
 
 
-def _known_per_step(waits: Records, spent: I64, start: I64, stop: I64) -> I64:
+def _known_per_step(waits: Events, spent: I64, start: I64, stop: I64) -> I64:
     """What was ``spent`` in the waits of each step; -1 where that of one of them is negative: not measured."""
     out = np.zeros(len(start), dtype=np.int64)
     step = in_step(waits["start"], start, stop)
@@ -170,7 +164,7 @@ def _known_per_step(waits: Records, spent: I64, start: I64, stop: I64) -> I64:
     return out
 
 
-def _spans(events: Records) -> Spans:
+def _spans(events: Events) -> Spans:
     start = events["start"].astype(np.int64)
     return union(start, start + events["dur"])
 
@@ -184,7 +178,7 @@ def _spent(spans: Spans, start: I64, stop: I64) -> I64:
     return capped
 
 
-def _phases(phases: Records, names: Mapping[int, str], waited: Spans, start: I64, stop: I64) -> dict[str, I64]:
+def _phases(phases: Events, names: Mapping[int, str], waited: Spans, start: I64, stop: I64) -> dict[str, I64]:
     """Leaf name to ns per step; of nested phases the inner one owns the time."""
     leaves = {int(name_id): phase_leaf(names.get(int(name_id), "phase")) for name_id in np.unique(phases["name"])}
     begin = phases["start"].astype(np.int64)
@@ -196,7 +190,12 @@ def _phases(phases: Records, names: Mapping[int, str], waited: Spans, start: I64
     }
 
 
-def _states(events: Records, start: I64, stop: I64, time: I64) -> tuple[StepState, ...]:
+def _inferred(phases: Events, names: Mapping[int, str]) -> frozenset[str]:
+    found = np.unique(phases["name"][(phases["flags"] & EventFlag.INFERRED) != 0])
+    return frozenset(LEAVES[phase_leaf(names.get(int(name_id), "phase"))] for name_id in found)
+
+
+def _states(events: Events, start: I64, stop: I64, time: I64) -> tuple[StepState, ...]:
     """Out of the steady window: the first step, leading slow ones, those of probes, those disturbed, the one after."""
     state: list[StepState] = ["steady"] * len(start)
     for window in events[events["kind"] == EventKind.WINDOW]:
@@ -215,7 +214,7 @@ def _states(events: Records, start: I64, stop: I64, time: I64) -> tuple[StepStat
     return tuple(state)
 
 
-def _without_probed(events: Records, start: I64, stop: I64, state: list[StepState]) -> list[int]:
+def _without_probed(events: Events, start: I64, stop: I64, state: list[StepState]) -> list[int]:
     """Rows of the run's own steps; those that probes put in, and disturbed, are noted in ``state``."""
     for probe in events[events["kind"] == EventKind.PROBE]:
         low, high = int(probe["start"]), int(probe["start"] + probe["dur"])
@@ -230,17 +229,8 @@ def _without_probed(events: Records, start: I64, stop: I64, state: list[StepStat
     return np.flatnonzero(~inserted).tolist()
 
 
-def put_in(events: Records, start: I64) -> npt.NDArray[np.bool_]:
-    """``(n_steps,)`` which of the steps that begin at ``start`` a probe put in, by the PROBE records of ``events``."""
-    found = np.zeros(len(start), dtype=np.bool_)
-    for probe in events[events["kind"] == EventKind.PROBE]:
-        low = int(probe["start"])
-        found |= (start >= low) & (start < low + int(probe["dur"]))
-    return found
-
-
 def _named_stalls(
-    phases: Records,
+    phases: Events,
     names: Mapping[int, str],
     index: I64,
     start: I64,
@@ -269,7 +259,7 @@ def _named_stalls(
                 period=regular_distance(index[where]),
                 excess_ns=float(spent.sum()) / len(where),
                 share=float(spent.sum()) / total,
-                source="measured",
+                source="derived" if (chosen["flags"] & EventFlag.INFERRED).any() else "measured",
                 steps=(int(index[where[0]]), int(index[where[-1]])),
             )
         )

@@ -3,19 +3,17 @@
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 
+from profilerkit.analysis.events import Events, id_of
 from profilerkit.analysis.intervals import union
 from profilerkit.rundir.layout import EventFlag, EventKind
-
-Records = npt.NDArray[np.void]
 
 #: Kind of record to the name of the phase that it stands for. A compilation also counts on another thread: there a
 #: backward pass compiles, which the training thread waits for. A save on another thread is one in the background.
 _NAMES = {EventKind.SAVE: "checkpoint", EventKind.COMPILE: "compile"}
 
 
-def with_watched(phases: Records, events: Records, names: Mapping[int, str]) -> tuple[Records, Mapping[int, str]]:
+def with_watched(phases: Events, events: Events, names: Mapping[int, str]) -> tuple[Events, Mapping[int, str]]:
     """``phases`` and what was watched outside all of them, with the names of both.
 
     Args:
@@ -34,9 +32,9 @@ def with_watched(phases: Records, events: Records, names: Mapping[int, str]) -> 
         inside = before >= 0
         inside[inside] = seen["start"][inside] < named.end[before[inside]]
         if not inside.all():
-            number = next((known for known, text in names.items() if text == name), max(names, default=0) + 1)
+            number = id_of(name, names)
             names[number] = name
             free = seen[~inside]
-            free["kind"], free["name"] = EventKind.PHASE, number
+            free["kind"], free["flags"], free["name"] = EventKind.PHASE, 0, number
             found.append(free)
     return np.concatenate(found), names

@@ -3,9 +3,10 @@
 import numpy as np
 import numpy.typing as npt
 
+from profilerkit.analysis.events import EVENT_DTYPE
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.steps.find import in_step
-from profilerkit.analysis.steps.log import EVENT_DTYPE, StepLog
+from profilerkit.analysis.steps.log import StepLog
 from profilerkit.analysis.workers.batches import (
     Fetches,
     StageTimes,

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from profilerkit.analysis.events import EVENT_DTYPE, NOT_A_WAIT
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.steps.find import in_step
-from profilerkit.analysis.steps.log import EVENT_DTYPE, NOT_A_WAIT, StepLog
+from profilerkit.analysis.steps.log import StepLog
 from profilerkit.rundir.layout import UNKNOWN_US, EventFlag, EventKind
 from profilerkit.rundir.reader import WorkerRecord
 

@@ -3,12 +3,13 @@
 import numpy as np
 import numpy.typing as npt
 
+from profilerkit.analysis.events import EVENT_DTYPE, NOT_A_WAIT, NOT_TRAINING
 from profilerkit.analysis.intervals import I64
-from profilerkit.analysis.steps.log import EVENT_DTYPE, NOT_A_WAIT, StepLog
+from profilerkit.analysis.steps.log import StepLog
 from profilerkit.analysis.workers.loading import EpochFacts
 from profilerkit.rundir.layout import EventFlag, EventKind
 
-_NOT_THE_TRAINING = EventFlag.OTHER_THREAD | EventFlag.OTHER_LOADER | EventFlag.IN_PHASE
+_NOT_THE_TRAINING = EventFlag.OTHER_THREAD | NOT_TRAINING
 
 Records = npt.NDArray[np.void]
 

@@ -1,17 +1,48 @@
-"""Passes over data that train nothing: evaluation that nobody named."""
+"""Evaluation that nobody named: passes over data that train nothing, as phases."""
+
+from collections.abc import Mapping
 
 import numpy as np
 
+from profilerkit.analysis.events import EVENT_DTYPE, NONE, NOT_TRAINING, Events, Mask, Timed, id_of, joined, timed
+from profilerkit.analysis.host.names import is_feeding_phase
 from profilerkit.analysis.intervals import I64, union
-from profilerkit.analysis.ledger.records import NONE, Mask, Records, Timed, joined
 from profilerkit.rundir.layout import EventFlag, EventKind
 
-#: The fewest fetches of a pass that was broken off: of two loaders read side by side each begins with one.
-_FEWEST_BROKEN = 2
-_FLAGGED = EventFlag.OTHER_LOADER | EventFlag.IN_PHASE
+#: The fewest fetches of a pass that was not ended: of two loaders read side by side each begins with one.
+_FEWEST_OPEN = 2
+_NAME = "evaluation"
 
 
-def evaluation_passes(records: Records) -> Timed:
+def with_evaluation(data: bytes, names: Mapping[int, str]) -> tuple[bytes, dict[int, str]]:
+    """The records with each such pass as an inferred phase, its fetches marked as not the training's, and their names.
+
+    Args:
+        data: records of ``layout.EVENT``.
+        names: phase name of each name id.
+    """
+    events = np.frombuffer(data, dtype=EVENT_DTYPE)
+    passes = _passes(events, names)
+    if not len(passes):
+        return data, dict(names)
+    number = id_of(_NAME, names)
+    phases = np.zeros(len(passes), dtype=EVENT_DTYPE)
+    phases["kind"], phases["flags"], phases["name"] = EventKind.PHASE, EventFlag.INFERRED, number
+    phases["start"], phases["dur"] = passes.start, passes.end - passes.start
+    events = events.copy()
+    before = np.searchsorted(passes.start, events["start"], side="right") - 1
+    inside = _fetched_here(events) & (before >= 0) & (events["start"] < passes.end[np.maximum(before, 0)])
+    events["flags"][inside] |= np.uint16(EventFlag.IN_PHASE)
+    return np.concatenate([events, phases]).tobytes(), {**names, number: _NAME}
+
+
+def _fetched_here(events: Events) -> Mask:
+    """Fetches of the training thread."""
+    found: Mask = (events["kind"] == EventKind.WAIT) & ((events["flags"] & EventFlag.OTHER_THREAD) == 0)
+    return found
+
+
+def _passes(events: Events, names: Mapping[int, str]) -> Timed:
     """From the first to the last fetch of each pass without a backward pass or an optimizer step in it.
 
     Fetches of another loader than the one that marks the steps form a pass where no training fetch comes between
@@ -19,33 +50,33 @@ def evaluation_passes(records: Records) -> Timed:
     backward pass: those feed it. Where no end was fetched they do as far as there are more of them than feed a backward
     pass otherwise. A run that never trains has no such passes, and what lies in a named phase needs none.
     """
-    named = union(*_edges([timed for entry, timed in records.phases.items() if entry != "step.input"]))
-    fetches = records.fetches
-    if len(named):
-        at = np.searchsorted(named.start, fetches.start, side="right") - 1
-        fetches = fetches.where((at < 0) | (fetches.start >= named.end[np.maximum(at, 0)]))
-    marks = joined([records.kinds[EventKind.BACKWARD], records.kinds[EventKind.OPTIMIZER]])
+    fetches = timed(events[_fetched_here(events)])
+    feeding = [number for number, name in names.items() if is_feeding_phase(name)]
+    here = (events["flags"] & EventFlag.OTHER_THREAD) == 0
+    named = timed(events[(events["kind"] == EventKind.PHASE) & here & ~np.isin(events["name"], feeding)])
+    phases = union(named.start, named.end)
+    if len(phases):
+        at = np.searchsorted(phases.start, fetches.start, side="right") - 1
+        fetches = fetches.where((at < 0) | (fetches.start >= phases.end[np.maximum(at, 0)]))
     if not len(fetches):
         return NONE
-    group = np.searchsorted(marks.start, fetches.start, side="right")
+    marks = np.sort(events["start"][np.isin(events["kind"], (EventKind.BACKWARD, EventKind.OPTIMIZER)) & here])
+    group = np.searchsorted(marks, fetches.start, side="right")
     flagged = _flagged_passes(fetches, group)
     if not len(marks):
         return flagged
-    plain = ~fetches.has(_FLAGGED)
+    plain = ~fetches.has(NOT_TRAINING)
     return joined([flagged, _whole_passes(fetches.where(plain), group[plain], len(marks))])
 
 
-def _edges(parts: list[Timed]) -> tuple[I64, I64]:
-    found = joined(parts)
-    return found.start, found.end
-
-
 def _flagged_passes(fetches: Timed, group: I64) -> Timed:
-    """Runs of fetches that are flagged as not the training's."""
-    aside = fetches.has(_FLAGGED)
+    """Runs of fetches that are flagged; one alone is of a loader that is read beside the training's."""
+    aside = fetches.has(NOT_TRAINING)
     before = np.r_[False, aside[:-1] & (group[1:] == group[:-1])]
     after = np.r_[aside[1:] & (group[1:] == group[:-1]), False]
     first, last = np.flatnonzero(aside & ~before), np.flatnonzero(aside & ~after)
+    keep = last - first + 1 >= _FEWEST_OPEN
+    first, last = first[keep], last[keep]
     return Timed(fetches.start[first], fetches.end[last], np.zeros(len(first), dtype=np.int64))
 
 
@@ -75,7 +106,7 @@ def _whole_passes(fetches: Timed, group: I64, marks: int) -> Timed:
     left = np.where(at_end, 0, _usual_fetches(first | last, group))
     open_ended = (stop == behind) & (at_end | (group[begin] > 0))
     final = np.where(ended, stop, np.where(open_ended, stop - 1 - left, stop - 1))
-    keep = whole | ((broken | open_ended) & (final - begin + 1 >= _FEWEST_BROKEN))
+    keep = whole | ((broken | open_ended) & (final - begin + 1 >= _FEWEST_OPEN))
     begin, final = begin[keep], final[keep]
     return Timed(fetches.start[begin], fetches.end[final], np.zeros(len(begin), dtype=np.int64))
 
