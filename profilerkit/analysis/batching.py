@@ -87,4 +87,4 @@ def _making(facts: Facts) -> float:
     workers, step = facts.workers, facts.mean_step_ns
     if workers is None or not step:
         return 0.0
-    return workers.producer_ns * workers.batches_per_step / max(workers.count, 1) / step
+    return workers.producer_ns * workers.batches_per_step / workers.at_work / step

@@ -7,6 +7,7 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import PAUSES, WAITS
 from profilerkit.analysis.workers.capacity import FULL_HOST, MOST_WORKERS, memory_room, no_use, others_hold, shortage
 from profilerkit.model.finding import Method, Saving
+from profilerkit.model.workers import Workers
 
 #: Relative error assumed for an analytic prediction until applied fixes calibrate it (a guess, said in the report).
 MODEL_ERROR = 0.25
@@ -172,20 +173,34 @@ def cheaper_batch(facts: Facts, removed_ns: float, removed_cpu_ns: float = 0.0) 
 
     The fluid model of ``loader_fix`` with the workers as they are; 0 where they were not recorded.
     """
-    step, measured = facts.mean_step_ns, facts.workers
-    if not step or measured is None:
+    measured = facts.workers
+    if not facts.mean_step_ns or measured is None:
         return 0.0
-    consumer, paused = consumer_ns(facts, step), _paused_ns(facts, step)
-    batches = measured.batches_per_step
-    limits = [consumer, max(measured.producer_ns - removed_ns, 0.0) * batches / max(measured.count, 1)]
-    if facts.usable_cores:
-        limits.append((max(measured.cpu_ns - removed_cpu_ns, 0.0) * batches + consumer) / facts.usable_cores)
-    expected = min(max(1.0 - (max(limits) + paused) / step, 0.0), waited_share(facts))
+    batch_ns, cpu_ns = max(measured.producer_ns - removed_ns, 0.0), max(measured.cpu_ns - removed_cpu_ns, 0.0)
+    expected = _made_at(facts, measured, batch_ns / measured.at_work, cpu_ns)
     queue = facts.loading.queue if facts.loading is not None else None
     if queue is None or not queue.is_faithful:
         return expected
     # The queue knows what uneven batches leave of the wait, and what of it is receiving them; not how many cores.
     return min(expected, max(queue.cheaper(removed_ns / max(measured.producer_ns, 1.0)), 0.0))
+
+
+def even_parts(facts: Facts) -> float:
+    """Saving if all workers had data to the end, by the model of ``loader_fix``; 0 where they were not recorded."""
+    measured = facts.workers
+    if not facts.mean_step_ns or measured is None:
+        return 0.0
+    return _made_at(facts, measured, measured.interval_ns / max(measured.count, 1), measured.cpu_ns)
+
+
+def _made_at(facts: Facts, measured: Workers, batch_ns: float, cpu_ns: float) -> float:
+    """Saving if a batch came every ``batch_ns`` and took ``cpu_ns`` of a core."""
+    step = facts.mean_step_ns or 1.0
+    consumer, paused, batches = consumer_ns(facts, step), _paused_ns(facts, step), measured.batches_per_step
+    limits = [consumer, batch_ns * batches]
+    if facts.usable_cores:
+        limits.append((cpu_ns * batches + consumer) / facts.usable_cores)
+    return min(max(1.0 - (max(limits) + paused) / step, 0.0), waited_share(facts))
 
 
 def opening_share(facts: Facts) -> float:

@@ -100,6 +100,16 @@ class Workers(msgspec.Struct, frozen=True, kw_only=True):
         """Of the steps' wait, the share in which its batch was not sent yet; ``None`` where they hardly wait."""
         return 1.0 - self.waited_ratio.get("arriving", 0.0) if self.waited_ratio else None
 
+    @property
+    def at_work(self) -> float:
+        """Workers that make batches at one time: those that still have data, where that is known."""
+        return max(self.count if self.active is None else self.active, 1.0)
+
+    @property
+    def pace_ns(self) -> float:
+        """Time in which the workers at work make the batches of a step."""
+        return self.interval_ns * self.batches_per_step / self.at_work
+
     def share(self, *parts: WorkerPartName) -> float:
         """Share of ``producer_ns`` that these parts own."""
         return sum(part.share for part in self.parts if part.part in parts)

@@ -6,7 +6,7 @@ from profilerkit.analysis.leaves import WAITS
 #: The parts outside the kernels that the fix of each rule with a bound makes shorter.
 PARTS_OF_RULE: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("IN001", "IN002", "IN003", "IN005", "IN006", "IN007", "IN008"), WAITS),
-    **dict.fromkeys(("IN004", "IN011", "IN013"), WAITS),
+    **dict.fromkeys(("IN004", "IN011", "IN013", "IN014"), WAITS),
     "IN009": ("input.h2d",),
     "IN010": ("input.h2d",),
     "ME001": ("mem.alloc",),

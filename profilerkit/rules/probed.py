@@ -19,7 +19,7 @@ _CALIBRATION = "measured in this run"
 #: probe leaves copies to the device, ends of epochs and exchanges other than of DDP's gradients as they are; what a
 #: better exchange saves is a part of what none saves; and no rule's fix is bf16 alone (CP001's is TF32 first).
 PROBES_OF: dict[str, tuple[ProbeName, ...]] = {
-    **dict.fromkeys(("IN004", "IN005", "IN006", "IN007", "IN008", "IN013"), _INPUT),
+    **dict.fromkeys(("IN004", "IN005", "IN006", "IN007", "IN008", "IN013", "IN014"), _INPUT),
     **dict.fromkeys(("IN001", "IN002", "IN003"), _WORKERS),
     "CO001": _COMM,
 }

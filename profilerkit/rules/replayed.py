@@ -124,7 +124,8 @@ def _syncs(facts: Facts, finding: Finding) -> Change | None:
 #: What the fix of a rule does to the steps. Rules that are not here keep their bound or formula, as IN011 does: a
 #: traced window holds the openings of one epoch or of none, and nothing runs beside them that could be in the way.
 _FIXES: dict[str, Callable[[Facts, Finding], Change | None]] = {
-    **dict.fromkeys(("IN001", "IN002", "IN003", "IN004", "IN006", "IN007", "IN008", "IN013"), _fewer_waits),
+    **dict.fromkeys(("IN001", "IN002", "IN003", "IN004", "IN006", "IN007", "IN008"), _fewer_waits),
+    **dict.fromkeys(("IN013", "IN014"), _fewer_waits),
     "IN009": _pinned,
     "IN010": _copied_aside,
     "ME001": _allocator,

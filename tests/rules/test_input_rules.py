@@ -79,6 +79,12 @@ def itemwise(each=100_000, *, samples=64.0, share=0.4, computing=1.0, size=None,
     return facts({"input.prep": share}, **{**known, **changes})
 
 
+def uneven(active=2.0, *, share=0.4, count=4, **changes):
+    """Workers of which ``active`` still have data and make a batch per step of 100 ms together."""
+    workers = made(active * STEP_NS, count=count, fetch=0.9, active=active)
+    return facts({"input.wait": share}, **{"workers": workers, "loader": FOUR, "usable_cores": 16.0, **changes})
+
+
 def alone(share=0.4, *, samples=1000, cpu=1.0):
     """A loader without workers whose thread computes a batch of ``samples`` samples."""
     loader = Loader(kind="DataLoader", num_workers=0, batch_size=samples)
@@ -101,6 +107,7 @@ CASES = Cases(
         "IN011": restarting(),
         "IN012": cold(),
         "IN013": itemwise(),
+        "IN014": uneven(),
     },
     passes={
         "IN004": bursty(variation=0.1),
@@ -108,6 +115,7 @@ CASES = Cases(
         "IN011": restarting(renewed=False),
         "IN012": cold(1.0 * MS),
         "IN013": itemwise(300_000),
+        "IN014": uneven(4.0),
     },
     missing={
         "IN004": bursty(loading=None),
@@ -115,12 +123,14 @@ CASES = Cases(
         "IN011": restarting(boundary=None, restart=None, steps=None, renewed=None),
         "IN012": cold(later=None),
         "IN013": itemwise(loading=LoadingFacts()),
+        "IN014": uneven(workers=made(active=None)),
     },
     not_applicable={
         "IN004": bursty(loader=ALONE),
         "IN010": facts(device=None),
         "IN011": restarting(loader=ALONE),
         "IN012": cold(later=None, stored=(0.1, None)),
+        "IN014": uneven(loader=ALONE),
     },
     thresholds={
         ("IN004", "variation_ratio"): (bursty(variation=0.5), bursty(variation=0.5 - JUST)),
@@ -135,6 +145,7 @@ CASES = Cases(
         ("IN013", "most_ns"): (itemwise(200_000 - 1), itemwise(200_000)),
         ("IN013", "computing_share"): (itemwise(computing=0.7 + JUST), itemwise(computing=0.7 - JUST)),
         ("IN013", "fewest_samples"): (itemwise(samples=16.0), itemwise(samples=16.0 - JUST)),
+        ("IN014", "with_data"): (uneven(2.4 - JUST), uneven(2.4)),
         ("IN013", "most_bytes"): (itemwise(size=64 * 16384), itemwise(size=64 * 16384 + 1)),
     },
     untried=frozenset({("IN004", "enough_ratio"), ("IN012", "stored_fall"), ("IN013", "batched_ratio")}),
@@ -345,3 +356,28 @@ def test_less_work_per_batch_does_not_start_workers_sooner():
     assert cheaper_batch(opened, 400 * MS) == pytest.approx(0.3)
     longer = replace(epochs, opening_ns=9.0 * GB)
     assert cheaper_input(replace(busy, loading=LoadingFacts(epochs=longer))) == 0.0
+
+
+# IN014
+
+
+def test_parts_of_unlike_length_are_dealt_out_evenly():
+    found = finding("IN014", uneven(1.6, share=0.7))  # 1.6 workers take 100 ms, four would take 40 ms
+    assert found.title == "Of 4 workers 1.6 still had data, in the mean"
+    assert found.saving.expected == pytest.approx(0.6)
+    assert found.saving.high == pytest.approx(0.7, abs=0.05)
+    assert found.confidence == "medium"
+    assert "info.num_workers" in found.fix.code
+
+
+def test_with_all_workers_at_work_the_rest_of_the_step_is_the_limit():
+    assert finding("IN014", uneven(1.6, share=0.3)).saving.expected == pytest.approx(0.3)
+    # Four workers that compute all the time find four cores, beside a step that computes for 30 ms of its 100.
+    computing = uneven(1.6, share=0.7, workers=made(1.6 * STEP_NS, active=1.6), usable_cores=2.0)
+    assert finding("IN014", computing).saving.expected == pytest.approx(1 - (1.6 + 0.3) / 2, abs=0.01)
+
+
+def test_less_work_on_a_batch_saves_what_the_workers_that_have_data_save():
+    known = uneven(1.0, share=0.9)  # one worker of four makes all batches, each in the time of a step
+    assert cheaper_batch(known, STEP_NS / 2) == pytest.approx(0.5)
+    assert cheaper_batch(uneven(4.0, share=0.9), 2 * STEP_NS) == pytest.approx(0.5)

@@ -55,7 +55,7 @@ def worker_facts(record: RankRecord, log: StepLog) -> Workers | None:
     steady_ns = int(log.time[log.steady].sum())
     cpu = samples.cpu + collate.cpu + handover.cpu
     sent = sent_at(records, pids)[fetches.row[joined]]
-    count, active = at_one_time(fetches.pid[joined], rows["start"].astype(np.int64), sent)
+    count, active = at_one_time(fetches.pid[joined], rows, sent)
     waited, delivery = _waiting(fetches, rows, samples, collate, sent)
     per_step = fetches.count / max(int(log.steady.sum()), 1)
     return Workers(

@@ -135,20 +135,22 @@ def sent_at(records: npt.NDArray[np.void], pids: I64) -> I64:
     return sent
 
 
-def at_one_time(pid: I64, start: I64, sent: I64) -> tuple[int, float]:
+def at_one_time(pid: I64, rows: npt.NDArray[np.void], sent: I64) -> tuple[int, float]:
     """The most workers there were at one time, and how many there were in the mean as a batch was begun.
 
-    A worker is there from the beginning of its first batch to the end of its last one. Those of a map-style dataset end
-    together, those of an iterable one each with its own part: of two workers that make 5 batches and 1 of them side by
-    side, there are 2 for the first two batches and then 1, in the mean 1.33. Workers of the next epoch are no more.
+    A worker is there from the beginning of its first batch of an epoch to the end of its last one. Those of a map-style
+    dataset end together, those of an iterable one each with its own part: of two workers that make 5 batches and 1 of
+    them side by side, there are 2 for the first two batches and then 1, in the mean 1.33. Workers of the next epoch,
+    others or the same, are no more: its batches are counted from 0 again.
 
     Args:
         pid: ``(n,)`` that made the batches, n > 0.
-        start: ``(n,)`` int64 ns, when each was begun.
+        rows: ``(n,)`` their records.
         sent: ``(n,)`` int64 ns, when it was sent.
     """
-    order = np.argsort(pid, kind="stable")
-    begins = np.flatnonzero(np.r_[True, np.diff(pid[order]) != 0])
+    start, number = rows["start"].astype(np.int64), rows["batch"].astype(np.int64)
+    order = np.lexsort((start, pid))
+    begins = np.flatnonzero(np.r_[True, (np.diff(pid[order]) != 0) | (np.diff(number[order]) <= 0)])
     first = np.sort(np.minimum.reduceat(start[order], begins))
     last = np.sort(np.maximum.reduceat(sent[order], begins))
     there = np.searchsorted(first, start, side="right") - np.searchsorted(last, start, side="left")

@@ -157,7 +157,7 @@ def _pace(report: Report, waits: _Waits) -> str:
     """What the wait has to be seen beside: how fast data is made, and the rest of the step."""
     rest, workers, loader = median(waits.rest_ns), report.workers, report.run.loader
     if workers is not None and workers.count > 0:
-        made = format_ns(workers.interval_ns * workers.batches_per_step / workers.count)
+        made = format_ns(workers.pace_ns)
         verb = "makes" if workers.count == 1 else "make"
         who = plural(workers.count, "worker")
         return f"{who} {verb} the data of a step in {made}, the rest of a step takes {format_ns(rest)}"

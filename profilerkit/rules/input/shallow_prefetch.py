@@ -51,10 +51,10 @@ class ShallowPrefetch(Rule):
         uneven = workers.variation_ratio
         if uneven is None or uneven < self.variation_ratio:
             return Passed(f"the work on a batch varies by {format_ratio(uneven or 0.0)} of its mean")
-        each = workers.interval_ns * workers.batches_per_step / max(workers.count, 1)
         rest = (facts.mean_step_ns or 0.0) - facts.time_ns(*WAITS)
-        if each > rest:
-            return Passed(f"the workers make a batch in {format_ns(each)}, slower than the step: that is no burst")
+        if workers.pace_ns > rest:
+            made = format_ns(workers.pace_ns)
+            return Passed(f"the workers make a batch in {made}, slower than the step: that is no burst")
         queue = facts.loading.queue if facts.loading is not None else None
         if queue is None:
             return MissingData("too few batches were recorded to replay the queue", "record at least 20 steady steps")

@@ -76,9 +76,8 @@ class TooFewWorkers(Rule):
             return f"in {format_ratio(1.0 - awaited)} of the wait its batch had been sent"
         if awaited is None and workers.queue_empty_ratio is not None and workers.queue_empty_ratio < self.empty_ratio:
             return f"a batch was ready at {format_ratio(1.0 - workers.queue_empty_ratio)} of the fetches"
-        each = workers.interval_ns * workers.batches_per_step / max(workers.count, 1)
-        if each <= consumer_ns(facts, facts.mean_step_ns or 0.0):
-            return f"the workers make a batch in {format_ns(each)}, the step without its wait takes longer"
+        if workers.pace_ns <= consumer_ns(facts, facts.mean_step_ns or 0.0):
+            return f"the workers make a batch in {format_ns(workers.pace_ns)}, the step without its wait takes longer"
         return ""
 
     def _finding(self, facts: Facts, workers: Workers, fix: LoaderFix) -> Finding:

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.whatif import saving
+from profilerkit.analysis.leaves import WAITS
+from profilerkit.analysis.whatif import consumer_ns, saving
 from profilerkit.model.change import revise
 from profilerkit.model.finding import STEP_LENGTHS, Evidence, Saving
 from profilerkit.model.step import PARTS, SlowSteps, StepTimes
@@ -33,8 +34,9 @@ class UnevenSteps(Rule):
     Fix: None of its own: the part that grew has its rule.
     Saving: Bound: 1 - median / mean, at most the share of the step time that the slow steps take beyond the others.
         Expected: that times the share of the excess which the part that grew holds; none where no part holds most.
-    Traps: Stalls that recur and have a finding of their own are left out. Batches of different sizes differ on purpose.
-        Shares are of the mean; the typical step is shorter.
+    Traps: Stalls that recur and have a finding of their own are left out, and so are waits for workers that are slower
+        than the steps: those deliver in bursts. Batches of different sizes differ on purpose. Shares are of the mean;
+        the typical step is shorter.
     Confidence: Medium.
     """
 
@@ -61,6 +63,8 @@ class UnevenSteps(Rule):
             return Passed(f"slow steps raise the mean by {format_ratio(max(bound, 0.0))} of it")
         if slow.part is not None and slow.part.startswith("compute."):
             return Passed("the longer steps hold more device work: larger batches, or what steps before them left")
+        if slow.part in WAITS and _made_slowly(facts):
+            return Passed("the longer steps wait for workers that are slower than the steps: they deliver in bursts")
         bound = min(most, slow.share - _told(facts))
         if not worth_saying(facts, bound):
             return Passed("the slow steps are stalls that recur, which have a rule of their own")
@@ -118,6 +122,11 @@ def _evidence(facts: Facts, times: StepTimes, slow: SlowSteps) -> tuple[Evidence
         row("Step time, mean", times.mean, "ns", steady),
         row("Step time, median", times.median, "ns", steady),
     )
+
+
+def _made_slowly(facts: Facts) -> bool:
+    """Whether the loader's workers are slower than the steps in the mean: that has rules of its own."""
+    return facts.workers is not None and facts.workers.pace_ns > consumer_ns(facts, facts.mean_step_ns or 0.0)
 
 
 def _told(facts: Facts) -> float:

@@ -136,12 +136,14 @@ def test_queue_depths_are_those_of_the_judged_fetches():
 
 
 def test_workers_of_epochs_are_counted_once_and_those_that_ran_out_of_data_are_not_active():
-    side_by_side = np.arange(0, 50, 10)
-    pid = np.r_[np.full(5, 10), 11]
-    start = np.r_[side_by_side, 0]
-    assert at_one_time(pid, start, start + 9) == (2, pytest.approx(8 / 6))
-    again = np.r_[pid, pid + 10]
-    assert at_one_time(again, np.r_[start, start + 100], np.r_[start, start + 100] + 9) == (2, pytest.approx(8 / 6))
+    pid, rows = np.array([10, 11, 10, 10, 10, 10]), np.zeros(6, dtype=WORKER_DTYPE)
+    rows["start"], rows["batch"] = [0, 0, 10, 20, 30, 40], range(6)
+    assert at_one_time(pid, rows, rows["start"] + 9) == (2, pytest.approx(8 / 6))
+    later = rows.copy()
+    later["start"] += 100
+    both = np.r_[rows, later]
+    for workers in (pid + 10, pid):  # started again, and kept between epochs
+        assert at_one_time(np.r_[pid, workers], both, both["start"] + 9) == (2, pytest.approx(8 / 6))
     even = facts_of(*fed(40, samples=(15_000, 0, 0)))
     assert (even.count, even.active) == (2, pytest.approx(2.0, rel=0.05))
 
