@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from overhead_benchmark import results
-from overhead_benchmark.cases import CASES, LIGHT, OFF, PEERS, SAMPLERS, TRACEML, TURNS, TURNS_ALONE
+from overhead_benchmark.cases import CASES, LIGHT, OFF, PEERS, SAMPLERS, TRACEML, TURNS, TURNS_ALONE, TURNS_WAITING
 from overhead_benchmark.method import METHOD
 from overhead_benchmark.page import render
 
@@ -55,8 +55,11 @@ def of(step_ms, added_ns):
 
 def test_every_row_has_enough_pairs_and_a_control_beside_it():
     ours = [case for case in CASES if LIGHT in case.variants]
-    alone = [case for case in ours if case.step_ms and case.ranks == 1 and not case.workers]
-    assert all(case.pairs == (TURNS_ALONE if case in alone else TURNS)[case.step_ms] >= 30 for case in ours)
+    computing = [case for case in ours if not case.wait_ms]
+    alone = [case for case in computing if case.step_ms and case.ranks == 1 and not case.workers]
+    assert all(case.pairs == (TURNS_ALONE if case in alone else TURNS)[case.step_ms] >= 30 for case in computing)
+    (waiting,) = [case for case in ours if case.wait_ms]
+    assert (waiting.step_ms, waiting.pairs, waiting.variants) == (50.0, TURNS_WAITING, (OFF, LIGHT, SAMPLERS))
     assert all(OFF in case.variants for case in CASES)
     told = {(case.step_ms, case.ranks, case.workers) for case in CASES if LIGHT in case.variants}
     assert told >= {(step, ranks, workers) for step in (1, 5, 50) for ranks in (1, 2) for workers in (0, 2)}
@@ -70,6 +73,19 @@ def test_a_figure_is_the_median_with_an_interval_around_it():
     assert figure["median"] == 20
     assert 10 <= figure["low"] <= 20 <= figure["high"] <= 500
     assert results.median_interval([3.0, 3.0]) == {"median": 3.0, "low": 3.0, "high": 3.0}
+
+
+def test_cpu_time_added_to_a_waiting_step_is_a_share_of_the_whole_step():
+    case = next(case for case in CASES if case.wait_ms)
+    found = {"variants": {LIGHT: {**pair([25_000] * 30, [5e6] * 30), "bare": {"wall": [50e6], "thread_cpu": [5e6]}}}}
+    found["variants"][LIGHT]["added"] = {"wall": [40_000] * 30, "thread_cpu": [25_000] * 30}
+    record = results.case_record(case, found, (0.0, 0.0))
+    (row,) = record["rows"]
+    assert row["thread_cpu_ratio"]["median"] == pytest.approx(0.0005)
+    assert results.case_words(record) == "50 ms steps, 45 ms of them waiting"
+    claims = {check.claim: check.holds for check in results.checks({"cases": [record]})}
+    assert claims[f"{LIGHT}, wall time"]
+    assert claims[f"{LIGHT}, thread CPU time"]
 
 
 @pytest.mark.parametrize(

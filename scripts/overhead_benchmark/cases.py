@@ -1,4 +1,7 @@
-"""What is measured: training loops of three step lengths, alone and as two ranks, with and without loader workers."""
+"""What is measured: training loops of three step lengths, alone and as two ranks, with and without loader workers.
+
+Of one the steps are mostly waiting, as those of a host are whose device trains.
+"""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -20,6 +23,9 @@ PEERS = (SIMPLE, ADVANCED, WAITING, ACTIVE)
 #: without workers gets more.
 TURNS = {0.0: 6_000, 1.0: 1_500, 5.0: 1_200, 50.0: 30}
 TURNS_ALONE = {**TURNS, 5.0: 2_500, 50.0: 60}
+#: Of a 50 ms step what the host waits, as for a device, and computes nothing: such steps differ so little that turns,
+#: so many of them, tell a tenth of a percent.
+WAIT_MS, TURNS_WAITING = 45.0, 400
 #: Pairs of blocks per figure of the others, and seconds per block by the step's length in ms.
 PEER_PAIRS = 15
 BLOCK_S = {1.0: 0.06, 5.0: 0.1, 50.0: 0.2}
@@ -38,6 +44,7 @@ class Case:
         pairs: of blocks, or turns of steps, of each variant.
         deep: trace windows are measured, too.
         traceml: this is the program of that peer.
+        wait_ms: of a step in which the host sleeps, as it does while a device works.
     """
 
     key: str
@@ -48,6 +55,7 @@ class Case:
     pairs: int
     deep: bool = False
     traceml: bool = False
+    wait_ms: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
         """For the program, and the report."""
@@ -67,7 +75,8 @@ def _cases() -> tuple[Case, ...]:
                 found.append(Case(key, step_ms, ranks, workers, variants, turns, deep=alone))
         found.append(Case(f"{step_ms:g}ms.peers", step_ms, 1, 0, (OFF, *PEERS), PEER_PAIRS))
         found.append(Case(f"{step_ms:g}ms.traceml", step_ms, 1, 0, (OFF, TRACEML), PEER_PAIRS, traceml=True))
-    return tuple(found)
+    waiting = Case("50ms.waiting", 50.0, 1, 0, (OFF, LIGHT, SAMPLERS), TURNS_WAITING, wait_ms=WAIT_MS)
+    return (*found, waiting)
 
 
 CASES = _cases()

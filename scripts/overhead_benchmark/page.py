@@ -76,8 +76,9 @@ def _unit(check: dict[str, Any]) -> str:
 
 
 def _bars(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For one rank without workers, by step length: what each tool adds in CPU time, against the largest of all."""
-    alone = [case for case in cases if case["step_ms"] and case["ranks"] == 1 and not case["workers"]]
+    """For one computing rank without workers, by step length: the CPU time that tools add, against the largest."""
+    one = [case for case in cases if case["step_ms"] and case["ranks"] == 1]
+    alone = [case for case in one if not case["workers"] and not case.get("wait_ms")]
     found = []
     for step_ms in sorted({case["step_ms"] for case in alone}):
         first: dict[str, Any] = {}

@@ -54,7 +54,7 @@ def measure(case: Case, place: Path) -> dict[str, Any]:
 
         if traceml_ai.init(mode="auto").disabled:
             return {"reasons": {TRACEML: "it found nobody to send to, and switched itself off"}}
-    work = Workload(case.step_ms, case.workers)
+    work = Workload(case.step_ms, case.workers, case.wait_ms)
     if case.ranks > 1:
         together(work)
     every = Variants(work, place)

@@ -79,7 +79,7 @@ def turns_interval(with_tool: Sequence[Sequence[float]], bare: Sequence[Sequence
 def case_record(case: Case, found: dict[str, Any], load: tuple[float, float]) -> dict[str, Any]:
     """One case of the document; ``load`` is the machine's before and after."""
     variants = found.get("variants", {})
-    rows = [_row(name, pair) for name, pair in variants.items()]
+    rows = [_row(name, pair, waits=bool(case.wait_ms)) for name, pair in variants.items()]
     rows += [{"variant": name, "reason": reason} for name, reason in found.get("reasons", {}).items()]
     bare_ns = [value for pair in variants.values() for value in _bare_ns(pair, "wall")]
     windows = found.get("windows")
@@ -93,11 +93,12 @@ def case_record(case: Case, found: dict[str, Any], load: tuple[float, float]) ->
     }
 
 
-def _row(name: str, pair: dict[str, Any]) -> dict[str, Any]:
+def _row(name: str, pair: dict[str, Any], *, waits: bool) -> dict[str, Any]:
+    """One variant. Where the step ``waits`` all is a share of its whole length, of which little is CPU time."""
     added = pair["added"] if "added" in pair else pair["turns_with"]
     row: dict[str, Any] = {"variant": name, "reason": None, "pairs": len(added["wall"])}
     for clock in added:
-        row |= _shown(clock, _added_ns(pair, clock), _bare_ns(pair, clock))
+        row |= _shown(clock, _added_ns(pair, clock), _bare_ns(pair, "wall" if waits else clock))
     hooks = pair.get("hooks")
     row |= _shown("hooks", hooks and _more_ns(hooks, hooks["extra_ns"]), _bare_ns(pair, "wall"))
     row["enter_ms"] = median_interval(pair["enter_ns"], 1e-6)
@@ -190,7 +191,8 @@ def case_words(case: dict[str, Any]) -> str:
     """A case in words."""
     step = f"{case['step_ms']:g} ms steps" if case["step_ms"] else "shortest step"
     ranks = f", {case['ranks']} ranks" if case["ranks"] > 1 else ""
-    return f"{step}{ranks}{', loader workers' if case['workers'] else ''}"
+    waits = f", {case['wait_ms']:g} ms of them waiting" if case.get("wait_ms") else ""
+    return f"{step}{ranks}{', loader workers' if case['workers'] else ''}{waits}"
 
 
 def merged(earlier: dict[str, Any] | None, document: dict[str, Any]) -> dict[str, Any]:

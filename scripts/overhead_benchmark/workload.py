@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Iterator
-from time import thread_time
+from time import sleep, thread_time
 from typing import Any
 
 import torch
@@ -32,11 +32,13 @@ class Workload:
         model: what is trained.
         batches: the loader's iterator; it never ends.
         workers: of the loader.
-        step_s: median CPU time of a step as it was calibrated; on a quiet machine that is its time.
+        step_s: median CPU time of a step as it was calibrated, and what it waits; on a quiet machine that is its time.
     """
 
-    def __init__(self, step_ms: float, workers: int) -> None:
+    def __init__(self, step_ms: float, workers: int, wait_ms: float = 0.0) -> None:
         torch.set_num_threads(1)
+        step_ms -= wait_ms
+        self._wait_s = wait_ms / 1e3
         torch.manual_seed(0)
         self._width, self._batch = _SHAPES[step_ms]
         self.workers = workers
@@ -50,7 +52,7 @@ class Workload:
             per_layer_s = max((self._median_s() - one_s) / 4, 1e-6)
             self.layers = max(1, round(1 + (step_ms / 1e3 - one_s) / per_layer_s))
             self.build()
-        self.step_s = self._median_s()
+        self.step_s = self._median_s() + self._wait_s
 
     def loader(self) -> Iterator[torch.Tensor]:
         """A new endless iterator over the rows, with its workers."""
@@ -76,6 +78,8 @@ class Workload:
         """After the backward pass."""
         self._optimizer.step()
         self._optimizer.zero_grad()
+        if self._wait_s:
+            sleep(self._wait_s)
 
     def step(self, batches: Iterator[torch.Tensor]) -> None:
         """One step on the next of ``batches``."""
