@@ -82,7 +82,7 @@ def test_cpu_time_added_to_a_waiting_step_is_a_share_of_the_whole_step():
     record = results.case_record(case, found, (0.0, 0.0))
     (row,) = record["rows"]
     assert row["thread_cpu_ratio"]["median"] == pytest.approx(0.0005)
-    assert results.case_words(record) == "50 ms steps, 45 ms of them waiting"
+    assert results.case_words(record) == "50 ms steps, 49 ms of them waiting"
     claims = {check.claim: check.holds for check in results.checks({"cases": [record]})}
     assert claims[f"{LIGHT}, wall time"]
     assert claims[f"{LIGHT}, thread CPU time"]

@@ -25,7 +25,7 @@ TURNS = {0.0: 6_000, 1.0: 1_500, 5.0: 1_200, 50.0: 30}
 TURNS_ALONE = {**TURNS, 5.0: 2_500, 50.0: 60}
 #: Of a 50 ms step what the host waits, as for a device, and computes nothing: such steps differ so little that turns,
 #: so many of them, tell a tenth of a percent.
-WAIT_MS, TURNS_WAITING = 45.0, 400
+WAIT_MS, TURNS_WAITING = 49.0, 400
 #: Pairs of blocks per figure of the others, and seconds per block by the step's length in ms.
 PEER_PAIRS = 15
 BLOCK_S = {1.0: 0.06, 5.0: 0.1, 50.0: 0.2}
