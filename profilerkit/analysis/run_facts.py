@@ -278,9 +278,10 @@ def _trust(ranks: Sequence[RankFacts], chosen: RankFacts, of_the_run: Sequence[s
     meta = chosen.record.meta if chosen.record else None
     step_ns = chosen.steps.time_ns.median if chosen.steps.time_ns else None
     own = meta.self_ns_per_step if meta else None
-    notes = [*of_the_run, *damage_notes([(rank.origin, rank.trace.damage) for rank in ranks if rank.trace])]
     records = [rank.record for rank in ranks if rank.record]
-    notes += [*record_notes(records), *budget_notes(records)]
+    notes = [*of_the_run, *budget_notes(records)]
+    notes += damage_notes([(rank.origin, rank.trace.damage) for rank in ranks if rank.trace])
+    notes += record_notes(records)
     if trace and trace.device_events_missing and not trace.damage.truncated:
         notes.insert(0, "The run used a device, but the trace holds none of its events.")
     notes += [doubt for doubt in doubts if doubt not in notes]

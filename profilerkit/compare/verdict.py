@@ -53,7 +53,9 @@ def headline(
     times = f"{format_ns(step.own_before_ns)} → {format_ns(step.own_after_ns)}{without}"
     change = step.judged
     if verdict == "no real change":
-        return f"No real change: {times} ({format_change(change.low)} to {format_change(change.high)})"
+        # What lies within the differences between runs of one program may still be a change.
+        what = "No real change" if abs(change.expected) < SMALLEST_RATIO else "No change that can be told"
+        return f"{what}: {times} ({format_change(change.low)} to {format_change(change.high)})"
     estimated = "an estimated " if waited else ""
     size = f"{estimated}{format_ratio(abs(change.expected))}"
     ends = sorted((abs(change.low), abs(change.high)))

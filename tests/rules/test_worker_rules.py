@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from profilerkit.analysis.facts import HostFacts
-from profilerkit.analysis.whatif import loader_fix
+from profilerkit.analysis.whatif import cheaper_batch, loader_fix
 from profilerkit.model.change import revise
 from profilerkit.model.memory import Memory
 from profilerkit.model.run import Loader, Series
 from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed
-from tests.recipes import MS, STEP_NS, made
+from tests.recipes import INPUT, MS, STEP_NS, facts, made
 from tests.rules.test_rules import JUST, check, ended, finding, worked
 
 GB = 10**9
@@ -232,8 +232,8 @@ def test_workers_that_compute_in_the_thread_that_makes_the_batches_have_no_threa
 
 
 def beside_others(queued, own=1.0, cpu_cores=0.2, **known):
-    """Two workers on two cores whose batches wait ``queued`` of their time, in a process that uses ``own`` cores."""
-    cores = (series("host.process_cores", own - 0.2), series("host.worker_cores", 0.2))
+    """Two workers on two cores whose batches wait ``queued`` of their time, in a run that uses ``own`` cores."""
+    cores = (series("host.process_cores", 0.8), series("host.worker_cores", own - 0.8))
     made_here = made(1000 * MS, count=2, core=queued, cpu_cores=cpu_cores)
     return worked(0.9, made_here, **{"usable_cores": 2.0, "samples": cores, "world_size": 1, "loader": TWO, **known})
 
@@ -278,3 +278,21 @@ def test_memory_bounds_the_workers_that_win_cores():
     known = {"usable_cores": 2.0, "samples": cores, "world_size": 1, "memory": Memory(host_capacity_bytes=100 * GB)}
     text = finding("IN005", worked(0.9, workers, loader=TWO, **known)).fix.text  # 14 GB are free, each takes 6
     assert "num_workers 2 → 4 may take" in text
+
+
+def test_training_on_several_cores_leaves_the_workers_fewer():
+    alone = replace(INPUT, single_process=True, cpu_ratio=1.0)
+    known = {"usable_cores": 2.0, "loader": Loader(kind="DataLoader", num_workers=0), "input": alone}
+    # Half of each step loads on one core. Where the rest takes both cores, 1.5 steps of a core are left for two.
+    one, both = (
+        facts({"input.prep": 0.5}, samples=(series("host.process_cores", used),), **known) for used in (1.0, 1.5)
+    )
+    assert loader_fix(one).expected == pytest.approx(0.5)
+    assert loader_fix(both).expected == pytest.approx(0.25)
+    assert loader_fix(both).limited_by == "cores"
+    # With a worker the process's cores are the training's alone.
+    one_worker = Loader(kind="DataLoader", num_workers=1)
+    beside = worked(0.5, made(STEP_NS, count=1), usable_cores=2.0, loader=one_worker)
+    assert cheaper_batch(beside, 0.5 * STEP_NS, 0.5 * STEP_NS) == pytest.approx(0.5)
+    taking = replace(beside, samples=(series("host.process_cores", 1.0),))
+    assert cheaper_batch(taking, 0.5 * STEP_NS, 0.5 * STEP_NS) == pytest.approx(0.25)
