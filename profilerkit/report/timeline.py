@@ -90,7 +90,7 @@ def slowest_of_groups(columns: Sequence[Column], limit: int) -> tuple[list[Colum
     return [max(group, key=lambda column: column.time_ns) for group in groups], size
 
 
-def _title(timeline: Timeline) -> str:
+def _title(timeline: Timeline, *, thinned: bool) -> str:
     steady = [column for column in timeline.columns if column.steady]
     if not steady:
         return f"{plural(len(timeline.columns), 'step')} found, none of them steady"
@@ -99,11 +99,12 @@ def _title(timeline: Timeline) -> str:
     usual = format_ns(timeline.median_ns)
     if len(steady) == 1:
         return f"One steady step was recorded: {usual}"
+    shown = " shown" if thinned else ""
     if not slow:
-        return f"Steps are even: the slowest steady step takes {format_ns(worst.time_ns)}, the median {usual}"
+        return f"Steps are even: the slowest steady step{shown} takes {format_ns(worst.time_ns)}, the median {usual}"
     return (
-        f"{plural(len(slow), 'steady step')} of {format_count(len(steady))} took more than {SLOW_FACTOR} × the median; "
-        f"step {worst.index} took {format_ns(worst.time_ns)}"
+        f"{plural(len(slow), 'steady step')} of {format_count(len(steady))}{shown} took more than "
+        f"{SLOW_FACTOR} × the median; step {worst.index} took {format_ns(worst.time_ns)}"
     )
 
 
@@ -119,14 +120,15 @@ def _caption(report: Report, timeline: Timeline) -> str:
             f"{plural(len(cut), 'column')} higher than {format_ns(timeline.cut_ns)} "
             f"{'is' if len(cut) == 1 else 'are'} cut off, with a bar above."
         )
-    return " ".join([*pieces, *_slow(report.steps.slow), *_warmup(report)])
+    return " ".join([*pieces, *_slow(report.steps.slow, thinned=report.steps.thinned), *_warmup(report)])
 
 
-def _slow(slow: SlowSteps | None) -> Iterator[str]:
+def _slow(slow: SlowSteps | None, *, thinned: bool) -> Iterator[str]:
     """What slow steps take more, and the part that grew in them."""
     if slow is None:
         return
-    which = f"Slow step {slow.first} is" if slow.count == 1 else f"{format_count(slow.count)} slow steps are"
+    of_all = " of all" if thinned else ""
+    which = f"Slow step {slow.first} is" if slow.count == 1 else f"{format_count(slow.count)} slow steps{of_all} are"
     every = f", every {slow.period} steps" if slow.period else ""
     grown = "no recorded part holds most of that"
     if slow.part is not None and slow.coverage is not None:
@@ -193,4 +195,4 @@ def step_view(report: Report) -> StepView:
     if not report.steps.rows:
         return StepView("", "", None, "The times of single steps were not recorded, so steps cannot be compared.")
     timeline = timeline_of(report)
-    return StepView(_title(timeline), _caption(report, timeline), _table(timeline))
+    return StepView(_title(timeline, thinned=report.steps.thinned), _caption(report, timeline), _table(timeline))
