@@ -52,7 +52,7 @@ DETAIL_WORDS = {
     "imbalance": "uneven work",
     "slower": "a slower rank",
     "no-overlap": "no overlap",
-    "launch": "kernel launches",
+    "launch": "issuing work",
     "python": "Python code",
     "sync": "host syncs",
     "gc": "garbage collection",
