@@ -110,7 +110,8 @@ def loader_fix(facts: Facts) -> LoaderFix | None:
         return None
     limits = {"compute": consumer, "workers": producer / workers}
     if cpu is not None and facts.usable_cores:
-        limits["cores"] = (cpu + _training_cpu(facts, consumer, 0.0 if current else cpu)) / facts.usable_cores
+        training = _training_cpu(facts, consumer, ratio or 0.0, within=0.0 if current else cpu)
+        limits["cores"] = (cpu + training) / facts.usable_cores
     limited_by = max(limits, key=lambda name: limits[name])
     expected = max(1.0 - (limits[limited_by] + paused) / step, 0.0)
     replayed = _replayed(facts, workers)
@@ -199,7 +200,8 @@ def _made_at(facts: Facts, measured: Workers, batch_ns: float, cpu_ns: float) ->
     consumer, paused, batches = consumer_ns(facts, step), _paused_ns(facts, step), measured.batches_per_step
     limits = [consumer, batch_ns * batches]
     if facts.usable_cores:
-        limits.append((cpu_ns * batches + _training_cpu(facts, consumer, 0.0)) / facts.usable_cores)
+        training = _training_cpu(facts, consumer, measured.cpu_ns / max(measured.producer_ns, 1))
+        limits.append((cpu_ns * batches + training) / facts.usable_cores)
     return min(max(1.0 - (max(limits) + paused) / step, 0.0), waited_share(facts))
 
 
@@ -278,16 +280,23 @@ def consumer_ns(facts: Facts, step: float) -> float:
     return max(step - _waited_ns(facts, step) - _paused_ns(facts, step), 1.0)
 
 
-def _training_cpu(facts: Facts, consumer: float, loading_ns: float) -> float:
-    """CPU time of the training per step, ns: what its process was sampled to use, at least one core while it trains.
+def _training_cpu(facts: Facts, consumer: float, computing: float, *, within: float = 0.0) -> float:
+    """CPU time per step, ns, that loading has to leave to the training: one core while it trains, and other threads.
+
+    Those are what the process was sampled to use beyond that. Loading that computes finds the cores that they compute
+    or spin on taken, loading that is blocked does not: OpenMP's threads spin through waits of some ms.
 
     Args:
         facts: of the run.
         consumer: ``consumer_ns``.
-        loading_ns: of the process's CPU time per step what goes into loading.
+        computing: share of its time that loading computes.
+        within: of the process's CPU time per step what goes into loading.
     """
     used = facts.series("host.process_cores")
-    return consumer if used is None else max(consumer, used.mean * (facts.mean_step_ns or 0.0) - loading_ns)
+    if used is None:
+        return consumer
+    others = used.mean * (facts.mean_step_ns or 0.0) - within - consumer
+    return consumer + max(others, 0.0) * min(computing, 1.0)
 
 
 def _paused_ns(facts: Facts, step: float) -> float:

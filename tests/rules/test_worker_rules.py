@@ -290,6 +290,9 @@ def test_training_on_several_cores_leaves_the_workers_fewer():
     assert loader_fix(one).expected == pytest.approx(0.5)
     assert loader_fix(both).expected == pytest.approx(0.25)
     assert loader_fix(both).limited_by == "cores"
+    # Loading that is blocked meets them for as little of its time as it computes: OpenMP spins through such waits.
+    asleep = replace(both, input=replace(alone, cpu_ratio=0.0))
+    assert loader_fix(asleep).expected == pytest.approx(0.5)
     # With a worker the process's cores are the training's alone.
     one_worker = Loader(kind="DataLoader", num_workers=1)
     beside = worked(0.5, made(STEP_NS, count=1), usable_cores=2.0, loader=one_worker)
