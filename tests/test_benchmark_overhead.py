@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from overhead_benchmark import results
-from overhead_benchmark.cases import CASES, LIGHT, OFF, PEERS, SAMPLERS, TRACEML, TURNS, TURNS_ALONE, TURNS_WAITING
+from overhead_benchmark.cases import CASES, LIGHT, OFF, PEERS, SAMPLERS, TRACEML, TURNS, TURNS_SAMPLED, TURNS_WAITING
 from overhead_benchmark.method import METHOD
 from overhead_benchmark.page import render
 
@@ -56,8 +56,9 @@ def of(step_ms, added_ns):
 def test_every_row_has_enough_pairs_and_a_control_beside_it():
     ours = [case for case in CASES if LIGHT in case.variants]
     computing = [case for case in ours if not case.wait_ms]
-    alone = [case for case in computing if case.step_ms and case.ranks == 1 and not case.workers]
-    assert all(case.pairs == (TURNS_ALONE if case in alone else TURNS)[case.step_ms] >= 30 for case in computing)
+    assert all(
+        case.pairs == (TURNS_SAMPLED if SAMPLERS in case.variants else TURNS)[case.step_ms] >= 30 for case in computing
+    )
     (waiting,) = [case for case in ours if case.wait_ms]
     assert (waiting.step_ms, waiting.pairs, waiting.variants) == (50.0, TURNS_WAITING, (OFF, LIGHT, SAMPLERS))
     assert all(OFF in case.variants for case in CASES)

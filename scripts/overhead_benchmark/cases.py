@@ -19,10 +19,10 @@ OURS = (OFF, LIGHT, UNEDITED, SAMPLERS)
 PEERS = (SIMPLE, ADVANCED, WAITING, ACTIVE)
 
 #: Turns per figure of ours, by the step's length in ms: what gives an interval of some tenths of a percent on a machine
-#: that others use too; at 50 ms one or two, for there the time in hooks tells what no number of turns would. One rank
-#: without workers gets more.
+#: that others use too; at 50 ms one or two, for there the time in hooks tells what no number of turns would. Rows with
+#: samplers, the ends of the table, get more.
 TURNS = {0.0: 6_000, 1.0: 1_500, 5.0: 1_200, 50.0: 30}
-TURNS_ALONE = {**TURNS, 5.0: 2_500, 50.0: 60}
+TURNS_SAMPLED = {**TURNS, 5.0: 2_500, 50.0: 60}
 #: Of a 50 ms step what the host waits, as for a device, and computes nothing: such steps differ so little that turns,
 #: so many of them, tell a tenth of a percent.
 WAIT_MS, TURNS_WAITING = 49.0, 400
@@ -71,7 +71,7 @@ def _cases() -> tuple[Case, ...]:
                 sampled = alone or (step_ms == 5.0 and ranks == 2 and workers > 0)
                 variants = (OFF, LIGHT) + ((SAMPLERS,) if sampled else ())
                 key = f"{step_ms:g}ms{'' if ranks == 1 else '.2ranks'}{'.2workers' if workers else ''}"
-                turns = (TURNS_ALONE if alone else TURNS)[step_ms]
+                turns = (TURNS_SAMPLED if sampled else TURNS)[step_ms]
                 found.append(Case(key, step_ms, ranks, workers, variants, turns, deep=alone))
         found.append(Case(f"{step_ms:g}ms.peers", step_ms, 1, 0, (OFF, *PEERS), PEER_PAIRS))
         found.append(Case(f"{step_ms:g}ms.traceml", step_ms, 1, 0, (OFF, TRACEML), PEER_PAIRS, traceml=True))
