@@ -4,36 +4,46 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from profilerkit.analysis.events import EVENT_DTYPE, NONE, NOT_TRAINING, Events, Mask, Timed, id_of, joined, timed
+from profilerkit.analysis.events import (
+    EVENT_DTYPE,
+    NONE,
+    NOT_TRAINING,
+    Events,
+    Mask,
+    Timed,
+    id_of,
+    is_whole,
+    joined,
+    timed,
+)
 from profilerkit.analysis.host.names import is_feeding_phase
-from profilerkit.analysis.intervals import I64, union
+from profilerkit.analysis.intervals import I64, covered, union
+from profilerkit.model.change import revise
 from profilerkit.rundir.layout import EventFlag, EventKind
+from profilerkit.rundir.reader import RankRecord
 
-#: The fewest fetches of a pass that was not ended: of two loaders read side by side each begins with one.
-_FEWEST_OPEN = 2
+#: The fewest batches of a pass: of two loaders read side by side each may begin with one, or be begun again.
+_FEWEST = 2
+#: Of one that neither ended nor was broken off: a loop that fetches ahead begins with so many, less one (a choice).
+_FEWEST_OPEN = 4
 _NAME = "evaluation"
 
 
-def with_evaluation(data: bytes, names: Mapping[int, str]) -> tuple[bytes, dict[int, str]]:
-    """The records with each such pass as an inferred phase, its fetches marked as not the training's, and their names.
-
-    Args:
-        data: records of ``layout.EVENT``.
-        names: phase name of each name id.
-    """
-    events = np.frombuffer(data, dtype=EVENT_DTYPE)
-    passes = _passes(events, names)
+def with_evaluation(record: RankRecord) -> RankRecord:
+    """The record with each such pass as an inferred phase, its fetches marked as not the training's."""
+    events = np.frombuffer(record.events, dtype=EVENT_DTYPE)
+    passes = _passes(events, record.names, backward=is_whole(record, EventKind.BACKWARD))
     if not len(passes):
-        return data, dict(names)
-    number = id_of(_NAME, names)
+        return record
+    number = id_of(_NAME, record.names, events)
     phases = np.zeros(len(passes), dtype=EVENT_DTYPE)
     phases["kind"], phases["flags"], phases["name"] = EventKind.PHASE, EventFlag.INFERRED, number
     phases["start"], phases["dur"] = passes.start, passes.end - passes.start
     events = events.copy()
-    before = np.searchsorted(passes.start, events["start"], side="right") - 1
-    inside = _fetched_here(events) & (before >= 0) & (events["start"] < passes.end[np.maximum(before, 0)])
+    inside = _fetched_here(events) & covered(union(passes.start, passes.end), events["start"].astype(np.int64))
     events["flags"][inside] |= np.uint16(EventFlag.IN_PHASE)
-    return np.concatenate([events, phases]).tobytes(), {**names, number: _NAME}
+    names = {**record.names, number: _NAME}
+    return revise(record, events=np.concatenate([events, phases]).tobytes(), names=names)
 
 
 def _fetched_here(events: Events) -> Mask:
@@ -42,13 +52,18 @@ def _fetched_here(events: Events) -> Mask:
     return found
 
 
-def _passes(events: Events, names: Mapping[int, str]) -> Timed:
-    """From the first to the last fetch of each pass without a backward pass or an optimizer step in it.
+def _passes(events: Events, names: Mapping[int, str], *, backward: bool) -> Timed:
+    """From the first to the last fetch of each pass without a backward pass, an optimizer step or a new step in it.
 
     Fetches of another loader than the one that marks the steps form a pass where no training fetch comes between
     them. Other fetches do from the first of a loader's iteration to its end, where more fetches come before the next
     backward pass: those feed it. Where no end was fetched they do as far as there are more of them than feed a backward
     pass otherwise. A run that never trains has no such passes, and what lies in a named phase needs none.
+
+    Args:
+        events: of all kinds.
+        names: of phases.
+        backward: backward passes are recorded all the time.
     """
     fetches = timed(events[_fetched_here(events)])
     feeding = [number for number, name in names.items() if is_feeding_phase(name)]
@@ -56,26 +71,31 @@ def _passes(events: Events, names: Mapping[int, str]) -> Timed:
     named = timed(events[(events["kind"] == EventKind.PHASE) & here & ~np.isin(events["name"], feeding)])
     phases = union(named.start, named.end)
     if len(phases):
-        at = np.searchsorted(phases.start, fetches.start, side="right") - 1
-        fetches = fetches.where((at < 0) | (fetches.start >= phases.end[np.maximum(at, 0)]))
+        fetches = fetches.where(~covered(phases, fetches.start))
     if not len(fetches):
         return NONE
-    marks = np.sort(events["start"][np.isin(events["kind"], (EventKind.BACKWARD, EventKind.OPTIMIZER)) & here])
+    kinds = (EventKind.BACKWARD, EventKind.OPTIMIZER) if backward else (EventKind.OPTIMIZER,)
+    marks = np.sort(events["start"][np.isin(events["kind"], kinds) & here])
     group = np.searchsorted(marks, fetches.start, side="right")
-    flagged = _flagged_passes(fetches, group)
-    if not len(marks):
-        return flagged
-    plain = ~fetches.has(NOT_TRAINING)
-    return joined([flagged, _whole_passes(fetches.where(plain), group[plain], len(marks))])
+    found = _flagged_passes(fetches, group)
+    if len(marks):
+        plain = ~fetches.has(NOT_TRAINING)
+        found = joined([found, _whole_passes(fetches.where(plain), group[plain], len(marks))])
+    steps = np.sort(events["start"][events["kind"] == EventKind.STEP])
+    before = np.searchsorted(steps, found.start, side="right")
+    return found.where(np.searchsorted(steps, found.end, side="left") <= before)
 
 
 def _flagged_passes(fetches: Timed, group: I64) -> Timed:
-    """Runs of fetches that are flagged; one alone is of a loader that is read beside the training's."""
+    """Runs of fetches that are flagged, and longer than those of a loader that is read beside the training's."""
     aside = fetches.has(NOT_TRAINING)
+    batches = np.r_[0, np.cumsum(aside & ~fetches.has(EventFlag.LAST))]
+    training = np.flatnonzero(~aside)
+    beside = int(np.median(np.diff(np.r_[batches[training], batches[-1]]))) if len(training) else 0
     before = np.r_[False, aside[:-1] & (group[1:] == group[:-1])]
     after = np.r_[aside[1:] & (group[1:] == group[:-1]), False]
     first, last = np.flatnonzero(aside & ~before), np.flatnonzero(aside & ~after)
-    keep = last - first + 1 >= _FEWEST_OPEN
+    keep = batches[last + 1] - batches[first] >= 2 * beside + _FEWEST
     first, last = first[keep], last[keep]
     return Timed(fetches.start[first], fetches.end[last], np.zeros(len(first), dtype=np.int64))
 
@@ -106,7 +126,8 @@ def _whole_passes(fetches: Timed, group: I64, marks: int) -> Timed:
     left = np.where(at_end, 0, _usual_fetches(first | last, group))
     open_ended = (stop == behind) & (at_end | (group[begin] > 0))
     final = np.where(ended, stop, np.where(open_ended, stop - 1 - left, stop - 1))
-    keep = whole | ((broken | open_ended) & (final - begin + 1 >= _FEWEST_OPEN))
+    batches = final - begin + np.where(ended, 0, 1)
+    keep = ((whole | broken) & (batches >= _FEWEST)) | (open_ended & (batches >= _FEWEST_OPEN))
     begin, final = begin[keep], final[keep]
     return Timed(fetches.start[begin], fetches.end[final], np.zeros(len(begin), dtype=np.int64))
 

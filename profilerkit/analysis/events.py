@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from profilerkit.analysis.intervals import I64
 from profilerkit.rundir.layout import EventFlag, EventKind
+from profilerkit.rundir.reader import RankRecord
 
 #: numpy twin of ``rundir.layout.EVENT``.
 EVENT_DTYPE = np.dtype(
@@ -71,6 +72,14 @@ def put_in(events: Events, start: I64) -> Mask:
     return found
 
 
-def id_of(name: str, names: Mapping[int, str]) -> int:
-    """The name id of ``name``: the one it has, or a new one."""
-    return next((known for known, text in names.items() if text == name), max(names, default=0) + 1)
+def is_whole(record: RankRecord, kind: EventKind) -> bool:
+    """Whether the records of a kind tell its time: backward passes may be timed no longer, to save their cost."""
+    backward = record.meta.features.get("backward") if record.meta else None
+    return kind != EventKind.BACKWARD or backward is None or backward.on
+
+
+def id_of(name: str, names: Mapping[int, str], events: Events) -> int:
+    """The name id of ``name``: the one it has, or a new one that no phase of ``events`` has either."""
+    known = next((number for number, text in names.items() if text == name), None)
+    used = events["name"][events["kind"] == EventKind.PHASE]
+    return known if known is not None else max([*names, int(used.max(initial=0))]) + 1

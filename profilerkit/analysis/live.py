@@ -10,6 +10,7 @@ from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.stats import median, quantile
 from profilerkit.analysis.steps.log import StepLog, read_log
 from profilerkit.analysis.timed_ranks import TIMED_SPREAD, median_rank_ns
+from profilerkit.model.change import revise
 from profilerkit.model.live import Late, Live, LiveDevice, LiveHost, LiveRank, Recent
 from profilerkit.model.report import Report
 from profilerkit.rundir.follow import RankState
@@ -66,9 +67,12 @@ def live_of(run: RunRecord, states: Mapping[int, RankState], report: Report | No
 def _latest_log(entry: RankRecord) -> StepLog | None:
     """The log of the latest records, of as many as it takes to hold a step: an evaluation alone may write thousands."""
     most = LATEST_EVENTS * EVENT.size
-    while (log := read_log(*with_evaluation(entry.events[-most:], entry.names))) is None and most < len(entry.events):
+    while True:
+        latest = with_evaluation(revise(entry, events=entry.events[-most:]))
+        log = read_log(latest.events, latest.names)
+        if log is not None or most >= len(entry.events):
+            return log
         most *= 4
-    return log
 
 
 def _rank(entry: RankRecord, log: StepLog | None) -> LiveRank:

@@ -21,7 +21,6 @@ from profilerkit.analysis.steps.table import NO_STEPS, log_steps, trace_series, 
 from profilerkit.analysis.trace_facts import TraceFacts, leaf_times
 from profilerkit.analysis.whatif import BLOCKED_RATIO
 from profilerkit.analysis.workers.anatomy import named_wait, worker_facts
-from profilerkit.model.change import revise
 from profilerkit.model.finding import Source
 from profilerkit.model.run import Series
 from profilerkit.model.step import PARTS, Part, Steps
@@ -77,8 +76,7 @@ class RankFacts:
 def rank_facts(origin: str, trace: TraceFacts | None, record: RankRecord | None) -> RankFacts:
     """Join a trace and a step log; either may be missing, not both. The record it keeps has inferred phases as well."""
     if record is not None:
-        events, names = with_evaluation(record.events, record.names)
-        record = revise(record, events=events, names=names)
+        record = with_evaluation(record)
     return _joined(origin, trace, record, read_log(record.events, record.names) if record else None)
 
 

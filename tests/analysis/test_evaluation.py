@@ -5,11 +5,13 @@ import pytest
 
 from profilerkit.analysis.evaluation import with_evaluation
 from profilerkit.analysis.events import EVENT_DTYPE
+from profilerkit.analysis.live import live_of
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.api import analyze
-from profilerkit.rundir.layout import EventFlag, EventKind
-from profilerkit.rundir.reader import read_run
-from tests.recipes import MS, US, Log, write_run
+from profilerkit.rundir.follow import FollowedRun
+from profilerkit.rundir.layout import EventFlag, EventKind, Feature
+from profilerkit.rundir.reader import RankRecord, read_run
+from tests.recipes import MS, US, Log, rank_meta, write_run
 
 PASS_US, BATCHES, EPOCH = 90_000, 9, 20
 
@@ -73,39 +75,172 @@ def test_a_phase_that_the_user_named_stays_measured(tmp_path):
     assert next(part.source for part in found.parts if part.part == "other.eval") == "measured"
 
 
-def test_a_loader_read_beside_the_training_once_per_step_is_no_evaluation():
-    log = Log()
-    for _ in range(20):
-        log.record(EventKind.WAIT, log.at - 500, 400, flags=EventFlag.OTHER_LOADER)
+def record_of(log, **features):
+    """A rank's record; ``features`` by name that are on or off."""
+    states = {name: Feature(on=on) for name, on in features.items()}
+    return RankRecord(
+        rank=0,
+        path=None,
+        meta=rank_meta(features=states),
+        events=log.data,
+        names=log.names,
+        samples=(),
+        windows=(),
+        end=None,
+        notes=(),
+    )
+
+
+def passes_of(log, **features):
+    """Start and length of each pass that was found, ms."""
+    record = with_evaluation(record_of(log, **features))
+    events = np.frombuffer(record.events, dtype=EVENT_DTYPE)
+    found = events[(events["kind"] == EventKind.PHASE) & ((events["flags"] & EventFlag.INFERRED) != 0)]
+    return [(int(start) // MS, int(length) // MS) for start, length in zip(found["start"], found["dur"], strict=True)]
+
+
+def trained(log, *, fetches=1, edge=0, beside=(), backward=True, optimizer=True):
+    """A step of 10 ms: fetches, those of a loader beside it with these flags, then what trains."""
+    at = log.at
+    for flags in beside:
+        log.record(EventKind.WAIT, at, 200, flags=EventFlag.OTHER_LOADER | flags)
+        at += 300
+    for number in range(fetches):
+        log.record(EventKind.WAIT, at, 200, flags=0 if number else edge)
+        at += 300
+    if backward:
         log.record(EventKind.BACKWARD, log.at + 5_000, 1_000)
-        log.step(10_000, wait=2_000)
-    assert with_evaluation(log.data, log.names)[0] == log.data
+    if optimizer:
+        log.record(EventKind.OPTIMIZER, log.at + 7_000, 500)
+    log.step(10_000)
+
+
+FIRST, LAST = EventFlag.FIRST, EventFlag.LAST
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        [()] * 9 + [(LAST, FIRST)],  # begun again every tenth step
+        [(0,)] * 9 + [(0, LAST, FIRST)],  # one batch in every step
+        [(0, 0)] * 9 + [(0, LAST, FIRST, 0)],  # two
+    ],
+    ids=["now and then", "one per step", "two per step"],
+)
+def test_a_loader_read_beside_the_training_is_no_evaluation(beside):
+    log = Log()
+    for step in range(60):
+        trained(log, beside=beside[step % len(beside)])
+    assert passes_of(log) == []
+
+
+def test_an_evaluation_beside_a_second_training_loader_is_one():
+    log = Log()
+    for step in range(60):
+        trained(log, beside=(0,) if step != 30 else (0, 0, FIRST, *(0,) * 8, LAST))
+    assert len(passes_of(log)) == 1
+
+
+def test_two_loaders_that_are_begun_again_together_are_no_evaluation():
+    log = Log()
+    for step in range(60):
+        if step % 10 == 9:
+            for edge in (LAST, FIRST, LAST, FIRST):
+                log.record(EventKind.WAIT, log.at, 200, flags=edge)
+                log.at += 300
+            trained(log, fetches=0)
+        else:
+            trained(log, fetches=2)
+    assert passes_of(log) == []
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 3, 4])
+def test_batches_that_are_fetched_ahead_are_no_evaluation(ahead):
+    log = Log()
+    for _ in range(5):
+        for number in range(20):
+            trained(log, fetches=ahead if not number else 1 if number <= 20 - ahead else 0, edge=0 if number else FIRST)
+    assert passes_of(log) == []
+
+
+def test_where_backward_passes_are_timed_no_longer_training_is_no_evaluation():
+    log = Log()
+    for _ in range(5):
+        for number in range(40):
+            timed = log.count < 50  # by an optimizer that nothing sees
+            trained(log, edge=0 if number else FIRST, backward=timed, optimizer=timed)
+        log.record(EventKind.WAIT, log.at, 100, flags=LAST)
+    assert passes_of(log, backward=False) == []
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_micro_batches_are_no_evaluation_where_their_backward_passes_are_timed_no_longer(on):
+    log = Log()
+    for epoch in range(5):
+        for number in range(20):
+            for micro in range(8):
+                at = log.at + 1_000 * micro
+                log.record(EventKind.WAIT, at, 200, flags=0 if number or micro else FIRST)
+                if on or epoch < 3:
+                    log.record(EventKind.BACKWARD, at + 300, 400)
+            log.record(EventKind.OPTIMIZER, log.at + 8_000, 500)
+            log.step(10_000)
+    assert passes_of(log, backward=on) == []
+
+
+def test_epochs_whose_training_leaves_no_record_but_steps_are_no_evaluation():
+    log = Log()
+    for epoch in range(5):
+        for number in range(30):
+            trained(log, edge=0 if number else FIRST, backward=epoch < 2, optimizer=epoch < 2)
+        log.record(EventKind.WAIT, log.at, 100, flags=LAST)
+    assert passes_of(log) == []
+
+
+def test_a_pass_around_another_loaders_fetches_is_marked_whole():
+    log = epochs(2)
+    inside = [record for record in log.records if record[0] == EventKind.WAIT and record[4] == 8 * MS]
+    for record in inside[3:5]:
+        log.records[log.records.index(record)] = (record[0], EventFlag.OTHER_LOADER, *record[2:])
+    events = np.frombuffer(with_evaluation(record_of(log)).events, dtype=EVENT_DTYPE)
+    assert np.count_nonzero(events["flags"][events["dur"] == 8 * MS] & EventFlag.IN_PHASE) == BATCHES
+
+
+def test_a_phase_whose_name_was_lost_does_not_become_the_evaluation():
+    log = epochs()
+    log.record(EventKind.PHASE, 15_000, 3_000, name=1)
+    record = with_evaluation(record_of(log))
+    assert record.names == {2: "evaluation"}
 
 
 def test_records_without_such_a_pass_are_as_they_were():
-    log = epochs(1)
-    assert with_evaluation(log.data, log.names) == (log.data, log.names)
-    assert with_evaluation(b"", {}) == (b"", {})
+    for log in (epochs(1), Log()):
+        assert with_evaluation(record_of(log)) == record_of(log)
 
 
 def test_only_the_fetches_of_the_pass_are_marked_and_one_phase_per_pass_is_added():
     log = epochs()
     before = np.frombuffer(log.data, dtype=EVENT_DTYPE)
-    data, names = with_evaluation(log.data, log.names)
-    events = np.frombuffer(data, dtype=EVENT_DTYPE)
+    record = with_evaluation(record_of(log))
+    events = np.frombuffer(record.events, dtype=EVENT_DTYPE)
     added, kept = events[len(before) :], events[: len(before)]
     changed = kept["flags"] != before["flags"]
     assert np.count_nonzero(changed) == 3 * (BATCHES + 1)
     assert set(kept["kind"][changed].tolist()) == {EventKind.WAIT}
-    assert [names[int(number)] for number in added["name"]] == ["evaluation"] * 3
+    assert [record.names[int(number)] for number in added["name"]] == ["evaluation"] * 3
     assert added["dur"].tolist() == [(PASS_US + 50) * US] * 3
-    # What has been found once is not found again.
-    assert with_evaluation(data, names) == (data, names)
+    assert with_evaluation(record) == record  # what has been found once is not found again
 
 
 def test_an_evaluation_that_reads_a_loader_on_is_not_told_from_training(tmp_path):
     # Nothing sets these fetches apart from batches that are fetched and dropped.
     assert "other.eval" not in facts_of(tmp_path, epochs(own_loader=False)).log.phases
+
+
+def test_the_live_view_takes_no_evaluation_for_a_wait(tmp_path):
+    path = write_run(tmp_path / "run", [epochs()], ended=False)
+    found = live_of(FollowedRun(path).look(), {0: "running"}, None, 0)
+    assert found.ranks[0].wait_ns == 2 * MS
 
 
 def test_the_report_counts_one_batch_per_step(tmp_path):

@@ -11,19 +11,19 @@ from tests.recipes import MS, US, Log, rank_meta
 
 
 def told(log, windows=()):
-    events, names = with_evaluation(log.data, log.names)
     record = RankRecord(
         rank=0,
         path=None,
         meta=rank_meta(),
-        events=events,
-        names=names,
+        events=log.data,
+        names=log.names,
         samples=(),
         windows=windows,
         end=None,
         notes=(),
     )
-    return {pause.kind: pause for pause in pauses(record, read_log(events, names))}
+    record = with_evaluation(record)
+    return {pause.kind: pause for pause in pauses(record, read_log(record.events, record.names))}
 
 
 def test_a_checkpoint_every_ten_steps_is_spread_over_all_of_them():

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profilerkit.analysis.events import EVENT_DTYPE, NOT_TRAINING, Events, Mask, Timed, put_in, timed
+from profilerkit.analysis.events import EVENT_DTYPE, NOT_TRAINING, Events, Mask, Timed, is_whole, put_in, timed
 from profilerkit.analysis.host.names import is_feeding_phase, phase_leaf
 from profilerkit.analysis.intervals import I64, Segments, Spans, innermost_owner, union
 from profilerkit.analysis.leaves import LEAVES
@@ -67,7 +67,7 @@ def read_records(record: RankRecord) -> Records | None:
     return Records(
         steps=steps.where(kept),
         fetches=timed(events[(kind == EventKind.WAIT) & own & ((events["flags"] & NOT_TRAINING) == 0)]),
-        kinds={wanted: timed(events[(kind == wanted) & own & _is_whole(record, wanted)]) for wanted in _KINDS},
+        kinds={wanted: timed(events[(kind == wanted) & own & is_whole(record, wanted)]) for wanted in _KINDS},
         phases=_phases(events[(kind == EventKind.PHASE) & own], record.names),
         exports=_exports(record, windows),
         probes=probes,
@@ -76,12 +76,6 @@ def read_records(record: RankRecord) -> Records | None:
         end_ns=max(record.end.end_perf_ns, last) if record.end else heard,
         last_ns=last,
     )
-
-
-def _is_whole(record: RankRecord, kind: EventKind) -> bool:
-    """Whether the records of a kind tell its time: backward passes may be timed no longer, to save their cost."""
-    backward = record.meta.features.get("backward") if record.meta else None
-    return kind != EventKind.BACKWARD or backward is None or backward.on
 
 
 def _phases(events: Events, names: Mapping[int, str]) -> dict[str, Timed]:

@@ -32,7 +32,7 @@ def with_watched(phases: Events, events: Events, names: Mapping[int, str]) -> tu
         inside = before >= 0
         inside[inside] = seen["start"][inside] < named.end[before[inside]]
         if not inside.all():
-            number = id_of(name, names)
+            number = id_of(name, names, events)
             names[number] = name
             free = seen[~inside]
             free["kind"], free["flags"], free["name"] = EventKind.PHASE, 0, number
