@@ -283,8 +283,9 @@ def consumer_ns(facts: Facts, step: float) -> float:
 def _training_cpu(facts: Facts, consumer: float, computing: float, *, within: float = 0.0) -> float:
     """CPU time per step, ns, that loading has to leave to the training: one core while it trains, and other threads.
 
-    Those are what the process was sampled to use beyond that. Loading that computes finds the cores that they compute
-    or spin on taken, loading that is blocked does not: OpenMP's threads spin through waits of some ms.
+    Those are what the process was sampled to use beyond that, and beyond a core in pauses. Loading that computes finds
+    the cores that they compute or spin on taken, loading that is blocked does not: OpenMP's threads spin through waits
+    of some ms.
 
     Args:
         facts: of the run.
@@ -295,7 +296,8 @@ def _training_cpu(facts: Facts, consumer: float, computing: float, *, within: fl
     used = facts.series("host.process_cores")
     if used is None:
         return consumer
-    others = used.mean * (facts.mean_step_ns or 0.0) - within - consumer
+    step = facts.mean_step_ns or 0.0
+    others = used.mean * step - within - consumer - _paused_ns(facts, step)
     return consumer + max(others, 0.0) * min(computing, 1.0)
 
 

@@ -42,7 +42,7 @@ class Workers(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         count: processes at one time.
-        active: of those, the ones that still had data, mean over the batches.
+        active: of those, the ones that still had data, mean over the time: so many make batches as fast as these do.
         batches: judged.
         batches_per_step: fetched in a judged step, mean.
         producer_ns: work on one batch: samples, collate, and of the hand-over its CPU and run-queue time.

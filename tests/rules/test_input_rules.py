@@ -145,7 +145,7 @@ CASES = Cases(
         ("IN013", "most_ns"): (itemwise(200_000 - 1), itemwise(200_000)),
         ("IN013", "computing_share"): (itemwise(computing=0.7 + JUST), itemwise(computing=0.7 - JUST)),
         ("IN013", "fewest_samples"): (itemwise(samples=16.0), itemwise(samples=16.0 - JUST)),
-        ("IN014", "with_data"): (uneven(2.4 - JUST), uneven(2.4)),
+        ("IN014", "with_data"): (uneven(3.0 - JUST), uneven(3.0)),
         ("IN013", "most_bytes"): (itemwise(size=64 * 16384), itemwise(size=64 * 16384 + 1)),
     },
     untried=frozenset({("IN004", "enough_ratio"), ("IN012", "stored_fall"), ("IN013", "batched_ratio")}),

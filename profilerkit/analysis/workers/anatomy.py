@@ -54,9 +54,10 @@ def worker_facts(record: RankRecord, log: StepLog) -> Workers | None:
     producer = samples.wall + collate.wall + sending
     steady_ns = int(log.time[log.steady].sum())
     cpu = samples.cpu + collate.cpu + handover.cpu
-    sent = sent_at(records, pids)[fetches.row[joined]]
-    count, active = at_one_time(fetches.pid[joined], rows, sent)
-    waited, delivery = _waiting(fetches, rows, samples, collate, sent)
+    sent = sent_at(records, pids)
+    feeds = np.isin(pids, fetches.pid[joined])
+    count, active = at_one_time(pids[feeds], records[feeds], sent[feeds])
+    waited, delivery = _waiting(fetches, rows, samples, collate, sent[fetches.row[joined]])
     per_step = fetches.count / max(int(log.steady.sum()), 1)
     return Workers(
         count=count,

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.events import EVENT_DTYPE, NOT_A_WAIT
-from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.intervals import I64, union
 from profilerkit.analysis.steps.find import in_step
 from profilerkit.analysis.steps.log import StepLog
 from profilerkit.rundir.layout import UNKNOWN_US, EventFlag, EventKind
@@ -136,25 +136,25 @@ def sent_at(records: npt.NDArray[np.void], pids: I64) -> I64:
 
 
 def at_one_time(pid: I64, rows: npt.NDArray[np.void], sent: I64) -> tuple[int, float]:
-    """The most workers there were at one time, and how many there were in the mean as a batch was begun.
+    """The most workers there were at one time, and how many in the mean of the time in which there were any.
 
     A worker is there from the beginning of its first batch of an epoch to the end of its last one. Those of a map-style
     dataset end together, those of an iterable one each with its own part: of two workers that make 5 batches and 1 of
-    them side by side, there are 2 for the first two batches and then 1, in the mean 1.33. Workers of the next epoch,
-    others or the same, are no more: its batches are counted from 0 again.
+    them side by side, there are 2 for the first batch and then 1, in the mean 1.2. That many make batches as fast as
+    these two do. Workers of the next epoch, others or the same, are no more: its batches are counted from 0 again.
 
     Args:
-        pid: ``(n,)`` that made the batches, n > 0.
+        pid: ``(n,)`` that made the batches, n > 0; all batches of each, for those of the next epoch to be told.
         rows: ``(n,)`` their records.
-        sent: ``(n,)`` int64 ns, when it was sent.
+        sent: ``(n,)`` int64 ns, when each was sent.
     """
     start, number = rows["start"].astype(np.int64), rows["batch"].astype(np.int64)
     order = np.lexsort((start, pid))
     begins = np.flatnonzero(np.r_[True, (np.diff(pid[order]) != 0) | (np.diff(number[order]) <= 0)])
-    first = np.sort(np.minimum.reduceat(start[order], begins))
-    last = np.sort(np.maximum.reduceat(sent[order], begins))
-    there = np.searchsorted(first, start, side="right") - np.searchsorted(last, start, side="left")
-    return int(there.max()), float(there.mean())
+    first = np.minimum.reduceat(start[order], begins)
+    last = np.maximum.reduceat(sent[order], begins)
+    there = np.searchsorted(np.sort(first), start, side="right") - np.searchsorted(np.sort(last), start, side="left")
+    return int(there.max()), int((last - first).sum()) / max(union(first, last).total_ns, 1)
 
 
 def all_records(workers: Sequence[WorkerRecord]) -> tuple[npt.NDArray[np.void], I64]:

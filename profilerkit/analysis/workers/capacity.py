@@ -24,8 +24,8 @@ MOST_WORKERS = 16
 BLOCKED = 0.5
 LOCKED = 1 / 3
 #: Of the workers so many must still have data, in the mean, for more of them to mean more batches (a choice: those of
-#: a short epoch start and end one after the other).
-WITH_DATA = 0.6
+#: a short epoch start and end one after the other, and of two one may have half of the other's part).
+WITH_DATA = 0.75
 #: Of the host's memory more workers may fill up to here (a choice: R27 calls a device full from here on).
 MEMORY_IN_USE = 0.9
 #: Batches under way per worker where the loader's setting is not known: torch's default.

@@ -22,7 +22,7 @@ class UnevenParts(Rule):
     Claim: Workers of an iterable-style dataset run out of data early, and the others make the rest of the epoch alone.
     Evidence: Workers that still had data, mean over the batches, against all of them; how fast those make a step's
         data. From timers in the worker processes.
-    Threshold: A wait of 3 % of the step; less than 60 % of the workers still had data in the mean.
+    Threshold: A wait of 3 % of the step; less than 75 % of the workers still had data in the mean.
     Fix: Deal the data out so that all workers end together: many small shards, worker i of n takes every n-th.
     Saving: Bound: the input share. Expected: the fluid model of the loader with all workers at work to the end,
         1 - max(compute, producer / workers, CPU / cores) / step.

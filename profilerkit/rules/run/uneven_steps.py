@@ -63,7 +63,7 @@ class UnevenSteps(Rule):
             return Passed(f"slow steps raise the mean by {format_ratio(max(bound, 0.0))} of it")
         if slow.part is not None and slow.part.startswith("compute."):
             return Passed("the longer steps hold more device work: larger batches, or what steps before them left")
-        if slow.part in WAITS and _made_slowly(facts):
+        if slow.part in WAITS and _in_bursts(facts, slow):
             return Passed("the longer steps wait for workers that are slower than the steps: they deliver in bursts")
         bound = min(most, slow.share - _told(facts))
         if not worth_saying(facts, bound):
@@ -124,9 +124,16 @@ def _evidence(facts: Facts, times: StepTimes, slow: SlowSteps) -> tuple[Evidence
     )
 
 
-def _made_slowly(facts: Facts) -> bool:
-    """Whether the loader's workers are slower than the steps in the mean: that has rules of its own."""
-    return facts.workers is not None and facts.workers.pace_ns > consumer_ns(facts, facts.mean_step_ns or 0.0)
+def _in_bursts(facts: Facts, slow: SlowSteps) -> bool:
+    """Whether the loader's workers are slower than the steps, and deliver in bursts: that has rules of its own.
+
+    Of n workers in step every n-th batch is waited for; rarer ones are outliers, of which half as many are taken for
+    that where workers fall out of step.
+    """
+    workers = facts.workers
+    if workers is None or workers.pace_ns <= consumer_ns(facts, facts.mean_step_ns or 0.0):
+        return False
+    return 2 * slow.count * workers.at_work >= facts.steps.steady
 
 
 def _told(facts: Facts) -> float:

@@ -138,12 +138,17 @@ def test_queue_depths_are_those_of_the_judged_fetches():
 def test_workers_of_epochs_are_counted_once_and_those_that_ran_out_of_data_are_not_active():
     pid, rows = np.array([10, 11, 10, 10, 10, 10]), np.zeros(6, dtype=WORKER_DTYPE)
     rows["start"], rows["batch"] = [0, 0, 10, 20, 30, 40], range(6)
-    assert at_one_time(pid, rows, rows["start"] + 9) == (2, pytest.approx(8 / 6))
+    assert at_one_time(pid, rows, rows["start"] + 10) == (2, pytest.approx(6 / 5))  # six batches in the time of five
     later = rows.copy()
     later["start"] += 100
     both = np.r_[rows, later]
     for workers in (pid + 10, pid):  # started again, and kept between epochs
-        assert at_one_time(np.r_[pid, workers], both, both["start"] + 9) == (2, pytest.approx(8 / 6))
+        assert at_one_time(np.r_[pid, workers], both, both["start"] + 10) == (2, pytest.approx(6 / 5))
+    parts = {20: 30, 21: 10, 22: 10, 23: 10}  # 60 batches in the time of 30, as fast as two workers are
+    pid, at = np.repeat(list(parts), list(parts.values())), np.concatenate([np.arange(n) for n in parts.values()])
+    rows = np.zeros(60, dtype=WORKER_DTYPE)
+    rows["start"], rows["batch"] = 10 * at, at
+    assert at_one_time(pid, rows, rows["start"] + 10) == (4, pytest.approx(2.0))
     even = facts_of(*fed(40, samples=(15_000, 0, 0)))
     assert (even.count, even.active) == (2, pytest.approx(2.0, rel=0.05))
 
