@@ -17,8 +17,9 @@ from profilerkit.compare.fixes import proposals
 from profilerkit.compare.gates import judge_budget, parse_budget, parse_limit
 from profilerkit.compare.host import foreign_ratio
 from profilerkit.compare.steps import FEWEST_STEPS, SMALLEST_RATIO, step_change, timed_steps
-from profilerkit.compare.verdict import judgement
+from profilerkit.compare.verdict import headline, judgement
 from profilerkit.errors import UsageError
+from profilerkit.model.diff import Range
 from profilerkit.model.finding import Evidence, Finding, Fix, Saving
 from profilerkit.model.memory import Memory
 from profilerkit.model.run import Loader
@@ -115,6 +116,16 @@ def test_the_times_shown_are_derived_and_the_correction_is_called_estimated():
     assert diff.step.quiet_before_ns == pytest.approx(15 * MS * math.exp(-0.4 * 0.5))
     assert diff.headline.startswith("The step takes an estimated 144 % longer: 15.0 ms → 30.0 ms without what other")
     assert "which is estimated, it is 12.3 ms → 30.0 ms." in diff.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [(-0.05, 0.04, "No real change"), (-0.04, 0.051, "No change that can be told"), (-0.3, 0.1, "No change that can")],
+)
+def test_no_change_is_told_from_one_that_cannot_be_told(low, high, said):
+    diff = compare(report_of(), report_of())
+    step = replace(diff.step, judged=Range(low=low, expected=0.001, high=high))
+    assert headline("no real change", step, (), (diff.before, diff.after), ()).startswith(said)
 
 
 def test_a_change_that_only_the_correction_sees_is_none():

@@ -40,10 +40,11 @@ def doubt(before: float, after: float, visible_ratio: float) -> float:
 
     Both sides may lie off by what their traced steps leave open, and the step by ``visible_ratio``.
 
-    >>> doubt(0.20, 0.30, 0.05)
-    0.065
+    >>> round(doubt(0.20, 0.30, 0.05), 4)
+    0.0643
     """
-    return COMPOSITION_ERROR * (before + after) + visible_ratio * max(before, after)
+    # A growth by g of what it was is a fall by g / (1 + g) of what it is.
+    return COMPOSITION_ERROR * (before + after) + visible_ratio / (1.0 + visible_ratio) * max(before, after)
 
 
 def _moved_ns(row: PartChange) -> int | None:

@@ -12,6 +12,8 @@ from profilerkit.units import format_change, format_ns, format_ratio
 
 #: Below this share of waiting nobody needs to hear of it.
 _QUIET = 0.02
+#: A change of the step that is surely no larger is none; of more nobody can tell whether there is one (a choice).
+_HARDLY = 0.05
 
 
 def judgement(step: StepChange | None, obstacles: Sequence[str], spans: Sequence[SpanChange] = ()) -> Judgement:
@@ -53,8 +55,7 @@ def headline(
     times = f"{format_ns(step.own_before_ns)} → {format_ns(step.own_after_ns)}{without}"
     change = step.judged
     if verdict == "no real change":
-        # What lies within the differences between runs of one program may still be a change.
-        what = "No real change" if abs(change.expected) < SMALLEST_RATIO else "No change that can be told"
+        what = "No real change" if max(abs(change.low), abs(change.high)) <= _HARDLY else "No change that can be told"
         return f"{what}: {times} ({format_change(change.low)} to {format_change(change.high)})"
     estimated = "an estimated " if waited else ""
     size = f"{estimated}{format_ratio(abs(change.expected))}"
@@ -88,8 +89,8 @@ def _notes(before: Report, after: Report, sides: tuple[Side, Side], step: StepCh
         counts = [side.recordings for side in sides]
         few = "one recording of each" if counts == [1, 1] else f"{counts[0]} and {counts[1]} recordings"
         yield (
-            f"From {few}, a change of less than {format_ratio(step.visible_ratio)} cannot be told from what differs "
-            "between runs of one program."
+            f"From {few}, a growth of less than {format_ratio(step.visible_ratio)} and a fall of less than "
+            f"{format_ratio(step.smallest_fall_ratio)} cannot be told from what differs between runs of one program."
         )
     for name, report in (("before", before), ("after", after)):
         if report.steps.inferred:

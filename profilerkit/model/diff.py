@@ -77,7 +77,7 @@ class StepChange(msgspec.Struct, frozen=True, kw_only=True):
             estimated to have cost.
         quiet_after_ns: the same after.
         between_runs_ratio: standard deviation between runs of one program that was assumed for this pair.
-        visible_ratio: the smallest change that this pair could have shown.
+        visible_ratio: the smallest growth that this pair could have shown; a fall is as many times as little.
         is_taken_out: whether the time that other programs took could be taken out: not on a device, and not where a
             side does not tell it.
         timed: of the step as it was timed, which is what savings are predicted of; its interval also holds what differs
@@ -95,6 +95,11 @@ class StepChange(msgspec.Struct, frozen=True, kw_only=True):
     visible_ratio: float
     is_taken_out: bool = False
     timed: Range | None = None
+
+    @property
+    def smallest_fall_ratio(self) -> float:
+        """The smallest fall that this pair could have shown: a growth to 1.25 times is a fall to 0.8, by 0.2."""
+        return self.visible_ratio / (1.0 + self.visible_ratio)
 
 
 class SpanChange(msgspec.Struct, frozen=True, kw_only=True):

@@ -55,8 +55,12 @@ def _change(step: StepChange, diff: Diff) -> Iterator[EvidenceRow]:
         yield _ratio("change-timed", "Change of the step as it was timed", step.timed, basis, "derived")
     between = format_ratio(step.between_runs_ratio)
     origin = f"{between} between runs of one program"
-    visible = format_ratio(step.visible_ratio)
-    yield EvidenceRow("visible", "Smallest change that could be told", visible, "", basis, "estimated", origin)
+    for anchor, what, ratio in (
+        ("visible", "growth", step.visible_ratio),
+        ("visible-fall", "fall", step.smallest_fall_ratio),
+    ):
+        label = f"Smallest {what} that could be told"
+        yield EvidenceRow(anchor, label, format_ratio(ratio), "", basis, "estimated", origin)
 
 
 def _ratio(anchor: str, label: str, change: Range, basis: str, source: Source) -> EvidenceRow:
