@@ -156,10 +156,6 @@ def _details(view: View) -> Iterator[tuple[str, list[str], int]]:
         gains = [card.gain or card.throughput or "not stated" for card in rest]
         cells = list(zip(titles, gains, strict=True))
         yield f"Other findings ({len(rest)})", table(("Finding", "Saving"), cells, ("Saving",)), 3
-    blind = [row for group in view.outcomes if group.status in {"missing_data", "error"} for row in group.rows]
-    if blind:
-        lines = [f"- {plain(row.rule)} {_sentence(row.summary)}: {_sentence(row.hint or row.reason)}" for row in blind]
-        yield f"Could not run ({len(blind)})", lines, 1
     yield from _of_the_process(view)
     yield "Trust", [*(f"- {_sentence(note)}" for note in view.notes), *_fact_lines(view.trust)], 1
     if view.top_kernels:
@@ -167,6 +163,10 @@ def _details(view: View) -> Iterator[tuple[str, list[str], int]]:
         numbers = view.top_kernels.columns[view.top_kernels.text_columns :]
         caption = [plain(view.top_kernels.caption), ""] if view.top_kernels.caption else []
         yield "Largest kernels", [*caption, *table(view.top_kernels.columns, kernels, numbers)], len(caption) + 3
+    blind = [row for group in view.outcomes if group.status in {"missing_data", "error"} for row in group.rows]
+    if blind:
+        lines = [f"- {plain(row.rule)} {_sentence(row.summary)}: {_sentence(row.hint or row.reason)}" for row in blind]
+        yield f"Could not run ({len(blind)})", lines, 1
 
 
 def _of_the_process(view: View) -> Iterator[tuple[str, list[str], int]]:
