@@ -220,8 +220,18 @@ def _is_useless(facts: Facts, current: int) -> bool:
     """
     if not current:
         return facts.input is not None and (facts.input.queue_ratio or 0.0) >= CROWDED_RATIO
-    busy = facts.workers.busy_ratio if facts.workers is not None else None
+    busy = workers_busy(facts)
     return host_is_full(facts) or no_use(facts) is not None or (busy is not None and busy < BUSY_WORKERS)
+
+
+def workers_busy(facts: Facts) -> float | None:
+    """Share of their time in which the workers have a batch to make; ``None`` where that was not recorded.
+
+    Of the time without pauses of the training, in most of which they are as far ahead as they may be.
+    """
+    if facts.workers is None or facts.workers.busy_ratio is None:
+        return None
+    return min(facts.workers.busy_ratio / max(1.0 - facts.share(*PAUSES), 0.01), 1.0)
 
 
 def workers_now(facts: Facts) -> int | None:

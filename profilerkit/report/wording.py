@@ -43,7 +43,7 @@ STATE_WORDS = {
 DETAIL_WORDS = {
     "fetch": "reading data",
     "prep": "preparing samples",
-    "ipc": "moving batches between processes",
+    "ipc": "joining and handing over batches",
     "h2d": "copying batches to the device",
     "wait": "waiting for batches",
     "bandwidth": "bandwidth",

@@ -416,7 +416,7 @@ def test_a_finding_says_what_was_seen_what_to_do_and_how_to_check_it(code):
         ("IN005", "Keep num_workers 4"),
         ("IN006", "remove the shared lock"),
         ("IN007", "faster decoder"),
-        ("IN008", "uint8 instead of float32"),
+        ("IN008", "join the samples into one tensor in one call"),
         ("IN009", "pin_memory False → True"),
         ("ME001", "fixed → expandable"),
         ("OV001", "one graph with torch.compile"),

@@ -309,3 +309,24 @@ def test_pauses_on_the_processor_are_no_threads_of_the_training():
     bare = facts(parts, workers=workers, **known)
     sampled = replace(bare, samples=(series("host.process_cores", 0.7),))
     assert cheaper_batch(sampled, 22 * MS, 22 * MS) == cheaper_batch(bare, 22 * MS, 22 * MS) > 0
+
+
+def test_workers_that_are_idle_in_pauses_are_busy():
+    def idle(ratio, pause):
+        return facts(
+            {"input.fetch": 0.4, "other.eval": pause, "compute.math": 0.6 - pause},
+            workers=made(fetch=0.6, busy_ratio=1.0 - ratio),
+            loader=Loader(kind="DataLoader", num_workers=4),
+            usable_cores=16.0,
+        )
+
+    assert ended("IN003", idle(0.18, 0.16)) is Fired
+    assert "idle 18 % of the time" in check("IN003", idle(0.18, 0.0)).reason
+    assert ended("IN006", idle(0.18, 0.16)) is Fired
+    assert ended("IN006", idle(0.18, 0.0)) is Passed
+
+
+def test_a_costly_collate_is_not_told_to_send_less():
+    joining = finding("IN008", worked(0.4, made(collate=0.9)))
+    assert "collate_fn" in joining.fix.text
+    assert "uint8" in finding("IN008", worked(0.4, made(handover=0.9))).fix.text

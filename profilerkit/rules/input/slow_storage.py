@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import WAITS
-from profilerkit.analysis.whatif import BUSY_WORKERS, cheaper_batch, saving
+from profilerkit.analysis.whatif import BUSY_WORKERS, cheaper_batch, saving, workers_busy
 from profilerkit.analysis.workers.capacity import lock_held
 from profilerkit.model.finding import Finding, Fix
 from profilerkit.model.workers import Workers
@@ -53,9 +53,11 @@ class SlowStorage(Rule):
         blocked = workers.share("fetch")
         if blocked < self.blocked_share:
             return Passed(f"a batch is blocked {format_ratio(blocked)} of the time it takes")
-        if workers.busy_ratio is not None and workers.busy_ratio < BUSY_WORKERS:
-            busy = format_ratio(workers.busy_ratio)
-            return Passed(f"a batch is blocked {format_ratio(blocked)} of its time, and the workers are busy {busy}")
+        busy = workers_busy(facts)
+        if busy is not None and busy < BUSY_WORKERS:
+            return Passed(
+                f"a batch is blocked {format_ratio(blocked)} of its time, and the workers are busy {format_ratio(busy)}"
+            )
         expected = cheaper_batch(facts, workers.time_ns("fetch") * (1.0 - 1.0 / self.faster))
         if not worth_saying(facts, expected):
             return Passed(f"a batch is blocked {format_ratio(blocked)} of its time, and the step hardly waits for it")

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import WAITS
-from profilerkit.analysis.whatif import BUSY_WORKERS, LoaderFix, consumer_ns, loader_fix, saving
+from profilerkit.analysis.whatif import BUSY_WORKERS, LoaderFix, consumer_ns, loader_fix, saving, workers_busy
 from profilerkit.analysis.workers.anatomy import named_wait
 from profilerkit.analysis.workers.capacity import no_use
 from profilerkit.model.change import revise
@@ -69,8 +69,9 @@ class TooFewWorkers(Rule):
 
     def _enough(self, facts: Facts, workers: Workers) -> str:
         """The number that says that the workers are not the limit; empty where they are."""
-        if workers.busy_ratio is not None and workers.busy_ratio < self.busy_ratio:
-            return f"the workers are idle {format_ratio(1.0 - workers.busy_ratio)} of the time"
+        busy = workers_busy(facts)
+        if busy is not None and busy < self.busy_ratio:
+            return f"the workers are idle {format_ratio(1.0 - busy)} of the time"
         awaited = workers.awaited_ratio
         if awaited is not None and awaited < self.awaited_ratio:
             return f"in {format_ratio(1.0 - awaited)} of the wait its batch had been sent"
