@@ -618,6 +618,14 @@ def test_a_finding_of_another_bound_went_by_a_fix_of_its_own():
     assert all("several fixes" in row.note for row in rows)
 
 
+def test_other_programs_that_ended_are_no_fix():
+    others = finding(fix="Stop what else runs.", bound="overhead-bound")
+    (fix,) = fixes(
+        {"IN001": (finding(fix=WORKERS),), "RU005": (others,)}, {"IN001": "passed", "RU005": "passed"}, workers=4
+    )
+    assert (fix.rule, fix.holds) == ("IN001", True)
+
+
 def test_what_is_left_of_a_rule_was_not_fixed():
     stops = [replace(finding(fix=f"Run {what} less often."), title=what) for what in ("Evaluation", "Logging")]
     (fix,) = fixes({"RU002": tuple(stops)}, {"RU002": (stops[1],)})

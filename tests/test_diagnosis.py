@@ -356,6 +356,10 @@ def test_a_share_that_a_fix_could_be_worth_says_why_it_is_not_the_verdict():
     assert memory == "memory traffic and allocation take 40 % of the step; no fix for it was found"
     assert reasons["compute-bound"] == "computation takes 70 % of the step; no fix for it was found"
     assert reasons["overhead-bound"] == "the host's own work takes 0 % of the step"
+    paused = {
+        entry.bound: entry.reason for entry in verdict_of(facts({"input.wait": 0.3, "other.ckpt": 0.1})).ruled_out
+    }
+    assert paused["overhead-bound"].startswith("the host's own work with pauses takes 10 % of the step")
 
 
 @pytest.mark.parametrize(

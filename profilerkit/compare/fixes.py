@@ -15,6 +15,8 @@ from profilerkit.rules.parts import PARTS_OF_RULE
 _PROPOSED = re.compile(r"\b([A-Za-z]\w*) (\S+) → ([^\s,;]+)")
 #: Parts that take so much of what they took are still there (a choice).
 _STILL_THERE = 0.95
+#: Rules about other programs, which end without a fix: what they took is taken out of the steps, or in the doubt.
+_OF_OTHERS = ("RU005",)
 _OPEN = "several fixes were applied at once: what each of them saved was not measured"
 _UNCERTAIN = "neither held nor missed: what was measured is too uncertain"
 _BESIDE = "gone with the fix above"
@@ -69,14 +71,14 @@ def applied_fixes(
     that fix alone was applied. A finding of the same bound that went with a setting is taken for its effect, one of
     another bound for a fix of its own; several independent fixes are not judged. A finding whose fix names a setting
     that is what it was went with something else: it is told, and not judged. One whose time is still there, below a
-    threshold of its rule or behind a larger finding, was not fixed.
+    threshold of its rule or behind a larger finding, was not fixed; nor was the load of other programs.
     """
     rows = [row for row in findings if row.state == "gone" and not row.reason]
     gone = {(row.rule, row.rank, row.title) for row in rows if not _is_still_there(row.rule, parts)}
     measured = _saving(step) if step else None
     set_now, went, left = _Group(), _Group(), _Group()
     for outcome, finding in before.findings():
-        if finding.fix is None:
+        if finding.fix is None or outcome.rule in _OF_OTHERS:
             continue
         named = _now(finding.fix.text, before, after)
         if named and all(now == proposal.proposed for proposal, now in named):

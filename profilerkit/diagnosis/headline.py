@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from profilerkit.analysis.communication.traffic import TRANSFER
 from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.leaves import PAUSES
 from profilerkit.diagnosis.best import CONTENDER_SAVING, Best, best_per_bound, most_suppressed
 from profilerkit.model.finding import Bound, Outcome
 from profilerkit.model.verdict import BOUND_FAMILY, Verdict
@@ -149,7 +150,8 @@ def _larger_share(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict) -
         why = f"its best fix is expected to save {format_ratio(best.expected)}"
     else:
         why = "that is the work itself" if bound == "compute-bound" else "no fix for it was found"
-    return [f"{_FAMILY_WORDS[bound]} takes more ({format_ratio(share)}), but {why}."]
+    pauses = " with pauses" if bound == "overhead-bound" and facts.share(*PAUSES) > 0 else ""
+    return [f"{_FAMILY_WORDS[bound]}{pauses} takes more ({format_ratio(share)}), but {why}."]
 
 
 def _without_saving(outcomes: Sequence[Outcome]) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.leaves import PAUSES
 from profilerkit.diagnosis.best import CONTENDER_SAVING, Best
 from profilerkit.model.finding import Bound, Outcome
 from profilerkit.model.verdict import BOUND_FAMILY, RULE_LETTERS, RuledOut
@@ -18,12 +19,15 @@ _WORK: dict[Bound, str] = {
     "overhead-bound": "the host's own work takes",
     "compute-bound": "computation takes",
 }
+#: The same of the host where the run stands still for something else as well.
+_WITH_PAUSES = "the host's own work with pauses takes"
 
 
 def ruled_out(facts: Facts, outcomes: Sequence[Outcome], bound: Bound, best: Best | None) -> RuledOut:
     """What speaks against ``bound``; ``best`` is its best finding, if it has one."""
     share = facts.family(BOUND_FAMILY[bound])
-    takes = f"{_WORK[bound]} {format_ratio(share)} of the step"
+    paused = bound == "overhead-bound" and facts.share(*PAUSES) > 0
+    takes = f"{_WITH_PAUSES if paused else _WORK[bound]} {format_ratio(share)} of the step"
     if best is not None:
         reason = f"{takes}; the best fix is expected to save {format_ratio(best.expected)}"
         # A fix may also shorten what other families of parts hold: small kernels, waiting for a processor.

@@ -150,7 +150,7 @@ def _step_tile(label: str, side: Side) -> Fact:
     timed = ["as timed"] if (side.queued_ratio or 0.0) >= _WAITED else []
     more = [*timed, plural(side.steady, "steady step")]
     if side.samples_per_s is not None:
-        more.append(f"{format_decimal(side.samples_per_s, 'samples/s')}")
+        more.append(f"{format_decimal(side.samples_per_s, 'samples/s')} in all")
     if side.peak_memory_bytes is not None:
         of = f" ({side.peak_memory_of})" if side.peak_memory_of else ""
         more.append(f"peak {format_bytes(side.peak_memory_bytes)}{of}")

@@ -17,7 +17,8 @@ def waterfall_view(report: Report) -> WaterfallView:
     if found is None or not found.fixes:
         return NO_WATERFALL
     last = found.fixes[-1]
-    these = "this fix" if len(found.fixes) == 1 else f"these {len(found.fixes)} fixes"
+    # The largest finding may be none that a replay tells.
+    these = f"the fix of {inert(last.rule, 40)}" if len(found.fixes) == 1 else f"these {len(found.fixes)} fixes"
     title = f"With {these} the step takes {format_ns(last.step_ns)} instead of {format_ns(found.now_ns)}"
     rows = [("Now", "", format_ns(found.now_ns), "", "")]
     bars = [Bar("Now", 1.0)]

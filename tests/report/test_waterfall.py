@@ -31,6 +31,11 @@ def test_rows_go_from_now_over_each_fix_to_the_floor():
     assert "never added" in view.caption
 
 
+def test_a_single_fix_is_named_for_the_largest_finding_may_be_another():
+    view = build(with_waterfall(fixes=with_waterfall().waterfall.fixes[:1])).waterfall
+    assert view.title == "With the fix of IN003 the step takes 80.0 ms instead of 100 ms"
+
+
 def test_bars_are_as_long_as_the_step_and_pale_where_it_is_saved():
     paths, height = waterfall_paths(build(with_waterfall()).waterfall.bars)
     assert height == 4 * 26
