@@ -82,6 +82,16 @@ def test_on_a_host_everything_is_scaled_alike(time):
     assert found == {"compute.math": 0.5 * time, "comm.bw": 0.1 * time, "over.python": 0.4 * time}
 
 
+def test_on_a_host_what_is_blocked_on_reading_is_not_slowed_by_the_profiler():
+    traced = {"input.fetch": 50.0, "over.python": 60.0, "compute.other": 40.0}
+    assert composed(traced, time=100, on_gpu=False) == {"input.fetch": 50, "over.python": 30, "compute.other": 20}
+    # The others keep half of what was traced, and are never scaled by less than the reading.
+    assert composed(traced, time=90, on_gpu=False) == {"input.fetch": 40, "over.python": 30, "compute.other": 20}
+    assert composed(traced, time=60, on_gpu=False) == {"input.fetch": 20, "over.python": 24, "compute.other": 16}
+    # Steps that are longer than the traced ones tell nothing of the profiler.
+    assert composed(traced, time=165, on_gpu=False) == {"input.fetch": 55, "over.python": 66, "compute.other": 44}
+
+
 def test_on_a_host_steps_much_longer_than_the_traced_ones_stay_unexplained():
     found = composed({"compute.math": 60.0, "over.python": 40.0}, time=130, on_gpu=False)
     assert found == {"compute.math": 75, "over.python": 50, "idle.unknown": 5}
