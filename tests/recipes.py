@@ -40,6 +40,7 @@ from profilerkit.rundir.layout import (
     queue_value,
     wait_queue_field,
 )
+from profilerkit.rundir.reader import RankRecord
 from profilerkit.rundir.writer import RankWriter, write_manifest
 from profilerkit.trace.columns import Category
 from profilerkit.trace.links import launch_of
@@ -379,6 +380,12 @@ def rank_meta(rank=0, **changes):
         loader=LOADER,
     )
     return msgspec.structs.replace(meta, **changes)
+
+
+def rank_record(log, **fields):
+    """What one rank left, as it is read: the records of a log, and ``fields``."""
+    bare = {"rank": 0, "path": None, "meta": rank_meta(), "samples": (), "windows": (), "end": None, "notes": ()}
+    return RankRecord(**{**bare, "events": log.data, "names": log.names, **fields})
 
 
 def flight(at, *, name="gloo:all_reduce", group="0", first=1, elements=1024, dtype="Float", size=None, durations=()):

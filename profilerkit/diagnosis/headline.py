@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from profilerkit.analysis.communication.traffic import TRANSFER
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.leaves import PAUSES
 from profilerkit.diagnosis.best import CONTENDER_SAVING, Best, best_per_bound, most_suppressed
+from profilerkit.diagnosis.ruled_out import holds_pauses
 from profilerkit.model.finding import Bound, Outcome
 from profilerkit.model.verdict import BOUND_FAMILY, Verdict
 from profilerkit.rules.comm.exposed_collectives import undivided
@@ -150,7 +150,7 @@ def _larger_share(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict) -
         why = f"its best fix is expected to save {format_ratio(best.expected)}"
     else:
         why = "that is the work itself" if bound == "compute-bound" else "no fix for it was found"
-    pauses = " with pauses" if bound == "overhead-bound" and facts.share(*PAUSES) > 0 else ""
+    pauses = " with pauses" if holds_pauses(facts, bound) else ""
     return [f"{_FAMILY_WORDS[bound]}{pauses} takes more ({format_ratio(share)}), but {why}."]
 
 

@@ -23,11 +23,15 @@ _WORK: dict[Bound, str] = {
 _WITH_PAUSES = "the host's own work with pauses takes"
 
 
+def holds_pauses(facts: Facts, bound: Bound) -> bool:
+    """Whether the share of the bound's family holds what the run stands still for, which is no work of its own."""
+    return bound == "overhead-bound" and facts.share(*PAUSES) > 0
+
+
 def ruled_out(facts: Facts, outcomes: Sequence[Outcome], bound: Bound, best: Best | None) -> RuledOut:
     """What speaks against ``bound``; ``best`` is its best finding, if it has one."""
     share = facts.family(BOUND_FAMILY[bound])
-    paused = bound == "overhead-bound" and facts.share(*PAUSES) > 0
-    takes = f"{_WITH_PAUSES if paused else _WORK[bound]} {format_ratio(share)} of the step"
+    takes = f"{_WITH_PAUSES if holds_pauses(facts, bound) else _WORK[bound]} {format_ratio(share)} of the step"
     if best is not None:
         reason = f"{takes}; the best fix is expected to save {format_ratio(best.expected)}"
         # A fix may also shorten what other families of parts hold: small kernels, waiting for a processor.

@@ -10,8 +10,8 @@ from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.api import analyze
 from profilerkit.rundir.follow import FollowedRun
 from profilerkit.rundir.layout import EventFlag, EventKind, Feature
-from profilerkit.rundir.reader import RankRecord, read_run
-from tests.recipes import MS, US, Log, rank_meta, write_run
+from profilerkit.rundir.reader import read_run
+from tests.recipes import MS, US, Log, rank_meta, rank_record, write_run
 
 PASS_US, BATCHES, EPOCH = 90_000, 9, 20
 
@@ -78,17 +78,7 @@ def test_a_phase_that_the_user_named_stays_measured(tmp_path):
 def record_of(log, **features):
     """A rank's record; ``features`` by name that are on or off."""
     states = {name: Feature(on=on) for name, on in features.items()}
-    return RankRecord(
-        rank=0,
-        path=None,
-        meta=rank_meta(features=states),
-        events=log.data,
-        names=log.names,
-        samples=(),
-        windows=(),
-        end=None,
-        notes=(),
-    )
+    return rank_record(log, meta=rank_meta(features=states))
 
 
 def passes_of(log, **features):

@@ -14,9 +14,8 @@ from profilerkit.analysis.steps.log import read_log
 from profilerkit.api import analyze
 from profilerkit.model.ledger import ENTRIES
 from profilerkit.rundir.layout import EventFlag, EventKind, RankEnd, WindowStatus
-from profilerkit.rundir.reader import RankRecord
 from profilerkit.rundir.records import sound_events
-from tests.recipes import MS, US, Log, host_training, rank_meta, write_run
+from tests.recipes import MS, US, Log, host_training, rank_meta, rank_record, write_run
 
 START = 1_000_000  # µs on the log's clock at which recordings begin
 FIRST, LAST, OTHER = EventFlag.FIRST, EventFlag.LAST, EventFlag.OTHER_LOADER
@@ -64,17 +63,7 @@ def record_of(log, *, began=START, process=None, end=None, ended=True, windows=(
             **changes,
         }
     )
-    return RankRecord(
-        rank=0,
-        path=None,
-        meta=meta,
-        events=sound_events(log.data),
-        names=log.names,
-        samples=(),
-        windows=windows,
-        end=finished if ended else None,
-        notes=(),
-    )
+    return rank_record(log, meta=meta, events=sound_events(log.data), windows=windows, end=finished if ended else None)
 
 
 def ledger_of(log, **fields):

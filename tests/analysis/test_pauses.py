@@ -6,23 +6,11 @@ from profilerkit.analysis.evaluation import with_evaluation
 from profilerkit.analysis.ledger.pauses import pauses
 from profilerkit.analysis.steps.log import read_log
 from profilerkit.rundir.layout import EventKind, WindowStatus
-from profilerkit.rundir.reader import RankRecord
-from tests.recipes import MS, US, Log, rank_meta
+from tests.recipes import MS, US, Log, rank_record
 
 
 def told(log, windows=()):
-    record = RankRecord(
-        rank=0,
-        path=None,
-        meta=rank_meta(),
-        events=log.data,
-        names=log.names,
-        samples=(),
-        windows=windows,
-        end=None,
-        notes=(),
-    )
-    record = with_evaluation(record)
+    record = with_evaluation(rank_record(log, windows=windows))
     return {pause.kind: pause for pause in pauses(record, read_log(record.events, record.names))}
 
 

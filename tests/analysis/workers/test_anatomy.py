@@ -15,24 +15,17 @@ from profilerkit.analysis.workers.batches import (
     sent_at,
 )
 from profilerkit.rundir.layout import WORKER, EventFlag, EventKind, WorkerState
-from profilerkit.rundir.reader import RankRecord, WorkerRecord
-from tests.recipes import MS, Log, made, rank_meta, worker_batch
+from profilerkit.rundir.reader import WorkerRecord
+from tests.recipes import MS, Log, made, rank_meta, rank_record, worker_batch
 
 STEP = 10_000
 
 
 def rank(log, *workers, **meta):
     """A rank's record; each worker is (pid, its batches)."""
-    return RankRecord(
-        rank=0,
-        path=None,
+    return rank_record(
+        log,
         meta=rank_meta(0, **meta),
-        events=log.data,
-        names=log.names,
-        samples=(),
-        windows=(),
-        end=None,
-        notes=(),
         workers=tuple(
             WorkerRecord(pid=pid, number=number, batches=b"".join(batches))
             for number, (pid, batches) in enumerate(workers)
