@@ -6,6 +6,7 @@ from profilerkit.capture.collectives import CollectiveWatch
 from profilerkit.capture.compiles import CompileWatch
 from profilerkit.capture.ddp import DdpWatch
 from profilerkit.capture.device_clock import CudaDevice, DeviceClock
+from profilerkit.capture.evaluations import EvaluationWatch
 from profilerkit.capture.flight import FlightWatch
 from profilerkit.capture.recorder import Recorder
 from profilerkit.capture.saves import SaveWatch
@@ -23,6 +24,7 @@ def watched(recorder: Recorder, tracker: StepTracker, writer: RankWriter, flight
         ClockWatch(writer.append_anchor),
         SaveWatch(record, tracker, name_id),
         CompileWatch(record, name_id),
+        EvaluationWatch(record, tracker),
         CollectiveWatch(record, tracker, name_id),
         SyncWatch(record, tracker, name_id),
         CopyWatch(),

@@ -239,3 +239,54 @@ def test_the_report_counts_one_batch_per_step(tmp_path):
     assert "RU002" in {outcome.rule for outcome, _ in report.findings()}
     entry = next(entry for entry in report.ledger.entries if entry.entry == "evaluation")
     assert (entry.count, entry.source) == (7, "inferred")
+
+
+def in_mode(log, length=100_000):
+    """A model is in evaluation mode for so many µs: what it reads there, nothing sees."""
+    log.record(EventKind.EVALUATION, log.at + 100, length)
+    log.at += length + 200
+
+
+def test_a_model_in_evaluation_mode_that_reads_no_loader_is_an_evaluation(tmp_path):
+    log = Log()
+    for step in range(60):
+        if step % 20 == 0:
+            in_mode(log)
+        trained(log, fetches=0)
+    assert [length for _, length in passes_of(log)] == [100, 100, 100]
+    found = facts_of(tmp_path, log)
+    assert next(part.source for part in found.parts if part.part == "other.eval") == "derived"
+
+
+def test_a_batch_that_is_fetched_in_evaluation_mode_may_be_the_trainings():
+    log = Log()
+    for step in range(60):
+        if step % 20 == 0:
+            in_mode(log)
+            log.record(EventKind.WAIT, log.at - 5_000, 4_000)
+        trained(log, fetches=0)
+    assert passes_of(log) == []
+
+
+def test_a_mode_that_comes_in_every_second_step_is_a_part_of_the_steps():
+    log = Log()
+    for step in range(60):
+        if step % 2 == 0:
+            in_mode(log)
+        trained(log, fetches=0)
+    assert passes_of(log) == []
+
+
+NOTHING = EventKind.SAVE
+TELLS = [EventKind.BACKWARD, EventKind.OPTIMIZER, EventKind.PHASE, EventKind.STEP]
+
+
+@pytest.mark.parametrize("kind", [NOTHING, *TELLS], ids=lambda kind: kind.name)
+def test_what_trains_or_has_a_name_or_is_a_step_in_evaluation_mode_is_none(kind):
+    log = Log()
+    for step in range(60):
+        if step == 30:
+            log.record(kind, log.at + 5_000, 1_000)
+            in_mode(log)
+        trained(log, fetches=0)
+    assert len(passes_of(log)) == (kind == NOTHING)
