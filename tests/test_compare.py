@@ -618,6 +618,33 @@ def test_a_finding_of_another_bound_went_by_a_fix_of_its_own():
     assert all("several fixes" in row.note for row in rows)
 
 
+def saved(ratio, *, low=0.9, high=1.1):
+    return Saving(low=low * ratio, expected=ratio, high=high * ratio, method="analytic model")
+
+
+@pytest.mark.parametrize(("minor", "holds"), [(0.015, True), (0.03, None)])
+def test_what_was_to_save_a_tenth_of_another_fix_does_not_keep_it_from_being_judged(minor, holds):
+    small = replace(finding(fix="Do that.", bound="memory-bound"), saving=saved(minor))
+    after = {"IN001": "passed", "ME001": "passed"}
+    for workers, text in ((4, WORKERS), (0, "Do this.")):
+        first, second = fixes({"IN001": (finding(fix=text),), "ME001": (small,)}, after, workers=workers)
+        assert (first.rule, first.holds) == ("IN001", holds)
+        assert (second.rule, second.holds) == ("ME001", None)
+        assert ("ten times" if holds else "several fixes") in second.note
+
+
+@pytest.mark.parametrize(("after_ms", "left", "holds"), [(24, 0.05, True), (26.6, 0.1, None), (24, 0.11, "none")])
+def test_a_finding_of_which_little_is_left_counts_as_fixed_and_misses_no_promise(after_ms, left, holds):
+    found = replace(finding(fix="Do that."), saving=saved(0.2))
+    rows = fixes({"CP001": (found,)}, {"CP001": (replace(found, saving=saved(left)),)}, after_ms=after_ms)
+    if holds == "none":
+        assert rows == ()
+        return
+    (fix,) = rows
+    assert (fix.how, fix.holds) == ("the finding is smaller", holds)
+    assert fix.note == ("" if holds else "not judged: a part of it is left")
+
+
 def test_other_programs_that_ended_are_no_fix():
     others = finding(fix="Stop what else runs.", bound="overhead-bound")
     (fix,) = fixes(

@@ -1,7 +1,7 @@
-"""Fixes that were proposed before and applied after: what was predicted beside what was measured."""
+"""Fixes that were proposed before and are in force after: what was predicted beside what was measured."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from profilerkit.compare.differences import loader_settings
@@ -17,11 +17,17 @@ _PROPOSED = re.compile(r"\b([A-Za-z]\w*) (\S+) → ([^\s,;]+)")
 _STILL_THERE = 0.95
 #: Rules about other programs, which end without a fix: what they took is taken out of the steps, or in the doubt.
 _OF_OTHERS = ("RU005",)
+#: A fix that was to save at most so much of what the largest one was to does not keep that from being judged, and a
+#: finding that argues for at most so much of what it did has gone for the most part (choices).
+_MINOR = 0.1
+_LITTLE_LEFT = 0.5
 _OPEN = "several fixes were applied at once: what each of them saved was not measured"
 _UNCERTAIN = "neither held nor missed: what was measured is too uncertain"
 _BESIDE = "gone with the fix above"
+_LEFT = "not judged: a part of it is left"
+_MINOR_BESIDE = "not judged: the fix above saves more than ten times as much"
 
-_How = Literal["the setting is as proposed", "the finding is gone"]
+_How = Literal["the setting is as proposed", "the finding is gone", "the finding is smaller"]
 
 
 class Proposal(NamedTuple):
@@ -49,13 +55,30 @@ class _Group:
 
     def __init__(self) -> None:
         self.fixes: list[AppliedFix] = []
-        self.bounds: set[Bound | None] = set()
+        self._bounds: list[Bound | None] = []
 
     def add(self, fix: AppliedFix, finding: Finding) -> None:
-        """The fix of ``finding``. What argues for no bound and saves nothing has no part in what was measured."""
+        """The fix of ``finding``."""
         self.fixes.append(fix)
-        if finding.bound is not None or finding.saving is not None:
-            self.bounds.add(finding.bound)
+        self._bounds.append(finding.bound)
+
+    @property
+    def largest(self) -> float:
+        """The largest saving that one of them was to bring."""
+        return max((fix.predicted.expected for fix in self.fixes if fix.predicted), default=0.0)
+
+    def bounds(self, least: float) -> set[Bound | None]:
+        """The bounds of those that have a part in what was measured."""
+        return {bound for fix, bound in zip(self.fixes, self._bounds, strict=True) if _counts(fix, bound, least)}
+
+
+def _counts(fix: AppliedFix, bound: Bound | None, least: float) -> bool:
+    """Whether it has a part in what was measured: what argues for no bound and saves nothing has none."""
+    return not _is_minor(fix, least) if fix.predicted else bound is not None
+
+
+def _is_minor(fix: AppliedFix, least: float) -> bool:
+    return fix.predicted is not None and fix.predicted.expected < least
 
 
 def applied_fixes(
@@ -65,36 +88,59 @@ def applied_fixes(
     parts: Sequence[PartChange],
     step: StepChange | None,
 ) -> tuple[AppliedFix, ...]:
-    """Fixes whose setting changed as proposed, then those whose finding is gone; largest predicted saving first.
+    """Fixes whose setting changed as proposed, then those whose finding is gone, or most of it; largest saving first.
 
     What was measured is the saving of all changes between the runs. It is held against the prediction of a fix where
     that fix alone was applied. A finding of the same bound that went with a setting is taken for its effect, one of
-    another bound for a fix of its own; several independent fixes are not judged. A finding whose fix names a setting
-    that is what it was went with something else: it is told, and not judged. One whose time is still there, below a
-    threshold of its rule or behind a larger finding, was not fixed; nor was the load of other programs.
+    another bound for a fix of its own; several independent fixes are not judged, unless all but one are minor. A
+    finding whose fix names a setting that is what it was went with something else: it is told, and not judged. One
+    whose time is still there, below a threshold of its rule or behind a larger finding, was not fixed; nor was the load
+    of other programs.
     """
-    rows = [row for row in findings if row.state == "gone" and not row.reason]
-    gone = {(row.rule, row.rank, row.title) for row in rows if not _is_still_there(row.rule, parts)}
+    settled = _settled(findings, parts)
     measured = _saving(step) if step else None
     set_now, went, left = _Group(), _Group(), _Group()
     for outcome, finding in before.findings():
         if finding.fix is None or outcome.rule in _OF_OTHERS:
             continue
         named = _now(finding.fix.text, before, after)
+        how = settled(outcome.rule, finding)
         if named and all(now == proposal.proposed for proposal, now in named):
             set_now.add(_fix(outcome.rule, finding, "the setting is as proposed", measured), finding)
-        elif (outcome.rule, finding.rank, finding.title) in gone:
+        elif how is not None:
             still = _still(finding.fix.text, named)
-            fix = _fix(outcome.rule, finding, "the finding is gone", measured, still or _otherwise(named))
+            fix = _fix(outcome.rule, finding, how, measured, still or _otherwise(named))
             (left if still else went).add(fix, finding)
+    least = _MINOR * (set_now if set_now.fixes else went).largest
     if not set_now.fixes:
-        alone = len({fix.text for fix in went.fixes}) == 1 and left.bounds <= went.bounds
-        return (*_judged(went.fixes, alone=alone), *left.fixes)
-    if not went.bounds | left.bounds <= set_now.bounds:
-        return (*_judged([*set_now.fixes, *went.fixes], alone=False), *left.fixes)
+        alone = len({fix.text for fix in went.fixes if not _is_minor(fix, least)}) == 1
+        alone = alone and left.bounds(least) <= went.bounds(least)
+        return (*_judged(went.fixes, least, alone=alone), *left.fixes)
+    if not went.bounds(least) | left.bounds(least) <= set_now.bounds(0.0):
+        return (*_judged([*set_now.fixes, *went.fixes], least, alone=False), *left.fixes)
     alone = len({proposals(fix.text)[0].name for fix in set_now.fixes}) == 1
-    beside = (revise(fix, note=_BESIDE) for fix in went.fixes)
-    return (*_judged(set_now.fixes, alone=alone), *beside, *left.fixes)
+    beside = (revise(fix, note=_MINOR_BESIDE if _is_minor(fix, least) else _BESIDE) for fix in went.fixes)
+    return (*_judged(set_now.fixes, 0.0, alone=alone), *beside, *left.fixes)
+
+
+def _settled(findings: Sequence[FindingChange], parts: Sequence[PartChange]) -> Callable[[str, Finding], _How | None]:
+    """How a finding of the run before is known to be settled; what is returned says ``None`` where it is not."""
+    rows = [row for row in findings if row.state in ("gone", "better") and not row.reason]
+    rows = [row for row in rows if not _is_still_there(row.rule, parts)]
+    gone = {(row.rule, row.rank, row.title) for row in rows if row.state == "gone"}
+    less = [(row.rule, row.before_saving) for row in rows if _is_little_left(row)]
+
+    def how(rule: str, finding: Finding) -> _How | None:
+        if (rule, finding.rank, finding.title) in gone:
+            return "the finding is gone"
+        return "the finding is smaller" if (rule, finding.saving) in less else None
+
+    return how
+
+
+def _is_little_left(row: FindingChange) -> bool:
+    before, after = row.before_saving, row.after_saving
+    return before is not None and after is not None and after.expected <= _LITTLE_LEFT * before.expected
 
 
 def _is_still_there(rule: str, parts: Sequence[PartChange]) -> bool:
@@ -104,19 +150,31 @@ def _is_still_there(rule: str, parts: Sequence[PartChange]) -> bool:
     return before > 0 and after >= _STILL_THERE * before
 
 
-def _judged(fixes: Sequence[AppliedFix], *, alone: bool) -> tuple[AppliedFix, ...]:
-    return tuple(fix if fix.note else _held(fix) if alone else revise(fix, note=_OPEN) for fix in fixes)
+def _judged(fixes: Sequence[AppliedFix], least: float, *, alone: bool) -> tuple[AppliedFix, ...]:
+    """Each as far as it can be; ``least`` is what it has to save to have a say."""
+
+    def judged(fix: AppliedFix) -> AppliedFix:
+        if fix.note:
+            return fix
+        if alone and _is_minor(fix, least):
+            return revise(fix, note=_MINOR_BESIDE)
+        return _held(fix) if alone else revise(fix, note=_OPEN)
+
+    return tuple(judged(fix) for fix in fixes)
 
 
 def _held(fix: AppliedFix) -> AppliedFix:
     """A prediction holds where a proven saving lies in it; it misses where none that may have been measured does.
 
-    What lies between the two is open: noise alone would make a wide interval meet any other.
+    What lies between the two is open: noise alone would make a wide interval meet any other. So is less than what was
+    predicted of all of a finding where some of it is left.
     """
     if fix.predicted is None:
         return revise(fix, note="no saving was predicted")
     if fix.measured is None:
         return revise(fix, note="the step times cannot be compared")
+    if fix.measured.high < fix.predicted.low and fix.how == "the finding is smaller":
+        return revise(fix, note=_LEFT)
     if fix.measured.low > fix.predicted.high or fix.measured.high < fix.predicted.low:
         return revise(fix, holds=False)
     if fix.measured.low > 0 and fix.predicted.low <= fix.measured.expected <= fix.predicted.high:

@@ -170,7 +170,7 @@ class FindingChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AppliedFix(msgspec.Struct, frozen=True, kw_only=True):
-    """A fix that was proposed before and is in force after.
+    """A fix that was proposed before and is in force after, or whose finding another change settled.
 
     Attributes:
         rule: that proposed it.
@@ -186,7 +186,7 @@ class AppliedFix(msgspec.Struct, frozen=True, kw_only=True):
 
     rule: str
     text: str
-    how: Literal["the setting is as proposed", "the finding is gone"]
+    how: Literal["the setting is as proposed", "the finding is gone", "the finding is smaller"]
     predicted: Saving | None
     measured: Range | None
     holds: bool | None

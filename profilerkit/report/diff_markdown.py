@@ -27,7 +27,7 @@ def render(diff: Diff) -> str:
     sections = [
         ("Spans", _rows(view.spans), True),
         ("Gates", _rows(view.gates), True),
-        ("Fixes applied: predicted and measured", _rows(view.fixes), True),
+        ("Fixes: predicted and measured", _rows(view.fixes), True),
         ("What limits this comparison", [f"- {prose(note, 400)}" for note in view.notes], False),
         ("What moved", _rows(view.parts), False),
         ("Findings", [*_rows(view.findings), *(["", plain(view.unchanged)] if view.unchanged else [])], False),

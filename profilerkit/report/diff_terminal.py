@@ -34,7 +34,7 @@ def render(diff: Diff, *, width: int = 80, colour: bool = False, ascii_only: boo
     _bars(page, view)
     _section(page, "Spans", view.spans)
     _section(page, "Gates", view.gates, rows=len(diff.gates))
-    _section(page, "Fixes applied: predicted and measured", view.fixes)
+    _section(page, "Fixes: predicted and measured", view.fixes)
     _section(page, "What moved", view.parts, rows=_PARTS)
     _section(page, "Findings", view.findings)
     if view.unchanged:

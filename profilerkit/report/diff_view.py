@@ -47,6 +47,12 @@ _SPANS: dict[SpanOf, str] = {
     "device": "Device, first to last event",
     "stretch": "Kernels up to the first pause above 2 ms",
 }
+#: Before the text of a fix: a setting that is as proposed was set, what else is gone may have gone with another change.
+_HOW = {
+    "the setting is as proposed": "",
+    "the finding is gone": "Finding gone: ",
+    "the finding is smaller": "Finding smaller: ",
+}
 _NOTHING = "none"
 _UNKNOWN = "not measured"
 # Below this share of waiting for a processor the timed step and the judged one read the same.
@@ -305,13 +311,19 @@ def _expected(saving: Saving | None) -> str | None:
 def _fixes(diff: Diff) -> Table | None:
     """Predicted beside measured; where the headline is without what other programs took, it is said that these are."""
     rows = tuple(
-        (fix.rule, inert(fix.text, SENTENCE_LIMIT), _predicted(fix.predicted), _measured(fix.measured), _held(fix))
+        (
+            fix.rule,
+            _HOW[fix.how] + inert(fix.text, SENTENCE_LIMIT),
+            _predicted(fix.predicted),
+            _measured(fix.measured),
+            _held(fix),
+        )
         for fix in diff.fixes
     )
     waited = max(side.queued_ratio or 0.0 for side in (diff.before, diff.after)) >= _WAITED
     is_told = waited and diff.step is not None and diff.step.timed is not None
     measured = "Measured, as timed" if is_told else "Measured"
-    columns = ("Rule", "Applied", "Predicted saving", measured, "Prediction")
+    columns = ("Rule", "Fix", "Predicted saving", measured, "Prediction")
     return Table("", columns, rows, text_columns=5) if rows else None
 
 

@@ -156,7 +156,7 @@ def test_hostile_names_are_inert_in_markdown(diffs):
 
 def test_markdown_has_gates_and_fixes_before_what_is_folded(diffs):
     text = diff_markdown.render(diffs["faster"])
-    assert text.index("**Gates**") < text.index("**Fixes applied") < text.index("<details>")
+    assert text.index("**Gates**") < text.index("**Fixes: ") < text.index("<details>")
     assert "### The step takes 33 % less time" in text
     assert "| FAILED | findings |" in text
 
