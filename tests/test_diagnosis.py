@@ -344,6 +344,15 @@ def test_what_was_not_measured_is_not_ruled_out_by_a_zero(known, bound):
     assert row.reason
 
 
+def test_operators_that_move_memory_are_not_left_out_where_their_traffic_is_not_known():
+    """The table of parts shows them as bandwidth-limited."""
+    for moving, said in ((0.28, "operators of the kind that moves memory take 28 % of the step; no device"), (0, "no")):
+        known = on_host({"input.prep": 0.4, "compute.membw": moving})
+        row = next(entry for entry in verdict_of(known).ruled_out if entry.bound == "memory-bound")
+        assert row.state == "not measured"
+        assert row.reason.startswith(said)
+
+
 def test_collectives_that_a_trace_does_not_have_are_measured():
     row = next(entry for entry in verdict_of(facts({"input.wait": 0.4})).ruled_out if entry.bound == "comm-bound")
     assert (row.state, row.share, row.reason) == ("ruled out", 0.0, "no collective was seen")

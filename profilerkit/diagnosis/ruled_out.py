@@ -65,7 +65,9 @@ def _unseen(facts: Facts, bound: Bound, share: float) -> str:
         case "overhead-bound" if facts.framework:
             return f"what the host does is not read from a profile of {facts.framework}"
         case "memory-bound" if facts.mode != "gpu":
-            return "no device events, so memory traffic is not measured"
+            moving = facts.share("compute.membw")
+            takes = f"operators of the kind that moves memory take {format_ratio(moving)} of the step; "
+            return f"{takes if moving else ''}no device events, so memory traffic is not measured"
         case "comm-bound" if facts.comm is None and not facts.trace_read:
             flight = facts.communication.flight if facts.communication else None
             return "only a trace times collectives" if flight else "collectives are only seen in a trace"

@@ -292,6 +292,27 @@ def test_where_the_time_of_an_unnamed_stall_goes_is_told():
     assert "part" not in finding("RU002", known).why
 
 
+def test_what_comes_in_the_steps_of_a_checkpoint_is_told_together_with_it():
+    unnamed = stalling(0.1, kind="unnamed", part=None, source="derived").stalls[0]
+    saved = stalling(0.06).stalls[0]
+    known = facts(stalls=(unnamed, saved))
+    assert "in the same steps as checkpoint, on top of that: together 16 %" in finding("RU002", known).why
+    for change in ({"steps": (saved.steps[0] + 1, saved.steps[1])}, {"period": 2 * saved.period}, {"period": None}):
+        apart = replace(known, stalls=(unnamed, replace(saved, **change)))
+        assert "same steps" not in finding("RU002", apart).why
+    evaluated = replace(unnamed, kind="evaluation", part="other.eval")
+    assert "same steps" not in finding("RU002", replace(known, stalls=(evaluated, saved))).why
+
+
+@pytest.mark.parametrize("code", ["RU001", "RU002"])
+def test_a_share_of_more_than_the_judged_steps_says_of_which(code):
+    kind = {"RU001": "checkpoint", "RU002": "logging"}[code]
+    assert "all 40 recorded steps, not only the 36 judged ones, that is 10 %" in (
+        finding(code, pausing(0.1, kind, steady=36)).why
+    )
+    assert "Spread over all steps that is 10 %" in finding(code, pausing(0.1, kind, steady=40)).why
+
+
 # RU004
 
 

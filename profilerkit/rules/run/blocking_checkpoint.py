@@ -65,7 +65,7 @@ class BlockingCheckpoint(Rule):
             facts,
             bound="overhead-bound",
             title=f"Checkpoint stops training for {format_ns(stop.each_ns)} {stop.how_often}",
-            why=f"Spread over all steps that is {format_ratio(stop.share)} of the time.",
+            why=stop.spread(facts),
             evidence=stop.evidence(facts, "Checkpoint"),
             at_most="high" if stop.source == "measured" else "medium",
             detail="checkpoint",

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from profilerkit.analysis.facts import Facts, Stall
 from profilerkit.analysis.ledger.pause import Pause
 from profilerkit.model.finding import STEP_LENGTHS, Evidence, Source
-from profilerkit.units import format_about
+from profilerkit.units import format_about, format_ratio
 
 #: A stall without a name is the evaluation that was inferred when each takes about as long: within this factor.
 _ALIKE = 2.0
 #: The origin of what a call or a phase tells.
 NAMED = "named phase"
+_RECORDED = "the recorded steps"
 _PART = {"checkpoint": "other.ckpt", "evaluation": "other.eval", "logging": "other.log"}
 
 
@@ -30,6 +31,7 @@ class Stop:
         spread_over: what ``share`` is a share of, in words, and how many steps that is.
         steps: first and last affected step; ``None`` when not known.
         stall: what the judged steps tell of it; ``None`` where only the record of the run does.
+        beside: kinds of named ones that come in the same steps, and what they take of the judged time.
     """
 
     kind: str
@@ -42,6 +44,7 @@ class Stop:
     spread_over: tuple[str, int]
     steps: tuple[int, int] | None = None
     stall: Stall | None = None
+    beside: tuple[tuple[str, float], ...] = ()
 
     @property
     def how_often(self) -> str:
@@ -51,6 +54,13 @@ class Stop:
         if self.steps_apart is not None:
             return f"every {format_about(self.steps_apart)} steps"
         return "once" if self.count == 1 else f"{self.count} times"
+
+    def spread(self, facts: Facts) -> str:
+        """Its share of the time, as a sentence: of the recorded steps that may be another one than of the judged."""
+        over, steps = self.spread_over
+        told = f"all {steps:,} recorded steps, not only the {facts.steps.steady:,} judged ones,"
+        wide = over == _RECORDED and steps != facts.steps.steady
+        return f"Spread over {told if wide else 'all steps'} that is {format_ratio(self.share)} of the time."
 
     def lost(self, facts: Facts) -> float:
         """Share of the time that training loses by it: of what a device works through only the rest, where it is known.
@@ -147,7 +157,7 @@ def _of_pause(pause: Pause, stalls: Sequence[Stall]) -> Stop:
         steps_apart=pause.steps_apart,
         source="derived" if pause.inferred else "measured",
         origin="passes over data that train nothing" if pause.inferred else NAMED,
-        spread_over=("the recorded steps", pause.steps),
+        spread_over=(_RECORDED, pause.steps),
         steps=told.steps if told else None,
         stall=told,
     )
@@ -165,4 +175,12 @@ def _of_stall(facts: Facts, stall: Stall) -> Stop:
         spread_over=("the steady time", facts.steps.steady),
         steps=stall.steps,
         stall=stall,
+        beside=tuple((other.kind, other.share) for other in facts.stalls if _comes_with(stall, other)),
     )
+
+
+def _comes_with(stall: Stall, named: Stall) -> bool:
+    """Whether what nobody named makes the same steps longer as something that has a name."""
+    if stall.part is not None or named.part is None or not stall.period or stall.period != named.period:
+        return False
+    return (stall.steps[0] - named.steps[0]) % stall.period == 0

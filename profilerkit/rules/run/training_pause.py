@@ -74,7 +74,7 @@ class TrainingPause(Rule):
             facts,
             bound="overhead-bound",
             title=f"{label} stops training for {format_ns(stop.each_ns)} {stop.how_often}",
-            why=f"Spread over all steps that is {format_ratio(stop.share)} of the time.{_grown(stop)}",
+            why=f"{stop.spread(facts)}{_beside(stop)}{_grown(stop)}",
             evidence=stop.evidence(facts, label),
             at_most=at_most,
             detail=stop.kind if stop.kind == "evaluation" else "python",
@@ -95,6 +95,15 @@ def _fix(stop: Stop) -> Fix:
             return Fix(text=f"Log {rarer}, or from a background thread.")
         case _:
             return _UNNAMED
+
+
+def _beside(stop: Stop) -> str:
+    """That it comes in the steps of something with a name, as a sentence; empty where it does not."""
+    if not stop.beside:
+        return ""
+    kinds = " and ".join(kind for kind, _ in stop.beside)
+    together = stop.share + sum(share for _, share in stop.beside)
+    return f" It comes in the same steps as {kinds}, on top of that: together {format_ratio(together)}."
 
 
 def _grown(stop: Stop) -> str:
