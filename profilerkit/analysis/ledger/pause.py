@@ -17,7 +17,7 @@ class Pause:
         share: of the time in question, the writing of traces left out.
         steps: steps in that time.
         steps_apart: from one to the next, the median; ``None`` for a single one.
-        inferred: nobody named all of them; evaluation is also told by passes over data that train nothing.
+        inferred: nobody named all of them; evaluation is also told by passes that train nothing.
     """
 
     kind: PauseKind

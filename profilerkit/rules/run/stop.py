@@ -156,7 +156,7 @@ def _of_pause(pause: Pause, stalls: Sequence[Stall]) -> Stop:
         share=pause.share,
         steps_apart=pause.steps_apart,
         source="derived" if pause.inferred else "measured",
-        origin="passes over data that train nothing" if pause.inferred else NAMED,
+        origin="passes that train nothing" if pause.inferred else NAMED,
         spread_over=(_RECORDED, pause.steps),
         steps=told.steps if told else None,
         stall=told,

@@ -24,8 +24,9 @@ class TrainingPause(Rule):
     """Evaluation or logging stalls (R55).
 
     Claim: Training stops at intervals: for evaluation, logging, a phase of the user's, or something that has no name.
-    Evidence: Named phases inside the loop, and passes over data that train nothing, spread over all steps of a recorded
-        run; without names, steps that are longer at a regular distance, and the part that grew in them.
+    Evidence: Named phases inside the loop, passes over data that train nothing, and a model's time between ``eval()``
+        and ``train()`` where nothing trains, spread over all steps of a recorded run; without names, steps that are
+        longer at a regular distance, and the part that grew in them.
     Threshold: 5 % of that time.
     Fix: Evaluation and logging half as often, on another device or from a background thread; unnamed stalls: name them
         first.
