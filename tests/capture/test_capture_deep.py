@@ -2,6 +2,7 @@
 """The deep window on real torch loops."""
 
 import contextlib
+import gc
 import gzip
 import json
 import os
@@ -104,6 +105,20 @@ def test_disturbed_steps_are_covered_by_a_window_record(toy, deep, recorded):
     assert last.start_ns <= window.start_ns + window.dur_ns <= last.start_ns + last.dur_ns
     after_window = window.start_ns + window.dur_ns
     assert not any(wait.start_ns < after_window < wait.start_ns + wait.dur_ns for wait in run.waits)
+
+
+def test_what_was_traced_is_freed_with_the_window_and_not_amid_a_later_step(toy, deep):
+    gc.collect()
+    gc.disable()
+    try:
+        with deep() as prof:
+            for _ in range(12):
+                toy.train(toy.batch())
+                prof.step()
+            left = [found for found in gc.get_objects() if type(found) is toy.torch.autograd.profiler.profile]
+            assert left == []
+    finally:
+        gc.enable()
 
 
 def test_explicit_steps_are_the_ones_marked(toy, deep, recorded):

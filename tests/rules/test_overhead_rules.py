@@ -36,8 +36,8 @@ def churning(per_step=30.0, *, exposed=0.05, drained=0.1, blocked=0.5, to_host=N
     return facts({"sync.drain": drained, "sync.d2h": exposed}, small_copies=copies, syncs=syncs)
 
 
-def collecting(share=0.1, *, watched=True, **changes):
-    seen = CollectionFacts(per_step=0.5, pause_ns=20.0 * MS, longest_ns=60 * MS, full=3)
+def collecting(share=0.1, *, watched=True, per_step=0.5, **changes):
+    seen = CollectionFacts(per_step=per_step, pause_ns=20.0 * MS, longest_ns=60 * MS, full=3)
     return facts({"over.gc": share}, host=HostFacts(collections=seen if watched else None), **changes)
 
 
@@ -101,6 +101,7 @@ CASES = Cases(
     thresholds={
         ("OV003", "most_per_step"): (churning(10.0 + JUST), churning(10.0)),
         ("OV004", "smallest_share"): (collecting(0.02), collecting(0.02 - JUST)),
+        ("OV004", "fewest_collections"): (collecting(per_step=3 / 20), collecting(per_step=2 / 20)),
         ("OV005", "smallest_share"): (python(0.05), python(0.05 - JUST)),
         ("OV006", "fewest_steps"): (compiling(steps=2), compiling(steps=1)),
         ("OV007", "inflation_ratio"): (traced(1.10 + JUST), traced(1.10)),
