@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from profilerkit.analysis.evaluation_mode import times_in_mode
 from profilerkit.analysis.events import (
     EVENT_DTYPE,
     NONE,
@@ -26,19 +27,15 @@ from profilerkit.rundir.reader import RankRecord
 _FEWEST = 2
 #: Of one that neither ended nor was broken off: a loop that fetches ahead begins with so many, less one (a choice).
 _FEWEST_OPEN = 4
-#: Evaluations of a model that come at most once in so many steps are not a part of the steps (a choice).
-_RARE = 2
 _NAME = "evaluation"
 
 
 def with_evaluation(record: RankRecord) -> RankRecord:
-    """The record with each of them in which no step begins as an inferred phase, its fetches not the training's."""
+    """The record with each such pass as an inferred phase, its fetches marked as not the training's."""
     events = np.frombuffer(record.events, dtype=EVENT_DTYPE)
-    steps = np.sort(events["start"][events["kind"] == EventKind.STEP])
-    read = _passes(events, record.names, backward=is_whole(record, EventKind.BACKWARD))
-    passes = joined([read, _in_mode(events, len(steps))])
-    before = np.searchsorted(steps, passes.start, side="right")
-    passes = passes.where(np.searchsorted(steps, passes.end, side="left") <= before)
+    backward = is_whole(record, EventKind.BACKWARD)
+    read = _passes(events, record.names, backward=backward)
+    passes = joined([read, times_in_mode(events, record.names, backward=backward)])
     if not len(passes):
         return record
     number = id_of(_NAME, record.names, events)
@@ -52,21 +49,6 @@ def with_evaluation(record: RankRecord) -> RankRecord:
     return revise(record, events=np.concatenate([events, phases]).tobytes(), names=names)
 
 
-def _in_mode(events: Events, steps: int) -> Timed:
-    """Times of a model in evaluation mode in which nothing trains and no batch is fetched, where they are rare.
-
-    A fetch tells more of an evaluation than the mode, which may last until after the next batch of the training. What
-    comes as often as steps do is a part of them, such as a generator that is put aside while its critic trains.
-    """
-    here = (events["flags"] & EventFlag.OTHER_THREAD) == 0
-    found = timed(events[events["kind"] == EventKind.EVALUATION])
-    others = (EventKind.WAIT, EventKind.PHASE, EventKind.BACKWARD, EventKind.OPTIMIZER)
-    other = timed(events[np.isin(events["kind"], others) & here])
-    amid = np.searchsorted(np.sort(other.end), found.start, side="right")
-    found = found.where(np.searchsorted(other.start, found.end, side="left") == amid)
-    return found if len(found) * _RARE < steps else NONE
-
-
 def _fetched_here(events: Events) -> Mask:
     """Fetches of the training thread."""
     found: Mask = (events["kind"] == EventKind.WAIT) & ((events["flags"] & EventFlag.OTHER_THREAD) == 0)
@@ -74,7 +56,7 @@ def _fetched_here(events: Events) -> Mask:
 
 
 def _passes(events: Events, names: Mapping[int, str], *, backward: bool) -> Timed:
-    """From the first to the last fetch of each pass without a backward pass or an optimizer step in it.
+    """From the first to the last fetch of each pass without a backward pass, an optimizer step or a new step in it.
 
     Fetches of another loader than the one that marks the steps form a pass where no training fetch comes between
     them. Other fetches do from the first of a loader's iteration to its end, where more fetches come before the next
@@ -102,7 +84,9 @@ def _passes(events: Events, names: Mapping[int, str], *, backward: bool) -> Time
     if len(marks):
         plain = ~fetches.has(NOT_TRAINING)
         found = joined([found, _whole_passes(fetches.where(plain), group[plain], len(marks))])
-    return found
+    steps = np.sort(events["start"][events["kind"] == EventKind.STEP])
+    before = np.searchsorted(steps, found.start, side="right")
+    return found.where(np.searchsorted(steps, found.end, side="left") <= before)
 
 
 def _flagged_passes(fetches: Timed, group: I64) -> Timed:

@@ -103,11 +103,6 @@ class TimedCalls:
 def not_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function``, which ``torch.compile`` calls and never traces: a graph breaks where it would without it."""
     function._torchdynamo_disable = True  # type: ignore[attr-defined]  # what torch._dynamo.disable() sets
-    return traced_through(function)
-
-
-def traced_through(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function``, which ``torch.compile`` traces where it calls it, and does not compile where it did not."""
     _NOT_COMPILED.add(function)
     _skip(function)
     return function

@@ -8,7 +8,7 @@ from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
 
-from profilerkit.capture.calls import traced_through
+from profilerkit.capture.calls import not_compiled
 from profilerkit.capture.guard import asked
 from profilerkit.capture.patches import Patches
 from profilerkit.capture.steps import StepTracker
@@ -16,33 +16,32 @@ from profilerkit.rundir.layout import EventKind
 from profilerkit.rundir.writer import Record
 
 _EVALUATION = int(EventKind.EVALUATION)
-_MODULE = "torch.nn.modules.module"
-#: Modules that are remembered as long as none of them trains again (a choice): a model, its average, a few metrics.
+_MODULE, _OPTIMIZER = "torch.nn.modules.module", "torch.optim.optimizer"
+#: Modules that are remembered until the next optimizer step (a choice): a model, its average, a few metrics.
 _MOST_MODULES = 8
 
 
 class EvaluationWatch:
-    """Records one EVALUATION from ``eval()`` of a model that was training to its ``train()``, on the training thread.
+    """Records one EVALUATION at the ``eval()`` of a model that trains again by the next optimizer step.
 
-    ``Module.train`` calls itself for each part of a model, and some loops call it in every step: it is replaced only
-    from an ``eval()`` on, until the model trains again or, where it does not, for a step and a second at most.
+    What is still in evaluation mode then, such as a teacher or frozen layers, was not evaluated. ``Module.train`` is
+    left alone: it calls itself for each part of a model, and some loops call it in every step.
     """
 
     name = "evaluations"
-    needs: tuple[str, ...] = ("torch", _MODULE)
+    needs: tuple[str, ...] = ("torch", _MODULE, _OPTIMIZER)
 
     def __init__(self, record: Callable[[Record], None], tracker: StepTracker) -> None:
         self._record = record
         self._tracker = tracker
-        self._left: list[tuple[weakref.ref[Any], int]] = []  # those that train no longer, and since when
-        self._steps = 0  # those made before the first of them
-        self._until: Patches | None = None  # the replacement of ``train``
+        self._left: list[tuple[weakref.ref[Any], int]] = []  # those in evaluation mode, and since when
         self._seen = False
 
     def hang(self, patches: Patches) -> None:
-        """Hear of ``eval()``."""
+        """Hear of ``eval()`` and of optimizer steps."""
         patches.patch(sys.modules[_MODULE].Module, "eval", lambda original: self._evaluated(patches, original))
-        patches.later(self._forget)
+        optim = sys.modules[_OPTIMIZER]
+        patches.later(optim.register_optimizer_step_post_hook(not_compiled(self._stepped())).remove)
 
     def _evaluated(self, patches: Patches, original: Callable[..., Any]) -> Callable[..., Any]:
         is_compiling = sys.modules["torch"].compiler.is_compiling
@@ -50,63 +49,43 @@ class EvaluationWatch:
         def evaluated(module: Any, *args: Any, **kwargs: Any) -> Any:
             if is_compiling():  # a constant while torch.compile traces, which sees the original alone then
                 return original(module, *args, **kwargs)
-            start_ns, was_training = perf_counter_ns(), module.training is True
+            start_ns = perf_counter_ns()
             found = original(module, *args, **kwargs)
-            if was_training and patches.armed and get_ident() == self._tracker.thread:
-                self._leaves(module, start_ns)
+            if patches.armed and get_ident() == self._tracker.thread and len(self._left) < _MOST_MODULES:
+                left = asked(weakref.ref, module)
+                self._left += [] if left is None else [(left, start_ns)]
             return found
 
-        return traced_through(functools.update_wrapper(evaluated, original))
+        return functools.update_wrapper(evaluated, original)
 
-    def _leaves(self, module: object, now_ns: int) -> None:
-        if self._tracker.count != self._steps:
-            self._forget()
-        left = asked(weakref.ref, module)
-        if left is None or len(self._left) >= _MOST_MODULES:
-            return
-        self._steps = self._tracker.count
-        self._left.append((left, now_ns))
-        if self._until is None:
-            self._until = until = Patches()
-            until.hang(lambda patches: patches.patch(sys.modules[_MODULE].Module, "train", self._trained))
+    def _stepped(self) -> Callable[..., None]:
+        """What torch is to call after an optimizer step."""
 
-    def _trained(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        is_compiling = sys.modules["torch"].compiler.is_compiling
-
-        def trained(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling():
-                return original(module, *args, **kwargs)
-            found = original(module, *args, **kwargs)
+        def stepped(*_args: Any) -> None:
             if self._left and get_ident() == self._tracker.thread:
-                self._returned(perf_counter_ns())
-            return found
+                self._trained()
 
-        return traced_through(functools.update_wrapper(trained, original))
+        return stepped
 
-    def _returned(self, now_ns: int) -> None:
-        """Record the evaluation of the first of them that trains again."""
-        for left, start_ns in self._left:
-            if getattr(left(), "training", None) is True:
-                self._record((_EVALUATION, 0, 0, start_ns, now_ns - start_ns, 0))
-                self._seen = True
-                self._forget()
-                return
-
-    def _forget(self) -> None:
-        """Wait for none of them any longer."""
-        self._left = []
-        until, self._until = self._until, None
-        if until is not None:
-            until.remove()
+    def _trained(self) -> None:
+        """Record when the first of those that train again was put into evaluation mode."""
+        left, self._left = self._left, []
+        start_ns = next((start_ns for module, start_ns in left if _trains(module())), None)
+        if start_ns is not None:
+            self._record((_EVALUATION, 0, 0, start_ns, 0, 0))
+            self._seen = True
 
     def beat(self) -> None:
-        """Wait no longer once a step was made: what trained meanwhile was no evaluation."""
-        if self._until is not None and self._tracker.count != self._steps:
-            self._forget()
+        """Nothing to do."""
 
     def close(self) -> None:
         """Nothing is left to do."""
 
     def reason(self) -> str:
         """Why no evaluation was seen."""
-        return "" if self._seen else "no model that trains was put into evaluation mode and back"
+        return "" if self._seen else "no model was in evaluation mode and trained again"
+
+
+def _trains(module: Any) -> bool:
+    """Whether a module is in training mode; some have no such attribute, and that of others may raise."""
+    return asked(getattr, module, "training", None) is True

@@ -111,7 +111,7 @@ class EventKind(IntEnum):
     PROBE = (
         16  # steps of a probe, or putting back after them; name id: steps after it that it still disturbs; value: step
     )
-    EVALUATION = 17  # a model was in evaluation mode and trained before and after it; value: 0
+    EVALUATION = 17  # a model that trained was put into evaluation mode, and trained again by the next step; value: 0
 
 
 def wait_queue_field(queued_ns: int | None) -> int:

@@ -241,52 +241,101 @@ def test_the_report_counts_one_batch_per_step(tmp_path):
     assert (entry.count, entry.source) == (7, "inferred")
 
 
-def in_mode(log, length=100_000):
-    """A model is in evaluation mode for so many µs: what it reads there, nothing sees."""
-    log.record(EventKind.EVALUATION, log.at + 100, length)
-    log.at += length + 200
+def loop(log, *, steps=60, every=20, length=100_000, calls=1, inside=()):
+    """Steps of 10 ms with a model evaluated before every so many of them; nothing sees what is read there.
+
+    Args:
+        log: to write to.
+        steps: of the training.
+        every: steps from one evaluation to the next.
+        length: of an evaluation, µs.
+        calls: of ``eval()`` in it.
+        inside: kind, start after the beginning, duration and flags of what else is recorded then.
+    """
+    for step in range(steps):
+        if step % every == 0:
+            for call in range(calls):
+                log.record(EventKind.EVALUATION, log.at + 100 + call * length / calls, 0)
+            for kind, start, duration, *flags in inside:
+                log.record(kind, log.at + start, duration, flags=flags[0] if flags else 0)
+            start = log.at
+            log.at += length
+            log.record(EventKind.BACKWARD, log.at + 5_000, 1_000)
+            log.record(EventKind.OPTIMIZER, log.at + 7_000, 500)
+            log.at = start
+            log.step(10_000 + length)
+        else:
+            trained(log, fetches=0)
+    return log
 
 
-def test_a_model_in_evaluation_mode_that_reads_no_loader_is_an_evaluation(tmp_path):
+def lengths_of(log, **features):
+    return [length for _, length in passes_of(log, **features)]
+
+
+@pytest.mark.parametrize("calls", [1, 2, 10])
+@pytest.mark.parametrize("features", [{}, {"backward": False}], ids=["backward", "no backward"])
+def test_a_model_in_evaluation_mode_that_reads_no_loader_is_an_evaluation(calls, features):
+    """One per gap, however often the mode is changed in it; before the first step nothing tells how long it was."""
+    assert lengths_of(loop(Log(), calls=calls), **features) == [100, 100]
+
+
+def test_its_time_is_the_evaluations_and_says_that_it_was_derived(tmp_path):
+    found = facts_of(tmp_path, loop(Log(), steps=80))
+    part = next(part for part in found.parts if part.part == "other.eval")
+    assert part.source == "derived"
+    assert part.share == pytest.approx(3 * 100 / (80 * 10 + 3 * 100), rel=0.05)
+    (stall,) = [stall for stall in found.stalls if stall.part == "other.eval"]
+    assert (stall.kind, stall.count, stall.period) == ("evaluation", 3, 20)
+
+
+def test_a_checkpoint_beside_it_is_no_part_of_it():
+    assert lengths_of(loop(Log(), inside=[(EventKind.SAVE, 70_000, 30_000)])) == [70, 70]
+
+
+def test_it_ends_before_the_next_batch_of_the_training_and_before_the_next_step():
+    """Of 100 ms the batch takes what it takes elsewhere; where it took longer, that is not the evaluation's."""
     log = Log()
     for step in range(60):
         if step % 20 == 0:
-            in_mode(log)
-        trained(log, fetches=0)
-    assert [length for _, length in passes_of(log)] == [100, 100, 100]
-    found = facts_of(tmp_path, log)
-    assert next(part.source for part in found.parts if part.part == "other.eval") == "derived"
-
-
-def test_a_batch_that_is_fetched_in_evaluation_mode_may_be_the_trainings():
-    log = Log()
-    for step in range(60):
+            log.record(EventKind.EVALUATION, log.at + 100, 0)
+            log.at += 50_000
+        log.record(EventKind.WAIT, log.at, 200 if step % 20 else 3_000)
         if step % 20 == 0:
-            in_mode(log)
-            log.record(EventKind.WAIT, log.at - 5_000, 4_000)
+            log.at += 3_000
         trained(log, fetches=0)
+    assert lengths_of(log) == [49, 49]
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({}, 2),
+        ({"inside": [(EventKind.SAVE, 200, 10)]}, 2),
+        ({"inside": [(EventKind.PHASE, 0, 100_000)]}, 0),  # it has a name
+        ({"inside": [(EventKind.WAIT, 50_000, 100)]}, 0),  # its fetches tell more
+        ({"inside": [(EventKind.WAIT, 50_000, 100, EventFlag.OTHER_THREAD)]}, 2),
+        ({"inside": [(EventKind.OPTIMIZER, 0, 99_900)]}, 0),  # it trains meanwhile
+        ({"length": 0}, 0),  # it takes no time
+        ({"every": 2, "steps": 20}, 9),
+        ({"every": 1, "steps": 20}, 0),  # it is a part of every step
+        ({"steps": 22}, 1),
+        ({"steps": 3, "every": 2}, 0),  # nothing tells how long a gap usually is
+    ],
+)
+def test_what_the_mode_tells_and_what_it_does_not(change, found):
+    assert len(passes_of(loop(Log(), **change))) == found
+
+
+def test_other_threads_tell_nothing():
+    log = loop(Log())
+    log.records = [
+        (kind, flags | EventFlag.OTHER_THREAD if kind == EventKind.EVALUATION else flags, *rest)
+        for kind, flags, *rest in log.records
+    ]
     assert passes_of(log) == []
 
 
-def test_a_mode_that_comes_in_every_second_step_is_a_part_of_the_steps():
-    log = Log()
-    for step in range(60):
-        if step % 2 == 0:
-            in_mode(log)
-        trained(log, fetches=0)
-    assert passes_of(log) == []
-
-
-NOTHING = EventKind.SAVE
-TELLS = [EventKind.BACKWARD, EventKind.OPTIMIZER, EventKind.PHASE, EventKind.STEP]
-
-
-@pytest.mark.parametrize("kind", [NOTHING, *TELLS], ids=lambda kind: kind.name)
-def test_what_trains_or_has_a_name_or_is_a_step_in_evaluation_mode_is_none(kind):
-    log = Log()
-    for step in range(60):
-        if step == 30:
-            log.record(kind, log.at + 5_000, 1_000)
-            in_mode(log)
-        trained(log, fetches=0)
-    assert len(passes_of(log)) == (kind == NOTHING)
+def test_what_the_mode_has_told_once_is_not_told_again():
+    record = with_evaluation(record_of(loop(Log())))
+    assert with_evaluation(record) == record

@@ -38,6 +38,20 @@ def test_saves_that_nobody_named_are_checkpoints_and_nested_ones_count_once():
     assert (found.count, found.time_ns) == (2, 40 * MS)
 
 
+@pytest.mark.parametrize("kind", ["checkpoint", "evaluation"])
+def test_what_follows_each_other_with_no_training_between_counts_once(kind):
+    """The files of one checkpoint; validation, then test."""
+    log = Log().steps(1, 10_000)
+    for _ in range(4):
+        log.steps(9, 10_000)
+        start = log.at
+        for part in range(3):
+            log.record(EventKind.PHASE, start + 10_000 + 30_000 * part, 20_000, name=log.name(kind))
+        log.step(110_000)
+    found = told(log)[kind]
+    assert (found.count, found.steps_apart, found.each_ns) == (4, 10.0, 60 * MS)
+
+
 def test_a_checkpoint_inside_an_evaluation_is_the_checkpoints():
     log = Log().steps(10, 10_000)
     start = log.step(60_000, phase=("evaluation", 50_000))

@@ -1,6 +1,6 @@
 """The wall clock of a rank as a partition: every nanosecond of it in exactly one entry."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -82,6 +82,8 @@ def rank_ledger(record: RankRecord, state: tuple[StepState, ...]) -> Ledger | No
     if sum(account.spent.values()) != wall or min(account.spent.values()) < 0:
         raise AssertionError(f"entries of {sum(account.spent.values())} ns in a wall clock of {wall} ns")
     counted = {**{entry: aside[entry] for entry in _COUNTED}, "profiler": records.kinds[EventKind.WINDOW]}
+    counts = {entry: occurrences(timed, records) for entry, timed in counted.items()}
+    inferred = {entry for entry, timed in counted.items() if timed.has(EventFlag.INFERRED).any()}
     return Ledger(
         rank=record.rank,
         wall_ns=wall,
@@ -90,13 +92,15 @@ def rank_ledger(record: RankRecord, state: tuple[StepState, ...]) -> Ledger | No
         loader_seen=bool(len(fed)),
         steps=len(records.steps),
         unexplained_ns=account.spent["unexplained"],
-        entries=_entries(account, wall, counted),
+        entries=_entries(account, wall, counts, inferred),
     )
 
 
-def _entries(account: _Account, wall: int, counted: Mapping[str, Timed]) -> tuple[LedgerEntry, ...]:
+def _entries(
+    account: _Account, wall: int, counts: Mapping[str, int], inferred: Collection[str]
+) -> tuple[LedgerEntry, ...]:
     def source(entry: str) -> LedgerSource:
-        if entry == "evaluation" and counted[entry].has(EventFlag.INFERRED).any():
+        if entry == "evaluation" and entry in inferred:
             return "inferred"
         return "derived" if entry in _DERIVED or ENTRIES[entry][0] in ("end", "unexplained") else "measured"
 
@@ -107,7 +111,7 @@ def _entries(account: _Account, wall: int, counted: Mapping[str, Timed]) -> tupl
             time_ns=time_ns,
             share=time_ns / wall if wall else 0.0,
             source=source(entry),
-            count=occurrences(counted[entry]) if entry in counted else None,
+            count=counts.get(entry),
         )
         for entry, time_ns in account.spent.items()
         if time_ns

@@ -32,7 +32,7 @@ def pauses(record: RankRecord, log: StepLog) -> tuple[Pause, ...]:
     found = [
         Pause(
             kind=kind,
-            count=occurrences(_begun(kinds[kind], low, high)),
+            count=occurrences(_begun(kinds[kind], low, high), records),
             time_ns=spent,
             share=spent / whole,
             steps=steps,
@@ -53,9 +53,9 @@ def _kinds(records: Records) -> dict[str, Timed]:
 
 
 def _steps_apart(timed: Timed, log: StepLog) -> float | None:
-    """Median distance between the steps in which they begin; ``None`` for a single one."""
+    """Median distance between the steps in which they begin; ``None`` for a single step."""
     began = union(timed.start, timed.end).start
-    at = log.index[np.maximum(np.searchsorted(log.start, began, side="right") - 1, 0)]
+    at = np.unique(log.index[np.maximum(np.searchsorted(log.start, began, side="right") - 1, 0)])
     return median(np.diff(at)) if len(at) > 1 else None
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profilerkit.analysis.events import EVENT_DTYPE, NOT_TRAINING, Events, Mask, Timed, is_whole, put_in, timed
+from profilerkit.analysis.events import EVENT_DTYPE, NOT_TRAINING, Events, Mask, Timed, is_whole, joined, put_in, timed
 from profilerkit.analysis.host.names import is_feeding_phase, phase_leaf
 from profilerkit.analysis.intervals import I64, Segments, Spans, innermost_owner, union
 from profilerkit.analysis.leaves import LEAVES
@@ -160,6 +160,7 @@ def time_in(segments: Segments, label: int, spans: Spans) -> I64:
     return spent
 
 
-def occurrences(timed: Timed) -> int:
-    """How many there are, overlapping ones counted once."""
-    return len(union(timed.start, timed.end))
+def occurrences(timed: Timed, records: Records) -> int:
+    """How many there are; those between which nothing trains count as one, such as the files of one checkpoint."""
+    trained = joined([records.steps, records.kinds[EventKind.BACKWARD], records.kinds[EventKind.OPTIMIZER]]).start
+    return len(np.unique(np.searchsorted(trained, union(timed.start, timed.end).start)))

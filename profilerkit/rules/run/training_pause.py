@@ -8,7 +8,7 @@ from profilerkit.analysis.whatif import saving
 from profilerkit.model.finding import Confidence, Finding, Fix
 from profilerkit.model.step import PARTS
 from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, record_longer, worth_saying
-from profilerkit.rules.run.stop import Stop, stops
+from profilerkit.rules.run.stop import NAMED, Stop, stops
 from profilerkit.units import format_about, format_ns, format_ratio
 
 #: What has a rule of its own: RU001, OV006.
@@ -17,6 +17,9 @@ _UNNAMED = Fix(
     text="Name what runs there, then move it off the loop or make it rarer.",
     code='with prof.phase("evaluation"):\n    ...',
 )
+
+#: What an evaluation is advised that nobody called one.
+_NOT_NAMED = " Nobody named it: if it makes data to train on, as rollouts do, make it faster instead."
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,8 @@ def _fix(stop: Stop) -> Fix:
         rarer = f"every {format_about(stop.steps_apart)} → {format_about(2 * stop.steps_apart)} steps"
     match stop.kind:
         case "evaluation":
-            return Fix(text=f"Evaluate {rarer}, or on another device.")
+            told = "" if stop.origin == NAMED else _NOT_NAMED
+            return Fix(text=f"Evaluate {rarer}, or on another device.{told}")
         case "logging":
             return Fix(text=f"Log {rarer}, or from a background thread.")
         case _:
