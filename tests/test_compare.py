@@ -618,23 +618,59 @@ def test_a_finding_of_another_bound_went_by_a_fix_of_its_own():
     assert all("several fixes" in row.note for row in rows)
 
 
-def saved(ratio, *, low=0.9, high=1.1):
-    return Saving(low=low * ratio, expected=ratio, high=high * ratio, method="analytic model")
+def saved(ratio, *, high=None):
+    return Saving(low=0.9 * ratio, expected=ratio, high=high or 1.1 * ratio, method="analytic model")
 
 
-@pytest.mark.parametrize(("minor", "holds"), [(0.015, True), (0.03, None)])
-def test_what_was_to_save_a_tenth_of_another_fix_does_not_keep_it_from_being_judged(minor, holds):
-    small = replace(finding(fix="Do that.", bound="memory-bound"), saving=saved(minor))
-    after = {"IN001": "passed", "ME001": "passed"}
-    for workers, text in ((4, WORKERS), (0, "Do this.")):
-        first, second = fixes({"IN001": (finding(fix=text),), "ME001": (small,)}, after, workers=workers)
-        assert (first.rule, first.holds) == ("IN001", holds)
-        assert (second.rule, second.holds) == ("ME001", None)
-        assert ("ten times" if holds else "several fixes") in second.note
+SMALL_BESIDE = "not judged: too little beside the fix above"
 
 
-@pytest.mark.parametrize(("after_ms", "left", "holds"), [(24, 0.05, True), (26.6, 0.1, None), (24, 0.11, "none")])
-def test_a_finding_of_which_little_is_left_counts_as_fixed_and_misses_no_promise(after_ms, left, holds):
+@pytest.mark.parametrize(
+    ("savings", "holds"),
+    [
+        ([saved(0.015)], True),
+        ([saved(0.03)], None),
+        ([saved(0.015)] * 2, None),  # together they may have saved too much
+        ([saved(0.015, high=0.4)], None),
+        ([None], None),
+    ],
+)
+@pytest.mark.parametrize(("workers", "text"), [(4, WORKERS), (0, "Do this.")], ids=["setting", "finding"])
+def test_what_was_to_save_little_beside_a_fix_does_not_keep_it_from_being_judged(savings, holds, workers, text):
+    small = [
+        replace(finding(fix=f"Do that {number}.", bound="memory-bound"), saving=saving)
+        for number, saving in enumerate(savings)
+    ]
+    before = {"IN001": (finding(fix=text),), "ME001": tuple(small)}
+    first, *others = fixes(before, {"IN001": "passed", "ME001": "passed"}, workers=workers)
+    assert (first.rule, first.holds) == ("IN001", holds)
+    assert all(fix.holds is None for fix in others)
+    assert {fix.note == SMALL_BESIDE for fix in others} == {bool(holds)}
+
+
+def test_a_setting_of_another_value_says_so_beside_a_larger_fix():
+    other = replace(finding(fix="`prefetch_factor` 2 → 4.", bound="memory-bound"), saving=saved(0.01))
+    before = report_of(
+        [30 * MS] * 240, findings={"IN001": (finding(fix=WORKERS),), "ME001": (other,)}, loader=loader(0)
+    )
+    before = replace(before, run=replace(before.run, settings={"prefetch_factor": "2"}))
+    after = report_of([24 * MS] * 240, findings={"IN001": "passed", "ME001": "passed"}, loader=loader(4))
+    after = replace(after, run=replace(after.run, settings={"prefetch_factor": "3"}))
+    notes = {fix.rule: fix.note for fix in compare(before, after).fixes}
+    assert notes["ME001"] == "not judged: prefetch_factor is 3 now, and the prediction is of 4"
+
+
+@pytest.mark.parametrize(
+    ("after_ms", "left", "holds"),
+    [
+        (24, 0.05, True),
+        (26.6, 0.1, None),
+        (24, 0.124, True),  # 3 of 6 ms
+        (24, 0.126, "none"),
+        (63, 0.096, "none"),  # 6 ms as before: only the step is longer
+    ],
+)
+def test_a_finding_of_which_little_is_left_counts_and_misses_no_promise(after_ms, left, holds):
     found = replace(finding(fix="Do that."), saving=saved(0.2))
     rows = fixes({"CP001": (found,)}, {"CP001": (replace(found, saving=saved(left)),)}, after_ms=after_ms)
     if holds == "none":
@@ -643,6 +679,13 @@ def test_a_finding_of_which_little_is_left_counts_as_fixed_and_misses_no_promise
     (fix,) = rows
     assert (fix.how, fix.holds) == ("the finding is smaller", holds)
     assert fix.note == ("" if holds else "not judged: a part of it is left")
+
+
+def test_only_the_finding_that_got_smaller_counts():
+    found = [replace(finding(fix=f"Do that on {rank}."), saving=saved(0.2), rank=rank) for rank in (0, 1)]
+    after = (replace(found[0], saving=saved(0.05)), found[1])
+    (fix,) = fixes({"CP001": tuple(found)}, {"CP001": after})
+    assert (fix.text, fix.holds) == ("Do that on 0.", True)
 
 
 def test_other_programs_that_ended_are_no_fix():

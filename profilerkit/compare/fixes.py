@@ -1,5 +1,6 @@
 """Fixes that were proposed before and are in force after: what was predicted beside what was measured."""
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
@@ -17,15 +18,15 @@ _PROPOSED = re.compile(r"\b([A-Za-z]\w*) (\S+) → ([^\s,;]+)")
 _STILL_THERE = 0.95
 #: Rules about other programs, which end without a fix: what they took is taken out of the steps, or in the doubt.
 _OF_OTHERS = ("RU005",)
-#: A fix that was to save at most so much of what the largest one was to does not keep that from being judged, and a
-#: finding that argues for at most so much of what it did has gone for the most part (choices).
+#: Fixes that all together were to save less than so much of what the largest one was to do not keep that from being
+#: judged, and a finding has gone for the most part where less than so much of its time is left (choices).
 _MINOR = 0.1
 _LITTLE_LEFT = 0.5
 _OPEN = "several fixes were applied at once: what each of them saved was not measured"
 _UNCERTAIN = "neither held nor missed: what was measured is too uncertain"
 _BESIDE = "gone with the fix above"
 _LEFT = "not judged: a part of it is left"
-_MINOR_BESIDE = "not judged: the fix above saves more than ten times as much"
+_TOO_LITTLE = "not judged: too little beside the fix above"
 
 _How = Literal["the setting is as proposed", "the finding is gone", "the finding is smaller"]
 
@@ -50,35 +51,21 @@ def proposals(text: str) -> list[Proposal]:
     return [Proposal(name, current, proposed.rstrip(".:")) for name, current, proposed in found]
 
 
-class _Group:
-    """Fixes that were applied in the same way, and the bounds that their findings argue for."""
+class _Settled(NamedTuple):
+    """A fix that is in force, or whose finding went, and the bound that its finding argues for."""
 
-    def __init__(self) -> None:
-        self.fixes: list[AppliedFix] = []
-        self._bounds: list[Bound | None] = []
-
-    def add(self, fix: AppliedFix, finding: Finding) -> None:
-        """The fix of ``finding``."""
-        self.fixes.append(fix)
-        self._bounds.append(finding.bound)
+    fix: AppliedFix
+    bound: Bound | None
 
     @property
-    def largest(self) -> float:
-        """The largest saving that one of them was to bring."""
-        return max((fix.predicted.expected for fix in self.fixes if fix.predicted), default=0.0)
+    def counts(self) -> bool:
+        """Whether it has a part in what was measured: what argues for no bound and saves nothing has none."""
+        return self.bound is not None or self.fix.predicted is not None
 
-    def bounds(self, least: float) -> set[Bound | None]:
-        """The bounds of those that have a part in what was measured."""
-        return {bound for fix, bound in zip(self.fixes, self._bounds, strict=True) if _counts(fix, bound, least)}
-
-
-def _counts(fix: AppliedFix, bound: Bound | None, least: float) -> bool:
-    """Whether it has a part in what was measured: what argues for no bound and saves nothing has none."""
-    return not _is_minor(fix, least) if fix.predicted else bound is not None
-
-
-def _is_minor(fix: AppliedFix, least: float) -> bool:
-    return fix.predicted is not None and fix.predicted.expected < least
+    @property
+    def expected(self) -> float:
+        """The saving that it was to bring; 0 where none was stated."""
+        return self.fix.predicted.expected if self.fix.predicted else 0.0
 
 
 def applied_fixes(
@@ -97,50 +84,81 @@ def applied_fixes(
     whose time is still there, below a threshold of its rule or behind a larger finding, was not fixed; nor was the load
     of other programs.
     """
-    settled = _settled(findings, parts)
+    how_settled = _how_settled(findings, parts, step)
     measured = _saving(step) if step else None
-    set_now, went, left = _Group(), _Group(), _Group()
+    set_now: list[_Settled] = []
+    went: list[_Settled] = []
+    left: list[_Settled] = []
     for outcome, finding in before.findings():
         if finding.fix is None or outcome.rule in _OF_OTHERS:
             continue
         named = _now(finding.fix.text, before, after)
-        how = settled(outcome.rule, finding)
+        how = how_settled(outcome.rule, finding)
         if named and all(now == proposal.proposed for proposal, now in named):
-            set_now.add(_fix(outcome.rule, finding, "the setting is as proposed", measured), finding)
+            fix = _fix(outcome.rule, finding, "the setting is as proposed", measured)
+            set_now.append(_Settled(fix, finding.bound))
         elif how is not None:
             still = _still(finding.fix.text, named)
             fix = _fix(outcome.rule, finding, how, measured, still or _otherwise(named))
-            (left if still else went).add(fix, finding)
-    least = _MINOR * (set_now if set_now.fixes else went).largest
-    if not set_now.fixes:
-        alone = len({fix.text for fix in went.fixes if not _is_minor(fix, least)}) == 1
-        alone = alone and left.bounds(least) <= went.bounds(least)
-        return (*_judged(went.fixes, least, alone=alone), *left.fixes)
-    if not went.bounds(least) | left.bounds(least) <= set_now.bounds(0.0):
-        return (*_judged([*set_now.fixes, *went.fixes], least, alone=False), *left.fixes)
-    alone = len({proposals(fix.text)[0].name for fix in set_now.fixes}) == 1
-    beside = (revise(fix, note=_MINOR_BESIDE if _is_minor(fix, least) else _BESIDE) for fix in went.fixes)
-    return (*_judged(set_now.fixes, 0.0, alone=alone), *beside, *left.fixes)
+            (left if still else went).append(_Settled(fix, finding.bound))
+    told = _of_settings(set_now, went, left) if set_now else _of_findings(went, left)
+    return (*told, *(entry.fix for entry in left))
 
 
-def _settled(findings: Sequence[FindingChange], parts: Sequence[PartChange]) -> Callable[[str, Finding], _How | None]:
+def _of_settings(set_now: Sequence[_Settled], went: Sequence[_Settled], left: Sequence[_Settled]) -> list[AppliedFix]:
+    """Of fixes whose settings are as proposed, and of what went beside them."""
+    bounds = {entry.bound for entry in set_now}
+    others = [entry for entry in (*went, *left) if entry.counts and entry.bound not in bounds]
+    if not _is_minor(others, set_now):
+        return [_noted(entry.fix, _OPEN) for entry in (*set_now, *went)]
+    alone = len({proposals(entry.fix.text)[0].name for entry in set_now}) == 1
+    judged = [_held(entry.fix) if alone else _noted(entry.fix, _OPEN) for entry in set_now]
+    return [*judged, *(_noted(entry.fix, _TOO_LITTLE if entry in others else _BESIDE) for entry in went)]
+
+
+def _of_findings(went: Sequence[_Settled], left: Sequence[_Settled]) -> list[AppliedFix]:
+    """Of fixes that are known by their findings alone: the largest is judged where the others are minor."""
+    if not went:
+        return []
+    largest = max(went, key=lambda entry: entry.expected)
+    bounds = {entry.bound for entry in went}
+    beside = [entry for entry in went if entry.counts and entry.fix.text != largest.fix.text]
+    unknown = [entry for entry in left if entry.counts and entry.bound not in bounds]
+    if not _is_minor([*beside, *unknown], [largest]):
+        return [_noted(entry.fix, _OPEN) for entry in went]
+    return [_noted(entry.fix, _TOO_LITTLE) if entry in beside else _held(entry.fix) for entry in went]
+
+
+def _is_minor(others: Sequence[_Settled], judged: Sequence[_Settled]) -> bool:
+    """Whether all others together can have saved too little to matter beside what is judged; true without any."""
+    at_most = sum(entry.fix.predicted.high if entry.fix.predicted else math.inf for entry in others)
+    return not others or at_most < _MINOR * max(entry.expected for entry in judged)
+
+
+def _how_settled(
+    findings: Sequence[FindingChange], parts: Sequence[PartChange], step: StepChange | None
+) -> Callable[[str, Finding], _How | None]:
     """How a finding of the run before is known to be settled; what is returned says ``None`` where it is not."""
     rows = [row for row in findings if row.state in ("gone", "better") and not row.reason]
     rows = [row for row in rows if not _is_still_there(row.rule, parts)]
-    gone = {(row.rule, row.rank, row.title) for row in rows if row.state == "gone"}
-    less = [(row.rule, row.before_saving) for row in rows if _is_little_left(row)]
+    gone = [(row.rule, row.rank, row.title) for row in rows if row.state == "gone"]
+    less = [(row.rule, row.rank, row.before_saving) for row in rows if row.state == "better" and _is_less(row, step)]
 
     def how(rule: str, finding: Finding) -> _How | None:
         if (rule, finding.rank, finding.title) in gone:
             return "the finding is gone"
-        return "the finding is smaller" if (rule, finding.saving) in less else None
+        return "the finding is smaller" if (rule, finding.rank, finding.saving) in less else None
 
     return how
 
 
-def _is_little_left(row: FindingChange) -> bool:
+def _is_less(row: FindingChange, step: StepChange | None) -> bool:
+    """Whether most of the time that a finding is about is gone: savings are ratios of steps, which differ as well."""
     before, after = row.before_saving, row.after_saving
-    return before is not None and after is not None and after.expected <= _LITTLE_LEFT * before.expected
+    if before is None or after is None or step is None:
+        return False
+    timed = step.timed or step.judged
+    return after.expected * (1.0 + timed.expected) < _LITTLE_LEFT * before.expected
 
 
 def _is_still_there(rule: str, parts: Sequence[PartChange]) -> bool:
@@ -150,17 +168,9 @@ def _is_still_there(rule: str, parts: Sequence[PartChange]) -> bool:
     return before > 0 and after >= _STILL_THERE * before
 
 
-def _judged(fixes: Sequence[AppliedFix], least: float, *, alone: bool) -> tuple[AppliedFix, ...]:
-    """Each as far as it can be; ``least`` is what it has to save to have a say."""
-
-    def judged(fix: AppliedFix) -> AppliedFix:
-        if fix.note:
-            return fix
-        if alone and _is_minor(fix, least):
-            return revise(fix, note=_MINOR_BESIDE)
-        return _held(fix) if alone else revise(fix, note=_OPEN)
-
-    return tuple(judged(fix) for fix in fixes)
+def _noted(fix: AppliedFix, note: str) -> AppliedFix:
+    """The fix and why it is not judged; what was known of itself goes first."""
+    return fix if fix.note else revise(fix, note=note)
 
 
 def _held(fix: AppliedFix) -> AppliedFix:
@@ -169,6 +179,8 @@ def _held(fix: AppliedFix) -> AppliedFix:
     What lies between the two is open: noise alone would make a wide interval meet any other. So is less than what was
     predicted of all of a finding where some of it is left.
     """
+    if fix.note:
+        return fix
     if fix.predicted is None:
         return revise(fix, note="no saving was predicted")
     if fix.measured is None:

@@ -170,17 +170,18 @@ class FindingChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AppliedFix(msgspec.Struct, frozen=True, kw_only=True):
-    """A fix that was proposed before and is in force after, or whose finding another change settled.
+    """A fix that was proposed before and is in force after, or whose finding is gone or has lost most of its time.
 
     Attributes:
         rule: that proposed it.
         text: what it proposed.
-        how: how it is known to be applied.
+        how: how that is known. A finding may also have gone with another change.
         predicted: saving of the step; ``None`` when none could be stated.
         measured: saving of the step as it was timed, as it was predicted; ``None`` when the runs cannot be compared.
         holds: whether a saving was proven and lies in the predicted interval; false where the two intervals do not
-            meet, and ``None`` between these, where one of them is missing, or where several fixes were applied at once
-            and only their sum was measured.
+            meet. ``None`` between these, where one of them is missing, where several fixes were applied at once and
+            only their sum was measured, beside a fix that saves far more, and where less was saved than was predicted
+            of a finding of which a part is left.
         note: why ``holds`` is ``None``, else empty.
     """
 
