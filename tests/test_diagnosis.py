@@ -344,6 +344,23 @@ def test_what_was_not_measured_is_not_ruled_out_by_a_zero(known, bound):
     assert row.reason
 
 
+def test_waiting_for_a_processor_is_no_time_that_nothing_explains():
+    busy = on_host({"input.prep": 0.4, "idle.unknown": 0.35}, steps=steps(queued_ratio=0.2))
+    assert verdict_of(busy).bound == "input-bound"
+    more = on_host({"input.prep": 0.2, "idle.unknown": 0.55}, steps=steps(queued_ratio=0.2))
+    found = verdict_of(more)
+    assert found.bound == "inconclusive"
+    assert found.refuted_by == (
+        "Record it again while nothing else runs on this host: the training thread waited 20 % of the time for a "
+        "processor."
+    )
+    quiet = on_host({"input.prep": 0.4, "idle.unknown": 0.35}, steps=steps(queued_ratio=0.09))
+    assert verdict_of(quiet).bound == "inconclusive"
+    assert "Record more" in verdict_of(quiet).refuted_by or "Record a trace" in verdict_of(quiet).refuted_by
+    for other in (replace(busy, mode="gpu"), replace(busy, world_size=2)):
+        assert verdict_of(other).bound == "inconclusive"
+
+
 def test_operators_that_move_memory_are_not_left_out_where_their_traffic_is_not_known():
     """The table of parts shows them as bandwidth-limited."""
     for moving, said in ((0.28, "operators of the kind that moves memory take 28 % of the step; no device"), (0, "no")):

@@ -1,7 +1,7 @@
 """The verdict that there is none, and what the next recording needs."""
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.diagnosis.unexplained import unexplained_share
+from profilerkit.diagnosis.unexplained import queued_share, unexplained_share
 from profilerkit.model.run import STEP_TIMERS
 from profilerkit.model.step import PARTS
 from profilerkit.model.verdict import Verdict
@@ -12,6 +12,8 @@ from profilerkit.units import format_ns, format_ratio
 
 #: More of the step than this unexplained, or in one part that no rule priced, and there is no verdict.
 LARGEST_UNPRICED = 0.25
+#: More of the time than this waiting for a processor, and a recording on a quieter host tells more than a longer one.
+BUSY_HOST = 0.10
 
 
 def inconclusive(headline: str, refuted_by: str) -> Verdict:
@@ -66,6 +68,9 @@ def _what_to_record(facts: Facts) -> str:
         return "Switch the other profiler off, or let it trace some steps only, and record again."
     if facts.framework:
         return "Look at what the host did meanwhile in the profile itself, for example in XProf or Perfetto."
+    if (queued := queued_share(facts)) >= BUSY_HOST:
+        waited = f"the training thread waited {format_ratio(queued)} of the time for a processor"
+        return f"Record it again while nothing else runs on this host: {waited}."
     if facts.trace_read and facts.measured(STEP_TIMERS):
         return "Record more steps, with the names of functions: profile(..., trace_steps=30, with_stack=True)."
     if facts.trace_read:

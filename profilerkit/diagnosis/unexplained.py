@@ -11,10 +11,19 @@ def unexplained_share(facts: Facts) -> float:
 
     What a few slow steps take beyond the others is left out: a rule of its own tells of those (R57), and what bounds
     the other steps is known all the same. So is what the record of the run tells as evaluation, which has no part of
-    its own, but for what a regular stall took of it.
+    its own, but for what a regular stall took of it; and the time in which the thread waited for a processor, which the
+    traced steps need not have shown.
     """
     inferred = sum(pause.share for pause in facts.pauses if pause.inferred) - facts.share("other.stall", "other.eval")
     share, slow = facts.share("idle.unknown") - max(inferred, 0.0), facts.steps.slow
     if slow is not None and slow.part is None and slow.count * RARE <= facts.steps.steady:
         share -= slow.share
-    return max(share, 0.0)
+    return max(share - queued_share(facts), 0.0)
+
+
+def queued_share(facts: Facts) -> float:
+    """Share of the steady time in which the training thread was ready and others had its processor; 0 if not known.
+
+    Of several ranks on a host each waits for the others' threads as well, and a device works on meanwhile.
+    """
+    return (facts.steps.queued_ratio or 0.0) if facts.mode != "gpu" and (facts.world_size or 1) == 1 else 0.0
