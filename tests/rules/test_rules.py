@@ -1045,6 +1045,16 @@ def test_a_trace_that_lacks_the_devices_events_advises_nothing():
     assert "holds none of its events" in outcome.reason
 
 
+def test_what_moves_into_workers_is_what_makes_the_batch_and_not_what_it_calls():
+    frames = ("gpt.py(14): get_batch", "numpy/_core/fromnumeric.py(939): sort", "<built-in method sort>")
+    known = replace(alone(0.5), loader=None)
+    text = finding("IN001", replace(known, input=replace(known.input, frames=frames, frames_ratio=0.9))).fix.text
+    assert "get_batch (gpt.py:14) in the workers of a DataLoader" in text
+    other = ("gpt.py(14): prepare", *frames[1:])
+    text = finding("IN001", replace(known, input=replace(known.input, frames=other, frames_ratio=0.9))).fix.text
+    assert "sort (_core/fromnumeric.py:939) in the workers of a DataLoader" in text
+
+
 def test_the_function_that_holds_most_of_the_wait_is_named_in_the_title():
     frames = ("train.py(12): get_batch", "<built-in method sleep>")
     named = replace(alone(0.5), input=replace(alone(0.5).input, frames=frames, frames_ratio=0.9))

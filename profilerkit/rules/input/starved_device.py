@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import BEFORE_THE_COPY, Facts
+from profilerkit.analysis.host.names import is_feeding_phase
 from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.whatif import (
     BLOCKED_PER_CORE,
@@ -178,7 +179,7 @@ def _cheaper_fix(facts: Facts) -> Fix:
     text = _CHEAPER.get(_most(facts), _CHEAPER[None])
     if facts.loader is None and workers_now(facts) is None and in_function(facts):
         assert facts.input is not None
-        text += f" Or make batches ahead of the step: {_holder(facts.input.frames)} in the workers of a DataLoader."
+        text += f" Or make batches ahead of the step: {_maker(facts.input.frames)} in the workers of a DataLoader."
     return Fix(text=text)
 
 
@@ -268,6 +269,13 @@ def in_function(facts: Facts) -> str:
 def _holder(frames: tuple[str, ...]) -> str:
     """The innermost frame that has a place in a file, else the innermost."""
     return frame_text(next((frame for frame in reversed(frames) if _PLACE.match(frame)), frames[-1]))
+
+
+def _maker(frames: tuple[str, ...]) -> str:
+    """The innermost frame that makes batches by its name, which may call others for it; else the holder."""
+    placed = ((frame, _PLACE.match(frame)) for frame in reversed(frames))
+    made = next((frame for frame, place in placed if place and is_feeding_phase(place["function"])), None)
+    return frame_text(made) if made else _holder(frames)
 
 
 def frames_evidence(facts: Facts) -> tuple[Evidence, ...]:
