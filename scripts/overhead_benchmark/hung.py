@@ -10,6 +10,10 @@ from typing import Any, NamedTuple
 #: What a step of the measured loop calls of all that is replaced.
 _IN_A_STEP = ("__next__", "_engine_run_backward")
 
+#: ``Module.eval``: to replace it again and again would void what Python knows of all modules' classes, which a
+#: recording does once.
+_STAYS = ("eval",)
+
 
 class _Replaced(NamedTuple):
     """An attribute that a recording replaced, and what makes the replacement of the original."""
@@ -101,9 +105,10 @@ class Hung:
         self._collecting[1] = list(gc.callbacks)
 
     def put(self, *, back: bool) -> None:
-        """Everything back, or out."""
+        """Everything back, or out, but for what stays."""
         for replaced in self._attributes:
-            setattr(replaced.owner, replaced.name, replaced.ours if back else replaced.before)
+            if replaced.name not in _STAYS:
+                setattr(replaced.owner, replaced.name, replaced.ours if back else replaced.before)
         for found, hooks in zip(self._lists, self._with if back else self._bare, strict=True):
             found.clear()
             found.update(hooks)
