@@ -8,7 +8,6 @@ from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
 
-from profilerkit.capture.calls import not_compiled
 from profilerkit.capture.guard import asked
 from profilerkit.capture.patches import Patches
 from profilerkit.capture.steps import StepTracker
@@ -16,7 +15,7 @@ from profilerkit.rundir.layout import EventKind
 from profilerkit.rundir.writer import Record
 
 _EVALUATION = int(EventKind.EVALUATION)
-_MODULE, _OPTIMIZER = "torch.nn.modules.module", "torch.optim.optimizer"
+_MODULE = "torch.nn.modules.module"
 #: Modules that are remembered until the next optimizer step (a choice): a model, its average, a few metrics.
 _MOST_MODULES = 8
 
@@ -29,7 +28,7 @@ class EvaluationWatch:
     """
 
     name = "evaluations"
-    needs: tuple[str, ...] = ("torch", _MODULE, _OPTIMIZER)
+    needs: tuple[str, ...] = ("torch", _MODULE)
 
     def __init__(self, record: Callable[[Record], None], tracker: StepTracker) -> None:
         self._record = record
@@ -38,10 +37,8 @@ class EvaluationWatch:
         self._seen = False
 
     def hang(self, patches: Patches) -> None:
-        """Hear of ``eval()`` and of optimizer steps."""
+        """Hear of ``eval()``."""
         patches.patch(sys.modules[_MODULE].Module, "eval", lambda original: self._evaluated(patches, original))
-        optim = sys.modules[_OPTIMIZER]
-        patches.later(optim.register_optimizer_step_post_hook(not_compiled(self._stepped())).remove)
 
     def _evaluated(self, patches: Patches, original: Callable[..., Any]) -> Callable[..., Any]:
         is_compiling = sys.modules["torch"].compiler.is_compiling
@@ -54,18 +51,11 @@ class EvaluationWatch:
             if patches.armed and get_ident() == self._tracker.thread and len(self._left) < _MOST_MODULES:
                 left = asked(weakref.ref, module)
                 self._left += [] if left is None else [(left, start_ns)]
+                self._tracker.on_trained = self._trained
+                self._tracker.steady_thread = 0  # the next optimizer step is to be asked
             return found
 
         return functools.update_wrapper(evaluated, original)
-
-    def _stepped(self) -> Callable[..., None]:
-        """What torch is to call after an optimizer step."""
-
-        def stepped(*_args: Any) -> None:
-            if self._left and get_ident() == self._tracker.thread:
-                self._trained()
-
-        return stepped
 
     def _trained(self) -> None:
         """Record when the first of those that train again was put into evaluation mode."""

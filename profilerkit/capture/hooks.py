@@ -171,6 +171,9 @@ class Hooks:
             return
         self._record((_OPTIMIZER, _INFERRED, 0, start_ns, now_ns - start_ns, 0))
         self._guard.call(tracker.optimizer_stepped, optimizer, now_ns)
+        on_trained, tracker.on_trained = tracker.on_trained, None
+        if on_trained is not None:
+            self._guard.call(on_trained)
         meter = self.meters[1]
         if meter.is_open:
             meter.add(perf_counter_ns() - now_ns)

@@ -44,6 +44,7 @@ class StepTracker:
         backward_depth: backward passes under way: whoever starts one counts it here, and calls ``backward_ended``.
         ends_in_backward: optimizers step inside of backward passes, whose ends mark steps.
         thread: identifier of the training thread.
+        on_trained: called once, after the next optimizer step that is asked.
         optimizer_seen: an optimizer stepped.
         worked: one did in the open step.
         marked: something else than optimizers and backward passes ends the open step.
@@ -64,7 +65,7 @@ class StepTracker:
         *("__weakref__", "_alone", "_began_aside", "_clock", "_closing", "_explicit", "_feeder", "_held"),
         *("_in_backward", "_lapsed_ns", "_optimizers", "_owner", "_record", "_resting", "_since_closing"),
         *("_source_id", "_tentative_ns", "_window"),
-        *("backward_depth", "backwards", "count", "ends_in_backward", "marked", "optimizer_seen"),
+        *("backward_depth", "backwards", "count", "ends_in_backward", "marked", "on_trained", "optimizer_seen"),
         *("owner_id", "plain", "started_ns", "steady", "steady_thread", "stepping_ns", "tell_above_ns", "tell_at"),
         *("thread", "untold", "worked", "wrapped"),
     )
@@ -87,8 +88,7 @@ class StepTracker:
         self._explicit = self._began_aside = False
         self.wrapped = self.marked = self.ends_in_backward = False
         self._owner: weakref.ref[object] | None = None
-        self.owner_id = self.steady = self.plain = self.steady_thread = 0
-        self.stepping_ns = 0
+        self.owner_id = self.steady = self.plain = self.steady_thread = self.stepping_ns = 0
         self.tell_at = self.tell_above_ns = NEVER
         self.untold: list[int] | None = None
         self._resting: Observer | None = None  # who is to be told
@@ -99,9 +99,9 @@ class StepTracker:
         self._tentative_ns: int | None = None  # where the step ends unless another one joins
         self._since_closing = self._alone = 0
         self._in_backward = False  # an optimizer stepped inside the backward pass under way
-        self.backward_depth = 0
-        self.backwards = 0
+        self.backward_depth = self.backwards = 0
         self.optimizer_seen = False
+        self.on_trained: Callable[[], None] | None = None
 
     @property
     def found_by(self) -> str:

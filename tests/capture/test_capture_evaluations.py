@@ -1,13 +1,17 @@
 """Models that are put into evaluation mode and back inside a block."""
 
+import sys
 import threading
 import time
 import weakref
+from unittest.mock import MagicMock
 
 import pytest
 
 from profilerkit.capture import evaluations
 from profilerkit.capture.evaluations import EvaluationWatch
+from profilerkit.capture.guard import Guard
+from profilerkit.capture.hooks import Hooks
 from profilerkit.capture.patches import Patches
 from profilerkit.capture.steps import StepTracker
 from profilerkit.rundir.layout import EventKind
@@ -40,6 +44,17 @@ def test_an_evaluation_without_loader_and_phase_is_recorded_where_it_begins(toy,
     assert run.rank.meta.features["evaluations"].on
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_steps_that_are_only_recorded_hear_of_it_as_well(toy, light, recorded, workers):
+    with light() as prof:
+        for _ in range(3):
+            for number, batch in enumerate(prof.wrap(toy.loader(batches=32, num_workers=workers))):
+                toy.train(batch)
+                if number in (10, 20):
+                    evaluated(toy, 0.001)
+    assert len(recorded(prof.directory).of(EventKind.EVALUATION)) == 6
+
+
 def test_without_one_the_reason_says_so(toy, light, recorded):
     with light() as prof:
         toy.train(toy.batch())
@@ -66,8 +81,14 @@ class Watched:
 
     def __init__(self, toy):
         self.records, self.patches = [], Patches()
-        self.watch = EvaluationWatch(self.records.append, StepTracker(lambda _record: None))
+        tracker = StepTracker(lambda _record: None)
+        tracker.count = 1  # until then another thread may turn out to be the one that trains
+        self.watch = EvaluationWatch(self.records.append, tracker)
         self.patches.hang(self.watch.hang)
+        starts, ends = Hooks(lambda _record: None, tracker, MagicMock(), Guard("a test")).optimizer_hooks()
+        optim = sys.modules["torch.optim.optimizer"]
+        self.patches.later(optim.register_optimizer_step_pre_hook(starts).remove)
+        self.patches.later(optim.register_optimizer_step_post_hook(ends).remove)
         self.optimizer = toy.torch.optim.SGD([toy.torch.nn.Parameter(toy.torch.zeros(1))])
 
     def found(self):
