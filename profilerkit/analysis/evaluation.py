@@ -12,12 +12,14 @@ from profilerkit.analysis.events import (
     Events,
     Mask,
     Timed,
+    fetches_here,
     id_of,
     is_whole,
     joined,
+    phases_aside,
     timed,
+    trains,
 )
-from profilerkit.analysis.host.names import is_feeding_phase
 from profilerkit.analysis.intervals import I64, covered, union
 from profilerkit.model.change import revise
 from profilerkit.rundir.layout import EventFlag, EventKind
@@ -43,16 +45,10 @@ def with_evaluation(record: RankRecord) -> RankRecord:
     phases["kind"], phases["flags"], phases["name"] = EventKind.PHASE, EventFlag.INFERRED, number
     phases["start"], phases["dur"] = passes.start, passes.end - passes.start
     events = events.copy()
-    inside = _fetched_here(events) & covered(union(passes.start, passes.end), events["start"].astype(np.int64))
+    inside = fetches_here(events) & covered(union(passes.start, passes.end), events["start"].astype(np.int64))
     events["flags"][inside] |= np.uint16(EventFlag.IN_PHASE)
     names = {**record.names, number: _NAME}
     return revise(record, events=np.concatenate([events, phases]).tobytes(), names=names)
-
-
-def _fetched_here(events: Events) -> Mask:
-    """Fetches of the training thread."""
-    found: Mask = (events["kind"] == EventKind.WAIT) & ((events["flags"] & EventFlag.OTHER_THREAD) == 0)
-    return found
 
 
 def _passes(events: Events, names: Mapping[int, str], *, backward: bool) -> Timed:
@@ -68,17 +64,14 @@ def _passes(events: Events, names: Mapping[int, str], *, backward: bool) -> Time
         names: of phases.
         backward: backward passes are recorded all the time.
     """
-    fetches = timed(events[_fetched_here(events)])
-    feeding = [number for number, name in names.items() if is_feeding_phase(name)]
-    here = (events["flags"] & EventFlag.OTHER_THREAD) == 0
-    named = timed(events[(events["kind"] == EventKind.PHASE) & here & ~np.isin(events["name"], feeding)])
+    fetches = timed(events[fetches_here(events)])
+    named = phases_aside(events, names)
     phases = union(named.start, named.end)
     if len(phases):
         fetches = fetches.where(~covered(phases, fetches.start))
     if not len(fetches):
         return NONE
-    kinds = (EventKind.BACKWARD, EventKind.OPTIMIZER) if backward else (EventKind.OPTIMIZER,)
-    marks = np.sort(events["start"][np.isin(events["kind"], kinds) & here])
+    marks = np.sort(events["start"][trains(events, backward=backward)])
     group = np.searchsorted(marks, fetches.start, side="right")
     found = _flagged_passes(fetches, group)
     if len(marks):

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from profilerkit.analysis.events import NONE, Events, Mask, Timed, joined, timed
-from profilerkit.analysis.host.names import is_feeding_phase
-from profilerkit.analysis.intervals import I64, Spans, covered, union
+from profilerkit.analysis.events import NONE, Events, Mask, Timed, fetches_here, joined, phases_aside, timed, trains
+from profilerkit.analysis.intervals import I64, covered, time_within, union
 from profilerkit.analysis.stats import median, quantile
 from profilerkit.rundir.layout import EventFlag, EventKind
 
@@ -32,19 +31,17 @@ def times_in_mode(events: Events, names: Mapping[int, str], *, backward: bool) -
     """
     here = (events["flags"] & EventFlag.OTHER_THREAD) == 0
     began = np.sort(events["start"][(events["kind"] == EventKind.EVALUATION) & here].astype(np.int64))
-    kinds = (EventKind.BACKWARD, EventKind.OPTIMIZER) if backward else (EventKind.OPTIMIZER,)
-    marks = events[np.isin(events["kind"], kinds) & here]
+    marks = events[trains(events, backward=backward)]
     if not len(began) or len(marks) < 2:
         return NONE
     marks = marks[np.argsort(marks["start"], kind="stable")]
     trained = timed(marks)
     low, high = np.maximum.accumulate(trained.end)[:-1], trained.start[1:]
-    feeding = [number for number, name in names.items() if is_feeding_phase(name)]
-    phases = timed(events[(events["kind"] == EventKind.PHASE) & here & ~np.isin(events["name"], feeding)])
+    phases = phases_aside(events, names)
     aside = joined([phases, timed(events[np.isin(events["kind"], _NAMED)])])
     named = union(aside.start, aside.end)
-    free = high - low - (_covered_before(named, high) - _covered_before(named, low))
-    fetches = timed(events[(events["kind"] == EventKind.WAIT) & here]).start
+    free = high - low - time_within(named, low, high)
+    fetches = timed(events[fetches_here(events)]).start
     fetched = np.searchsorted(fetches, high) - np.searchsorted(fetches, low)
     gap = np.searchsorted(low, began, side="right") - 1
     inside = (gap >= 0) & (began < high[gap]) & ~covered(union(phases.start, phases.end), began)
@@ -83,14 +80,3 @@ def _next(instants: I64, after: I64) -> I64:
     """``(n,)`` the first of the sorted instants behind each; the end of time where none is."""
     found: I64 = np.r_[instants, np.iinfo(np.int64).max][np.searchsorted(instants, after, side="right")]
     return found
-
-
-def _covered_before(spans: Spans, instants: I64) -> I64:
-    """``(n,)`` how much of the intervals lies before each instant, ns."""
-    if not len(spans):
-        return np.zeros(len(instants), dtype=np.int64)
-    before = np.searchsorted(spans.start, instants, side="right") - 1
-    at = np.maximum(before, 0)
-    whole = np.r_[0, np.cumsum(spans.end - spans.start)][at]
-    part = np.minimum(instants, spans.end[at]) - spans.start[at]
-    return np.where(before < 0, 0, whole + part)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from profilerkit.analysis.host.names import is_feeding_phase
 from profilerkit.analysis.intervals import I64
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.reader import RankRecord
@@ -61,6 +62,26 @@ def joined(parts: Sequence[Timed]) -> Timed:
     start, end, flags = (np.concatenate([getattr(part, name) for part in parts]) for name in ("start", "end", "flags"))
     order = np.argsort(start, kind="stable")
     return Timed(start[order], end[order], flags[order])
+
+
+def trains(events: Events, *, backward: bool) -> Mask:
+    """Which are the training thread's optimizer steps, and its backward passes where ``backward``: all are recorded."""
+    kinds = (EventKind.BACKWARD, EventKind.OPTIMIZER) if backward else (EventKind.OPTIMIZER,)
+    found: Mask = np.isin(events["kind"], kinds) & ((events["flags"] & EventFlag.OTHER_THREAD) == 0)
+    return found
+
+
+def fetches_here(events: Events) -> Mask:
+    """Which are fetches of the training thread."""
+    found: Mask = (events["kind"] == EventKind.WAIT) & ((events["flags"] & EventFlag.OTHER_THREAD) == 0)
+    return found
+
+
+def phases_aside(events: Events, names: Mapping[int, str]) -> Timed:
+    """Named phases of the training thread, but for those that get the next batch."""
+    feeding = [number for number, name in names.items() if is_feeding_phase(name)]
+    here = (events["flags"] & EventFlag.OTHER_THREAD) == 0
+    return timed(events[(events["kind"] == EventKind.PHASE) & here & ~np.isin(events["name"], feeding)])
 
 
 def put_in(events: Events, start: I64) -> Mask:

@@ -102,6 +102,25 @@ def index_at(spans: Spans, instants: I64) -> I64:
     return _index_at(spans.start, spans.end, instants)
 
 
+def time_within(spans: Spans, start: I64, end: I64) -> I64:
+    """``(n,)`` ns of each interval that lies in ``spans``.
+
+    >>> spans = Spans(np.array([0, 10]), np.array([5, 20]))
+    >>> time_within(spans, np.array([3, 6]), np.array([12, 9])).tolist()
+    [4, 0]
+    """
+    before = np.r_[0, np.cumsum(spans.end - spans.start)]
+
+    def elapsed(at: I64) -> I64:
+        index = np.searchsorted(spans.start, at, side="right")
+        last = np.maximum(index - 1, 0)
+        inside = np.minimum(at, spans.end[last]) - spans.start[last] if len(spans) else np.zeros_like(at)
+        return np.where(index > 0, before[last] + inside, 0)
+
+    found: I64 = elapsed(end) - elapsed(start)
+    return found
+
+
 def positive(start: I64, end: I64) -> Spans:
     """The intervals that have a length; they must be disjoint and sorted."""
     keep = end > start

@@ -4,7 +4,7 @@ import numpy as np
 
 from profilerkit.analysis.communication.wire import Contention
 from profilerkit.analysis.device.launching_ops import launching_operators
-from profilerkit.analysis.intervals import I64, Spans
+from profilerkit.analysis.intervals import I64, Spans, time_within
 from profilerkit.trace.columns import TraceColumns
 
 #: Calls that a name with a shape needs alone, so that their median is no accident (a choice).
@@ -28,7 +28,7 @@ def contention(
         window: the judged steps.
         transfers: when collectives ran.
     """
-    beside = _time_within(transfers, columns.ts_ns[kernels], columns.end_ns[kernels])
+    beside = time_within(transfers, columns.ts_ns[kernels], columns.end_ns[kernels])
     beside_ns = int(columns.dur_ns[kernels[beside >= OVERLAPPED_RATIO * columns.dur_ns[kernels]]].sum())
     kernels = kernels[columns.dur_ns[kernels] >= SHORTEST_NS]
     operators = launching_operators(columns, launches, kernels)
@@ -37,7 +37,7 @@ def contention(
     if not len(kernels) or not len(transfers):
         return None
     start, end = columns.ts_ns[kernels], columns.end_ns[kernels]
-    beside = _time_within(transfers, start, end)
+    beside = time_within(transfers, start, end)
     length = end - start
     which = np.unique(np.stack([columns.name[kernels], shape], axis=1), axis=0, return_inverse=True)[1].ravel()
     order = np.argsort(which, kind="stable")
@@ -54,22 +54,3 @@ def contention(
         return None
     count = max(len(window), 1)
     return Contention(groups, compared, usual_ns / count, max(taken_ns - usual_ns, 0.0) / count, beside_ns / count)
-
-
-def _time_within(spans: Spans, start: I64, end: I64) -> I64:
-    """``(n,)`` ns of each interval that lies in ``spans``.
-
-    >>> spans = Spans(np.array([0, 10]), np.array([5, 20]))
-    >>> _time_within(spans, np.array([3, 6]), np.array([12, 9])).tolist()
-    [4, 0]
-    """
-    before = np.r_[0, np.cumsum(spans.end - spans.start)]
-
-    def elapsed(at: I64) -> I64:
-        index = np.searchsorted(spans.start, at, side="right")
-        last = np.maximum(index - 1, 0)
-        inside = np.minimum(at, spans.end[last]) - spans.start[last] if len(spans) else np.zeros_like(at)
-        return np.where(index > 0, before[last] + inside, 0)
-
-    found: I64 = elapsed(end) - elapsed(start)
-    return found
