@@ -87,13 +87,13 @@ def loader_fix(facts: Facts) -> LoaderFix | None:
 
     Z are pauses for something else, in which workers are soon as far ahead as they may be; C is the step without them
     and without the wait, P the producer's time per step and worker: as the workers' own records have it.
-    Without workers P is the wait itself; with n busy ones of which nothing is known one batch arrives per step, so
-    P = n · step. The number follows from these rates. Where the batches were recorded the saving does not: the queue
-    replayed with so many workers knows what uneven batches leave of the wait. ``None`` when no wait or no number of
-    workers is known, when the host has no core to spare, or when no more workers can be asked for.
+    Without workers, or a loader, P is the wait itself; with n busy ones of which nothing is known one batch arrives per
+    step, so P = n · step. The number follows from these rates. Where the batches were recorded the saving does not: the
+    queue replayed with so many workers knows what uneven batches leave of the wait. ``None`` when no wait or no number
+    of workers is known, when the host has no core to spare, or when no more workers can be asked for.
     """
     step = facts.mean_step_ns
-    current = workers_now(facts)
+    current = 0 if made_in_line(facts) else workers_now(facts)
     if facts.input is None or not step or current is None or _is_useless(facts, current):
         return None
     consumer, paused = consumer_ns(facts, step), _paused_ns(facts, step)
@@ -165,7 +165,8 @@ def _producer(facts: Facts, current: int, step: float) -> tuple[float, float | N
     if current:
         return current * step, None
     wait = _waited_ns(facts, step)
-    ratio = facts.input.cpu_ratio if facts.input is not None else None
+    measured_ratio = facts.input.cpu_ratio if facts.input is not None else None
+    ratio = 1.0 if measured_ratio is None and made_in_line(facts) else measured_ratio
     return wait, None if ratio is None else min(facts.time_ns(*WAITS) * ratio, wait)
 
 
@@ -239,6 +240,16 @@ def workers_now(facts: Facts) -> int | None:
     if facts.loader and facts.loader.num_workers is not None:
         return facts.loader.num_workers
     return 0 if facts.input is not None and facts.input.single_process else None
+
+
+def made_in_line(facts: Facts) -> bool:
+    """Whether the training thread computes its batches without a loader: in a ``get_batch`` of the user's own.
+
+    Of one that is blocked this cannot be told: it may take batches that another thread makes.
+    """
+    if facts.input is None or facts.loader is not None or facts.input.single_process is not None:
+        return False
+    return facts.share("input.prep") > facts.share(*WAITS) / 2
 
 
 def host_is_full(facts: Facts) -> bool:

@@ -51,6 +51,25 @@ def test_a_main_process_that_loads_half_of_the_step_is_replaced_by_workers():
     assert fix.expected == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize(
+    ("part", "cores", "single", "saved"),
+    [
+        ("input.prep", 4.0, None, 0.5),
+        # It computes: on a single core it would only move.
+        ("input.prep", 1.0, None, 0.0),
+        # What is blocked may take batches that another thread makes, and batches of a loader have its workers.
+        ("input.fetch", 4.0, None, None),
+        ("input.wait", 4.0, None, None),
+        ("input.prep", 4.0, False, None),
+    ],
+)
+def test_batches_that_the_training_thread_computes_may_be_made_in_workers(part, cores, single, saved):
+    known = facts({part: 0.5}, input=replace(INPUT, cpu_ratio=None, single_process=single), usable_cores=cores)
+    fix = loader_fix(replace(known, loader=None))
+    assert (fix and pytest.approx(fix.expected)) == saved
+    assert fix is None or fix.current == 0
+
+
 def test_busy_workers_deliver_one_batch_per_step_however_many_they_are():
     fix = loader_fix(loading(0.5, workers=4))
     # P = 4 steps per batch and worker; to deliver one per half a step takes 8, with the margin 9.6.

@@ -1007,7 +1007,7 @@ def test_without_a_device_the_low_end_of_fewer_operators_is_wider():
     known = on_host({"over.dispatch": 0.58})
     found, whole = finding("OV001", known).saving, finding("OV001", known, host_low_ratio=1.0).saving
     assert (found.expected, found.high) == (pytest.approx(0.58), pytest.approx(0.58))
-    assert found.low == pytest.approx(whole.low / 2)
+    assert found.low == pytest.approx(whole.low / 3)
 
 
 @pytest.mark.parametrize(("late", "held_up"), [(0.0, False), (0.624, False), (0.626, True), (1.0, True)])
@@ -1053,6 +1053,17 @@ def test_what_moves_into_workers_is_what_makes_the_batch_and_not_what_it_calls()
     other = ("gpt.py(14): prepare", *frames[1:])
     text = finding("IN001", replace(known, input=replace(known.input, frames=other, frames_ratio=0.9))).fix.text
     assert "sort (_core/fromnumeric.py:939) in the workers of a DataLoader" in text
+
+
+def test_a_batch_function_that_computes_is_priced_in_workers():
+    frames = ("gpt.py(14): get_batch", "<built-in method sort>")
+    made = replace(alone(0.3).input, single_process=None, cpu_ratio=None, frames=frames, frames_ratio=0.9)
+    found = finding("IN001", replace(alone(0.3), loader=None, input=made, usable_cores=4.0))
+    assert found.saving.expected == pytest.approx(0.3)
+    assert "get_batch (gpt.py:14) in the __iter__ of an IterableDataset" in found.fix.text
+    assert "num_workers=1" in found.fix.code
+    blocked = replace(facts({"input.fetch": 0.3}), loader=None, input=made, usable_cores=4.0)
+    assert finding("IN001", blocked).saving.expected == pytest.approx(0.15)
 
 
 def test_the_function_that_holds_most_of_the_wait_is_named_in_the_title():

@@ -13,6 +13,7 @@ from profilerkit.analysis.whatif import (
     cheaper_input,
     hidden_share,
     loader_fix,
+    made_in_line,
     opening_share,
     saving,
     waited_share,
@@ -57,7 +58,8 @@ class StarvedDevice(Rule):
     Threshold: 5 % of the step (XProf calls 5 % moderate and 20 % high; torch-tb-profiler uses 5 %).
     Fix: More workers where the host has cores for them; else a cheaper transform. Without workers, see IN002.
     Saving: Bound: the share. Expected: that of the printed fix: the fluid model of the loader, T' = max(compute,
-        producer / workers, CPU / cores), or half of the wait.
+        producer / workers, CPU / cores), or half of the wait. Batches that the training thread computes without a
+        loader, in a get_batch of the user's own, may be made in workers as well.
     Traps: A thread that is ready and gets no processor waits for that, not for data: this time is left out. The first
         batch after worker start, and the last fetch of an epoch, are no stalls. A wait hidden under
         device work costs nothing and is not counted. Loaders that leave no event need prof.wrap.
@@ -95,8 +97,7 @@ class StarvedDevice(Rule):
         step = facts.mean_step_ns or 0.0
         proposal: Fix | None = None if _told_by_workers(facts) else _cheaper_fix(facts)
         if fix is not None and by_workers:
-            # Without workers IN002 proposes them, with recorded ones IN003; the same change is not listed twice.
-            proposal = worker_fix(facts, fix) if fix.current and facts.workers is None else None
+            proposal = _by_workers(facts, fix)
         finding = finding_for(
             facts,
             bound="input-bound",
@@ -141,8 +142,14 @@ def _is_unnamed(facts: Facts) -> bool:
 
 
 def worker_fix(facts: Facts, fix: LoaderFix) -> Fix:
-    """The proposal of more workers, with a word on torch's warning where there are fewer cores."""
-    text = f"num_workers {fix.current} → {fix.workers}, and keep the workers between epochs."
+    """The proposal of more workers."""
+    text = f"num_workers {fix.current} → {fix.workers}, and keep the workers between epochs.{_limits(facts, fix)}"
+    return Fix(text=text, code=f"DataLoader(..., num_workers={fix.workers}, persistent_workers=True)")
+
+
+def _limits(facts: Facts, fix: LoaderFix) -> str:
+    """What keeps the number of workers down, and torch's warning; empty or beginning with a space."""
+    text = ""
     beyond = facts.usable_cores is not None and fix.workers > facts.usable_cores
     if fix.capped_by == "memory":
         text += f" The rates ask for {fix.wanted}; the free memory allows no more."
@@ -153,7 +160,25 @@ def worker_fix(facts: Facts, fix: LoaderFix) -> Fix:
         text += " That is more than there are cores, which torch warns about; these workers wait most of the time."
     elif facts.usable_cores is None:
         text += " The recording does not say how many cores there are: no more workers than free cores."
-    return Fix(text=text, code=f"DataLoader(..., num_workers={fix.workers}, persistent_workers=True)")
+    return text
+
+
+def _by_workers(facts: Facts, fix: LoaderFix) -> Fix | None:
+    """Workers for the loading; without some IN002 proposes them, with recorded ones IN003: nothing is listed twice."""
+    if made_in_line(facts):
+        return _loader_of_its_own(facts, fix)
+    return worker_fix(facts, fix) if fix.current and facts.workers is None else None
+
+
+def _loader_of_its_own(facts: Facts, fix: LoaderFix) -> Fix:
+    """A loader for batches that the training thread computes itself."""
+    assert facts.input is not None
+    what = _maker(facts.input.frames) if facts.input.frames else "what makes them"
+    return Fix(
+        text=f"Make batches ahead of the step: {what} in the __iter__ of an IterableDataset, read by a DataLoader with "
+        f"num_workers={fix.workers}; each worker draws its own random numbers.{_limits(facts, fix)}",
+        code=f"DataLoader(dataset, batch_size=None, num_workers={fix.workers}, persistent_workers=True)",
+    )
 
 
 def _told_by_workers(facts: Facts) -> bool:
