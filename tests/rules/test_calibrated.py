@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from profilerkit.analysis.whatif import MODEL_ERROR, Z90
+from profilerkit.analysis.whatif import MODEL_ERROR, Z90, made_in_line
 from profilerkit.model.finding import Evidence, Finding, Outcome, Saving
 from profilerkit.rules.calibrated import WITHIN, _narrowed, calibrated
-from tests.recipes import STEP_NS
+from tests.recipes import INPUT, STEP_NS
 from tests.recipes import facts as facts_of
 
 
@@ -55,6 +55,14 @@ def test_noise_of_the_steps_widens_it():
 
 def test_a_calibrated_interval_is_narrower_than_a_guessed_one():
     assert all(0 < within < MODEL_ERROR * Z90 for within, _ in WITHIN.values())
+
+
+def test_batches_that_the_training_thread_makes_were_not_among_those():
+    known = facts_of({"input.prep": 0.5}, mode="cpu", input=replace(INPUT, single_process=None))
+    assert made_in_line(known)
+    before = [outcome("IN001", saving(0.4, 0.1, 0.9))]
+    ((found,),) = (entry.findings for entry in calibrated(known, before))
+    assert found.saving.calibration.startswith("uncalibrated")
 
 
 @pytest.mark.parametrize(

@@ -156,10 +156,13 @@ def _split(columns: TraceColumns, names: HostNames, rows: I64, spans: Spans, own
     return paint(spans, layers)
 
 
-def dominant_frames(columns: TraceColumns, thread: int, spans: Spans) -> tuple[tuple[str, ...], float]:
+def dominant_frames(
+    columns: TraceColumns, thread: int, spans: Spans, kept: npt.NDArray[np.bool_] | None = None
+) -> tuple[tuple[str, ...], float]:
     """The innermost frames of the chain of calls that holds most of ``spans``, and their share.
 
-    Frames come outer first, at most ``SHOWN_FRAMES``; none, with 0.0, where no frame holds ``DOMINANT_RATIO``.
+    Frames come outer first, at most ``SHOWN_FRAMES``; none, with 0.0, where no frame holds ``DOMINANT_RATIO``. Of the
+    names that are ``kept``, a mask over ``columns.strings``, the innermost is always among them.
     """
     if not len(spans):
         return (), 0.0
@@ -175,9 +178,13 @@ def dominant_frames(columns: TraceColumns, thread: int, spans: Spans) -> tuple[t
         if held >= least:
             longest = own[(end - start)[own].argmax()]
             depth = int(((start <= start[longest]) & (end >= end[longest])).sum())
-            chain.append((depth, columns.strings[candidate], held / spans.total_ns))
+            chain.append((depth, columns.strings[candidate], held / spans.total_ns, candidate))
     chain.sort()
-    return tuple(text for _, text, _ in chain[-SHOWN_FRAMES:]), chain[-1][2] if chain else 0.0
+    shown = chain[-SHOWN_FRAMES:]
+    wanted = [entry for entry in chain if kept is not None and kept[entry[-1]]]
+    if wanted and wanted[-1] not in shown:
+        shown = [wanted[-1], *shown[1:]]
+    return tuple(entry[1] for entry in shown), chain[-1][2] if chain else 0.0
 
 
 def local_fetches(columns: TraceColumns, names: HostNames, fed: Feeding) -> Spans:

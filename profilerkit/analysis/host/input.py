@@ -33,7 +33,8 @@ def input_facts(
         alone = held
     remote, local = (bool(mask[columns.name[rows]].any()) for mask in (names.multi_process, names.single_process))
     longest = int((spans.end - spans.start).argmax())
-    frames, frames_ratio = dominant_frames(columns, main, intersect(window, alone))
+    kept = None if remote or local else names.feeds  # of a loader it is known what gets the batch
+    frames, frames_ratio = dominant_frames(columns, main, intersect(window, alone), kept)
     return InputFacts(
         cpu_ratio=None,
         fetches=len(spans),

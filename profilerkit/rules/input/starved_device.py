@@ -59,10 +59,11 @@ class StarvedDevice(Rule):
     Fix: More workers where the host has cores for them; else a cheaper transform. Without workers, see IN002.
     Saving: Bound: the share. Expected: that of the printed fix: the fluid model of the loader, T' = max(compute,
         producer / workers, CPU / cores), or half of the wait. Batches that the training thread computes without a
-        loader, in a get_batch of the user's own, may be made in workers as well.
+        loader, in a get_batch of the user's own, may be made in workers as well, less 2 ms for handing one over.
     Traps: A thread that is ready and gets no processor waits for that, not for data: this time is left out. The first
         batch after worker start, and the last fetch of an epoch, are no stalls. A wait hidden under
-        device work costs nothing and is not counted. Loaders that leave no event need prof.wrap.
+        device work costs nothing and is not counted. Loaders that leave no event need prof.wrap. Batches that need what
+        training changes, as of a replay buffer with priorities, cannot be made ahead: no recording tells.
     Confidence: High from the wrapper's timer; medium from a trace alone, or with workers, whose own time is not known;
         low where most of the wait is Python before a batch copy that no frame names.
     """
@@ -173,10 +174,11 @@ def _by_workers(facts: Facts, fix: LoaderFix) -> Fix | None:
 def _loader_of_its_own(facts: Facts, fix: LoaderFix) -> Fix:
     """A loader for batches that the training thread computes itself."""
     assert facts.input is not None
-    what = _maker(facts.input.frames) if facts.input.frames else "what makes them"
+    what = _maker(facts.input.frames) or "what makes them"
     return Fix(
-        text=f"Make batches ahead of the step: {what} in the __iter__ of an IterableDataset, read by a DataLoader with "
-        f"num_workers={fix.workers}; each worker draws its own random numbers.{_limits(facts, fix)}",
+        text=f"Make batches ahead of the step, if they need nothing that training changes: {what} in the __iter__ of "
+        f"an IterableDataset, read by a DataLoader with num_workers={fix.workers}; each worker draws its own random "
+        f"numbers.{_limits(facts, fix)}",
         code=f"DataLoader(dataset, batch_size=None, num_workers={fix.workers}, persistent_workers=True)",
     )
 
@@ -202,9 +204,10 @@ _CHEAPER = {
 
 def _cheaper_fix(facts: Facts) -> Fix:
     text = _CHEAPER.get(_most(facts), _CHEAPER[None])
-    if facts.loader is None and workers_now(facts) is None and in_function(facts):
-        assert facts.input is not None
-        text += f" Or make batches ahead of the step: {_maker(facts.input.frames)} in the workers of a DataLoader."
+    assert facts.input is not None
+    maker = _maker(facts.input.frames)
+    if workers_now(facts) is None and in_function(facts) and maker:
+        text += f" Or make batches ahead of the step: {maker} in the workers of a DataLoader."
     return Fix(text=text)
 
 
@@ -297,10 +300,10 @@ def _holder(frames: tuple[str, ...]) -> str:
 
 
 def _maker(frames: tuple[str, ...]) -> str:
-    """The innermost frame that makes batches by its name, which may call others for it; else the holder."""
+    """The innermost frame that makes batches by its name, which may call others for it; empty without one."""
     placed = ((frame, _PLACE.match(frame)) for frame in reversed(frames))
     made = next((frame for frame, place in placed if place and is_feeding_phase(place["function"])), None)
-    return frame_text(made) if made else _holder(frames)
+    return frame_text(made) if made else ""
 
 
 def frames_evidence(facts: Facts) -> tuple[Evidence, ...]:

@@ -310,6 +310,14 @@ def test_the_functions_that_hold_the_wait_are_named_outer_first():
     assert found.frames_ratio == pytest.approx(0.8)
 
 
+def test_what_makes_the_batch_is_named_though_it_calls_deep():
+    trace = fetching(name=None)
+    chain = ("gpt.py(3): get_batch", "a.py(1): b", "a.py(2): c", "a.py(3): d", "a.py(4): e")
+    for depth, name in enumerate(chain):
+        trace.frame(name, 1_006 + depth, 1_414 - depth)
+    assert trace.facts().input.frames == (chain[0], *chain[-2:])
+
+
 def test_a_generator_that_is_entered_twice_counts_its_time_once():
     trace = fetching()
     trace.frame("gen.py(1): outer", 1_000, 1_500)
