@@ -12,8 +12,6 @@ from profilerkit.units import format_change, format_ns, format_ratio
 
 #: Below this share of waiting nobody needs to hear of it.
 _QUIET = 0.02
-#: A change of the step that is surely no larger is none; of more nobody can tell whether there is one (a choice).
-_HARDLY = 0.05
 
 
 def judgement(step: StepChange | None, obstacles: Sequence[str], spans: Sequence[SpanChange] = ()) -> Judgement:
@@ -55,7 +53,7 @@ def headline(
     times = f"{format_ns(step.own_before_ns)} → {format_ns(step.own_after_ns)}{without}"
     change = step.judged
     if verdict == "no real change":
-        what = "No real change" if max(abs(change.low), abs(change.high)) <= _HARDLY else "No change that can be told"
+        what = "No real change" if step.is_surely_small else "No change that can be told"
         return f"{what}: {times} ({format_change(change.low)} to {format_change(change.high)})"
     estimated = "an estimated " if waited else ""
     size = f"{estimated}{format_ratio(abs(change.expected))}"

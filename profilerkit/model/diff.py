@@ -12,6 +12,9 @@ from profilerkit.model.step import Family
 
 DIFF_SCHEMA_VERSION = 1
 
+#: A change of the step that is surely no larger is none; of more nobody can tell whether there is one (a choice).
+HARDLY = 0.05
+
 Judgement = Literal["faster", "slower", "no real change", "not comparable"]
 SpanOf = Literal["step", "trace", "device", "stretch"]
 Group = Literal["hardware", "work", "loader", "software", "settings"]
@@ -95,6 +98,11 @@ class StepChange(msgspec.Struct, frozen=True, kw_only=True):
     visible_ratio: float
     is_taken_out: bool = False
     timed: Range | None = None
+
+    @property
+    def is_surely_small(self) -> bool:
+        """Whether the judged change is none that matters; of a wider interval nobody can tell whether it is."""
+        return max(abs(self.judged.low), abs(self.judged.high)) <= HARDLY
 
     @property
     def smallest_fall_ratio(self) -> float:

@@ -97,7 +97,7 @@ def build(diff: Diff) -> DiffView:
     return DiffView(
         tone=tone,
         shape=_SHAPES[tone],
-        word=diff.verdict.upper(),
+        word=_word(diff),
         names=f"{inert(diff.before.name) or 'before'} → {inert(diff.after.name) or 'after'}",
         headline=inert(diff.headline, SENTENCE_LIMIT),
         stated=stated_rows(diff),
@@ -114,6 +114,13 @@ def build(diff: Diff) -> DiffView:
         notes=tuple(inert(note, SENTENCE_LIMIT) for note in diff.notes),
         created=inert(diff.created, 40),
     )
+
+
+def _word(diff: Diff) -> str:
+    """The verdict as the headline has it: steps that vary too much do not show that nothing changed."""
+    if diff.verdict == "no real change" and diff.step is not None and not diff.step.is_surely_small:
+        return "NO CHANGE THAT CAN BE TOLD"
+    return diff.verdict.upper()
 
 
 def gate_table(gates: Sequence[Gate]) -> Table | None:
