@@ -345,7 +345,10 @@ def _windows(path: Path, notes: list[str]) -> Iterator[tuple[WindowStatus, Path 
             continue
         step = int(directory.name)
         status = _document(directory / WINDOW_STATUS, WindowStatus, notes) or WindowStatus(
-            first_step=step, last_step=step - 1, ok=False, reason="the process ended before the window was complete"
+            first_step=step,
+            last_step=step - 1,
+            ok=False,
+            reason="it was never completed: the process ended, or there was no room to write",
         )
         traces = (directory / WINDOW_TRACE, directory / WINDOW_TRACE_GZ)
         trace = next((trace for trace in traces if trace.is_file()), None)

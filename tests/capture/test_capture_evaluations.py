@@ -81,7 +81,7 @@ class Watched:
 
     def __init__(self, toy):
         self.records, self.patches = [], Patches()
-        tracker = StepTracker(lambda _record: None)
+        self.tracker = tracker = StepTracker(lambda _record: None)
         tracker.count = 1  # until then another thread may turn out to be the one that trains
         self.watch = EvaluationWatch(self.records.append, tracker)
         self.patches.hang(self.watch.hang)
@@ -143,6 +143,30 @@ def test_one_gap_between_steps_holds_one_evaluation_from_the_first_eval_on(toy, 
     assert before_ns < watched.records[0][3] < before_ns + 1_000_000 < time.perf_counter_ns()
     assert watched.found() == 0
     assert not teacher.training
+
+
+def test_the_method_looks_as_it_did(toy, watched):
+    seen = toy.torch.nn.Module.eval
+    assert (seen.__name__, seen.__qualname__) == ("eval", "Module.eval")
+    assert "evaluation mode" in seen.__doc__
+
+
+def test_a_record_that_cannot_be_kept_does_not_reach_the_optimizer_step(toy, watched):
+    def full(_record):
+        raise OSError("no space left")
+
+    watched.watch._record = full
+    toy.model.eval().train()
+    watched.optimizer.step()
+    assert watched.records == []
+
+
+def test_an_optimizer_step_that_need_not_be_asked_is_asked_after_an_evaluation(toy, watched):
+    watched.tracker.steady_thread = watched.tracker.thread = threading.get_ident()
+    assert watched.found() == 0
+    toy.model.eval().train()
+    assert watched.tracker.steady_thread == 0
+    assert watched.found() == 1
 
 
 @pytest.mark.parametrize("way", ["train", "train(mode=True)", "wrapper", "attribute"])

@@ -88,7 +88,8 @@ def _finding(facts: Facts, value: Saving) -> Finding:
     if python is not None and python.frames:
         place, held = frame_text(python.frames[-1]), format_ratio(python.frames_ratio or 0.0)
         why = f"{held} of these stretches are spent in {place}."
-        fix = revise(fix, text=f"Move {place} off the loop, vectorise it, or call it less often.")
+        gets = f" If it gets the batch: {_TELL_BY_NAME}." if facts.input is None else ""
+        fix = revise(fix, text=f"Move {place} off the loop, vectorise it, or call it less often.{gets}")
     elif facts.input is None:
         why += " It may be what gets the batch: nothing in the recording tells."
         tell = _TELL_BY_NAME if facts.measured("Python stacks") else _TELL_INPUT
