@@ -26,6 +26,8 @@ FULL_PRESSURE = 0.4
 #: Share of the wait in which the loading thread queues for a core, from which others hold the cores (R05 has a fifth of
 #: the CPU time).
 CROWDED_RATIO = 0.2
+#: At most one step in so many is slow: the others are the run, and the slow ones something beside it (a choice).
+RARE = 20
 #: Share of their time in which workers have a batch to make, below which they are not the limit (R03).
 BUSY_WORKERS = 0.9
 #: Of the share that a fix does not touch, what remains for certain however much the steps vary (a choice).
@@ -241,7 +243,7 @@ def workers_busy(facts: Facts) -> float | None:
     """
     if facts.workers is None or facts.workers.busy_ratio is None:
         return None
-    return min(facts.workers.busy_ratio / max(1.0 - facts.share(*PAUSES), 0.01), 1.0)
+    return min(facts.workers.busy_ratio / max(1.0 - _paused_share(facts), 0.01), 1.0)
 
 
 def workers_now(facts: Facts) -> int | None:
@@ -334,7 +336,18 @@ def _training_cpu(facts: Facts, consumer: float, computing: float, *, within: fl
 
 def _paused_ns(facts: Facts, step: float) -> float:
     """Pauses of the training for something else, ns of a mean step."""
-    return min(facts.share(*PAUSES), 1.0) * step
+    return _paused_share(facts) * step
+
+
+def _paused_share(facts: Facts) -> float:
+    """Share of the steady time in which the training stands still for something that is done once in a while."""
+    return min(facts.share(*PAUSES) + min(unnamed_pauses(facts), facts.share("idle.unknown")), 1.0)
+
+
+def unnamed_pauses(facts: Facts) -> float:
+    """Share of the steady time by which a few steps are longer than the others, for what nothing tells."""
+    slow = facts.steps.slow
+    return slow.share if slow is not None and slow.part is None and slow.count * RARE <= facts.steps.steady else 0.0
 
 
 def overlapped(facts: Facts, exposed: float) -> float:

@@ -1,9 +1,7 @@
 """How much of the step nothing explains, as far as that stands in the way of a verdict."""
 
 from profilerkit.analysis.facts import Facts
-
-#: At most one step in so many is slow: the others are the run, and the slow ones an accident of it (a choice).
-RARE = 20
+from profilerkit.analysis.whatif import unnamed_pauses
 
 
 def unexplained_share(facts: Facts) -> float:
@@ -15,9 +13,7 @@ def unexplained_share(facts: Facts) -> float:
     traced steps need not have shown.
     """
     inferred = sum(pause.share for pause in facts.pauses if pause.inferred) - facts.share("other.stall", "other.eval")
-    share, slow = facts.share("idle.unknown") - max(inferred, 0.0), facts.steps.slow
-    if slow is not None and slow.part is None and slow.count * RARE <= facts.steps.steady:
-        share -= slow.share
+    share = facts.share("idle.unknown") - max(inferred, 0.0) - unnamed_pauses(facts)
     return max(share - queued_share(facts), 0.0)
 
 

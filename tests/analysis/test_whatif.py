@@ -18,7 +18,8 @@ from profilerkit.analysis.whatif import (
 )
 from profilerkit.model.change import revise
 from profilerkit.model.run import Loader, Series
-from tests.recipes import INPUT, STEP_NS, facts
+from profilerkit.model.step import SlowSteps
+from tests.recipes import INPUT, STEP_NS, facts, steps
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
 ratios = st.floats(0, 1)
@@ -61,6 +62,17 @@ def test_a_main_process_that_loads_half_of_the_step_is_replaced_by_workers():
     # Producing takes as long as computing: one worker would just keep up, 1.2 of them do so with a margin.
     assert (fix.current, fix.workers, fix.limited_by) == (0, 2, "compute")
     assert fix.expected == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("count", "workers"), [(5, 5), (6, 1)])
+def test_workers_are_sized_on_the_usual_step_and_not_on_pauses_that_nothing_names(count, workers):
+    # Of a mean of 100 ms the step takes 10 and the batch 40; a few steps take the rest.
+    known = facts({"input.wait": 0.4, "idle.unknown": 0.5}, input=replace(INPUT, cpu_ratio=0.1), usable_cores=8.0)
+    slow = SlowSteps(count=count, excess_ns=10 * STEP_NS, share=0.5, first=9, last=90)
+    known = replace(known, loader=Loader(kind="DataLoader", num_workers=0))
+    fix = loader_fix(replace(known, steps=revise(steps(100), slow=slow)))
+    assert fix.workers == workers
+    assert fix.expected == pytest.approx(0.4)
 
 
 @pytest.mark.parametrize(
