@@ -13,7 +13,8 @@ from profilerkit.model.finding import Finding, Method, Outcome, Saving
 #: what they gave (accuracy_third.json).
 WITHIN: dict[Method, tuple[float, int]] = {"replay": (0.12, 13), "analytic": (0.18, 16)}
 #: The rules whose fixes were among those, by method. All ran on a CPU. The interval of every other saving rests on a
-#: guess, and says so: also that of batches which the training thread makes itself, as none of those loops did.
+#: guess, and says so: also that of batches which the training thread makes itself, as none of those loops did, and one
+#: of which nothing is for certain, as there was none.
 RULES: dict[Method, tuple[str, ...]] = {
     "replay": ("IN001", "IN002", "IN003", "IN004", "IN006", "IN008", "OV005", "RU002"),
     "analytic": (
@@ -38,7 +39,7 @@ def _told(facts: Facts, rule: str, finding: Finding) -> Finding:
     saving = finding.saving
     if saving is None or facts.mode == "gpu" or rule not in RULES.get(saving.method, ()):
         return finding
-    if rule == "IN001" and made_in_line(facts):
+    if not saving.low or (rule == "IN001" and made_in_line(facts)):
         return finding
     return revise(finding, saving=_narrowed(facts, saving, *WITHIN[saving.method]))
 

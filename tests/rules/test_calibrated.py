@@ -57,6 +57,12 @@ def test_a_calibrated_interval_is_narrower_than_a_guessed_one():
     assert all(0 < within < MODEL_ERROR * Z90 for within, _ in WITHIN.values())
 
 
+def test_a_saving_that_may_be_nothing_was_not_among_those():
+    before = [outcome("OV001", saving(0.05, 0.0, 0.24, "analytic"))]
+    ((found,),) = (entry.findings for entry in calibrated(replace(facts(), mode="cpu"), before))
+    assert (found.saving.high, found.saving.calibration) == (0.24, before[0].findings[0].saving.calibration)
+
+
 def test_batches_that_the_training_thread_makes_were_not_among_those():
     known = facts_of({"input.prep": 0.5}, mode="cpu", input=replace(INPUT, single_process=None))
     assert made_in_line(known)

@@ -1081,6 +1081,9 @@ def test_a_batch_function_that_computes_is_priced_in_workers():
         "The recording does not say"
         in finding("IN001", replace(alone(0.3), loader=None, input=made, usable_cores=None)).fix.text
     )
+    # On a core of its own it would only move: what is left is to make it cheaper.
+    alike = finding("IN001", replace(alone(0.3), loader=None, input=made, usable_cores=1.0))
+    assert "DataLoader" not in alike.fix.text
     blocked = replace(facts({"input.fetch": 0.3}), loader=None, input=made, usable_cores=4.0)
     assert finding("IN001", blocked).saving.expected == pytest.approx(0.15)
 

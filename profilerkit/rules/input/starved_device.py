@@ -206,7 +206,8 @@ def _cheaper_fix(facts: Facts) -> Fix:
     text = _CHEAPER.get(_most(facts), _CHEAPER[None])
     assert facts.input is not None
     maker = _maker(facts.input.frames)
-    if workers_now(facts) is None and in_function(facts) and maker:
+    elsewhere = workers_now(facts) is None and not made_in_line(facts)  # of those it is known that workers win less
+    if elsewhere and in_function(facts) and maker:
         text += f" Or make batches ahead of the step: {maker} in the workers of a DataLoader."
     return Fix(text=text)
 
