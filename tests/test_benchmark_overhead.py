@@ -15,6 +15,7 @@ from overhead_benchmark import results
 from overhead_benchmark.cases import CASES, LIGHT, OFF, PEERS, SAMPLERS, TRACEML, TURNS, TURNS_SAMPLED, TURNS_WAITING
 from overhead_benchmark.method import METHOD
 from overhead_benchmark.page import render
+from overhead_benchmark.workload import Workload
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "scripts" / "benchmark_overhead"
@@ -221,3 +222,12 @@ def test_a_committed_report_is_complete():
     assert not document["quick"]
     assert [case["key"] for case in document["cases"]] == [case.key for case in CASES]
     assert document["growth"]["memory"]["steps"] == 100_000
+
+
+def test_a_step_takes_what_it_is_to_take_though_later_layers_take_longer(monkeypatch):
+    def taken_s(work):
+        return 1e-4 * work.layers + 4e-4 * max(work.layers - 6, 0)
+
+    monkeypatch.setattr(Workload, "_median_s", taken_s)
+    assert Workload(5.0, 0).step_s == pytest.approx(5e-3, rel=0.1)
+    assert Workload(5.0, 0, wait_ms=4.0).step_s == pytest.approx(5e-3, rel=0.1)

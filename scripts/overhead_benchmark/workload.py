@@ -10,6 +10,8 @@ from torch.utils.data import DataLoader, Dataset
 
 #: Width of the layers and samples per batch, by the step's length in ms; the number of layers makes the rest.
 _SHAPES = {0.0: (8, 4), 1.0: (128, 16), 5.0: (256, 32), 50.0: (512, 128)}
+#: How often the number of layers is put right by what they take together (a choice).
+_ROUNDS = 3
 
 
 class Rows(Dataset):
@@ -52,6 +54,9 @@ class Workload:
             per_layer_s = max((self._median_s() - one_s) / 4, 1e-6)
             self.layers = max(1, round(1 + (step_ms / 1e3 - one_s) / per_layer_s))
             self.build()
+            for _ in range(_ROUNDS):  # layers that no longer fit the caches take longer: half of the way at a time
+                self.layers = max(1, round(self.layers * (1 + step_ms / 1e3 / self._median_s()) / 2))
+                self.build()
         self.step_s = self._median_s() + self._wait_s
 
     def loader(self) -> Iterator[torch.Tensor]:
