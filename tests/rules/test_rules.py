@@ -1088,6 +1088,13 @@ def test_a_batch_function_that_computes_is_priced_in_workers():
     assert finding("IN001", blocked).saving.expected == pytest.approx(0.15)
 
 
+@pytest.mark.parametrize(("length", "workers", "told"), [(None, 0, True), (None, 2, False), (500, 0, False)])
+def test_first_workers_of_a_dataset_without_a_length_need_a_part_each(length, workers, told):
+    loader = Loader(kind="DataLoader", num_workers=workers, dataset_len=length)
+    text = finding("IN001" if workers else "IN002", alone(0.5, loader=loader)).fix.text
+    assert ("get_worker_info()" in text) is told
+
+
 def test_of_a_loader_whose_workers_are_not_known_what_makes_the_batch_is_named():
     frames = ("gpt.py(14): get_batch", "<built-in method sort>")
     made = replace(alone(0.3).input, single_process=None, frames=frames, frames_ratio=0.9)

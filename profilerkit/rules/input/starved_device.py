@@ -144,8 +144,16 @@ def _is_unnamed(facts: Facts) -> bool:
 
 def worker_fix(facts: Facts, fix: LoaderFix) -> Fix:
     """The proposal of more workers."""
-    text = f"num_workers {fix.current} → {fix.workers}, and keep the workers between epochs.{_limits(facts, fix)}"
+    kept = f"num_workers {fix.current} → {fix.workers}, and keep the workers between epochs."
+    text = kept + _parts_of_data(facts, fix) + _limits(facts, fix)
     return Fix(text=text, code=f"DataLoader(..., num_workers={fix.workers}, persistent_workers=True)")
+
+
+def _parts_of_data(facts: Facts, fix: LoaderFix) -> str:
+    """What has to be done for a dataset that may be iterable, as those without a length are; empty or after a space."""
+    if fix.current > 1 or facts.loader is None or facts.loader.dataset_len is not None:
+        return ""
+    return " An iterable dataset must give each worker a part, by get_worker_info(): else each gives all of it."
 
 
 def _limits(facts: Facts, fix: LoaderFix) -> str:
