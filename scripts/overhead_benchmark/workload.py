@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 #: Width of the layers and samples per batch, by the step's length in ms; the number of layers makes the rest.
 _SHAPES = {0.0: (8, 4), 1.0: (128, 16), 5.0: (256, 32), 50.0: (512, 128)}
 #: How often the number of layers is put right by what they take together (a choice).
-_ROUNDS = 3
+_ROUNDS = 6
 
 
 class Rows(Dataset):
