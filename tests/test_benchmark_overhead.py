@@ -63,6 +63,7 @@ def test_every_row_has_enough_pairs_and_a_control_beside_it():
     (waiting,) = [case for case in ours if case.wait_ms]
     assert (waiting.step_ms, waiting.pairs, waiting.variants) == (50.0, TURNS_WAITING, (OFF, LIGHT, SAMPLERS))
     assert all(OFF in case.variants for case in CASES)
+    assert [case.key for case in CASES if case.processes > 1] == ["5ms"]
     told = {(case.step_ms, case.ranks, case.workers) for case in CASES if LIGHT in case.variants}
     assert told >= {(step, ranks, workers) for step in (1, 5, 50) for ranks in (1, 2) for workers in (0, 2)}
     for step_ms in (1, 5, 50):
@@ -88,6 +89,26 @@ def test_cpu_time_added_to_a_waiting_step_is_a_share_of_the_whole_step():
     claims = {check.claim: check.holds for check in results.checks({"cases": [record]})}
     assert claims[f"{LIGHT}, wall time"]
     assert claims[f"{LIGHT}, thread CPU time"]
+
+
+def test_what_differs_between_processes_widens_the_interval():
+    noise = random.Random(1)
+
+    def of_process(shift):
+        bare = [[noise.gauss(100, 1) for _ in range(4)] for _ in range(200)]
+        return {
+            "turns_with": [[value + shift for value in turn[:2]] for turn in bare],
+            "turns_bare": bare,
+            "extra": 1.0,
+        }
+
+    alike, apart = (results._joined([of_process(shift) for shift in shifts]) for shifts in ([5] * 5, [1, 3, 5, 7, 9]))
+    assert (len(alike["turns_bare"]), alike["extra"]) == (1_000, 1.0)
+    narrow, wide = (results.turns_interval(each["turns_with"], each["turns_bare"], 5) for each in (alike, apart))
+    assert narrow["median"] == pytest.approx(5, abs=0.2)
+    assert narrow["high"] - narrow["low"] < 0.3
+    assert wide["low"] < 4 < 6 < wide["high"]
+    assert results.turns_interval(apart["turns_with"], apart["turns_bare"])["low"] > 4.5
 
 
 @pytest.mark.parametrize(

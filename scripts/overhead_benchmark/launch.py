@@ -1,17 +1,19 @@
 """Starts the measured processes: one, two ranks, or one under TraceML's launcher from an environment of its own."""
 
 import json
+import math
 import socket
 import subprocess
 import sys
 import sysconfig
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from measured_processes import SCRIPTS, SILENT, environment, wait
 
 from overhead_benchmark.cases import TRACEML, Case
+from overhead_benchmark.results import joined
 
 PROGRAM = Path(__file__).with_name("program.py")
 TRACEML_PACKAGE = "traceml-ai"
@@ -54,7 +56,7 @@ def install_traceml(peers: Path | None) -> Peer:
 def run_case(case: Case, peer: Peer, place: Path) -> dict[str, Any]:
     """What the program of a case found; ``{"reasons": ...}`` alone when it could not be run."""
     if not case.traceml:
-        return run_program(case.as_json(), place, case.ranks)
+        return joined([_part(case, number, place) for number in range(case.processes)])
     if peer.place is None:
         return {"reasons": {TRACEML: peer.reason}}
     out = place / "out.json"
@@ -68,6 +70,14 @@ def run_case(case: Case, peer: Peer, place: Path) -> dict[str, Any]:
     if not out.exists():
         return {"reasons": {TRACEML: f"failed: {failed}"}}
     return json.loads(out.read_text("utf-8"))
+
+
+def _part(case: Case, number: int, place: Path) -> dict[str, Any]:
+    """What one of a case's processes found in its share of the pairs; the first measures the trace windows."""
+    own = place / str(number)
+    own.mkdir()
+    share = replace(case, pairs=math.ceil(case.pairs / case.processes), deep=case.deep and not number)
+    return run_program(share.as_json(), own, case.ranks)
 
 
 def run_program(given: dict[str, Any], place: Path, ranks: int = 1) -> dict[str, Any]:

@@ -63,17 +63,49 @@ def median_interval(values: Sequence[float], scale: float = 1.0) -> dict[str, fl
     return {"median": float(np.median(found)), "low": float(found[low]), "high": float(found[high])}
 
 
-def turns_interval(with_tool: Sequence[Sequence[float]], bare: Sequence[Sequence[float]]) -> dict[str, float]:
+def turns_interval(
+    with_tool: Sequence[Sequence[float]], bare: Sequence[Sequence[float]], processes: int = 1
+) -> dict[str, float]:
     """How much longer a step is with a tool: the median of all differences within a turn, and its 95 % interval.
 
-    The interval is a bootstrap's over whole turns.
+    The interval is a bootstrap's over processes, of which each made as many of the turns as the others, one after
+    another, and over whole turns of each.
     """
     ours, usual = np.asarray(with_tool, dtype=np.float64), np.asarray(bare, dtype=np.float64)
     longer = (ours[:, :, None] - usual[:, None, :]).reshape(len(ours), -1)
-    order = np.random.default_rng(0)
-    again = [np.median(longer[order.integers(0, len(longer), len(longer))]) for _ in range(_RESAMPLES)]
-    low, high = np.quantile(again, (0.025, 0.975))
+    parts, order = np.split(longer, processes), np.random.default_rng(0)
+
+    def again() -> float:
+        chosen = [parts[number] for number in order.integers(0, processes, processes)] if processes > 1 else parts
+        return float(np.median(np.concatenate([part[order.integers(0, len(part), len(part))] for part in chosen])))
+
+    low, high = np.quantile([again() for _ in range(_RESAMPLES)], (0.025, 0.975))
     return {"median": float(np.median(longer)), "low": float(low), "high": float(high)}
+
+
+def joined(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What several processes of one case found, as if one had: turns one after another, and the mean of what is one.
+
+    Args:
+        found: by process, as ``program.py`` writes it.
+    """
+    if len(found) == 1:
+        return found[0]
+    whole = {**found[0], "layers": statistics.median_low([each["layers"] for each in found])}
+    whole["variants"] = {
+        name: _joined([each["variants"][name] for each in found]) | {"processes": len(found)}
+        for name in found[0]["variants"]
+    }
+    return whole
+
+
+def _joined(values: Sequence[Any]) -> Any:
+    first = values[0]
+    if isinstance(first, dict):
+        return {name: _joined([value[name] for value in values]) for name in first}
+    if isinstance(first, list):
+        return [entry for value in values for entry in value]
+    return first if first is None else statistics.fmean(values)
 
 
 def case_record(case: Case, found: dict[str, Any], load: tuple[float, float]) -> dict[str, Any]:
@@ -100,7 +132,9 @@ def _row(name: str, pair: dict[str, Any], *, waits: bool) -> dict[str, Any]:
     for clock in added:
         row |= _shown(clock, _added_ns(pair, clock), _bare_ns(pair, "wall" if waits else clock))
     hooks = pair.get("hooks")
-    row |= _shown("hooks", hooks and _more_ns(hooks, hooks["extra_ns"]), _bare_ns(pair, "wall"))
+    row |= _shown(
+        "hooks", hooks and _more_ns(hooks, hooks["extra_ns"], pair.get("processes", 1)), _bare_ns(pair, "wall")
+    )
     row["enter_ms"] = median_interval(pair["enter_ns"], 1e-6)
     row["leave_ms"] = median_interval(pair["leave_ns"], 1e-6)
     return row
@@ -122,12 +156,12 @@ def _added_ns(pair: dict[str, Any], clock: str) -> dict[str, float]:
     if "added" in pair:
         return median_interval(pair["added"][clock])
     of_clock = {name: pair[name][clock] for name in ("turns_with", "turns_bare")}
-    return _more_ns(of_clock, pair["extra_ns"][clock])
+    return _more_ns(of_clock, pair["extra_ns"][clock], pair.get("processes", 1))
 
 
-def _more_ns(turns: dict[str, Any], extra_ns: float) -> dict[str, float]:
+def _more_ns(turns: dict[str, Any], extra_ns: float, processes: int) -> dict[str, float]:
     """What turns show to be added to a step, and what few steps take longer."""
-    figure = turns_interval(turns["turns_with"], turns["turns_bare"])
+    figure = turns_interval(turns["turns_with"], turns["turns_bare"], processes)
     return {key: value + extra_ns for key, value in figure.items()}
 
 
