@@ -758,10 +758,12 @@ def test_another_profiler_is_named_where_it_kept_the_step_from_being_traced():
     assert verdict.refuted_by.startswith("Switch the other profiler off")
 
 
-def with_slow_steps(count, *, part=None, share=0.32):
-    """200 steps of computation, of which some take much longer for no known reason."""
+COMPUTING = {"compute.math": 0.65, "idle.unknown": 0.33, "over.python": 0.02}
+
+
+def with_slow_steps(count, *, part=None, share=0.32, known=COMPUTING):
+    """200 steps, by default of computation, of which some take much longer for no known reason."""
     slow = SlowSteps(count=count, excess_ns=2_000 * MS, share=share, part=part, first=100, last=100)
-    known = {"compute.math": 0.65, "idle.unknown": 0.33, "over.python": 0.02}
     return replace(facts(known), steps=steps(200, slow=slow))
 
 
@@ -784,3 +786,12 @@ def with_slow_steps(count, *, part=None, share=0.32):
 )
 def test_a_few_slow_steps_do_not_hide_what_bounds_the_others(known, bound):
     assert verdict_of(known).bound == bound
+
+
+def test_where_no_fix_is_known_the_headline_says_what_a_few_slow_steps_take():
+    known = {"compute.math": 0.43, "compute.membw": 0.02, "over.python": 0.22, "idle.unknown": 0.33}
+    verdict = diagnose(with_slow_steps(1, known=known), ())
+    assert verdict.bound == "balanced"
+    assert verdict.headline.endswith("step; a few slow steps take 32 %")
+    assert verdict.refuted_by.startswith("Look at what the slow steps do")
+    assert "slow steps" not in diagnose(with_slow_steps(1, known=known, share=0.07), ()).headline

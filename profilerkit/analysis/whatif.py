@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import PAUSES, WAITS
+from profilerkit.analysis.steps.slow import RARE
 from profilerkit.analysis.workers.capacity import FULL_HOST, MOST_WORKERS, memory_room, no_use, others_hold, shortage
 from profilerkit.model.finding import Method, Saving
 from profilerkit.model.workers import Workers
@@ -26,8 +27,6 @@ FULL_PRESSURE = 0.4
 #: Share of the wait in which the loading thread queues for a core, from which others hold the cores (R05 has a fifth of
 #: the CPU time).
 CROWDED_RATIO = 0.2
-#: At most one step in so many is slow: the others are the run, and the slow ones something beside it (a choice).
-RARE = 20
 #: Share of their time in which workers have a batch to make, below which they are not the limit (R03).
 BUSY_WORKERS = 0.9
 #: Of the share that a fix does not touch, what remains for certain however much the steps vary (a choice).

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.whatif import relative_error
+from profilerkit.analysis.whatif import relative_error, unnamed_pauses
 from profilerkit.diagnosis.best import (
     CONTENDER_SAVING,
     Best,
@@ -25,7 +25,7 @@ from profilerkit.model.finding import Bound, Confidence, Outcome
 from profilerkit.model.verdict import BOUND_FAMILY, Verdict
 from profilerkit.rules.comm.whom import late_rank, who
 from profilerkit.rules.rule import ENOUGH_STEPS, confidence, each, record_enough, weakest
-from profilerkit.units import format_ns
+from profilerkit.units import format_ns, format_ratio
 
 #: A bound is named from this expected saving (§1.8 of the diagnosis method).
 NAMED_SAVING = 0.10
@@ -109,6 +109,10 @@ def _unnamed(facts: Facts, ranked: Sequence[Best], outcomes: Sequence[Outcome]) 
     is_aside = most_suppressed(outcomes) >= CONTENDER_SAVING
     none = "Suppressed findings aside, no fix saves" if is_aside else "No fix is known to save"
     said = f"{none} {limit} of {_its(facts)} {mean_step(facts)} step"
+    refuted_by = "More steps: small causes need many to stand out."
+    if (paused := unnamed_pauses(facts)) >= NOTED_UNPRICED:
+        said += f"; a few slow steps take {format_ratio(paused)}"
+        refuted_by = "Look at what the slow steps do that the others do not: nothing recorded tells."
     if facts.framework:  # whose fixes nobody looked for
         said = f"No kind of work takes most of {_its(facts)} {mean_step(facts)} step"
     return Verdict(
@@ -117,7 +121,7 @@ def _unnamed(facts: Facts, ranked: Sequence[Best], outcomes: Sequence[Outcome]) 
         headline=said,
         saving=ranked[0].saving if contenders else None,
         contenders=contenders,
-        refuted_by="More steps: small causes need many to stand out.",
+        refuted_by=refuted_by,
     )
 
 

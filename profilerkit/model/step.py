@@ -87,7 +87,7 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlowSteps(msgspec.Struct, frozen=True, kw_only=True):
-    """The steady steps longer than 1.3 times the median, and what grew in them.
+    """The steady steps that are much longer than the median one, and what grew in them.
 
     Attributes:
         count: how many.
@@ -99,6 +99,8 @@ class SlowSteps(msgspec.Struct, frozen=True, kw_only=True):
         period: the steps from one to the next, where long steps recur and most slow ones are among them.
         first: the first of them.
         last: the last of them.
+        ratio: they are longer than this multiple of the median: 1.3, or 3 where few steps above that hold most of what
+            the longer ones take beyond the others.
     """
 
     count: int
@@ -110,6 +112,7 @@ class SlowSteps(msgspec.Struct, frozen=True, kw_only=True):
     period: int | None = None
     first: int
     last: int
+    ratio: float = 1.3
 
 
 class StepRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -129,6 +129,8 @@ def _slow(slow: SlowSteps | None, *, thinned: bool) -> Iterator[str]:
         return
     of_all = " of all" if thinned else ""
     which = f"Slow step {slow.first} is" if slow.count == 1 else f"{format_count(slow.count)} slow steps{of_all} are"
+    if slow.count > 1 and slow.ratio != SLOW_FACTOR:
+        which = f"{format_count(slow.count)} steps{of_all}, above {slow.ratio:g} × the median, are"
     every = f", every {slow.period} steps" if slow.period else ""
     grown = "no recorded part holds most of that"
     if slow.part is not None and slow.coverage is not None:

@@ -171,6 +171,9 @@ def test_slow_steps_and_warm_up_are_told_under_the_figure_of_steps():
     caption = view.build(msgspec.structs.replace(report, steps=steps)).steps.caption
     assert "12 slow steps are 93.0 ms longer than the others, every 10 steps: no recorded part" in caption
     assert "warm-up took" not in caption
+    steps = msgspec.structs.replace(report.steps, slow=msgspec.structs.replace(many, ratio=3.0))
+    caption = view.build(msgspec.structs.replace(report, steps=steps)).steps.caption
+    assert "12 steps, above 3 × the median, are 93.0 ms longer than the others, every 10 steps" in caption
 
 
 def test_growth_over_few_steps_is_told_as_what_was_seen():

@@ -9,20 +9,33 @@ from profilerkit.model.step import SlowSteps
 
 #: A steady step is slow above this multiple of the median steady step, as in the per-step figure.
 SLOW_RATIO = 1.3
+#: Few steps above this multiple, as an unforeseen window takes for slow, are told from steps that are merely uneven.
+FAR_RATIO = 3.0
+#: At most one step in so many is few: the others are the run, and these something beside it (a choice).
+RARE = 20
 #: Fewer steady steps have no usual one to compare with.
 FEWEST_TO_COMPARE = 5
 
 
 def slow_steps(series: StepSeries) -> SlowSteps | None:
-    """The steady steps above ``SLOW_RATIO`` times the median; ``None`` if there are none, or too few to compare."""
+    """The steady steps above ``SLOW_RATIO`` times the median; ``None`` if there are none, or too few to compare.
+
+    Where few of them are above ``FAR_RATIO`` and hold most of the time beyond the others, only those are meant.
+    """
     rows = np.flatnonzero(series.steady)
     if len(rows) < FEWEST_TO_COMPARE:
         return None
     even = evened(series)
     time = even.time[rows]
-    above = time > SLOW_RATIO * median(time)
+    usual_ns = median(time)
+    above = time > SLOW_RATIO * usual_ns
     if not above.any():
         return None
+    far = time > FAR_RATIO * usual_ns
+    is_few = 0 < np.count_nonzero(far) * RARE <= len(rows)
+    ratio = SLOW_RATIO
+    if is_few and (time[far] - usual_ns).sum() >= LEAST_COVERAGE * (time[above] - usual_ns).sum():
+        above, ratio = far, FAR_RATIO
     slow, usual = np.zeros_like(series.steady), series.steady.copy()
     slow[rows[above]], usual[rows[above]] = True, False
     excess = float(time[above].mean() - time[~above].mean())
@@ -31,6 +44,7 @@ def slow_steps(series: StepSeries) -> SlowSteps | None:
     among = np.isin(np.flatnonzero(above), recurs.where).mean() if recurs else 0.0
     return SlowSteps(
         count=len(rows[above]),
+        ratio=ratio,
         excess_ns=round(excess),
         share=excess * len(rows[above]) / int(series.time[rows].sum()),
         part=grown.part if grown else None,

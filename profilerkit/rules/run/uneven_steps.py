@@ -29,7 +29,7 @@ class UnevenSteps(Rule):
 
     Claim: Some steps are much longer than the median one and raise the mean.
     Evidence: Coefficient of variation and 99th percentile of the steady steps; the part that grew in steps longer than
-        1.3 times the median.
+        1.3 times the median, or 3 times where few such steps hold most of the excess.
     Threshold: Coefficient of variation above 0.15, or 99th percentile above 1.5 times the median.
     Fix: None of its own: the part that grew has its rule.
     Saving: Bound: 1 - median / mean, at most the share of the step time that the slow steps take beyond the others.
