@@ -1075,6 +1075,7 @@ def test_a_batch_function_that_computes_is_priced_in_workers():
     found = finding("IN001", replace(alone(0.3), loader=None, input=made, usable_cores=4.0))
     assert found.saving.expected == pytest.approx(0.3 - HANDOVER_NS / STEP_NS)
     assert "get_batch (gpt.py:14) in the __iter__ of an IterableDataset" in found.fix.text
+    assert "random generator of its own, by get_worker_info()" in found.fix.text  # torch seeds only the global ones
     assert "if they need nothing that training changes" in found.fix.text
     assert "num_workers=1" in found.fix.code
     assert (

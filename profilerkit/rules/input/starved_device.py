@@ -185,8 +185,8 @@ def _loader_of_its_own(facts: Facts, fix: LoaderFix) -> Fix:
     what = _maker(facts.input.frames) or "what makes them"
     return Fix(
         text=f"Make batches ahead of the step, if they need nothing that training changes: {what} in the __iter__ of "
-        f"an IterableDataset, read by a DataLoader with num_workers={fix.workers}; each worker draws its own random "
-        f"numbers.{_limits(facts, fix)}",
+        f"an IterableDataset, read by a DataLoader with num_workers={fix.workers}. Give each worker a part or a "
+        f"random generator of its own, by get_worker_info(): else all may give the same batches.{_limits(facts, fix)}",
         code=f"DataLoader(dataset, batch_size=None, num_workers={fix.workers}, persistent_workers=True)",
     )
 
