@@ -10,8 +10,12 @@ from typing import Any
 
 from profilerkit.capture.cgroup import quota_cores
 from profilerkit.capture.guard import asked
+from profilerkit.capture.loader_claims import ITERABLE_KIND
 from profilerkit.model.run import Loader
 from profilerkit.secrets import ALLOWED_VARIABLES
+
+#: By torch's number for the kind of a loader's dataset: nothing is known of other loaders.
+_IS_ITERABLE: dict[int | None, bool] = {0: False, ITERABLE_KIND: True}
 
 
 def allowed(variables: Mapping[str, str]) -> dict[str, str]:
@@ -126,6 +130,7 @@ def loader_settings(loader: Any) -> Loader:
         prefetch_factor=_whole(asked(getattr, loader, "prefetch_factor")),
         persistent_workers=_flag(asked(getattr, loader, "persistent_workers")),
         dataset_len=asked(len, dataset),
+        is_iterable=_IS_ITERABLE.get(_whole(asked(getattr, loader, "_dataset_kind"))),
     )
 
 

@@ -8,7 +8,7 @@ from profilerkit.capture.guard import asked
 #: The attribute of a torch iterator that holds its ``Claim``.
 CLAIM = "_profilerkit_claim"
 #: ``torch.utils.data._DatasetKind.Iterable``
-_ITERABLE_KIND = 1
+ITERABLE_KIND = 1
 
 
 class Claim(NamedTuple):
@@ -34,7 +34,7 @@ def length(source: object) -> int:
 
 
 def _asked_length(source: object) -> int | None:
-    if getattr(source, "_dataset_kind", 0) == _ITERABLE_KIND:
+    if getattr(source, "_dataset_kind", 0) == ITERABLE_KIND:
         return None
     known = source if isinstance(source, (list, tuple, range)) else getattr(source, "_index_sampler", None)
     return None if known is None else len(known)

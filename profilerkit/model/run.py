@@ -6,7 +6,10 @@ import msgspec
 
 
 class Loader(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the training DataLoader; ``None`` means not known."""
+    """Settings of the training DataLoader; ``None`` means not known.
+
+    ``is_iterable`` is whether torch reads its dataset as a stream, which may have a length all the same.
+    """
 
     kind: str
     num_workers: int | None = None
@@ -15,6 +18,7 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     prefetch_factor: int | None = None
     persistent_workers: bool | None = None
     dataset_len: int | None = None
+    is_iterable: bool | None = None
 
 
 class Signal(msgspec.Struct, frozen=True, kw_only=True):

@@ -187,6 +187,7 @@ def loader_facts(report: Report) -> tuple[Fact, ...]:
         ("prefetch_factor", loader.prefetch_factor),
         ("persistent_workers", loader.persistent_workers),
         ("dataset length", None if loader.dataset_len is None else format_count(loader.dataset_len)),
+        ("dataset", "iterable" if loader.is_iterable else None),
     ]
     return tuple(Fact(name, str(value)) for name, value in pairs if value is not None)
 

@@ -55,6 +55,7 @@ def test_unedited_loop_is_understood(toy, light, recorded, workers):
     assert run.rank.meta.loader.num_workers == workers
     assert run.rank.meta.loader.batch_size == 8
     assert run.rank.meta.loader.dataset_len == 64
+    assert run.rank.meta.loader.is_iterable is False
     assert run.rank.meta.threads == toy.torch.get_num_threads()
 
 
@@ -98,7 +99,9 @@ def test_iterable_dataset_is_timed_without_asking_its_length(toy, light, recorde
     with light() as prof:
         for batch in prof.wrap(torch.utils.data.DataLoader(Stream(), batch_size=8)):
             toy.train(batch)
-    assert len(recorded(prof.directory).steps) == 8
+    run = recorded(prof.directory)
+    assert len(run.steps) == 8
+    assert run.rank.meta.loader.is_iterable is True
 
 
 def test_sleeping_fetch_and_computing_fetch_differ_in_cpu_time(toy, light, recorded):

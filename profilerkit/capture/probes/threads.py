@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
+from profilerkit.capture.loader_claims import ITERABLE_KIND
 from profilerkit.capture.probes.found import UnprobedError
 
 #: What holds its batches already, and iterators of that.
@@ -22,8 +23,6 @@ _OWN = "profilerkit-"
 _OF_TORCH = {"accelerate.data_loader"}
 #: Of a thread's name, what is told, and of how many threads.
 _LONGEST_NAME, _NAMED = 40, 3
-#: ``torch.utils.data._DatasetKind.Iterable``
-_ITERABLE_KIND = 1
 
 
 def check_maker(kind: type | None, iterator: Any) -> None:
@@ -49,7 +48,7 @@ def _is_torch(kind: type, iterator: Any) -> bool:
     if not issubclass(kind, torch.utils.data.dataloader._BaseDataLoaderIter):
         frame = getattr(iterator, "gi_frame", None)
         return frame is not None and frame.f_globals.get("__name__") in _OF_TORCH
-    streams = getattr(iterator, "_dataset_kind", 0) == _ITERABLE_KIND
+    streams = getattr(iterator, "_dataset_kind", 0) == ITERABLE_KIND
     return not streams or getattr(iterator, "_num_workers", 0) > 0
 
 

@@ -59,7 +59,8 @@ class StarvedDevice(Rule):
     Fix: More workers where the host has cores for them; else a cheaper transform. Without workers, see IN002.
     Saving: Bound: the share. Expected: that of the printed fix: the fluid model of the loader, T' = max(compute,
         producer / workers, CPU / cores), or half of the wait. Batches that the training thread computes without a
-        loader, in a get_batch of the user's own, may be made in workers as well, less 2 ms for handing one over.
+        loader, in a get_batch of the user's own, may be made in workers as well. Where there are none yet, 1.6 ms are
+        taken off for handing a batch over.
     Traps: A thread that is ready and gets no processor waits for that, not for data: this time is left out. The first
         batch after worker start, and the last fetch of an epoch, are no stalls. A wait hidden under
         device work costs nothing and is not counted. Loaders that leave no event need prof.wrap. Batches that need what
@@ -150,8 +151,10 @@ def worker_fix(facts: Facts, fix: LoaderFix) -> Fix:
 
 
 def _parts_of_data(facts: Facts, fix: LoaderFix) -> str:
-    """What has to be done for a dataset that may be iterable, as those without a length are; empty or after a space."""
-    if fix.current > 1 or facts.loader is None or facts.loader.dataset_len is not None:
+    """What has to be done for a dataset that is iterable, or may be as it has no length; empty or after a space."""
+    if fix.current > 1 or facts.loader is None or facts.loader.is_iterable is False:
+        return ""
+    if facts.loader.is_iterable is None and facts.loader.dataset_len is not None:
         return ""
     return " An iterable dataset must give each worker a part, by get_worker_info(): else each gives all of it."
 
