@@ -33,9 +33,10 @@ BUSY_WORKERS = 0.9
 UNTOUCHED = 0.5
 #: Relative noise assumed for a single step, whose own cannot be known.
 UNKNOWN_NOISE = 0.1
-#: What handing a batch from a worker to the training costs it, ns: 1.6 ms for 32 KiB in tests (R02), and 1.7 to 2.4 ms
-#: where a ``get_batch`` was moved into a worker (three sizes of it, two cores).
-HANDOVER_NS = 2_000_000
+#: What handing a batch from a worker to the training costs it, ns: 1.6 ms for 32 KiB in tests (R02). On two cores it
+#: was 1.0 to 1.9 ms of waiting in torch's loaders (4 KiB and 4 MiB), a little more of slower steps, and 1.7 to 2.4 ms
+#: where a ``get_batch`` was moved into a worker (three sizes of it).
+HANDOVER_NS = 1_600_000
 #: Share of the preparation cost that a cheaper transform is assumed to remove when workers cannot help.
 CHEAPER_TRANSFORM = 0.5
 #: Collectives of a step that is to overlap: a single one has to be divided first.
@@ -94,17 +95,17 @@ def loader_fix(facts: Facts) -> LoaderFix | None:
 
     Z are pauses for something else, in which workers are soon as far ahead as they may be; C is the step without them
     and without the wait, P the producer's time per step and worker: as the workers' own records have it.
-    Without workers, or a loader, P is the wait itself; with n busy ones of which nothing is known one batch arrives per
-    step, so P = n · step. The number follows from these rates. Where the batches were recorded the saving does not: the
-    queue replayed with so many workers knows what uneven batches leave of the wait. ``None`` when no wait or no number
-    of workers is known, when the host has no core to spare, or when no more workers can be asked for.
+    Without workers, or a loader, P is the wait itself, and C grows by what handing a batch over costs; with n busy ones
+    of which nothing is known one batch arrives per step, so P = n · step. The number follows from these rates. Where
+    the batches were recorded the saving does not: the queue replayed with so many workers knows what uneven batches
+    leave of the wait. ``None`` when no wait or no number of workers is known, when the host has no core to spare, or
+    when no more workers can be asked for.
     """
     step = facts.mean_step_ns
     current = 0 if made_in_line(facts) else workers_now(facts)
     if facts.input is None or not step or current is None or _is_useless(facts, current):
         return None
-    handover = HANDOVER_NS if made_in_line(facts) else 0
-    consumer, paused = consumer_ns(facts, step) + handover, _paused_ns(facts, step)
+    consumer, paused = consumer_ns(facts, step) + handover_share(facts) * step, _paused_ns(facts, step)
     producer, cpu = _producer(facts, current, step)
     ratio = cpu / producer if cpu is not None and producer else None
     wanted = max(math.ceil(WORKER_MARGIN * producer / consumer), 1)
@@ -261,6 +262,13 @@ def made_in_line(facts: Facts) -> bool:
     if facts.input is None or facts.loader is not None or facts.input.single_process is not None:
         return False
     return facts.share("input.prep") > facts.share(*WAITS) / 2
+
+
+def handover_share(facts: Facts) -> float:
+    """Share of the step that handing a batch over would take; 0 where there are workers, which do so already."""
+    step = facts.mean_step_ns
+    without = made_in_line(facts) or workers_now(facts) == 0
+    return HANDOVER_NS / step if without and step else 0.0
 
 
 def host_is_full(facts: Facts) -> bool:

@@ -106,6 +106,8 @@ def _cost_lines(view: View) -> list[str]:
         if known is not None:
             rows = [[_sentence(cell) for cell in row] for row in known.rows[:_COST_ROWS]]
             lines += [*table(known.columns, rows, known.columns[known.text_columns :]), ""]
+            if len(known.rows) > _COST_ROWS:
+                lines += [f"These are the largest {_COST_ROWS} of {len(known.rows)}; all are in the JSON.", ""]
     return [*lines, plain(view.cost.caption)]
 
 

@@ -158,3 +158,10 @@ def test_examples_in_the_docstrings_hold():
     result = doctest.testmod(section)
     assert result.attempted
     assert not result.failed
+
+
+@pytest.mark.parametrize(("causes", "told"), [(3, False), (4, True)])
+def test_a_comment_says_how_many_causes_it_leaves_out(causes, told):
+    whole = cost()
+    report = revise(samples.balanced(), cost=revise(whole, lost=whole.lost * causes))
+    assert (f"These are the largest 3 of {causes}; all are in the JSON." in markdown.render(report)) is told

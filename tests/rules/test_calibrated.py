@@ -71,6 +71,15 @@ def test_batches_that_the_training_thread_makes_were_not_among_those():
     assert found.saving.calibration.startswith("uncalibrated")
 
 
+@pytest.mark.parametrize(("expected", "is_told"), [(0.2, True), (0.1, False)])
+def test_first_workers_are_told_as_calibrated_where_handing_over_is_small_beside_the_errors(expected, is_told):
+    """1.6 % of a step of 100 ms is more than 12 % of a saving of 10 %."""
+    known = facts_of({"input.wait": 0.4}, mode="cpu", input=replace(INPUT, single_process=True))
+    for rule, told in (("IN001", is_told), ("IN002", is_told), ("IN003", True)):
+        ((found,),) = (e.findings for e in calibrated(known, [outcome(rule, saving(expected, 0.05, 0.9))]))
+        assert found.saving.calibration.startswith("calibrated" if told else "uncalibrated")
+
+
 @pytest.mark.parametrize(
     ("rule", "method", "is_told"),
     [

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from profilerkit.analysis.facts import HostFacts
-from profilerkit.analysis.whatif import cheaper_batch, loader_fix
+from profilerkit.analysis.whatif import HANDOVER_NS, cheaper_batch, loader_fix
 from profilerkit.model.change import revise
 from profilerkit.model.memory import Memory
 from profilerkit.model.run import Loader, Series
@@ -287,12 +287,12 @@ def test_training_on_several_cores_leaves_the_workers_fewer():
     one, both = (
         facts({"input.prep": 0.5}, samples=(series("host.process_cores", used),), **known) for used in (1.0, 1.5)
     )
-    assert loader_fix(one).expected == pytest.approx(0.5)
+    assert loader_fix(one).expected == pytest.approx(0.5 - HANDOVER_NS / STEP_NS)
     assert loader_fix(both).expected == pytest.approx(0.25)
     assert loader_fix(both).limited_by == "cores"
     # Loading that is blocked meets them for as little of its time as it computes: OpenMP spins through such waits.
     asleep = replace(both, input=replace(alone, cpu_ratio=0.0))
-    assert loader_fix(asleep).expected == pytest.approx(0.5)
+    assert loader_fix(asleep).expected == pytest.approx(0.5 - HANDOVER_NS / STEP_NS)
     # With a worker the process's cores are the training's alone.
     one_worker = Loader(kind="DataLoader", num_workers=1)
     beside = worked(0.5, made(STEP_NS, count=1), usable_cores=2.0, loader=one_worker)

@@ -36,7 +36,8 @@ class NoWorkers(Rule):
     Threshold: 3 % of the step, and 2 ms, about what handing a batch between processes costs. PyTorch's own pattern
         fires without asking whether the loader is the bottleneck.
     Fix: num_workers 0 → what the measured rates need, capped by the usable cores; keep workers between epochs.
-    Saving: Bound: the input share. Expected: 1 - max(compute, producer / workers, CPU / cores) / step.
+    Saving: Bound: the input share. Expected: 1 - max(compute + 1.6 ms for the hand-over, producer / workers,
+        CPU / cores) / step.
     Traps: A dataset in memory: handing batches between processes can cost more than fetching them. A dataset of device
         tensors cannot be read by worker processes. A host whose cores are full: the CPU bound lowers the saving,
         down to nothing.
