@@ -26,9 +26,10 @@ TURNS_SAMPLED = {**TURNS, 5.0: 2_500, 50.0: 60}
 #: Of a 50 ms step what the host waits, as for a device, and computes nothing: such steps differ so little that turns,
 #: so many of them, tell a tenth of a percent.
 WAIT_MS, TURNS_WAITING = 49.0, 400
-#: Programs, one after another, that share the turns of the row whose budget is closest: by where a process has its code
-#: and data in memory, what a hook costs differs by more between two processes than turns of one tell.
-PROCESSES = 5
+#: Programs, one after another, that share the turns of the rows whose budgets are closest, by ranks: by where a process
+#: has its code and data in memory, what a hook costs differs by more between two processes than turns of one tell.
+#: Steps of 5 ms differ by about 0.35 % so: twenty processes tell 0.16 %. Two ranks take longer, and are fewer.
+PROCESSES = {1: 20, 2: 10}
 #: Pairs of blocks per figure of the others, and seconds per block by the step's length in ms.
 PEER_PAIRS = 15
 BLOCK_S = {1.0: 0.06, 5.0: 0.1, 50.0: 0.2}
@@ -77,7 +78,7 @@ def _cases() -> tuple[Case, ...]:
                 variants = (OFF, LIGHT) + ((SAMPLERS,) if sampled else ())
                 key = f"{step_ms:g}ms{'' if ranks == 1 else '.2ranks'}{'.2workers' if workers else ''}"
                 turns = (TURNS_SAMPLED if sampled else TURNS)[step_ms]
-                processes = PROCESSES if alone and step_ms == 5.0 else 1
+                processes = PROCESSES[ranks] if step_ms == 5.0 else 1
                 found.append(Case(key, step_ms, ranks, workers, variants, turns, deep=alone, processes=processes))
         found.append(Case(f"{step_ms:g}ms.peers", step_ms, 1, 0, (OFF, *PEERS), PEER_PAIRS))
         found.append(Case(f"{step_ms:g}ms.traceml", step_ms, 1, 0, (OFF, TRACEML), PEER_PAIRS, traceml=True))
