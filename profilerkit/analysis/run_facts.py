@@ -334,7 +334,7 @@ def _doubts(chosen: RankFacts, no_trace: Sequence[str]) -> list[str]:
         out.append(f"Traced steps took {ratio:.2f} × the time of the others: how the step splits is uncertain.")
     unexplained = chosen.share("idle.unknown") >= NOTED_UNKNOWN
     if times is not None and times.mean > OUTLIER_MEAN * times.median > 0 and unexplained:
-        out.append(f"A few slow steps raise the mean to {times.mean / times.median:.1f} × the median.")
+        out.append(f"Slow steps raise the mean to {times.mean / times.median:.1f} × the median.")
     if chosen.series is not None:
         out += weaknesses(chosen.series, chosen.step_error_ns)
     pressure = next((series.mean for series in chosen.samples if series.name == "host.cpu_pressure"), None)

@@ -383,7 +383,7 @@ def test_slow_steps_that_nothing_explains_are_a_doubt(tmp_path):
 
     trace = host_training(8, compute=1_000)
     (sentence,) = doubts_of(tmp_path / "unnamed", log(), trace)
-    assert sentence == "A few slow steps raise the mean to 1.3 × the median."
+    assert sentence == "Slow steps raise the mean to 1.3 × the median."
     assert doubts_of(tmp_path / "named", log(phase=("checkpoint", 19_000)), trace) == ()
 
 
