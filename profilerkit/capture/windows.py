@@ -3,6 +3,7 @@
 All methods but ``beat`` run on the training thread.
 """
 
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -19,6 +20,10 @@ from profilerkit.capture.settings import Settings
 from profilerkit.rundir.layout import FLIGHT, WindowRequest, WindowStatus, window_directory
 from profilerkit.rundir.writer import RankWriter, Record
 from profilerkit.units import format_bytes
+
+#: Room on the disk without which no trace is made: a trace that fills it costs the program its checkpoint. Ten steps of
+#: 10,000 operators with their shapes are 42 MB as torch 2.13 writes them (416 bytes an operator).
+_LEAST_FREE_BYTES = 256 << 20
 
 
 class DeepWindows:
@@ -184,9 +189,9 @@ class DeepWindows:
         if number + 1 > plan.first_step:
             self._refuse(plan, "another one was open at its step")
             return
-        if self._used_bytes + self._largest_bytes > self._settings.max_trace_bytes:
-            used = f"{format_bytes(self._used_bytes)} of max_trace_bytes={format_bytes(self._settings.max_trace_bytes)}"
-            self._refuse(plan, f"the traces before it took {used}")
+        no_room = self._no_room()
+        if no_room:
+            self._refuse(plan, no_room)
             self._schedule.stop()
             return
         window = DeepWindow(
@@ -205,6 +210,19 @@ class DeepWindows:
             if not self._alone:
                 self._refuse(plan, window.reason)
             self._schedule.missed(plan)
+
+    def _no_room(self) -> str:
+        """Why there is no room for one more trace; empty where there is."""
+        most_bytes = self._settings.max_trace_bytes
+        if self._used_bytes + self._largest_bytes > most_bytes:
+            used = f"{format_bytes(self._used_bytes)} of max_trace_bytes={format_bytes(most_bytes)}"
+            return f"the traces before it took {used}"
+        disk = shutil.disk_usage(self._writer.path)
+        least_bytes = max(_LEAST_FREE_BYTES, 2 * self._largest_bytes)
+        if disk.total and disk.free < least_bytes:  # some network file systems tell neither
+            free, least = format_bytes(disk.free), format_bytes(least_bytes)
+            return f"the disk has {free} free, and a trace is made where {least} are"
+        return ""
 
     def _refuse(self, plan: Plan, reason: str) -> None:
         """A window that does not open leaves its word where the others have it."""

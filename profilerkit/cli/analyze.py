@@ -153,7 +153,14 @@ def publish(
         progress.begin("writing the report")
         (report,) = redact.shown([full], paths, arguments)
         documents = [(output.path, _rendered(report, output, console)) for output in outputs]
-    written = _write_all(documents, console)
+    try:
+        written = _write_all(documents, console)
+    except UsageError:  # a full disk: what was found is told all the same
+        if arguments.brief:
+            console.note(_brief(report, ()))
+        elif not console.quiet:
+            _print_verdict(report, console)
+        raise
     if arguments.brief:
         console.note(f"{_brief(report, outputs)}{_next(report, outputs, arguments)}")
         console.quiet = True

@@ -113,12 +113,15 @@ class RankWriter:
         return directory / (WINDOW_TRACE + PART_SUFFIX)
 
     def finish_window(self, first_step: int, status: WindowStatus) -> None:
-        """Rename the exported trace of a usable window (remove it otherwise) and write its status."""
+        """Rename the exported trace of a usable window (remove it otherwise) and write its status.
+
+        torch 2.13 writes beside the name it is given, and leaves that there when the disk is full.
+        """
         part = self.trace_part(first_step)
         if status.ok:
             part.replace(part.with_name(WINDOW_TRACE))
-        else:
-            part.unlink(missing_ok=True)
+        for left in part.parent.glob(f"{part.name}*"):
+            left.unlink(missing_ok=True)
         write_document(part.with_name(WINDOW_STATUS), status)
 
     def close(self) -> None:

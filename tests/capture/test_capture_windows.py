@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -107,6 +108,25 @@ def test_no_window_opens_once_the_budget_is_used_up(loop):
     assert second.reason.startswith("it was not opened: the traces before it took")
     assert second.reason.endswith("max_trace_bytes=1 B")
     assert found.windows.reason == ""  # there is a usable trace
+
+
+def test_a_trace_that_might_fill_the_disk_is_not_made(loop, monkeypatch):
+    disk = SimpleNamespace(total=1 << 40, free=256 << 20)
+    monkeypatch.setattr("shutil.disk_usage", lambda _path: disk)
+    found = loop(trace_every=10)
+    found.steps(5)
+    disk.free = (256 << 20) - 1
+    found.steps(15)
+    first, second = found.statuses
+    assert (first.ok, second.ok) == (True, False)
+    assert second.reason == "it was not opened: the disk has 256 MiB free, and a trace is made where 256 MiB are"
+
+
+def test_a_file_system_that_does_not_tell_its_room_is_traced_to(loop, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda _path: SimpleNamespace(total=0, free=0))
+    found = loop()
+    found.steps(5)
+    assert [status.ok for status in found.statuses] == [True]
 
 
 def test_a_window_of_very_long_steps_is_closed_early_and_says_so(loop, monkeypatch):

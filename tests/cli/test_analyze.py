@@ -317,15 +317,21 @@ def test_an_unwritable_directory_hints_at_another_place(trace, analysis, capsys,
     assert "name another place with -o FILE" in capsys.readouterr().err
 
 
-def test_a_write_that_fails_leaves_no_part_behind(trace, analysis, capsys, monkeypatch):
+@pytest.mark.parametrize(("flags", "stream"), [([], 0), (["--brief"], 1)])
+def test_a_write_that_fails_leaves_no_part_behind_and_the_verdict_is_told(
+    trace, analysis, capsys, monkeypatch, flags, stream
+):
     analysis(samples.balanced())
 
     def fail(self, target):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "replace", fail)
-    assert main(["analyze", "trace.json"]) == 2
-    assert "cause: No space left on device" in capsys.readouterr().err
+    assert main(["analyze", "trace.json", *flags]) == 2
+    told = capsys.readouterr()
+    assert "cause: No space left on device" in told.err
+    assert "balanced" in told[stream].lower()
+    assert ".html)" not in told.err
     assert files_beside(trace) == []
 
 
