@@ -2,7 +2,8 @@
 
 ``step()`` beats a wrapped loader, and a wrapped loader beats inference. Inferred boundaries: a step that fetched a
 batch ends when the next fetch starts, provided an optimizer stepped in between (gradient accumulation, several
-optimizers and fetching ahead all come out as one step). A step without a fetch ends with the optimizer that joined
+optimizers and fetching ahead all come out as one step). Iterations of another wrapped loader than before are steps from
+the first that trains, so that an evaluation's are none. A step without a fetch ends with the optimizer that joined
 the loop last: optimizers A and B stepping as A B A B, with backward passes anywhere, are two steps. What repeats is
 only known once it repeats: in A A B A A B the first three end a step each, the other three make one. A loop that
 never steps a ``torch.optim`` optimizer is cut by its backward passes instead.
@@ -14,14 +15,12 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Literal
 
+from profilerkit.capture.held_back import HeldBack
 from profilerkit.capture.observers import ALWAYS, NEVER, Both, Observer
 from profilerkit.rundir.layout import BY_STEP_CALLS, BY_WRAPPED_LOADER, EventFlag, EventKind
 from profilerkit.rundir.writer import Record
 
 _STEP, _INFERRED = int(EventKind.STEP), int(EventFlag.INFERRED)  # an enum lookup costs 0.2 µs on Python 3.11
-#: Iterations of a wrapped loader are held back while step() may still come: so long without an optimizer step when
-#: backward passes were seen (gradients are accumulating), and when none were (not a torch training loop).
-_HELD_ACCUMULATING, _HELD_PLAIN = 256, 4
 #: The optimizer that ended steps is taken to be gone after so many steps of others; a Wasserstein GAN's critic makes 5.
 _LONGEST_CYCLE = 64
 #: Backward passes without any optimizer step after which backward passes end inferred steps.
@@ -93,7 +92,7 @@ class StepTracker:
         self.untold: list[int] | None = None
         self._resting: Observer | None = None  # who is to be told
         self._source_id = 0
-        self._held: list[tuple[int, int]] | None = []  # None once the wrapped loader is known to mark steps
+        self._held: HeldBack | None = HeldBack()  # None once the wrapped loader is known to mark steps
         self._optimizers: set[int] = set()  # those seen in steps without a fetch
         self._closing: int | None = None  # the one of them that joined last: it ends such a step
         self._tentative_ns: int | None = None  # where the step ends unless another one joins
@@ -148,8 +147,11 @@ class StepTracker:
         if owner is iterator:
             self.owner_id = id(iterator)
             return True
-        if id(source) != self._source_id and (owner is not None or (in_phase and self.wrapped)):
+        is_other = id(source) != self._source_id
+        if is_other and (owner is not None or (in_phase and self.wrapped)):
             return False
+        if is_other and self.wrapped and (self.optimizer_seen or self.backwards) and not self._held:
+            self._held = HeldBack(after_backwards=self.backwards)
         self._owner = weakref.ref(iterator, self.abandoned)
         self._source_id = id(source)
         self.owner_id = id(iterator)
@@ -272,7 +274,7 @@ class StepTracker:
             self._explicit = self.marked = True
             self.unsettle()
             if self._held:
-                self.started_ns = self._held[0][0]
+                self.started_ns = self._held.iterations[0][0]
             self._held = None
         if self.started_ns is None:
             self.started_ns = self._lapsed_ns
@@ -364,16 +366,14 @@ class StepTracker:
         if self._held is None:
             self._end(now_ns, 0)
             return
-        self._held.append((start_ns, now_ns))
         self.started_ns = None
-        limit = _HELD_ACCUMULATING if self.backwards else _HELD_PLAIN
-        if self.optimizer_seen or len(self._held) >= limit:
+        if self._held.add(start_ns, now_ns, self):
             self._commit()
 
     def _commit(self) -> None:
         """The iterations held back are steps."""
         self._catch_up()
-        for start_ns, end_ns in self._held or ():
+        for start_ns, end_ns in self._held.iterations if self._held else ():
             self._record((_STEP, 0, 0, start_ns, end_ns - start_ns, self.count))
             self.count += 1
         self._held = None

@@ -8,7 +8,9 @@ import time
 
 import pytest
 
-from profilerkit.rundir.layout import EventFlag, EventKind
+from profilerkit.analysis.evaluation import with_evaluation
+from profilerkit.rundir.layout import EVENT, EventFlag, EventKind
+from tests.capture.conftest import Event
 
 pytestmark = pytest.mark.torch
 
@@ -397,6 +399,22 @@ def test_wrapped_loader_evaluated_in_a_phase_between_epochs_marks_no_steps(toy, 
     run = recorded(prof.directory)
     assert len(run.steps) == 16
     assert len(flagged(run, EventFlag.IN_PHASE)) == 2 * 5
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_wrapped_loader_that_is_evaluated_without_a_phase_marks_no_steps(toy, light, recorded, workers):
+    with light() as prof:
+        for _ in range(3):
+            for batch in prof.wrap(toy.loader(num_workers=workers)):
+                toy.train(batch)
+            for inputs, _ in prof.wrap(toy.loader(batches=4, num_workers=workers)):
+                toy.model(inputs)
+    run = recorded(prof.directory)
+    assert [step.value for step in run.steps] == list(range(24))
+    record = with_evaluation(run.rank)
+    phases = [Event(*fields) for fields in EVENT.iter_unpack(record.events) if fields[0] == EventKind.PHASE]
+    assert len(phases) == 3
+    assert all(step.start_ns + step.dur_ns <= phases[0].start_ns for step in run.steps[:8])
 
 
 def test_fetch_on_another_thread_inside_its_own_phase_says_both(toy, light, recorded):

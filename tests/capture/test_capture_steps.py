@@ -173,6 +173,58 @@ def test_second_wrapped_loader_in_lockstep_does_not_add_steps():
     assert loop.tracker.own(loop.iterator, "loader")
 
 
+class Epochs(Loop):
+    """Wrapped loaders one after another: each word is the iteration of one, named by its first letter."""
+
+    def play_all(self, words):
+        for word in words.split():
+            source, *letters = word
+            iterator = type("Iterator", (), {})()
+            for letter in letters:
+                if letter in "LX":
+                    owner = self.tracker.own(iterator, source)
+                    self.tracker.fetch_started(self.now, id(iterator), owner)
+                    if letter == "X":
+                        self.tracker.exhausted(id(iterator), owner)
+                    self.now += 10
+                else:
+                    self.play(letter)
+            del iterator  # as the loop leaves it
+        return self
+
+    def steps(self):
+        self.tracker.close()
+        return [(number, start, dur) for kind, _, _, start, dur, number in self.records if kind == EventKind.STEP]
+
+
+@pytest.mark.parametrize(
+    ("words", "starts"),
+    [
+        ("tLBOLBOX vLLLX tLBOLBOX vLLLX", [0, 30, 110, 140]),
+        ("tLBOLBOX vLL tLBOLBOX", [0, 30, 90, 120]),  # the evaluation is broken off
+        ("tLBOLBOX vLLLX vLX wLLBX tLBOX", [0, 30, 130, 140, 170]),  # what trains is a step, with the one before
+        ("aLBOX bLBOLBOX cLLBOX", [0, 40, 70, 110, 120]),  # a loader for each epoch, accumulating in the last one
+        ("aLBX bLBX cLLX", [0, 30, 60, 70]),  # no optimizer that torch shows
+        ("aLLLLX bLLLX", [0, 10, 20, 30, 50, 60, 70]),  # not a torch loop: each iteration is one
+    ],
+)
+def test_iterations_of_another_wrapped_loader_are_steps_once_it_trains(words, starts):
+    steps = Epochs().play_all(words).steps()
+    assert [number for number, _, _ in steps] == list(range(len(steps)))
+    assert [start for _, start, _ in steps] == starts
+
+
+def test_step_in_a_loader_that_may_train_nothing_ends_the_step_it_is_in():
+    steps = Epochs().play_all("tLBOLBOX vLLS").steps()
+    assert steps[-1] == (2, 80, 10)
+
+
+def test_of_a_long_evaluation_little_is_kept():
+    loop = Epochs().play_all("tLBOX v" + "L" * 2_000 + "X")
+    assert len(loop.tracker._held.iterations) == 256
+    assert len(loop.steps()) == 1
+
+
 def test_loader_known_to_be_exhausted_starts_no_step():
     loop = Loop(wrapped=True).play("LBO")
     loop.tracker.fetch_started(loop.now, LOADER, True, more=False)
