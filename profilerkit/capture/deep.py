@@ -193,11 +193,15 @@ class DeepWindow:
         self._state = "done"
         self._rival.end()
         profiler, self._profiler = self._profiler, None
-        profiler.stop_trace()
         part = self._writer.trace_part(self.first_step)
-        profiler.export_chrome_trace(str(part))
-        _free(profiler)
-        self._restore_log_level()
+        try:
+            try:
+                profiler.stop_trace()
+                profiler.export_chrome_trace(str(part))
+            finally:  # an interrupt is raised where the next function begins: that may be this one
+                _free(profiler)
+        finally:
+            self._restore_log_level()
         export = examine(part)
         self.size_bytes = export.size_bytes
         self.may_try_again = self.last_step < self.first_step

@@ -17,6 +17,10 @@ from profilerkit.capture.patches import Patches
 LEAVE_SECONDS = 2.0
 
 
+#: The attribute of an exception that holds its ``_Gone``.
+_GONE = "_profilerkit_gone"
+
+
 @dataclass(frozen=True, slots=True)
 class Leave:
     """The program asked to exit, by ``call``, with this code; ``message`` is what ``sys.exit`` was given instead."""
@@ -83,7 +87,8 @@ class Exits:
     def cause(self) -> BaseException | Leave | None:
         """What ends the program, at its end: an exception that nobody caught, or a call; ``None`` as planned.
 
-        A call of ``sys.exit`` after which a step was made was caught.
+        A call of ``sys.exit`` was caught where a step was made after it, or where code still ran when what it raised
+        was gone.
         """
         latest = _last_shown()
         error = sys.exc_info()[1] or (latest if latest is not self._earlier else None)
@@ -94,14 +99,22 @@ class Exits:
     def _noted(self, original: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
         def exit(status: Any = None, /) -> NoReturn:  # noqa: A001  it stands for sys.exit
             self._note(status)
-            original(status)
+            try:
+                original(status)
+            except SystemExit as error:
+                error.__dict__.setdefault(_GONE, _Gone(self._caught))
+                raise
 
         return _named_as(exit, sys.__name__, "exit")
 
     def _quits(self, original: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
         def quits(quitter: Any, code: Any = None) -> NoReturn:
             self._note(code)
-            original(quitter, code)
+            try:
+                original(quitter, code)
+            except SystemExit as error:
+                error.__dict__.setdefault(_GONE, _Gone(self._caught))
+                raise
 
         return quits
 
@@ -109,6 +122,9 @@ class Exits:
         # On another thread it ends that thread only.
         if self._patches.armed and threading.current_thread() is threading.main_thread():
             self._latest, self._latest_steps = _leave_with(status), self._steps()
+
+    def _caught(self) -> None:
+        self._latest = None
 
     def _announced(self, original: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
         def _exit(status: int) -> NoReturn:
@@ -124,6 +140,21 @@ class Exits:
         thread = threading.Thread(target=asked, args=(self._leaving, leave), name="profilerkit-leaving", daemon=True)
         thread.start()
         thread.join(LEAVE_SECONDS)
+
+
+class _Gone:
+    """Goes with the exception that carries it, and calls ``caught`` where code still runs then.
+
+    Python itself, which ends the program by an exception that nobody caught, drops it when the last function has ended.
+    """
+
+    def __init__(self, caught: Callable[[], None]) -> None:
+        self._caught = caught
+
+    def __del__(self) -> None:
+        """See who is still there."""
+        if sys._getframe().f_back is not None:
+            self._caught()
 
 
 def _named_as(function: Callable[..., NoReturn], module: str, name: str) -> Callable[..., NoReturn]:

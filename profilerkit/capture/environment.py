@@ -120,17 +120,22 @@ def _nvml_uuid(uuid: str) -> str:
 
 
 def loader_settings(loader: Any) -> Loader:
-    """Settings of the loader that feeds the steps."""
-    dataset: Any = asked(getattr, loader, "dataset")
+    """Settings of the loader that feeds the steps.
+
+    The length of a stream is not asked for: nobody else does, and it may be found out by reading it.
+    """
+    is_iterable = _IS_ITERABLE.get(_whole(asked(getattr, loader, "_dataset_kind")))
+    dataset: Any = None if is_iterable else asked(getattr, loader, "dataset")
+    batches: Any = asked(getattr, loader, "batch_sampler")
     return Loader(
         kind=type(loader).__name__,
         num_workers=_whole(asked(getattr, loader, "num_workers")),
-        batch_size=_whole(asked(getattr, loader, "batch_size")),
+        batch_size=_whole(asked(getattr, loader, "batch_size")) or _whole(asked(getattr, batches, "batch_size")),
         pin_memory=_flag(asked(getattr, loader, "pin_memory")),
         prefetch_factor=_whole(asked(getattr, loader, "prefetch_factor")),
         persistent_workers=_flag(asked(getattr, loader, "persistent_workers")),
         dataset_len=asked(len, dataset),
-        is_iterable=_IS_ITERABLE.get(_whole(asked(getattr, loader, "_dataset_kind"))),
+        is_iterable=is_iterable,
     )
 
 

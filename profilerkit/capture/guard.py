@@ -6,6 +6,8 @@ import warnings
 from collections.abc import Callable
 from typing import TypeVar, TypeVarTuple
 
+from profilerkit.capture.signals import raised_by_handler
+
 _Ts = TypeVarTuple("_Ts")
 _R = TypeVar("_R")
 _logger = logging.getLogger(__name__)
@@ -28,7 +30,7 @@ class Guard:
         self._switch_off = switch_off
 
     def call(self, work: Callable[[*_Ts], _R], *args: *_Ts) -> _R | None:
-        """The result of ``work``; ``None`` when it failed. Never raises an ``Exception``."""
+        """The result of ``work``; ``None`` when it failed. Raises no ``Exception`` but a signal handler's."""
         try:
             return work(*args)
         except Exception as error:  # noqa: BLE001  this is the guard
@@ -36,17 +38,19 @@ class Guard:
             return None
 
     def caught(self, work: Callable[..., object], error: Exception) -> None:
-        """Record the first failure, one of ``work``, switch capture off and say so once."""
+        """Record the first failure, one of ``work``, switch capture off and say so once.
+
+        What a signal's handler raised is the program's, and goes on.
+        """
+        if raised_by_handler(error):
+            raise error
         where = getattr(work, "__qualname__", repr(work))
         _logger.debug("capture failed in %s", where, exc_info=error)
         if self.failure is not None:
             return
         self.failure = f"{type(error).__name__} in {where}: {asked(str, error)}"
         if self._switch_off is not None:
-            try:
-                self._switch_off()
-            except Exception:
-                _logger.debug("capture could not be switched off cleanly", exc_info=True)
+            asked(self._switch_off)
         announce(f"{self._what} switched itself off, training goes on: {self.failure}")
 
 
@@ -54,8 +58,10 @@ def asked(question: Callable[[*_Ts], _R], *args: *_Ts) -> _R | None:
     """What an object of the user's answers; ``None`` when it raises, which is its affair and no failure of capture."""
     try:
         return question(*args)
-    except Exception:
-        _logger.debug("an object of the user's raised", exc_info=True)
+    except Exception as error:
+        if raised_by_handler(error):
+            raise
+        _logger.debug("what was asked raised", exc_info=True)
         return None
 
 
@@ -63,7 +69,9 @@ def announce(message: str) -> None:
     """Warn the user; a filter that turns warnings into errors, or a hook that raises, must not end the training."""
     try:
         warnings.warn(message, RuntimeWarning, stacklevel=_users_level())
-    except Exception:  # noqa: BLE001  this is the guard
+    except Exception as error:
+        if raised_by_handler(error):
+            raise
         _logger.warning("%s", message)
 
 

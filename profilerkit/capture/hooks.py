@@ -1,7 +1,7 @@
-"""What is hung into torch and Python while a block runs, and taken out again at its end."""
+"""What is hung into torch while a block runs, and taken out again at its end."""
 
-import gc
 import sys
+from collections import deque
 from collections.abc import Callable
 from threading import get_ident
 from time import perf_counter_ns
@@ -21,10 +21,7 @@ from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.writer import Record
 
 # Plain ints: a lookup of an enum member costs 0.2 µs on Python 3.11.
-_BACKWARD, _OPTIMIZER, _GC = int(EventKind.BACKWARD), int(EventKind.OPTIMIZER), int(EventKind.GC)
-_INFERRED, _OTHER_THREAD = int(EventFlag.INFERRED), int(EventFlag.OTHER_THREAD)
-#: Collections of the youngest generation run hundreds of times per second and take a few microseconds.
-_SHORTEST_GC_NS = 50_000
+_BACKWARD, _OPTIMIZER, _INFERRED = int(EventKind.BACKWARD), int(EventKind.OPTIMIZER), int(EventFlag.INFERRED)
 _NEEDED = ("torch.utils.data.dataloader", "torch.optim.optimizer", "torch.autograd")
 
 
@@ -38,7 +35,7 @@ class Hooks:
     """
 
     __slots__ = (  # see ``StepTracker``
-        *("_gc_start_ns", "_guard", "_patches", "_record", "_timer", "_tracker", "_workers"),
+        *("_guard", "_patches", "_record", "_timer", "_tracker", "_workers"),
         *("meters", "torch_hooked", "watches_backward"),
     )
 
@@ -58,21 +55,7 @@ class Hooks:
         self._guard = guard
         self._workers = workers
         self._patches = Patches()
-        self._gc_start_ns = 0
         self.meters = (Meter(), Meter())
-
-    def install(self) -> None:
-        """Watch garbage collection, and torch if it is loaded."""
-        self._patches.hang(self._watch_collections)
-        self.install_torch()
-
-    def _watch_collections(self, patches: Patches) -> None:
-        gc.callbacks.append(self._collected)
-        patches.later(self._watch_no_collections)
-
-    def _watch_no_collections(self) -> None:
-        if self._collected in gc.callbacks:
-            gc.callbacks.remove(self._collected)
 
     def install_torch(self) -> None:
         """Patch torch once it is completely loaded; until then do nothing. May be called from any thread."""
@@ -91,7 +74,7 @@ class Hooks:
         patches.later(optim.register_optimizer_step_post_hook(ends).remove)
 
     def remove(self) -> None:
-        """Leave torch and Python as they were."""
+        """Leave torch as it was."""
         self._timer.disarm()
         self._patches.remove()
         self._tracker.unsettle()  # an optimizer step on another thread may just have settled it
@@ -150,13 +133,17 @@ class Hooks:
     def optimizer_hooks(self) -> tuple[Callable[[Any, Any, Any], None], Callable[[Any, Any, Any], None]]:
         """What torch is to call before an optimizer step, and after one."""
         tracker, record, stepped = self._tracker, self._record, self._optimizer_stepped
+        # When those under way on the training thread began: one may call another. One that raises leaves its own here.
+        stepping: deque[int] = deque(maxlen=8)
 
         def optimizer_starts(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
-            tracker.stepping_ns = perf_counter_ns()
+            if tracker.thread == get_ident():
+                stepping.append(perf_counter_ns())
 
         def optimizer_ends(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-            now_ns, start_ns = perf_counter_ns(), tracker.stepping_ns
-            if tracker.steady_thread != get_ident():
+            now_ns, is_here = perf_counter_ns(), tracker.thread == get_ident()
+            start_ns = stepping.pop() if is_here and stepping else now_ns
+            if not (is_here and tracker.steady_thread):
                 stepped(id(optimizer), start_ns, now_ns)
                 return
             record((_OPTIMIZER, _INFERRED, 0, start_ns, now_ns - start_ns, 0))
@@ -186,13 +173,3 @@ class Hooks:
         """Whether what remains to know of backward passes and optimizer steps is when they were."""
         backward, optimizer = self.meters
         return self._patches.armed and self.watches_backward and not (backward.is_open or optimizer.is_open)
-
-    def _collected(self, phase: str, info: dict[str, int]) -> None:
-        now_ns = perf_counter_ns()
-        if phase == "start":
-            self._gc_start_ns = now_ns
-            return
-        start_ns = self._gc_start_ns
-        if self._patches.armed and start_ns and now_ns - start_ns >= _SHORTEST_GC_NS:
-            flags = 0 if get_ident() == self._tracker.thread else _OTHER_THREAD
-            self._record((_GC, flags, 0, start_ns, now_ns - start_ns, info.get("generation", 0)))

@@ -170,10 +170,10 @@ class FetchTimer:
             self.tracker.unsettle()  # it may be the same iterator again
         if not self.armed or doing.fetching:
             return make(*args)
-        began: Moment = (perf_counter_ns(), thread_time_ns(), -1)
-        iterator = make(*args)
         if self.tracker.count == 0 and get_ident() == self.tracker.thread:
             self.settings = self._guard.call(loader_settings, source)
+        began: Moment = (perf_counter_ns(), thread_time_ns(), -1)
+        iterator = make(*args)
         doing.began, doing.ready_ns = began, perf_counter_ns()
         return iterator
 

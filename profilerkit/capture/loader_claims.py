@@ -7,6 +7,8 @@ from profilerkit.capture.guard import asked
 
 #: The attribute of a torch iterator that holds its ``Claim``.
 CLAIM = "_profilerkit_claim"
+#: Whose samplers draw nothing when they are asked for their length.
+_SAMPLERS = ("torch", "torchdata", "accelerate")
 #: ``torch.utils.data._DatasetKind.Iterable``
 ITERABLE_KIND = 1
 
@@ -34,7 +36,19 @@ def length(source: object) -> int:
 
 
 def _asked_length(source: object) -> int | None:
-    if getattr(source, "_dataset_kind", 0) == ITERABLE_KIND:
+    if isinstance(source, (list, tuple, range)):
+        return len(source)
+    sampler = getattr(source, "_index_sampler", None)
+    if sampler is None or getattr(source, "_dataset_kind", 0) == ITERABLE_KIND or not _only_counts(sampler):
         return None
-    known = source if isinstance(source, (list, tuple, range)) else getattr(source, "_index_sampler", None)
-    return None if known is None else len(known)
+    return len(sampler)
+
+
+def _only_counts(sampler: object) -> bool:
+    """Whether the ``len()`` of a sampler is known to draw nothing: one of the user's may use up its random numbers."""
+    while sampler is not None:
+        if type(sampler).__module__.partition(".")[0] not in _SAMPLERS:
+            return False
+        within = vars(sampler)
+        sampler = within.get("batch_sampler") or within.get("sampler")
+    return True

@@ -157,10 +157,11 @@ def patched_iter(timer: FetchTimer, original: Callable[[Any], Any]) -> Any:
         if timer.armed:
             timer.starts_over(self)
         iterator = timer.iterate(original, self, self)
+        noted = getattr(iterator, "__dict__", {})  # a loader may give a generator instead
         if timer.marks(self):
-            iterator.__dict__[CLAIM] = Claim(weakref.ref(timer), timer.stands_for(self), length(self))
-        elif CLAIM in getattr(iterator, "__dict__", ()):
-            del iterator.__dict__[CLAIM]  # persistent workers' iterator, which was wrapped in an epoch before
+            noted[CLAIM] = Claim(weakref.ref(timer), timer.stands_for(self), length(self))
+        else:
+            noted.pop(CLAIM, None)  # persistent workers' iterator, which was wrapped in an epoch before
         return iterator
 
     timed_iter.timed_by = timer  # type: ignore[attr-defined]  # how ``claim`` knows its own

@@ -44,8 +44,8 @@ class Patches:
         """Replace ``owner.name`` by what ``make`` returns for it."""
         original = owner.__dict__[name]
         ours = make(original)
-        setattr(owner, name, ours)
         self._patches.append(_Patch(owner, name, original, ours))
+        setattr(owner, name, ours)
 
     def later(self, undo: Callable[[], object]) -> None:
         """Call ``undo`` at the end, for what torch itself keeps a list of."""
@@ -55,10 +55,13 @@ class Patches:
         """Leave everything as it was."""
         with self._lock:
             self.armed = False
+            # Nothing is forgotten before it is done: an interrupt may come between, and this be called again.
             while self._patches:
-                self._patches.pop().restore()
+                self._patches[-1].restore()
+                self._patches.pop()
             while self._undo:
-                self._undo.pop()()
+                self._undo[-1]()
+                self._undo.pop()
 
     def remove_in_child(self) -> None:
         """``remove`` in a forked child, where the lock may have been copied while held."""

@@ -7,6 +7,8 @@ on a two-core machine.
 import os
 from pathlib import Path
 
+from profilerkit.rundir.files import Descriptor
+
 #: Enough for the fields that are used of every file that is read here.
 _READ_BYTES = 2048
 
@@ -16,29 +18,29 @@ class ProcFile:
 
     def __init__(self, path: Path) -> None:
         try:
-            self._fd = os.open(path, os.O_RDONLY)
+            self._file: Descriptor | None = Descriptor(path, os.O_RDONLY)
         except OSError:
-            self._fd = -1
+            self._file = None
 
     @property
     def is_open(self) -> bool:
         """Whether the file is there and may be read."""
-        return self._fd >= 0
+        return self._file is not None
 
     def text(self) -> str:
         """What the file says now."""
-        if self._fd < 0:
+        if self._file is None or not self._file.is_ours:
             return ""
         try:
-            return os.pread(self._fd, _READ_BYTES, 0).decode("ascii", "replace")
+            return os.pread(self._file.number, _READ_BYTES, 0).decode("ascii", "replace")
         except OSError:
             return ""
 
     def close(self) -> None:
         """Close it."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 class ProcFiles:

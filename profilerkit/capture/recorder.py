@@ -1,12 +1,16 @@
 """Takes event records from the training thread and has a thread of its own write them."""
 
 import threading
+from collections import deque
 from collections.abc import Callable
 
+from profilerkit.rundir.layout import EVENTS
 from profilerkit.rundir.writer import RankWriter, Record
 
 #: A name made anew for every step would grow without bound; later names share this many ids.
 MOST_NAMES = 1000
+#: Records that are kept, 40 MB of them, while a disk does not answer: 40 s of steps of 1 ms.
+MOST_RECORDS = 200_000
 
 
 class Recorder:
@@ -22,11 +26,12 @@ class Recorder:
         self.period_seconds = period_seconds
         self._writer = writer
         self._beat = beat
-        self._buffer: list[Record] = []
+        self._buffer: deque[Record] = deque(maxlen=MOST_RECORDS)
         self.record: Callable[[Record], None] = self._buffer.append
         self._names: dict[str, int] = {}
         self._unwritten_names: list[tuple[int, str]] = []
-        self._lock = threading.RLock()  # a finalizer of the user's may name a phase while the writer thread flushes
+        self._lock = threading.RLock()  # a finalizer of the user's may name a phase while another is named
+        self._writing = threading.Lock()  # not held where training needs it: a disk may hang
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="profilerkit-writer", daemon=True)
 
@@ -43,28 +48,38 @@ class Recorder:
         with self._lock:
             if len(self._names) >= MOST_NAMES:
                 name = "(more names)"
-            number = self._names.setdefault(name, len(self._names) + 1)
-            if number == len(self._names):
-                self._unwritten_names.append((number, name))
-        return number
+            if name not in self._names:
+                self._names[name] = len(self._names) + 1
+                self._unwritten_names.append((self._names[name], name))
+            return self._names[name]
 
     def flush(self) -> None:
         """Write what the buffer holds now; names go first, so that no written record has an unknown name."""
-        with self._lock:
-            records = self._buffer[:]
-            del self._buffer[: len(records)]
-            names, self._unwritten_names = self._unwritten_names, []
+        with self._writing:
+            overflows = len(self._buffer) == MOST_RECORDS
+            records = [self._buffer.popleft() for _ in range(len(self._buffer))]
+            with self._lock:
+                names, self._unwritten_names = self._unwritten_names, []
             for number, name in names:
                 self._writer.append_name(number, name)
             if records:
                 self._writer.append_events(records)
+            if overflows:
+                self._writer.stop(EVENTS, OSError("the disk did not answer for long, and the oldest records are lost"))
 
-    def stop(self) -> None:
-        """Stop the writer thread and write the rest."""
+    def end(self) -> None:
+        """Let the writer thread end; waits for nothing."""
         self._done.set()
+
+    def stop(self) -> bool:
+        """Wait for the writer thread's end and write the rest; whether the disk answers within five seconds."""
+        self.end()
         if self._thread.is_alive():
             self._thread.join(timeout=5.0)
+        if self._thread.is_alive():
+            return False
         self.flush()
+        return True
 
     def disarm(self) -> None:
         """Forget the buffer, without taking a lock: a forked child may have copied a held one."""

@@ -48,9 +48,13 @@ class Sampler:
         """Start sampling."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """Take a last sample and end; a source that hangs is left behind."""
+    def end(self) -> None:
+        """Take a last sample and end; waits for nothing."""
         self._done.set()
+
+    def stop(self) -> None:
+        """``end``, and wait for it; a source that hangs is left behind."""
+        self.end()
         self._thread.join(timeout=_JOIN_SECONDS)
 
     def _guarded(self) -> None:

@@ -84,9 +84,15 @@ def start(settings: Settings, *, until_exit: bool = False) -> "Session | None":
     session = Session(settings, place, run, writer)
     try:
         session.begin()
-    except OSError as error:
-        session.disarm()
-        raise CaptureError(f"cannot write the run directory {run}", cause=str(error)) from error
+    except BaseException as error:  # an interrupt among them: nothing may stay
+        session.take_out()
+        if isinstance(error, OSError):
+            raise CaptureError(f"cannot write the run directory {run}", cause=str(error)) from error
+        if isinstance(error, RuntimeError):
+            raise CaptureError(
+                "cannot record", cause=str(error), hint="the system may start no more threads"
+            ) from error
+        raise
     _State.active = session
     session.until_exit = until_exit
     at_exit(_close_what_is_open)
@@ -203,7 +209,7 @@ class Session:
         self._recorder.start()
         for sampler in self._samplers.values():
             sampler.start()
-        self._guard.call(self._hooks.install)
+        self._guard.call(self._hooks.install_torch)
         self._guard.call(self._watches.install)
         self._guard.call(self._exits.install)
         self._start_ns = time.perf_counter_ns() - began_ns
@@ -231,13 +237,16 @@ class Session:
         try:
             call(self._finish_steps)
         finally:
-            self._armed = False
-            call(self._hooks.remove)
-            call(self._watches.remove)
-            call(self._exits.remove)
             _State.active = None
+            try:
+                self.take_out()
+            except BaseException:  # an interrupt, which may come at any line: once more, for nothing may stay
+                self.take_out()
+                raise
         call(self._watches.close)
-        call(self._recorder.stop)
+        if call(self._recorder.stop) is False:
+            announce(f"the disk does not answer; `profilerkit analyze {self.run}` tells what it has taken")
+            return None
         if not planned:
             call(self._write_end, cause, end_ns)  # a launcher whose rank failed kills the others within a second
         if isinstance(cause, Exception):
@@ -252,6 +261,15 @@ class Session:
         call(self._write_end, cause, end_ns)
         call(self._writer.close)
         return call(self._hand_over, planned, deadline)
+
+    def take_out(self) -> None:
+        """Take out of torch and Python what was hung in, and let the threads end; waits for none."""
+        self._armed = False
+        for remove in (self._hooks.remove, self._watches.remove, self._exits.remove):
+            self._guard.call(remove)
+        self._recorder.end()
+        for sampler in self._samplers.values():
+            sampler.end()
 
     def _leave(self, leave: Leave) -> None:
         """Note an ``os._exit``, which is about to happen; on a thread of its own."""

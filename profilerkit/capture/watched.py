@@ -3,6 +3,7 @@
 from profilerkit.capture.allocator import AllocatorWatch
 from profilerkit.capture.clock_anchors import ClockWatch
 from profilerkit.capture.collectives import CollectiveWatch
+from profilerkit.capture.collector import CollectionWatch
 from profilerkit.capture.compiles import CompileWatch
 from profilerkit.capture.ddp import DdpWatch
 from profilerkit.capture.device_clock import CudaDevice, DeviceClock
@@ -22,6 +23,7 @@ def watched(recorder: Recorder, tracker: StepTracker, writer: RankWriter, flight
     record, name_id = recorder.record, recorder.name_id
     return (
         ClockWatch(writer.append_anchor),
+        CollectionWatch(record, tracker),
         SaveWatch(record, tracker, name_id),
         CompileWatch(record, name_id),
         EvaluationWatch(record, tracker),

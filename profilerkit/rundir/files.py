@@ -11,6 +11,33 @@ from profilerkit.rundir.layout import PART_SUFFIX
 _Document = TypeVar("_Document", bound=msgspec.Struct)
 
 
+class Descriptor:
+    """A file that stays open. A program may close all descriptors, as daemons do, and their numbers become others'."""
+
+    def __init__(self, path: str | Path, flags: int) -> None:
+        """Open it. Raises OSError."""
+        self.number = os.open(path, flags | os.O_CLOEXEC, 0o644)
+        self._file = self._leads_to()
+
+    def _leads_to(self) -> tuple[int, int] | None:
+        try:
+            found = os.fstat(self.number)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the number still leads to the file; 1 µs."""
+        return self._file is not None and self._leads_to() == self._file
+
+    def close(self) -> None:
+        """Close it, unless somebody has."""
+        if self.is_ours:
+            os.close(self.number)
+        self._file = None
+
+
 class AppendFile:
     """A file that only grows, by whole records.
 
@@ -19,9 +46,13 @@ class AppendFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        self._size = os.fstat(self._fd).st_size
+        self._path = path.absolute()
+        self._file = self._opened()
+        self._size = os.fstat(self._file.number).st_size
         self.stopped: str | None = None
+
+    def _opened(self) -> Descriptor:
+        return Descriptor(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def append(self, data: bytes, record_bytes: int = 0) -> int:
         """Append ``data`` and return how many of its bytes are kept.
@@ -34,8 +65,10 @@ class AppendFile:
         done = 0
         view = memoryview(data)
         try:
+            if not self._file.is_ours:
+                self._file = self._opened()
             while done < len(data):
-                done += os.write(self._fd, view[done:])
+                done += os.write(self._file.number, view[done:])
         except OSError as error:
             self.stopped = os.strerror(error.errno or 0)
             done -= done % record_bytes if record_bytes else done
@@ -45,15 +78,17 @@ class AppendFile:
 
     def _cut(self, size: int) -> None:
         """Drop a torn record; a file that cannot be cut keeps it, and the reader ignores it."""
+        if not self._file.is_ours:
+            return
         try:
-            os.ftruncate(self._fd, size)
+            os.ftruncate(self._file.number, size)
         except OSError as error:
             self.stopped = f"{self.stopped}; {os.strerror(error.errno or 0)}"
 
     def close(self) -> None:
         """Close the file; later appends keep nothing."""
         self.stopped = self.stopped or "closed"
-        os.close(self._fd)
+        self._file.close()
 
 
 def write_document(path: Path, document: msgspec.Struct) -> None:
