@@ -15,6 +15,13 @@ from profilerkit.model.run import Loader
 from profilerkit.secrets import ALLOWED_VARIABLES
 
 #: By torch's number for the kind of a loader's dataset: nothing is known of other loaders.
+#: What makes iterators of these types (torch 2.13, torchdata 0.11).
+_LOADER_OF = {
+    "_SingleProcessDataLoaderIter": "DataLoader",
+    "_MultiProcessingDataLoaderIter": "DataLoader",
+    "_StatefulSingleProcessDataLoaderIter": "StatefulDataLoader",
+    "_StatefulMultiProcessingDataLoaderIter": "StatefulDataLoader",
+}
 _IS_ITERABLE: dict[int | None, bool] = {0: False, ITERABLE_KIND: True}
 
 
@@ -120,21 +127,25 @@ def _nvml_uuid(uuid: str) -> str:
 
 
 def loader_settings(loader: Any) -> Loader:
-    """Settings of the loader that feeds the steps.
+    """Settings of the loader that feeds the steps, from itself or from its iterator, which keeps what it was told.
 
     The length of a stream is not asked for: nobody else does, and it may be found out by reading it.
     """
-    is_iterable = _IS_ITERABLE.get(_whole(asked(getattr, loader, "_dataset_kind")))
-    dataset: Any = None if is_iterable else asked(getattr, loader, "dataset")
-    batches: Any = asked(getattr, loader, "batch_sampler")
+
+    def said(name: str) -> Any:
+        own = asked(getattr, loader, name, None)
+        return asked(getattr, loader, f"_{name}", None) if own is None else own
+
+    is_iterable = _IS_ITERABLE.get(_whole(said("_dataset_kind")))
+    named = type(loader).__name__
     return Loader(
-        kind=type(loader).__name__,
-        num_workers=_whole(asked(getattr, loader, "num_workers")),
-        batch_size=_whole(asked(getattr, loader, "batch_size")) or _whole(asked(getattr, batches, "batch_size")),
-        pin_memory=_flag(asked(getattr, loader, "pin_memory")),
-        prefetch_factor=_whole(asked(getattr, loader, "prefetch_factor")),
-        persistent_workers=_flag(asked(getattr, loader, "persistent_workers")),
-        dataset_len=asked(len, dataset),
+        kind=_LOADER_OF.get(named, named),
+        num_workers=_whole(said("num_workers")),
+        batch_size=_whole(said("batch_size")) or _whole(asked(getattr, said("_index_sampler"), "batch_size", None)),
+        pin_memory=_flag(said("pin_memory")),
+        prefetch_factor=_whole(said("prefetch_factor")),
+        persistent_workers=_flag(said("persistent_workers")),
+        dataset_len=None if is_iterable else asked(len, said("dataset")),
         is_iterable=is_iterable,
     )
 

@@ -170,12 +170,16 @@ class FetchTimer:
             self.tracker.unsettle()  # it may be the same iterator again
         if not self.armed or doing.fetching:
             return make(*args)
-        if self.tracker.count == 0 and get_ident() == self.tracker.thread:
-            self.settings = self._guard.call(loader_settings, source)
+        self.describe(source)
         began: Moment = (perf_counter_ns(), thread_time_ns(), -1)
         iterator = make(*args)
         doing.began, doing.ready_ns = began, perf_counter_ns()
         return iterator
+
+    def describe(self, loader: object) -> None:
+        """Note the settings of the loader that feeds the first steps, from itself or from its iterator."""
+        if self.tracker.count == 0 and get_ident() == self.tracker.thread:
+            self.settings = self._guard.call(loader_settings, loader)
 
     def fetch(
         self,

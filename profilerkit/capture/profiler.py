@@ -63,7 +63,7 @@ class Profile:
             raise UsageError("this profile block is open already", hint="make another one with profilerkit.profile()")
         if not self._settings.enabled:
             return
-        from profilerkit.capture.session import active, start
+        from profilerkit.capture.current import active, start
 
         self.report = None
         found = active() if until_exit else None

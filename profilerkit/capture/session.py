@@ -1,28 +1,25 @@
 """The life of one recording: start, run beside the training, close, hand over to the analysis."""
 
-import os
 import threading
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from profilerkit.capture import documents, environment, handoff, oom
+from profilerkit.capture import documents, handoff, oom
 from profilerkit.capture.budget import Budget, stages
 from profilerkit.capture.clock_anchors import take_anchor
-from profilerkit.capture.ending import Exits, Leave, at_exit, leave_of
+from profilerkit.capture.ending import Exits, Leave, leave_of
 from profilerkit.capture.flight import FlightWatch
 from profilerkit.capture.guard import Guard, announce, asked
 from profilerkit.capture.hooks import Hooks
 from profilerkit.capture.host import HostSource
 from profilerkit.capture.loader import FetchTimer
 from profilerkit.capture.nvml import NvmlSource
-from profilerkit.capture.opening import open_run
-from profilerkit.capture.order import take_order
 from profilerkit.capture.overhead import RunningCost, self_ns_per_step
 from profilerkit.capture.phase import Phase
 from profilerkit.capture.place import Place
-from profilerkit.capture.place import place as place_of
 from profilerkit.capture.probes.feed import ProbedTimer
 from profilerkit.capture.probes.probing import Probing
 from profilerkit.capture.recorder import Recorder
@@ -34,7 +31,6 @@ from profilerkit.capture.watches import Watches
 from profilerkit.capture.windows import DeepWindows
 from profilerkit.capture.workers import WorkerWatch
 from profilerkit.capture.wrapped import wrapped
-from profilerkit.errors import CaptureError
 from profilerkit.model.report import Report
 from profilerkit.rundir.layout import ALONE_FLUSH_SECONDS, END, FLIGHT, FLUSH_SECONDS, META, PHASE_SPAN_PREFIX, Feature
 from profilerkit.rundir.process import this_process
@@ -46,79 +42,6 @@ _SECONDS, _SECONDS_AFTER_ERROR = float("inf"), 20.0
 _BEATS_OF_START = 20
 
 
-class _State:
-    """The session that records in this process, and how many there were."""
-
-    active: "Session | None" = None
-    started: int = 0
-
-
-def active() -> "Session | None":
-    """The session that records in this process."""
-    return _State.active
-
-
-def start(settings: Settings, *, until_exit: bool = False) -> "Session | None":
-    """A running session; ``None``, with a warning, inside the block of another one.
-
-    A session that runs ``until_exit`` of the program is not closed by a block: the block that starts first takes it
-    over and ends it. What ``profilerkit run`` was told goes before ``settings``.
-
-    Raises:
-        CaptureError: no directory can be written.
-        UsageError: the path is a file.
-    """
-    if _State.active is not None:
-        if _State.active.until_exit:
-            _State.active.until_exit = False
-            return _State.active
-        announce("a profile block inside another one records nothing; the outer one goes on")
-        return None
-    order = take_order(os.environ)
-    if order is not None:
-        settings = order.settings(settings)
-    _State.started += 1
-    place = place_of(os.environ, _State.started)
-    wanted = Path.cwd() / (settings.path or Path("runs") / environment.script_name())
-    run, writer = open_run(wanted, place)
-    session = Session(settings, place, run, writer)
-    try:
-        session.begin()
-    except BaseException as error:  # an interrupt among them: nothing may stay
-        session.take_out()
-        if isinstance(error, OSError):
-            raise CaptureError(f"cannot write the run directory {run}", cause=str(error)) from error
-        if isinstance(error, RuntimeError):
-            raise CaptureError(
-                "cannot record", cause=str(error), hint="the system may start no more threads"
-            ) from error
-        raise
-    _State.active = session
-    session.until_exit = until_exit
-    at_exit(_close_what_is_open)
-    return session
-
-
-def _close_what_is_open() -> None:
-    """At the end of the program: a recording without a block, or a block that was never left."""
-    session = _State.active
-    if session is not None:
-        try:
-            session.close_at_exit()
-        except KeyboardInterrupt:
-            announce(f"interrupted at its end; `profilerkit analyze {session.run}` makes the report")
-
-
-def _disarm_in_child() -> None:
-    """A forked child (a DataLoader worker) records nothing."""
-    session, _State.active = _State.active, None
-    if session is not None:
-        session.disarm()
-
-
-os.register_at_fork(after_in_child=_disarm_in_child)
-
-
 class Session:
     """One recording. Its methods are called on the training thread and never raise an ``Exception`` after ``begin``.
 
@@ -127,10 +50,14 @@ class Session:
         until_exit: no block has it; the end of the program closes it.
     """
 
-    def __init__(self, settings: Settings, place: Place, run: Path, writer: RankWriter) -> None:
+    def __init__(
+        self, settings: Settings, place: Place, run: Path, writer: RankWriter, ended: Callable[[], object]
+    ) -> None:
+        """``ended`` is called as soon as it records no more."""
         self.run = run
         self.until_exit = False
         self._settings = settings
+        self._ended = ended
         self._place = place
         self._writer = writer
         self._armed, self._closed = True, False
@@ -237,7 +164,7 @@ class Session:
         try:
             call(self._finish_steps)
         finally:
-            _State.active = None
+            self._ended()
             try:
                 self.take_out()
             except BaseException:  # an interrupt, which may come at any line: once more, for nothing may stay

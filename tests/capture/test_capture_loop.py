@@ -211,9 +211,9 @@ def test_worker_processes_record_nothing(toy, light, recorded):
 
         def __getitem__(self, index):
             gc.collect()
-            from profilerkit.capture import session
+            from profilerkit.capture import current
 
-            return int(session._State.active is None), len(gc.callbacks), os.getpid()
+            return int(current._State.active is None), len(gc.callbacks), os.getpid()
 
     before = len(gc.callbacks)
     with light() as prof:

@@ -174,12 +174,12 @@ def test_the_writer_beats_twice_per_second_at_first_and_where_ranks_ask_each_oth
     toy, light, monkeypatch, world, later
 ):
     """Half a second is what a request for a window counts with; a beat alone costs a fifth of a millisecond."""
-    from profilerkit.capture import session
+    from profilerkit.capture import current
 
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", str(world))
     with light():
-        running = session._State.active
+        running = current._State.active
         periods = []
         for _ in range(21):
             periods.append(running._recorder.period_seconds)

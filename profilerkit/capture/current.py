@@ -1,0 +1,91 @@
+"""The recording of this process: starts it, hands it to a block, closes it with the program."""
+
+import os
+from pathlib import Path
+
+from profilerkit.capture import environment
+from profilerkit.capture.ending import at_exit
+from profilerkit.capture.guard import announce
+from profilerkit.capture.opening import open_run
+from profilerkit.capture.order import take_order
+from profilerkit.capture.place import place as place_of
+from profilerkit.capture.session import Session
+from profilerkit.capture.settings import Settings
+from profilerkit.errors import CaptureError
+
+
+class _State:
+    """The session that records in this process, and how many there were."""
+
+    active: "Session | None" = None
+    started: int = 0
+
+
+def active() -> "Session | None":
+    """The session that records in this process."""
+    return _State.active
+
+
+def _ended() -> None:
+    _State.active = None
+
+
+def start(settings: Settings, *, until_exit: bool = False) -> "Session | None":
+    """A running session; ``None``, with a warning, inside the block of another one.
+
+    A session that runs ``until_exit`` of the program is not closed by a block: the block that starts first takes it
+    over and ends it. What ``profilerkit run`` was told goes before ``settings``.
+
+    Raises:
+        CaptureError: no directory can be written.
+        UsageError: the path is a file.
+    """
+    if _State.active is not None:
+        if _State.active.until_exit:
+            _State.active.until_exit = False
+            return _State.active
+        announce("a profile block inside another one records nothing; the outer one goes on")
+        return None
+    order = take_order(os.environ)
+    if order is not None:
+        settings = order.settings(settings)
+    _State.started += 1
+    place = place_of(os.environ, _State.started)
+    wanted = Path.cwd() / (settings.path or Path("runs") / environment.script_name())
+    run, writer = open_run(wanted, place)
+    session = Session(settings, place, run, writer, _ended)
+    try:
+        session.begin()
+    except BaseException as error:  # an interrupt among them: nothing may stay
+        session.take_out()
+        if isinstance(error, OSError):
+            raise CaptureError(f"cannot write the run directory {run}", cause=str(error)) from error
+        if isinstance(error, RuntimeError):
+            raise CaptureError(
+                "cannot record", cause=str(error), hint="the system may start no more threads"
+            ) from error
+        raise
+    _State.active = session
+    session.until_exit = until_exit
+    at_exit(_close_what_is_open)
+    return session
+
+
+def _close_what_is_open() -> None:
+    """At the end of the program: a recording without a block, or a block that was never left."""
+    session = _State.active
+    if session is not None:
+        try:
+            session.close_at_exit()
+        except KeyboardInterrupt:
+            announce(f"interrupted at its end; `profilerkit analyze {session.run}` makes the report")
+
+
+def _disarm_in_child() -> None:
+    """A forked child (a DataLoader worker) records nothing."""
+    session, _State.active = _State.active, None
+    if session is not None:
+        session.disarm()
+
+
+os.register_at_fork(after_in_child=_disarm_in_child)
