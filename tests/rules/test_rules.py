@@ -1,6 +1,7 @@
 """Every rule: fires, passes, abstains on a missing signal, just above and just below each threshold."""
 
 from dataclasses import fields, replace
+from itertools import pairwise
 
 import pytest
 
@@ -16,6 +17,7 @@ from profilerkit.model.report import Collective
 from profilerkit.model.run import Loader, Series, Trust
 from profilerkit.model.step import PARTS, Rank, SlowSteps, Steps, StepTimes
 from profilerkit.rules import RULES
+from profilerkit.rules.calibrated import calibrated
 from profilerkit.rules.rule import SMALLEST_SAVING, Fired, MissingData, NotApplicable, Passed
 from profilerkit.rules.runner import run_rules
 from tests.recipes import DEVICE, GEMM, INPUT, MS, STEP_NS, facts, made, parts, steps
@@ -471,6 +473,7 @@ def test_every_threshold_is_tried_on_both_sides():
         ("ME001", "fewest_samples"),
         ("OV001", "host_low_ratio"),
         ("OV001", "host_main_share"),
+        ("OV001", "host_minor_share"),
         ("OV001", "host_minor_ratio"),
         ("OV001", "unmeasured_inflation_ratio"),
         ("OV001", "late_launch_ratio"),
@@ -1013,15 +1016,41 @@ def test_without_a_device_the_low_end_of_fewer_operators_is_wider():
     assert found.low == pytest.approx(whole.low / 2)
 
 
-@pytest.mark.parametrize("share", [0.12, 0.24, 0.5 - JUST])
-def test_of_less_than_half_of_a_hosts_step_in_operators_a_fifth_is_expected_and_nothing_for_certain(share):
+@pytest.mark.parametrize(
+    ("share", "expected"),
+    [(0.12, 0.024), (0.24, 0.048), (0.375, 0.6 * 0.375), (0.51, 0.51), (0.58, 0.58), (0.9, 0.9)],
+)
+def test_of_a_hosts_operators_a_fifth_is_expected_where_they_are_few_and_all_where_they_are_most(share, expected):
     found = finding("OV001", on_host({"over.dispatch": share}))
-    assert found.saving.low == 0.0
-    assert (found.saving.expected, found.saving.high) == (pytest.approx(share / 5), pytest.approx(share))
+    assert (found.saving.expected, found.saving.high) == (pytest.approx(expected), pytest.approx(share))
+    assert (found.saving.low > 0.0) is (share > 0.375)
     assert found.confidence == "medium"
     assert f"{share * 100:.1f} ms" in found.title
-    assert finding("OV001", on_host({"over.dispatch": 0.5})).confidence == "high"
-    assert finding("OV001", issuing(share)).saving.expected == pytest.approx(share)
+    assert found.evidence[0].value == pytest.approx(share)
+    on_device = finding("OV001", issuing(share))
+    assert (on_device.saving.expected, on_device.confidence) == (pytest.approx(share), "high")
+
+
+def test_a_hosts_saving_moves_with_the_share_of_its_operators_and_never_jumps():
+    """A thousandth of the step more in operators moves no end by more than some thousandths, calibrated or not."""
+    known = [on_host({"over.dispatch": share / 1_000}) for share in range(100, 701)]
+    told = [finding("OV001", each).saving for each in known]
+    narrowed = []
+    for each in known:
+        (outcome,) = (entry for entry in run_rules(each, RULES, select=("OV001",)) if entry.rule == "OV001")
+        narrowed.append(calibrated(each, [outcome])[0].findings[0].saving)
+    for savings in (told, narrowed):
+        ends = [(each.low, each.expected, each.high) for each in savings]
+        for before, after in pairwise(ends):
+            assert all(-1e-9 <= later - earlier <= 0.005 for earlier, later in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize(("error", "speaks"), [(0.0119, True), (0.0121, False)])
+def test_of_a_hosts_operators_what_is_expected_has_to_be_beyond_the_noise(error, speaks):
+    known = on_host({"over.dispatch": 0.12}, step_error_ns=error * STEP_NS)
+    assert (ended("OV001", known) is Fired) is speaks
+    if not speaks:
+        assert check("OV001", known).reason.endswith("; the 2.4 % that would be saved are within its noise")
 
 
 @pytest.mark.parametrize(("late", "held_up"), [(0.0, False), (0.624, False), (0.626, True), (1.0, True)])
