@@ -115,6 +115,43 @@ def test_what_differs_between_processes_widens_the_interval():
     assert doctest.testmod(results).failed == 0
 
 
+def test_what_a_tool_adds_and_what_goes_with_it_have_mirrored_intervals():
+    order = np.random.default_rng(5)
+    bare = order.normal(100, 1, (50, 4))
+    ours = bare[:, :2] + np.repeat(order.normal(5, 2, 5), 10)[:, None]
+    added, taken = results.turns_interval(ours, bare, 5), results.turns_interval(bare, ours, 5)
+    assert [added[key] for key in ("low", "median", "high")] == pytest.approx(
+        [-taken[key] for key in ("high", "median", "low")]
+    )
+
+
+def test_processes_of_one_case_are_published_as_one_whose_intervals_are_over_processes():
+    noise = random.Random(2)
+
+    def of_process(layers, shift_ns, extra_ns):
+        bare = [[noise.gauss(5e6, 1e3) for _ in range(4)] for _ in range(100)]
+        turns = {"turns_with": [[value + shift_ns for value in turn[:2]] for turn in bare], "turns_bare": bare}
+        clocks = ("thread_cpu", "wall", "process_cpu")
+        pair = {name: dict.fromkeys(clocks, found) for name, found in turns.items()}
+        pair |= {"extra_ns": dict.fromkeys(clocks, extra_ns), "hooks": {**turns, "extra_ns": 2 * extra_ns}}
+        return {"layers": layers, "variants": {LIGHT: {**pair, "enter_ns": [1e6], "leave_ns": [2e6]}}}
+
+    shifts = (10_000, 30_000, 50_000, 70_000, 90_000)
+    found = [of_process(layers, ns, ns) for layers, ns in zip((9, 6, 8, 5, 7), shifts, strict=True)]
+    case = next(case for case in CASES if case.key == "5ms")
+    record = results.case_record(case, results.joined(found), (0.0, 0.0))
+    (row,) = record["rows"]
+    assert (record["layers"], row["pairs"]) == (7, 500)
+    # The mean of what few steps take longer is added to the median of the others, and moves the interval.
+    for name, middle, extra in (("thread_cpu", 100, 50), ("wall", 100, 50), ("hooks", 150, 100)):
+        figure = row[f"{name}_us"]
+        assert figure["median"] == pytest.approx(middle, abs=2)
+        assert figure["low"] - extra < 30 < 70 < figure["high"] - extra
+    # As one process the first tells its own figures more closely than it knows those of the others.
+    (alone,) = results.case_record(case, results.joined(found[:1]), (0.0, 0.0))["rows"]
+    assert alone["hooks_us"]["high"] - alone["hooks_us"]["low"] < 1
+
+
 def test_an_interval_over_five_processes_holds_the_truth_nearly_as_often_as_it_says():
     order = np.random.default_rng(3)
     held = 0
