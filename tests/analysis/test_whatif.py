@@ -10,16 +10,18 @@ from profilerkit.analysis.whatif import (
     CROWDED_RATIO,
     HANDOVER_NS,
     cheaper_input,
+    consumer_ns,
     faster_kernels,
     fused_chain,
     loader_fix,
     saving,
     waited_share,
+    workers_busy,
 )
 from profilerkit.model.change import revise
 from profilerkit.model.run import Loader, Series
 from profilerkit.model.step import SlowSteps
-from tests.recipes import INPUT, STEP_NS, facts, steps
+from tests.recipes import INPUT, STEP_NS, facts, made, steps
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
 ratios = st.floats(0, 1)
@@ -73,6 +75,26 @@ def test_workers_are_sized_on_the_usual_step_and_not_on_pauses_that_nothing_name
     fix = loader_fix(replace(known, steps=revise(steps(100), slow=slow)))
     assert fix.workers == workers
     assert fix.expected == pytest.approx(0.4 - HANDOVER_NS / STEP_NS)
+
+
+def test_no_more_of_the_time_of_slow_steps_is_a_pause_than_nothing_names():
+    # Of a mean of 100 ms slow steps hold 50, of which 20 are idle for what nothing names: the usual step takes 40.
+    shares = {"input.wait": 0.4, "idle.unknown": 0.2, "compute.math": 0.4}
+    known = facts(shares, input=replace(INPUT, cpu_ratio=0.1), usable_cores=8.0)
+    slow = SlowSteps(count=5, excess_ns=10 * STEP_NS, share=0.5, first=9, last=90)
+    known = replace(known, loader=Loader(kind="DataLoader", num_workers=0), steps=revise(steps(100), slow=slow))
+    assert consumer_ns(known, STEP_NS) == pytest.approx(0.4 * STEP_NS)
+    assert loader_fix(known).workers == 2
+
+
+@pytest.mark.parametrize(("count", "busy"), [(5, 0.9), (6, 0.45)])
+def test_workers_are_as_busy_as_beside_pauses_that_nothing_names(count, busy):
+    # In half of the time the training stands still, and they with it as soon as they are far enough ahead.
+    slow = SlowSteps(count=count, excess_ns=10 * STEP_NS, share=0.5, first=9, last=90)
+    known = facts({"input.wait": 0.4, "idle.unknown": 0.5}, workers=made(busy_ratio=0.45), usable_cores=16.0)
+    known = replace(known, loader=Loader(kind="DataLoader", num_workers=4), steps=revise(steps(100), slow=slow))
+    assert workers_busy(known) == pytest.approx(busy)
+    assert (loader_fix(known) is not None) is (busy == 0.9)
 
 
 @pytest.mark.parametrize(

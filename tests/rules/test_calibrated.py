@@ -71,6 +71,14 @@ def test_batches_that_the_training_thread_makes_were_not_among_those():
     assert found.saving.calibration.startswith("uncalibrated")
 
 
+def test_where_the_training_thread_makes_its_batches_what_saves_in_another_place_is_told_as_elsewhere():
+    known = facts_of({"input.prep": 0.5}, mode="cpu", input=replace(INPUT, single_process=None))
+    assert made_in_line(known)
+    before = [outcome("OV005", saving(0.4, 0.1, 0.9)), outcome("ME001", saving(0.4, 0.1, 0.9, "analytic"))]
+    for entry in calibrated(known, before):
+        assert entry.findings[0].saving.calibration.startswith("calibrated")
+
+
 @pytest.mark.parametrize(("expected", "is_told"), [(0.2, True), (0.1, False)])
 def test_first_workers_are_told_as_calibrated_where_handing_over_is_small_beside_the_errors(expected, is_told):
     """1.6 % of a step of 100 ms is more than 12 % of a saving of 10 %."""

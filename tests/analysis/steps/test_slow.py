@@ -31,10 +31,19 @@ def series(far, far_ms, uneven, uneven_ms):
         (series(10, 300, 40, 16), 10, FAR_RATIO),
         (series(11, 300, 40, 16), 51, SLOW_RATIO),  # more than one in twenty: they are the run
         (series(3, 100, 40, 16), 43, SLOW_RATIO),  # 270 ms of 510: most of it is in the uneven ones
+        (series(4, 40, 30, 14), 34, SLOW_RATIO),  # 120 ms of 240, though the far ones last 160
         (series(0, 0, 40, 16), 40, SLOW_RATIO),
         (series(40, 29, 0, 0), 40, SLOW_RATIO),
     ],
-    ids=["few", "one in twenty", "more", "little of the excess", "none far", "none above three times"],
+    ids=[
+        "few",
+        "one in twenty",
+        "more",
+        "little of the excess",
+        "and much of the time",
+        "none far",
+        "none above three times",
+    ],
 )
 def test_few_steps_that_are_far_longer_are_told_from_uneven_ones(steps, count, ratio):
     slow = slow_steps(steps)
