@@ -1107,6 +1107,9 @@ def test_a_batch_function_that_computes_is_priced_in_workers():
     assert "random generator of its own, by get_worker_info()" in found.fix.text  # torch seeds only the global ones
     assert "if they need nothing that training changes" in found.fix.text
     assert "num_workers=1" in found.fix.code
+    unnamed = replace(made, frames=(), frames_ratio=None)
+    found = finding("IN001", replace(alone(0.3), loader=None, input=unnamed, usable_cores=4.0))
+    assert ": what makes them in the __iter__ of an IterableDataset" in found.fix.text
     assert (
         "The recording does not say"
         in finding("IN001", replace(alone(0.3), loader=None, input=made, usable_cores=None)).fix.text
@@ -1122,13 +1125,16 @@ def test_a_batch_function_that_computes_is_priced_in_workers():
     ("length", "streams", "workers", "told"),
     [
         (None, None, 0, True),
+        (None, None, 1, True),  # a single one gives all of it, as it should
         (None, None, 2, False),
         (500, None, 0, False),
+        (500, None, 1, False),
         (500, True, 0, True),
+        (500, True, 1, True),
         (None, False, 0, False),
     ],
 )
-def test_first_workers_of_what_may_be_an_iterable_dataset_need_a_part_each(length, streams, workers, told):
+def test_where_workers_become_several_what_may_be_an_iterable_dataset_gives_each_a_part(length, streams, workers, told):
     loader = Loader(kind="DataLoader", num_workers=workers, dataset_len=length, is_iterable=streams)
     text = finding("IN001" if workers else "IN002", alone(0.5, loader=loader)).fix.text
     assert ("get_worker_info()" in text) is told
@@ -1140,6 +1146,11 @@ def test_of_a_loader_whose_workers_are_not_known_what_makes_the_batch_is_named()
     text = finding("IN001", alone(0.3, loader=Loader(kind="iterator", num_workers=None), input=made)).fix.text
     assert "get_batch (gpt.py:14) in the workers of a DataLoader" in text
     assert "in the workers" not in finding("IN002", alone(0.3, input=made)).fix.text
+    # On a single core it is known that workers win nothing.
+    computing = replace(made, cpu_ratio=1.0)
+    cheaper = finding("IN001", alone(0.3, input=computing, usable_cores=1.0)).fix.text
+    assert cheaper.startswith("Halve the cost of preparing a batch")
+    assert "in the workers" not in cheaper
 
 
 def test_the_function_that_holds_most_of_the_wait_is_named_in_the_title():

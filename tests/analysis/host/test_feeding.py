@@ -318,6 +318,23 @@ def test_what_makes_the_batch_is_named_though_it_calls_deep():
     assert trace.facts().input.frames == (chain[0], *chain[-2:])
 
 
+def test_a_function_that_makes_the_batch_is_not_told_twice():
+    trace = fetching(name=None)
+    chain = ("gpt.py(3): get_batch", "gpt.py(9): load_batch", "a.py(1): b")
+    for depth, name in enumerate(chain):
+        trace.frame(name, 1_006 + depth, 1_414 - depth)
+    assert trace.facts().input.frames == chain
+
+
+@pytest.mark.parametrize("loader", [SINGLE, WORKERS])
+def test_inside_a_loader_the_innermost_functions_are_named_whatever_they_are_called(loader):
+    trace = fetching(name=loader)
+    chain = (DATASET, "gpt.py(3): get_batch", "a.py(1): b", "a.py(2): c", "a.py(3): d")
+    for depth, name in enumerate(chain):
+        trace.frame(name, 1_006 + depth, 1_414 - depth)
+    assert trace.facts().input.frames == chain[-3:]
+
+
 def test_a_generator_that_is_entered_twice_counts_its_time_once():
     trace = fetching()
     trace.frame("gen.py(1): outer", 1_000, 1_500)
