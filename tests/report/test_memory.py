@@ -164,6 +164,8 @@ def test_slow_steps_and_warm_up_are_told_under_the_figure_of_steps():
     caption = view.build(msgspec.structs.replace(report, steps=steps)).steps.caption
     assert "Slow step 27 is 93.0 ms longer than the others: 95 % of that is waiting for data: preparing" in caption
     assert "2 steps of warm-up took 1.00 s, 900 ms more than steady ones: compiling." in caption
+    far = msgspec.structs.replace(report.steps, slow=msgspec.structs.replace(slow, ratio=3.0))
+    assert "Slow step 27 is 93.0 ms longer" in view.build(msgspec.structs.replace(report, steps=far)).steps.caption
     many = msgspec.structs.replace(slow, count=12, period=10, part=None, coverage=None)
     steps = msgspec.structs.replace(
         report.steps, slow=many, warmup=Warmup(steps=2, time_ns=2 * report.steps.time_ns.median, excess_ns=0)

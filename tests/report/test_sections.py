@@ -5,9 +5,9 @@ from html.parser import HTMLParser
 import pytest
 
 from profilerkit.model.change import revise
-from profilerkit.model.run import Series
+from profilerkit.model.run import Loader, Series
 from profilerkit.report.html import render
-from profilerkit.report.sections import mapping_facts
+from profilerkit.report.sections import loader_facts, mapping_facts
 from profilerkit.report.templating import environment
 from tests.recipes import made
 from tests.report.samples import SAMPLES
@@ -75,6 +75,14 @@ def test_the_run_and_its_workers_are_told_where_the_time_goes():
     sections = outline(everything()).sections
     assert (sections["whole"], sections["workers"]) == ("steps", "steps")
     assert (sections["cost"], sections["oom"]) == ("changes", "memory")
+
+
+@pytest.mark.parametrize(("is_iterable", "rows"), [(True, ["iterable"]), (False, []), (None, [])])
+def test_an_iterable_dataset_is_told_among_the_settings_of_its_loader(is_iterable, rows):
+    report = SAMPLES["input_bound"]()
+    loader = Loader(kind="DataLoader", num_workers=4, is_iterable=is_iterable)
+    facts = loader_facts(revise(report, run=revise(report.run, loader=loader)))
+    assert [fact.value for fact in facts if fact.label == "dataset"] == rows
 
 
 def test_the_page_names_its_sections_in_their_order():
