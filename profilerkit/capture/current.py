@@ -54,17 +54,17 @@ def start(settings: Settings, *, until_exit: bool = False) -> "Session | None":
     wanted = Path.cwd() / (settings.path or Path("runs") / environment.script_name())
     run, writer = open_run(wanted, place)
     session = Session(settings, place, run, writer, _ended)
+    begun = False
     try:
         session.begin()
-    except BaseException as error:  # an interrupt among them: nothing may stay
-        session.take_out()
-        if isinstance(error, OSError):
-            raise CaptureError(f"cannot write the run directory {run}", cause=str(error)) from error
-        if isinstance(error, RuntimeError):
-            raise CaptureError(
-                "cannot record", cause=str(error), hint="the system may start no more threads"
-            ) from error
-        raise
+        begun = True
+    except OSError as error:
+        raise CaptureError(f"cannot write the run directory {run}", cause=str(error)) from error
+    except RuntimeError as error:
+        raise CaptureError("cannot record", cause=str(error), hint="the system may start no more threads") from error
+    finally:
+        if not begun:  # an interrupt among what may come
+            session.take_out()
     _State.active = session
     session.until_exit = until_exit
     at_exit(_close_what_is_open)

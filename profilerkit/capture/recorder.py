@@ -11,6 +11,7 @@ from profilerkit.rundir.writer import RankWriter, Record
 MOST_NAMES = 1000
 #: Records that are kept, 40 MB of them, while a disk does not answer: 40 s of steps of 1 ms.
 MOST_RECORDS = 200_000
+_JOIN_SECONDS = 5.0
 
 
 class Recorder:
@@ -75,7 +76,7 @@ class Recorder:
         """Wait for the writer thread's end and write the rest; whether the disk answers within five seconds."""
         self.end()
         if self._thread.is_alive():
-            self._thread.join(timeout=5.0)
+            self._thread.join(timeout=_JOIN_SECONDS)
         if self._thread.is_alive():
             return False
         self.flush()

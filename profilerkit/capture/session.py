@@ -167,9 +167,8 @@ class Session:
             self._ended()
             try:
                 self.take_out()
-            except BaseException:  # an interrupt, which may come at any line: once more, for nothing may stay
+            finally:  # an interrupt may come at any line of it
                 self.take_out()
-                raise
         call(self._watches.close)
         if call(self._recorder.stop) is False:
             announce(f"the disk does not answer; `profilerkit analyze {self.run}` tells what it has taken")

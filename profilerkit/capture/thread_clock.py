@@ -14,6 +14,8 @@ Moment = tuple[int, int, int]
 class ThreadClock:
     """Wall, CPU and run-queue time of the thread that made it."""
 
+    _fd = -1  # until it is open: an interrupt may come before
+
     def __init__(self) -> None:
         self._fd = open_for_reading("/proc/thread-self/schedstat")
         self._file = _file(self._fd)

@@ -282,4 +282,5 @@ def _stopped(ranks: Sequence[RankRecord]) -> Iterator[str]:
     for reason, entries in of.items():
         whose = "The recording" if len(ranks) == 1 else f"The recording of {named_ranks([e.rank for e in entries])}"
         lost = sum(entry.end.dropped_records for entry in entries if entry.end)
-        yield f"{whose} stopped before its end, {lost:,} records are lost: {reason}."
+        how_many = f"stopped before its end, {lost:,} records are lost" if lost else "is not whole"
+        yield f"{whose} {how_many}: {reason}."

@@ -96,7 +96,7 @@ def test_iterable_dataset_is_timed_without_asking_its_length(toy, light, recorde
             return iter(toy.data)
 
         def __len__(self):
-            return 8  # a wrong guess: torch warns when len() of the loader was ever asked
+            raise AssertionError("torch does not ask, and it may take long")
 
     with light() as prof:
         for batch in prof.wrap(torch.utils.data.DataLoader(Stream(), batch_size=8)):
@@ -104,6 +104,63 @@ def test_iterable_dataset_is_timed_without_asking_its_length(toy, light, recorde
     run = recorded(prof.directory)
     assert len(run.steps) == 8
     assert run.rank.meta.loader.is_iterable is True
+
+
+@pytest.mark.parametrize("wraps", [True, False])
+def test_a_sampler_of_the_users_is_not_asked_how_long_it_is(toy, deep, wraps):
+    class Drawing(toy.torch.utils.data.Sampler):
+        def __iter__(self):
+            return iter([list(range(at, at + 8)) for at in range(0, 64, 8)])
+
+        def __len__(self):
+            raise AssertionError("the answer may draw the batches, and change those that come")
+
+    loader = toy.torch.utils.data.DataLoader(toy.data, batch_sampler=Drawing())
+    with deep() as prof:
+        for batch in prof.wrap(loader) if wraps else loader:
+            toy.train(batch)
+
+
+def test_a_loader_that_gives_a_generator_for_its_iterator_is_left_alone(toy, light):
+    loader = toy.loader()
+    loader._get_iterator = lambda: iter([1, 2, 3])
+    with light() as prof:
+        assert list(prof.wrap(loader)) == [1, 2, 3]
+
+
+def test_optimizer_steps_that_nest_or_run_beside_another_threads_have_their_own_time(toy, light, recorded):
+    torch = toy.torch
+
+    class Sleeping(torch.optim.SGD):
+        inner = None
+
+        def step(self, closure=None):
+            time.sleep(0.02)
+            if self.inner is not None:
+                self.inner.step()
+                time.sleep(0.02)
+
+    outer, inner, theirs = (Sleeping(torch.nn.Linear(2, 2).parameters()) for _ in range(3))
+    outer.inner = inner
+    done = threading.Event()
+
+    def beside():
+        while not done.wait(0.005):
+            theirs.step()
+
+    with light() as prof:
+        for batch in toy.loader():
+            toy.train(batch)
+        other = threading.Thread(target=beside)
+        other.start()
+        for _ in range(3):
+            outer.step()
+        done.set()
+        other.join()
+    nested = [event.dur_ns / 1e6 for event in recorded(prof.directory).of(EventKind.OPTIMIZER)][8:]
+    assert len(nested) == 6
+    assert all(20 <= time_ms < 40 for time_ms in nested[::2])
+    assert all(time_ms >= 60 for time_ms in nested[1::2])
 
 
 def test_sleeping_fetch_and_computing_fetch_differ_in_cpu_time(toy, light, recorded):

@@ -1,12 +1,16 @@
 # ruff: noqa: PT031  a block under test is a with statement with a loop in it
+import gc
+import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
 import profilerkit
+from profilerkit.capture import current
 from profilerkit.errors import CaptureError, UsageError
-from profilerkit.rundir.layout import EventKind
+from profilerkit.rundir.layout import NAMES, EventKind
 
 
 def test_importing_capture_loads_no_heavy_library():
@@ -165,6 +169,7 @@ def test_endless_phase_names_share_one_id(light, recorded):
                 pass
     run = recorded(prof.directory)
     assert len(run.of(EventKind.PHASE)) == 1100
+    assert len((prof.directory / "rank_00000" / NAMES).read_text().splitlines()) == 1001
     assert len(run.rank.names) == 1001
     assert run.rank.names[1001] == "(more names)"
 
@@ -174,8 +179,6 @@ def test_the_writer_beats_twice_per_second_at_first_and_where_ranks_ask_each_oth
     toy, light, monkeypatch, world, later
 ):
     """Half a second is what a request for a window counts with; a beat alone costs a fifth of a millisecond."""
-    from profilerkit.capture import current
-
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", str(world))
     with light():
@@ -186,3 +189,18 @@ def test_the_writer_beats_twice_per_second_at_first_and_where_ranks_ask_each_oth
             running._beat()
     assert toy.torch is not None
     assert (periods[0], periods[-1]) == (0.5, later)
+
+
+def test_a_thread_that_the_system_refuses_is_an_error_and_leaves_nothing(light, monkeypatch):
+    start, before = threading.Thread.start, (sys.exit, os._exit, list(gc.callbacks))
+
+    def refuse(self):
+        if self.name == "profilerkit-host":
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(CaptureError, match="can't start new thread"), light(host=True):
+        pass
+    assert (sys.exit, os._exit, list(gc.callbacks)) == before
+    assert current.active() is None

@@ -128,6 +128,7 @@ ON_ONE_RANK = {
     "open at an exception": (1, "ValueError: lost", "ValueError: lost"),
     "open at os._exit": (5, "os._exit(5)", "os._exit(5)"),
     "open after a caught exit": (0, "finished", None),
+    "open at a caught exit": (0, "finished", None),
     "generator": (0, "finished", None),
     "daemon thread": (0, "finished", None),
 }

@@ -153,6 +153,14 @@ def caught_exit():
     train(prof)
 
 
+def open_at_a_caught_exit():
+    prof = profile()
+    prof.__enter__()
+    train(prof)
+    with contextlib.suppress(SystemExit):
+        sys.exit(3)
+
+
 KEPT = []
 
 
@@ -208,6 +216,7 @@ WHOLE = {
     "open at an exception": open_block(raise_error),
     "open at os._exit": open_block(lambda: os._exit(5)),
     "open after a caught exit": caught_exit,
+    "open at a caught exit": open_at_a_caught_exit,
     "generator": generator,
     "daemon thread": daemon_thread,
     "notebook": notebook,
