@@ -27,7 +27,7 @@ from profilerkit.rundir.writer import Record
 
 _QUEUE, _LOOK, _OTHER_THREAD = int(EventKind.QUEUE), int(EventKind.LOOK), int(EventFlag.OTHER_THREAD)
 _RUNNING, _LOCK, _BLOCKED = int(WorkerState.RUNNING), int(WorkerState.LOCK), int(WorkerState.BLOCKED)
-#: Workers that are looked at in one beat, some 5 µs each.
+#: Workers that are looked at in one beat, some 15 µs each.
 _GLANCES = 8
 #: A look costs as much as a fetch. Behind the first fetches, which are all looked at, so many of each 512 are, one
 #: after the other: what is replayed of the queue are stretches, and these come by count, whatever the waits (choices).
@@ -53,8 +53,8 @@ class WorkerWatch:
         self._timer, self._tracker = timer, timer.tracker
         self._directory = directory
         self._guard = Guard("profilerkit's watch on the loader's workers")
-        self._channels: dict[int, int] = {}  # worker to the open file that says where in the kernel it waits
-        self._turn = 0
+        self._pids: set[int] = set()  # workers that were fetched from and had not ended when they were looked at
+        self._looked_at = 0  # the last of them
         self.looks = True
         self.meter = Meter()
         self.looked = 0
@@ -98,8 +98,8 @@ class WorkerWatch:
         task = tasks.get(batch)
         # ``Process.pid`` asks the same object, five times as slowly.
         pid = iterator._workers[task[0]]._popen.pid if task is not None else 0
-        if pid and pid not in self._channels:
-            self._channels[pid] = open_for_reading(f"/proc/{pid}/wchan")
+        if pid:
+            self._pids.add(pid)
         trains = threading.get_ident() == self._tracker.thread
         flags = 0 if trains else _OTHER_THREAD
         self._record((_QUEUE, flags, pid, now_ns, 0, queue_value(batch, outstanding, ready)))
@@ -109,26 +109,25 @@ class WorkerWatch:
 
     def glance(self) -> None:
         """Record what some of the workers are doing; once or twice per second, on the writer thread."""
-        if self._channels and self._guard.failure is None:
+        if self._pids and self._guard.failure is None:
             self._guard.call(self._glance)
 
     def _glance(self) -> None:
-        pids = sorted(pid for pid, channel in tuple(self._channels.items()) if channel >= 0)
-        for pid in (pids + pids)[self._turn : self._turn + min(_GLANCES, len(pids))]:
-            state = _state(self._channels[pid])
-            if state is None:  # it has ended; its number stays, so that a last look at its queue opens nothing
-                os.close(self._channels[pid])
-                self._channels[pid] = -1
-            else:
-                self._record((_LOOK, 0, pid, perf_counter_ns(), 0, state))
-        self._turn = (self._turn + _GLANCES) % max(len(pids), 1)
+        left = _GLANCES
+        for pid in sorted(self._pids.copy(), key=lambda pid: (pid <= self._looked_at, pid)):
+            state = _state(pid)
+            if state is None:
+                self._pids.discard(pid)
+                continue
+            self._looked_at = pid
+            self._record((_LOOK, 0, pid, perf_counter_ns(), 0, state))
+            left -= 1
+            if not left:
+                return
 
     def close(self) -> None:
-        """Close what was opened."""
-        for channel in self._channels.values():
-            if channel >= 0:
-                os.close(channel)
-        self._channels.clear()
+        """Look at no worker any more."""
+        self._pids.clear()
 
     def reason(self) -> str:
         """Why nothing, or not everything, is known of the workers; empty when all is well."""
@@ -148,12 +147,20 @@ class WorkerWatch:
         return "no loader with worker processes was seen"
 
 
-def _state(channel: int) -> int | None:
-    """What the thread behind an open ``wchan`` is doing; ``None`` when it has ended."""
+def _state(pid: int) -> int | None:
+    """What the thread of a worker is doing, by the place in the kernel where it waits; ``None`` when it has ended.
+
+    The file is not kept open: a loader may start workers for every short epoch, and of open files a process has few.
+    """
+    channel = open_for_reading(f"/proc/{pid}/wchan")
+    if channel < 0:
+        return None
     try:
         place = os.pread(channel, 64, 0)
     except OSError:
         return None
+    finally:
+        os.close(channel)
     if place in (b"", b"0"):
         return _RUNNING
     return _LOCK if any(name in place for name in _LOCKS) else _BLOCKED

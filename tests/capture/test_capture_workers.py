@@ -1,16 +1,18 @@
 """What happens inside a loader's worker processes, and that the loader does not notice."""
 
+import contextlib
 import functools
 import os
 import queue
 import signal
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from profilerkit.capture import worker
+from profilerkit.capture import worker, workers
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.steps import StepTracker
 from profilerkit.capture.workers import WorkerWatch
@@ -276,7 +278,6 @@ def test_behind_the_first_fetches_an_eighth_is_looked_at(tmp_path):
         _data_queue=queue.Queue(),
         _workers_status=[True],
     )
-    watch._channels[1] = -1  # the worker is known
 
     def fetched(count):
         """How many of so many fetches were looked at."""
@@ -296,6 +297,46 @@ def test_behind_the_first_fetches_an_eighth_is_looked_at(tmp_path):
     assert watch.rests(SimpleNamespace()) == 512
     watch.looks = False
     assert watch.rests(iterator) == 512
+
+
+def open_files():
+    """Names of what this process has open; the listing itself is gone when it is asked for."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.append(str(entry.readlink()))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/wchan").exists(), reason="this system does not say where a thread waits")
+def test_workers_are_watched_without_a_file_kept_open_for_each(toy, light):
+    """A file for each worker of a few short epochs is all that a process with a low limit may open."""
+    with light() as prof:
+        batches = iter(toy.loader(num_workers=2))
+        next(batches)
+        next(batches)
+        watch, looks = prof._session._workers, []
+        watch._record = looks.append
+        assert not [name for name in open_files() if name.endswith("wchan")]
+        watch.glance()
+        assert len({look[2] for look in looks}) == 2
+        del batches
+        watch.glance()
+        assert watch._pids == set()
+
+
+def test_of_many_workers_some_are_looked_at_in_each_beat_and_all_in_turn(tmp_path, monkeypatch):
+    looks = []
+    watch = WorkerWatch(looks.append, SimpleNamespace(tracker=None), tmp_path)
+    ended = {3, 4}
+    monkeypatch.setattr(workers, "_state", lambda pid: None if pid in ended else 0)
+    watch._pids.update(range(1, 15))
+    for _ in range(3):
+        watch.glance()
+    seen = [look[2] for look in looks]
+    alive = [pid for pid in range(1, 15) if pid not in ended]
+    assert seen == [*alive, *alive]
+    assert watch._pids == set(alive)
 
 
 def test_batches_of_workers_that_ran_out_of_data_are_not_ready(toy, light, recorded):
