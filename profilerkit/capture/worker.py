@@ -99,7 +99,8 @@ class WorkerProbe:
         self._guard = guard
         self._end = path.with_name(END)
         self._file = AppendFile(path)
-        self._file.append(HEADER.pack(WORKER_MAGIC, FORMAT_VERSION, WORKER.size))
+        if not path.stat().st_size:  # a worker before this one may have had its number: pids come around
+            self._file.append(HEADER.pack(WORKER_MAGIC, FORMAT_VERSION, WORKER.size))
         self._stat = ThreadClock()
         self._io = open_for_reading("/proc/self/io")
         self._read = _traffic(self._io)

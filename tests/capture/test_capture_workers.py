@@ -417,6 +417,17 @@ def test_nested_batches_are_measured_and_strange_ones_are_not():
     assert worker.batch_bytes([torch.ones(1)] * 1000) == -1
 
 
+def test_a_worker_with_the_pid_of_an_earlier_one_adds_its_batches_to_the_file(tmp_path):
+    path = tmp_path / "worker.1.0.bin"
+    for batch in (3, 5):
+        probe = worker.WorkerProbe(path, Guard("the test"))
+        probe.timed_get(lambda batch=batch: (batch, [0]))()
+        probe.timed_put(lambda _batch: None)(probe.timed_collate(lambda samples: samples)(None))
+        probe.timed_send(lambda _data: None)(b"")
+    records = path.read_bytes()[HEADER.size :]
+    assert [row[1] for row in WORKER.iter_unpack(records)] == [3, 5]
+
+
 def test_a_batch_of_more_than_an_hour_is_the_longest_there_is():
     row = (1, 2, 3, 4, 2**40, -5, *range(7), 1, 2, 3, 4)
     assert WORKER.unpack(worker.packed(row)) == (1, 2, 3, 4, UNKNOWN_US, 0, *range(7), 1, 2, 3, 4)
