@@ -14,7 +14,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
-from profilerkit.capture.guard import Guard
+from profilerkit.capture.guard import Guard, asked
 from profilerkit.capture.thread_clock import Moment, ThreadClock, open_for_reading
 from profilerkit.rundir.files import AppendFile
 from profilerkit.rundir.layout import (
@@ -188,7 +188,8 @@ class WorkerProbe:
         if self._collations % _READ_EVERY == 0 and self._statm >= 0:
             self._memory_bytes = max(0, _anonymous_bytes(self._statm) - self._shared_bytes)
         self._collations += 1
-        self._row = (*row, *_grown(self._read, read), batch_bytes(batch), self._memory_bytes)
+        size = asked(batch_bytes, batch)
+        self._row = (*row, *_grown(self._read, read), -1 if size is None else size, self._memory_bytes)
         self._read = read
 
     def _left(self) -> None:
@@ -216,7 +217,10 @@ class WorkerProbe:
 
 
 def batch_bytes(batch: object) -> int:
-    """Bytes of the tensors and arrays in a batch of at most ``_MOST_LEAVES`` leaves; -1 when that is not known."""
+    """Bytes of the tensors and arrays in a batch of at most ``_MOST_LEAVES`` leaves; -1 when that is not known.
+
+    Of a sparse tensor it is not: torch (2.13) refuses to say, or says what a dense one would take.
+    """
     found, looked, todo = -1, 0, [batch]
     while todo:
         item = todo.pop()
@@ -229,6 +233,8 @@ def batch_bytes(batch: object) -> int:
             todo.extend(item[:_MOST_LEAVES])
             looked += max(0, len(item) - _MOST_LEAVES)
         else:
+            if "sparse" in str(getattr(item, "layout", "")):
+                return -1
             size = len(item) if isinstance(item, (bytes, bytearray)) else getattr(item, "nbytes", None)
             if isinstance(size, int):
                 found = max(found, 0) + size

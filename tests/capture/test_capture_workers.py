@@ -417,6 +417,30 @@ def test_nested_batches_are_measured_and_strange_ones_are_not():
     assert worker.batch_bytes([torch.ones(1)] * 1000) == -1
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch calls its compressed layouts beta
+@pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr", "to_sparse_csc"])
+def test_the_size_of_a_sparse_batch_is_not_known(layout):
+    torch = pytest.importorskip("torch")
+    assert worker.batch_bytes([torch.ones(10), getattr(torch.eye(100), layout)()]) == -1
+
+
+class Rude:
+    """A batch that does not say its size."""
+
+    @property
+    def nbytes(self):
+        raise LookupError("no size")
+
+
+def test_a_batch_that_refuses_to_say_its_size_is_recorded_without_it(toy, light, recorded):
+    with light() as prof:
+        loader = toy.torch.utils.data.DataLoader(range(8), batch_size=2, num_workers=1, collate_fn=lambda _: Rude())
+        assert sum(1 for _ in loader) == 4
+    run = recorded(prof.directory)
+    assert state_of(run).on
+    assert [row[-2] for row in batches_of(run)[0]] == [-1] * 4
+
+
 def test_a_worker_with_the_pid_of_an_earlier_one_adds_its_batches_to_the_file(tmp_path):
     path = tmp_path / "worker.1.0.bin"
     for batch in (3, 5):
