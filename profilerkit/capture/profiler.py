@@ -5,6 +5,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
@@ -36,6 +37,21 @@ class Profile:
         self._owns_session = True
         self.directory: Path | None = None
         self.report: Report | None = None
+
+    def __copy__(self) -> "Profile":
+        """Itself: what holds a recording and is copied, as a model is for averaged weights, names the same one."""
+        return self
+
+    def __deepcopy__(self, _copied: object) -> "Profile":
+        """Itself."""
+        return self
+
+    def __getstate__(self) -> dict[str, object]:
+        """What is pickled: where this is recording, a profile that records nothing, for what holds this one."""
+        state = dict(vars(self))
+        if self._session is not None:
+            state |= {"_session": None, "directory": None, "_settings": replace(self._settings, enabled=False)}
+        return state
 
     def __enter__(self) -> "Profile":
         """Start recording.

@@ -1,6 +1,8 @@
 # ruff: noqa: PT031  a block under test is a with statement with a loop in it
+import copy
 import gc
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -150,6 +152,38 @@ def test_block_inside_a_block_records_nothing_and_says_so(light, recorded):
 def test_block_cannot_be_opened_twice_at_once(light):
     with light() as prof, pytest.raises(UsageError, match="open already"):
         prof.__enter__()
+
+
+class Holder:
+    """What keeps the recording to name its phases, as a model or a dataset may."""
+
+    def __init__(self, prof):
+        self.prof = prof
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_what_holds_a_recording_is_copied_with_the_same_one(light, recorded, copied):
+    with light() as prof:
+        with copied(Holder(prof)).prof.phase("checkpoint"):
+            pass
+        assert copied(prof) is prof
+    assert len(recorded(prof.directory).of(EventKind.PHASE)) == 1
+
+
+def test_what_holds_a_recording_is_pickled_with_one_that_records_nothing(light, recorded):
+    with light() as prof:
+        arrived = pickle.loads(pickle.dumps(Holder(prof))).prof
+        with arrived, arrived.phase("checkpoint"):
+            arrived.step()
+        assert list(arrived.wrap([1])) == [1]
+    assert (arrived.directory, arrived.report) == (None, None)
+    assert recorded(prof.directory).of(EventKind.PHASE) == []
+
+
+def test_a_profile_that_is_not_open_records_where_it_is_unpickled(light, recorded):
+    with pickle.loads(pickle.dumps(light())) as prof:
+        prof.step()
+    assert recorded(prof.directory).rank.end.steps == 1
 
 
 def test_phase_is_recorded_with_its_name(light, recorded):
