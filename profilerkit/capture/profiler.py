@@ -21,6 +21,9 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _Loader = TypeVar("_Loader", bound=Iterable[object])
 
+#: Whether the body of a function runs after the call has returned.
+_RUN_LATER = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+
 
 class Profile:
     """One recording of a training run; made by ``profile()``.
@@ -104,9 +107,9 @@ class Profile:
         """Record every call of ``function`` into a run directory of its own.
 
         Raises:
-            UsageError: ``function`` is a coroutine or a generator function, whose body runs after the call.
+            UsageError: ``function`` is a coroutine function or a generator function: its body runs after the call.
         """
-        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        if any(runs_later(function) for runs_later in _RUN_LATER):
             raise UsageError(
                 f"profile cannot decorate {function.__qualname__}",
                 cause="its body runs after the call has returned",

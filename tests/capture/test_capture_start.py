@@ -131,7 +131,10 @@ def test_decorator_refuses_functions_that_run_after_the_call(light):
     def generator():
         yield
 
-    for function in (coroutine, generator):
+    async def asynchronous_generator():
+        yield
+
+    for function in (coroutine, generator, asynchronous_generator):
         with pytest.raises(UsageError, match="cannot decorate"):
             light()(function)
 
