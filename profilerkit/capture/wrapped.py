@@ -1,8 +1,8 @@
 """Stands for a loader that the patches of torch do not see: iterates it with timed fetches, and is it in all else."""
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from profilerkit.capture.loader import FIRST, FetchTimer
 from profilerkit.capture.loader_claims import length
@@ -12,6 +12,9 @@ _LOOKED_UP_IN_THE_TYPE = (
     *("__len__", "__length_hint__", "__bool__", "__getitem__", "__setitem__", "__delitem__", "__contains__"),
     *("__reversed__", "__call__", "__enter__", "__exit__", "__eq__", "__hash__", "__repr__", "__str__"),
 )
+
+#: What ``_like`` made, by the type and the base. A class made in a function, and what it closes over, is not kept.
+_made: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
 
 
 class _Stand:
@@ -104,9 +107,15 @@ def _timed(iterator: Any, source: object, timer: FetchTimer) -> WrappedIterator:
     return made
 
 
-@functools.cache
 def _like(base: Any, kind: Any) -> Any:
     """``base`` with the name of ``kind``, a type, and the methods of it that Python looks up in the type."""
+    made = _made.setdefault(kind, {})
+    if base not in made:
+        made[base] = _make(base, kind)
+    return made[base]
+
+
+def _make(base: Any, kind: Any) -> Any:
     has = {name for parent in reversed(kind.__mro__) for name in vars(parent)}
     found = {name: _passed_on(name) for name in _LOOKED_UP_IN_THE_TYPE if name in has and getattr(kind, name)}
     return type(getattr(kind, "__name__", ""), (base,), {"__slots__": (), **found})

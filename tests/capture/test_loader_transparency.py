@@ -387,6 +387,32 @@ def test_a_loader_dies_with_its_last_name(toy, light, wrap):
             gc.enable()
 
 
+@pytest.mark.parametrize("iterable", [True, False])
+def test_a_class_of_the_users_dies_with_what_it_closes_over(light, iterable):
+    """A loader's class is made in a function where it closes over its data."""
+
+    def loader():
+        samples = Numbers()
+
+        class Local:
+            __iter__ = (lambda self: iter([samples[0]])) if iterable else (lambda self: self)
+
+            def __next__(self):
+                raise StopIteration(samples)
+
+        return Local(), weakref.ref(samples)
+
+    with light() as prof:
+        made, gone = loader()
+        for _epoch in range(2):
+            for _batch in prof.wrap(made):
+                pass
+        del made
+        _batch = None
+        gc.collect()
+        assert gone() is None
+
+
 def test_a_wrapped_loader_without_a_name_marks_steps(toy, light, recorded):
     with light() as prof:
         for batch in prof.wrap(toy.loader(batches=4)):
