@@ -1,5 +1,6 @@
 """Stands for a loader that the patches of torch do not see: iterates it with timed fetches, and is it in all else."""
 
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -10,8 +11,16 @@ from profilerkit.capture.loader_claims import length
 #: Methods that Python looks up in the type: what stands for a loader has those of them that the loader has.
 _LOOKED_UP_IN_THE_TYPE = (
     *("__len__", "__length_hint__", "__bool__", "__getitem__", "__setitem__", "__delitem__", "__contains__"),
-    *("__reversed__", "__call__", "__enter__", "__exit__", "__eq__", "__hash__", "__repr__", "__str__"),
+    *("__reversed__", "__call__", "__enter__", "__exit__", "__hash__", "__repr__", "__str__", "__format__"),
+    *("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"),
+    *("__neg__", "__pos__", "__abs__", "__invert__", "__index__", "__int__", "__float__", "__complex__"),
 )
+#: Operators with two sides, which Python looks up in the types of both, by the middle of their methods' names.
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    **{name: getattr(operator, name) for name in ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow")},
+    **{"lshift": operator.lshift, "rshift": operator.rshift, "divmod": divmod},
+    **{"and": operator.and_, "or": operator.or_, "xor": operator.xor},
+}
 
 #: What ``_like`` made, by the type and the base. A class made in a function, and what it closes over, is not kept.
 _made: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
@@ -116,18 +125,33 @@ def _like(base: Any, kind: Any) -> Any:
 
 
 def _make(base: Any, kind: Any) -> Any:
-    has = {name for parent in reversed(kind.__mro__) for name in vars(parent)}
-    found = {name: _passed_on(name) for name in _LOOKED_UP_IN_THE_TYPE if name in has and getattr(kind, name)}
+    names = {name for parent in kind.__mro__ for name in vars(parent)}
+
+    def has(name: str) -> bool:
+        return name in names and getattr(kind, name) is not None
+
+    found = {name: _passed_on(name) for name in _LOOKED_UP_IN_THE_TYPE if has(name)}
+    for name, operate in _OPERATORS.items():
+        left, right, in_place = (f"__{side}{name}__" for side in ("", "r", "i"))
+        found |= {method: _passed_on(method) for method in (left, in_place) if has(method)}
+        if has(left) or has(right):
+            found[right] = _from_the_right(operate)
     return type(getattr(kind, "__name__", ""), (base,), {"__slots__": (), **found})
 
 
 def _passed_on(name: str) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         inner = self._inner
-        return getattr(type(inner), name)(inner, *map(_bare, args), **kwargs)
+        result = getattr(type(inner), name)(inner, *map(_bare, args), **kwargs)
+        return self if result is inner else result  # += on a list, and many a ``with``
 
     method.__name__ = name
     return method
+
+
+def _from_the_right(operate: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """The operator once more, on the inner object: a list adds what is a list, and has no method to be added itself."""
+    return lambda self, left: operate(_bare(left), self._inner)
 
 
 def _bare(value: Any) -> Any:

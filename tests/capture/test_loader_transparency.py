@@ -5,6 +5,7 @@ import copy
 import gc
 import importlib
 import inspect
+import operator
 import pickle
 import types
 import weakref
@@ -265,6 +266,12 @@ def items(loader):
     ]
 
 
+def operators(loader):
+    pairs = [(operator.add, loader, [7]), (operator.add, [7], loader), (operator.mul, 2, loader)]
+    compared = [(operator.ne, loader, loader), (operator.lt, loader, [9]), (operator.ge, [9], loader)]
+    return [outcome(*pair) for pair in (*pairs, *compared, (operator.or_, loader, {}), (operator.neg, loader))]
+
+
 def copies(loader):
     shallow = outcome(lambda: list(copy.copy(loader)))
     deep = outcome(lambda: list(copy.deepcopy(loader)))
@@ -284,6 +291,7 @@ BEHAVIOURS = [
     iterating_by_hand,
     iterator_itself,
     items,
+    operators,
     copies,
 ]
 
@@ -385,6 +393,52 @@ def test_a_loader_dies_with_its_last_name(toy, light, wrap):
             assert gone() is None
         finally:
             gc.enable()
+
+
+class Pipe:
+    """Stages are joined by operators, as a data pipeline's are."""
+
+    def __init__(self, *stages):
+        self.stages = stages
+
+    def __iter__(self):
+        return iter(self.stages)
+
+    def __rshift__(self, stage):
+        return Pipe(*self.stages, stage)
+
+    def __ror__(self, source):
+        return Pipe(source, *self.stages)
+
+    def __ilshift__(self, stage):
+        self.stages += (stage,)
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_error):
+        pass
+
+
+def test_operators_of_a_wrapped_loader_are_those_of_its_type(light):
+    with light() as prof:
+        joined = 0 | (prof.wrap(Pipe(1)) >> 2)
+        assert joined.stages == (0, 1, 2)
+        assert (prof.wrap({1: 2}) | {3: 4}, {3: 4} | prof.wrap({1: 2})) == ({1: 2, 3: 4}, {3: 4, 1: 2})
+        assert prof.wrap([1]) + prof.wrap([2]) == [1, 2]
+        with pytest.raises(TypeError, match="unsupported operand type"):
+            prof.wrap(Pipe(1)) + 1
+
+
+def test_a_wrapped_loader_that_gives_itself_stays_wrapped(light, recorded):
+    with light() as prof:
+        pipe = loader = prof.wrap(Pipe(1))
+        loader <<= 2
+        with loader as entered:
+            assert list(entered) == [1, 2]
+        assert entered is loader is pipe
+    assert len(recorded(prof.directory).waits) == 3
 
 
 @pytest.mark.parametrize("iterable", [True, False])
