@@ -4,18 +4,20 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from time import perf_counter_ns
 
-from profilerkit.capture.doing import PerThread
+from profilerkit.capture.doing import Doing, PerThread
 from profilerkit.capture.guard import Guard
 from profilerkit.rundir.layout import EVALUATION, EventKind
 from profilerkit.rundir.writer import Record
 
 _PHASE = int(EventKind.PHASE)
+#: A block that is open: what the thread was doing that entered it, since when, and its span in the trace.
+_Block = tuple[Doing, int, AbstractContextManager[object] | None]
 
 
 class Phase:
-    """A context manager that records one PHASE per block; reusable, not reentrant."""
+    """A context manager that records one PHASE per block; it may be entered while it is open, and by many threads."""
 
-    __slots__ = ("_guard", "_here", "_in_trace", "_is_aside", "_is_open", "_name_id", "_record", "_span", "_start_ns")
+    __slots__ = ("_guard", "_here", "_is_aside", "_name_id", "_open", "_record", "_span")
 
     def __init__(
         self,
@@ -33,9 +35,7 @@ class Phase:
         self._span = span
         self._here = here
         self._guard = guard
-        self._in_trace: AbstractContextManager[object] | None = None
-        self._is_open = False
-        self._start_ns = 0
+        self._open: list[_Block] = []
 
     def __enter__(self) -> None:
         self._guard.call(self._begin)
@@ -44,25 +44,35 @@ class Phase:
         self._guard.call(self._end)
 
     def _begin(self) -> None:
-        self._start_ns = perf_counter_ns()
-        doing = self._here.doing
-        doing.phases += 1
-        doing.asides += self._is_aside
-        self._is_open = True
+        start_ns = perf_counter_ns()
         in_trace = self._span()
         if in_trace is not None:
             in_trace.__enter__()
-            self._in_trace = in_trace
+        doing = self._here.doing
+        doing.phases += 1
+        if self._is_aside:
+            doing.asides += 1
+        self._open.append((doing, start_ns, in_trace))
 
     def _end(self) -> None:
-        if not self._is_open:
+        open_blocks = self._open
+        if not open_blocks:
             return
-        self._is_open = False
-        doing = self._here.doing
+        block = open_blocks.pop()
+        if block[0] is not self._here.doing:
+            block = self._ended_instead_of(block)
+        doing, start_ns, in_trace = block
         doing.phases -= 1
-        doing.asides -= self._is_aside
-        start_ns = self._start_ns
+        if self._is_aside:
+            doing.asides -= 1
         self._record((_PHASE, 0, self._name_id, start_ns, perf_counter_ns() - start_ns, 0))
-        in_trace, self._in_trace = self._in_trace, None
         if in_trace is not None:
             in_trace.__exit__(None, None, None)
+
+    def _ended_instead_of(self, last: _Block) -> _Block:
+        """The last block of this thread's own, else ``last``: a thread may end what another one began."""
+        doing = self._here.doing
+        self._open.append(last)
+        block = next((block for block in reversed(self._open) if block[0] is doing), last)
+        self._open.remove(block)
+        return block

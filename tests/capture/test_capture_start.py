@@ -199,6 +199,48 @@ def test_phase_is_recorded_with_its_name(light, recorded):
     assert names == ["checkpoint", "evaluation", "checkpoint"]
 
 
+def on_another_thread(work):
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+def test_one_phase_may_be_entered_while_it_is_open(light, recorded):
+    with light() as prof:
+        doing = prof._session._timer.here.doing
+        phase = prof.phase("evaluation")
+        with phase:
+            with phase:
+                assert (doing.phases, doing.asides) == (2, 2)
+            assert (doing.phases, doing.asides) == (1, 1)
+        assert (doing.phases, doing.asides) == (0, 0)
+    inner, outer = recorded(prof.directory).of(EventKind.PHASE)
+    assert outer.start_ns <= inner.start_ns
+    assert outer.dur_ns >= inner.dur_ns
+
+
+def test_a_phase_that_another_thread_ends_is_over(light, recorded):
+    with light() as prof:
+        phase = prof.phase("evaluation")
+        phase.__enter__()
+        on_another_thread(lambda: phase.__exit__(None, None, None))
+        doing = prof._session._timer.here.doing
+        assert (doing.phases, doing.asides) == (0, 0)
+    assert len(recorded(prof.directory).of(EventKind.PHASE)) == 1
+
+
+def test_a_thread_ends_its_own_block_of_a_phase_before_that_of_another(light, recorded):
+    with light() as prof:
+        phase = prof.phase("checkpoint")
+        with phase:
+            on_another_thread(phase.__enter__)
+        assert prof._session._timer.here.doing.phases == 0
+        phase.__exit__(None, None, None)
+        phase.__exit__(None, None, None)
+    first, second = recorded(prof.directory).of(EventKind.PHASE)
+    assert first.start_ns < second.start_ns
+
+
 def test_endless_phase_names_share_one_id(light, recorded):
     with light() as prof:
         for number in range(1100):
