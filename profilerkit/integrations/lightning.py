@@ -6,13 +6,13 @@ exception that ends it.
 """
 
 import sys
-from collections.abc import Callable
 from contextlib import ExitStack
 from importlib import import_module
 from typing import Any
 
 from profilerkit.capture.profiler import Profile, profile
 from profilerkit.errors import UsageError
+from profilerkit.integrations.replaced import TimedSave
 
 #: Two distributions of one framework, whose classes do not know each other.
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
@@ -32,20 +32,14 @@ class LightningHooks:
         self._phases = ExitStack()
         self._is_ours = False
         self._optimizer_steps = 0
-        self._save: Callable[..., Any] | None = None
+        self._save: TimedSave | None = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Start recording."""
         if stage != "fit":
             return
         self._is_ours = self.prof.record_until_exit()
-        save = self._save = trainer.save_checkpoint
-
-        def timed_save(*args: Any, **kwargs: Any) -> Any:
-            with self.prof.phase("checkpoint"):
-                return save(*args, **kwargs)
-
-        trainer.save_checkpoint = timed_save
+        self._save = TimedSave(trainer, "save_checkpoint", self.prof)
 
     def on_train_batch_end(self, trainer: Any, *_batch: Any, **_named: Any) -> None:
         """End a step where an optimizer stepped since the last one."""
@@ -63,17 +57,17 @@ class LightningHooks:
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """End the recording with what ended the fit."""
-        self._end(trainer, exception)
+        self._end(exception)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """End the recording."""
         if stage == "fit":
-            self._end(trainer, None)
+            self._end(None)
 
-    def _end(self, trainer: Any, error: BaseException | None) -> None:
+    def _end(self, error: BaseException | None) -> None:
         self._phases.close()
         if self._save is not None:
-            del trainer.save_checkpoint
+            self._save.put_back()
             self._save = None
         if self._is_ours:
             self._is_ours = False

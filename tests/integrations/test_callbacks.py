@@ -71,6 +71,41 @@ def test_lightning_saves_as_before_and_its_trainer_gets_its_method_back(prof):
     assert phases(read_run(prof.directory).ranks[0]) == ["checkpoint"]
 
 
+def test_a_method_that_was_set_on_the_trainer_is_there_again_after_the_fit(prof):
+    hooks, trainer = LightningHooks(prof), Trainer()
+    own = trainer.save_checkpoint = lambda path: f"saved {path} myself"
+    fit(hooks, trainer, [1])
+    assert trainer.save_checkpoint("x") == "saved x myself"
+    hooks.teardown(trainer, None, "fit")
+    assert vars(trainer)["save_checkpoint"] is own
+    assert phases(read_run(prof.directory).ranks[0]) == ["checkpoint"]
+
+
+def test_two_callbacks_leave_nothing_on_the_trainer_and_name_a_checkpoint_once(prof, tmp_path):
+    both, trainer = (LightningHooks(prof), LightningHooks(profilerkit.profile(tmp_path / "other"))), Trainer()
+    for hooks in both:
+        fit(hooks, trainer, [1])
+    assert trainer.save_checkpoint("x") == "saved x"
+    for hooks in both:
+        hooks.teardown(trainer, None, "fit")
+    assert "save_checkpoint" not in vars(trainer)
+    assert phases(read_run(prof.directory).ranks[0]) == ["checkpoint"]
+
+
+def test_what_somebody_put_on_top_of_ours_stays_and_saves(prof):
+    hooks, trainer = LightningHooks(prof), Trainer()
+    fit(hooks, trainer, [1])
+    below = trainer.save_checkpoint
+    top = trainer.save_checkpoint = lambda path: f"{below(path)} twice"
+    hooks.teardown(trainer, None, "fit")
+    assert vars(trainer)["save_checkpoint"] is top
+    assert trainer.save_checkpoint("x") == "saved x twice"
+    trainer.save_checkpoint = below  # as a tool does that puts back what it found
+    fit(hooks, trainer, [2])
+    hooks.teardown(trainer, None, "fit")
+    assert "save_checkpoint" not in vars(trainer)
+
+
 def test_validation_alone_records_nothing(prof):
     hooks, trainer = LightningHooks(prof), Trainer()
     hooks.setup(trainer, None, "validate")

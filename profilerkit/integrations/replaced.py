@@ -1,0 +1,43 @@
+"""Methods of a framework's object that are replaced while a recording runs, and put back as they were found."""
+
+from typing import Any
+
+from profilerkit.capture.profiler import Profile
+
+
+class Replaced:
+    """Stands for one method of one object; a subclass says what a call does.
+
+    One of ours that is there already is replaced, not wrapped: its recording is over, or this one joins it.
+
+    Attributes:
+        inner: the method that it stands for.
+    """
+
+    def __init__(self, owner: Any, name: str, prof: Profile) -> None:
+        """Set ``owner.name`` to this, on the object alone."""
+        found = getattr(owner, name)
+        is_ours = isinstance(found, Replaced)
+        self.inner = found.inner if is_ours else found
+        self._was_set: bool = found._was_set if is_ours else name in vars(owner)
+        self._owner, self._name = owner, name
+        self._prof = prof
+        setattr(owner, name, self)
+
+    def put_back(self) -> None:
+        """Leave the object as it was found, unless somebody has replaced the method since: then this stays below."""
+        if vars(self._owner).get(self._name) is not self:
+            return
+        if self._was_set:
+            setattr(self._owner, self._name, self.inner)
+        else:
+            delattr(self._owner, self._name)
+
+
+class TimedSave(Replaced):
+    """A method that saves, timed as a checkpoint."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the method gives."""
+        with self._prof.phase("checkpoint"):
+            return self.inner(*args, **kwargs)
