@@ -4,12 +4,13 @@ Where the loop uses ``accelerator.accumulate``, a step ends with the block that 
 loop is understood as it is. Whatever the accelerator saves is a checkpoint. The block ends the recording.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from profilerkit.capture.profiler import Profile
 from profilerkit.errors import UsageError
+from profilerkit.integrations.replaced import Replaced, TimedSave
 
 _SAVES = ("save", "save_model", "save_state")
 
@@ -26,26 +27,18 @@ def attach(prof: Profile, accelerator: Any) -> None:
             cause="it has no accumulate() and no sync_gradients",
             hint="pass what accelerate.Accelerator() gave",
         )
-    accelerator.accumulate = _ending_steps(accelerator, accelerator.accumulate, prof)
+    _SteppingBlock(accelerator, "accumulate", prof)
     for name in _SAVES:
         if hasattr(accelerator, name):
-            setattr(accelerator, name, _as_checkpoint(getattr(accelerator, name), prof))
+            TimedSave(accelerator, name, prof)
 
 
-def _ending_steps(accelerator: Any, accumulate: Callable[..., Any], prof: Profile) -> Callable[..., Any]:
+class _SteppingBlock(Replaced):
+    """``accelerator.accumulate``, whose block ends a step where it synchronised the gradients."""
+
     @contextmanager
-    def accumulate_and_step(*models: Any) -> Iterator[Any]:
-        with accumulate(*models) as value:
+    def __call__(self, *models: Any) -> Iterator[Any]:
+        with self.inner(*models) as value:
             yield value
-        if accelerator.sync_gradients:
-            prof.step()
-
-    return accumulate_and_step
-
-
-def _as_checkpoint(save: Callable[..., Any], prof: Profile) -> Callable[..., Any]:
-    def timed_save(*args: Any, **kwargs: Any) -> Any:
-        with prof.phase("checkpoint"):
-            return save(*args, **kwargs)
-
-    return timed_save
+        if self._owner.sync_gradients:
+            self._prof.step()

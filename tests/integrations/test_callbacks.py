@@ -191,6 +191,23 @@ def test_an_accumulation_that_synchronises_ends_a_step_and_a_failing_one_does_no
     assert phases(read_run(prof.directory).ranks[0]) == ["checkpoint"]
 
 
+def test_an_accelerator_that_is_attached_again_counts_and_names_once(tmp_path):
+    accelerator = Accelerator()
+    for number in range(2):
+        again = profilerkit.profile(tmp_path / str(number), deep=False, nvml=False, host=False, analyze=False)
+        with again:
+            attach(again, accelerator)
+            attach(again, accelerator)
+            for _ in range(4):
+                with accelerator.accumulate("model"):
+                    pass
+            accelerator.save_state("here")
+        assert ended(again).steps == 2
+        assert phases(read_run(again.directory).ranks[0]) == ["checkpoint"]
+    for name in ("accumulate", "save_state"):
+        assert vars(accelerator)[name].inner == getattr(Accelerator, name).__get__(accelerator)
+
+
 def test_what_is_no_accelerator_is_refused(prof):
     with pytest.raises(UsageError, match="not an Accelerator: dict"):
         attach(prof, {})
