@@ -1,7 +1,7 @@
 """A named block of the user's, timed."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter_ns
 
 from profilerkit.capture.doing import Doing, PerThread
@@ -36,6 +36,18 @@ class Phase:
         self._here = here
         self._guard = guard
         self._open: list[_Block] = []
+
+    def __copy__(self) -> "Phase":
+        """Itself, for what holds a phase and is copied."""
+        return self
+
+    def __deepcopy__(self, _copied: object) -> "Phase":
+        """Itself."""
+        return self
+
+    def __reduce__(self) -> tuple[type[nullcontext[None]], tuple[()]]:
+        """What is pickled records nothing: the process that reads it has no recording of ours."""
+        return nullcontext, ()
 
     def __enter__(self) -> None:
         self._guard.call(self._begin)

@@ -183,6 +183,15 @@ def test_what_holds_a_recording_is_pickled_with_one_that_records_nothing(light, 
     assert recorded(prof.directory).of(EventKind.PHASE) == []
 
 
+def test_what_holds_a_phase_is_copied_with_it_and_pickled_with_one_that_records_nothing(light, recorded):
+    with light() as prof:
+        phase = prof.phase("checkpoint")
+        for copied in (copy.copy(phase), copy.deepcopy(phase), pickle.loads(pickle.dumps(phase))):
+            with copied:
+                pass
+    assert len(recorded(prof.directory).of(EventKind.PHASE)) == 2
+
+
 def test_a_profile_that_is_not_open_records_where_it_is_unpickled(light, recorded):
     with pickle.loads(pickle.dumps(light())) as prof:
         prof.step()
