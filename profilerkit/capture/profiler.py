@@ -111,7 +111,7 @@ class Profile:
         """
         if any(runs_later(function) for runs_later in _RUN_LATER):
             raise UsageError(
-                f"profile cannot decorate {function.__qualname__}",
+                f"profile cannot decorate {getattr(function, '__qualname__', function)}",
                 cause="its body runs after the call has returned",
                 hint="use `with profilerkit.profile(...)` inside it",
             )

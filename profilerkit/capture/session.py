@@ -179,8 +179,6 @@ class Session:
             call(self._write_dossier, cause)
         for sampler in self._samplers.values():
             call(sampler.stop)
-        if self._workers is not None:
-            call(self._workers.close)
         call(self._measure_self)
         call(self._write_last_meta)
         call(self._window.pack, deadline - time.monotonic())  # before end.json, upon which rank 0 reads

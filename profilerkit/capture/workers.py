@@ -125,10 +125,6 @@ class WorkerWatch:
             if not left:
                 return
 
-    def close(self) -> None:
-        """Look at no worker any more."""
-        self._pids.clear()
-
     def reason(self) -> str:
         """Why nothing, or not everything, is known of the workers; empty when all is well."""
         found = self._guard.call(self._what_is_missing)
