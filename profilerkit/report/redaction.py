@@ -37,12 +37,16 @@ _BEHIND_MASK = re.compile(rf"(?<=://{re.escape(MASK)}@)(\[[\da-fA-F:.]+\]|[\w.-]
 _SPACED = "\ufdd0"
 #: Whose addresses name nobody: of documents that an error points to.
 _PUBLIC = ("github.com", "huggingface.co", "nvidia.com", "python.org", "pytorch.org")
-#: What a program says of a secret: ``password='x'``, ``'api_key': 'x'``, ``Authorization: Bearer x``.
+#: What a program says of a secret: ``password='x'``, ``'api_key': 'x'``, ``Authorization: Bearer x``. An exception's
+#: class holds none, what stands behind ``KeyError:`` may name one.
 _SAID = re.compile(
-    r"(?<![\w-])([A-Za-z_][\w-]*)([\"']?\s*[=:]\s*[\"']?(?:(?:Bearer|Basic)\s+)?)([^\s\"'`,;(){}\[\]*]+)"
+    r"(?<![\w-])(?!(?:[A-Z]\w*)?(?:Error|Exception|Warning)(?![\w-]))([A-Za-z_][\w-]*)"
+    r"([\"']?\s*[=:]\s*[\"']?(?:(?:Bearer|Basic)\s+)?)([^\s\"'`,;(){}\[\]*]+)"
 )
 #: A shorter value of ``name=value`` within a sentence is code: ``DataLoader(auth=x)``.
 _SHORTEST_SECRET = 8
+#: A word of a sentence: ``unknown token: pad``.
+_PROSE, _SHORT_WORD = re.compile(r":\s+"), re.compile(rf"[A-Za-z]{{1,{_SHORTEST_SECRET - 1}}}")
 _SOURCE_FILE = re.compile(r"\.(?:py|pyx|c|cc|cpp|cxx|cu|cuh|h|hpp|rs)$")
 #: Names that hold on every machine.
 _ANY_MACHINE = re.compile(r"localhost|127\.[\d.]+|0\.0\.0\.0|\d+|")
@@ -246,7 +250,8 @@ def _of_sentence(match: re.Match[str]) -> str:
 def _of_said(match: re.Match[str]) -> str:
     name, between, value = match.groups()
     of_variable = bool(_VARIABLE.fullmatch(name)) and "=" in between and not _NUMBER.fullmatch(value)
-    is_named = name != "key" and is_secret(name, value)
+    is_word = _PROSE.fullmatch(between) and _SHORT_WORD.fullmatch(value) and "pass" not in name.lower()
+    is_named = name != "key" and is_secret(name, value) and not is_word
     return f"{name}{between}{MASK}" if is_named or (of_variable and name not in ALLOWED_VARIABLES) else match[0]
 
 
