@@ -1,5 +1,6 @@
 """How a run ended: which rank failed first, and which left no word of its end."""
 
+import re
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -24,6 +25,8 @@ _SOON_NS = 60_000_000_000
 _LAST_NS = 10_000_000_000
 #: The year 2100: a time beyond it is damage.
 _LATEST_NS = 4_102_444_800_000_000_000
+#: What torch raises for an exception elsewhere: its class and place, then the traceback from there (torch 2.11).
+_ELSEWHERE = re.compile(r"[\w.]+: Caught (\w+) (.+?)\.\nOriginal (Traceback .*)", re.DOTALL)
 #: Hosts whose failures are told where nobody knows which was first.
 _TOLD_HOSTS = 3
 
@@ -140,7 +143,22 @@ def _failed_by(end: RankEnd) -> str | None:
     """What ended a rank before its time; ``None`` for the end of its program, and for an exit without a code."""
     if end.reason == "interrupted":
         return "interrupted (Ctrl-C)"
-    return end.exception or (end.left_by if end.exit_code else None)
+    return _without_traceback(end.exception) if end.exception else end.left_by if end.exit_code else None
+
+
+def _without_traceback(exception: str) -> str:
+    r"""What an exception says; of one from another process or thread its place and what it said there.
+
+    >>> _without_traceback("KeyError: Caught KeyError in worker 0.\nOriginal Traceback (x):\n  File\nKeyError: 'a'")
+    "KeyError in worker 0: KeyError: 'a'"
+    """
+    found = _ELSEWHERE.fullmatch(exception)
+    if found is None:
+        return exception
+    kind, place, trace = found.groups()
+    # A text that was cut has no such line, and a message of several has its first there.
+    said = re.findall(rf"^(?:[\w.]+\.)?{kind}\b.*", trace, re.MULTILINE)
+    return ": ".join([f"{kind} {place}", *said[-1:]])
 
 
 def _steps(events: bytes) -> int:
