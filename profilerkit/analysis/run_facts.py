@@ -154,7 +154,7 @@ def _memory(chosen: RankFacts) -> Memory:
     memory = trace.memory if trace else Memory()
     if trace and trace.allocator:
         memory = revise(memory, allocator_calls_per_step=trace.allocator.calls_per_step)
-    return with_samples(memory, record.samples, chosen.log) if record and chosen.log else memory
+    return with_samples(memory, record.samples, chosen.log, record.events) if record and chosen.log else memory
 
 
 def _timed(job: Job) -> int | None:

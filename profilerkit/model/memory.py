@@ -103,7 +103,10 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
         allocator_retries: operators of the steady window in which memory was given back to the driver so that an
             allocation could succeed; derived from the order of the calls.
         peak_device_used_bytes: largest sampled use of the device, by all processes.
-        peak_process_bytes: largest sampled resident memory of the process.
+        peak_process_bytes: largest sampled resident memory of the process, outside trace windows.
+        traced_process_bytes: by how much that memory rose in trace windows: at most so much is the recording's own;
+            ``None`` where it is not known or little.
+        kept_process_bytes: how much of it was still there after the windows; later samples hold it.
         host_capacity_bytes: of the host.
         alive: what was alive at the peak, largest first, at most 20 entries.
         alive_before_bytes: what was alive at the peak and allocated before the recording: parameters, optimizer state.
@@ -121,6 +124,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     allocator_retries: int | None = None
     peak_device_used_bytes: int | None = None
     peak_process_bytes: int | None = None
+    traced_process_bytes: int | None = None
+    kept_process_bytes: int | None = None
     host_capacity_bytes: int | None = None
     alive: tuple[AliveAtPeak, ...] = ()
     alive_before_bytes: int | None = None

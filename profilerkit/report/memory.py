@@ -96,7 +96,11 @@ def _facts(memory: Memory, snapshots: Sequence[MemorySnapshot]) -> Iterator[Fact
         yield Fact("Headroom", "none" if more else format_bytes(memory.capacity_bytes - peak), note)
     if memory.peak_process_bytes is not None:
         of = f" of {format_bytes(memory.host_capacity_bytes)}" if memory.host_capacity_bytes else ""
-        yield Fact("Peak of the process", format_bytes(memory.peak_process_bytes), f"sampled{of} on the host")
+        note = f"sampled{of} on the host{_kept(memory)}"
+        yield Fact("Peak of the process", format_bytes(memory.peak_process_bytes), note)
+    if memory.traced_process_bytes is not None:
+        note = "sampled, how far the process rose in trace windows"
+        yield Fact("Memory for recording", f"up to {format_bytes(memory.traced_process_bytes)}", note)
     if memory.fragmentation_ratio is not None:
         yield Fact("Fragmentation", format_ratio(memory.fragmentation_ratio), "derived, reserved and idle at the peak")
     if memory.allocator_calls_per_step is not None:
@@ -109,6 +113,12 @@ def _facts(memory: Memory, snapshots: Sequence[MemorySnapshot]) -> Iterator[Fact
         yield Fact("Allocations tried again", format_count(memory.allocator_retries), note)
     for row in memory.growth:
         yield _growth(row)
+
+
+def _kept(memory: Memory) -> str:
+    """How much of the process's memory trace windows left behind; empty where that is little or not known."""
+    kept = memory.kept_process_bytes
+    return f", up to {format_bytes(kept)} of it kept from recording the trace" if kept is not None else ""
 
 
 def _growth(row: MemoryGrowth) -> Fact:
@@ -155,6 +165,8 @@ def _title(memory: Memory, rows: Sequence[MemoryRow]) -> str:
     highest, lowest = max(rows, key=_height), min(rows, key=_height)
     capacity = _capacity(memory)
     of = f" of {format_bytes(capacity)}" if capacity else ""
+    if memory.rows_of == "process" and (kept := _kept(memory)):
+        return f"Steps peak at {format_bytes(_height(highest))}{of}{kept}"
     if _height(highest) - _height(lowest) <= _EVEN_RATIO * _height(highest):
         return f"Memory is even: steps peak at {format_bytes(_height(highest))}{of}"
     return (

@@ -91,7 +91,9 @@ def _peak_memory(report: Report) -> Fact | None:
     if peak is None:
         return None
     capacity = f"of {format_bytes(peak.capacity_bytes)}, " if peak.capacity_bytes else ""
-    return Fact("Peak memory", format_bytes(peak.bytes), f"{capacity}{peak.of}")
+    kept = report.memory.kept_process_bytes if peak.of == "of the process" else None
+    also = f"; up to {format_bytes(kept)} kept from recording" if kept is not None else ""
+    return Fact("Peak memory", format_bytes(peak.bytes), f"{capacity}{peak.of}{also}")
 
 
 def _largest_family(report: Report) -> Fact | None:

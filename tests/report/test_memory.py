@@ -121,6 +121,23 @@ def test_the_title_is_the_finding(peaks, title):
     assert told(rows=rows, rows_of="device", capacity_bytes=1_024).title == title
 
 
+def test_memory_that_recording_left_behind_is_told_as_such():
+    rows = tuple(MemoryRow(index=n, peak_bytes=(300 if n < 2 else 900) << 20) for n in range(4))
+    memory = Memory(
+        rows=rows,
+        rows_of="process",
+        peak_process_bytes=900 << 20,
+        traced_process_bytes=700 << 20,
+        kept_process_bytes=600 << 20,
+    )
+    report = msgspec.structs.replace(SAMPLES["lengths_only"](), memory=memory)
+    shown = memory_view(report)
+    assert shown.title == "Steps peak at 900 MiB, up to 600 MiB of it kept from recording the trace"
+    assert ("Memory for recording", "up to 700 MiB") in [(fact.label, fact.value) for fact in shown.facts]
+    notes = {fact.label: fact.note for fact in tiles_of(report)}
+    assert notes["Peak memory"] == "of the process; up to 600 MiB kept from recording"
+
+
 def test_what_was_alive_is_told_with_its_share_of_the_peak_and_what_is_older():
     table = memory_view(SAMPLES["input_bound"]()).alive
     assert table.columns == ("Operator", "Module", "Blocks", "Size", "Share")

@@ -20,6 +20,13 @@ def log(steps=100):
     return read_log(Log().steps(steps, 1_000_000).data, {})
 
 
+def traced(start_us, end_us):
+    """Records of 40 steps of one second with a trace window."""
+    steps = Log().steps(40, 1_000_000)
+    steps.window(start_us, end_us, 10)
+    return steps.data
+
+
 def host(second, rss, *, used=8 * GIB, total=64 * GIB):
     seen = HostSample(process_rss_bytes=rss, memory_used_bytes=used, memory_total_bytes=total)
     return Sample(t_ns=round((second + 0.5) * 1_000 * MS), host=seen)
@@ -59,6 +66,33 @@ def test_half_a_minute_of_samples_is_needed_to_claim_growth():
 def test_samples_outside_the_judged_steps_do_not_make_growth():
     samples = [host(s, GIB) for s in range(100)] + [host(s, GIB + s * 50 * MIB) for s in range(100, 200)]
     assert with_samples(Memory(), samples, log(100)).growth[0].bytes_per_step == 0.0
+
+
+def test_what_the_recording_takes_in_a_trace_window_is_no_need_of_a_step():
+    records = traced(10_000_000, 12_000_000)
+    used = [GIB + (s == 11) * GIB + (s > 11) * 600 * MIB for s in range(40)]
+    found = with_samples(Memory(), [host(s, rss) for s, rss in enumerate(used)], log(40), records)
+    assert [row.index for row in found.rows if row.index in range(9, 14)] == [9, 12, 13]
+    assert (found.peak_process_bytes, found.traced_process_bytes) == (GIB + 600 * MIB, GIB)
+    assert found.kept_process_bytes == 600 * MIB
+
+
+def test_a_short_window_in_which_none_was_sampled_is_known_by_the_next_sample():
+    records = traced(10_600_000, 10_800_000)
+    found = with_samples(Memory(), [host(s, GIB + (s > 10) * 100 * MIB) for s in range(40)], log(40), records)
+    assert (found.traced_process_bytes, found.kept_process_bytes, len(found.rows)) == (100 * MIB, 100 * MIB, 40)
+
+
+def test_a_run_traced_from_end_to_end_keeps_its_samples_and_has_nothing_to_compare_them_with():
+    records = traced(0, 40_000_000)
+    found = with_samples(Memory(), [host(s, GIB + s * MIB) for s in range(40)], log(40), records)
+    assert (found.peak_process_bytes, found.traced_process_bytes) == (GIB + 39 * MIB, None)
+
+
+def test_memory_that_wanders_in_a_window_is_not_told_as_the_recordings():
+    records = traced(10_000_000, 12_000_000)
+    found = with_samples(Memory(), [host(s, GIB + s * MIB) for s in range(40)], log(40), records)
+    assert (found.traced_process_bytes, found.kept_process_bytes) == (None, None)
 
 
 def test_the_traces_own_peaks_and_rows_stay():
