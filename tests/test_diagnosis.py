@@ -95,13 +95,21 @@ def test_verdict_is_not_sure_of_a_finding_whose_fix_a_probe_refuted():
 @pytest.mark.parametrize(
     ("shares", "bounds", "said"),
     [
-        ({"compute.membw": 0.3}, {"memory-bound": 0.2}, "Computing takes more (70 %), but that is the work itself."),
+        (
+            {"compute.membw": 0.3},
+            {"memory-bound": 0.2},
+            "Computing takes a larger share (70 %, memory traffic 30 %), but that is the work itself.",
+        ),
         (
             {"input.wait": 0.6, "over.python": 0.2},
             {"overhead-bound": 0.2, "input-bound": 0.12},
-            "Input takes more (60 %), but its best fix is expected to save 12 %.",
+            "Input takes a larger share (60 %, the host's own work 20 %), but its best fix is expected to save 12 %.",
         ),
-        ({"input.wait": 0.6, "over.python": 0.2}, {"overhead-bound": 0.2}, "takes more (60 %), but no fix for it was"),
+        (
+            {"input.wait": 0.6, "over.python": 0.2},
+            {"overhead-bound": 0.2},
+            "(60 %, the host's own work 20 %), but no fix for it was found.",
+        ),
         ({"compute.membw": 0.6}, {"memory-bound": 0.2}, None),
         ({"input.wait": 0.3}, {"input-bound": 0.2}, None),
     ],
@@ -109,7 +117,7 @@ def test_verdict_is_not_sure_of_a_finding_whose_fix_a_probe_refuted():
 def test_a_larger_share_that_is_not_the_bound_says_why(shares, bounds, said):
     outcomes = [outcome(bound, saving, detail="launch") for bound, saving in bounds.items()]
     consequence = diagnose(facts(shares), outcomes).consequence
-    assert said in consequence if said else "takes more" not in consequence
+    assert said in consequence if said else "takes a larger share" not in consequence
 
 
 def test_what_asks_for_more_steps_says_which_of_many_could_be_used():
@@ -199,7 +207,7 @@ def test_kernels_must_own_half_of_the_step_to_bound_it(kernels, bound):
 def test_a_run_without_savings_is_bound_by_what_most_of_its_kernels_do(moving, bound):
     found = verdict_of(facts({"compute.membw": moving, "compute.math": 0.9 - moving, "other.prof": 0.1}))
     assert (found.bound, found.saving) == (bound, None)
-    assert found.consequence.startswith("No fix reaches 5 % of the step.")
+    assert found.consequence.startswith("No fix that is known here reaches 5 % of the step.")
 
 
 def test_kernels_that_move_memory_by_name_are_told_with_medium_confidence():

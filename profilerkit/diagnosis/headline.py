@@ -151,7 +151,8 @@ def _larger_share(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict) -
     else:
         why = "that is the work itself" if bound == "compute-bound" else "no fix for it was found"
     pauses = " with pauses" if holds_pauses(facts, bound) else ""
-    return [f"{_FAMILY_WORDS[bound]}{pauses} takes more ({format_ratio(share)}), but {why}."]
+    than = f"{_FAMILY_WORDS[verdict.bound].lower()} {format_ratio(verdict.share)}"
+    return [f"{_FAMILY_WORDS[bound]}{pauses} takes a larger share ({format_ratio(share)}, {than}), but {why}."]
 
 
 def _without_saving(outcomes: Sequence[Outcome]) -> str:
@@ -162,5 +163,5 @@ def _without_saving(outcomes: Sequence[Outcome]) -> str:
     if most >= CONTENDER_SAVING:
         said = f"the best fix is expected to save {format_ratio(most)} of the step."
     else:
-        said = "no fix reaches 5 % of the step."
+        said = "no fix that is known here reaches 5 % of the step."
     return f"{aside}{said}" if aside else f"{said[0].upper()}{said[1:]}"

@@ -73,8 +73,8 @@ def test_a_suppressed_finding_names_the_bound_without_its_saving(wait):
     assert (verdict.bound, verdict.detail, verdict.headline) == ("input-bound", heard.detail, heard.headline)
     assert (verdict.share, verdict.confidence) == (heard.share, heard.confidence)
     assert (heard.saving is None, verdict.saving is None) == (False, True)
-    said = "Its finding IN001 is suppressed. Suppressed findings aside, no fix reaches 5 % of the step."
-    assert verdict.consequence.startswith(said)
+    said = "Suppressed findings aside, no fix that is known here reaches 5 % of the step."
+    assert verdict.consequence.startswith(f"Its finding IN001 is suppressed. {said}")
     assert "suppressed" not in heard.consequence
 
 
