@@ -52,6 +52,15 @@ def test_what_follows_each_other_with_no_training_between_counts_once(kind):
     assert (found.count, found.steps_apart, found.each_ns) == (4, 10.0, 60 * MS)
 
 
+def test_what_lies_behind_the_last_step_is_no_pause_but_one_of_the_runs():
+    log = Log().steps(11, 10_000)
+    log.step(60_000, phase=("evaluation", 50_000))
+    log.steps(9, 10_000)
+    log.record(EventKind.PHASE, log.at, 50_000, name=log.name("evaluation"))
+    found = told(log)["evaluation"]
+    assert (found.count, found.run_count, found.time_ns) == (1, 2, 50 * MS)
+
+
 def test_a_checkpoint_inside_an_evaluation_is_the_checkpoints():
     log = Log().steps(10, 10_000)
     start = log.step(60_000, phase=("evaluation", 50_000))

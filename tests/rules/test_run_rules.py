@@ -23,7 +23,7 @@ def pausing(share, kind="checkpoint", *, count=4, apart=10, inferred=False, stal
     """A recorded run of ``count * apart`` steps that stands still for ``share`` of its time."""
     number = round(count * apart)
     pause = Pause(
-        kind=kind, count=count, time_ns=round(share * S), share=share, steps=number, inferred=inferred,
+        kind=kind, count=count, run_count=count, time_ns=round(share * S), share=share, steps=number, inferred=inferred,
         steps_apart=float(apart) if count > 1 else None,
     )  # fmt: skip
     return facts(pauses=(pause,), stalls=stalls, **changes)
@@ -182,6 +182,14 @@ def test_a_single_checkpoint_has_no_distance():
     assert found.title == "Checkpoint stops training for 100 ms once"
     assert "→ a background thread." in found.fix.text
     assert "every" not in found.fix.text
+
+
+def test_what_stops_training_once_among_more_in_the_run_says_so():
+    known = pausing(0.1, "evaluation", count=1, apart=100)
+    found = finding("RU002", replace(known, pauses=(replace(known.pauses[0], run_count=2),)))
+    assert found.title == "Evaluation stops training for 100 ms once among steps, 2 in the run"
+    assert "What came before the first of them, or after the last, is not in it." in found.why
+    assert "is not in it" not in finding("RU002", known).why
 
 
 def test_the_interval_is_youngs_where_that_is_longer_than_the_runs():

@@ -12,7 +12,8 @@ class Pause:
 
     Attributes:
         kind: what for.
-        count: how often.
+        count: how often in that time.
+        run_count: how often in the whole run, the start of it and what lies behind the last step among it.
         time_ns: all of them together.
         share: of the time in question, the writing of traces left out.
         steps: steps in that time.
@@ -22,6 +23,7 @@ class Pause:
 
     kind: PauseKind
     count: int
+    run_count: int
     time_ns: int
     share: float
     steps: int

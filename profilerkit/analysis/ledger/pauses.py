@@ -33,6 +33,7 @@ def pauses(record: RankRecord, log: StepLog) -> tuple[Pause, ...]:
         Pause(
             kind=kind,
             count=occurrences(_begun(kinds[kind], low, high), records),
+            run_count=occurrences(kinds[kind], records),
             time_ns=spent,
             share=spent / whole,
             steps=steps,

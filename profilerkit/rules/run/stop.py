@@ -22,7 +22,7 @@ class Stop:
 
     Attributes:
         kind: checkpoint, evaluation, logging, the phase's own name, or ``unnamed``.
-        count: how often.
+        count: how often in the time it is spread over.
         each_ns: mean time of one.
         share: of the time it is spread over.
         steps_apart: steps from one to the next; ``None`` when irregular, or not known.
@@ -31,6 +31,7 @@ class Stop:
         spread_over: what ``share`` is a share of, in words, and how many steps that is.
         steps: first and last affected step; ``None`` when not known.
         stall: what the judged steps tell of it; ``None`` where only the record of the run does.
+        run_count: how often in the whole run; ``None`` where only the judged steps tell.
         beside: kinds of named ones that come in the same steps, and what they take of the judged time.
     """
 
@@ -44,6 +45,7 @@ class Stop:
     spread_over: tuple[str, int]
     steps: tuple[int, int] | None = None
     stall: Stall | None = None
+    run_count: int | None = None
     beside: tuple[tuple[str, float], ...] = ()
 
     @property
@@ -53,14 +55,21 @@ class Stop:
             return "in every step"
         if self.steps_apart is not None:
             return f"every {format_about(self.steps_apart)} steps"
-        return "once" if self.count == 1 else f"{self.count} times"
+        told = "once" if self.count == 1 else f"{self.count} times"
+        return f"{told} among steps, {self.run_count} in the run" if self._has_others else told
+
+    @property
+    def _has_others(self) -> bool:
+        """Whether the run has more than it is told of; a distance says nothing of how many there are."""
+        return self.steps_apart is None and self.run_count is not None and self.run_count > self.count
 
     def spread(self, facts: Facts) -> str:
         """Its share of the time, as a sentence: of the recorded steps that may be another one than of the judged."""
         over, steps = self.spread_over
         told = f"all {steps:,} recorded steps, not only the {facts.steps.steady:,} judged ones,"
         wide = over == _RECORDED and steps != facts.steps.steady
-        return f"Spread over {told if wide else 'all steps'} that is {format_ratio(self.share)} of the time."
+        alone = " What came before the first of them, or after the last, is not in it." if self._has_others else ""
+        return f"Spread over {told if wide else 'all steps'} that is {format_ratio(self.share)} of the time.{alone}"
 
     def lost(self, facts: Facts) -> float:
         """Share of the time that training loses by it: of what a device works through only the rest, where it is known.
@@ -160,6 +169,7 @@ def _of_pause(pause: Pause, stalls: Sequence[Stall]) -> Stop:
         spread_over=(_RECORDED, pause.steps),
         steps=told.steps if told else None,
         stall=told,
+        run_count=pause.run_count,
     )
 
 
