@@ -400,6 +400,14 @@ def test_a_part_that_a_side_does_not_measure_took_no_time_that_is_known():
     assert (row.before_ns, row.before_share, row.is_real) == (None, None, False)
 
 
+def test_a_part_that_one_side_does_not_measure_stands_where_its_time_would_put_it():
+    before = untraced(report_of())
+    logging = {"input.wait": 0.3, "idle.unknown": 0.4, "other.log": 0.3}
+    after = replace(before, breakdown=parts_of(logging, 30 * MS))
+    for sides in ((before, after), (after, before)):
+        assert [row.part for row in compare(*sides).parts] == ["idle.unknown", "other.log", "input.wait"]
+
+
 def test_a_part_of_a_newer_version_is_compared_and_counts_as_other():
     (known, *others) = report_of().breakdown
     newer = replace(report_of(), breakdown=(replace(known, part="compute.quantum"), *others))

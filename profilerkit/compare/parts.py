@@ -14,6 +14,8 @@ COMPOSITION_ERROR = 0.10
 def part_changes(before: Report, after: Report, step: StepChange | None) -> tuple[PartChange, ...]:
     """Every part that took time on a side, the largest movement first; empty where only one side was traced, or split.
 
+    Of a part that one side could not show the movement is not known: it is put where all of its time would be.
+
     A movement is real when it is at least ``SMALLEST_RATIO`` of the step before, and more than what the step itself is
     uncertain by and what ten traced steps leave open.
     """
@@ -25,7 +27,7 @@ def part_changes(before: Report, after: Report, step: StepChange | None) -> tupl
     visible = step.visible_ratio if step else 1.0
     rows = [_judged(_change(name, before, after), least_ns, visible) for name in names]
     moved = [row for row in rows if row.before_ns or row.after_ns]
-    return tuple(sorted(moved, key=lambda row: (-abs(_moved_ns(row) or 0), row.part)))
+    return tuple(sorted(moved, key=lambda row: (-_at_stake_ns(row), row.part)))
 
 
 def _judged(row: PartChange, least_ns: float, visible: float) -> PartChange:
@@ -47,8 +49,9 @@ def doubt(before: float, after: float, visible_ratio: float) -> float:
     return COMPOSITION_ERROR * (before + after) + visible_ratio / (1.0 + visible_ratio) * max(before, after)
 
 
-def _moved_ns(row: PartChange) -> int | None:
-    return None if row.before_ns is None or row.after_ns is None else row.after_ns - row.before_ns
+def _at_stake_ns(row: PartChange) -> int:
+    """How far the part moved, or may have: all of its time where one side does not know it."""
+    return abs((row.after_ns or 0) - (row.before_ns or 0))
 
 
 def _change(name: str, before: Report, after: Report) -> PartChange:

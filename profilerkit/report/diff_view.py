@@ -254,7 +254,7 @@ def _parts(parts: Sequence[PartChange]) -> Table | None:
             _part_ns(part.before_ns),
             _part_ns(part.after_ns),
             _moved(part),
-            f"{_part_share(part.before_share)} → {_part_share(part.after_share)}",
+            _part_shares(part),
         )
         for part in parts
     )
@@ -269,7 +269,7 @@ def _judged(part: PartChange) -> str:
 
 def _moved(part: PartChange) -> str:
     if part.before_ns is None or part.after_ns is None:
-        return _UNKNOWN
+        return "not known"
     return _signed_ns(part.after_ns - part.before_ns)
 
 
@@ -277,8 +277,13 @@ def _part_ns(time_ns: int | None) -> str:
     return _UNKNOWN if time_ns is None else format_ns(time_ns)
 
 
-def _part_share(share: float | None) -> str:
-    return _UNKNOWN if share is None else share_text(share)
+def _part_shares(part: PartChange) -> str:
+    """Of the step on both sides; of one where the other is not measured, which its time says already."""
+    told = {"before": part.before_share, "after": part.after_share}
+    known = {side: share_text(share) for side, share in told.items() if share is not None}
+    if len(known) == len(told):
+        return " → ".join(known.values())
+    return next((f"{share} {side}" for side, share in known.items()), _UNKNOWN)
 
 
 def _signed_ns(value_ns: int) -> str:

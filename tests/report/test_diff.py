@@ -204,8 +204,8 @@ def test_what_a_side_does_not_measure_is_called_so():
     (first, *others) = diff.parts
     unseen = replace(first, before_ns=None, before_share=None)
     cells = diff_view.build(replace(diff, parts=(unseen, *others))).parts.rows[0]
-    share = "not measured → " + diff_view.build(diff).parts.rows[0][-1].partition(" → ")[2]
-    assert (cells[2], cells[4], cells[5]) == ("not measured", "not measured", share)
+    share = diff_view.build(diff).parts.rows[0][-1].partition(" → ")[2]
+    assert (cells[2], cells[4], cells[5]) == ("not measured", "not known", f"{share} after")
 
 
 def test_without_parts_there_is_no_bar():
