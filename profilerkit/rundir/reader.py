@@ -44,12 +44,19 @@ from profilerkit.rundir.layout import (
     WindowStatus,
 )
 from profilerkit.rundir.probes import ProbesRecord, without_probed
+from profilerkit.rundir.process import still_runs
 from profilerkit.rundir.records import sound_batches, sound_events
 from profilerkit.rundir.sampled import Sample
 from profilerkit.units import format_ns
 
 #: A reason longer than this is cut.
 _LONGEST_REASON = 300
+#: What became of a process without an end, by whether it still runs.
+_FATE = {
+    True: "the process still runs",
+    False: "the process was killed",
+    None: "the process was killed, or still runs",
+}
 _Document = TypeVar("_Document", bound=msgspec.Struct)
 #: Ranks named by their numbers; the others are counted.
 _NAMED = 8
@@ -208,9 +215,10 @@ def worker_of(name: str) -> tuple[int, int] | None:
 def _read_rank(rank: int, path: Path) -> RankRecord:
     notes: list[str] = []
     end = _document(path / END, RankEnd, notes, optional=True)
-    if end is None and not (path / END).exists():
-        notes.append(f"{END} is missing: the process was killed, or still runs")
     meta = _document(path / META, RankMeta, notes)
+    if end is None and not (path / END).exists():
+        fate = _FATE[still_runs(meta) if meta is not None else None]
+        notes.append(f"{END} is missing: {fate}")
     clock = clock_of(_lines(path / CLOCK, ClockAnchor, notes), meta)
     notes += _clock_notes(clock)
     flights = [

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from profilerkit.errors import RunDirectoryError
-from profilerkit.rundir import layout, sampled
+from profilerkit.rundir import layout, reader, sampled
 from profilerkit.rundir.reader import is_run_directory, read_run
 from profilerkit.rundir.writer import RankWriter, write_manifest
 
@@ -76,6 +76,20 @@ def test_missing_end_is_said_to_be_a_kill(run):
     (rank,) = read_run(run).ranks
     assert rank.end is None
     assert any("killed" in note for note in rank.notes)
+
+
+@pytest.mark.parametrize(
+    ("runs", "fate"),
+    [
+        (True, "the process still runs"),
+        (False, "the process was killed"),
+        (None, "the process was killed, or still runs"),
+    ],
+)
+def test_what_is_known_of_a_process_without_an_end_is_said(run, monkeypatch, runs, fate):
+    monkeypatch.setattr(reader, "still_runs", lambda meta: runs)
+    (run / "rank_00000" / layout.END).unlink()
+    assert f"end.json is missing: {fate}" in read_run(run).ranks[0].notes
 
 
 @pytest.mark.parametrize("cut", range(1, layout.EVENT.size))
