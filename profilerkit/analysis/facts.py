@@ -149,6 +149,7 @@ class Facts:
         doubts: what makes the split of the step less sure, in plain sentences.
         failure: which rank failed first and which left no word of its end; ``None`` when all came to their end.
         raised: whether an exception ended a rank; after a mere silence the run may still be under way.
+        refused: no rank recorded anything, because the disk was full when they began.
         usable_cores: of the host, divided among its ranks; ``None`` when unknown.
         host_ranks: recorded ranks on the judged rank's host, which share its cores; ``None`` when unknown.
         spec: device peaks; ``None`` for an unknown device.
@@ -193,6 +194,7 @@ class Facts:
     doubts: tuple[str, ...] = ()
     failure: str | None = None
     raised: bool = False
+    refused: bool = False
     input: InputFacts | None = None
     loader: Loader | None = None
     workers: Workers | None = None

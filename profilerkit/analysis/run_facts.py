@@ -96,6 +96,7 @@ def run_facts(
         timed_may_be_hidden=may_be_hidden(ranks),
         failure=ending.failure if ending else None,
         raised=ending is not None and ending.raised,
+        refused=ending is not None and ending.refused,
     )
     facts = _with_records(facts, chosen, ranks)
     return _with_trace(facts, trace, ranks) if trace else facts

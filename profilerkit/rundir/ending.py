@@ -36,16 +36,18 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         word: in short: ``finished``, ``killed``, ``still running``, ``killed, or still running`` where nobody can tell,
-            ``switched_off``, ``sys.exit(0)``, or the first failure: an exception, ``interrupted (Ctrl-C)``,
-            ``sys.exit(3)`` or ``os._exit(3)``.
+            ``not recorded`` for want of room on the disk, ``switched_off``, ``sys.exit(0)``, or the first failure: an
+            exception, ``interrupted (Ctrl-C)``, ``sys.exit(3)`` or ``os._exit(3)``.
         failure: who failed first, who left no word, and who recorded less than there was, in whole sentences; ``None``
             when every rank came to its end as planned.
         raised: whether a failure ended a rank that told so; without one the run may still be under way.
+        refused: no rank recorded anything, because the disk was full when they began.
     """
 
     word: str
     failure: str | None = None
     raised: bool = False
+    refused: bool = False
 
 
 class _Last(msgspec.Struct, frozen=True):
@@ -55,7 +57,7 @@ class _Last(msgspec.Struct, frozen=True):
     of its last record or sample, which may lie ``unheard_ns`` before its last sign of life. ``told`` is whether it left
     an end, ``steps`` what that counts or its records do, ``failure`` is ``None`` for one that did not fail and
     ``raised`` says whether that was an exception. ``runs`` is whether it still runs, ``None`` where nobody can tell,
-    ``likely`` what may have killed it.
+    ``likely`` what may have killed it. ``refused`` is whether the disk was full from the start.
     """
 
     rank: int
@@ -69,6 +71,7 @@ class _Last(msgspec.Struct, frozen=True):
     raised: bool
     runs: bool | None
     likely: str
+    refused: bool
 
 
 def ending_of(run: RunRecord) -> Ending | None:
@@ -91,7 +94,7 @@ def ending_of(run: RunRecord) -> Ending | None:
         words += [f"{named_ranks(killed).lower()} killed"] if killed else []
         return Ending(word="; ".join(words), failure=said, raised=True)
     if silent:
-        return Ending(word=_word(silent), failure=said)
+        return Ending(word=_word(silent), failure=said, refused=all(entry.refused for entry in last))
     word = next((entry.end.left_by or entry.end.reason for entry in run.ranks if entry.end is not None), None)
     return None if word is None else Ending(word=word, failure=said)
 
@@ -105,6 +108,8 @@ def dossier_of(run: RunRecord) -> OutOfMemory | None:
 
 def _word(silent: Sequence[_Last]) -> str:
     """What became of ranks that left no word."""
+    if all(entry.refused for entry in silent):
+        return "not recorded"
     states = {entry.runs for entry in silent}
     if False in states:
         return "killed"
@@ -136,6 +141,7 @@ def _last(entry: RankRecord) -> _Last:
         raised=end is not None and end.exception is not None and end.reason != "interrupted",
         runs=runs,
         likely="" if end is not None or runs else _likely(entry, heard_ns),
+        refused=end is None and entry.refused,
     )
 
 
@@ -262,6 +268,8 @@ def _silence(silent: Sequence[_Last], last: Sequence[_Last]) -> list[str]:
 
 def _state(entry: _Last) -> str:
     """What became of the only rank."""
+    if entry.refused:
+        return "The run recorded nothing: the disk was full when the recording began."
     if entry.runs:
         return "The run still runs: this is what it has recorded until now."
     if entry.runs is False:
@@ -271,8 +279,10 @@ def _state(entry: _Last) -> str:
 
 def _states(silent: Sequence[_Last]) -> Iterator[str]:
     """What became of those that left no word, as far as that can be told."""
+    if refused := [entry.rank for entry in silent if entry.refused]:
+        yield f"{named_ranks(refused)} recorded nothing: the disk was full when the recording began."
     for state, words in ((False, "killed"), (None, "killed, or still running"), (True, "")):
-        of = [entry.rank for entry in silent if entry.runs is state]
+        of = [entry.rank for entry in silent if entry.runs is state and not entry.refused]
         if of and words:
             yield f"{named_ranks(of)} left no word of {'its' if len(of) == 1 else 'their'} end: {words}."
         elif of:

@@ -27,6 +27,7 @@ from profilerkit.rundir.layout import (
     META,
     NAMES,
     OOM,
+    PART_SUFFIX,
     PROBES,
     RANK_PREFIX,
     SAMPLES,
@@ -57,6 +58,7 @@ _FATE = {
     False: "the process was killed",
     None: "the process was killed, or still runs",
 }
+_REFUSED = "the disk was full when the recording began"
 _Document = TypeVar("_Document", bound=msgspec.Struct)
 #: Ranks named by their numbers; the others are counted.
 _NAMED = 8
@@ -104,6 +106,7 @@ class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
         flights: the last collectives before the end of each window and of the run, as far as they were recorded.
         ddp: what DistributedDataParallel said of itself; ``None`` where it was not asked or not used.
         probes: what in-run probes timed; ``None`` where none was asked for. What they did is not among ``events``.
+        refused: the disk was full when the recording began, which left no more than empty files.
     """
 
     rank: int
@@ -121,6 +124,7 @@ class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
     flights: tuple[Flight, ...] = ()
     ddp: DdpRecord | None = None
     probes: ProbesRecord | None = None
+    refused: bool = False
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -216,9 +220,10 @@ def _read_rank(rank: int, path: Path) -> RankRecord:
     notes: list[str] = []
     end = _document(path / END, RankEnd, notes, optional=True)
     meta = _document(path / META, RankMeta, notes)
+    refused = meta is None and _is_refused(path)
     if end is None and not (path / END).exists():
         fate = _FATE[still_runs(meta) if meta is not None else None]
-        notes.append(f"{END} is missing: {fate}")
+        notes.append(f"{END} is missing: {_REFUSED if refused else fate}")
     clock = clock_of(_lines(path / CLOCK, ClockAnchor, notes), meta)
     notes += _clock_notes(clock)
     flights = [
@@ -242,8 +247,16 @@ def _read_rank(rank: int, path: Path) -> RankRecord:
         flights=tuple(flight for flight in flights if flight is not None),
         ddp=_document(path / DDP, DdpRecord, notes, optional=True),
         probes=probes,
+        refused=refused,
         notes=(*notes, *_joined_notes(meta)),
     )
+
+
+def _is_refused(path: Path) -> bool:
+    """Whether the disk refused one of the rank's first files: a full one creates it, and takes no byte."""
+    documents = (path.parent / MANIFEST, path / END, path / META)
+    parts = (document.with_name(document.name + PART_SUFFIX) for document in documents if not document.exists())
+    return any(file.is_file() and not file.stat().st_size for file in (path / EVENTS, *parts))
 
 
 def _clock_notes(clock: Clock | None) -> list[str]:

@@ -175,6 +175,23 @@ def test_what_the_disk_refused_is_told_of_a_run_that_came_to_its_end(tmp_path):
     assert ending.failure == f"The recording stopped before its end, 1,234 records are lost: {why}."
 
 
+@pytest.mark.parametrize(
+    ("full", "word", "failure"),
+    [
+        ([0], "killed, or still running", "Rank 0 recorded nothing: {0} Rank 1 left no word of its end: {1}"),
+        ([0, 1], "not recorded", "Ranks 0 and 1 recorded nothing: {0}"),
+    ],
+)
+def test_a_rank_whose_disk_was_full_from_the_start_is_not_called_killed(tmp_path, full, word, failure):
+    run_of(tmp_path, [None, None], steps=0)
+    for rank in full:
+        place = rank_directory(tmp_path, rank) / META
+        place.rename(place.with_name("meta.json.part")).write_bytes(b"")
+    ending = ending_of(read_run(tmp_path))
+    said = failure.format("the disk was full when the recording began.", "killed, or still running.")
+    assert (ending.word, ending.failure, ending.refused) == (word, said, len(full) == 2)
+
+
 @pytest.fixture
 def runs(monkeypatch):
     """Says which ranks still run: rank to whether, ``None`` where nobody can tell."""
