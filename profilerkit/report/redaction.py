@@ -45,7 +45,8 @@ _SAID = re.compile(
 )
 #: A shorter value of ``name=value`` within a sentence is code: ``DataLoader(auth=x)``.
 _SHORTEST_SECRET = 8
-#: A word of a sentence: ``unknown token: pad``.
+#: A word of a sentence, behind what is no secret to most: ``unknown token: pad``.
+_WORDS = ("token", "tokens")
 _PROSE, _SHORT_WORD = re.compile(r":\s+"), re.compile(rf"[A-Za-z]{{1,{_SHORTEST_SECRET - 1}}}")
 _SOURCE_FILE = re.compile(r"\.(?:py|pyx|c|cc|cpp|cxx|cu|cuh|h|hpp|rs)$")
 #: Names that hold on every machine.
@@ -250,7 +251,7 @@ def _of_sentence(match: re.Match[str]) -> str:
 def _of_said(match: re.Match[str]) -> str:
     name, between, value = match.groups()
     of_variable = bool(_VARIABLE.fullmatch(name)) and "=" in between and not _NUMBER.fullmatch(value)
-    is_word = _PROSE.fullmatch(between) and _SHORT_WORD.fullmatch(value) and "pass" not in name.lower()
+    is_word = name.lower() in _WORDS and _PROSE.fullmatch(between) and _SHORT_WORD.fullmatch(value)
     is_named = name != "key" and is_secret(name, value) and not is_word
     return f"{name}{between}{MASK}" if is_named or (of_variable and name not in ALLOWED_VARIABLES) else match[0]
 
