@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from profilerkit.capture.export import Export, examine
 from profilerkit.capture.rival import RivalWatch
+from profilerkit.capture.room import TraceRoom
 from profilerkit.model.run import RIVAL
 from profilerkit.rundir.layout import WINDOW_TRACE, EventKind, WindowKind, WindowStatus
 from profilerkit.rundir.writer import RankWriter, Record
@@ -76,6 +77,7 @@ class DeepWindow:
         self.plan = plan
         self._with_stack = with_stack
         self._rival = RivalWatch(give_way)
+        self._room: TraceRoom | None = None
         self._thread = 0
         self._state: _State = "new"
         self._profiler: Any = None
@@ -142,6 +144,7 @@ class DeepWindow:
     def step_started(self, number: int) -> None:
         """Begin to trace if this is the first step after the warm-up; mark the step in the trace."""
         if self._state == "warming":
+            self._room = TraceRoom()
             self._profiler.start_trace()
             self._state = "recording"
             self.first_step, self.last_step = number, number - 1
@@ -163,6 +166,9 @@ class DeepWindow:
             self.finish()
         elif perf_counter_ns() - self._start_ns > _LONGEST_NS:
             self._weak = f"closed after {whole} of {self.plan.steps} steps, which took longer than a minute"
+            self.finish()
+        elif lacks := self._room.lacks() if self._room is not None else "":
+            self._weak = f"closed after {whole} of {self.plan.steps} steps: {lacks}"
             self.finish()
 
     def step_cut(self) -> None:
@@ -201,7 +207,7 @@ class DeepWindow:
             finally:  # an interrupt is raised where the next function begins: that may be this one
                 _free(profiler)
         finally:
-            self._restore_log_level()
+            self._put_back()
         export = examine(part)
         self.size_bytes = export.size_bytes
         self.may_try_again = self.last_step < self.first_step
@@ -225,7 +231,7 @@ class DeepWindow:
                 profiler.stop_trace()
                 _free(profiler)
         finally:
-            self._restore_log_level()
+            self._put_back()
             self._disturbed()
 
     def leave_child(self) -> None:
@@ -276,7 +282,7 @@ class DeepWindow:
         self._profiler = self._span = None
         self.reason = reason
         self._rival.end()
-        self._restore_log_level()
+        self._put_back()
         self._disturbed()
 
     def _disturbed(self) -> None:
@@ -295,7 +301,10 @@ class DeepWindow:
             self._open[-1].end()
         self._unmark()
 
-    def _restore_log_level(self) -> None:
+    def _put_back(self) -> None:
+        """The session is over: leave the environment as it was, and no file open."""
+        if self._room is not None:
+            self._room.close()
         if self._set_log_level:
             os.environ.pop("KINETO_LOG_LEVEL", None)
             self._set_log_level = False

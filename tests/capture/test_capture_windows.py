@@ -12,11 +12,13 @@ import pytest
 
 from profilerkit.capture.place import Place
 from profilerkit.capture.requests import Requests
+from profilerkit.capture.room import TraceRoom
 from profilerkit.capture.settings import Settings
 from profilerkit.capture.windows import DeepWindows
 from profilerkit.rundir.files import read_document
 from profilerkit.rundir.layout import WindowRequest, WindowStatus, request_file
 from profilerkit.rundir.writer import RankWriter
+from profilerkit.units import format_bytes
 
 pytestmark = pytest.mark.torch
 MS = 1_000_000
@@ -120,6 +122,47 @@ def test_a_trace_that_might_fill_the_disk_is_not_made(loop, monkeypatch):
     first, second = found.statuses
     assert (first.ok, second.ok) == (True, False)
     assert second.reason == "it was not opened: the disk has 256 MiB free, and a trace is made where 256 MiB are"
+
+
+def test_a_window_ends_before_its_trace_takes_the_memory_that_is_left(loop, tmp_path, monkeypatch):
+    page = os.sysconf("SC_PAGE_SIZE")
+    root = tmp_path / "root"
+    (root / "proc" / "self").mkdir(parents=True)
+    statm = root / "proc" / "self" / "statm"
+
+    def resident(mib):
+        statm.write_text(f"0 {(mib << 20) // page} 0")
+
+    resident(100)
+    (root / "proc" / "meminfo").write_text(f"MemAvailable: {400 << 10} kB\n")
+    monkeypatch.setattr("profilerkit.capture.deep.TraceRoom", lambda: TraceRoom(root))
+    found = loop(trace_steps=5)
+    found.steps(3)
+    resident(110)  # the end will take 100 MiB, a quarter of what is free
+    found.steps(1)
+    assert found.statuses == []
+    resident(111)
+    found.steps(1)
+    (status,) = found.statuses
+    assert (status.ok, status.last_step - status.first_step + 1) == (True, 3)
+    assert status.reason == (
+        "closed after 3 of 5 steps: its trace takes about 110 MiB of memory, where 400 MiB are free"
+    )
+
+
+def test_the_limit_of_a_group_leaves_what_the_process_does_not_use(tmp_path):
+    root, page = tmp_path / "root", os.sysconf("SC_PAGE_SIZE")
+    (root / "proc" / "self").mkdir(parents=True)
+    statm = root / "proc" / "self" / "statm"
+    statm.write_text("0 100 0")
+    (root / "proc" / "meminfo").write_text("MemAvailable: 1000000 kB\n")
+    room = TraceRoom(root)
+    room._cgroup = SimpleNamespace(read=lambda _now: SimpleNamespace(memory_max_bytes=512 * page))
+    assert room.lacks() == ""
+    statm.write_text("0 400 0")
+    assert room.lacks().endswith(f"where {format_bytes(112 * page)} are free")
+    room.close()
+    assert room.lacks() == ""
 
 
 def test_a_file_system_that_does_not_tell_its_room_is_traced_to(loop, monkeypatch):

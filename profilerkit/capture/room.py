@@ -1,0 +1,47 @@
+"""Tells whether the memory is there that torch's profiler takes when a trace ends."""
+
+import os
+from pathlib import Path
+from time import perf_counter_ns
+
+from profilerkit.capture.cgroup import Cgroup
+from profilerkit.capture.proc_files import ProcFiles, field, number
+from profilerkit.units import format_bytes
+
+#: What the end of a trace takes of what recording it took: 5.4 times for operators with their shapes, 13 times for the
+#: names of Python's functions (two programs of 10 traced steps on a CPU, torch 2.13).
+_TIMES = 10
+#: Of the memory that is free (a choice).
+_MOST_RATIO = 0.25
+
+
+class TraceRoom:
+    """The memory of this process and its host, from the moment at which recording begins."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._files = ProcFiles(root)
+        self._statm, self._meminfo = self._files.open("proc/self/statm"), self._files.open("proc/meminfo")
+        self._cgroup = Cgroup(self._files)
+        self._began_bytes = self._resident_bytes()
+
+    def lacks(self) -> str:
+        """Why recording should end now; empty while it need not, and where that is not known."""
+        resident, free = self._resident_bytes(), field(self._meminfo.text(), "MemAvailable:")
+        if resident is None or self._began_bytes is None or free is None:
+            return ""
+        # What a group uses holds the files it has read, which give way.
+        limit = self._cgroup.read(perf_counter_ns()).memory_max_bytes
+        room = free * 1024 if limit is None else min(free * 1024, limit - resident)
+        needed = _TIMES * (resident - self._began_bytes)
+        if needed <= _MOST_RATIO * room:
+            return ""
+        return f"its trace takes about {format_bytes(needed)} of memory, where {format_bytes(max(room, 0))} are free"
+
+    def close(self) -> None:
+        """Close what was opened."""
+        self._files.close()
+
+    def _resident_bytes(self) -> int | None:
+        """Resident memory of this process."""
+        pages = number([*self._statm.text().split(), "", ""][1])
+        return None if pages is None else pages * os.sysconf("SC_PAGE_SIZE")
