@@ -133,18 +133,21 @@ class Hooks:
     def optimizer_hooks(self) -> tuple[Callable[[Any, Any, Any], None], Callable[[Any, Any, Any], None]]:
         """What torch is to call before an optimizer step, and after one."""
         tracker, record, stepped = self._tracker, self._record, self._optimizer_stepped
-        # When those under way on the training thread began: one may call another. One that raises leaves its own here.
-        stepping: deque[int] = deque(maxlen=8)
+        # When those began that the one under way is called by. One that raises stays under way.
+        outer: deque[int] = deque(maxlen=8)
 
         def optimizer_starts(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
             if tracker.thread == get_ident():
-                stepping.append(perf_counter_ns())
+                if tracker.stepping_ns:
+                    outer.append(tracker.stepping_ns)
+                tracker.stepping_ns = perf_counter_ns()
 
         def optimizer_ends(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-            now_ns, is_here = perf_counter_ns(), tracker.thread == get_ident()
-            start_ns = stepping.pop() if is_here and stepping else now_ns
-            if not (is_here and tracker.steady_thread):
-                stepped(id(optimizer), start_ns, now_ns)
+            now_ns, start_ns = perf_counter_ns(), 0
+            if tracker.thread == get_ident():
+                start_ns, tracker.stepping_ns = tracker.stepping_ns, outer.pop() if outer else 0
+            if not (start_ns and tracker.steady_thread):
+                stepped(id(optimizer), start_ns or now_ns, now_ns)
                 return
             record((_OPTIMIZER, _INFERRED, 0, start_ns, now_ns - start_ns, 0))
             tracker.worked = True

@@ -55,6 +55,7 @@ class StepTracker:
         untold: what the steps took of which the window is to be told later; ``None`` where nobody is.
         steady_thread: ``thread`` while its backward passes and optimizer steps need only be recorded, because the
             steady iterator ends the steps. 0 where they are to be asked.
+        stepping_ns: when the optimizer step under way began; 0 without one.
         found_by: what marks the steps: ``step()``, ``wrapped loader``, ``optimizer step``, ``backward pass``.
     """
 
@@ -64,7 +65,7 @@ class StepTracker:
         *("_in_backward", "_lapsed_ns", "_optimizers", "_owner", "_record", "_resting", "_since_closing"),
         *("_source_id", "_tentative_ns", "_window"),
         *("backward_depth", "backwards", "count", "ends_in_backward", "marked", "on_trained", "optimizer_seen"),
-        *("owner_id", "plain", "started_ns", "steady", "steady_thread", "tell_above_ns", "tell_at"),
+        *("owner_id", "plain", "started_ns", "steady", "steady_thread", "stepping_ns", "tell_above_ns", "tell_at"),
         *("thread", "untold", "worked", "wrapped"),
     )
 
@@ -86,7 +87,7 @@ class StepTracker:
         self._explicit = self._began_aside = False
         self.wrapped = self.marked = self.ends_in_backward = False
         self._owner: weakref.ref[object] | None = None
-        self.owner_id = self.steady = self.plain = self.steady_thread = 0
+        self.owner_id = self.steady = self.plain = self.steady_thread = self.stepping_ns = 0
         self.tell_at = self.tell_above_ns = NEVER
         self.untold: list[int] | None = None
         self._resting: Observer | None = None  # who is to be told
