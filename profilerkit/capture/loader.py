@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from profilerkit.capture.doing import Doing, PerThread
 from profilerkit.capture.environment import loader_settings
 from profilerkit.capture.guard import Guard, asked
-from profilerkit.capture.loader_claims import CLAIM, Claim, length, sampler_of
+from profilerkit.capture.loader_claims import CLAIM, Claim, Source, length, sampler_of
 from profilerkit.capture.meter import Meter
 from profilerkit.capture.steps import StepTracker
 from profilerkit.capture.thread_clock import Moment, spent
@@ -137,7 +137,7 @@ class FetchTimer:
             return False
         if self._claimed.get(id(loader)) is not loader:
             self._claimed[id(loader)] = loader
-            self._sources[id(loader)] = object()
+            self._sources[id(loader)] = Source()
         return True
 
     def claim_iterator(self, iterator: Any) -> bool:

@@ -1,6 +1,7 @@
 """What torch's loaders and their iterators say of themselves, and what a recording notes in them."""
 
 import weakref
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from profilerkit.capture.guard import asked
@@ -11,6 +12,18 @@ CLAIM = "_profilerkit_claim"
 _SAMPLERS = ("torch", "torchdata", "accelerate")
 #: ``torch.utils.data._DatasetKind.Iterable``
 ITERABLE_KIND = 1
+
+
+class Source:
+    """Stands for a loader."""
+
+
+def reference(source: object) -> Callable[[], object]:
+    """What gives ``source`` while it is there: the next one may get its place in memory."""
+    try:
+        return weakref.ref(source)
+    except TypeError:
+        return lambda: source
 
 
 class Claim(NamedTuple):
@@ -50,5 +63,5 @@ def _only_counts(sampler: object) -> bool:
         if type(sampler).__module__.partition(".")[0] not in _SAMPLERS:
             return False
         within = vars(sampler)
-        sampler = within.get("batch_sampler") or within.get("sampler")
+        sampler = within.get("batch_sampler", within.get("sampler"))
     return True

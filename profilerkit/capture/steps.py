@@ -15,14 +15,16 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Literal
 
-from profilerkit.capture.held_back import HeldBack
+from profilerkit.capture.loader_claims import reference
 from profilerkit.capture.observers import ALWAYS, NEVER, Both, Observer
+from profilerkit.capture.optimizer_cycle import OptimizerCycle
 from profilerkit.rundir.layout import BY_STEP_CALLS, BY_WRAPPED_LOADER, EventFlag, EventKind
 from profilerkit.rundir.writer import Record
 
 _STEP, _INFERRED = int(EventKind.STEP), int(EventFlag.INFERRED)  # an enum lookup costs 0.2 µs on Python 3.11
-#: The optimizer that ended steps is taken to be gone after so many steps of others; a Wasserstein GAN's critic makes 5.
-_LONGEST_CYCLE = 64
+#: Iterations of a wrapped loader are held back while step() may still come: so long without an optimizer step when
+#: backward passes were seen (gradients are accumulating), and when none were (not a torch training loop).
+_HELD_ACCUMULATING, _HELD_PLAIN = 256, 4
 #: Backward passes without any optimizer step after which backward passes end inferred steps.
 _BACKWARDS_ALONE = 8
 #: Optimizer steps behind the end of a loader after which there is none: one or two may follow an epoch.
@@ -61,9 +63,8 @@ class StepTracker:
 
     # An attribute in a slot is found with one look at memory; a step of the user's has emptied the caches meanwhile.
     __slots__ = (
-        *("__weakref__", "_alone", "_began_aside", "_clock", "_closing", "_explicit", "_feeder", "_held"),
-        *("_in_backward", "_lapsed_ns", "_optimizers", "_owner", "_record", "_resting", "_since_closing"),
-        *("_source_id", "_tentative_ns", "_window"),
+        *("__weakref__", "_alone", "_began_aside", "_clock", "_cycle", "_doubted", "_explicit", "_feeder", "_held"),
+        *("_in_backward", "_lapsed_ns", "_owner", "_record", "_resting", "_source", "_window"),
         *("backward_depth", "backwards", "count", "ends_in_backward", "marked", "on_trained", "optimizer_seen"),
         *("owner_id", "plain", "started_ns", "steady", "steady_thread", "stepping_ns", "tell_above_ns", "tell_at"),
         *("thread", "untold", "worked", "wrapped"),
@@ -91,12 +92,11 @@ class StepTracker:
         self.tell_at = self.tell_above_ns = NEVER
         self.untold: list[int] | None = None
         self._resting: Observer | None = None  # who is to be told
-        self._source_id = 0
-        self._held: HeldBack | None = HeldBack()  # None once the wrapped loader is known to mark steps
-        self._optimizers: set[int] = set()  # those seen in steps without a fetch
-        self._closing: int | None = None  # the one of them that joined last: it ends such a step
-        self._tentative_ns: int | None = None  # where the step ends unless another one joins
-        self._since_closing = self._alone = 0
+        self._source: Callable[[], object] = lambda: None
+        self._held: list[tuple[int, int]] | None = []  # None once the wrapped loader is known to mark steps
+        self._doubted: int | None = None  # backward passes before another wrapped loader, which may train nothing
+        self._cycle = OptimizerCycle()  # of those in steps without a fetch
+        self._alone = 0
         self._in_backward = False  # an optimizer stepped inside the backward pass under way
         self.backward_depth = self.backwards = 0
         self.optimizer_seen = False
@@ -147,13 +147,13 @@ class StepTracker:
         if owner is iterator:
             self.owner_id = id(iterator)
             return True
-        is_other = id(source) != self._source_id
+        is_other = self._source() is not source
         if is_other and (owner is not None or (in_phase and self.wrapped)):
             return False
-        if is_other and self.wrapped and (self.optimizer_seen or self.backwards) and not self._held:
-            self._held = HeldBack(after_backwards=self.backwards)
+        if is_other and self.wrapped and self._held is None and (self.optimizer_seen or self.backwards):
+            self._doubted, self.worked = self.backwards, False
         self._owner = weakref.ref(iterator, self.abandoned)
-        self._source_id = id(source)
+        self._source = reference(source)
         self.owner_id = id(iterator)
         self.unsettle()
         self.wrapped = self.marked = True
@@ -166,6 +166,9 @@ class StepTracker:
                 self._open(now_ns)
         elif self.wrapped:
             if not owner:
+                return
+            if self._trains_nothing() and self.started_ns is not None:
+                self.started_ns = now_ns
                 return
             if self._held is None:
                 self._end(now_ns, 0)
@@ -189,7 +192,7 @@ class StepTracker:
         False if they may turn out to be something else yet.
         """
         if self.wrapped and not self._explicit:
-            is_known = self._held is None and self.owner_id == iterator
+            is_known = self._held is None and self._doubted is None and self.owner_id == iterator
         else:
             is_known = self._feeder == iterator and (self._explicit or self.worked or self.count > 0)
         self.steady, self.plain = iterator if is_known else 0, 0
@@ -274,7 +277,7 @@ class StepTracker:
             self._explicit = self.marked = True
             self.unsettle()
             if self._held:
-                self.started_ns = self._held.iterations[0][0]
+                self.started_ns = self._held[0][0]
             self._held = None
         if self.started_ns is None:
             self.started_ns = self._lapsed_ns
@@ -291,21 +294,16 @@ class StepTracker:
         if self.backward_depth:
             self._in_backward = self.ends_in_backward = True
             return
-        self._since_closing += 1
-        if optimizer not in self._optimizers or self._since_closing > _LONGEST_CYCLE:
-            if optimizer in self._optimizers:
-                self._optimizers.clear()
-            self._optimizers.add(optimizer)
-            self._closing = optimizer
-            self._tentative_ns = now_ns
-            self._since_closing = 0
-            return
-        if self._tentative_ns is not None:
-            self._boundary(self._tentative_ns)
-            self.worked = True
-        if optimizer == self._closing:
-            self._since_closing = 0
-            self._boundary(now_ns)
+        ends_ns = self._cycle.stepped(optimizer, now_ns)
+        for end_ns in ends_ns:
+            self._boundary(end_ns)
+        self.worked = not ends_ns or ends_ns[-1] != now_ns
+
+    def _trains_nothing(self) -> bool:
+        """Whether the wrapped loader is another one than that of the steps before, and nothing has trained on it."""
+        if self._doubted is not None and (self.worked or self.backwards > self._doubted):
+            self._doubted = None
+        return self._doubted is not None
 
     def _trains_on(self, now_ns: int) -> bool:
         """Whether a loop whose last loader has ended goes on without any: its optimizers end the steps from now on."""
@@ -356,7 +354,7 @@ class StepTracker:
         self.started_ns, self._alone = now_ns, 0
         self._feeder, self.marked = None, self.wrapped or self._explicit
         self.worked = False
-        self._tentative_ns = None
+        self._cycle.step_opened()
         self._in_backward = False
         if self._window is not None and (self._explicit or self._held is None or not self.wrapped):
             self._window.step_started(self.count)
@@ -366,14 +364,16 @@ class StepTracker:
         if self._held is None:
             self._end(now_ns, 0)
             return
+        self._held.append((start_ns, now_ns))
         self.started_ns = None
-        if self._held.add(start_ns, now_ns, self):
+        limit = _HELD_ACCUMULATING if self.backwards else _HELD_PLAIN
+        if self.optimizer_seen or len(self._held) >= limit:
             self._commit()
 
     def _commit(self) -> None:
         """The iterations held back are steps."""
         self._catch_up()
-        for start_ns, end_ns in self._held.iterations if self._held else ():
+        for start_ns, end_ns in self._held or ():
             self._record((_STEP, 0, 0, start_ns, end_ns - start_ns, self.count))
             self.count += 1
         self._held = None

@@ -202,8 +202,9 @@ class Epochs(Loop):
     [
         ("tLBOLBOX vLLLX tLBOLBOX vLLLX", [0, 30, 110, 140]),
         ("tLBOLBOX vLL tLBOLBOX", [0, 30, 90, 120]),  # the evaluation is broken off
-        ("tLBOLBOX vLLLX vLX wLLBX tLBOX", [0, 30, 130, 140, 170]),  # what trains is a step, with the one before
-        ("aLBOX bLBOLBOX cLLBOX", [0, 40, 70, 110, 120]),  # a loader for each epoch, accumulating in the last one
+        ("tLBOLBOX vLLLX vLX wLLBX tLBOX", [0, 30, 140, 170]),  # what trains is a step
+        ("tLBOX vLLX vLBOLBOX", [0, 70, 100]),  # evaluated first, then trained on
+        ("aLBOX bLBOLBOX cLBLBOX", [0, 40, 70, 110, 130]),  # a loader for each epoch, accumulating in the last one
         ("aLBX bLBX cLLX", [0, 30, 60, 70]),  # no optimizer that torch shows
         ("aLLLLX bLLLX", [0, 10, 20, 30, 50, 60, 70]),  # not a torch loop: each iteration is one
     ],
@@ -219,10 +220,38 @@ def test_step_in_a_loader_that_may_train_nothing_ends_the_step_it_is_in():
     assert steps[-1] == (2, 80, 10)
 
 
-def test_of_a_long_evaluation_little_is_kept():
-    loop = Epochs().play_all("tLBOX v" + "L" * 2_000 + "X")
-    assert len(loop.tracker._held.iterations) == 256
-    assert len(loop.steps()) == 1
+def test_window_hears_of_every_step_also_of_the_first_on_another_loader():
+    loop = Epochs().play_all("tLBOLBOX vLLLX uLBOX")
+    assert [(number, start) for number, start, _ in loop.steps()] == [(0, 0), (1, 30), (2, 110)]
+    heard_of_the_first = [("start", 1), ("end", 1), ("start", 2), ("cut",)]  # step() might have come before step 1
+    assert loop.window == [
+        *heard_of_the_first,
+        ("start", 2),
+        ("cut",),
+        ("start", 2),
+        ("end", 2),
+        ("start", 3),
+        ("cut",),
+    ]
+
+
+def test_a_source_whose_place_in_memory_is_used_again_is_another_one():
+    class Reader:
+        pass
+
+    tracker = StepTracker(lambda _record: None)
+    tracker.optimizer_seen = True
+    places = set()
+    for number in range(50):
+        iterator, source = Reader(), Reader()
+        places.add(id(source))
+        assert tracker.own(iterator, source)
+        tracker.fetch_started(number, id(iterator), True)
+        if not number:
+            tracker._held = None
+        assert (tracker._doubted is None) is (number == 0)
+        del iterator, source
+    assert len(places) < 50
 
 
 def test_loader_known_to_be_exhausted_starts_no_step():
