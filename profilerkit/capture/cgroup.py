@@ -28,14 +28,31 @@ class _Version:
     throttled_ns: int
     memory: str
     memory_max: str
+    memory_idle: str
     oom: str
 
 
 _V1 = _Version(
-    "cpuacct.usage", "", 1, "throttled_time ", 1, "memory.usage_in_bytes", "memory.limit_in_bytes", "memory.oom_control"
+    "cpuacct.usage",
+    "",
+    1,
+    "throttled_time ",
+    1,
+    "memory.usage_in_bytes",
+    "memory.limit_in_bytes",
+    "total_inactive_file ",
+    "memory.oom_control",
 )
 _V2 = _Version(
-    "cpu.stat", "usage_usec ", 1000, "throttled_usec ", 1000, "memory.current", "memory.max", "memory.events"
+    "cpu.stat",
+    "usage_usec ",
+    1000,
+    "throttled_usec ",
+    1000,
+    "memory.current",
+    "memory.max",
+    "inactive_file ",
+    "memory.events",
 )
 
 
@@ -66,8 +83,16 @@ class Cgroup:
         self._memory_pressure = files.open(memory / "memory.pressure")
         self._memory = files.open(memory / self._version.memory)
         self._memory_max = files.open(memory / self._version.memory_max)
+        self._memory_stat = files.open(memory / "memory.stat")
         self._oom = files.open(memory / self._version.oom)
         self._used, self._throttled, self._waited, self._stalled = Growth(), Growth(), Growth(), Growth()
+
+    def free_bytes(self) -> int | None:
+        """What the tightest limit leaves; files that were read and are not used give way. ``None`` without a limit."""
+        limit, used = _limit(self._memory_max.text()), number(self._memory.text())
+        if limit is None or used is None:
+            return None
+        return max(limit - used + (field(self._memory_stat.text(), self._version.memory_idle) or 0), 0)
 
     def read(self, now_ns: int) -> CgroupReading:
         """The present numbers."""

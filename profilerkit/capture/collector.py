@@ -7,6 +7,7 @@ takes the next moment of an iterator, and ``filterfalse`` hands each moment to `
 """
 
 import gc
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count, filterfalse
@@ -22,6 +23,8 @@ from profilerkit.rundir.writer import Record
 _GC, _OTHER_THREAD = int(EventKind.GC), int(EventFlag.OTHER_THREAD)
 #: Collections of the youngest generation run hundreds of times per second and take a few microseconds.
 _SHORTEST_NS = 50_000
+#: Moments that are kept, 25 MB of them, while nobody asks: 25,000 collections.
+_MOST_NOTED = 100_000
 #: What Python tells of a collection.
 _Told = dict[str, int]
 
@@ -46,7 +49,7 @@ class CollectionWatch:
         self._about: _Told = {}  # the last collection that ended
         self._begun_ns: int | None = None
         # Number, time and thread, and what was told last when one stopped.
-        self._noted: list[tuple[int, int, int, _Told]] = []
+        self._noted: deque[tuple[int, int, int, _Told]] = deque(maxlen=_MOST_NOTED)
         told = {"stop": self._about}
         latest: Iterator[_Told] = iter(partial(told.__getitem__, "stop"), None)
         moments = zip(count(), iter(perf_counter_ns, None), iter(get_ident, None), latest, strict=True)
@@ -80,8 +83,7 @@ class CollectionWatch:
         return ""
 
     def _ended(self) -> Iterator[Collection]:
-        noted = self._noted[:]
-        del self._noted[: len(noted)]
+        noted = [self._noted.popleft() for _ in range(len(self._noted))]
         for number, now_ns, thread, about in noted:
             if number % 2:  # ``max`` asks for a key of each of its two arguments
                 continue

@@ -11,6 +11,7 @@ from profilerkit.capture.order import take_order
 from profilerkit.capture.place import place as place_of
 from profilerkit.capture.session import Session
 from profilerkit.capture.settings import Settings
+from profilerkit.capture.signals import raised_by_handler
 from profilerkit.errors import CaptureError
 
 
@@ -58,9 +59,11 @@ def start(settings: Settings, *, until_exit: bool = False) -> "Session | None":
     try:
         session.begin()
         begun = True
-    except OSError as error:
-        raise CaptureError(f"cannot write the run directory {run}", cause=str(error)) from error
-    except RuntimeError as error:
+    except (OSError, RuntimeError) as error:
+        if raised_by_handler(error):
+            raise
+        if isinstance(error, OSError):
+            raise CaptureError(f"cannot write the run directory {run}", cause=str(error)) from error
         raise CaptureError("cannot record", cause=str(error), hint="the system may start no more threads") from error
     finally:
         if not begun:  # an interrupt among what may come

@@ -136,6 +136,7 @@ class DeepWindow:
         self._asks_device = len(activities) > 1
         self._profiler = torch.profiler.profile(activities=activities, record_shapes=True, with_stack=self._with_stack)
         self._profiler.prepare_trace()
+        self._room = TraceRoom()
         self._state = "warming"
         self._thread = threading.get_ident()
         self._rival.begin()
@@ -144,7 +145,6 @@ class DeepWindow:
     def step_started(self, number: int) -> None:
         """Begin to trace if this is the first step after the warm-up; mark the step in the trace."""
         if self._state == "warming":
-            self._room = TraceRoom()
             self._profiler.start_trace()
             self._state = "recording"
             self.first_step, self.last_step = number, number - 1
@@ -202,9 +202,13 @@ class DeepWindow:
         part = self._writer.trace_part(self.first_step)
         try:
             try:
-                profiler.stop_trace()
+                try:
+                    profiler.stop_trace()
+                finally:  # an interrupt is raised where the next function begins, and may come in each of these
+                    if torch.autograd._profiler_enabled():
+                        profiler.stop_trace()
                 profiler.export_chrome_trace(str(part))
-            finally:  # an interrupt is raised where the next function begins: that may be this one
+            finally:
                 _free(profiler)
         finally:
             self._put_back()

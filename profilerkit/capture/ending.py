@@ -98,33 +98,31 @@ class Exits:
 
     def _noted(self, original: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
         def exit(status: Any = None, /) -> NoReturn:  # noqa: A001  it stands for sys.exit
-            self._note(status)
-            try:
-                original(status)
-            except SystemExit as error:
-                error.__dict__.setdefault(_GONE, _Gone(self._caught))
-                raise
+            self._by(status, original, status)
 
         return _named_as(exit, sys.__name__, "exit")
 
     def _quits(self, original: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
         def quits(quitter: Any, code: Any = None) -> NoReturn:
-            self._note(code)
-            try:
-                original(quitter, code)
-            except SystemExit as error:
-                error.__dict__.setdefault(_GONE, _Gone(self._caught))
-                raise
+            self._by(code, original, quitter, code)
 
         return quits
 
-    def _note(self, status: object) -> None:
-        # On another thread it ends that thread only.
-        if self._patches.armed and threading.current_thread() is threading.main_thread():
-            self._latest, self._latest_steps = _leave_with(status), self._steps()
+    def _by(self, status: object, original: Callable[..., NoReturn], *args: object) -> NoReturn:
+        """Note the call, unless another thread makes it: that ends itself only. Then let it raise."""
+        if not self._patches.armed or threading.current_thread() is not threading.main_thread():
+            original(*args)
+        latest = self._latest = _leave_with(status)
+        self._latest_steps = self._steps()
+        try:
+            original(*args)
+        except SystemExit as error:
+            error.__dict__.setdefault(_GONE, _Gone(lambda: self._caught(latest)))
+            raise
 
-    def _caught(self) -> None:
-        self._latest = None
+    def _caught(self, leave: Leave) -> None:
+        if self._latest is leave:
+            self._latest = None
 
     def _announced(self, original: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
         def _exit(status: int) -> NoReturn:
@@ -150,6 +148,10 @@ class _Gone:
 
     def __init__(self, caught: Callable[[], None]) -> None:
         self._caught = caught
+
+    def __reduce__(self) -> tuple[type[object], tuple[()]]:
+        """In a copy of the exception nothing of it."""
+        return object, ()
 
     def __del__(self) -> None:
         """See who is still there."""

@@ -14,7 +14,6 @@ from profilerkit.capture.loader_claims import ITERABLE_KIND
 from profilerkit.model.run import Loader
 from profilerkit.secrets import ALLOWED_VARIABLES
 
-#: By torch's number for the kind of a loader's dataset: nothing is known of other loaders.
 #: What makes iterators of these types (torch 2.13, torchdata 0.11).
 _LOADER_OF = {
     "_SingleProcessDataLoaderIter": "DataLoader",
@@ -22,6 +21,7 @@ _LOADER_OF = {
     "_StatefulSingleProcessDataLoaderIter": "StatefulDataLoader",
     "_StatefulMultiProcessingDataLoaderIter": "StatefulDataLoader",
 }
+#: By torch's number for the kind of a loader's dataset: nothing is known of other loaders.
 _IS_ITERABLE: dict[int | None, bool] = {0: False, ITERABLE_KIND: True}
 
 

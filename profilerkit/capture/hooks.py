@@ -123,6 +123,7 @@ class Hooks:
                 return original(*args, **kwargs)
             finally:
                 end_ns = perf_counter_ns()
+                tracker.backward_depth -= 1  # here: an interrupt is raised where the next function begins
                 record((_BACKWARD, _INFERRED, 0, start_ns, end_ns - start_ns, 0))
                 guard.call(tracker.backward_ended, end_ns)
                 if meter.is_open:
@@ -147,7 +148,7 @@ class Hooks:
             if tracker.thread == get_ident():
                 start_ns, tracker.stepping_ns = tracker.stepping_ns, outer.pop() if outer else 0
             if not (start_ns and tracker.steady_thread):
-                stepped(id(optimizer), start_ns or now_ns, now_ns)
+                stepped(id(optimizer), start_ns, now_ns)
                 return
             record((_OPTIMIZER, _INFERRED, 0, start_ns, now_ns - start_ns, 0))
             tracker.worked = True
@@ -155,11 +156,12 @@ class Hooks:
         return not_compiled(optimizer_starts), not_compiled(optimizer_ends)
 
     def _optimizer_stepped(self, optimizer: int, start_ns: int, now_ns: int) -> None:
-        """An optimizer step that has to be asked for."""
+        """An optimizer step that has to be asked for; ``start_ns`` is 0 where its thread was none of the training."""
         tracker = self._tracker
         if not self._patches.armed or (get_ident() != tracker.thread and not tracker.adopt(get_ident())):
             return
-        self._record((_OPTIMIZER, _INFERRED, 0, start_ns, now_ns - start_ns, 0))
+        if start_ns:
+            self._record((_OPTIMIZER, _INFERRED, 0, start_ns, now_ns - start_ns, 0))
         self._guard.call(tracker.optimizer_stepped, optimizer, now_ns)
         on_trained, tracker.on_trained = tracker.on_trained, None
         if on_trained is not None:

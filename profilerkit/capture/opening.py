@@ -6,6 +6,7 @@ from pathlib import Path
 
 from profilerkit.capture.guard import announce
 from profilerkit.capture.place import Place
+from profilerkit.capture.signals import raised_by_handler
 from profilerkit.errors import CaptureError, UsageError
 from profilerkit.rundir.claim import claim
 from profilerkit.rundir.writer import RankWriter
@@ -24,6 +25,8 @@ def open_run(wanted: Path, place: Place) -> tuple[Path, RankWriter]:
         run = claim(wanted, place.launch_id, place.rank)
         return run, RankWriter(run, place.rank)
     except OSError as error:
+        if raised_by_handler(error):
+            raise
         fallback = Path(tempfile.gettempdir()) / f"profilerkit-{os.getuid()}" / wanted.name
         try:
             run = claim(fallback, place.launch_id, place.rank)

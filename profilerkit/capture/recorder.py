@@ -33,6 +33,7 @@ class Recorder:
         self._unwritten_names: list[tuple[int, str]] = []
         self._lock = threading.RLock()  # a finalizer of the user's may name a phase while another is named
         self._writing = threading.Lock()  # not held where training needs it: a disk may hang
+        self._late: Callable[[], object] | None = None
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="profilerkit-writer", daemon=True)
 
@@ -72,12 +73,16 @@ class Recorder:
         """Let the writer thread end; waits for nothing."""
         self._done.set()
 
-    def stop(self) -> bool:
-        """Wait for the writer thread's end and write the rest; whether the disk answers within five seconds."""
+    def stop(self, late: Callable[[], object]) -> bool:
+        """Wait for the writer thread's end and write the rest; whether the disk answers within five seconds.
+
+        Where it does not, the writer thread writes the rest and calls ``late`` if the disk ever does.
+        """
         self.end()
         if self._thread.is_alive():
             self._thread.join(timeout=_JOIN_SECONDS)
         if self._thread.is_alive():
+            self._late = late
             return False
         self.flush()
         return True
@@ -89,3 +94,6 @@ class Recorder:
     def _run(self) -> None:
         while not self._done.wait(self.period_seconds):
             self._beat()
+        if self._late is not None:
+            self.flush()
+            self._late()

@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from time import perf_counter_ns
 
 from profilerkit.capture.cgroup import Cgroup
 from profilerkit.capture.proc_files import ProcFiles, field, number
@@ -29,13 +28,12 @@ class TraceRoom:
         resident, free = self._resident_bytes(), field(self._meminfo.text(), "MemAvailable:")
         if resident is None or self._began_bytes is None or free is None:
             return ""
-        # What a group uses holds the files it has read, which give way.
-        limit = self._cgroup.read(perf_counter_ns()).memory_max_bytes
-        room = free * 1024 if limit is None else min(free * 1024, limit - resident)
+        left = self._cgroup.free_bytes()
+        room = free * 1024 if left is None else min(free * 1024, left)
         needed = _TIMES * (resident - self._began_bytes)
         if needed <= _MOST_RATIO * room:
             return ""
-        return f"its trace takes about {format_bytes(needed)} of memory, where {format_bytes(max(room, 0))} are free"
+        return f"its trace takes up to {format_bytes(needed)} of memory, where {format_bytes(room)} are free"
 
     def close(self) -> None:
         """Close what was opened."""

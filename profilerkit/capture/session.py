@@ -155,24 +155,25 @@ class Session:
         """
         if self._closed:
             return None
-        self._closed = True
-        leave = leave_of(cause)
-        planned = cause is None or (leave is not None and leave.code == 0)
-        deadline = time.monotonic() + (_SECONDS if planned else _SECONDS_AFTER_ERROR)
         call = self._guard.call
         end_ns = time.perf_counter_ns()
         try:
+            self._closed = True
             call(self._finish_steps)
         finally:
-            self._ended()
             try:
                 self.take_out()
             finally:  # an interrupt may come at any line of it
                 self.take_out()
-        call(self._watches.close)
-        if call(self._recorder.stop) is False:
+                self._ended()
+        leave = leave_of(cause)
+        planned = cause is None or (leave is not None and leave.code == 0)
+        deadline = time.monotonic() + (_SECONDS if planned else _SECONDS_AFTER_ERROR)
+        if call(self._recorder.stop, lambda: call(self._write_end, cause, end_ns)) is False:
             announce(f"the disk does not answer; `profilerkit analyze {self.run}` tells what it has taken")
             return None
+        call(self._watches.close)
+        call(self._recorder.flush)
         if not planned:
             call(self._write_end, cause, end_ns)  # a launcher whose rank failed kills the others within a second
         if isinstance(cause, Exception):
@@ -279,6 +280,8 @@ class Session:
             if self._place.rank == 0 and self._closed:
                 write_manifest(self.run, documents.manifest(self._settings, self._place))
         except OSError as error:
+            if error.errno is None:  # a signal's handler raised it
+                raise
             self._writer.stop(META, error)
 
     def _write_meta(self) -> None:
@@ -315,6 +318,8 @@ class Session:
         try:
             self._writer.write_end(end)
         except OSError as error:  # after a failure it is written twice, and there is room for one
+            if error.errno is None:  # a signal's handler raised it
+                raise
             self._writer.stop(END, error)
 
     def _features(self) -> dict[str, Feature]:

@@ -42,7 +42,7 @@ class StepTracker:
         started_ns: when the open step began; ``None`` where none is open.
         wrapped: a wrapped iterator marks the steps, or did.
         backwards: backward passes seen.
-        backward_depth: backward passes under way: whoever starts one counts it here, and calls ``backward_ended``.
+        backward_depth: backward passes under way: whoever starts one counts it here, and then calls ``backward_ended``.
         ends_in_backward: optimizers step inside of backward passes, whose ends mark steps.
         thread: identifier of the training thread.
         on_trained: called once, after the next optimizer step that is asked.
@@ -316,8 +316,7 @@ class StepTracker:
         return not self.marked
 
     def backward_ended(self, now_ns: int) -> None:
-        """A backward pass ends; it ends a step when the optimizer ran inside it, or when there is no optimizer."""
-        self.backward_depth -= 1
+        """A backward pass has ended; it ends a step when an optimizer ran inside it, or when there is no optimizer."""
         self.backwards += 1
         if self.backward_depth or (self.optimizer_seen and self.marked):
             return

@@ -1,8 +1,10 @@
 """The clocks of one thread: what it took of the wall's time, of a processor's, and of the queue for one."""
 
 import os
+from contextlib import suppress
 from time import perf_counter_ns, thread_time_ns
 
+from profilerkit.rundir.files import Descriptor
 from profilerkit.rundir.layout import wait_queue_field
 
 _READ_BYTES = 256
@@ -14,11 +16,11 @@ Moment = tuple[int, int, int]
 class ThreadClock:
     """Wall, CPU and run-queue time of the thread that made it."""
 
-    _fd = -1  # until it is open: an interrupt may come before
+    _file: Descriptor | None = None
 
     def __init__(self) -> None:
-        self._fd = open_for_reading("/proc/thread-self/schedstat")
-        self._file = _file(self._fd)
+        with suppress(OSError):
+            self._file = Descriptor("/proc/thread-self/schedstat", os.O_RDONLY)
 
     def now(self) -> Moment:
         """The three clocks, ns; run-queue time is -1 where the kernel does not keep it. 2 µs, 20 beside other work."""
@@ -29,32 +31,22 @@ class ThreadClock:
         return self.now() if start[2] >= 0 else (perf_counter_ns(), thread_time_ns(), -1)
 
     def _queued_ns(self) -> int:
-        if self._fd < 0:
+        if self._file is None or not self._file.is_ours:
             return -1
         try:
-            return int(os.pread(self._fd, _READ_BYTES, 0).split()[1])
+            return int(os.pread(self._file.number, _READ_BYTES, 0).split()[1])
         except (OSError, ValueError, IndexError):
-            self._fd = -1  # somebody closed all descriptors, as daemons do
             return -1
 
     def __del__(self) -> None:
         """Close what was opened: a thread that fetched may end long before the program."""
-        if self._fd >= 0 and self._file == _file(self._fd):  # else somebody closed it, and the number is another's
-            os.close(self._fd)
+        if self._file is not None:
+            self._file.close()
 
 
 def spent(start: Moment, end: Moment) -> tuple[int, int]:
     """What a WAIT record says of the thread's time: µs in the queue for a processor as ``wait_queue_field``, CPU ns."""
     return wait_queue_field(end[2] - start[2] if start[2] >= 0 and end[2] >= 0 else None), end[1] - start[1]
-
-
-def _file(descriptor: int) -> tuple[int, int] | None:
-    """What an open descriptor leads to; ``None`` for none."""
-    try:
-        found = os.fstat(descriptor)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def open_for_reading(path: str) -> int:

@@ -70,7 +70,9 @@ class AppendFile:
             while done < len(data):
                 done += os.write(self._file.number, view[done:])
         except OSError as error:
-            self.stopped = os.strerror(error.errno or 0)
+            if error.errno is None:  # a signal's handler raised it
+                raise
+            self.stopped = os.strerror(error.errno)
             done -= done % record_bytes if record_bytes else done
             self._cut(self._size + done)
         self._size += done

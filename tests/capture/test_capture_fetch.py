@@ -62,9 +62,9 @@ def test_a_wait_holds_neither_the_opening_nor_the_export_of_a_window(opens):
 def test_a_program_that_closes_all_descriptors_keeps_its_loop_and_its_files(tmp_path):
     clock = ThreadClock()
     assert clock.now()[2] >= 0
-    os.close(clock._fd)
+    os.close(clock._file.number)
     with (tmp_path / "mine").open("w") as mine:
-        assert mine.fileno() == clock._fd  # the number is given again
+        assert mine.fileno() == clock._file.number  # the number is given again
         mine.write("a line of the program's own")
         mine.flush()
         assert clock.now()[2] == -1

@@ -150,9 +150,18 @@ def test_limits_of_any_level_around_the_process_count(machine):
     machine({f"{JOB}/cpu.stat": "usage_usec 1201000\nthrottled_usec 250500\n"})
     machine({f"{JOB}/memory.pressure": "some avg10=0.00 total=100000\n"})
     second = cgroup.read(2 * SECOND)
+    assert cgroup.free_bytes() == 96
     opened.close()
     assert (second.cpu_cores, second.throttled_ratio, second.memory_pressure_ratio) == (1.2, 0.25, 0.1)
     assert second.cpu_pressure_ratio is None
+
+
+def test_files_that_were_read_give_way_in_what_a_group_leaves(machine):
+    limits = {f"{JOB}/memory.max": "4096\n", f"{JOB}/memory.current": "4000\n"}
+    root = machine({**V2, **limits, f"{JOB}/memory.stat": "anon 900\ninactive_anon 5\ninactive_file 3000\n"})
+    opened = ProcFiles(root)
+    assert Cgroup(opened).free_bytes() == 3096
+    opened.close()
 
 
 def test_the_older_version_has_other_files(machine):
@@ -176,6 +185,7 @@ def test_the_older_version_has_other_files(machine):
     cgroup.read(SECOND)
     machine({f"{cpu}/cpu.stat": "throttled_time 500000000\n", f"{account}/cpuacct.usage": "3000000000\n"})
     second = cgroup.read(2 * SECOND)
+    assert cgroup.free_bytes() is None
     opened.close()
     assert (second.cpu_cores, second.throttled_ratio) == (3.0, 0.5)
     assert (second.memory_bytes, second.memory_max_bytes, second.oom_kills) == (77, None, 1)

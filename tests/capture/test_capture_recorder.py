@@ -26,8 +26,12 @@ def hung(monkeypatch):
         return write(descriptor, data)
 
     monkeypatch.setattr(os, "write", hang)
+    asked.answers = answers
     yield asked
     answers.set()
+    for thread in threading.enumerate():
+        if thread.name == "profilerkit-writer":
+            thread.join(10)
 
 
 @pytest.fixture
@@ -43,7 +47,7 @@ def test_a_disk_that_hangs_holds_neither_a_new_name_nor_the_end(recorder, hung, 
     assert hung.wait(10)
     began = time.monotonic()
     assert recorder.name_id("a phase of its own") == 1
-    assert recorder.stop() is False
+    assert recorder.stop(lambda: None) is False
     assert time.monotonic() - began < 5
 
 
@@ -57,6 +61,19 @@ def test_a_block_ends_while_the_disk_hangs_and_says_so(light, hung, monkeypatch)
 
     with pytest.warns(RuntimeWarning, match="the disk does not answer"):
         train()
+
+
+def test_what_a_disk_takes_late_is_written_with_the_end(recorder, hung, monkeypatch):
+    monkeypatch.setattr(module, "_JOIN_SECONDS", 0.2)
+    ended = threading.Event()
+    recorder.record(RECORD)
+    recorder.start()
+    assert hung.wait(10)
+    recorder.record(RECORD)
+    assert recorder.stop(ended.set) is False
+    hung.answers.set()
+    assert ended.wait(10)
+    assert (recorder._writer.path / "events.bin").stat().st_size == 64 + 2 * 32
 
 
 def test_what_a_hung_disk_does_not_take_is_bounded_and_told(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """Signals while a block runs: what their handlers raise reaches the program, and nothing of the recording stays."""
 
+import contextlib
 import functools
 import gc
 import os
@@ -38,6 +39,25 @@ def handled():
 
 def preempt(*_args):
     raise PreemptedError
+
+
+def preempt_once(number, _frame):
+    signal.signal(number, signal.SIG_IGN)
+    raise PreemptedError
+
+
+class RudeError(Exception):
+    """What an object raises that is asked for what it does not have."""
+
+
+class Rude:
+    """A handler that is set, and does not say what it is."""
+
+    def __getattr__(self, name):
+        raise RudeError
+
+    def __call__(self, *_args):
+        raise PreemptedError
 
 
 class Job:
@@ -128,15 +148,23 @@ def test_a_signal_in_a_collection_reaches_the_program(light, handled):
     assert len(heap) == 400_000
 
 
-@pytest.mark.parametrize("handler", [preempt, Job().method, Job(), functools.partial(preempt, 1)])
+@pytest.mark.parametrize("handler", [preempt, preempt_once, Job().method, Job(), functools.partial(preempt, 1)])
 def test_what_a_handler_raises_in_code_of_ours_goes_on_and_is_no_failure(handled, handler):
     handled(handler)
     guard = Guard("recording")
     with pytest.raises(PreemptedError):
         guard.call(signal.raise_signal, signal.SIGUSR1)
+    handled(handler)
     with pytest.raises(PreemptedError):
         asked(signal.raise_signal, signal.SIGUSR1)
     assert guard.failure is None
+
+
+def test_a_handler_that_does_not_say_what_it_is_costs_nothing(handled):
+    handled(Rude())
+    with pytest.raises(PreemptedError):
+        asked(signal.raise_signal, signal.SIGUSR1)
+    assert asked(int, "x") is None
 
 
 def test_the_same_exception_of_our_own_is_a_failure(handled):
@@ -169,6 +197,41 @@ def test_a_signal_in_an_export_ends_the_loop_and_leaves_nothing(toy, deep, handl
     assert "KINETO_LOG_LEVEL" not in os.environ
     assert not toy.torch.autograd._profiler_enabled()
     assert current.active() is None
+
+
+def time_out(*_args):
+    raise TimeoutError  # an OSError
+
+
+def test_a_handlers_os_error_is_no_unwritable_directory(light, handled, monkeypatch, tmp_path):
+    handled(time_out)
+    monkeypatch.setattr("profilerkit.capture.session.write_manifest", lambda *_: signal.raise_signal(signal.SIGUSR1))
+    with pytest.raises(TimeoutError), light():
+        pass
+    monkeypatch.setattr("profilerkit.capture.opening.claim", lambda *_: signal.raise_signal(signal.SIGUSR1))
+    with pytest.raises(TimeoutError), light():
+        pass
+    assert current.active() is None
+
+
+@pytest.mark.torch
+def test_steps_go_on_after_a_handlers_exception_in_a_backward_pass(toy, light, recorded, handled, monkeypatch):
+    handled(preempt)
+    calls = []
+    original = StepTracker.backward_ended
+
+    def interrupted(self, now_ns):
+        calls.append(now_ns)
+        if len(calls) == 3:
+            signal.raise_signal(signal.SIGUSR1)
+        original(self, now_ns)
+
+    monkeypatch.setattr(StepTracker, "backward_ended", interrupted)
+    with light() as prof:
+        for _ in range(12):
+            with contextlib.suppress(PreemptedError):
+                toy.train(toy.batch())
+    assert len(recorded(prof.directory).steps) >= 8
 
 
 def ours():

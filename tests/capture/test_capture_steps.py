@@ -53,6 +53,7 @@ class Loop:
                 tracker.step()
             self.now += 10
             if letter in "B)":
+                tracker.backward_depth -= 1
                 tracker.backward_ended(self.now)
             elif letter in "OP":
                 tracker.optimizer_stepped(ADAM if letter == "O" else SGD, self.now)

@@ -1,6 +1,9 @@
 """Recordings without a block: the end of the program ends them, or the block that takes them over."""
 
+import copy
+import gc
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -171,3 +174,45 @@ def test_a_forked_child_writes_no_record_and_no_end(tmp_path, ending):
     end = read_run(tmp_path / "run").ranks[0].end
     assert (end.steps, end.left_by, end.reason) == (4, None, "finished")
     assert not (tmp_path / "run-2").exists()
+
+
+@pytest.fixture
+def exits():
+    made = Exits(lambda: 7, lambda _leave: None)
+    made.install()
+    yield made
+    made.remove()
+
+
+def leave(code):
+    try:
+        sys.exit(code)
+    except SystemExit as error:
+        return error
+
+
+def test_an_exit_that_was_caught_is_not_the_end_and_takes_no_other_with_it(exits):
+    first, second = leave(3), leave(4)
+    assert exits.cause().code == 4
+    del first
+    gc.collect()
+    assert exits.cause().code == 4
+    del second
+    gc.collect()
+    assert exits.cause() is None
+
+
+def test_an_exit_of_another_thread_says_nothing_of_the_programs(exits):
+    kept = leave(3)
+    other = threading.Thread(target=leave, args=(5,))
+    other.start()
+    other.join()
+    assert exits.cause().code == 3
+    assert kept.code == 3
+
+
+def test_the_exception_of_an_exit_can_be_copied_and_pickled(exits):
+    error = leave(3)
+    assert [copied.code for copied in (copy.deepcopy(error), pickle.loads(pickle.dumps(error)))] == [3, 3]
+    gc.collect()
+    assert exits.cause().code == 3

@@ -146,7 +146,7 @@ def test_a_window_ends_before_its_trace_takes_the_memory_that_is_left(loop, tmp_
     (status,) = found.statuses
     assert (status.ok, status.last_step - status.first_step + 1) == (True, 3)
     assert status.reason == (
-        "closed after 3 of 5 steps: its trace takes about 110 MiB of memory, where 400 MiB are free"
+        "closed after 3 of 5 steps: its trace takes up to 110 MiB of memory, where 400 MiB are free"
     )
 
 
@@ -157,10 +157,11 @@ def test_the_limit_of_a_group_leaves_what_the_process_does_not_use(tmp_path):
     statm.write_text("0 100 0")
     (root / "proc" / "meminfo").write_text("MemAvailable: 1000000 kB\n")
     room = TraceRoom(root)
-    room._cgroup = SimpleNamespace(read=lambda _now: SimpleNamespace(memory_max_bytes=512 * page))
+    room._cgroup = SimpleNamespace(free_bytes=lambda: 1000 * page)
+    statm.write_text("0 125 0")  # ten times as much again is a quarter
     assert room.lacks() == ""
-    statm.write_text("0 400 0")
-    assert room.lacks().endswith(f"where {format_bytes(112 * page)} are free")
+    statm.write_text("0 126 0")
+    assert room.lacks().endswith(f"where {format_bytes(1000 * page)} are free")
     room.close()
     assert room.lacks() == ""
 

@@ -74,7 +74,8 @@ def rank_ledger(record: RankRecord, state: tuple[StepState, ...]) -> Ledger | No
     owned = _owned(records, aside)
     parts = _parts(records, fed)
     _book_steps(account, records, owned, parts, state, "step.forward" if len(fed) else "step.unfed")
-    lost = record.end is None or record.end.switched_off_because is not None or record.end.dropped_records > 0
+    end = record.end
+    lost = end is None or bool(end.switched_off_because or end.stopped_because or end.dropped_records)
     _book_rest(account, records, complement(owned, records.begin_ns, records.end_ns), parts, lost=lost)
     for number, entry in enumerate(_ASIDE):
         account.add(entry, time_in(owned, number, Spans(owned.start[:1], owned.end[-1:])))

@@ -86,6 +86,8 @@ def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
     start = steps["start"].astype(np.int64)
     end = start + steps["dur"]
     time = (np.r_[start[1:], end[-1]] - start).astype(np.int64)
+    lost = np.r_[np.diff(index) > 1, False]  # the records of what comes next: a disk did not take them
+    time[lost] = steps["dur"][lost]
     stop = start + time
     waits = events[(events["kind"] == EventKind.WAIT) & ((events["flags"] & NOT_A_WAIT) == 0)]
     named, names = with_watched(events[events["kind"] == EventKind.PHASE], events, names)

@@ -34,6 +34,15 @@ def test_waits_without_a_step_are_no_log():
     assert read(log) is None
 
 
+def test_a_step_behind_which_records_are_lost_lasts_as_long_as_it_says():
+    log = Log()
+    for number, start in ((0, 0), (1, 100), (7, 900), (8, 1_000)):
+        log.record(EventKind.STEP, start, 80, number)
+    found = read(log)
+    assert found.index.tolist() == [0, 1, 7, 8]
+    assert (found.time // US).tolist() == [100, 80, 100, 80]
+
+
 def test_a_step_lasts_to_the_next_steps_start_and_the_last_as_long_as_it_says():
     log = Log()
     for number, (start, length) in enumerate([(0, 80), (100, 80), (200, 70)]):
