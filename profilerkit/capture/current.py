@@ -23,8 +23,9 @@ class _State:
 
 
 def active() -> "Session | None":
-    """The session that records in this process."""
-    return _State.active
+    """The session that records in this process; one whose end was interrupted does not."""
+    session = _State.active
+    return None if session is None or session.is_closed else session
 
 
 def _ended() -> None:
@@ -41,10 +42,11 @@ def start(settings: Settings, *, until_exit: bool = False) -> "Session | None":
         CaptureError: no directory can be written.
         UsageError: the path is a file.
     """
-    if _State.active is not None:
-        if _State.active.until_exit:
-            _State.active.until_exit = False
-            return _State.active
+    outer = active()
+    if outer is not None:
+        if outer.until_exit:
+            outer.until_exit = False
+            return outer
         announce("a profile block inside another one records nothing; the outer one goes on")
         return None
     order = take_order(os.environ)

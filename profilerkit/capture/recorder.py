@@ -76,7 +76,7 @@ class Recorder:
     def stop(self, late: Callable[[], object]) -> bool:
         """Wait for the writer thread's end and write the rest; whether the disk answers within five seconds.
 
-        Where it does not, the writer thread writes the rest and calls ``late`` if the disk ever does.
+        Where it does not, the writer thread calls ``late`` once all is written, if the disk ever answers.
         """
         self.end()
         if self._thread.is_alive():
@@ -94,6 +94,6 @@ class Recorder:
     def _run(self) -> None:
         while not self._done.wait(self.period_seconds):
             self._beat()
+        self.flush()
         if self._late is not None:
-            self.flush()
             self._late()

@@ -141,6 +141,11 @@ class Session:
         self._guard.call(self._exits.install)
         self._start_ns = time.perf_counter_ns() - began_ns
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether its end has begun."""
+        return self._closed
+
     def close_at_exit(self) -> None:
         """End the recording with the program."""
         self.close(self._guard.call(self._exits.cause))
