@@ -278,14 +278,14 @@ def test_a_run_that_may_still_be_under_way_has_not_ended(tmp_path):
     assert build(report).no_change == "No change can be recommended: no step was recorded."
 
 
-def test_a_full_disk_is_told_and_not_a_run_under_way(tmp_path):
+def test_a_disk_that_took_nothing_is_told_and_not_a_run_under_way(tmp_path):
     run = run_of(tmp_path, [Log()])
     (rank_directory(run, 0) / END).unlink()
     (rank_directory(run, 0) / META).rename(rank_directory(run, 0) / "meta.json.part").write_bytes(b"")
     report = analyze(run)
-    assert report.verdict.headline == "Nothing was recorded: the disk was full"
-    assert report.run.failure == "The run recorded nothing: the disk was full when the recording began."
-    assert "Make room on the disk" in report.verdict.consequence
+    assert report.verdict.headline == "Nothing was recorded: the disk was full, or the host went down"
+    assert report.run.failure == "The run recorded nothing: the disk took nothing: it was full, or the host went down."
+    assert "Make sure that there is room on the disk" in report.verdict.consequence
 
 
 def test_a_rank_without_a_step_is_named_beside_those_with_steps(tmp_path):

@@ -149,7 +149,7 @@ class Facts:
         doubts: what makes the split of the step less sure, in plain sentences.
         failure: which rank failed first and which left no word of its end; ``None`` when all came to their end.
         raised: whether an exception ended a rank; after a mere silence the run may still be under way.
-        refused: no rank recorded anything, because the disk was full when they began.
+        refused: no rank recorded anything, because the disk took nothing: it was full, or the host went down.
         usable_cores: of the host, divided among its ranks; ``None`` when unknown.
         host_ranks: recorded ranks on the judged rank's host, which share its cores; ``None`` when unknown.
         spec: device peaks; ``None`` for an unknown device.

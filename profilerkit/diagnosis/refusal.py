@@ -26,7 +26,10 @@ def refusal(facts: Facts, *, unexplained: bool) -> Verdict | None:
     if facts.raised and not facts.steps.count:
         return inconclusive("The run ended before its first step did", "Mend what ended it, and record again.")
     if facts.refused and not facts.steps.count:
-        return inconclusive("Nothing was recorded: the disk was full", "Make room on the disk, and record again.")
+        return inconclusive(
+            "Nothing was recorded: the disk was full, or the host went down",
+            "Make sure that there is room on the disk, and record again.",
+        )
     if facts.failure and not facts.steps.count:
         return inconclusive("No step was recorded yet", "Wait for some steps, or look for what ended the run.")
     if facts.steps.time_ns is None or not facts.mean_step_ns:

@@ -10,7 +10,7 @@ import msgspec
 from profilerkit.model.oom import OutOfMemory
 from profilerkit.rundir.layout import EVENT, FLUSH_SECONDS, SAMPLE_SECONDS, EventKind, RankEnd
 from profilerkit.rundir.process import oom_kills_since, still_runs
-from profilerkit.rundir.reader import RankRecord, RunRecord, named_ranks
+from profilerkit.rundir.reader import REFUSED, RankRecord, RunRecord, named_ranks
 from profilerkit.units import format_ns, format_ratio
 
 #: Records at the end of a rank's log among which its last sign of life is looked for: nested ones are not in order.
@@ -36,12 +36,12 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         word: in short: ``finished``, ``killed``, ``still running``, ``killed, or still running`` where nobody can tell,
-            ``not recorded`` for want of room on the disk, ``switched_off``, ``sys.exit(0)``, or the first failure: an
+            ``not recorded`` where the disk took nothing, ``switched_off``, ``sys.exit(0)``, or the first failure: an
             exception, ``interrupted (Ctrl-C)``, ``sys.exit(3)`` or ``os._exit(3)``.
         failure: who failed first, who left no word, and who recorded less than there was, in whole sentences; ``None``
             when every rank came to its end as planned.
         raised: whether a failure ended a rank that told so; without one the run may still be under way.
-        refused: no rank recorded anything, because the disk was full when they began.
+        refused: no rank recorded anything, because the disk took nothing: it was full, or the host went down.
     """
 
     word: str
@@ -57,7 +57,7 @@ class _Last(msgspec.Struct, frozen=True):
     of its last record or sample, which may lie ``unheard_ns`` before its last sign of life. ``told`` is whether it left
     an end, ``steps`` what that counts or its records do, ``failure`` is ``None`` for one that did not fail and
     ``raised`` says whether that was an exception. ``runs`` is whether it still runs, ``None`` where nobody can tell,
-    ``likely`` what may have killed it. ``refused`` is whether the disk was full from the start.
+    ``likely`` what may have killed it. ``refused`` is whether the disk took nothing from the start.
     """
 
     rank: int
@@ -269,7 +269,7 @@ def _silence(silent: Sequence[_Last], last: Sequence[_Last]) -> list[str]:
 def _state(entry: _Last) -> str:
     """What became of the only rank."""
     if entry.refused:
-        return "The run recorded nothing: the disk was full when the recording began."
+        return f"The run recorded nothing: {REFUSED}."
     if entry.runs:
         return "The run still runs: this is what it has recorded until now."
     if entry.runs is False:
@@ -280,7 +280,7 @@ def _state(entry: _Last) -> str:
 def _states(silent: Sequence[_Last]) -> Iterator[str]:
     """What became of those that left no word, as far as that can be told."""
     if refused := [entry.rank for entry in silent if entry.refused]:
-        yield f"{named_ranks(refused)} recorded nothing: the disk was full when the recording began."
+        yield f"{named_ranks(refused)} recorded nothing: {REFUSED}."
     for state, words in ((False, "killed"), (None, "killed, or still running"), (True, "")):
         of = [entry.rank for entry in silent if entry.runs is state and not entry.refused]
         if of and words:

@@ -58,7 +58,8 @@ _FATE = {
     False: "the process was killed",
     None: "the process was killed, or still runs",
 }
-_REFUSED = "the disk was full when the recording began"
+#: A full disk takes no byte of a file it has made; a host that goes down before its pages are written leaves the same.
+REFUSED = "the disk took nothing: it was full, or the host went down"
 _Document = TypeVar("_Document", bound=msgspec.Struct)
 #: Ranks named by their numbers; the others are counted.
 _NAMED = 8
@@ -106,7 +107,7 @@ class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
         flights: the last collectives before the end of each window and of the run, as far as they were recorded.
         ddp: what DistributedDataParallel said of itself; ``None`` where it was not asked or not used.
         probes: what in-run probes timed; ``None`` where none was asked for. What they did is not among ``events``.
-        refused: the disk was full when the recording began, which left no more than empty files.
+        refused: the disk took nothing of the first files, which are empty: it was full, or the host went down.
     """
 
     rank: int
@@ -223,7 +224,7 @@ def _read_rank(rank: int, path: Path) -> RankRecord:
     refused = meta is None and _is_refused(path)
     if end is None and not (path / END).exists():
         fate = _FATE[still_runs(meta) if meta is not None else None]
-        notes.append(f"{END} is missing: {_REFUSED if refused else fate}")
+        notes.append(f"{END} is missing: {REFUSED if refused else fate}")
     clock = clock_of(_lines(path / CLOCK, ClockAnchor, notes), meta)
     notes += _clock_notes(clock)
     flights = [
@@ -253,7 +254,7 @@ def _read_rank(rank: int, path: Path) -> RankRecord:
 
 
 def _is_refused(path: Path) -> bool:
-    """Whether the disk refused one of the rank's first files: a full one creates it, and takes no byte."""
+    """Whether the disk took nothing of one of the rank's first files, which is there and empty."""
     documents = (path.parent / MANIFEST, path / END, path / META)
     parts = (document.with_name(document.name + PART_SUFFIX) for document in documents if not document.exists())
     return any(file.is_file() and not file.stat().st_size for file in (path / EVENTS, *parts))

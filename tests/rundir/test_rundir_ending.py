@@ -182,13 +182,13 @@ def test_what_the_disk_refused_is_told_of_a_run_that_came_to_its_end(tmp_path):
         ([0, 1], "not recorded", "Ranks 0 and 1 recorded nothing: {0}"),
     ],
 )
-def test_a_rank_whose_disk_was_full_from_the_start_is_not_called_killed(tmp_path, full, word, failure):
+def test_a_rank_whose_disk_took_nothing_is_not_called_killed(tmp_path, full, word, failure):
     run_of(tmp_path, [None, None], steps=0)
     for rank in full:
         place = rank_directory(tmp_path, rank) / META
         place.rename(place.with_name("meta.json.part")).write_bytes(b"")
     ending = ending_of(read_run(tmp_path))
-    said = failure.format("the disk was full when the recording began.", "killed, or still running.")
+    said = failure.format("the disk took nothing: it was full, or the host went down.", "killed, or still running.")
     assert (ending.word, ending.failure, ending.refused) == (word, said, len(full) == 2)
 
 
