@@ -37,16 +37,22 @@ _BEHIND_MASK = re.compile(rf"(?<=://{re.escape(MASK)}@)(\[[\da-fA-F:.]+\]|[\w.-]
 _SPACED = "\ufdd0"
 #: Whose addresses name nobody: of documents that an error points to.
 _PUBLIC = ("github.com", "huggingface.co", "nvidia.com", "python.org", "pytorch.org")
-#: What a program says of a secret: ``password='x'``, ``'api_key': 'x'``, ``Authorization: Bearer x``. An exception's
-#: class holds none, what stands behind ``KeyError:`` may name one.
+#: What a program says of a secret: ``password='x'``, ``'api_key': 'x'``, ``Authorization: Bearer x``.
 _SAID = re.compile(
-    r"(?<![\w-])(?!(?:[A-Z]\w*)?(?:Error|Exception|Warning)(?![\w-]))([A-Za-z_][\w-]*)"
+    r"(?<![\w-])([A-Za-z_][\w-]*)"
     r"([\"']?\s*[=:]\s*[\"']?(?:(?:Bearer|Basic)\s+)?)([^\s\"'`,;(){}\[\]*]+)"
 )
+_CLASS = r"(?:[A-Z]\w*)?(?:Error|Exception|Warning)"
+#: An exception's class before its message, ``KeyError: 'a'``, ``TokenError: unknown token``, or before another class:
+#: what else stands there may be the secret itself, ``InvalidTokenError: 9f8a7b6c``.
+_RAISED = re.compile(rf"{_CLASS}:\s*(?:[\"'].*|[a-z]+[.,:;!?]*|[A-Za-z_.]*(?:Error|Exception|Warning):)")
 #: A shorter value of ``name=value`` within a sentence is code: ``DataLoader(auth=x)``.
 _SHORTEST_SECRET = 8
-#: A word of a sentence, behind what is no secret to most: ``unknown token: pad``.
+#: A word of a sentence behind what is no secret there: ``unknown token: pad``, but ``token: sesame``.
 _WORDS = ("token", "tokens")
+_OF_WORDS = re.compile(r"(?<![\w-])(?:unknown|unexpected|invalid|special|missing) \Z", re.IGNORECASE)
+#: As far before a word as that is looked for.
+_BEFORE = len("unexpected ")
 _PROSE, _SHORT_WORD = re.compile(r":\s+"), re.compile(rf"[A-Za-z]{{1,{_SHORTEST_SECRET - 1}}}")
 _SOURCE_FILE = re.compile(r"\.(?:py|pyx|c|cc|cpp|cxx|cu|cuh|h|hpp|rs)$")
 #: Names that hold on every machine.
@@ -193,7 +199,7 @@ class _Mask:
 
     def message(self, text: str) -> str:
         """What a program said, which may name whom it could not reach."""
-        text = _SAID.sub(_of_said, _ASSIGNED.sub(_of_words, text))
+        text = _without_said(_ASSIGNED.sub(_of_words, text))
         text = _ADDRESS.sub(f"{USER}@{HOST}", masked(text))
         for pattern in _ENDPOINTS:
             text = pattern.sub(_of_endpoint, text)
@@ -248,12 +254,29 @@ def _of_sentence(match: re.Match[str]) -> str:
     return match[0] if name == "key" or len(value) < _SHORTEST_SECRET else next(masked_arguments([match[0]]))
 
 
-def _of_said(match: re.Match[str]) -> str:
+def _without_said(text: str) -> str:
+    """The text without what is said of secrets; a word that is none may name one: ``login failed: password: x``."""
+    out, at = [], 0
+    while found := _SAID.search(text, at):
+        begins = found.start(3)
+        tells = _tells_secret(found)
+        # Within a word nothing is looked for again: ``c10::DispatchKey::CUDA`` is code.
+        goes_on = not tells and (text[begins - 1].isspace() or text[begins - 1] in "\"'")
+        out += [text[at:begins], MASK if tells else "" if goes_on else found[3]]
+        at = begins if goes_on else found.end()
+    return "".join([*out, text[at:]])
+
+
+def _tells_secret(match: re.Match[str]) -> bool:
     name, between, value = match.groups()
+    if _RAISED.fullmatch(match[0]):
+        return False
     of_variable = bool(_VARIABLE.fullmatch(name)) and "=" in between and not _NUMBER.fullmatch(value)
-    is_word = name.lower() in _WORDS and _PROSE.fullmatch(between) and _SHORT_WORD.fullmatch(value)
+    is_short = name.lower() in _WORDS and _PROSE.fullmatch(between) and _SHORT_WORD.fullmatch(value)
+    begins = match.start()
+    is_word = is_short and _OF_WORDS.search(match.string, max(0, begins - _BEFORE), begins)
     is_named = name != "key" and is_secret(name, value) and not is_word
-    return f"{name}{between}{MASK}" if is_named or (of_variable and name not in ALLOWED_VARIABLES) else match[0]
+    return is_named or (of_variable and name not in ALLOWED_VARIABLES)
 
 
 def _of_endpoint(match: re.Match[str]) -> str:
