@@ -26,7 +26,8 @@ _LAST_NS = 10_000_000_000
 #: The year 2100: a time beyond it is damage.
 _LATEST_NS = 4_102_444_800_000_000_000
 #: What torch raises for an exception elsewhere: its class and place, then the traceback from there (torch 2.11).
-_ELSEWHERE = re.compile(r"[\w.]+: Caught (\w+) (.+?)\.\nOriginal (Traceback .*)", re.DOTALL)
+#: The class of one that was made in a function is ``f.<locals>.MyError`` before the colon.
+_ELSEWHERE = re.compile(r"[\w.<>]+: Caught (\w+) (.+?)\.\nOriginal (Traceback .*)", re.DOTALL)
 #: Hosts whose failures are told where nobody knows which was first.
 _TOLD_HOSTS = 3
 
@@ -162,9 +163,10 @@ def _without_traceback(exception: str) -> str:
     if found is None:
         return exception
     kind, place, trace = found.groups()
-    # A text that was cut has no such line, and a message of several has its first there.
-    said = re.findall(rf"^(?:[\w.]+\.)?{kind}\b.*", trace, re.MULTILINE)
-    return ": ".join([f"{kind} {place}", *said[-1:]])
+    # What was said begins at the margin behind the last frame; a text that was cut has no such line. Further lines of a
+    # message, and notes, may look like anything.
+    said = re.search(r"\n(\S.*)", trace.rpartition('\n  File "')[2])
+    return ": ".join([f"{kind} {place}", *(said.groups() if said else ())])
 
 
 def _steps(events: bytes) -> int:

@@ -67,12 +67,25 @@ def test_the_first_failure_is_told_and_not_what_it_did_to_the_others(tmp_path, e
     [
         ("KeyError: 'input_ids'", "KeyError in DataLoader worker process 1: KeyError: 'input_ids'"),
         ("net.OwnError: two\nlines", "OwnError in DataLoader worker process 1: net.OwnError: two"),
+        (
+            "net.f.<locals>.BadRowError: row 7",
+            "BadRowError in DataLoader worker process 1: net.f.<locals>.BadRowError: row 7",
+        ),
+        (
+            "ValueError: first\nValueError is what this is about\n  indented\nlast",
+            "ValueError in DataLoader worker process 1: ValueError: first",
+        ),
+        (
+            'KeyError: 1\n\nDuring handling another happened:\n\nTraceback:\n  File "b.py", line 2\nOSError: two\nnote',
+            "OSError in DataLoader worker process 1: OSError: two",
+        ),
         (None, "KeyError in DataLoader worker process 1"),
     ],
 )
-def test_of_an_exception_in_a_worker_its_place_and_last_line_are_told(tmp_path, raised, told):
-    kind = raised.partition(":")[0].rpartition(".")[2] if raised else "KeyError"
-    said = f"{kind}: Caught {kind} in DataLoader worker process 1.\nOriginal Traceback (most recent call last):\n"
+def test_of_an_exception_in_a_worker_its_place_and_what_it_said_first_are_told(tmp_path, raised, told):
+    kind = told.partition(" ")[0]
+    name = raised.partition(":")[0] if raised and "<locals>" in raised else kind
+    said = f"{name}: Caught {kind} in DataLoader worker process 1.\nOriginal Traceback (most recent call last):\n"
     said += '  File "worker.py", line 374, in _worker_loop\n    data = fetcher.fetch(index)\n           ^^^^^^^\n'
     ending = ending_of(run_of(tmp_path, [(1.0, said + (raised or ""), 10)]))
     assert (ending.word, ending.failure) == (told, f"The run failed after 10 steps: {told}")
