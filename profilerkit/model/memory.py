@@ -110,7 +110,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
         host_capacity_bytes: of the host.
         alive: what was alive at the peak, largest first, at most 20 entries.
         alive_before_bytes: what was alive at the peak and allocated before the recording: parameters, optimizer state.
-        growth: one entry per memory that could be judged.
+        growth: one entry per memory that could be judged; that of the process is less what trace windows kept.
         rows: the largest memory of each step, thinned like the steps; ``rows_of`` says which memory.
     """
 

@@ -1,6 +1,6 @@
 """Memory as the samplers saw it over the whole run: used on the device, and resident in the process."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -38,12 +38,14 @@ def with_samples(memory: Memory, samples: Sequence[Sample], log: StepLog, record
 
     Where the trace has no memory of its own, the sampled one gives the rows of the steps. The buffers of torch's
     profiler lie in the process (0.2 to 0.9 GiB for a window of 10 steps, torch 2.13): what was sampled there in a
-    trace window is no need of a step.
+    trace window is no need of a step. What windows kept is no growth of the process either: a few of them along a run
+    look like a leak.
     """
     windows, every = _windows(records), _process(samples)
     device, process = _device(samples), _outside(every, windows)
     traced, kept = _rises(every, windows)
-    growth = [grown for sampled in (device, process) if (grown := _growth(sampled, log))]
+    judged = (device, _without_kept(process, every, windows))
+    growth = [grown for sampled in judged if (grown := _growth(sampled, log))]
     rows_of = memory.rows_of or next((found.of for found in (device, process) if len(found.bytes)), None)
     shown = next((found for found in (device, process) if found.of == rows_of), None)
     return revise(
@@ -85,16 +87,31 @@ def _rises(sampled: _Sampled, windows: Sequence[tuple[int, int]]) -> tuple[int |
     (900, 850)
     """
     traced = kept = 0
+    for most, stays in _each_rise(sampled, windows):
+        traced, kept = max(traced, kept + most), kept + stays
+    least = _TOLD_RATIO * (_peak(sampled) or 0)
+    return traced if traced > least else None, kept if kept > least else None
+
+
+def _each_rise(sampled: _Sampled, windows: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Of each window by how many bytes memory rose at most, and how many of them were still there behind it."""
     for start, end in windows:
         before, after = np.searchsorted(sampled.ts_ns, [start, end])
         # The first sample behind a window stands for one in which none was taken.
         within = sampled.bytes[before : after + 1]
-        if before and len(within):
-            base = int(sampled.bytes[before - 1])
-            traced = max(traced, kept + int(within.max()) - base)
-            kept += max(0, int(within[-1]) - base) if after < len(sampled.bytes) else 0
-    least = _TOLD_RATIO * (_peak(sampled) or 0)
-    return traced if traced > least else None, kept if kept > least else None
+        if not before or not len(within):
+            yield 0, 0
+            continue
+        base = int(sampled.bytes[before - 1])
+        yield int(within.max()) - base, max(0, int(within[-1]) - base) if after < len(sampled.bytes) else 0
+
+
+def _without_kept(outside: _Sampled, every: _Sampled, windows: Sequence[tuple[int, int]]) -> _Sampled:
+    """The samples ``outside`` the windows, each less what the windows before it kept by ``every`` sample."""
+    used = outside.bytes.copy()
+    for (_, end), (_, stays) in zip(windows, _each_rise(every, windows), strict=True):
+        used[outside.ts_ns >= end] -= stays
+    return replace(outside, bytes=used)
 
 
 def _peak(sampled: _Sampled) -> int | None:

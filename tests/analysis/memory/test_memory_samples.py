@@ -77,6 +77,19 @@ def test_what_the_recording_takes_in_a_trace_window_is_no_need_of_a_step():
     assert found.kept_process_bytes == 600 * MIB
 
 
+@pytest.mark.parametrize(("leak", "grows"), [(0, False), (5 * MIB, True)])
+def test_what_three_windows_kept_is_no_growth_and_a_leak_beside_them_is(leak, grows):
+    windows, steps = (20, 45, 70), Log().steps(100, 1_000_000)
+    for start in windows:
+        steps.window(start * 1_000_000, (start + 2) * 1_000_000, 10)
+    used = [GIB + s * leak + sum(300 * MIB for start in windows if s > start) for s in range(100)]
+    found = with_samples(Memory(), [host(s, rss) for s, rss in enumerate(used)], log(), steps.data)
+    (grown,) = found.growth
+    assert grown.grows is grows
+    assert grown.bytes_per_step == pytest.approx(leak, rel=0.15)
+    assert (found.peak_process_bytes, found.rows[-1].peak_bytes) == (used[-1], used[-1])
+
+
 def test_a_short_window_in_which_none_was_sampled_is_known_by_the_next_sample():
     records = traced(10_600_000, 10_800_000)
     found = with_samples(Memory(), [host(s, GIB + (s > 10) * 100 * MIB) for s in range(40)], log(40), records)
