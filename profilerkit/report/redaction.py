@@ -259,9 +259,10 @@ def _without_said(text: str) -> str:
     out, at = [], 0
     while found := _SAID.search(text, at):
         begins = found.start(3)
-        tells = _tells_secret(found)
-        # Within a word nothing is looked for again: ``c10::DispatchKey::CUDA`` is code.
-        goes_on = not tells and (text[begins - 1].isspace() or text[begins - 1] in "\"'")
+        is_message = bool(_RAISED.fullmatch(found[0]))
+        tells = not is_message and _tells_secret(found)
+        # Within any other word nothing is looked for again: ``c10::DispatchKey::CUDA`` is code.
+        goes_on = is_message or (not tells and (text[begins - 1].isspace() or text[begins - 1] in "\"'"))
         out += [text[at:begins], MASK if tells else "" if goes_on else found[3]]
         at = begins if goes_on else found.end()
     return "".join([*out, text[at:]])
@@ -269,8 +270,6 @@ def _without_said(text: str) -> str:
 
 def _tells_secret(match: re.Match[str]) -> bool:
     name, between, value = match.groups()
-    if _RAISED.fullmatch(match[0]):
-        return False
     of_variable = bool(_VARIABLE.fullmatch(name)) and "=" in between and not _NUMBER.fullmatch(value)
     is_short = name.lower() in _WORDS and _PROSE.fullmatch(between) and _SHORT_WORD.fullmatch(value)
     begins = match.start()

@@ -192,6 +192,8 @@ def test_a_long_hostile_text_takes_no_longer_than_its_length_allows():
         "KeyError:",
         "KeyError: ",
         "KeyError:a",
+        "ValueError:",
+        "ValueError:a",
         "special token: ",
         "WORLD_SIZE: ",
     ):
@@ -219,6 +221,7 @@ def test_a_long_hostile_text_takes_no_longer_than_its_length_allows():
         ("KeyError: net.AuthError: abcd1234efgh5678", "KeyError: net.AuthError: ***"),
         ("SecretError='s3cr3tvalue99' AuthError: Bearer abcd", "SecretError='***' AuthError: Bearer ***"),
         ("AuthError: abcdef-ghijkl", "AuthError: ***"),
+        ("ValueError:password: hunter2x9", "ValueError:password: ***"),
         ("login failed: password: hunter2x9", "login failed: password: ***"),
         ("token: hunter", "token: ***"),
         ("login with Token: sesame", "login with Token: ***"),
