@@ -37,10 +37,11 @@ _BEHIND_MASK = re.compile(rf"(?<=://{re.escape(MASK)}@)(\[[\da-fA-F:.]+\]|[\w.-]
 _SPACED = "\ufdd0"
 #: Whose addresses name nobody: of documents that an error points to.
 _PUBLIC = ("github.com", "huggingface.co", "nvidia.com", "python.org", "pytorch.org")
-#: What a program says of a secret: ``password='x'``, ``'api_key': 'x'``, ``Authorization: Bearer x``.
+#: What a program says of a secret: ``password='x'``, ``'api_key': 'x'``, ``Authorization: Bearer x``. Before a mask the
+#: word ``Bearer`` is no value: what is redacted stays the same.
 _SAID = re.compile(
     r"(?<![\w-])([A-Za-z_][\w-]*)"
-    r"([\"']?\s*[=:]\s*[\"']?(?:(?:Bearer|Basic)\s+)?)([^\s\"'`,;(){}\[\]*]+)"
+    r"([\"']?\s*[=:]\s*[\"']?(?:(?:Bearer|Basic)\s+)?)(?!(?:Bearer|Basic)\s+\*)([^\s\"'`,;(){}\[\]*]+)"
 )
 _CLASS = r"(?:[A-Z]\w*)?(?:Error|Exception|Warning)"
 #: An exception's class before its message, ``KeyError: 'a'``, ``TokenError: unknown token``, or before another class:

@@ -243,6 +243,7 @@ def test_what_a_program_says_of_secrets_places_and_machines_is_masked(said, show
     report = revise(report, run=revise(report.run, failure=said), trust=revise(report.trust, notes=(said,)))
     masked = redacted(report, Identity())
     assert (masked.run.failure, masked.trust.notes) == (shown, (shown,))
+    assert redacted(masked, Identity()) == masked
 
 
 @pytest.mark.parametrize(
