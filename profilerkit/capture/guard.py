@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import traceback
 import warnings
 from collections.abc import Callable
 from typing import TypeVar, TypeVarTuple
@@ -45,7 +46,7 @@ class Guard:
         if raised_by_handler(error):
             raise error
         where = getattr(work, "__qualname__", repr(work))
-        _logger.debug("capture failed in %s", where, exc_info=error)
+        _log(f"capture failed in {where}", error)
         if self.failure is not None:
             return
         self.failure = f"{type(error).__name__} in {where}: {asked(str, error)}"
@@ -61,8 +62,14 @@ def asked(question: Callable[[*_Ts], _R], *args: *_Ts) -> _R | None:
     except Exception as error:
         if raised_by_handler(error):
             raise
-        _logger.debug("what was asked raised", exc_info=True)
+        _log("what was asked raised", error)
         return None
+
+
+def _log(what: str, error: Exception) -> None:
+    """Log ``error`` as text: a handler that keeps its records would keep all that is live in its traceback."""
+    if _logger.isEnabledFor(logging.DEBUG):
+        _logger.debug("%s\n%s", what, "".join(traceback.format_exception(error)))
 
 
 def announce(message: str) -> None:

@@ -6,8 +6,12 @@ from types import CodeType, FrameType, FunctionType, MethodType
 
 
 def raised_by_handler(error: BaseException) -> bool:
-    """Whether ``error`` comes out of a handler of the program's: then it is for the program, wherever it came."""
-    trace = error.__traceback__
+    """Whether ``error`` comes out of a handler of the program's: then it is for the program, wherever it came.
+
+    Ask in the function that caught it. That one's own frame is not looked at: the look would keep its locals, the error
+    with all that lives in its traceback among them, until the next garbage collection.
+    """
+    trace = error.__traceback__.tb_next if error.__traceback__ is not None else None
     codes = {code for code in map(_code, map(signal.getsignal, signal.valid_signals())) if code is not None}
     while trace is not None:
         if trace.tb_frame.f_code in codes or _has_its_caller(trace.tb_frame):

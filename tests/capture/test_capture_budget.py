@@ -191,7 +191,6 @@ def test_backward_passes_that_end_steps_are_timed_on():
     tracker = StepTracker([].append)
     timer = FetchTimer([].append, tracker, Guard("the test"), NoTrace())
     backward = stages(timer, Hooks([].append, tracker, timer, Guard("the test")), None, ())[-1]
-    tracker.backward_depth += 1
     tracker.backward_ended(1)
     tracker.optimizer_stepped(1, 2)
     assert backward.is_on()

@@ -100,11 +100,16 @@ def test_each_kind_has_exactly_its_bytes():
 
 
 @pytest.mark.torch
-def test_nothing_is_kept_alive(toy):
+def test_nothing_is_kept_alive(toy, caplog):
+    """Nor by a handler that keeps what is logged of an object that cannot be asked."""
+    caplog.set_level("DEBUG", "profilerkit")
+    odd = toy.torch.nn.Module()
+    del odd.__dict__["_parameters"]
     held = [toy.torch.ones(1000)]
     seen = weakref.ref(held[0])
     assert live.live_memory(toy.torch, "cpu", None).kinds
     assert oom.dossier(MemoryError("x"), steps=1, loader=None) is not None
+    assert "KeyError: '_parameters'" in caplog.text
     gc.disable()
     try:
         held.clear()
