@@ -44,9 +44,9 @@ _SAID = re.compile(
     r"([\"']?\s*[=:]\s*[\"']?(?:(?:Bearer|Basic)\s+)?)(?!(?:Bearer|Basic)\s+\*)([^\s\"'`,;(){}\[\]*]+)"
 )
 _CLASS = r"(?:[A-Z]\w*)?(?:Error|Exception|Warning)"
-#: An exception's class before its message, ``KeyError: 'a'``, ``TokenError: unknown token``, or before another class:
-#: what else stands there may be the secret itself, ``InvalidTokenError: 9f8a7b6c``.
-_RAISED = re.compile(rf"{_CLASS}:\s*(?:[\"'].*|[a-z]+[.,:;!?]*|[A-Za-z_.]*(?:Error|Exception|Warning):)")
+#: An exception's class before its message, ``KeyError: 'a'``, ``KeyError: 5``, ``TokenError: unknown token``, or before
+#: another class: what else stands there may be the secret itself, ``InvalidTokenError: 9f8a7b6c``.
+_RAISED = re.compile(rf"{_CLASS}:\s*(?:[\"'].*|-?\d{{1,5}}|[a-z]+[.,:;!?]*|[A-Za-z_.]*(?:Error|Exception|Warning):)")
 #: A shorter value of ``name=value`` within a sentence is code: ``DataLoader(auth=x)``.
 _SHORTEST_SECRET = 8
 #: A word of a sentence behind what is no secret there: ``unknown token: pad``, but ``token: sesame``.

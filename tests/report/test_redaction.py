@@ -209,6 +209,8 @@ def test_a_long_hostile_text_takes_no_longer_than_its_length_allows():
         ("{'api_key': 'abcd1234'}", "{'api_key': '***'}"),
         ("Authorization: Bearer eyJabc", "Authorization: Bearer ***"),
         ("KeyError: 'input_ids'", "KeyError: 'input_ids'"),
+        ("KeyError: 1501", "KeyError: 1501"),
+        ("AuthError: 12345-abcd", "AuthError: ***"),
         ("bpe.TokenError: unknown token: pad at 12", "bpe.TokenError: unknown token: pad at 12"),
         ("KeyError: 'password: hunter2x9'", "KeyError: 'password: ***'"),
         ("AuthError: bad token: hf_abcdefgh, password: hunter", "AuthError: bad token: ***, password: ***"),
