@@ -1,28 +1,32 @@
 """Times the device's part of every step by CUDA events, which are read steps later and never waited for."""
 
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any, NamedTuple, Protocol
 
 from profilerkit.capture.guard import Guard
+from profilerkit.capture.meter import Meter
+from profilerkit.capture.observers import NEVER
 from profilerkit.capture.patches import Patches
 from profilerkit.capture.steps import StepTracker
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.writer import Record
 
 _DEVICE, _CAUGHT_UP = int(EventKind.DEVICE), int(EventFlag.CAUGHT_UP)
-#: Events under way at most: a host that is further ahead of its device loses the device's time of the steps between.
-_MOST_EVENTS = 64
+#: Marks under way at most, and how few of them halve the steps between two again (choices).
+_MOST_MARKS, _FEW_MARKS = 64, 16
+#: Steps from one mark to the next where marking each step costs too much (a choice): an eighth of the cost is left.
+THINNED = 8
 _NS_PER_MS = 1e6
 
 
 class DeviceEvent(Protocol):
     """A mark in the device's queue, as ``torch.cuda.Event(enable_timing=True)``."""
 
-    def record(self) -> None:
-        """Put it at the end of the current stream's queue."""
+    def record(self, stream: Any) -> None:
+        """Put it at the end of the queue of ``stream``."""
 
     def query(self) -> bool:
         """Whether the device has reached it."""
@@ -40,8 +44,8 @@ class Device(Protocol):
     def is_capturing(self) -> bool:
         """Whether the current stream captures a graph: an event that is queried then ruins the capture."""
 
-    def current(self) -> int:
-        """The number of the current device: events of two devices have no time between them."""
+    def stream(self) -> Any:
+        """The calling thread's current stream, which has a ``device_index``."""
 
     def event(self) -> DeviceEvent:
         """A new event with timing."""
@@ -58,9 +62,9 @@ class CudaDevice:
         """Whether the current stream captures a graph."""
         return bool(_cuda().is_current_stream_capturing())
 
-    def current(self) -> int:
-        """The number of the current device."""
-        return int(_cuda().current_device())
+    def stream(self) -> Any:
+        """The calling thread's current stream."""
+        return _cuda().current_stream()
 
     def event(self) -> DeviceEvent:
         """A new event with timing."""
@@ -89,36 +93,47 @@ class _Mark(NamedTuple):
 
 
 class DeviceClock:
-    """Records one DEVICE per step whose two events the device has reached.
+    """Records one DEVICE from each mark in the device's queue to the next, once the device has reached both.
 
-    Its value is the step's number, its start the host's, its duration the device's from the event at the end of the
-    step before to the one at its own end. It is told of steps by the tracker, on the training thread, which alone
-    touches events: a query on another thread could fall into a capture that it cannot know of.
+    Marks are made at the ends of steps, and behind what lies between two steps: an evaluation is no part of a step.
+    Of a host so far ahead that marks run out every second one is given up, so that records span more steps and none is
+    lost. Events of two devices have no time between them. The tracker calls on the training thread, which alone touches
+    events: a query on another thread could fall into a capture that it cannot know of.
+
+    Attributes:
+        meter: what a mark costs; ``marks`` is how many were made.
+        every: steps from one mark to the next, at least.
     """
 
     name = "device_clock"
     needs: tuple[str, ...] = ("torch", "torch.cuda")
 
     def __init__(self, record: Callable[[Record], None], tracker: StepTracker, device: Device) -> None:
+        self.meter = Meter()
+        self.marks = 0
+        self.every = 1
         self._record = record
         self._tracker = tracker
         self._guard = Guard("profilerkit's device clock")
+        self._guard.on_failure(self._end)
         self._device = device
         self._patches: Patches | None = None
-        self._is_on = False
-        self._seen = False
-        self._start_ns = 0
+        self._is_on = self._seen = False
+        self._spacing = 1  # steps to the next mark
+        self._stream: Any = None  # on which an optimizer last stepped
         self._under_way: deque[_Mark] = deque()
         self._before: _Mark | None = None  # the newest mark that was reached
         self._free: list[DeviceEvent] = []  # to be used again on the device where they were first recorded …
         self._free_on = -1  # … which is this one
 
     def hang(self, patches: Patches) -> None:
-        """Have the tracker tell of steps, if the device is in use."""
+        """Have the tracker mark steps, if the device is in use."""
         self._patches = patches
         if not self._is_on and self._device.in_use():
             self._is_on = True
-            patches.later(self._tracker.observe(self))
+            self._tracker.mark, self._tracker.trains = self._mark, self._trains
+            self._tracker.mark_at = 0  # last: from here on the training thread may call them
+            patches.later(self._end)
 
     def beat(self) -> None:
         """Start once the device is in use."""
@@ -126,9 +141,9 @@ class DeviceClock:
             self._patches.hang(self.hang)
 
     def close(self) -> None:
-        """Read what is ready by now, without waiting."""
+        """Read what is ready by now. Nothing is waited for: the steps that the device still works at have no record."""
         if self._is_on and self._guard.failure is None and not self._device.is_capturing():
-            self._read()
+            self._guard.call(self._read)
 
     def reason(self) -> str:
         """Why there is no device time."""
@@ -138,47 +153,67 @@ class DeviceClock:
             return "CUDA is not in use"
         return "" if self._seen else "no event of a step was reached in time"
 
-    def step_started(self, _number: int) -> None:
-        """A step starts on the host."""
-        self._start_ns = perf_counter_ns()
+    def _end(self) -> None:
+        self._tracker.mark_at = NEVER
 
-    def step_ended(self, number: int, _dur_ns: int) -> None:
-        """A step ended on the host: mark the device's queue, and read what has become ready of the marks before."""
-        if self._guard.failure is None:
-            self._guard.call(self._mark, number)
+    def _trains(self) -> None:
+        """An optimizer steps, in a step that is to be marked: its stream is the one to mark."""
+        self._stream = self._guard.call(self._device.stream)
 
-    def step_cut(self) -> None:
-        """A step that does not count: what the device does of it goes to the next one."""
+    def _mark(self, number: int, start_ns: int) -> None:
+        """Mark the end of step ``number``, and read what has become ready of the marks before."""
+        began_ns = perf_counter_ns()
+        self._guard.call(self._go_on, number, start_ns)
+        took_ns = perf_counter_ns() - began_ns
+        self.marks += 1
+        self._tracker.marking_ns += took_ns
+        if self.meter.is_open:
+            self.meter.add(took_ns)
 
-    def rest(self) -> None:
-        """The end of every step is marked on the device."""
-
-    def _mark(self, number: int) -> None:
-        device = self._device
-        if device.is_capturing():
+    def _go_on(self, number: int, start_ns: int) -> None:
+        if self._patches is None or not self._patches.armed or self._device.is_capturing():
             return
         self._read()
-        if len(self._under_way) >= _MOST_EVENTS - 1:  # one more is kept of the step before
-            return
-        here = device.current()
+        self._space()
+        self._tracker.mark_at = number + self._spacing
+        if len(self._under_way) < _MOST_MARKS:
+            self._put(number, start_ns)
+
+    def _space(self) -> None:
+        """How many steps are to lie between marks. Two marks of one step are around what lies behind it, and stay."""
+        marks, spacing = self._under_way, self._spacing
+        count = len(marks)
+        if count == _MOST_MARKS:
+            of_step = Counter(mark.number for mark in marks)
+            self._under_way = deque(
+                mark for place, mark in enumerate(marks) if place % 2 == 0 or of_step[mark.number] > 1
+            )
+            spacing *= 2
+        elif count < _FEW_MARKS:
+            spacing //= 2
+        self._spacing = max(self.every, spacing)
+
+    def _put(self, number: int, start_ns: int) -> None:
+        stream = self._device.stream() if self._stream is None else self._stream
+        here = stream.device_index
         if here != self._free_on:
             self._free.clear()
             self._free_on = here
-        event = self._free.pop() if self._free else device.event()
-        event.record()
-        flags = 0 if self._under_way else _CAUGHT_UP
-        self._under_way.append(_Mark(event, here, number, self._start_ns, flags))
+        event = self._free.pop() if self._free else self._device.event()
+        event.record(stream)
+        self._under_way.append(_Mark(event, here, number, start_ns, 0 if self._under_way else _CAUGHT_UP))
 
     def _read(self) -> None:
-        """Record the steps that the device has come to the end of."""
+        """Record the time between the marks that the device has reached."""
         while self._under_way and self._under_way[0].event.query():
             mark, before = self._under_way.popleft(), self._before
             self._before = mark
             if before is None or before.device != mark.device:
                 continue
-            if mark.number == before.number + 1:
+            steps = mark.number - before.number
+            if steps:
                 duration_ns = round(before.event.elapsed_time(mark.event) * _NS_PER_MS)
-                self._record((_DEVICE, mark.flags, 0, mark.start_ns, duration_ns, mark.number))
+                self._record((_DEVICE, mark.flags, steps, mark.start_ns, duration_ns, mark.number))
                 self._seen = True
             if mark.device == self._free_on:
                 self._free.append(before.event)

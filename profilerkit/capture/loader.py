@@ -227,7 +227,7 @@ class FetchTimer:
         Only for the thread that ``trains`` is of. After a few fetches the next one has to ask again.
         """
         now_ns, tracker, doing, flags = perf_counter_ns(), self.tracker, self.trains, self.steady_flags
-        iterator, fetch = tracker.steady, None
+        iterator, fetch, marking_ns = tracker.steady, None, tracker.marking_ns
         try:  # as in ``fetch``
             self._asked = self.fetches = self.fetches + 1
             self.not_plain += 1
@@ -236,7 +236,7 @@ class FetchTimer:
                 self._backwards, self._trainer = tracker.backwards, self._latest
             tracker.fed_again(now_ns)
             if self.meter.is_open or self.trace.window is not None:
-                fetch = self._observed(doing, now_ns, now_ns, None, flags)
+                fetch = self._observed(doing, now_ns, now_ns, None, flags, marking_ns)
         except Exception as error:  # noqa: BLE001  as the guard does
             self._guard.caught(self.fetch_again, error)
             return pull(of)
@@ -284,7 +284,7 @@ class FetchTimer:
         self, doing: Doing, now_ns: int, iterator: int, loader: int, owner: bool, more: bool, flags: int
     ) -> _Fetch:
         tracker, window = self.tracker, self.trace.window
-        start_ns, clocks, trains = now_ns, None, get_ident() == tracker.thread
+        start_ns, clocks, trains, marking_ns = now_ns, None, get_ident() == tracker.thread, tracker.marking_ns
         if trains:
             if self.fetches != self._asked:
                 self._catch_up()
@@ -312,10 +312,12 @@ class FetchTimer:
             flags |= _OTHER_THREAD | (_IN_PHASE if doing.phases else 0)
         if window is self.trace.window is None and not self.meter.is_open:
             return start_ns, clocks, flags, None, 0
-        return self._observed(doing, now_ns, start_ns, clocks, flags)
+        return self._observed(doing, now_ns, start_ns, clocks, flags, marking_ns)
 
-    def _observed(self, doing: Doing, now_ns: int, start_ns: int, clocks: Moment | None, flags: int) -> _Fetch:
-        """A fetch under way that a trace shows, or whose own cost is measured."""
+    def _observed(
+        self, doing: Doing, now_ns: int, start_ns: int, clocks: Moment | None, flags: int, marking_ns: int
+    ) -> _Fetch:
+        """A fetch under way that a trace shows, or whose own cost is measured, from which marks are taken off."""
         span = None if flags & _NOT_FOR_THE_STEP else self.trace.span(INPUT_SPAN)
         if span is not None:
             span.__enter__()
@@ -323,7 +325,7 @@ class FetchTimer:
         if ready_ns - now_ns > _PAUSE_NS:
             start_ns = ready_ns
             clocks = None if clocks is None else doing.clock.again(clocks)
-        return start_ns, clocks, flags, span, ready_ns - now_ns
+        return start_ns, clocks, flags, span, ready_ns - now_ns + marking_ns - self.tracker.marking_ns
 
     def _clocks(self, doing: Doing) -> Moment | None:
         """The clocks of this thread; ``None`` where they are not to be read."""

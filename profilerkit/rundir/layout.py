@@ -91,7 +91,13 @@ EVALUATION = re.compile(r"\b(?:eval|evaluate|evaluation|validate|validation)\b",
 
 
 class EventKind(IntEnum):
-    """What an event record is, and what its ``value`` holds."""
+    """What an event record is, and what its ``value`` holds.
+
+    A DEVICE lasts on the device from the end of one step to that of a later one: ``value`` is the later one's number,
+    ``start_ns`` is when that step began on the host, and the name id is the number of steps that the time spans. Older
+    recordings have 0 there, which means 1. A host far ahead, or a small budget, makes records span more steps. An
+    evaluation between two steps is in none. The steps that the device works at as a recording ends have no record.
+    """
 
     STEP = 1  # value: step number, counted from 0
     WAIT = 2  # input wait; value: CPU ns of the waiting thread, -1 if not measured; name id: wait_queue_field
@@ -107,7 +113,7 @@ class EventKind(IntEnum):
     SYNC = 12  # the host waited in a call for the device; name id: the function; value: 0
     COPY = 13  # a call that copied to a device; name id: the function; value: bytes, -1 if not known
     COLLECTIVE = 14  # a call of torch.distributed; name id: the function; value: bytes, -1 if not known
-    DEVICE = 15  # what the device did of a step, by its own clock; start: the step's on the host; value: step number
+    DEVICE = 15  # the device's time of steps, by its own clock; name id: how many; value: the last one's number
     PROBE = (
         16  # steps of a probe, or putting back after them; name id: steps after it that it still disturbs; value: step
     )
@@ -145,7 +151,7 @@ class EventFlag(IntEnum):
     OTHER_THREAD = 8  # not on the training thread
     OTHER_LOADER = 16  # a DataLoader that was not wrapped while a wrapped one marks the steps: not the training input
     IN_PHASE = 32  # fetched inside a named phase, not for the training: the phase's time
-    CAUGHT_UP = 64  # on DEVICE: as the host ended the step, the device had done all of the steps before
+    CAUGHT_UP = 64  # on DEVICE: as the host ended the step, the device had reached the ends of all steps marked before
 
 
 #: ``RankMeta.steps_found_by`` where the user put the ends of the steps himself.
