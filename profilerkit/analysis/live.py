@@ -8,7 +8,7 @@ import numpy as np
 from profilerkit.analysis.evaluation import with_evaluation
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.stats import median, quantile
-from profilerkit.analysis.steps.log import StepLog, read_log
+from profilerkit.analysis.steps.log import StepLog, exposed, read_log
 from profilerkit.analysis.timed_ranks import TIMED_SPREAD, median_rank_ns
 from profilerkit.model.change import revise
 from profilerkit.model.live import Late, Live, LiveDevice, LiveHost, LiveRank, Recent
@@ -111,7 +111,7 @@ def _wait(log: StepLog | None) -> tuple[int, float] | tuple[None, None]:
     if log is None or not log.waits_seen:
         return None, None
     rows = _judged(log, _recent_rows(log))
-    time, wait = max(int(log.time[rows].sum()), 1), np.minimum(log.wait, log.room)[rows]
+    time, wait = max(int(log.time[rows].sum()), 1), exposed(log.spent("input.wait"), log.room)["input.wait"][rows]
     return round(float(wait.mean())), float(wait.sum()) / time
 
 

@@ -192,8 +192,10 @@ def _parts_by_log(
 ) -> tuple[Part, ...]:
     """The mean untraced step: timers for what they measure, the trace's composition for the rest."""
     steady = log.steady
-    waits = {wait_part: log.wait[steady]} if log.waits_seen else {}
-    spent = {**waits, **{name: values[steady] for name, values in log.phases.items()}, "over.gc": log.collect[steady]}
+    waits = {wait_part} if log.waits_seen else set()
+    spent = {
+        name: values[steady] for name, values in log.spent(wait_part).items() if log.waits_seen or name != wait_part
+    }
     step_ns = float(log.time[steady].mean())
     traced = _composition(log, trace) if trace is not None else _at_work(log, record, step_ns)
     unnamed = sum(stall.share for stall in log.stalls if stall.part is None)

@@ -1,8 +1,9 @@
 """Times the device's part of every step by CUDA events, which are read steps later and never waited for."""
 
 import sys
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from time import perf_counter_ns
 from typing import Any, NamedTuple, Protocol
 
@@ -14,7 +15,7 @@ from profilerkit.capture.steps import StepTracker
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.writer import Record
 
-_DEVICE, _CAUGHT_UP = int(EventKind.DEVICE), int(EventFlag.CAUGHT_UP)
+_DEVICE, _CAUGHT_UP, _STARVED = int(EventKind.DEVICE), int(EventFlag.CAUGHT_UP), int(EventFlag.STARVED)
 #: Marks under way at most, and how few of them halve the steps between two again (choices).
 _MOST_MARKS, _FEW_MARKS = 64, 16
 #: Steps from one mark to the next where marking each step costs too much (a choice): an eighth of the cost is left.
@@ -95,10 +96,10 @@ class _Mark(NamedTuple):
 class DeviceClock:
     """Records one DEVICE from each mark in the device's queue to the next, once the device has reached both.
 
-    Marks are made at the ends of steps, and behind what lies between two steps: an evaluation is no part of a step.
-    Of a host so far ahead that marks run out every second one is given up, so that records span more steps and none is
-    lost. Events of two devices have no time between them. The tracker calls on the training thread, which alone touches
-    events: a query on another thread could fall into a capture that it cannot know of.
+    Marks are made at the ends of steps, behind what lies between two steps, and behind long waits for a batch. Of a
+    host so far ahead that marks run out every second one is given up, so that records span more steps and none is
+    lost. Events of two devices have no time between them. The tracker calls on the training thread, which alone
+    touches events: a query on another thread could fall into a capture that it cannot know of.
 
     Attributes:
         meter: what a mark costs; ``marks`` is how many were made.
@@ -121,6 +122,7 @@ class DeviceClock:
         self._is_on = self._seen = False
         self._spacing = 1  # steps to the next mark
         self._stream: Any = None  # on which an optimizer last stepped
+        self._newest = -1  # the step of the last mark that was made
         self._under_way: deque[_Mark] = deque()
         self._before: _Mark | None = None  # the newest mark that was reached
         self._free: list[DeviceEvent] = []  # to be used again on the device where they were first recorded …
@@ -132,6 +134,7 @@ class DeviceClock:
         if not self._is_on and self._device.in_use():
             self._is_on = True
             self._tracker.mark, self._tracker.trains = self._mark, self._trains
+            self._tracker.fed_late = self._fed_late
             self._tracker.mark_at = 0  # last: from here on the training thread may call them
             patches.later(self._end)
 
@@ -160,40 +163,43 @@ class DeviceClock:
         """An optimizer steps, in a step that is to be marked: its stream is the one to mark."""
         self._stream = self._guard.call(self._device.stream)
 
-    def _mark(self, number: int, start_ns: int) -> None:
-        """Mark the end of step ``number``, and read what has become ready of the marks before."""
+    def _fed_late(self) -> None:
+        """A batch was waited for: until now the device had nothing but what was queued before."""
+        number = self._tracker.count - 1
+        if self._spacing == 1 and self._newest == number:
+            self._mark(number, perf_counter_ns(), _STARVED)
+
+    def _mark(self, number: int, start_ns: int, flags: int = 0) -> None:
+        """Mark the end of step ``number``, or what lies behind it, and read what is ready of the marks before."""
         began_ns = perf_counter_ns()
-        self._guard.call(self._go_on, number, start_ns)
+        self._guard.call(self._go_on, number, start_ns, flags)
         took_ns = perf_counter_ns() - began_ns
         self.marks += 1
         self._tracker.marking_ns += took_ns
         if self.meter.is_open:
             self.meter.add(took_ns)
 
-    def _go_on(self, number: int, start_ns: int) -> None:
+    def _go_on(self, number: int, start_ns: int, flags: int) -> None:
         if self._patches is None or not self._patches.armed or self._device.is_capturing():
             return
         self._read()
         self._space()
         self._tracker.mark_at = number + self._spacing
         if len(self._under_way) < _MOST_MARKS:
-            self._put(number, start_ns)
+            self._put(number, start_ns, flags)
 
     def _space(self) -> None:
-        """How many steps are to lie between marks. Two marks of one step are around what lies behind it, and stay."""
-        marks, spacing = self._under_way, self._spacing
-        count = len(marks)
+        """How many steps are to lie between marks. Of several marks of one step the last one stays."""
+        spacing, count = self._spacing, len(self._under_way)
         if count == _MOST_MARKS:
-            of_step = Counter(mark.number for mark in marks)
-            self._under_way = deque(
-                mark for place, mark in enumerate(marks) if place % 2 == 0 or of_step[mark.number] > 1
-            )
+            last = {mark.number: mark._replace(flags=mark.flags & ~_STARVED) for mark in self._under_way}
+            self._under_way = deque(islice(last.values(), 0, None, 2))
             spacing *= 2
         elif count < _FEW_MARKS:
             spacing //= 2
         self._spacing = max(self.every, spacing)
 
-    def _put(self, number: int, start_ns: int) -> None:
+    def _put(self, number: int, start_ns: int, flags: int) -> None:
         stream = self._device.stream() if self._stream is None else self._stream
         here = stream.device_index
         if here != self._free_on:
@@ -201,7 +207,8 @@ class DeviceClock:
             self._free_on = here
         event = self._free.pop() if self._free else self._device.event()
         event.record(stream)
-        self._under_way.append(_Mark(event, here, number, start_ns, 0 if self._under_way else _CAUGHT_UP))
+        self._under_way.append(_Mark(event, here, number, start_ns, flags | (0 if self._under_way else _CAUGHT_UP)))
+        self._newest = number
 
     def _read(self) -> None:
         """Record the time between the marks that the device has reached."""
@@ -210,10 +217,8 @@ class DeviceClock:
             self._before = mark
             if before is None or before.device != mark.device:
                 continue
-            steps = mark.number - before.number
-            if steps:
-                duration_ns = round(before.event.elapsed_time(mark.event) * _NS_PER_MS)
-                self._record((_DEVICE, mark.flags, steps, mark.start_ns, duration_ns, mark.number))
-                self._seen = True
+            duration_ns = round(before.event.elapsed_time(mark.event) * _NS_PER_MS)
+            self._record((_DEVICE, mark.flags, mark.number - before.number, mark.start_ns, duration_ns, mark.number))
+            self._seen = True
             if mark.device == self._free_on:
                 self._free.append(before.event)

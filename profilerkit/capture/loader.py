@@ -277,6 +277,8 @@ class FetchTimer:
         """It gave a batch, after so long: see whether the next fetch has to ask."""
         self.waited_ns += wait_ns
         self._read_often(wait_ns)
+        if wait_ns >= LONG_WAIT_NS:
+            self.tracker.fed_late()
         if self.fetches >= self.ask_at or self._skips <= 0 or self.trace.window is not None:
             self.tracker.unsettle()
 
@@ -372,6 +374,8 @@ class FetchTimer:
             self.tracker.fetch_started(start_ns, iterator, owner, True)
         if self.meter.is_open:
             self.meter.add(own_ns + perf_counter_ns() - now_ns)
+        if now_ns - start_ns >= LONG_WAIT_NS and not (ended or flags & _NOT_FOR_THE_STEP):
+            self.tracker.fed_late()
 
     def _settle(self, of: Any, iterator: int, owner: bool, flags: int, fetches: int) -> None:
         """Let so many fetches of the iterator, which feeds the steps, go without questions."""

@@ -93,10 +93,11 @@ EVALUATION = re.compile(r"\b(?:eval|evaluate|evaluation|validate|validation)\b",
 class EventKind(IntEnum):
     """What an event record is, and what its ``value`` holds.
 
-    A DEVICE lasts on the device from the end of one step to that of a later one: ``value`` is the later one's number,
-    ``start_ns`` is when that step began on the host, and the name id is the number of steps that the time spans. Older
-    recordings have 0 there, which means 1. A host far ahead, or a small budget, makes records span more steps. An
-    evaluation between two steps is in none. The steps that the device works at as a recording ends have no record.
+    A DEVICE lasts on the device from one mark in its queue to the next: ``value`` is the number of the last step that
+    had ended there, ``start_ns`` is when that step began on the host, and the name id is how many steps ended since the
+    mark before. More than one did where the host is far ahead, or the budget small. None did where the mark lies
+    behind something between two steps, which belongs to the step before, or, with ``STARVED``, behind a wait for a
+    batch, which belongs to the step that begins. The steps that the device works at as a recording ends have no record.
     """
 
     STEP = 1  # value: step number, counted from 0
@@ -151,6 +152,9 @@ class EventFlag(IntEnum):
     OTHER_THREAD = 8  # not on the training thread
     OTHER_LOADER = 16  # a DataLoader that was not wrapped while a wrapped one marks the steps: not the training input
     IN_PHASE = 32  # fetched inside a named phase, not for the training: the phase's time
+    STARVED = (
+        128  # on DEVICE: from the end of the step before to the end of a wait for a batch, in which nothing was queued
+    )
     CAUGHT_UP = 64  # on DEVICE: as the host ended the step, the device had reached the ends of all steps marked before
 
 

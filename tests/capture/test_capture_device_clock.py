@@ -154,7 +154,7 @@ def test_nothing_is_touched_while_a_graph_is_captured():
     ]
 
 
-def test_an_evaluation_between_two_steps_is_no_part_of_either():
+def test_an_evaluation_between_two_steps_is_the_earlier_ones():
     loop = Loop(Fake(behind=2))
     feed = loop.tracker.fetch_started
     for epoch in range(2):
@@ -168,7 +168,23 @@ def test_an_evaluation_between_two_steps_is_no_part_of_either():
             loop.device.work()
     loop.device.behind = -1
     loop.clock.close()
-    assert spans(loop.device_records()) == [(1, number, 4.0) for number in range(6)]
+    found = spans(loop.device_records())
+    assert [(number, took) for steps, number, took in found if steps] == [(number, 4.0) for number in range(6)]
+    assert [(number, took) for steps, number, took in found if not steps and took] == [(2, 400.0)]
+
+
+def test_a_wait_is_marked_so_that_the_time_the_device_stood_still_is_known():
+    """The host waits for each batch; the device has done its work before the batch comes, and 6 ms pass."""
+    loop = Loop(Fake(behind=-1))
+    for _ in range(5):
+        loop.device.worked += 1.5  # what passes on the device's clock
+        loop.tracker.fed_late()
+        loop.device.work()
+        loop.tracker.step()
+    found = loop.device_records()
+    starved = [record for record in found if record[1] & EventFlag.STARVED]
+    assert spans(starved) == [(0, number, 6.0) for number in range(4)]
+    assert spans([record for record in found if record not in starved]) == [(1, number, 4.0) for number in range(4)]
 
 
 def test_the_stream_is_marked_that_the_optimizer_stepped_on():

@@ -30,11 +30,14 @@ class DeviceTime:
         time: from the end of the step before to the end of the step on the device; -1 where not recorded.
         idle: how much of that the device may have stood still, at most: what the host took for the step beyond the
             work that the device had queued as the step began. After the host has ended a step nothing holds it up.
+        starved: how much of it the device stood still while the host waited for a batch, as its clock measured; -1
+            where no wait was marked.
         lag: how long after the host the device came to the end of the step, at least; -1 where not known.
     """
 
     time: I64
     idle: I64
+    starved: I64
     lag: I64
 
     @property
@@ -64,23 +67,32 @@ def device_time(events: Events, index: I64, start: I64, stop: I64) -> DeviceTime
     rows = events[events["kind"] == EventKind.DEVICE]
     if not len(rows):
         return None
-    # What lies between two steps belongs to the one before, as on the host: a record of no step is added to it.
-    span = np.maximum(rows["name"].astype(np.int64), 1)
-    number = np.repeat(rows["value"], span) - _countdown(span)
-    at = np.minimum(np.searchsorted(index, number), len(index) - 1)
-    known = index[at] == number
-    at = at[known]
-    time, told = np.zeros(len(index), dtype=np.int64), np.zeros(len(index), dtype=np.bool_)
-    np.add.at(time, at, np.repeat(rows["dur"] // span, span)[known])
-    told[at[np.repeat(rows["name"] > 0, span)[known]]] = True
-    behind = told.copy()
-    behind[at[np.repeat((rows["flags"] & EventFlag.CAUGHT_UP) != 0, span)[known]]] = False
+    is_starved = (rows["flags"] & EventFlag.STARVED) != 0
+    ended = rows[~is_starved]
+    span = np.maximum(ended["name"].astype(np.int64), 1)
+    number = np.repeat(ended["value"], span) - _countdown(span)
+    time, told = _added_up(index, number, np.repeat(ended["dur"] // span, span), np.repeat(ended["name"] > 0, span))
+    caught_up = np.repeat((ended["flags"] & EventFlag.CAUGHT_UP) != 0, span)
+    behind = told & ~_added_up(index, number, number, caught_up)[1]
     if np.count_nonzero(told) < LEAST_TOLD * len(index):
         return None
-    time[~told] = -1
+    waits = rows[is_starved]
+    starved, marked = _added_up(index, waits["value"] + 1, waits["dur"], np.ones(len(waits), dtype=np.bool_))
+    time = np.where(told, time + starved, -1)
     lag = _lag(time, behind, stop)
     queued = np.r_[0, np.maximum(lag[:-1], 0)]
-    return DeviceTime(time, np.clip(stop - start - queued, 0, np.maximum(time, 0)), lag)
+    idle = np.clip(stop - start - queued, 0, np.maximum(time, 0))
+    return DeviceTime(time, np.maximum(idle, starved), np.where(marked, starved, -1), lag)
+
+
+def _added_up(index: I64, number: I64, values: I64, marks: Mask) -> tuple[I64, Mask]:
+    """``(n_steps,)`` sums of the ``values`` of each step by its ``number``, and which of the steps have a mark."""
+    at = np.minimum(np.searchsorted(index, number), len(index) - 1)
+    known = index[at] == number
+    sums, has = np.zeros(len(index), dtype=np.int64), np.zeros(len(index), dtype=np.bool_)
+    np.add.at(sums, at[known], values[known])
+    has[at[known & marks]] = True
+    return sums, has
 
 
 def _countdown(span: I64) -> I64:

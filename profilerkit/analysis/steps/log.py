@@ -86,8 +86,11 @@ class StepLog:
         return StepSeries(self.index, self.time, self.steady, self.optimizes, parts)
 
     def spent(self, wait_part: str) -> dict[str, I64]:
-        """Leaf to the host's time per step in what the timers measured, in the order in which they claim the step."""
-        return {wait_part: self.wait, **self.phases, "over.gc": self.collect}
+        """Leaf to the host's time per step in what the timers measured, in the order in which they claim the step.
+
+        Of a wait only that in which the device stood still, where its clock measured that.
+        """
+        return {wait_part: _starving(self.wait, self.device), **self.phases, "over.gc": self.collect}
 
     @property
     def ahead_ns(self) -> int | None:
@@ -140,7 +143,7 @@ def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
     collect = _spent(subtract(collections, _spans(named)), start, stop)
     state = _states(events, start, stop, time, None if device is None else device.time >= 0)
     steady = np.array([value == "steady" for value in state], dtype=bool)
-    held = exposed({"input.wait": wait, **phases}, room)
+    held = exposed({"input.wait": _starving(wait, device), **phases}, room)
     explained = sum(held.values(), np.zeros_like(wait))
     optimizes = np.zeros(len(index), dtype=bool)
     stepped = in_step(events["start"][events["kind"] == EventKind.OPTIMIZER], start, stop)
@@ -169,6 +172,12 @@ def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
         fetches=len(in_steady),
         stalls=(*_named_stalls(named, names, index, start, stop, steady, time, room - held["input.wait"]), *unnamed),
     )
+
+
+def _starving(wait: I64, device: DeviceTime | None) -> I64:
+    if device is None:
+        return wait
+    return np.where(device.starved < 0, wait, np.minimum(wait, device.starved))
 
 
 def _judged_time(start: I64, stop: I64, device: DeviceTime | None) -> tuple[I64, I64]:

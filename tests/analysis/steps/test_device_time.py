@@ -130,3 +130,16 @@ def test_a_lag_is_told_across_clocks_that_drift():
     log.records = drifted
     lag = read_log(log.data, log.names).device.lag
     assert np.quantile(lag[lag >= 0], 0.99) < 4_000 * MS
+
+
+def test_a_wait_costs_what_the_devices_clock_says(tmp_path):
+    """Of 30 ms the device works through 20: 10 of 32 ms are lost, whatever the host saw."""
+    log = Log()
+    for number in range(STEPS):
+        log.step(32_000, wait=30_000)
+        start = 32_000 * number
+        log.record(EventKind.DEVICE, start, 10_000, number - 1, flags=EventFlag.STARVED)
+        log.record(EventKind.DEVICE, start, 22_000, number, flags=EventFlag.CAUGHT_UP, name=1)
+    facts = facts_of(tmp_path, log)
+    assert median_ms(facts) == 32
+    assert shares(facts) == {"input.wait": 0.31, "idle.unknown": 0.69}
