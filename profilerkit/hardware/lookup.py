@@ -5,7 +5,7 @@ import tomllib
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 #: For parts whose best matrix-multiply rate nobody has published; a guess, and labelled so in ``DeviceSpec``.
 _DEFAULT_ACHIEVABLE_RATIO = 0.75
@@ -71,6 +71,20 @@ class DeviceSpec:
         295.22...
         """
         return 1e3 * (self.bf16_tflops or self.fp16_tflops) / self.hbm_gb_per_s
+
+    @property
+    def faster_than_fp32(self) -> Literal["tf32", "fp16"] | None:
+        """Return the next type that runs matrix products faster than the vector units run FP32.
+
+        TF32 does not where its rate equals that of FP32: on GeForce from Ampere on, A10G, L20 and L40. ``None`` for
+        AMD's parts without TF32, which run FP32 on matrix units too.
+
+        >>> lookup("NVIDIA A100-SXM4-80GB").faster_than_fp32, lookup("NVIDIA GeForce RTX 3060").faster_than_fp32
+        ('tf32', 'fp16')
+        """
+        if self.tf32_tflops is not None and self.tf32_tflops > self.fp32_tflops:
+            return "tf32"
+        return "fp16" if self.compute_capability is not None else None
 
 
 @cache
