@@ -22,8 +22,7 @@ _R = TypeVar("_R")
 # Plain ints: a lookup of an enum member costs 0.2 µs on Python 3.11, and each step needs several.
 _WAIT = int(EventKind.WAIT)
 INFERRED, FIRST, _LAST = int(EventFlag.INFERRED), int(EventFlag.FIRST), int(EventFlag.LAST)
-_OTHER_THREAD = int(EventFlag.OTHER_THREAD)
-_OTHER_LOADER, _IN_PHASE = int(EventFlag.OTHER_LOADER), int(EventFlag.IN_PHASE)
+_OTHER_THREAD, _OTHER_LOADER, _IN_PHASE = map(int, (EventFlag.OTHER_THREAD, EventFlag.OTHER_LOADER, EventFlag.IN_PHASE))
 _NOT_FOR_THE_STEP = _OTHER_THREAD | _OTHER_LOADER | _IN_PHASE
 #: Making an iterator starts the workers; it belongs to the first fetch when that follows within this time.
 _START_GAP_NS = 1_000_000
@@ -41,8 +40,7 @@ _WAITS_RATIO, ALL_OF_FIRST = 0.1, 1_000
 #: How long the thread queued for a processor is read with one in so many of these: the file costs 40 µs twice.
 _QUEUE_EVERY = 8
 
-#: A fetch under way: start, the thread's clocks then (``None`` when not read), flags, span in the trace, time spent on
-#: this.
+#: A fetch under way: start, the thread's clocks then (``None`` when not read), flags, span in the trace, own time.
 _Fetch = tuple[int, Moment | None, int, AbstractContextManager[object] | None, int]
 
 
@@ -277,8 +275,6 @@ class FetchTimer:
         """It gave a batch, after so long: see whether the next fetch has to ask."""
         self.waited_ns += wait_ns
         self._read_often(wait_ns)
-        if wait_ns >= LONG_WAIT_NS:
-            self.tracker.fed_late()
         if self.fetches >= self.ask_at or self._skips <= 0 or self.trace.window is not None:
             self.tracker.unsettle()
 
@@ -339,7 +335,9 @@ class FetchTimer:
         return doing.clock.now() if self._reads % _QUEUE_EVERY == 1 else (perf_counter_ns(), thread_time_ns(), -1)
 
     def _read_often(self, wait_ns: int) -> None:
-        """Read the clocks of the next fetches if this wait was a long one, and such waits matter."""
+        """After a long wait mark the device, and read the clocks of the next fetches if such waits matter."""
+        if wait_ns >= LONG_WAIT_NS:
+            self.tracker.fed_late()
         if wait_ns >= LONG_WAIT_NS and not self.hardly_waits:
             self._skips, self._after_long_wait = 0, _AFTER_LONG_WAIT
 
@@ -359,7 +357,7 @@ class FetchTimer:
         now_ns = perf_counter_ns()
         if ended is not None:
             wait_ns = now_ns - start_ns
-            if not flags & _OTHER_THREAD:
+            if not flags & _NOT_FOR_THE_STEP and not ended:
                 self._read_often(wait_ns)
             queued, cpu_ns = (0, -1) if clocks is None else spent(clocks, self.here.doing.clock.again(clocks))
             self.record((_WAIT, flags | ended, queued, start_ns, wait_ns, cpu_ns))
@@ -374,8 +372,6 @@ class FetchTimer:
             self.tracker.fetch_started(start_ns, iterator, owner, True)
         if self.meter.is_open:
             self.meter.add(own_ns + perf_counter_ns() - now_ns)
-        if now_ns - start_ns >= LONG_WAIT_NS and not (ended or flags & _NOT_FOR_THE_STEP):
-            self.tracker.fed_late()
 
     def _settle(self, of: Any, iterator: int, owner: bool, flags: int, fetches: int) -> None:
         """Let so many fetches of the iterator, which feeds the steps, go without questions."""
