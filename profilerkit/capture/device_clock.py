@@ -1,10 +1,10 @@
-"""Times the device's part of every step by CUDA events, which are read steps later and never waited for."""
+"""Times the device's part of every step by CUDA events, which are read steps later."""
 
 import sys
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
-from time import perf_counter_ns
+from time import perf_counter_ns, sleep
 from typing import Any, NamedTuple, Protocol
 
 from profilerkit.capture.guard import Guard
@@ -21,6 +21,8 @@ _MOST_MARKS, _FEW_MARKS = 64, 16
 #: Steps from one mark to the next where marking each step costs too much (a choice): an eighth of the cost is left.
 THINNED = 8
 _NS_PER_MS = 1e6
+#: How long the end of a recording waits for marks (a choice: half of what a launcher gives ranks when another failed).
+_LAST_MARKS_NS = 500_000_000
 
 
 class DeviceEvent(Protocol):
@@ -122,6 +124,7 @@ class DeviceClock:
         self._is_on = self._seen = False
         self._spacing = 1  # steps to the next mark
         self._stream: Any = None  # on which an optimizer last stepped
+        self._ended, self._ended_ns = (-1, 0), 0  # the last step, and what was read in it; what was read since
         self._newest = -1  # the step of the last mark that was made
         self._under_way: deque[_Mark] = deque()
         self._before: _Mark | None = None  # the newest mark that was reached
@@ -138,15 +141,26 @@ class DeviceClock:
             self._tracker.mark_at = 0  # last: from here on the training thread may call them
             patches.later(self._end)
 
+    def ended_in(self, number: int) -> int:
+        """How much queued work the device ended while the host was in step ``number``, ns; 0 where not known."""
+        return self._ended[1] if number == self._ended[0] else 0
+
     def beat(self) -> None:
         """Start once the device is in use."""
         if self._patches is not None and not self._is_on and self._device.in_use():
             self._patches.hang(self.hang)
 
     def close(self) -> None:
-        """Read what is ready by now. Nothing is waited for: the steps that the device still works at have no record."""
-        if self._is_on and self._guard.failure is None and not self._device.is_capturing():
+        """Read what is ready, or becomes so within ``_LAST_MARKS_NS``: a short run may end before its device ends a step.
+
+        The training is over, and the process would wait for its device as it ends. A device that hangs is left.
+        """
+        until_ns = perf_counter_ns() + _LAST_MARKS_NS
+        while self._is_on and self._guard.failure is None and not self._device.is_capturing():
             self._guard.call(self._read)
+            if not self._under_way or perf_counter_ns() > until_ns:
+                return
+            sleep(0.001)
 
     def reason(self) -> str:
         """Why there is no device time."""
@@ -183,6 +197,8 @@ class DeviceClock:
         if self._patches is None or not self._patches.armed or self._device.is_capturing():
             return
         self._read()
+        if number != self._ended[0]:
+            self._ended, self._ended_ns = (number, self._ended_ns), 0
         self._space()
         self._tracker.mark_at = number + self._spacing
         if len(self._under_way) < _MOST_MARKS:
@@ -218,6 +234,7 @@ class DeviceClock:
             if before is None or before.device != mark.device:
                 continue
             duration_ns = round(before.event.elapsed_time(mark.event) * _NS_PER_MS)
+            self._ended_ns += duration_ns
             self._record((_DEVICE, mark.flags, mark.number - before.number, mark.start_ns, duration_ns, mark.number))
             self._seen = True
             if mark.device == self._free_on:

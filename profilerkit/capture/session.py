@@ -85,6 +85,7 @@ class Session:
         self._exits = Exits(lambda: self._tracker.count, self._leave)
         self._process = this_process()
         self._clock = DeviceClock(record, self._tracker, CudaDevice())
+        self._window.device_ns = self._clock.ended_in
         seen = watched(self._recorder, self._tracker, writer, self._flight, self._clock) if settings.light else ()
         self._watches = Watches(seen)
         sources: dict[str, Source] = {}
