@@ -151,7 +151,7 @@ class DeviceClock:
             self._patches.hang(self.hang)
 
     def close(self) -> None:
-        """Read what is ready, or becomes so within ``_LAST_MARKS_NS``: a short run may end before its device ends a step.
+        """Read what is ready, or becomes so within ``_LAST_MARKS_NS``: a short run may end before a step of its device.
 
         The training is over, and the process would wait for its device as it ends. A device that hangs is left.
         """
