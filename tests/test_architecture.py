@@ -86,7 +86,7 @@ class Module:
 
     @cached_property
     def imports(self) -> "list[Import]":
-        """Every import of the module, wherever it stands; of `from package import name` the target is `package.name`."""
+        """Every import of the module, wherever it stands; `from package import name` names `package.name`."""
         return list(imports_below(self.nodes[0], is_lazy=False))
 
     @cached_property
