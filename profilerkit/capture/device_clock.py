@@ -4,7 +4,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol, cast
 
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.meter import Meter
@@ -36,15 +36,17 @@ class DeviceEvent(Protocol):
 
 
 class Device(Protocol):
-    """What the clock needs of a device."""
+    """What the clock needs of a device. Its calls are looked up once: a step has no time for more."""
 
     def in_use(self) -> bool:
         """Whether the process uses it."""
 
-    def is_capturing(self) -> bool:
+    @property
+    def is_capturing(self) -> Callable[[], bool]:
         """Whether the current stream captures a graph: an event that is queried then ruins the capture."""
 
-    def stream(self) -> Any:
+    @property
+    def stream(self) -> Callable[[], Any]:
         """The calling thread's current stream, which has a ``device_index``."""
 
     def event(self) -> DeviceEvent:
@@ -58,13 +60,15 @@ class CudaDevice:
         """Whether CUDA is initialised; it is never initialised here."""
         return cuda_in_use()
 
-    def is_capturing(self) -> bool:
+    @property
+    def is_capturing(self) -> Callable[[], bool]:
         """Whether the current stream captures a graph."""
-        return bool(_cuda().is_current_stream_capturing())
+        return cast("Callable[[], bool]", _cuda().is_current_stream_capturing)
 
-    def stream(self) -> Any:
+    @property
+    def stream(self) -> Callable[[], Any]:
         """The calling thread's current stream."""
-        return _cuda().current_stream()
+        return cast("Callable[[], Any]", _cuda().current_stream)
 
     def event(self) -> DeviceEvent:
         """A new event with timing."""
@@ -82,14 +86,8 @@ def _cuda() -> Any:
     return sys.modules["torch.cuda"]
 
 
-class _Mark(NamedTuple):
-    """An event at the end of a step, and what the host knew of the step."""
-
-    event: DeviceEvent
-    device: int
-    number: int
-    start_ns: int
-    flags: int
+#: An event at the end of a step, its device, the number of the step, its start on the host, and the record's flags.
+_Mark = tuple[DeviceEvent, int, int, int, int]
 
 
 class DeviceClock:
@@ -117,6 +115,8 @@ class DeviceClock:
         self._guard = Guard("profilerkit's device clock")
         self._guard.on_failure(self._end)
         self._device = device
+        self._is_capturing: Callable[[], bool] = bool
+        self._current: Callable[[], Any] = lambda: None
         self._patches: Patches | None = None
         self._is_on = self._seen = False
         self._spacing = 1  # steps to the next mark
@@ -131,6 +131,7 @@ class DeviceClock:
         self._patches = patches
         if not self._is_on and self._device.in_use():
             self._is_on = True
+            self._is_capturing, self._current = self._device.is_capturing, self._device.stream
             self._tracker.mark, self._tracker.trains = self._mark, self._trains
             self._tracker.mark_at = 0  # last: from here on the training thread may call them
             patches.later(self._end)
@@ -142,7 +143,7 @@ class DeviceClock:
 
     def close(self) -> None:
         """Read what is ready by now. Nothing is waited for: the steps that the device still works at have no record."""
-        if self._is_on and self._guard.failure is None and not self._device.is_capturing():
+        if self._is_on and self._guard.failure is None and not self._is_capturing():
             self._guard.call(self._read)
 
     def reason(self) -> str:
@@ -158,62 +159,61 @@ class DeviceClock:
 
     def _trains(self) -> None:
         """An optimizer steps, in a step that is to be marked: its stream is the one to mark."""
-        self._stream = self._guard.call(self._device.stream)
+        self._stream = self._guard.call(self._current)
 
     def _mark(self, number: int, start_ns: int) -> None:
         """Mark the end of step ``number``, and read what has become ready of the marks before."""
         began_ns = perf_counter_ns()
-        self._guard.call(self._go_on, number, start_ns)
+        self._guard.call(self._put, number, start_ns)
         took_ns = perf_counter_ns() - began_ns
         self.marks += 1
         self._tracker.marking_ns += took_ns
         if self.meter.is_open:
             self.meter.add(took_ns)
 
-    def _go_on(self, number: int, start_ns: int) -> None:
-        if self._patches is None or not self._patches.armed or self._device.is_capturing():
+    def _put(self, number: int, start_ns: int) -> None:
+        if self._patches is None or not self._patches.armed or self._is_capturing():
             return
         self._read()
-        self._space()
+        if self._spacing != self.every or len(self._under_way) == _MOST_MARKS:
+            self._space()
         self._tracker.mark_at = number + self._spacing
-        if len(self._under_way) < _MOST_MARKS:
-            self._put(number, start_ns)
-
-    def _space(self) -> None:
-        """How many steps are to lie between marks. Two marks of one step are around what lies behind it, and stay."""
-        marks, spacing = self._under_way, self._spacing
-        count = len(marks)
-        if count == _MOST_MARKS:
-            of_step = Counter(mark.number for mark in marks)
-            self._under_way = deque(
-                mark for place, mark in enumerate(marks) if place % 2 == 0 or of_step[mark.number] > 1
-            )
-            spacing *= 2
-        elif count < _FEW_MARKS:
-            spacing //= 2
-        self._spacing = max(self.every, spacing)
-
-    def _put(self, number: int, start_ns: int) -> None:
-        stream = self._device.stream() if self._stream is None else self._stream
+        marks, stream = self._under_way, self._stream
+        if len(marks) == _MOST_MARKS:
+            return
+        if stream is None:
+            stream = self._current()
         here = stream.device_index
         if here != self._free_on:
             self._free.clear()
             self._free_on = here
         event = self._free.pop() if self._free else self._device.event()
         event.record(stream)
-        self._under_way.append(_Mark(event, here, number, start_ns, 0 if self._under_way else _CAUGHT_UP))
+        marks.append((event, here, number, start_ns, 0 if marks else _CAUGHT_UP))
+
+    def _space(self) -> None:
+        """How many steps are to lie between marks. Two marks of one step are around what lies behind it, and stay."""
+        marks, spacing = self._under_way, self._spacing
+        if len(marks) == _MOST_MARKS:
+            of_step = Counter(mark[2] for mark in marks)
+            self._under_way = deque(mark for place, mark in enumerate(marks) if place % 2 == 0 or of_step[mark[2]] > 1)
+            spacing *= 2
+        elif len(marks) < _FEW_MARKS:
+            spacing //= 2
+        self._spacing = max(self.every, spacing)
 
     def _read(self) -> None:
         """Record the time between the marks that the device has reached."""
-        while self._under_way and self._under_way[0].event.query():
-            mark, before = self._under_way.popleft(), self._before
-            self._before = mark
-            if before is None or before.device != mark.device:
-                continue
-            steps = mark.number - before.number
-            if steps:
-                duration_ns = round(before.event.elapsed_time(mark.event) * _NS_PER_MS)
-                self._record((_DEVICE, mark.flags, steps, mark.start_ns, duration_ns, mark.number))
-                self._seen = True
-            if mark.device == self._free_on:
-                self._free.append(before.event)
+        marks, before = self._under_way, self._before
+        while marks and marks[0][0].query():
+            mark = marks.popleft()
+            event, device, number, start_ns, flags = mark
+            if before is not None and before[1] == device:
+                steps = number - before[2]
+                if steps:
+                    duration_ns = round(before[0].elapsed_time(event) * _NS_PER_MS)
+                    self._record((_DEVICE, flags, steps, start_ns, duration_ns, number))
+                    self._seen = True
+                if device == self._free_on:
+                    self._free.append(before[0])
+            self._before = before = mark
