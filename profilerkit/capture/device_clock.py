@@ -19,6 +19,8 @@ _DEVICE, _CAUGHT_UP = int(EventKind.DEVICE), int(EventFlag.CAUGHT_UP)
 _MOST_MARKS, _FEW_MARKS = 64, 16
 #: Steps from one mark to the next where marking each step costs too much (a choice): an eighth of the cost is left.
 THINNED = 8
+#: Steps from one look at the stream that the optimizer steps on to the next (a choice): the stream hardly ever changes.
+_STREAM_EVERY = 16
 _NS_PER_MS = 1e6
 
 
@@ -133,7 +135,7 @@ class DeviceClock:
             self._is_on = True
             self._is_capturing, self._current = self._device.is_capturing, self._device.stream
             self._tracker.mark, self._tracker.trains = self._mark, self._trains
-            self._tracker.mark_at = 0  # last: from here on the training thread may call them
+            self._tracker.mark_at = self._tracker.trains_at = 0  # last: now the training thread may call them
             patches.later(self._end)
 
     def beat(self) -> None:
@@ -155,11 +157,13 @@ class DeviceClock:
         return "" if self._seen else "no event of a step was reached in time"
 
     def _end(self) -> None:
-        self._tracker.mark_at = NEVER
+        self._tracker.mark_at = self._tracker.trains_at = NEVER
 
     def _trains(self) -> None:
-        """An optimizer steps, in a step that is to be marked: its stream is the one to mark."""
-        self._stream = self._guard.call(self._current)
+        """An optimizer steps: its stream is the one to mark, but for one that only captures."""
+        self._tracker.trains_at = self._tracker.count + _STREAM_EVERY
+        if not self._guard.call(self._is_capturing):
+            self._stream = self._guard.call(self._current)
 
     def _mark(self, number: int, start_ns: int) -> None:
         """Mark the end of step ``number``, and read what has become ready of the marks before."""
