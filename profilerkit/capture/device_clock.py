@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from itertools import islice
 from time import perf_counter_ns, sleep
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol, cast
 
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.meter import Meter
@@ -20,6 +20,8 @@ _DEVICE, _CAUGHT_UP, _STARVED = int(EventKind.DEVICE), int(EventFlag.CAUGHT_UP),
 _MOST_MARKS, _FEW_MARKS = 64, 16
 #: Steps from one mark to the next where marking each step costs too much (a choice): an eighth of the cost is left.
 THINNED = 8
+#: Steps from one look at the stream that the optimizer steps on to the next (a choice): the stream hardly ever changes.
+_STREAM_EVERY = 16
 _NS_PER_MS = 1e6
 #: How long the end of a recording waits for marks (a choice: half of what a launcher gives ranks when another failed).
 _LAST_MARKS_NS = 500_000_000
@@ -39,15 +41,17 @@ class DeviceEvent(Protocol):
 
 
 class Device(Protocol):
-    """What the clock needs of a device."""
+    """What the clock needs of a device. Its calls are looked up once: a step has no time for more."""
 
     def in_use(self) -> bool:
         """Whether the process uses it."""
 
-    def is_capturing(self) -> bool:
+    @property
+    def is_capturing(self) -> Callable[[], bool]:
         """Whether the current stream captures a graph: an event that is queried then ruins the capture."""
 
-    def stream(self) -> Any:
+    @property
+    def stream(self) -> Callable[[], Any]:
         """The calling thread's current stream, which has a ``device_index``."""
 
     def event(self) -> DeviceEvent:
@@ -61,13 +65,15 @@ class CudaDevice:
         """Whether CUDA is initialised; it is never initialised here."""
         return cuda_in_use()
 
-    def is_capturing(self) -> bool:
+    @property
+    def is_capturing(self) -> Callable[[], bool]:
         """Whether the current stream captures a graph."""
-        return bool(_cuda().is_current_stream_capturing())
+        return cast("Callable[[], bool]", _cuda().is_current_stream_capturing)
 
-    def stream(self) -> Any:
+    @property
+    def stream(self) -> Callable[[], Any]:
         """The calling thread's current stream."""
-        return _cuda().current_stream()
+        return cast("Callable[[], Any]", _cuda().current_stream)
 
     def event(self) -> DeviceEvent:
         """A new event with timing."""
@@ -85,14 +91,8 @@ def _cuda() -> Any:
     return sys.modules["torch.cuda"]
 
 
-class _Mark(NamedTuple):
-    """An event at the end of a step, and what the host knew of the step."""
-
-    event: DeviceEvent
-    device: int
-    number: int
-    start_ns: int
-    flags: int
+#: An event at the end of a step, its device, the number of the step, its start on the host, and the record's flags.
+_Mark = tuple[DeviceEvent, int, int, int, int]
 
 
 class DeviceClock:
@@ -120,6 +120,8 @@ class DeviceClock:
         self._guard = Guard("profilerkit's device clock")
         self._guard.on_failure(self._end)
         self._device = device
+        self._is_capturing: Callable[[], bool] = bool
+        self._current: Callable[[], Any] = lambda: None
         self._patches: Patches | None = None
         self._is_on = self._seen = False
         self._spacing = 1  # steps to the next mark
@@ -136,9 +138,10 @@ class DeviceClock:
         self._patches = patches
         if not self._is_on and self._device.in_use():
             self._is_on = True
+            self._is_capturing, self._current = self._device.is_capturing, self._device.stream
             self._tracker.mark, self._tracker.trains = self._mark, self._trains
             self._tracker.fed_late = self._fed_late
-            self._tracker.mark_at = 0  # last: from here on the training thread may call them
+            self._tracker.mark_at = self._tracker.trains_at = 0  # last: now the training thread may call them
             patches.later(self._end)
 
     def ended_in(self, number: int) -> int:
@@ -156,7 +159,7 @@ class DeviceClock:
         The training is over, and the process would wait for its device as it ends. A device that hangs is left.
         """
         until_ns = perf_counter_ns() + _LAST_MARKS_NS
-        while self._is_on and self._guard.failure is None and not self._device.is_capturing():
+        while self._is_on and self._guard.failure is None and not self._is_capturing():
             self._guard.call(self._read)
             if not self._under_way or perf_counter_ns() > until_ns:
                 return
@@ -171,11 +174,13 @@ class DeviceClock:
         return "" if self._seen else "no event of a step was reached in time"
 
     def _end(self) -> None:
-        self._tracker.mark_at = NEVER
+        self._tracker.mark_at = self._tracker.trains_at = NEVER
 
     def _trains(self) -> None:
-        """An optimizer steps, in a step that is to be marked: its stream is the one to mark."""
-        self._stream = self._guard.call(self._device.stream)
+        """An optimizer steps: its stream is the one to mark, but for one that only captures."""
+        self._tracker.trains_at = self._tracker.count + _STREAM_EVERY
+        if not self._guard.call(self._is_capturing):
+            self._stream = self._guard.call(self._current)
 
     def _fed_late(self) -> None:
         """A batch was waited for: until now the device had nothing but what was queued before."""
@@ -186,56 +191,58 @@ class DeviceClock:
     def _mark(self, number: int, start_ns: int, flags: int = 0) -> None:
         """Mark the end of step ``number``, or what lies behind it, and read what is ready of the marks before."""
         began_ns = perf_counter_ns()
-        self._guard.call(self._go_on, number, start_ns, flags)
+        self._guard.call(self._put, number, start_ns, flags)
         took_ns = perf_counter_ns() - began_ns
         self.marks += 1
         self._tracker.marking_ns += took_ns
         if self.meter.is_open:
             self.meter.add(took_ns)
 
-    def _go_on(self, number: int, start_ns: int, flags: int) -> None:
-        if self._patches is None or not self._patches.armed or self._device.is_capturing():
+    def _put(self, number: int, start_ns: int, flags: int) -> None:
+        if self._patches is None or not self._patches.armed or self._is_capturing():
             return
         self._read()
         if number != self._ended[0]:
             self._ended, self._ended_ns = (number, self._ended_ns), 0
-        self._space()
+        if self._spacing != self.every or len(self._under_way) == _MOST_MARKS:
+            self._space()
         self._tracker.mark_at = number + self._spacing
-        if len(self._under_way) < _MOST_MARKS:
-            self._put(number, start_ns, flags)
-
-    def _space(self) -> None:
-        """How many steps are to lie between marks. Of several marks of one step the last one stays."""
-        spacing, count = self._spacing, len(self._under_way)
-        if count == _MOST_MARKS:
-            last = {mark.number: mark._replace(flags=mark.flags & ~_STARVED) for mark in self._under_way}
-            self._under_way = deque(islice(last.values(), 0, None, 2))
-            spacing *= 2
-        elif count < _FEW_MARKS:
-            spacing //= 2
-        self._spacing = max(self.every, spacing)
-
-    def _put(self, number: int, start_ns: int, flags: int) -> None:
-        stream = self._device.stream() if self._stream is None else self._stream
+        marks, stream = self._under_way, self._stream
+        if len(marks) == _MOST_MARKS:
+            return
+        if stream is None:
+            stream = self._current()
         here = stream.device_index
         if here != self._free_on:
             self._free.clear()
             self._free_on = here
         event = self._free.pop() if self._free else self._device.event()
         event.record(stream)
-        self._under_way.append(_Mark(event, here, number, start_ns, flags | (0 if self._under_way else _CAUGHT_UP)))
+        marks.append((event, here, number, start_ns, flags if marks else flags | _CAUGHT_UP))
         self._newest = number
+
+    def _space(self) -> None:
+        """How many steps are to lie between marks. Of several marks of one step the last one stays."""
+        spacing, count = self._spacing, len(self._under_way)
+        if count == _MOST_MARKS:
+            last = {mark[2]: (*mark[:4], mark[4] & ~_STARVED) for mark in self._under_way}
+            self._under_way = deque(islice(last.values(), 0, None, 2))
+            spacing *= 2
+        elif count < _FEW_MARKS:
+            spacing //= 2
+        self._spacing = max(self.every, spacing)
 
     def _read(self) -> None:
         """Record the time between the marks that the device has reached."""
-        while self._under_way and self._under_way[0].event.query():
-            mark, before = self._under_way.popleft(), self._before
-            self._before = mark
-            if before is None or before.device != mark.device:
-                continue
-            duration_ns = round(before.event.elapsed_time(mark.event) * _NS_PER_MS)
-            self._ended_ns += duration_ns
-            self._record((_DEVICE, mark.flags, mark.number - before.number, mark.start_ns, duration_ns, mark.number))
-            self._seen = True
-            if mark.device == self._free_on:
-                self._free.append(before.event)
+        marks, before = self._under_way, self._before
+        while marks and marks[0][0].query():
+            mark = marks.popleft()
+            event, device, number, start_ns, flags = mark
+            if before is not None and before[1] == device:
+                duration_ns = round(before[0].elapsed_time(event) * _NS_PER_MS)
+                self._ended_ns += duration_ns
+                self._record((_DEVICE, flags, number - before[2], start_ns, duration_ns, number))
+                self._seen = True
+                if device == self._free_on:
+                    self._free.append(before[0])
+            self._before = before = mark

@@ -141,7 +141,7 @@ class Hooks:
             if tracker.thread == get_ident():
                 if tracker.stepping_ns:
                     outer.append(tracker.stepping_ns)
-                if tracker.count >= tracker.mark_at:
+                if tracker.count >= tracker.trains_at:
                     tracker.trains()
                 tracker.stepping_ns = perf_counter_ns()
 

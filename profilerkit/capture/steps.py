@@ -53,8 +53,8 @@ class StepTracker:
             that takes longer than ``tell_above_ns``; 0 again where the next of them is measured.
         untold: what the steps took of which the window is to be told later; ``None`` where nobody is.
         mark: marks the device's queue at the end of each step from number ``mark_at`` on, and at both ends of what lies
-            between two; takes the last step's number and its start. ``fed_late`` is called after a long wait for a
-            batch, ``trains`` before an optimizer steps.
+            between two; takes the last step's number and its start. ``fed_late`` is called after a long wait.
+        trains: called before an optimizer steps, from step number ``trains_at`` on.
         marking_ns: what ``mark`` has taken so far; whoever measures what contains it takes that off.
         steady_thread: ``thread`` while its backward passes and optimizer steps need only be recorded, because the
             steady iterator ends the steps. 0 where they are to be asked.
@@ -68,7 +68,7 @@ class StepTracker:
         *("_in_backward", "_lapsed_ns", "_owner", "_record", "_resting", "_source", "_window"),
         *("backward_depth", "backwards", "count", "ends_in_backward", "mark", "mark_at", "marked", "marking_ns"),
         *("on_trained", "optimizer_seen", "owner_id", "plain", "started_ns", "steady", "steady_thread", "stepping_ns"),
-        *("tell_above_ns", "tell_at", "thread", "trains", "fed_late", "untold", "worked", "wrapped"),
+        *("tell_above_ns", "tell_at", "thread", "trains", "trains_at", "fed_late", "untold", "worked", "wrapped"),
     )
 
     def __init__(
@@ -90,7 +90,7 @@ class StepTracker:
         self.wrapped = self.marked = self.ends_in_backward = self.optimizer_seen = False
         self._owner: weakref.ref[object] | None = None
         self.owner_id = self.steady = self.plain = self.steady_thread = self.stepping_ns = 0
-        self.tell_at = self.tell_above_ns = self.mark_at = NEVER
+        self.tell_at = self.tell_above_ns = self.mark_at = self.trains_at = NEVER
         self.mark: Callable[[int, int], None] = lambda _number, _start_ns: None
         self.trains: Callable[[], None] = lambda: None
         self.fed_late: Callable[[], None] = lambda: None
