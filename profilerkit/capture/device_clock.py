@@ -84,6 +84,11 @@ def cuda_in_use() -> bool:
     return cuda is not None and bool(getattr(cuda, "is_initialized", bool)())
 
 
+def captures_graph() -> bool:
+    """Whether the calling thread's current stream captures a graph: starting or ending a profiler then ruins it."""
+    return cuda_in_use() and bool(_cuda().is_current_stream_capturing())
+
+
 def _cuda() -> Any:
     return sys.modules["torch.cuda"]
 

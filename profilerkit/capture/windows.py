@@ -7,9 +7,11 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 from profilerkit.capture import flight
 from profilerkit.capture.deep import DeepWindow, Plan
+from profilerkit.capture.device_clock import captures_graph
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.observers import NEVER, Rest
 from profilerkit.capture.packer import Packer
@@ -166,7 +168,9 @@ class DeepWindows:
         """Open what is due; hear what other ranks asked for, and ask them."""
         self._hear(number)
         plan = self._schedule.due(number)
-        if plan is not None:
+        if plan is not None and captures_graph():
+            self._schedule.plan(replace(plan, first_step=number + 2))
+        elif plan is not None:
             self._open(plan, number)
         wanted = self._schedule.asked_for(number) if self.window is None else None
         if wanted is not None:

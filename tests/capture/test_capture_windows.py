@@ -190,7 +190,40 @@ def test_a_device_that_left_no_kernel_is_said_loudly_and_the_trace_kept(loop):
     (status,) = found.statuses
     assert (status.ok, status.kernels) == (True, 0)
     assert status.reason == "the device was to be traced and not one kernel is in the trace"
+    assert status.no_kernels == "not_built"
+    assert status.cupti_is_taken_down is False
     assert (found.writer.path / "windows" / "000002" / "trace.json").is_file()
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 6])
+def test_no_profiler_starts_or_stops_while_a_graph_is_captured(loop, monkeypatch, steps):
+    """At the step that opens, the first traced, one between, and the one that closes."""
+    found, captures, profiling = loop(), [False], loop
+    profiling = found.torch.autograd._profiler_enabled
+    for module in ("deep", "windows"):
+        monkeypatch.setattr(f"profilerkit.capture.{module}.captures_graph", lambda: captures[0])
+    found.steps(steps)
+    traced = profiling()
+    captures[0] = True
+    found.steps(3)
+    assert profiling() == traced
+    captures[0] = False
+    found.steps(8)
+    (status,) = found.statuses
+    assert status.ok
+    assert status.last_step - status.first_step + 1 >= 3
+    assert not profiling()
+
+
+def test_a_window_that_has_to_end_amid_a_capture_is_given_up_and_the_graph_is_not(loop, monkeypatch):
+    found = loop()
+    found.steps(4)
+    monkeypatch.setattr("profilerkit.capture.deep.captures_graph", lambda: True)
+    session = found.windows.window._profiler
+    found.windows.close(4)
+    assert found.torch.autograd._profiler_enabled()
+    assert found.windows.reason == "a CUDA graph was being captured as the window had to end"
+    session.stop_trace()
 
 
 @pytest.mark.parametrize("kind", ["missing", "full"])
