@@ -82,6 +82,26 @@ def test_windows_open_every_so_many_steps(toy, deep, recorded):
     assert all(path.is_file() for _, path in run.rank.windows)
 
 
+def test_every_window_has_a_step_that_only_warms_the_profiler_up(loop, monkeypatch):
+    """A later session's first kernels may be lost (pytorch#192021): they are of a step that is not traced."""
+    found, at = loop(trace_every=20), []
+    kind = found.torch.profiler.profile
+    for name in ("prepare_trace", "start_trace"):
+        original = vars(kind.__mro__[1])[name]
+
+        def noted(self, name=name, original=original):
+            at.append((name, found.number))
+            return original(self)
+
+        monkeypatch.setattr(kind.__mro__[1], name, noted)
+    found.steps(70, slow=(25, 35, 45, 55, 65))
+    assert len(found.statuses) >= 4
+    prepared, started = (
+        [number for name, number in at if name == wanted] for wanted in ("prepare_trace", "start_trace")
+    )
+    assert [number + 1 for number in prepared] == started == [status.first_step for status in found.statuses]
+
+
 def test_a_slow_step_that_recurs_is_caught_by_one_window(loop):
     found = loop()
     found.steps(400, slow=range(50, 400, 50))
