@@ -69,9 +69,11 @@ class DeepWindow:
         *,
         with_stack: bool,
         give_way: Callable[[], None],
+        stopped: Callable[[], None],
     ) -> None:
         """``give_way`` is called before another profiler starts, and has to call the method of that name.
 
+        ``stopped`` is called when the device has done all that was traced: torch waits for it as it stops.
         ``with_stack`` traces the names of Python's functions.
         """
         self._writer = writer
@@ -79,6 +81,7 @@ class DeepWindow:
         self.plan = plan
         self._with_stack = with_stack
         self._rival = RivalWatch(give_way)
+        self._stopped = stopped
         self._room: TraceRoom | None = None
         self._thread = 0
         self._state: _State = "new"
@@ -161,14 +164,17 @@ class DeepWindow:
             self._span = sys.modules["torch"].profiler.record_function(f"ProfilerStep#{number}")
             self._span.__enter__()
 
-    def step_ended(self, number: int, is_slow: bool) -> None:
+    def is_slow(self, number: int) -> None:
+        """Step ``number`` was slow, if it is traced."""
+        if self._slow_step is None and number >= self.first_step:
+            self._slow_step = number
+
+    def step_ended(self, number: int) -> None:
         """Close the window when it has its steps; one for slow steps when it has one and the step behind it."""
         self._unmark()
         self.last_step = number
         whole = number - self.first_step + 1
-        caught = self._slow_step is not None and self.plan.kind == "anomaly"
-        if is_slow and self._slow_step is None:
-            self._slow_step = number
+        caught = self._slow_step is not None and self._slow_step < number and self.plan.kind == "anomaly"
         if captures_graph():
             return
         if whole >= self.plan.steps or caught:
@@ -219,6 +225,7 @@ class DeepWindow:
                 finally:  # an interrupt is raised where the next function begins, and may come in each of these
                     if torch.autograd._profiler_enabled():
                         profiler.stop_trace()
+                self._stopped()
                 profiler.export_chrome_trace(str(part))
             finally:
                 _free(profiler)

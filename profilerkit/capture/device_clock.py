@@ -113,7 +113,15 @@ class DeviceClock:
     name = "device_clock"
     needs: tuple[str, ...] = ("torch", "torch.cuda")
 
-    def __init__(self, record: Callable[[Record], None], tracker: StepTracker, device: Device) -> None:
+    def __init__(
+        self,
+        record: Callable[[Record], None],
+        tracker: StepTracker,
+        device: Device,
+        took: Callable[[int, int, int], None] = lambda _number, _dur_ns, _at: None,
+    ) -> None:
+        """``took`` is told of each record: its step, ns of one of its steps, and the step that the host is at."""
+        self._took = took
         self.meter = Meter()
         self.marks = 0
         self.every = 1
@@ -222,6 +230,7 @@ class DeviceClock:
                 if steps:
                     duration_ns = round(before[0].elapsed_time(event) * _NS_PER_MS)
                     self._record((_DEVICE, flags, steps, start_ns, duration_ns, number))
+                    self._took(number, duration_ns // steps, self._tracker.count)
                     self._seen = True
                 if device == self._free_on:
                     self._free.append(before[0])

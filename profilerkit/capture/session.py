@@ -85,7 +85,9 @@ class Session:
         self._hooks = Hooks(record, self._tracker, self._timer, self._guard, self._workers)
         self._exits = Exits(lambda: self._tracker.count, self._leave)
         self._process = this_process()
-        self._clock = DeviceClock(record, self._tracker, CudaDevice())
+        took = (self._window.device_took,) if self._traces else ()
+        self._clock = DeviceClock(record, self._tracker, CudaDevice(), *took)
+        self._window.read_device = self._clock.close
         mine = (self._clock, self._flight, GraphWatch(self._hooks, self._tracker))
         every = (*watched(self._recorder, self._tracker, writer), *mine)
         self._watches = Watches(every if settings.light else ())

@@ -113,6 +113,46 @@ def test_a_slow_step_that_recurs_is_caught_by_one_window(loop):
     assert anomaly.trigger == "every 50 steps a step takes more than 3 times the median of 10.0 ms"
 
 
+def ahead(found, count, *, device_ms, drains=0, lag=8):
+    """Steps of a host that is ``lag`` steps ahead of its device and waits for it at every so manieth one."""
+    for _ in range(count):
+        number = found.number
+        if number >= lag:
+            found.windows.device_took(number - lag, device_ms(number - lag) * MS, number)
+        found.steps(1, slow=(number,) if drains and number % drains == drains - 1 else (), usual_ms=2)
+
+
+def test_a_host_that_waits_for_its_device_now_and_then_opens_no_window_for_slow_steps(loop):
+    found = loop(warmup_steps=1000)
+    ahead(found, 200, device_ms=lambda _number: 20, drains=10)
+    assert found.statuses == []
+    assert found.windows.rest().longest_ns > 1e15  # nobody has to know of a step that took long on the host alone
+    found = loop(warmup_steps=1000)
+    found.steps(200, slow=range(9, 200, 40))
+    assert [status.kind for status in found.statuses] == ["anomaly"]  # as without a device
+
+
+def test_a_step_that_is_slow_on_the_device_opens_a_window_ahead_of_the_host(loop):
+    found = loop(warmup_steps=1000)
+    woken = []
+    found.windows.wake = lambda: woken.append(found.number)
+
+    def device_ms(number):
+        return 200 if number % 50 == 49 else 20
+
+    def read_device():
+        for number in range(found.number - 8, found.number + 1):
+            found.windows.device_took(number, device_ms(number) * MS, found.number)
+
+    found.windows.read_device = read_device
+    ahead(found, 400, device_ms=device_ms, drains=10)
+    (status,) = found.statuses
+    assert (status.kind, status.first_step, status.last_step) == ("anomaly", 197, 201)
+    assert (status.slow_step, status.reason) == (199, "")  # which the host left behind before the device came to it
+    assert "median of 20.0 ms" in status.trigger
+    assert woken
+
+
 def test_a_slow_step_that_does_not_come_again_is_told(loop):
     found = loop()
     found.steps(300, slow=(50, 100, 150))
