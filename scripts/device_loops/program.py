@@ -190,10 +190,15 @@ class Recorded:
         self.record(EventKind.WAIT, start, cpu_ns, name=1)
 
     def _made(self, action: actions.Fetch, number: int, make_ns: int) -> int:
-        """When the worker whose turn it is has the batch; notes how many are under way and ready."""
+        """When the worker whose turn it is has the batch; notes how many are under way and ready.
+
+        Workers that are not ``paired`` come one after the other: the first batch of each is shorter than the rest.
+        """
         worker, ahead = number % action.workers, action.workers * action.prefetch
         asked = self._taken[number - ahead] if number >= ahead else 0
         mine = self.batches.setdefault(worker, [])
+        if not mine and not action.paired:
+            make_ns = make_ns * (worker + 1) // action.workers
         start = max(mine[-1][0] + mine[-1][1] if mine else 0, asked)
         mine.append((start, make_ns, number))
         now = self.rank.now
