@@ -216,8 +216,6 @@ def trace_of(loop: Loop, recorded: Recorded, *, alone: bool = False) -> bytes:
     document = kineto.document(Job(1, chip=H100, comm=comm, recording=recording), recorded.rank)
     if alone:
         document["traceEvents"] = [e for e in document["traceEvents"] if not e["name"].startswith("profilerkit.")]
-    if loop.cupti == "nothing":
-        document.pop("deviceProperties")
     return json.dumps(document).encode()
 
 
