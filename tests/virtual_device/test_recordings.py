@@ -68,7 +68,7 @@ def test_a_profiler_without_the_device_shows_no_kernel_and_says_so(name, calls, 
     assert not [event for event in found if event["cat"] in ("kernel", "gpu_memcpy")]
     assert bool([event for event in found if event["cat"] == "cuda_runtime"]) == calls
     (rank,) = read_run(write_run(tmp_path / "run", kind.loop, recorded(kind.loop, "drained"))).ranks
-    ((_, status),) = rank.windows
+    ((status, _),) = rank.windows
     assert status.kernels == 0
     assert rank.meta.device_name.startswith("NVIDIA H100")
 
@@ -149,6 +149,6 @@ def test_steps_without_a_mark_of_their_own_are_in_the_next_record():
 def test_the_window_is_where_the_recording_says(tmp_path):
     kind = KINDS["item_every_10"]
     (rank,) = read_run(write_run(tmp_path / "run", kind.loop, recorded(kind.loop, "queued"))).ranks
-    ((_, status),) = rank.windows
+    ((status, _),) = rank.windows
     assert (status.first_step, status.last_step) == (WINDOW_FIRST, WINDOW_FIRST + WINDOW_STEPS - 1)
     assert status.kernels > 0
