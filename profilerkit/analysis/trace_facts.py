@@ -16,7 +16,7 @@ from profilerkit.analysis.device.compute_leaves import compute_leaves
 from profilerkit.analysis.device.host_copies import host_copies
 from profilerkit.analysis.device.kernel_facts import chain_facts, device_facts, math_facts, pageable_copies
 from profilerkit.analysis.device.kernel_table import largest
-from profilerkit.analysis.device.kernels import KernelNames, in_window, self_times
+from profilerkit.analysis.device.kernels import KernelNames, self_times
 from profilerkit.analysis.device.launches import launch_facts, launching_rows
 from profilerkit.analysis.device.records import (
     AllocatorFacts,
@@ -163,8 +163,11 @@ def trace_facts(
     ran = judged_device_rows(columns, all_steps) if on_gpu else columns.category == Category.CPU_OP
     roof, work = compute_leaves(columns, kinds, launches, ran, spec)
     is_marked = steps_are_given and not steps.inferred
-    parts, host = partition_and_host(columns, names, kinds, launches, all_steps, work, is_marked=is_marked)
-    seen = _Seen(columns, names, kinds, launches, steps, parts, roof, ran, in_window(columns, steps.steady))
+    parts, host = partition_and_host(
+        columns, names, kinds, launches, all_steps, work, issuing=steps.issuing, is_marked=is_marked
+    )
+    judged = steps.judged_events(columns, launches)
+    seen = _Seen(columns, names, kinds, launches, steps, parts, roof, ran, judged)
     collectives = collective_log(columns, kinds.communication, launches, registry, device=ran if on_gpu else None)
     facts = TraceFacts(
         meta=columns.meta,
@@ -176,7 +179,7 @@ def trace_facts(
         n_steady=len(steps.steady),
         properties=properties,
         device_window=device_window(columns, kinds, launches),
-        input=input_facts(columns, names, parts, steps.steady, main_thread(columns)),
+        input=input_facts(columns, names, parts, steps, main_thread(columns)),
         comm=comm_facts(columns, kinds.communication, steps.steady, collectives, parts, device=ran if on_gpu else None),
         collectives=collectives,
         parallelism=parallelism_of(columns, collectives, parts.segments.only(*EXPOSED), steps.steady),
@@ -200,7 +203,7 @@ class _Seen:
 
     Attributes:
         ran: events of the judged device; on a CPU-only trace the operators.
-        judged: events that start in the steady window.
+        judged: events of the steady steps.
     """
 
     columns: TraceColumns
@@ -238,13 +241,14 @@ class _Seen:
 
 def _wire(seen: _Seen, collectives: CollectiveLog | None) -> Wire:
     device = seen.ran if seen.parts.mode == "gpu" else None
-    names, window = seen.kinds.communication, seen.steps.steady
-    return wire_facts(seen.columns, names, seen.launches, window, collectives, seen.parts, device=device)
+    names, steps = seen.kinds.communication, seen.steps
+    return wire_facts(seen.columns, names, seen.launches, steps, collectives, seen.parts, device=device)
 
 
 def _warmup(seen: _Seen) -> Warmup | None:
     steps = seen.steps
-    loading = loading_per_step(seen.columns, seen.names, Spans(steps.start, steps.end), seen.busy)
+    by_host = steps.by_host
+    loading = loading_per_step(seen.columns, seen.names, Spans(by_host.start, by_host.end), seen.busy)
     return warmup_cost(steps.state, steps.end - steps.start, causes(seen.parts.per_step, loading))
 
 
@@ -255,9 +259,9 @@ def _memory_use(seen: _Seen, facts: TraceFacts) -> MemoryUse:
     offloads = facts.partition.offloads
     mine = judged_instants(columns.memory, busiest_device(columns, Spans(steps.start, steps.end)))
     return MemoryUse(
-        zeroed=zeroed_gradients(columns, seen.launches, seen.ran if on_gpu else None, facts.window, seen.busy),
+        zeroed=zeroed_gradients(columns, seen.launches, seen.ran if on_gpu else None, steps, seen.busy),
         offload=offloaded(columns, offloads[seen.judged[offloads]], max(facts.n_steady, 1)),
-        recomputed_bytes=recomputed_bytes(columns, steps, mine) if recomputes else None,
+        recomputed_bytes=recomputed_bytes(columns, steps.by_host, mine) if recomputes else None,
     )
 
 
@@ -273,7 +277,8 @@ def _with_device(facts: TraceFacts, seen: _Seen, spec: DeviceSpec | None) -> Tra
     rows, judged, window = seen.rows, seen.judged, facts.window
     count = max(facts.n_steady, 1)
     copying = seen.parts.segments.only(leaf("sync.d2h"))
-    work = Judged(columns, kinds, launches, seen.roof, np.flatnonzero(judged[seen.roof.rows]), window)
+    issuing = seen.steps.by_host.steady
+    work = Judged(columns, kinds, launches, seen.roof, np.flatnonzero(judged[seen.roof.rows]), window, issuing)
     optimizer_step = optimizer_kernels(work)
     return replace(
         facts,
@@ -285,7 +290,7 @@ def _with_device(facts: TraceFacts, seen: _Seen, spec: DeviceSpec | None) -> Tra
         math=math_facts(columns, kinds, seen.roof, judged, seen.steady_ns, facts.properties),
         chains=chain_facts(columns, kinds, seen.roof, rows, work.rows[optimizer_step >= 0], window),
         cold=cold_facts(columns, names, seen.steps, seen.busy),
-        launches=launch_facts(columns, kinds, launches, window),
+        launches=launch_facts(columns, kinds, launches, issuing),
         host_copies=host_copies(columns, rows, count, spec),
         pinned=pinned_copies(columns, seen.parts.segments, rows, count),
         small_copies=small_copies(columns, launches, seen.parts.segments, window, rows, count),
@@ -296,7 +301,9 @@ def _with_device(facts: TraceFacts, seen: _Seen, spec: DeviceSpec | None) -> Tra
 def device_spec(properties: DeviceProperties | None, device: str | None) -> DeviceSpec | None:
     """Peaks of a device by the name in the trace, or by one that overrides it; ``None`` if it is not in the table."""
     name = device or (properties.name if properties else None)
-    return lookup(name, properties.memory_bytes if properties else None) if name else None
+    if not name or properties is None:
+        return lookup(name) if name else None
+    return lookup(name, properties.memory_bytes, properties.multiprocessors)
 
 
 def _properties(columns: TraceColumns, window: Spans) -> DeviceProperties | None:

@@ -91,7 +91,9 @@ class Work:
         if self.end >= 0:
             return True
         if self.start < 0:
-            if any(other.end < 0 for other in (*self.after, *((self.previous,) if self.previous else ()))):
+            if self.previous is not None and self.previous.end < 0:  # first: it settles most questions
+                return False
+            if any(other.end < 0 for other in self.after):
                 return False
             edges = [other.end + _AFTER_EVENT_NS for other in self.after]
             if self.previous is not None:
