@@ -43,6 +43,7 @@ class Kind:
         rank: the rank that is late, to be named with a trace.
         fixed: the loop without the cause, of which the true saving is taken; ``None`` for a healthy one, and where a
             fix would change what is computed.
+        by_mean: steps are of two lengths, so that only their mean says how long one is.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Kind:
     rank: int | None = None
     fixed: Loop | None = None
     is_healthy: bool = False
+    by_mean: bool = False
 
 
 def _loop(*step: Action, **settings: object) -> Loop:
@@ -142,6 +144,9 @@ FAULTY: tuple[Kind, ...] = (
          _loop(Fetch(15.0), *train(20.0), Item()), _INPUT, _INPUT, fixed=_loop(Fetch(), *train(20.0), Item())),
     Kind("input_workers", "two workers are slower than the device",
          _loop(Fetch(60.0, workers=2), *train(10.0)), _INPUT, _INPUT, fixed=_loop(Fetch(), *train(10.0))),
+    Kind("input_paired", "two workers are slower than the device, and have their batches ready together",
+         _loop(Fetch(60.0, workers=2, paired=True), *train(10.0)), _INPUT, _INPUT, fixed=_loop(Fetch(), *train(10.0)),
+         by_mean=True),
     Kind("drained_queue", "now and then a slow batch empties the queue",
          _loop(_rare(450.0), *train(), Item()), _INPUT, _INPUT, fixed=_loop(_rare(30.0), *train(), Item())),
     Kind("launch_bound", "300 launches take longer than their kernels",

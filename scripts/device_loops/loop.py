@@ -12,6 +12,7 @@ class Fetch:
     Attributes:
         slow_every: every so many batches take ``slow_ms`` to make; 0 for none.
         prefetch: batches that each worker may be ahead.
+        paired: workers have their batches ready at the same moment, so that one wait in so many is long.
     """
 
     make_ms: float = 0.05
@@ -19,6 +20,7 @@ class Fetch:
     prefetch: int = 2
     slow_every: int = 0
     slow_ms: float = 0.0
+    paired: bool = False
 
 
 @dataclass(frozen=True)
