@@ -262,7 +262,7 @@ def _issued(columns: TraceColumns, launches: I64) -> I64:
     by_number, first = np.unique(on_host, return_index=True)
     place = np.minimum(np.searchsorted(by_number, number), len(by_number) - 1)
     known = by_number[place] == number
-    return issued_at(columns, launches, (columns.ts_ns[rows[known]], columns.ts_ns[marks[first[place[known]]]]))
+    return issued_at(columns, launches, (rows[known], columns.ts_ns[marks[first[place[known]]]]))
 
 
 def _states(
