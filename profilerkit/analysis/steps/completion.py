@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from profilerkit.analysis.device.kernels import device_rows
+from profilerkit.analysis.device.launches import launching_rows
 from profilerkit.analysis.intervals import I64
 from profilerkit.trace.columns import Bools, Category, TraceColumns
 
@@ -74,6 +75,14 @@ def _newest(begun: I64, issued: I64, instants: I64) -> I64:
     latest = np.r_[_NEVER, np.maximum.accumulate(issued[order])]
     newest: I64 = latest[np.searchsorted(begun[order], instants, side="right")]
     return newest
+
+
+def undone_from(columns: TraceColumns, launches: I64) -> int:
+    """When the host began to launch work that the trace does not hold any more, ns; the largest number for never."""
+    calls = np.sort(columns.ts_ns[launching_rows(columns)])
+    linked = launches[launches >= 0]
+    beyond = calls[calls > columns.ts_ns[linked].max()] if len(linked) else calls[:0]
+    return int(beyond[0]) if len(beyond) else np.iinfo(np.int64).max
 
 
 def device_steps(
