@@ -146,6 +146,8 @@ class Facts:
         timed_may_be_hidden: whether devices may have worked beside what the timers measured, and no trace tells.
         communication: what the collectives of all ranks say; ``None`` when none was seen.
         device_events_missing: the trace shows that a device was used, and holds none of its events.
+        kernels_unseen: the run trained on a device, and its trace holds none of the device's events though they were
+            asked for: its timers tell the story.
         doubts: what makes the split of the step less sure, in plain sentences.
         failure: which rank failed first and which left no word of its end; ``None`` when all came to their end.
         raised: whether an exception ended a rank; after a mere silence the run may still be under way.
@@ -191,6 +193,7 @@ class Facts:
     timed_may_be_hidden: bool = False
     communication: Communication | None = None
     device_events_missing: bool = False
+    kernels_unseen: bool = False
     doubts: tuple[str, ...] = ()
     failure: str | None = None
     raised: bool = False
@@ -257,6 +260,11 @@ class Facts:
         """Mean time per steady step of these parts, ns; names as in ``share``."""
         mean = self.mean_step_ns
         return self.share(*names) * mean if mean else 0.0
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the steps are those of a device: by its trace, or by its own clock."""
+        return self.mode == "gpu" or self.steps.ahead_ns is not None
 
     @property
     def short_python_ratio(self) -> float:

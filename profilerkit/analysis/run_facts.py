@@ -23,7 +23,7 @@ from profilerkit.analysis.signals import signals_of_rank
 from profilerkit.analysis.steps.median_step import median_step
 from profilerkit.analysis.steps.steadiness import weaknesses
 from profilerkit.analysis.throttling import throttling
-from profilerkit.analysis.timed_ranks import late_by_timers, may_be_hidden, timed_ns
+from profilerkit.analysis.timed_ranks import late_by_clock, late_by_timers, may_be_hidden, timed_ns
 from profilerkit.analysis.trace_facts import TraceFacts, device_spec
 from profilerkit.analysis.unequal_ranks import uneven_steps, without_trace
 from profilerkit.analysis.workers.loader_facts import loading_facts
@@ -108,6 +108,7 @@ def _with_records(facts: Facts, chosen: RankFacts, ranks: Sequence[RankFacts]) -
     feeds = chosen.log is None or chosen.log.waits_seen
     return replace(
         facts,
+        kernels_unseen=chosen.unseen is not None,
         loader=meta.loader if meta and feeds else None,
         host_ranks=host_ranks(ranks, chosen),
         samples=(*chosen.samples, *sibling_cores(ranks, chosen, facts.world_size)),
@@ -161,10 +162,16 @@ def _memory(chosen: RankFacts) -> Memory:
 def _timed(job: Job) -> int | None:
     """The rank the others wait for by the timers, where collectives do not tell: matched in too few steps, or not."""
     if job.communication is None:
-        return None if any(rank.trace for rank in job.ranks) else late_by_timers(job.ranks)
+        return None if any(rank.trace for rank in job.ranks) else _late_untraced(job.ranks)
     found = job.communication
     told = found.matched and not found.blurred and found.steps_needed is None
-    return None if told else late_by_timers(job.ranks)
+    return None if told else _late_untraced(job.ranks)
+
+
+def _late_untraced(ranks: Sequence[RankFacts]) -> int | None:
+    """The rank the others wait for, by the timers of all ranks, else by the clocks of all devices."""
+    timed = late_by_timers(ranks)
+    return timed if timed is not None else late_by_clock(ranks)
 
 
 def _judged(job: Job, timed: int | None, told: int | None) -> int:
@@ -283,7 +290,7 @@ def _trust(ranks: Sequence[RankFacts], chosen: RankFacts, of_the_run: Sequence[s
     notes = [*of_the_run, *budget_notes(records)]
     notes += damage_notes([(rank.origin, rank.trace.damage) for rank in ranks if rank.trace])
     notes += record_notes(records)
-    if trace and trace.device_events_missing and not trace.damage.truncated:
+    if chosen.unseen or (trace and trace.device_events_missing and not trace.damage.truncated):
         notes.insert(0, "The run used a device, but the trace holds none of its events.")
     notes += [doubt for doubt in doubts if doubt not in notes]
     if chosen.steps.inferred and chosen.steps.time_ns:

@@ -300,7 +300,9 @@ def _with_device(facts: TraceFacts, seen: _Seen, spec: DeviceSpec | None) -> Tra
 def device_spec(properties: DeviceProperties | None, device: str | None) -> DeviceSpec | None:
     """Peaks of a device by the name in the trace, or by one that overrides it; ``None`` if it is not in the table."""
     name = device or (properties.name if properties else None)
-    return lookup(name, properties.memory_bytes if properties else None) if name else None
+    if not name or properties is None:
+        return lookup(name) if name else None
+    return lookup(name, properties.memory_bytes, properties.multiprocessors)
 
 
 def _properties(columns: TraceColumns, window: Spans) -> DeviceProperties | None:

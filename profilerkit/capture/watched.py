@@ -6,7 +6,7 @@ from profilerkit.capture.collectives import CollectiveWatch
 from profilerkit.capture.collector import CollectionWatch
 from profilerkit.capture.compiles import CompileWatch
 from profilerkit.capture.ddp import DdpWatch
-from profilerkit.capture.device_clock import CudaDevice, DeviceClock
+from profilerkit.capture.device_clock import DeviceClock
 from profilerkit.capture.evaluations import EvaluationWatch
 from profilerkit.capture.flight import FlightWatch
 from profilerkit.capture.recorder import Recorder
@@ -18,8 +18,10 @@ from profilerkit.rundir.layout import DDP
 from profilerkit.rundir.writer import RankWriter
 
 
-def watched(recorder: Recorder, tracker: StepTracker, writer: RankWriter, flight: FlightWatch) -> tuple[Watch, ...]:
-    """One watch of each kind; ``flight`` is made before, because the session asks it about the process group."""
+def watched(
+    recorder: Recorder, tracker: StepTracker, writer: RankWriter, flight: FlightWatch, clock: DeviceClock
+) -> tuple[Watch, ...]:
+    """One watch of each kind; ``flight`` and ``clock`` are made before, because the session asks them, too."""
     record, name_id = recorder.record, recorder.name_id
     return (
         ClockWatch(writer.append_anchor),
@@ -31,7 +33,7 @@ def watched(recorder: Recorder, tracker: StepTracker, writer: RankWriter, flight
         SyncWatch(record, tracker, name_id),
         CopyWatch(),
         AllocatorWatch(writer.append_sample),
-        DeviceClock(record, tracker, CudaDevice()),
+        clock,
         flight,
         DdpWatch(writer.path / DDP),
     )

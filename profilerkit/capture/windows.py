@@ -33,6 +33,7 @@ class DeepWindows:
         traces: this rank traces at all.
         window: the one that is open; it may still be warming up.
         wake: called on the writer thread when what ``rest`` said does not hold any more.
+        device_ns: how much queued work the device ended during a step, ns: a host that waits for it is not slow.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class DeepWindows:
         self._settings, self._rank = settings, place.rank
         self._loader_seen = loader_seen
         self.wake: Callable[[], None] = lambda: None
+        self.device_ns: Callable[[int], int] = lambda _number: 0
         self._alone = place.world_size < 2
         self._schedule = Schedule(settings, alone=self._alone, asks=not self._alone and not place.rank)
         self._timed = self._schedule.timed
@@ -103,7 +105,7 @@ class DeepWindows:
             if self._timed(dur_ns):
                 self._guard.call(self._slow, number, dur_ns)
         elif window.recording:
-            self._guard.call(self._in_window, window.step_ended, number, self._schedule.is_slow(dur_ns))
+            self._guard.call(self._in_window, window.step_ended, number, self._is_slow(number, dur_ns))
 
     def step_cut(self) -> None:
         """The step in progress does not count; the loop may be over."""
@@ -248,8 +250,11 @@ class DeepWindows:
         )
         self._to_ask.append(asked)
 
+    def _is_slow(self, number: int, dur_ns: int) -> bool:
+        return self._schedule.is_slow(dur_ns - self.device_ns(number))
+
     def _slow(self, number: int, dur_ns: int) -> None:
-        plan = self._schedule.slow(number, dur_ns)
+        plan = self._schedule.slow(number, dur_ns) if self._is_slow(number, dur_ns) else None
         if plan is not None:
             self._ask(plan)
 

@@ -7,7 +7,7 @@ from profilerkit.model.step import PARTS
 from profilerkit.model.verdict import Verdict
 from profilerkit.rules.comm.exposed_collectives import to_divide
 from profilerkit.rules.comm.whom import late_rank, whose
-from profilerkit.rules.rule import ENOUGH_STEPS, each, record_enough
+from profilerkit.rules.rule import ENOUGH_STEPS, SHOW_KERNELS, each, record_enough
 from profilerkit.units import format_ns, format_ratio
 
 #: More of the step than this unexplained, or in one part that no rule priced, and there is no verdict.
@@ -73,6 +73,8 @@ def _what_to_record(facts: Facts) -> str:
         return "Switch the other profiler off, or let it trace some steps only, and record again."
     if facts.framework:
         return "Look at what the host did meanwhile in the profile itself, for example in XProf or Perfetto."
+    if facts.kernels_unseen:
+        return f"{SHOW_KERNELS[0].upper()}{SHOW_KERNELS[1:]}."
     if (queued := queued_share(facts)) >= BUSY_HOST:
         waited = f"the training thread waited {format_ratio(queued)} of the time for a processor"
         return f"Record it again while nothing else runs on this host: {waited}."

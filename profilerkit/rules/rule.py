@@ -88,10 +88,20 @@ class Rule(ABC):
         """Decide from facts alone; never guess a missing one."""
 
 
+#: What keeps CUPTI from a process, in the order of how often it does: NVIDIA's ERR_NVGPUCTRPERM page, and CUPTI's
+#: documentation, which allows one client for each process.
+SHOW_KERNELS = (
+    "let the profiler see kernels: run the container with --cap-add=SYS_ADMIN, or load the NVIDIA driver with "
+    "NVreg_RestrictProfilingToAdminUsers=0; and stop other profilers of this process, such as nsys"
+)
+
+
 def no_device_events(facts: Facts, reason: str) -> NotApplicable | MissingData:
     """How a rule about device events ends without any: not recorded, or, where a trace was read, not there."""
     if facts.trace_read:
         return NotApplicable(reason)
+    if facts.kernels_unseen:
+        return MissingData("the trace holds none of the device's events", SHOW_KERNELS)
     return MissingData("what the device did is only seen in a trace", "profilerkit.profile(..., deep=True)")
 
 

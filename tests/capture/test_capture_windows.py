@@ -93,6 +93,13 @@ def test_a_slow_step_that_recurs_is_caught_by_one_window(loop):
     assert anomaly.trigger == "every 50 steps a step takes more than 3 times the median of 10.0 ms"
 
 
+def test_a_step_that_is_long_because_the_device_ends_what_was_queued_opens_no_window(loop):
+    found = loop()
+    found.windows.device_ns = lambda number: 90_000_000 if number % 50 == 0 else 10_000_000
+    found.steps(400, slow=range(50, 400, 50))
+    assert [status.kind for status in found.statuses] == ["scheduled"]
+
+
 def test_a_slow_step_that_does_not_come_again_is_told(loop):
     found = loop()
     found.steps(300, slow=(50, 100, 150))

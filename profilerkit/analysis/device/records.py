@@ -101,7 +101,8 @@ class MathFacts:
 
     ``priced_share`` is that of the FP32 kernels whose shapes are known, ``floor_share`` what TF32, or FP16 where the
     device has none, would leave of it at the rates that real kernels reach: never less than its bytes take.
-    ``fastest_share`` is the same at the very peaks of arithmetic and memory.
+    ``fastest_share`` is the same at the very peaks of arithmetic and memory. ``compute_major`` is ``None`` also for an
+    unknown device of AMD, where it says nothing of the units.
     """
 
     fp32_share: float
