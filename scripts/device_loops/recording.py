@@ -62,7 +62,7 @@ def device_records(marks: Sequence[Mark]) -> Iterator[Record]:
 def _device(before: Mark, mark: Mark, flags: int) -> Record:
     spanned = mark.number - before.number
     length = mark.reached_ns - before.reached_ns
-    return int(EventKind.DEVICE), flags, 0 if spanned == 1 else spanned, mark.start_ns, length, mark.number
+    return int(EventKind.DEVICE), flags, spanned, mark.start_ns, length, mark.number
 
 
 def device_steps_ns(recorded: Recorded) -> list[int]:
