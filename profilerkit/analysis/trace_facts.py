@@ -166,8 +166,7 @@ def trace_facts(
     parts, host = partition_and_host(
         columns, names, kinds, launches, all_steps, work, issuing=steps.issuing, is_marked=is_marked
     )
-    judged = steps.judged_events(columns, launches)
-    seen = _Seen(columns, names, kinds, launches, steps, parts, roof, ran, judged)
+    seen = _Seen(columns, names, kinds, launches, steps, parts, roof, ran, steps.judged_events(columns, launches))
     collectives = collective_log(columns, kinds.communication, launches, registry, device=ran if on_gpu else None)
     facts = TraceFacts(
         meta=columns.meta,
