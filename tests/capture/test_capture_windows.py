@@ -463,22 +463,21 @@ def batches():
         yield torch.ones(8, 64)
 
 settings = {"nvml": False, "host": False, "analyze": False, "warmup_steps": 2, "trace_steps": 20}
-with profilerkit.profile(sys.argv[1], **settings) as prof:
-    for batch in prof.wrap(batches()):
-        with prof.phase("work"):
-            layer(batch).sum().backward()
-            optimizer.step()
+for run in sys.argv[1:]:
+    with profilerkit.profile(run, **settings) as prof:
+        for batch in prof.wrap(batches()):
+            with prof.phase("work"):
+                layer(batch).sum().backward()
+                optimizer.step()
 """
 
 
 def test_a_profiler_that_starts_while_a_batch_is_fetched_crashes_nothing(tmp_path, recorded):
     """Our span around the fetch began in our session, and must end in it: torch ends the process otherwise."""
-    for name in "abc":
-        run = tmp_path / name
-        done = subprocess.run(
-            [sys.executable, "-c", OWN_PROFILER, str(run)], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
+    runs = [str(tmp_path / name) for name in "abc"]
+    done = subprocess.run([sys.executable, "-c", OWN_PROFILER, *runs], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for run in runs:
         ((status, _), *_) = recorded(run).rank.windows
         assert status.ok
         assert status.last_step < 8
