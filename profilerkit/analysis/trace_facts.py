@@ -37,7 +37,7 @@ from profilerkit.analysis.host.input import input_facts
 from profilerkit.analysis.host.names import HostNames, main_thread
 from profilerkit.analysis.host.python_stretches import python_facts
 from profilerkit.analysis.host.runtime_calls import allocator_facts, cold_facts, sync_facts
-from profilerkit.analysis.intervals import EMPTY, I64, Spans, intersect, union
+from profilerkit.analysis.intervals import EMPTY, I64, Spans, intersect, subtract, union
 from profilerkit.analysis.leaves import LEAVES, leaf
 from profilerkit.analysis.memory.allocator import judged_instants, memory_of
 from profilerkit.analysis.memory.kept import offloaded, recomputed_bytes
@@ -283,7 +283,9 @@ def _with_device(facts: TraceFacts, seen: _Seen, spec: DeviceSpec | None) -> Tra
         facts,
         device=device_facts(columns, launches, seen.ran, rows, window, seen.parts, facts.properties),
         copies=pageable_copies(columns, launches, seen.parts, rows, count),
-        syncs=sync_facts(columns, names, launches, judged, count, intersect(copying, window)),
+        syncs=sync_facts(
+            columns, names, launches, judged, count, intersect(copying, window), subtract(window, seen.busy)
+        ),
         # Without the host's calls there is nothing to count.
         allocator=None if columns.meta.framework else allocator_facts(columns, names, judged, count),
         math=math_facts(columns, kinds, seen.roof, judged, seen.steady_ns, facts.properties),

@@ -195,7 +195,7 @@ FAULTY: tuple[Kind, ...] = (
     Kind("evaluations", "evaluations of two fifths of the time",
          _loop(Fetch(), *train(), _ITEM_10, Every(35, (_EVALUATION,))),
          ("overhead-bound/evaluation",), ("overhead-bound/evaluation",), ("overhead-bound", "compute-bound", UNSEEN),
-         fixed=_loop(Fetch(), *train(), _ITEM_10)),
+         fixed=_loop(Fetch(), *train(), _ITEM_10, Every(70, (_EVALUATION,)))),
     Kind("collections", "garbage is collected while the device idles",
          _loop(Fetch(), *train(), Item(), Every(5, (Collect(60.0),))), ("overhead-bound/gc",), ("overhead-bound/gc",),
          ("overhead-bound",), fixed=_loop(Fetch(), *train(), Item())),

@@ -79,13 +79,15 @@ class SyncFacts:
     """Blocking calls per steady step: how many, how long the host waited in them, which names how often.
 
     ``awaited_ratio`` is the share of the exposed time of copies to the host in those that the host waited for in their
-    own call; 0.0 without any.
+    own call; 0.0 without any. ``idle_after_ns`` is how long the device stood still once the calls had returned,
+    whatever the host did then: without the call it would have done that while the device worked.
     """
 
     per_step: float
     blocked_ns: float
     culprits: tuple[tuple[str, int], ...]
     awaited_ratio: float
+    idle_after_ns: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
