@@ -261,6 +261,7 @@ def _all_ranks(job: Job) -> tuple[Rank, ...]:
 
 def _rank(rank: RankFacts, position: int, job: Job, timed: float | None) -> Rank:
     trace, ledger, matching = rank.trace, job.ledger, job.matching
+    meta = rank.record.meta if rank.record else None
     known = ledger if ledger is not None and ledger.of[position] else None
     return Rank(
         rank=rank.rank,
@@ -268,7 +269,7 @@ def _rank(rank: RankFacts, position: int, job: Job, timed: float | None) -> Rank
         breakdown=rank.parts,
         busy_ratio=trace.device.busy_ratio if trace and trace.device else None,
         step_ns=rank.steps.time_ns.median if rank.steps.time_ns else None,
-        device=trace.properties.name if trace and trace.properties else None,
+        device=trace.properties.name if trace and trace.properties else meta.device_name if meta else None,
         timed_ns=None if timed is None else round(timed),
         device_window=trace.device_window if trace else None,
         last=int(known.last[position]) if known else None,
