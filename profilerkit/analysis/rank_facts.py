@@ -225,16 +225,16 @@ def _used_a_device(record: RankRecord | None) -> bool:
 def _at_work(log: StepLog, record: RankRecord | None, step_ns: float) -> dict[str, float]:
     """The device's work of a step without a trace, ns, as one part; empty where nothing tells how long it worked.
 
-    By its clock: of the steps that nothing held up. Else by how long it was busy as NVML sampled it, and by how long
-    the host waited in calls until it was done: the larger one, as each may miss something.
+    By how long it ran kernels, as NVML sampled it, or by how long the host waited in calls until it was done: the
+    longer one, as each may miss something. By its clock, of the steps that nothing held up, it is no more than that
+    time, of which copies are a part, and as much where NVML says nothing.
     """
-    if log.device is not None and log.device.work_ns is not None:
-        return {UNSPLIT: log.device.work_ns}
-    if not _used_a_device(record):
-        return {}
-    assert record is not None
-    busy = [median(found.values) for found in signals(record.samples) if found.name == "gpu.utilization"]
-    known = max(*(ratio * step_ns for ratio in busy), float(log.sync[log.steady].mean()), 0.0)
+    at_most = log.device.work_ns if log.device is not None else None
+    samples = record.samples if record is not None and _used_a_device(record) else ()
+    busy = [median(found.values) * step_ns for found in signals(samples) if found.name == "gpu.utilization"]
+    if at_most is not None:
+        return {UNSPLIT: min([at_most, *busy])}
+    known = max([*busy, float(log.sync[log.steady].mean()) if _used_a_device(record) else 0.0])
     return {UNSPLIT: min(known, step_ns)} if known else {}
 
 

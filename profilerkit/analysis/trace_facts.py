@@ -166,8 +166,7 @@ def trace_facts(
     parts, host = partition_and_host(
         columns, names, kinds, launches, all_steps, work, issuing=steps.issuing, is_marked=is_marked
     )
-    judged = steps.judged_events(columns, launches)
-    seen = _Seen(columns, names, kinds, launches, steps, parts, roof, ran, judged)
+    seen = _Seen(columns, names, kinds, launches, steps, parts, roof, ran, steps.judged_events(columns, launches))
     collectives = collective_log(columns, kinds.communication, launches, registry, device=ran if on_gpu else None)
     facts = TraceFacts(
         meta=columns.meta,
@@ -312,11 +311,13 @@ def _properties(columns: TraceColumns, window: Spans) -> DeviceProperties | None
 
 
 def _used_a_device(columns: TraceColumns) -> bool:
-    """Whether a trace without device events comes from a run that used a device.
+    """Whether a trace without device events may come from a run that used a device.
 
-    Kineto writes the host's events first: of a file that is cut off, the device's may be what is missing.
+    Kineto writes the host's events first: of a file that is cut off, the device's may be what is missing. It lists the
+    devices that it was built for and saw, used or not.
     """
-    return len(launching_rows(columns)) > 0 or columns.meta.backend == "nccl" or columns.damage.truncated
+    known = bool(columns.meta.devices) or columns.meta.backend == "nccl" or columns.damage.truncated
+    return known or len(launching_rows(columns)) > 0
 
 
 def leaf_times(totals: I64) -> dict[str, int]:

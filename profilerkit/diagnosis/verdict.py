@@ -138,7 +138,7 @@ def _kernels_own_it(facts: Facts, sure: Confidence) -> Verdict:
     moving = facts.share("compute.membw")
     memory = moving > kernels - moving
     if facts.share(UNSPLIT) > kernels / 2:
-        return _works_all_along(facts, sure)
+        return _works_all_along(facts, weakest(sure, "medium"))
     largest = max(("math", "small", "other"), key=lambda kind: facts.share(f"compute.{kind}"))
     time = format_ns((moving if memory else kernels - moving) * (facts.mean_step_ns or 0.0))
     what = "moves memory" if memory else "computes"
@@ -158,14 +158,16 @@ def _works_all_along(facts: Facts, sure: Confidence) -> Verdict:
 
     Of several ranks that may as well be the transfers between them, or the waiting for a late one.
     """
-    alone = (facts.world_size or 1) == 1
-    time = format_ns(facts.time_ns("compute."))
+    said = f"{who(facts)} works for {format_ns(facts.time_ns('compute.'))} of {each(facts)} {mean_step(facts)} step"
+    settled_by = "A trace of some steps: it shows whether kernels compute, move memory or communicate."
+    if (facts.world_size or 1) > 1:
+        return inconclusive(said, settled_by)
     return Verdict(
         bound="compute-bound",
-        confidence=weakest(sure, "medium" if alone else "low"),
-        headline=f"{who(facts)} works for {time} of {each(facts)} {mean_step(facts)} step",
+        confidence=sure,
+        headline=said,
         share=facts.family("compute"),
-        refuted_by="A trace of some steps: it shows whether kernels compute, move memory or communicate.",
+        refuted_by=settled_by,
     )
 
 

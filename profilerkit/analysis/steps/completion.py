@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from profilerkit.analysis.device.kernels import device_rows
+from profilerkit.analysis.device.launches import launching_rows
 from profilerkit.analysis.intervals import I64
 from profilerkit.trace.columns import Bools, Category, TraceColumns
 
@@ -36,20 +37,21 @@ def issued_at(columns: TraceColumns, launches: I64, marks: tuple[I64, I64] | Non
 
     Device work without a launch was issued after what ran before it on its stream, or before it on any stream where its
     own shows no launch, and in the step whose mark on the device begins before it. With none of these it was issued
-    before the recording began: the least number. Where no device work shows its launch or step, it counts as issued
-    when it starts.
+    before the recording began: the least number. What starts when all work that shows its launch or step is over counts
+    as issued when it starts.
 
     Args:
         columns: the trace.
         launches: ``(n_events,)`` row of the launching runtime call, -1 for none.
-        marks: starts of the steps' marks on the device and on the host, ``(n,)`` int64 ns each.
+        marks: rows of the steps' marks on the device, and when the host began these steps, ``(n,)`` int64 each.
     """
     at = columns.ts_ns.copy()
     rows = np.flatnonzero(device_rows(columns))
+    shown = rows[launches[rows] >= 0]
+    at[shown] = columns.ts_ns[launches[shown]]
+    over = columns.end_ns[np.r_[shown, marks[0]] if marks else shown].max(initial=_NEVER)
+    rows = rows[columns.ts_ns[rows] < over]
     linked = launches[rows] >= 0
-    if marks is None and not linked.any():
-        return at
-    at[rows[linked]] = columns.ts_ns[launches[rows[linked]]]
     if linked.all():
         return at
     pairs = np.stack([columns.device[rows], columns.stream[rows]])
@@ -62,7 +64,7 @@ def issued_at(columns: TraceColumns, launches: I64, marks: tuple[I64, I64] | Non
     alone = ~np.isin(stream, stream[linked])
     issued[alone] = _newest(columns.ts_ns[rows[linked]], at[rows[linked]], columns.ts_ns[rows[alone]])
     if marks is not None:
-        issued = np.maximum(issued, _newest(*marks, columns.ts_ns[rows]))
+        issued = np.maximum(issued, _newest(columns.ts_ns[marks[0]], marks[1], columns.ts_ns[rows]))
     at[rows[~linked]] = issued[~linked]
     return at
 
@@ -73,6 +75,14 @@ def _newest(begun: I64, issued: I64, instants: I64) -> I64:
     latest = np.r_[_NEVER, np.maximum.accumulate(issued[order])]
     newest: I64 = latest[np.searchsorted(begun[order], instants, side="right")]
     return newest
+
+
+def undone_from(columns: TraceColumns, launches: I64) -> int:
+    """When the host began to launch work that the trace does not hold any more, ns; the largest number for never."""
+    calls = np.sort(columns.ts_ns[launching_rows(columns)])
+    linked = launches[launches >= 0]
+    beyond = calls[calls > columns.ts_ns[linked].max()] if len(linked) else calls[:0]
+    return int(beyond[0]) if len(beyond) else np.iinfo(np.int64).max
 
 
 def device_steps(
@@ -105,7 +115,9 @@ def device_steps(
     known[-1] &= last_end is not None
     lag = np.where(known, np.maximum(done_by - reached, 0), 0)
     of_judged = lag[known & np.r_[judged, judged]]
-    if not len(of_judged) or np.ptp(of_judged) <= AHEAD_RATIO * int((end - start)[judged].sum()):
+    # Of a single step only growth counts: where the device catches up it waits for the host, which is the clock.
+    changed = np.ptp(of_judged) if judged.sum() > 1 and len(of_judged) else np.diff(of_judged).sum()
+    if changed <= AHEAD_RATIO * int((np.r_[end[:-1], reached[-1]] - start)[judged].sum()):
         return None
     begin = np.maximum(start, before)
     if before[0] == _NEVER:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from profilerkit.analysis.device.kernels import device_rows
 from profilerkit.analysis.host.names import HostNames, main_thread
 from profilerkit.analysis.intervals import I64, Spans, covered
-from profilerkit.analysis.steps.completion import device_steps, issued_at
+from profilerkit.analysis.steps.completion import device_steps, issued_at, undone_from
 from profilerkit.analysis.steps.optimizer_marks import optimizer_rows, step_marks
 from profilerkit.analysis.steps.warmup import warmup_length
 from profilerkit.model.step import WHOLE_TRACE, StepState
@@ -230,14 +230,16 @@ def _whole(columns: TraceColumns) -> TraceSteps:
 
 def _judged(columns: TraceColumns, names: HostNames, marks: _Marks, launches: I64 | None) -> TraceSteps:
     """The steps by their marks, or where the device had done them, and which of them are steady."""
-    issued = _issued(columns, launches if launches is not None else np.full(len(columns), -1))
-    start, end, whole_last = marks.start, marks.end, marks.whole_last
-    state = _states(columns, names, marks, issued, end - start, whole_last=whole_last)
+    launches = launches if launches is not None else np.full(len(columns), -1)
+    issued = _issued(columns, launches)
+    start, end = marks.start, marks.end
+    state = _states(columns, names, marks, issued, end - start, np.ones(len(start), dtype=bool), marks.whole_last)
     steady = np.array([value == "steady" for value in state], dtype=bool)
-    found = device_steps(columns, issued, start, end, steady, marks.last_end)
+    done = end <= undone_from(columns, launches)
+    found = device_steps(columns, issued, start, end, steady & done, marks.last_end)
     if found is not None:
         start, end = found.start, found.end
-        state = _states(columns, names, marks, issued, end - start, whole_last=True)
+        state = _states(columns, names, marks, issued, end - start, done, whole_last=True)
     # An optimizer step that marks the end of a step ends with it.
     optimizes = _count_in(columns.end_ns[optimizer_rows(columns)] - 1, marks.start, marks.end) > 0
     return TraceSteps(
@@ -262,11 +264,11 @@ def _issued(columns: TraceColumns, launches: I64) -> I64:
     by_number, first = np.unique(on_host, return_index=True)
     place = np.minimum(np.searchsorted(by_number, number), len(by_number) - 1)
     known = by_number[place] == number
-    return issued_at(columns, launches, (columns.ts_ns[rows[known]], columns.ts_ns[marks[first[place[known]]]]))
+    return issued_at(columns, launches, (rows[known], columns.ts_ns[marks[first[place[known]]]]))
 
 
 def _states(
-    columns: TraceColumns, names: HostNames, marks: _Marks, issued: I64, time: I64, *, whole_last: bool
+    columns: TraceColumns, names: HostNames, marks: _Marks, issued: I64, time: I64, done: Bools, whole_last: bool
 ) -> tuple[StepState, ...]:
     """Drop cut, compiling and warm-up steps while enough remain; always those that lost device work to a cut file.
 
@@ -276,13 +278,14 @@ def _states(
         marks: of the steps.
         issued: ``(n_events,)`` when the host issued each event.
         time: ``(n_steps,)`` how long the steps are, ns.
+        done: ``(n_steps,)`` steps whose work on the device is known to be in the trace to its end; others are cut.
         whole_last: the last step has an end.
     """
     work = np.flatnonzero(device_rows(columns) & (columns.dur_ns > 0))
     _, once = np.unique(columns.ts_ns[work], return_index=True)
     at = np.sort(issued[work[once]])
     kernels = np.searchsorted(at, marks.end, side="left") - np.searchsorted(at, marks.start, side="left")
-    state: list[StepState] = ["steady"] * len(time)
+    state: list[StepState] = ["steady" if known else "cut" for known in done.tolist()]
     if columns.damage.truncated:
         # Kineto writes the device's events after the host's, so these are what such a file lacks.
         fewest = CUT_KERNEL_RATIO * kernels.max()
@@ -307,7 +310,9 @@ def _states(
     compiling = _count_in(columns.ts_ns[names.compiles[columns.name]], marks.start, marks.end)
     drop([row for row in range(len(time)) if compiling[row]], "compile")
     drop([0], "warmup")
-    drop(list(range(warmup_length(time))), "warmup")
+    # A host that had to catch up shows it in its own marks.
+    warmup = max(warmup_length(time), warmup_length(marks.end - marks.start))
+    drop(list(range(warmup)), "warmup")
     return tuple(state)
 
 
