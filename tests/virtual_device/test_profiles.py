@@ -34,7 +34,7 @@ class Loop:
     """A small training loop; ``device_s`` of one kernel per step, times of the host in seconds.
 
     Attributes:
-        step_s: the median step by the test's own clock, from the second half of the run.
+        step_s: the median step by the test's own clock.
     """
 
     def __init__(self, device, path, *, steps, device_s, wait_s=0.0, host_s=0.0, read_every=0, sync=False, **settings):
@@ -57,8 +57,7 @@ class Loop:
                     loss.item()
                 ends.append(perf_counter())
             device.synchronize()
-        half = ends[len(ends) // 2 :]
-        self.step_s = statistics.median(after - before for before, after in pairwise(half))
+        self.step_s = statistics.median(after - before for before, after in pairwise(ends))
         self.report = profilerkit.analyze(path)
         self.record = read_run(Path(path)).ranks[0]
 
@@ -117,14 +116,14 @@ def test_a_window_without_kernels_leaves_a_healthy_loop_healthy(device, tmp_path
 def test_batches_that_the_device_waits_for_are_the_bound(device, tmp_path):
     loop = Loop(device, tmp_path / "run", steps=100, device_s=0.006, wait_s=0.024)
     assert loop.report.verdict.bound == "input-bound"
-    assert loop.reported_s == pytest.approx(loop.step_s, rel=0.05)
+    assert loop.reported_s == pytest.approx(loop.step_s, rel=0.1)
     assert loop.report.verdict.saving.expected < 0.9
 
 
 def test_a_host_that_is_slower_than_the_device_is_no_computation(device, tmp_path):
     loop = Loop(device, tmp_path / "run", steps=100, device_s=0.004, host_s=0.020)
     assert loop.report.verdict.bound in ("overhead-bound", "inconclusive")
-    assert loop.reported_s == pytest.approx(loop.step_s, rel=0.05)
+    assert loop.reported_s == pytest.approx(loop.step_s, rel=0.1)
 
 
 def test_a_synchronisation_in_every_step_is_recorded_and_no_computation(device, tmp_path):
@@ -133,7 +132,7 @@ def test_a_synchronisation_in_every_step_is_recorded_and_no_computation(device, 
     assert len(waits) >= 100
     assert statistics.median(waits) == pytest.approx(10_000_000, rel=0.1)
     assert loop.report.verdict.bound in ("overhead-bound", "inconclusive")
-    assert loop.reported_s == pytest.approx(loop.step_s, rel=0.05)
+    assert loop.reported_s == pytest.approx(loop.step_s, rel=0.1)
 
 
 def test_a_profiler_leaves_captures_alone(device, tmp_path):
