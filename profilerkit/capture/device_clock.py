@@ -87,6 +87,11 @@ def cuda_in_use() -> bool:
     return cuda is not None and bool(getattr(cuda, "is_initialized", bool)())
 
 
+def captures_graph() -> bool:
+    """Whether the calling thread's current stream captures a graph: starting or ending a profiler then ruins it."""
+    return cuda_in_use() and bool(_cuda().is_current_stream_capturing())
+
+
 def _cuda() -> Any:
     return sys.modules["torch.cuda"]
 
@@ -111,7 +116,15 @@ class DeviceClock:
     name = "device_clock"
     needs: tuple[str, ...] = ("torch", "torch.cuda")
 
-    def __init__(self, record: Callable[[Record], None], tracker: StepTracker, device: Device) -> None:
+    def __init__(
+        self,
+        record: Callable[[Record], None],
+        tracker: StepTracker,
+        device: Device,
+        took: Callable[[int, int, int], None] = lambda _number, _dur_ns, _at: None,
+    ) -> None:
+        """``took`` is told of each record: its step, ns of one of its steps, and the step that the host is at."""
+        self._took = took
         self.meter = Meter()
         self.marks = 0
         self.every = 1
@@ -126,7 +139,7 @@ class DeviceClock:
         self._is_on = self._seen = False
         self._spacing = 1  # steps to the next mark
         self._stream: Any = None  # on which an optimizer last stepped
-        self._ended, self._ended_ns = (-1, 0), 0  # the last step, and what was read in it; what was read since
+        self._since_ns = 0  # what was read since the end of a step
         self._newest = -1  # the step of the last mark that was made
         self._under_way: deque[_Mark] = deque()
         self._before: _Mark | None = None  # the newest mark that was reached
@@ -144,14 +157,15 @@ class DeviceClock:
             self._tracker.mark_at = self._tracker.trains_at = 0  # last: now the training thread may call them
             patches.later(self._end)
 
-    def ended_in(self, number: int) -> int:
-        """How much queued work the device ended while the host was in step ``number``, ns; 0 where not known."""
-        return self._ended[1] if number == self._ended[0] else 0
-
     def beat(self) -> None:
         """Start once the device is in use."""
         if self._patches is not None and not self._is_on and self._device.in_use():
             self._patches.hang(self.hang)
+
+    def catch_up(self) -> None:
+        """Read what is ready by now, without waiting."""
+        if self._is_on and self._guard.failure is None and not self._is_capturing():
+            self._guard.call(self._read)
 
     def close(self) -> None:
         """Read what is ready, or becomes so within ``_LAST_MARKS_NS``: a short run may end before a step of its device.
@@ -159,11 +173,10 @@ class DeviceClock:
         The training is over, and the process would wait for its device as it ends. A device that hangs is left.
         """
         until_ns = perf_counter_ns() + _LAST_MARKS_NS
-        while self._is_on and self._guard.failure is None and not self._is_capturing():
-            self._guard.call(self._read)
-            if not self._under_way or perf_counter_ns() > until_ns:
-                return
+        self.catch_up()
+        while self._under_way and self._guard.failure is None and perf_counter_ns() < until_ns:
             sleep(0.001)
+            self.catch_up()
 
     def reason(self) -> str:
         """Why there is no device time."""
@@ -202,8 +215,6 @@ class DeviceClock:
         if self._patches is None or not self._patches.armed or self._is_capturing():
             return
         self._read()
-        if number != self._ended[0]:
-            self._ended, self._ended_ns = (number, self._ended_ns), 0
         if self._spacing != self.every or len(self._under_way) == _MOST_MARKS:
             self._space()
         self._tracker.mark_at = number + self._spacing
@@ -239,9 +250,12 @@ class DeviceClock:
             mark = marks.popleft()
             event, device, number, start_ns, flags = mark
             if before is not None and before[1] == device:
-                duration_ns = round(before[0].elapsed_time(event) * _NS_PER_MS)
-                self._ended_ns += duration_ns
-                self._record((_DEVICE, flags, number - before[2], start_ns, duration_ns, number))
+                steps, took_ns = number - before[2], round(before[0].elapsed_time(event) * _NS_PER_MS)
+                self._record((_DEVICE, flags, steps, start_ns, took_ns, number))
+                self._since_ns += took_ns
+                if steps:
+                    self._took(number, self._since_ns // steps, self._tracker.count)
+                    self._since_ns = 0
                 self._seen = True
                 if device == self._free_on:
                     self._free.append(before[0])

@@ -133,7 +133,7 @@ class Hooks:
 
     def optimizer_hooks(self) -> tuple[Callable[[Any, Any, Any], None], Callable[[Any, Any, Any], None]]:
         """What torch is to call before an optimizer step, and after one."""
-        tracker, record, stepped = self._tracker, self._record, self._optimizer_stepped
+        tracker, record, stepped = self._tracker, self._record, self.optimizer_stepped
         # When those began that the one under way is called by. One that raises stays under way.
         outer: deque[int] = deque(maxlen=8)
 
@@ -157,8 +157,12 @@ class Hooks:
 
         return not_compiled(optimizer_starts), not_compiled(optimizer_ends)
 
-    def _optimizer_stepped(self, optimizer: int, start_ns: int, now_ns: int) -> None:
-        """An optimizer step that has to be asked for; ``start_ns`` is 0 where its thread was none of the training."""
+    def optimizer_stepped(self, optimizer: int, start_ns: int, now_ns: int) -> None:
+        """An optimizer step that has to be asked for.
+
+        ``start_ns`` is 0 where its thread was none of the training, and of the replay of a graph, which is told by its
+        number for an optimizer's.
+        """
         tracker = self._tracker
         if not self._patches.armed or (get_ident() != tracker.thread and not tracker.adopt(get_ident())):
             return

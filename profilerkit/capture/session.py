@@ -13,6 +13,7 @@ from profilerkit.capture.clock_anchors import take_anchor
 from profilerkit.capture.device_clock import CudaDevice, DeviceClock
 from profilerkit.capture.ending import Exits, Leave, leave_of
 from profilerkit.capture.flight import FlightWatch
+from profilerkit.capture.graphs import GraphWatch
 from profilerkit.capture.guard import Guard, announce, asked
 from profilerkit.capture.hooks import Hooks
 from profilerkit.capture.host import HostSource
@@ -84,10 +85,12 @@ class Session:
         self._hooks = Hooks(record, self._tracker, self._timer, self._guard, self._workers)
         self._exits = Exits(lambda: self._tracker.count, self._leave)
         self._process = this_process()
-        self._clock = DeviceClock(record, self._tracker, CudaDevice())
-        self._window.device_ns = self._clock.ended_in
-        seen = watched(self._recorder, self._tracker, writer, self._flight, self._clock) if settings.light else ()
-        self._watches = Watches(seen)
+        took = (self._window.device_took,) if self._traces else ()
+        self._clock = DeviceClock(record, self._tracker, CudaDevice(), *took)
+        self._window.read_device = self._clock.catch_up
+        mine = (self._clock, self._flight, GraphWatch(self._hooks, self._tracker))
+        every = (*watched(self._recorder, self._tracker, writer), *mine)
+        self._watches = Watches(every if settings.light else ())
         sources: dict[str, Source] = {}
         self._gpu = NvmlSource()
         if settings.nvml:

@@ -277,6 +277,11 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
 WindowKind = Literal["scheduled", "anomaly"]
 
 
+#: Why a trace of a device holds no kernel, as far as the process can see: torch was built without CUPTI, the
+#: environment has another tool loaded into the process, the driver lets administrators alone profile, or WSL.
+NoKernels = Literal["not_built", "other_tool", "permission", "wsl", "unknown"]
+
+
 class WindowStatus(msgspec.Struct, frozen=True, kw_only=True):
     """``windows/N/status.json``: whether a deep window holds a usable trace, and why not.
 
@@ -289,6 +294,9 @@ class WindowStatus(msgspec.Struct, frozen=True, kw_only=True):
         trigger: what made it open at this step, in words.
         slow_step: the slow step that an anomaly's window caught; ``None`` when none came.
         kernels: kernels in the trace; ``None`` where no device was asked for, or nobody counted.
+        no_kernels: the likeliest reason why there are none; ``None`` where there are, or ``kernels`` is ``None``.
+        cupti_is_taken_down: what slows the steps after the window is taken down with it (``TEARDOWN_CUPTI``); ``None``
+            where no device was asked for, and in older recordings.
     """
 
     first_step: int
@@ -303,6 +311,8 @@ class WindowStatus(msgspec.Struct, frozen=True, kw_only=True):
     trigger: str = ""
     slow_step: int | None = None
     kernels: int | None = None
+    no_kernels: NoKernels | None = None
+    cupti_is_taken_down: bool | None = None
 
 
 class WindowRequest(msgspec.Struct, frozen=True, kw_only=True):

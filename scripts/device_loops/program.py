@@ -13,6 +13,7 @@ from simulator.parallel import COMM_STREAM, KERNELS, OPERATORS
 
 from device_loops import loop as actions
 from device_loops.loop import Action, Chip, Loop
+from profilerkit.capture.loader import LONG_WAIT_NS
 from profilerkit.rundir.layout import INPUT_SPAN, PHASE_SPAN_PREFIX, EventKind, queue_value
 from profilerkit.rundir.writer import Record
 
@@ -31,17 +32,26 @@ _MAKER = Maker(H100)
 
 @dataclass(frozen=True)
 class Mark:
-    """The end of a step on the host, and what the compute stream had been given by then."""
+    """A place in the compute stream: at the end of a step on the host, or behind a long wait for a batch.
+
+    Attributes:
+        number: of the step that ended last.
+        start_ns: when that step began on the host.
+        now_ns: when the host is at the place.
+        last: what the stream had been given by then.
+        is_fed: it is behind a wait.
+    """
 
     number: int
     start_ns: int
-    end_ns: int
+    now_ns: int
     last: Work | None
+    is_fed: bool = False
 
     @property
     def reached_ns(self) -> int:
         """When the device reaches an event put there."""
-        return max(self.end_ns, self.last.end if self.last is not None else 0)
+        return max(self.now_ns, self.last.end if self.last is not None else 0)
 
 
 def kernel_of(kind: str, device_ns: float) -> Kernel:
@@ -76,7 +86,7 @@ class Recorded:
     Attributes:
         records: of the light tier, but for those of the device's clock.
         names: of phases and functions, by number.
-        marks: one per step.
+        marks: in the compute stream, where capture's clock may put its own.
         batches: per worker, (start, length, number) of what it made.
         window_ns: from when to when the profiler recorded; ``None`` without a window.
         stopped_ns: when the last step of the window was over.
@@ -119,7 +129,7 @@ class Recorded:
             rank.marks.append((number, start, rank.now))
             rank.spend(2 * US, "over.python")
             self.record(EventKind.STEP, start, number)
-            self.marks.append(Mark(number, start, rank.now, self._last(COMPUTE_STREAM)))
+            self._mark(start)
         yield from rank.sync(rank.last_work(), "cudaDeviceSynchronize", 10 * US)
 
     def _turn_window(self, number: int) -> Program:
@@ -143,6 +153,15 @@ class Recorded:
             self.window_ns = self._traced_ns, rank.now
             rank.spend(_EXPORT_NS, "other.prof")
             self.records.append((EventKind.WINDOW, 0, 0, self._opened_ns, rank.now - self._opened_ns, WINDOW_FIRST))
+
+    def _mark(self, start_ns: int, *, is_fed: bool = False) -> None:
+        last = self._last(COMPUTE_STREAM)
+        self.marks.append(Mark(self._number - is_fed, start_ns, self.rank.now, last, is_fed))
+
+    @property
+    def ends(self) -> list[Mark]:
+        """The ends of the steps."""
+        return [mark for mark in self.marks if not mark.is_fed]
 
     def record(self, kind: EventKind, start: int, value: int = 0, *, name: int = 0) -> None:
         """A record of what began at ``start`` and ends now."""
@@ -188,6 +207,8 @@ class Recorded:
         self._taken.append(rank.now)
         cpu_ns = 50 * US if action.workers else round(0.97 * (rank.now - start))
         self.record(EventKind.WAIT, start, cpu_ns, name=1)
+        if rank.now - start >= LONG_WAIT_NS:
+            self._mark(rank.now, is_fed=True)
 
     def _made(self, action: actions.Fetch, number: int, make_ns: int) -> int:
         """When the worker whose turn it is has the batch; notes how many are under way and ready.

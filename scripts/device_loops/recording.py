@@ -5,7 +5,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 from simulator import kineto
 from simulator.job import Comm, Job, Recording
@@ -14,6 +16,10 @@ from simulator.kernels import H100
 from device_loops import loop as actions
 from device_loops.loop import Loop
 from device_loops.program import MS, US, WINDOW_FIRST, WINDOW_STEPS, Mark, Recorded, chip_at
+from profilerkit.capture import device_clock
+from profilerkit.capture.device_clock import DeviceClock
+from profilerkit.capture.patches import Patches
+from profilerkit.capture.steps import StepTracker
 from profilerkit.model.run import Loader
 from profilerkit.rundir.layout import (
     FORMAT_VERSION,
@@ -22,8 +28,6 @@ from profilerkit.rundir.layout import (
     WINDOW_TRACE,
     WORKER,
     WORKER_MAGIC,
-    EventFlag,
-    EventKind,
     Feature,
     OwnCost,
     RankEnd,
@@ -36,38 +40,66 @@ from profilerkit.rundir.sampled import AllocatorSample, GpuFacts, GpuSample, Hos
 from profilerkit.rundir.writer import RankWriter, Record, write_manifest
 
 S = 1_000_000_000
-#: Events of the device's clock under way at most; steps beyond have no record of their own.
-MOST_EVENTS = 64
 _UUID = "GPU-aaaaaaaa-0000-0000-0000-00000000000{}"
 _GIB = 1 << 30
 
 
-def device_records(marks: Sequence[Mark]) -> Iterator[Record]:
-    """The DEVICE records that the clock makes of marks in a stream: of a step, or of several where some had no mark.
+class _Tape:
+    """The device of a simulated rank, as capture's clock asks for it; ``mark`` is where the host is."""
 
-    Marks are read at the ends of steps, without waiting; of at most ``MOST_EVENTS`` the last one read is kept.
-    """
-    under_way: list[tuple[Mark, int]] = []
-    before: Mark | None = None
-    for now in marks:
-        while under_way and under_way[0][0].reached_ns <= now.end_ns:
-            mark, flags = under_way.pop(0)
-            if before is not None:
-                yield _device(before, mark, flags)
-            before = mark
-        if len(under_way) < MOST_EVENTS - 1:
-            under_way.append((now, 0 if under_way else int(EventFlag.CAUGHT_UP)))
+    def __init__(self) -> None:
+        self.mark: Mark | None = None
+
+    def in_use(self) -> bool:
+        return True
+
+    def is_capturing(self) -> bool:
+        return False
+
+    def stream(self) -> Any:
+        return SimpleNamespace(device_index=0)
+
+    def event(self) -> "_Event":
+        return _Event(self)
 
 
-def _device(before: Mark, mark: Mark, flags: int) -> Record:
-    spanned = mark.number - before.number
-    length = mark.reached_ns - before.reached_ns
-    return int(EventKind.DEVICE), flags, spanned, mark.start_ns, length, mark.number
+class _Event:
+    def __init__(self, tape: _Tape) -> None:
+        self._tape = tape
+        self._at_ns = 0
+
+    def record(self, _stream: object) -> None:
+        assert self._tape.mark is not None
+        self._at_ns = self._tape.mark.reached_ns
+
+    def query(self) -> bool:
+        return self._tape.mark is None or self._at_ns <= self._tape.mark.now_ns
+
+    def elapsed_time(self, end: "_Event") -> float:
+        return (end._at_ns - self._at_ns) / MS
+
+
+def device_records(marks: Sequence[Mark]) -> list[Record]:
+    """The DEVICE records that capture's own clock makes at these places of a loop."""
+    tape, records = _Tape(), []  # type: ignore[var-annotated]
+    tracker = StepTracker(lambda _record: None)
+    clock, patches = DeviceClock(records.append, tracker, tape), Patches()
+    patches.hang(clock.hang)
+    with patch.object(device_clock, "perf_counter_ns", lambda: tape.mark.now_ns if tape.mark is not None else 0):
+        for tape.mark in marks:
+            tracker.count = tape.mark.number + 1
+            if tape.mark.is_fed:
+                tracker.fed_late()
+            elif tape.mark.number >= tracker.mark_at:
+                tracker.mark(tape.mark.number, tape.mark.start_ns)
+        tape.mark = None
+        clock.close()
+    return records
 
 
 def device_steps_ns(recorded: Recorded) -> list[int]:
     """The truth: how long the device was at each step but the first, from completion to completion."""
-    return [after.reached_ns - before.reached_ns for before, after in pairwise(recorded.marks)]
+    return [after.reached_ns - before.reached_ns for before, after in pairwise(recorded.ends)]
 
 
 def write_run(path: Path, loop: Loop, ranks: Sequence[Recorded]) -> Path:
@@ -97,7 +129,7 @@ def _write_rank(path: Path, loop: Loop, recorded: Recorded) -> None:
         _write_window(writer, loop, recorded)
     end = recorded.rank.now
     writer.write_end(RankEnd(
-        reason="finished", exception=None, steps=len(recorded.marks), dropped_records=0, end_perf_ns=end,
+        reason="finished", exception=None, steps=len(recorded.ends), dropped_records=0, end_perf_ns=end,
         closed_perf_ns=end + 50 * MS,
     ))  # fmt: skip
     writer.close()
@@ -144,7 +176,7 @@ def _samples(loop: Loop, recorded: Recorded) -> Iterator[Sample]:
     busy = list(_union(kernels))
     starts, ends = [start for start, _ in busy], [end for _, end in busy]
     total = [0, *accumulate(end - start for start, end in busy)]
-    step_starts = [mark.start_ns for mark in recorded.marks]
+    step_starts = [mark.start_ns for mark in recorded.ends]
 
     def until(now: int) -> int:
         """Busy time before a moment."""

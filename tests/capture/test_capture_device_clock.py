@@ -246,13 +246,3 @@ def test_a_run_on_the_cpu_has_none_and_says_why(toy, light, recorded):
     run = recorded(prof.directory)
     assert run.of(EventKind.DEVICE) == []
     assert run.rank.meta.features["device_clock"].reason == "CUDA is not in use"
-
-
-def test_a_host_that_drains_its_queue_is_no_slow_step():
-    """Eleven steps of 4 ms are queued as the host waits for the device."""
-    loop = Loop(Fake(behind=10))
-    loop.steps(30)
-    loop.device.behind = -1
-    loop.steps(1)
-    assert loop.clock.ended_in(30) == 11 * 4 * MS
-    assert loop.clock.ended_in(29) == 0

@@ -5,13 +5,9 @@ import json
 import pytest
 from device_loops.judge import recorded
 from device_loops.kinds import KINDS
-from device_loops.program import WINDOW_FIRST, WINDOW_STEPS, Mark
+from device_loops.program import WINDOW_FIRST, WINDOW_STEPS
 from device_loops.recording import device_records, device_steps_ns, trace_of, write_run
-from simulator.machine import Work
 
-from profilerkit.capture.device_clock import DeviceClock
-from profilerkit.capture.patches import Patches
-from profilerkit.capture.steps import StepTracker
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.reader import read_run
 
@@ -34,13 +30,13 @@ def test_a_host_that_runs_ahead_leaves_device_steps_of_the_devices_length(name):
     (rank,) = recorded(kind.loop, None)
     steps = device_steps_ns(rank)[20:]
     assert all(19.5 * MS < step < 20.6 * MS for step in steps)
-    host = sorted(mark.end_ns - mark.start_ns for mark in rank.marks[20:60])
+    host = sorted(mark.now_ns - mark.start_ns for mark in rank.ends[20:60])
     assert host[len(host) // 2] < 2.2 * MS
 
 
 def test_a_device_that_waits_for_the_host_has_caught_up_at_every_step():
     kind = KINDS["launch_bound"]
-    found = list(device_records(recorded(kind.loop, None)[0].marks))
+    found = [record for record in device_records(recorded(kind.loop, None)[0].marks) if record[2]]
     assert sum(bool(record[1] & EventFlag.CAUGHT_UP) for record in found) >= 0.95 * len(found)
 
 
@@ -86,64 +82,20 @@ def test_every_rank_waits_for_the_late_one():
     assert lengths == pytest.approx([34.0, 34.0, 34.0], rel=0.02)
 
 
-class _Device:
-    """The device of a simulated rank, as capture's clock sees it."""
-
-    def __init__(self, marks):
-        self.marks, self.now = marks, 0
-
-    def in_use(self):
-        return True
-
-    def is_capturing(self):
-        return False
-
-    def current(self):
-        return 0
-
-    def event(self):
-        return _Event(self)
+@pytest.mark.parametrize("name", ["item_every_10", "graph_replay", "item_never"])
+def test_the_clocks_records_add_up_to_the_devices_time_however_far_the_host_is_ahead(name):
+    (rank,) = recorded(KINDS[name].loop, None)
+    found = [record for record in device_records(rank.marks) if record[0] == EventKind.DEVICE]
+    steps = sum(spanned for _, _, spanned, _, _, _ in found)
+    assert steps == len(rank.ends) - 1
+    assert sum(length for _, _, _, _, length, _ in found) == pytest.approx(sum(device_steps_ns(rank)), abs=1e3)
 
 
-class _Event:
-    def __init__(self, device):
-        self.device = device
-
-    def record(self):
-        self.reached_ns = self.device.marks[self.device.now].reached_ns
-
-    def query(self):
-        return self.reached_ns <= self.device.marks[self.device.now].end_ns
-
-    def elapsed_time(self, end):
-        return (end.reached_ns - self.reached_ns) / MS
-
-
-@pytest.mark.parametrize("name", ["item_every_step", "item_every_10", "launch_bound", "hidden_wait"])
-def test_device_records_are_those_of_captures_own_clock(name):
-    marks = recorded(KINDS[name].loop, None)[0].marks
-    device, records = _Device(marks), []
-    clock = DeviceClock(records.append, StepTracker(lambda _record: None), device)
-    Patches().hang(clock.hang)
-    for number in range(len(marks)):
-        device.now = number
-        clock.step_started(number)
-        clock.step_ended(number, 0)
-    wanted = [(flags, length, number) for _, flags, _, _, length, number in device_records(marks)]
-    assert [(flags, length, number) for _, flags, _, _, length, number in records] == wanted
-
-
-def test_steps_without_a_mark_of_their_own_are_in_the_next_record():
-    """A host 100 steps ahead: of 200 marks the first 63 fit, and the next one once the first was reached."""
-    marks = []
-    for number in range(200):
-        work = Work("kernel", "kernel", "", 0, 7, end=(number + 1) * 20 * MS)
-        marks.append(Mark(number, number * 2 * MS, number * 2 * MS + MS, work))
-    found = list(device_records([*marks, Mark(200, 4000 * MS, 4000 * MS, None)]))
-    assert all(kind == EventKind.DEVICE for kind, *_ in found)
-    spans = [name or 1 for _, _, name, _, _, _ in found]
-    assert max(spans) > 1
-    assert all(length == span * 20 * MS for span, (_, _, _, _, length, _) in zip(spans, found, strict=True))
+def test_a_wait_for_a_batch_is_marked_where_the_device_starves():
+    (rank,) = recorded(KINDS["input_alone"].loop, None)
+    starved = [length for _, flags, _, _, length, _ in device_records(rank.marks) if flags & EventFlag.STARVED]
+    assert len(starved) > 0.9 * len(rank.ends)
+    assert sorted(starved)[len(starved) // 2] == pytest.approx(24 * MS, rel=0.05)
 
 
 def test_the_window_is_where_the_recording_says(tmp_path):
