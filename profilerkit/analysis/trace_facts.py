@@ -162,9 +162,9 @@ def trace_facts(
     on_gpu = ran_on_a_device(columns)
     ran = judged_device_rows(columns, all_steps) if on_gpu else columns.category == Category.CPU_OP
     roof, work = compute_leaves(columns, kinds, launches, ran, spec)
-    is_marked = steps_are_given and not steps.inferred
+    marked = steps_are_given and not steps.inferred
     parts, host = partition_and_host(
-        columns, names, kinds, launches, all_steps, work, issuing=steps.issuing, is_marked=is_marked
+        columns, names, kinds, launches, all_steps, work, issuing=steps.issuing, is_marked=marked
     )
     seen = _Seen(columns, names, kinds, launches, steps, parts, roof, ran, steps.judged_events(columns, launches))
     collectives = collective_log(columns, kinds.communication, launches, registry, device=ran if on_gpu else None)
@@ -187,8 +187,6 @@ def trace_facts(
         kernels=largest(columns, kinds, roof, launches, seen.rows, seen.time_ns, seen.steady_ns),
         compute=compute_facts(columns, kinds, roof, work, seen.judged, steps.steady),
         memory=memory_of(columns, names, steps, busiest_device(columns, all_steps)),
-        python=python_facts(columns, parts.segments, steps.steady, main_thread(columns)),
-        compiles=compiles_of_trace(columns, names.compiles, steps, parts.per_step),
         wire=_wire(seen, collectives),
     )
     material = Material(columns, names, kinds, launches, steps, roof, work, ran, host, parts, replay_events)
@@ -266,9 +264,15 @@ def _memory_use(seen: _Seen, facts: TraceFacts) -> MemoryUse:
 
 def _with_steps(facts: TraceFacts, seen: _Seen, material: Material) -> TraceFacts:
     """The facts with what is made of single steps, whatever ran them."""
-    contention = facts.wire.contention if facts.wire is not None else None
-    replay = replay_facts(material, contention)
-    return replace(facts, replay=replay, lanes=step_lanes(material), memory_use=_memory_use(seen, facts))
+    columns, parts, steps = seen.columns, seen.parts, seen.steps
+    return replace(
+        facts,
+        python=python_facts(columns, parts.segments, steps.steady, main_thread(columns)),
+        compiles=compiles_of_trace(columns, seen.names.compiles, steps, parts.per_step),
+        replay=replay_facts(material, facts.wire.contention if facts.wire is not None else None),
+        lanes=step_lanes(material),
+        memory_use=_memory_use(seen, facts),
+    )
 
 
 def _with_device(facts: TraceFacts, seen: _Seen, spec: DeviceSpec | None) -> TraceFacts:
