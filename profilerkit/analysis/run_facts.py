@@ -34,6 +34,7 @@ from profilerkit.model.memory import Memory
 from profilerkit.model.run import Trust
 from profilerkit.model.step import Rank
 from profilerkit.rundir.ending import Ending
+from profilerkit.rundir.layout import NoKernels
 from profilerkit.trace.columns import ANOTHER_FOLLOWS
 
 #: Devices that the link of a device's specification joins in one host; larger groups also use the network.
@@ -108,7 +109,7 @@ def _with_records(facts: Facts, chosen: RankFacts, ranks: Sequence[RankFacts]) -
     feeds = chosen.log is None or chosen.log.waits_seen
     return replace(
         facts,
-        kernels_unseen=chosen.unseen is not None,
+        kernels_unseen=_why_unseen(chosen),
         loader=meta.loader if meta and feeds else None,
         host_ranks=host_ranks(ranks, chosen),
         samples=(*chosen.samples, *sibling_cores(ranks, chosen, facts.world_size)),
@@ -117,6 +118,12 @@ def _with_records(facts: Facts, chosen: RankFacts, ranks: Sequence[RankFacts]) -
         throttling=throttling([rank.record.samples if rank.record else () for rank in ranks], facts.judged_rank),
         probes=probed(chosen.record.probes if chosen.record else None),
     )
+
+
+def _why_unseen(chosen: RankFacts) -> NoKernels | None:
+    if chosen.unseen is None or chosen.record is None:
+        return None
+    return next((status.no_kernels for status, _ in chosen.record.windows if status.no_kernels), "unknown")
 
 
 def _with_trace(facts: Facts, trace: TraceFacts, ranks: Sequence[RankFacts]) -> Facts:

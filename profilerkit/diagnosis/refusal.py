@@ -77,8 +77,9 @@ def _what_to_record(facts: Facts) -> str:
         return "Switch the other profiler off, or let it trace some steps only, and record again."
     if facts.framework:
         return "Look at what the host did meanwhile in the profile itself, for example in XProf or Perfetto."
-    if facts.kernels_unseen:
-        return f"{SHOW_KERNELS[0].upper()}{SHOW_KERNELS[1:]}."
+    if facts.kernels_unseen is not None:
+        remedy = SHOW_KERNELS[facts.kernels_unseen]
+        return f"{remedy[0].upper()}{remedy[1:]}."
     if (queued := queued_share(facts)) >= BUSY_HOST:
         waited = f"the training thread waited {format_ratio(queued)} of the time for a processor"
         return f"Record it again while nothing else runs on this host: {waited}."
