@@ -62,47 +62,47 @@ def device_time(events: Events, index: I64, start: I64, stop: I64) -> DeviceTime
         start: ``(n_steps,)`` starts of the steps on the host, ns.
         stop: ``(n_steps,)`` ends of the steps on the host, with what lies behind them, ns.
 
-    A record may span several steps: each of them gets an equal part of it.
+    What lies between two steps belongs to the one before, as on the host: a record of no step is added to it.
     """
     rows = events[events["kind"] == EventKind.DEVICE]
     if not len(rows):
         return None
     is_starved = (rows["flags"] & EventFlag.STARVED) != 0
-    ended = rows[~is_starved]
-    span = np.maximum(ended["name"].astype(np.int64), 1)
-    number = np.repeat(ended["value"], span) - _countdown(span)
-    time, told = _added_up(index, number, np.repeat(ended["dur"] // span, span), np.repeat(ended["name"] > 0, span))
-    caught_up = np.repeat((ended["flags"] & EventFlag.CAUGHT_UP) != 0, span)
-    behind = told & ~_added_up(index, number, number, caught_up)[1]
+    time, behind = _ended(index, rows[rows["name"] > 0])
+    told = time >= 0
     if np.count_nonzero(told) < LEAST_TOLD * len(index):
         return None
-    waits = rows[is_starved]
-    starved, marked = _added_up(index, waits["value"] + 1, waits["dur"], np.ones(len(waits), dtype=np.bool_))
-    time = np.where(told, time + starved, -1)
+    waits, gaps = rows[is_starved], rows[~is_starved & (rows["name"] == 0)]
+    starved, marked = _added_up(index, waits["value"] + 1, waits["dur"])
+    time = np.where(told, time + starved + _added_up(index, gaps["value"], gaps["dur"])[0], -1)
     lag = _lag(time, behind, stop)
     queued = np.r_[0, np.maximum(lag[:-1], 0)]
     idle = np.clip(stop - start - queued, 0, np.maximum(time, 0))
     return DeviceTime(time, np.maximum(idle, starved), np.where(marked, starved, -1), lag)
 
 
-def _added_up(index: I64, number: I64, values: I64, marks: Mask) -> tuple[I64, Mask]:
-    """``(n_steps,)`` sums of the ``values`` of each step by its ``number``, and which of the steps have a mark."""
+def _ended(index: I64, rows: Events) -> tuple[I64, Mask]:
+    """``(n_steps,)`` ns of each step by the record that spans it, -1 without; and whether the device was behind there.
+
+    A record's name says how many steps it spans, its value the last one: each step gets an equal part.
+    """
+    if not len(rows):
+        return np.full(len(index), -1, dtype=np.int64), np.zeros(len(index), dtype=np.bool_)
+    rows = rows[np.argsort(rows["value"], kind="stable")]
+    at = np.minimum(np.searchsorted(rows["value"], index), len(rows) - 1)
+    rows, span = rows[at], rows["name"][at].astype(np.int64)
+    told = (index <= rows["value"]) & (index > rows["value"] - span)
+    return np.where(told, rows["dur"] // span, -1), told & ((rows["flags"] & EventFlag.CAUGHT_UP) == 0)
+
+
+def _added_up(index: I64, number: I64, values: I64) -> tuple[I64, Mask]:
+    """``(n_steps,)`` sums of the ``values`` of each step by its ``number``, and which of the steps have one."""
     at = np.minimum(np.searchsorted(index, number), len(index) - 1)
     known = index[at] == number
     sums, has = np.zeros(len(index), dtype=np.int64), np.zeros(len(index), dtype=np.bool_)
     np.add.at(sums, at[known], values[known])
-    has[at[known & marks]] = True
+    has[at[known]] = True
     return sums, has
-
-
-def _countdown(span: I64) -> I64:
-    """For each step of each record how many steps before the record's own it is.
-
-    >>> _countdown(np.array([1, 3])).tolist()
-    [0, 2, 1, 0]
-    """
-    last = np.cumsum(span)
-    return np.repeat(last, span) - 1 - np.arange(int(span.sum()))
 
 
 def _lag(time: I64, behind: Mask, stop: I64) -> I64:
