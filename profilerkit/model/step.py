@@ -185,8 +185,8 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True):
         stretches: all steady steps in sums, where ``rows`` are thinned.
         queued_ratio: share of the judged steps' time in which the training thread was ready and waited for a processor;
             ``None`` where that was not sampled in at least half of it.
-        ahead_ns: how much later than the host the device ends a judged step, median; derived, and the least that the
-            recording allows. The times are the device's then. ``None`` where no clock of a device was recorded.
+        ahead_ns: how much later than the host the device ends a judged step: at least the median by the device's clock,
+            in a trace the most. Derived; the times are the device's then. ``None`` where nothing shows it.
     """
 
     count: int

@@ -47,7 +47,8 @@ def log_steps(log: StepLog, series: StepSeries, found_by: str, samples: Sequence
 def trace_steps(trace: TraceFacts, series: StepSeries) -> Steps:
     """Steps as the trace holds them, split into leaves."""
     found = trace.steps
-    return told_steps(series, found.start, found.state, found.found_by, inferred=found.inferred, warmup=trace.warmup)
+    told = told_steps(series, found.start, found.state, found.found_by, inferred=found.inferred, warmup=trace.warmup)
+    return revise(told, ahead_ns=found.ahead_ns)
 
 
 def told_steps(
