@@ -317,13 +317,12 @@ def _properties(columns: TraceColumns, window: Spans) -> DeviceProperties | None
 
 
 def _used_a_device(columns: TraceColumns) -> bool:
-    """Whether a trace without device events may come from a run that used a device.
+    """Whether a trace without device events comes from a run that used a device.
 
-    Kineto writes the host's events first: of a file that is cut off, the device's may be what is missing. It lists the
-    devices that it was built for and saw, used or not.
+    Kineto writes the host's events first: of a file that is cut off, the device's may be what is missing. That it lists
+    a device says nothing: it lists those of the machine.
     """
-    known = bool(columns.meta.devices) or columns.meta.backend == "nccl" or columns.damage.truncated
-    return known or len(launching_rows(columns)) > 0
+    return len(launching_rows(columns)) > 0 or columns.meta.backend == "nccl" or columns.damage.truncated
 
 
 def leaf_times(totals: I64) -> dict[str, int]:

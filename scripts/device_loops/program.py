@@ -231,7 +231,7 @@ class Recorded:
         cpu_ns = 50 * US if action.workers else round(0.97 * (rank.now - start))
         self.record(EventKind.WAIT, start, cpu_ns, name=1)
         if rank.now - start >= LONG_WAIT_NS:
-            self._mark(rank.now, is_fed=True)
+            self._mark(start, is_fed=True)
 
     def _made(self, action: actions.Fetch, number: int, make_ns: int) -> int:
         """When the worker whose turn it is has the batch; notes how many are under way and ready.

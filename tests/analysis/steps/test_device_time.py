@@ -75,6 +75,15 @@ def test_records_that_span_several_steps_tell_the_same(tmp_path):
     assert shares(facts) == {"compute.unsplit": 1.0}
 
 
+@pytest.mark.parametrize("marks_every", [1, 2, 8])
+def test_a_pause_keeps_its_step_where_records_span_several(tmp_path, marks_every):
+    log = loop(item_every=10, phase=("checkpoint", 40, 400), marks_every=marks_every)
+    facts = facts_of(tmp_path, log)
+    assert shares(facts)["other.ckpt"] == pytest.approx(0.29, abs=0.02)
+    assert median_ms(facts) == pytest.approx(20, rel=0.02)
+    assert [stall.kind for stall in facts.stalls] == ["checkpoint"]
+
+
 def test_steps_that_the_device_had_not_ended_are_not_judged():
     log = loop()
     found = read_log(log.data, log.names)
@@ -143,3 +152,10 @@ def test_a_wait_costs_what_the_devices_clock_says(tmp_path):
     facts = facts_of(tmp_path, log)
     assert median_ms(facts) == 32
     assert shares(facts) == {"input.wait": 0.31, "idle.unknown": 0.69}
+
+
+def test_records_that_cannot_be_are_left_out():
+    log = loop(item_every=10)
+    log.records += [(int(EventKind.DEVICE), 0, 2**32 - 1, 0, 2**59, 2**62), (int(EventKind.DEVICE), 0, 5, 0, 1, -7)]
+    found = read_log(log.data, log.names)
+    assert np.median(found.time) == 20 * MS
