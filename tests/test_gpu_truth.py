@@ -1,0 +1,185 @@
+"""``scripts/gpu_truth``: its parts on a CPU and on the virtual device, its files, and its page."""
+
+import gzip
+import json
+import re
+import subprocess
+import sys
+import tarfile
+import time
+import types
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = ROOT / "scripts" / "gpu_truth"
+REPORT = ROOT / "reports" / "gpu_truth.json"
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed"),
+]
+if find_spec("torch") is not None:
+    import virtual_device
+    from gpu_truth_parts import clock, fixtures, runner
+    from gpu_truth_parts.checks import Check
+    from gpu_truth_parts.device import Device
+    from gpu_truth_parts.page import NOT_YET, render
+    from gpu_truth_parts.scenarios import SCENARIOS
+
+    from profilerkit.rules import RULES
+
+
+class OnVirtual(Device):
+    """The device under test is the virtual one: work is lengths of time."""
+
+    def __init__(self, device):
+        super().__init__("cpu", quick=True)
+        self._virtual, self.is_asynchronous, self.label = device, True, "virtual"
+
+    def sync(self):
+        if hasattr(self, "_virtual"):
+            self._virtual.synchronize()
+
+    def burn(self, seconds):
+        self._virtual.launch(seconds)
+        return 1
+
+    def read(self):
+        self._virtual.drain()
+
+
+@pytest.fixture(scope="module")
+def on_a_cpu(tmp_path_factory):
+    """Three parts run by the script as it stands."""
+    place = tmp_path_factory.mktemp("gpu_truth")
+    command = [SCRIPT, "--device", "cpu", "--quick", "--part", "preflight,clock,window"]
+    done = subprocess.run(
+        [sys.executable, *command, "--place", place / "parts", "--out", place],
+        capture_output=True, text=True, check=False, cwd=ROOT,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.returncode in {0, 1}
+    return place
+
+
+def checks_of(place, part):
+    return {
+        check["name"]: check for check in json.loads((place / "parts" / f"{part}.json").read_text("utf-8"))["checks"]
+    }
+
+
+def test_the_parts_run_to_their_ends_on_a_cpu(on_a_cpu):
+    assert checks_of(on_a_cpu, "preflight")["doctor"]["pass"] is True
+    for loop in ("device_bound", "host_bound", "short"):
+        clocked = checks_of(on_a_cpu, "clock")
+        assert clocked[f"{loop}: device record, ms"]["value"] is None
+        assert clocked[f"{loop}: step of the report, ms"]["value"] > 0
+    windows = checks_of(on_a_cpu, "window")
+    assert windows["host runs ahead: kernels, steps and reason of each window"]["value"] == [[None, 10, ""]]
+    for part in ("preflight", "clock", "window"):
+        assert part not in checks_of(on_a_cpu, part), "the part failed"
+
+
+def test_what_did_not_run_is_on_the_page_as_not_measured(on_a_cpu):
+    page = (on_a_cpu / "gpu_truth.html").read_text("utf-8")
+    assert page.index(NOT_YET) < page.index("<h1")
+    for part in runner.PARTS:
+        section = page.partition(f'id="part-{part}"')[2].partition("</section>")[0]
+        assert ("Python 3" in section) == (part in {"preflight", "clock", "window"})
+        assert ("not measured" in section) == (part != "preflight")
+    assert not re.search(r"""src=|@import|url\(|https?://|<script""", page)
+
+
+def test_the_recordings_become_small_archives_without_names(on_a_cpu):
+    with tarfile.open(on_a_cpu / "parts" / "fixtures" / "light.tar.gz") as archive:
+        names = archive.getnames()
+        texts = [archive.extractfile(name).read().decode() for name in names if ".json" in name]
+    assert "clock_device_bound/rank_00000/events.bin" in names
+    assert not [name for name in names if "trace.json" in name]
+    assert json.loads(next(text for text in texts if '"boot_id"' in text))["host"] == "host"
+    assert not [text for text in texts if str(ROOT) in text]
+    with tarfile.open(on_a_cpu / "parts" / "fixtures" / "traced.tar.gz") as archive:
+        (name, _) = [name for name in archive.getnames() if "trace.json" in name]
+        assert json.loads(gzip.decompress(archive.extractfile(name).read()))["traceEvents"]
+    sizes = [path.stat().st_size for path in (on_a_cpu / "parts" / "fixtures").iterdir()]
+    assert sum(sizes) < 4_000_000
+
+
+def test_a_device_that_lags_is_timed_by_its_own_clock(tmp_path):
+    placed = virtual_device.install()
+    try:
+        found = {check.name: check for check in clock.checks(OnVirtual(placed.device), tmp_path)}
+    finally:
+        placed.remove()
+    assert found["device_bound: device record, ms"].passed
+    assert found["device_bound: device record, ms"].value == pytest.approx(20, rel=0.02)
+    assert found["device_bound: host ahead"].passed
+    assert found["host_bound: host ahead"].passed
+    assert found["host_bound: device record, ms"].value >= 20
+    assert found["short: host ahead"].passed is None
+
+
+def test_a_uuid_stays_one_and_the_same_and_hosts_and_places_go(monkeypatch):
+    monkeypatch.setattr("socket.gethostname", lambda: "node17.cluster.example")
+    clean = fixtures.Cleaner()
+    first, second = "6a1b2c3d-0000-4000-8000-0123456789ab", "6A1B2C3D-0000-4000-8000-0123456789AC"
+    found = clean(
+        {"uuid": f"GPU-{first}", "at": ["node17:29500", f"{second} {first}"], "n": 1.5, "path": "/a/b/c/d.py"}
+    )
+    zeros = "00000000-0000-0000-0000-00000000000"
+    assert found == {"uuid": f"GPU-{zeros}1", "at": ["host:29500", f"{zeros}2 {zeros}1"], "n": 1.5, "path": "…/c/d.py"}
+
+
+def part_of(monkeypatch, checks):
+    monkeypatch.setitem(runner.PARTS, "made", types.SimpleNamespace(checks=checks, __doc__="Made."))
+
+
+def test_a_part_that_fails_keeps_what_it_measured(tmp_path, monkeypatch):
+    def checks(_device, place):
+        yield Check(name="first", value=1, passed=True)
+        written = json.loads((place / "made.json").read_text("utf-8"))
+        assert [check["name"] for check in written["checks"]] == ["first"]
+        raise OSError("no such device")
+
+    part_of(monkeypatch, checks)
+    runner.measure("made", Device("cpu"), tmp_path, time.monotonic() + 60)
+    first, failed = json.loads((tmp_path / "made.json").read_text("utf-8"))["checks"]
+    assert first["pass"] is True
+    assert (failed["name"], failed["pass"], failed["why"]) == ("made", False, "OSError: no such device")
+
+
+def test_no_check_starts_after_the_time_for_all(tmp_path, monkeypatch):
+    part_of(monkeypatch, lambda *_: (Check(name=name, value=1) for name in ("first", "second")))
+    result = runner.measure("made", Device("cpu"), tmp_path, time.monotonic() - 1)
+    assert [check.name for check in result.checks] == ["first", "the rest"]
+
+
+@pytest.mark.parametrize("part", ["micro", "peaks", "graphs", "nvml", "oom", "shared"])
+def test_what_needs_a_gpu_says_so_on_a_cpu(tmp_path, part):
+    (check,) = runner.measure(part, Device("cpu"), tmp_path, time.monotonic() + 60).checks
+    assert (check.value, check.passed, check.why) == (None, None, "skipped: needs a GPU")
+
+
+def test_every_fault_has_a_rule_and_every_fix_changes_the_loop():
+    codes = {rule.code for rule in RULES}
+    for name, scenario in SCENARIOS.items():
+        assert scenario.is_healthy == name.startswith("healthy_")
+        assert scenario.is_healthy != bool(scenario.rules)
+        assert set(scenario.rules) <= codes
+        assert scenario.fix != scenario.fault
+
+
+def test_a_run_on_a_gpu_is_named_in_the_place_of_the_notice():
+    checks = [{"name": "a", "value": 1.0, "reference": [0, 2], "pass": True, "why": ""}]
+    part = {"part": "clock", "about": "", "versions": "", "quick": False, "seconds": 1.0, "checks": checks}
+    page = render({"version": "1", "parts": [{**part, "device": "NVIDIA H100"}, {**part, "device": "CPU"}]})
+    assert "Run on NVIDIA H100." in page
+    assert NOT_YET not in page
+
+
+def test_the_committed_page_is_what_its_checks_give_today():
+    document = json.loads(REPORT.read_text("utf-8"))
+    assert [part["part"] for part in document["parts"]] == list(runner.PARTS)
+    assert render(document) == REPORT.with_suffix(".html").read_text("utf-8")
