@@ -8,46 +8,73 @@ import sys
 import tarfile
 import time
 import types
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+torch = pytest.importorskip("torch")
+
+import virtual_device  # noqa: E402 - the programme imports torch
+from gpu_truth_parts import clock, device, fixtures, nvml, peaks, runner  # noqa: E402
+from gpu_truth_parts.checks import Check  # noqa: E402
+from gpu_truth_parts.device import Device  # noqa: E402
+from gpu_truth_parts.page import NOT_YET, render  # noqa: E402
+from gpu_truth_parts.scenarios import SCENARIOS  # noqa: E402
+
+from profilerkit.rules import RULES  # noqa: E402
+
+pytestmark = pytest.mark.torch
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "scripts" / "gpu_truth"
 REPORT = ROOT / "reports" / "gpu_truth.json"
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed"),
-]
-if find_spec("torch") is not None:
-    import virtual_device
-    from gpu_truth_parts import clock, fixtures, runner
-    from gpu_truth_parts.checks import Check
-    from gpu_truth_parts.device import Device
-    from gpu_truth_parts.page import NOT_YET, render
-    from gpu_truth_parts.scenarios import SCENARIOS
-
-    from profilerkit.rules import RULES
 
 
 class OnVirtual(Device):
-    """The device under test is the virtual one: work is lengths of time."""
+    """The device under test is the virtual one, whose kernels are lengths of time of 1 ms each."""
 
     def __init__(self, device):
-        super().__init__("cpu", quick=True)
-        self._virtual, self.is_asynchronous, self.label = device, True, "virtual"
-
-    def sync(self):
-        if hasattr(self, "_virtual"):
-            self._virtual.synchronize()
+        self._virtual = device
+        super().__init__("cuda", quick=True)
 
     def burn(self, seconds):
-        self._virtual.launch(seconds)
-        return 1
+        kernels = max(1, round(seconds / 1e-3))
+        for _ in range(kernels):
+            self._virtual.launch(seconds / kernels)
+        return kernels
+
+    def tiny(self, count):
+        for _ in range(count):
+            self._virtual.launch(2e-6)
 
     def read(self):
         self._virtual.drain()
+
+
+class TensorsOnTheHost(torch.overrides.TorchFunctionMode):
+    """A virtual device holds no tensors."""
+
+    def __torch_function__(self, function, _types, args=(), kwargs=None):
+        named = dict(kwargs or {})
+        if str(named.get("device", "")).startswith("cuda"):
+            named["device"] = "cpu"
+        return function(*args, **named)
+
+
+@pytest.fixture
+def on_virtual(monkeypatch):
+    """The virtual device, and small matrices where the programme measures rates."""
+    monkeypatch.setitem(device._SIDES, "cuda", (64,))
+    monkeypatch.setattr(peaks, "_SIDE", 64)
+    monkeypatch.setattr(peaks, "_COPIED_BYTES", 1 << 20)
+    monkeypatch.setattr(nvml, "_LAUNCHES_S", 0.2)
+    monkeypatch.setattr(nvml, "_QUICK_LOAD_S", 0.1)
+    monkeypatch.setattr(nvml, "queried", lambda fields: dict.fromkeys(fields.split(","), "1980"))
+    placed = virtual_device.install()
+    try:
+        with TensorsOnTheHost():
+            yield OnVirtual(placed.device)
+    finally:
+        placed.remove()
 
 
 @pytest.fixture(scope="module")
@@ -107,18 +134,31 @@ def test_the_recordings_become_small_archives_without_names(on_a_cpu):
     assert sum(sizes) < 4_000_000
 
 
-def test_a_device_that_lags_is_timed_by_its_own_clock(tmp_path):
-    placed = virtual_device.install()
-    try:
-        found = {check.name: check for check in clock.checks(OnVirtual(placed.device), tmp_path)}
-    finally:
-        placed.remove()
-    assert found["device_bound: device record, ms"].passed
+def test_a_device_that_lags_is_timed_by_its_own_clock(tmp_path, on_virtual):
+    found = {check.name: check for check in clock.checks(on_virtual, tmp_path)}
     assert found["device_bound: device record, ms"].value == pytest.approx(20, rel=0.02)
     assert found["device_bound: host ahead"].passed
     assert found["host_bound: host ahead"].passed
     assert found["host_bound: device record, ms"].value >= 20
     assert found["short: host ahead"].passed is None
+
+
+@pytest.mark.parametrize(
+    ("part", "passing"),
+    [
+        ("micro", "the clock, µs per step"),
+        ("peaks", "row of the table"),
+        ("nvml", "median of each query, µs"),
+    ],
+)
+def test_what_needs_a_gpu_runs_to_its_end_on_the_virtual_device(tmp_path, on_virtual, part, passing):
+    result = runner.measure(part, on_virtual, tmp_path, time.monotonic() + 60)
+    found = {check.name: check for check in result.checks}
+    assert part not in found, found[part].why
+    assert found[passing].passed
+    if part == "nvml":
+        assert found["clock beside nvidia-smi, MHz"].passed
+        assert found["load half: sm_active_ratio"].passed is False, "the virtual device has no GPM"
 
 
 def test_a_uuid_stays_one_and_the_same_and_hosts_and_places_go(monkeypatch):

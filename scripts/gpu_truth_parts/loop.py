@@ -30,7 +30,8 @@ class Loop:
         host_s: what Python computes in a step, seconds.
         sample_s: a sample blocks its reader this long, as storage does.
         sample_bytes: size of a batch.
-        pinned: whether batches lie in pinned memory and are copied without waiting.
+        pinned: batches lie in pinned memory and are copied without waiting. Not with loader workers: a forked process
+            cannot read what CUDA pinned.
         loader: arguments of the ``DataLoader``.
         item_every: steps between two reads of the loss; 0 for never.
         accumulate: micro-batches of a step.
@@ -44,7 +45,7 @@ class Loop:
     host_s: float = 0.0
     sample_s: float = 0.0
     sample_bytes: int = 4096
-    pinned: bool = False
+    pinned: bool = True
     loader: Mapping[str, Any] = field(default_factory=dict)
     item_every: int = 10
     accumulate: int = 1
@@ -62,9 +63,9 @@ class Loop:
         if self.adamw is not None:
             optimizer = torch.optim.AdamW(parameters, **self.adamw)
         inputs = torch.randn(16, self.width, device=device.name)
-        data: Any = DataLoader(_Samples(steps * self.accumulate, self), batch_size=None, **self.loader)
+        data: Any = DataLoader(self._samples(device, steps), batch_size=None, **self.loader)
         for number, batch in enumerate(data if recording is None else recording.wrap(data), 1):
-            moved = batch.to(device.name, non_blocking=self.pinned or batch.nbytes < 1 << 16)
+            moved = batch.to(device.name, non_blocking=self.pinned)
             self.body(device) if self.body else device.burn(self.device_s / self.accumulate)
             _spin(self.host_s / self.accumulate)
             (net(inputs).square().mean() + 0.0 * moved[0]).backward()
@@ -81,14 +82,18 @@ class Loop:
                 recording.step()
             yield
 
+    def _samples(self, device: Device, steps: int) -> "_Samples":
+        sample = torch.zeros(self.sample_bytes // 4)
+        if self.pinned and device.name == "cuda":
+            sample = sample.pin_memory()
+        return _Samples(sample, steps * self.accumulate, self.sample_s)
+
 
 class _Samples(Dataset):
     """The same sample again and again."""
 
-    def __init__(self, count: int, loop: Loop) -> None:
-        self._count, self._sample_s = count, loop.sample_s
-        sample = torch.zeros(loop.sample_bytes // 4)
-        self._sample = sample.pin_memory() if loop.pinned else sample
+    def __init__(self, sample: torch.Tensor, count: int, sample_s: float) -> None:
+        self._sample, self._count, self._sample_s = sample, count, sample_s
 
     def __len__(self) -> int:
         return self._count

@@ -18,6 +18,8 @@ from profilerkit.capture.nvml_calls import Calls
 #: Of a query, µs; the slowest that was reported elsewhere took 4.5 ms (flightlessmango/MangoHud#2104).
 _MOST_MEDIAN_US = 5_000
 _LAUNCHES_S = 2.0
+#: Of each known load.
+_LOAD_S, _QUICK_LOAD_S = 8.0, 4.0
 #: Two readings some 0.1 s apart.
 _BESIDE_SMI = 0.1
 _FIELDS = ("utilization_ratio", "sm_active_ratio", "tensor_active_ratio", "dram_active_ratio", "power_throttle_ratio")
@@ -105,7 +107,7 @@ def _loads(device: Device, source: NvmlSource) -> Iterator[Check]:
     }
     for name, (work, judged, bounds) in loads.items():
         samples = []
-        end = time.monotonic() + (4 if device.quick else 8)
+        end = time.monotonic() + (_QUICK_LOAD_S if device.quick else _LOAD_S)
         while time.monotonic() < end:
             work()
             device.sync()

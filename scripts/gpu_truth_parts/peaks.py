@@ -12,7 +12,7 @@ from profilerkit.hardware.lookup import lookup
 
 #: A real kernel reaches at least half of a peak that is right, and never more than it, give or take the clock.
 _LOW, _HIGH = 0.5, 1.02
-_SIDE = 8192
+_SIDE, _COPIED_BYTES = 8192, 1 << 30
 _MATRICES = {"bf16": torch.bfloat16, "tf32": torch.float32, "fp32": torch.float32}
 
 
@@ -29,10 +29,10 @@ def checks(device: Device, _place: Path) -> Iterator[Check]:
         seconds = min(device.seconds(partial(torch.mm, matrix, matrix)) for _ in range(3))
         yield _rate(f"{name}, TFLOP/s", 2 * _SIDE**3 / seconds / 1e12, getattr(spec, f"{name}_tflops"))
     torch.set_float32_matmul_precision(before)
-    target, source = (torch.empty(1 << 30, dtype=torch.uint8, device="cuda") for _ in range(2))
+    target, source = (torch.empty(_COPIED_BYTES, dtype=torch.uint8, device="cuda") for _ in range(2))
     rate = 2 * target.nbytes / device.seconds(lambda: target.copy_(source)) / 1e9
     yield _rate("device memory, GB/s", rate, spec.hbm_gb_per_s)
-    host = torch.empty(1 << 28, dtype=torch.uint8).pin_memory()
+    host = torch.empty(_COPIED_BYTES // 4, dtype=torch.uint8).pin_memory()
     seconds = device.seconds(lambda: target[: host.nbytes].copy_(host, non_blocking=True))
     yield _rate("host to device, pinned, GB/s", host.nbytes / seconds / 1e9, spec.pcie_gb_per_s)
 

@@ -127,8 +127,8 @@ def _allocating(*, release: bool) -> Callable[[Device], None]:
     return body
 
 
-_STARVED = Loop(10 * MS, sample_s=30 * MS, loader={"num_workers": 1}, item_every=1)
-_PAGEABLE = Loop(8 * MS, sample_bytes=64 << 20, item_every=1)
+_STARVED = Loop(10 * MS, sample_s=30 * MS, pinned=False, loader={"num_workers": 1}, item_every=1)
+_PAGEABLE = Loop(8 * MS, sample_bytes=64 << 20, pinned=False, item_every=1)
 _SYNCED = Loop(host_s=6 * MS, item_every=0)
 _OPTIMIZER = Loop(1 * MS, layers=48, width=256)
 
