@@ -196,7 +196,7 @@ def test_no_check_starts_after_the_time_for_all(tmp_path, monkeypatch):
     assert [check.name for check in result.checks] == ["first", "the rest"]
 
 
-@pytest.mark.parametrize("part", ["micro", "peaks", "graphs", "nvml", "oom", "shared"])
+@pytest.mark.parametrize("part", ["micro", "peaks", "graphs", "nvml", "overhead", "oom", "shared"])
 def test_what_needs_a_gpu_says_so_on_a_cpu(tmp_path, part):
     (check,) = runner.measure(part, Device("cpu"), tmp_path, time.monotonic() + 60).checks
     assert (check.value, check.passed, check.why) == (None, None, "skipped: needs a GPU")

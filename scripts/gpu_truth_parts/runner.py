@@ -29,8 +29,8 @@ from profilerkit import __version__
 #: In the order they run: the first ones say whether events, CUPTI and NVML work at all.
 _MODULES = (preflight, micro, peaks, clock, window, graphs, nvml, scenarios, overhead, oom, shared)
 PARTS = {module.__name__.rpartition(".")[2]: module for module in _MODULES}
-#: A CPU has nothing of what these look at.
-_GPU_ONLY = (micro, peaks, graphs, nvml, oom, shared)
+#: A CPU has nothing of what these look at; what recording costs there is in ``reports/overhead.html``.
+_GPU_ONLY = (micro, peaks, graphs, nvml, overhead, oom, shared)
 
 
 class PartResult(msgspec.Struct, kw_only=True):
