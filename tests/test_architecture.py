@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -79,9 +80,18 @@ class Module:
     name: str
     text: str
 
-    @property
-    def tree(self) -> ast.Module:
-        return ast.parse(self.text)
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        return list(ast.walk(ast.parse(self.text)))
+
+    @cached_property
+    def imports(self) -> "list[Import]":
+        """Every import of the module, wherever it stands; `from package import name` names `package.name`."""
+        return list(imports_below(self.nodes[0], is_lazy=False))
+
+    @cached_property
+    def calls(self) -> list[tuple[str, int]]:
+        return list(calls_of(self))
 
     @property
     def unit(self) -> str:
@@ -92,6 +102,7 @@ class Module:
 class Import:
     target: str
     is_lazy: bool
+    source: str = ""
 
 
 def unit_of(name: str) -> str:
@@ -110,22 +121,22 @@ def load_package() -> dict[str, Module]:
 MODULES = load_package()
 
 
+def imports_below(node: ast.AST, *, is_lazy: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (Import(alias.name, is_lazy) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            source = child.module or ""
+            yield from (Import(f"{source}.{alias.name}", is_lazy, source) for alias in child.names)
+        inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) or is_type_checking(child)
+        yield from imports_below(child, is_lazy=is_lazy or inside)
+
+
 def imports_of(module: Module, known: dict[str, Module]) -> Iterator[Import]:
     """Every import of the module, wherever it stands; `from package import submodule` names the submodule."""
-
-    def visit(node: ast.AST, is_lazy: bool) -> Iterator[Import]:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.Import):
-                yield from (Import(alias.name, is_lazy) for alias in child.names)
-            elif isinstance(child, ast.ImportFrom):
-                source = child.module or ""
-                for alias in child.names:
-                    full = f"{source}.{alias.name}"
-                    yield Import(full if full in known else source, is_lazy)
-            inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) or is_type_checking(child)
-            yield from visit(child, is_lazy or inside)
-
-    yield from visit(module.tree, False)
+    for found in module.imports:
+        is_name = found.source and found.target not in known
+        yield Import(found.source, found.is_lazy) if is_name else found
 
 
 def is_type_checking(node: ast.AST) -> bool:
@@ -133,7 +144,7 @@ def is_type_checking(node: ast.AST) -> bool:
 
 
 def calls_of(module: Module) -> Iterator[tuple[str, int]]:
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Call):
             yield ast.unparse(node.func), node.lineno
         elif isinstance(node, ast.Raise) and node.exc is not None:
@@ -162,7 +173,7 @@ def names_taken_from_the_package(modules: dict[str, Module]) -> list[str]:
     """`from profilerkit import x` goes around the rows unless x is the version or the importer is the top row."""
     wrong = []
     for module in modules.values():
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.ImportFrom) and node.module == LAZY_PACKAGE and ROWS.get(module.unit, 99) < 10:
                 names = [alias.name for alias in node.names if f"{LAZY_PACKAGE}.{alias.name}" not in modules]
                 wrong += [
@@ -212,7 +223,7 @@ def output_violations(modules: dict[str, Module]) -> list[str]:
         f"{module.name}:{line} calls {call}"
         for module in modules.values()
         if module.unit not in ("cli", "__main__")
-        for call, line in calls_of(module)
+        for call, line in module.calls
         if call in exits or call.startswith(streams)
     ]
 
@@ -221,7 +232,7 @@ def broad_except_violations(modules: dict[str, Module]) -> list[str]:
     broad = {"Exception", "BaseException"}
     wrong = []
     for module in modules.values():
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.ExceptHandler) and module.name not in BROAD_EXCEPT:
                 names = {name.id for name in ast.walk(node.type) if isinstance(name, ast.Name)} if node.type else broad
                 if names & broad:
@@ -235,7 +246,7 @@ def size_violations(modules: dict[str, Module]) -> list[str]:
         lines = module.text.count("\n")
         if lines > MAX_MODULE_LINES:
             wrong.append(f"{module.name} has {lines} lines")
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
                 if length > MAX_FUNCTION_LINES:
@@ -252,7 +263,7 @@ def private_imports(modules: dict[str, Module]) -> list[str]:
     return [
         f"{name}: {alias.name}"
         for name, module in modules.items()
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
         if alias.name.startswith("_") and not alias.name.startswith("__")

@@ -14,7 +14,18 @@ import pytest
 pytest.importorskip("torch")
 
 from overhead_benchmark import results
-from overhead_benchmark.cases import CASES, LIGHT, OFF, PEERS, SAMPLERS, TRACEML, TURNS, TURNS_SAMPLED, TURNS_WAITING
+from overhead_benchmark.cases import (
+    CASES,
+    CLOCKED,
+    LIGHT,
+    OFF,
+    PEERS,
+    SAMPLERS,
+    TRACEML,
+    TURNS,
+    TURNS_SAMPLED,
+    TURNS_WAITING,
+)
 from overhead_benchmark.method import METHOD
 from overhead_benchmark.page import render
 from overhead_benchmark.workload import Workload
@@ -69,9 +80,10 @@ def test_every_row_has_enough_pairs_and_a_control_beside_it():
     assert several == {"5ms", "5ms.2workers", "5ms.2ranks", "5ms.2ranks.2workers"}
     told = {(case.step_ms, case.ranks, case.workers) for case in CASES if LIGHT in case.variants}
     assert told >= {(step, ranks, workers) for step in (1, 5, 50) for ranks in (1, 2) for workers in (0, 2)}
+    assert CLOCKED in next(case for case in CASES if not case.step_ms).variants
     for step_ms in (1, 5, 50):
         here = {name for case in CASES if case.step_ms == step_ms for name in case.variants}
-        assert here >= {LIGHT, SAMPLERS, TRACEML, *PEERS}
+        assert here >= {LIGHT, SAMPLERS, CLOCKED, TRACEML, *PEERS}
 
 
 def test_a_figure_is_the_median_with_an_interval_around_it():

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.steps.log import exposed
 from profilerkit.model.finding import Source
 
 #: Untraced steps may be longer than the traced composition by this ratio before the rest of them is unexplained.
@@ -35,12 +36,14 @@ class Measured:
         spent: leaf to time of waits, named phases and collections, in the order in which they claim the step.
         stall_ns: mean time per step of an unnamed periodic stall.
         on_gpu: a device works beside the host, so that waits and phases may be hidden behind it.
+        room: time of the step in which the device may have stood still, as far as its clock tells; all of it without.
     """
 
     time: I64
     spent: Mapping[str, I64]
     stall_ns: float
     on_gpu: bool
+    room: I64
 
 
 def compose(measured: Measured, traced: Mapping[str, float]) -> Times:
@@ -53,20 +56,18 @@ def compose(measured: Measured, traced: Mapping[str, float]) -> Times:
         measured: the timers.
         traced: leaf to mean time per traced step, ns, without the leaves in ``measured``; empty without a trace.
 
-    >>> seen = Measured(np.full(4, 100), {"input.wait": np.full(4, 30)}, 0.0, on_gpu=False)
+    >>> seen = Measured(np.full(4, 100), {"input.wait": np.full(4, 30)}, 0.0, on_gpu=False, room=np.full(4, 100))
     >>> {name: round(value) for name, (value, _) in compose(seen, {"compute.math": 50.0, "over.python": 20.0}).items()}
     {'input.wait': 30, 'compute.math': 50, 'over.python': 20}
     """
     work = {name: value for name, value in traced.items() if name.startswith(_WORK)}
     host = {name: value for name, value in traced.items() if name not in work}
     time = measured.time.astype(np.float64)
-    room = np.maximum(time - sum(work.values()), 0.0) if measured.on_gpu else time.copy()
-    rest = time.copy()
-    out: Times = {}
-    for name, spent in measured.spent.items():
-        taken = np.minimum(spent, room)
-        room, rest = room - taken, rest - taken
-        out[name] = float(taken.mean()), "derived" if measured.on_gpu else "measured"
+    idle = np.maximum(time - sum(work.values()), 0.0) if measured.on_gpu else time
+    taken = exposed(measured.spent, np.minimum(measured.room, idle))
+    rest = time - sum(taken.values())
+    source: Source = "derived" if measured.on_gpu else "measured"
+    out: Times = {name: (float(values.mean()), source) for name, values in taken.items()}
     typical = min(float(np.median(rest)), float(rest.mean()))
     slow = float(rest.mean()) - typical
     stall = min(measured.stall_ns, slow)

@@ -35,6 +35,7 @@ from profilerkit.model.report import Collective, Compute, HostCopy, Kernel
 from profilerkit.model.run import Loader, Series, Trust
 from profilerkit.model.step import Family, Part, Rank, RankSteps, Steps
 from profilerkit.model.workers import Workers
+from profilerkit.rundir.layout import NoKernels
 
 #: What a wait for a batch is read from when no event marks it.
 BEFORE_THE_COPY = "the lead-in of the step, up to its batch copy"
@@ -146,6 +147,8 @@ class Facts:
         timed_may_be_hidden: whether devices may have worked beside what the timers measured, and no trace tells.
         communication: what the collectives of all ranks say; ``None`` when none was seen.
         device_events_missing: the trace shows that a device was used, and holds none of its events.
+        kernels_unseen: why the trace of a run that trained on a device holds none of the device's events though they
+            were asked for, and its timers tell the story; ``None`` where nothing is missing.
         doubts: what makes the split of the step less sure, in plain sentences.
         failure: which rank failed first and which left no word of its end; ``None`` when all came to their end.
         raised: whether an exception ended a rank; after a mere silence the run may still be under way.
@@ -191,6 +194,7 @@ class Facts:
     timed_may_be_hidden: bool = False
     communication: Communication | None = None
     device_events_missing: bool = False
+    kernels_unseen: NoKernels | None = None
     doubts: tuple[str, ...] = ()
     failure: str | None = None
     raised: bool = False
@@ -257,6 +261,11 @@ class Facts:
         """Mean time per steady step of these parts, ns; names as in ``share``."""
         mean = self.mean_step_ns
         return self.share(*names) * mean if mean else 0.0
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the steps are those of a device: by its trace, or by its own clock."""
+        return self.mode == "gpu" or self.steps.ahead_ns is not None
 
     @property
     def short_python_ratio(self) -> float:

@@ -112,7 +112,7 @@ def _log(rank: RankFacts) -> FlightLog | None:
         return flight_log(rank.record.flights, None, EMPTY, np.empty(0, dtype=np.int64))
     steady = log.steady
     start = log.start[steady]
-    return flight_log(rank.record.flights, rank.record.clock, Spans(start, start + log.time[steady]), log.index[steady])
+    return flight_log(rank.record.flights, rank.record.clock, Spans(start, log.stop[steady]), log.index[steady])
 
 
 def _median_waited_ns(ledger: Ledger, late: Sequence[int], steps: int) -> float:

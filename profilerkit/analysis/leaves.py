@@ -8,6 +8,8 @@ WAITS = ("input.fetch", "input.prep", "input.ipc", "input.wait")
 #: The named parts in which the training stands still for something that is done once in a while; and all such parts.
 NAMED_PAUSES = ("other.ckpt", "other.eval", "other.log", "other.phase")
 PAUSES = (*NAMED_PAUSES, "other.stall")
+#: The device's work of a step where no trace tells its kernels.
+UNSPLIT = "compute.unsplit"
 _INDEX = {leaf: index for index, leaf in enumerate(LEAVES)}
 
 

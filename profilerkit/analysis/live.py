@@ -8,7 +8,7 @@ import numpy as np
 from profilerkit.analysis.evaluation import with_evaluation
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.stats import median, quantile
-from profilerkit.analysis.steps.log import StepLog, read_log
+from profilerkit.analysis.steps.log import StepLog, exposed, read_log
 from profilerkit.analysis.timed_ranks import TIMED_SPREAD, median_rank_ns
 from profilerkit.model.change import revise
 from profilerkit.model.live import Late, Live, LiveDevice, LiveHost, LiveRank, Recent
@@ -93,7 +93,7 @@ def _rank(entry: RankRecord, log: StepLog | None) -> LiveRank:
 
 def _recent_rows(log: StepLog) -> I64:
     """Positions of the run's own steps of the last seconds, at least ``FEWEST_RECENT`` where there are as many."""
-    ends = log.start + log.time
+    ends = log.stop
     first = int(np.searchsorted(ends, ends[-1] - RECENT_NS, side="right"))
     recent = np.arange(max(min(first, len(ends) - FEWEST_RECENT), 0), len(ends))
     own = recent[[log.state[row] != "probe" for row in recent]]
@@ -111,14 +111,14 @@ def _wait(log: StepLog | None) -> tuple[int, float] | tuple[None, None]:
     if log is None or not log.waits_seen:
         return None, None
     rows = _judged(log, _recent_rows(log))
-    time = max(int(log.time[rows].sum()), 1)
-    return round(float(log.wait[rows].mean())), float(log.wait[rows].sum()) / time
+    time, wait = max(int(log.time[rows].sum()), 1), exposed(log.spent("input.wait"), log.room)["input.wait"][rows]
+    return round(float(wait.mean())), float(wait.sum()) / time
 
 
 def _recent(rank: int, log: StepLog) -> Recent:
     rows = _recent_rows(log)
     judged = log.time[_judged(log, rows)]
-    passed = int(log.time[rows].sum())
+    passed = int((log.stop - log.start)[rows].sum())
     all_judged = log.time[_judged(log, np.arange(len(log.time)))]
     groups = np.array_split(all_judged, min(TREND_GROUPS, len(all_judged)))
     several = len(judged) > 1
@@ -140,7 +140,7 @@ def _last_step_ns(ranks: Sequence[RankRecord], logs: Mapping[int, StepLog | None
     for entry in ranks:
         log = logs[entry.rank]
         if log is not None and entry.clock is not None:
-            ends.append(entry.clock.unix_ns(int((log.start + log.time).max())))
+            ends.append(entry.clock.unix_ns(int(log.stop.max())))
     return max(ends, default=None)
 
 

@@ -117,6 +117,7 @@ def partition_and_host(
     window: Spans,
     work: I64,
     *,
+    issuing: Spans | None = None,
     is_marked: bool = False,
 ) -> tuple[Partition, HostActivity]:
     """Cut ``window`` into parts: device mode if the trace holds device events, else the main thread is the device.
@@ -128,6 +129,7 @@ def partition_and_host(
         launches: ``(n_events,)`` int64, row of the launching runtime call, -1 for none.
         window: one span per judged step.
         work: ``(n_events,)`` int64, leaf of each compute kernel, or without a device of each operator.
+        issuing: when the host issued each step, where ``window`` is when the device did it.
         is_marked: the run itself said where its steps begin, so that work that leads up to a batch copy feeds the step.
 
     Raises:
@@ -136,7 +138,9 @@ def partition_and_host(
     on_gpu = ran_on_a_device(columns)
     main = main_thread(columns)
     if on_gpu:
-        host, segments, held, offloads = _on_device(columns, names, kinds, launches, window, work, main, is_marked)
+        host, segments, held, offloads = _on_device(
+            columns, names, kinds, launches, window, work, main, issuing or window, is_marked
+        )
     else:
         host, segments, held, offloads = *_on_host(columns, names, kinds, window, work, main), None, NO_ROWS
     per_step = _per_step(segments, window)
@@ -180,13 +184,14 @@ def _on_device(
     window: Spans,
     work: I64,
     main: int,
+    issuing: Spans,
     is_marked: bool,
 ) -> tuple[HostActivity, Segments, Held, I64]:
     mine = judged_device_rows(columns, window)
     communicates = kinds.communication[columns.name]
     kernels = np.flatnonzero(mine & (columns.category == Category.KERNEL) & ~communicates)
     collectives = np.flatnonzero(mine & (columns.category == Category.KERNEL) & communicates)
-    leads = leads_of(columns, launches, kernels, window)
+    leads = leads_of(columns, launches, kernels, issuing)
     copies = copy_leaves(columns, names, launches, kernels, leads, main)
     copy_rows = np.flatnonzero(mine & (copies >= 0))
     start, end = columns.ts_ns, columns.end_ns

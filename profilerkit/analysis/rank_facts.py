@@ -10,8 +10,8 @@ from profilerkit.analysis.composition import Measured, compose
 from profilerkit.analysis.evaluation import with_evaluation
 from profilerkit.analysis.facts import InputFacts, Stall
 from profilerkit.analysis.intervals import I64
-from profilerkit.analysis.leaves import NAMED_PAUSES, WAITS
-from profilerkit.analysis.samples import summarise
+from profilerkit.analysis.leaves import NAMED_PAUSES, UNSPLIT, WAITS
+from profilerkit.analysis.samples import signals, summarise
 from profilerkit.analysis.stats import median, median_error
 from profilerkit.analysis.steps.find import FEWEST_STEPS
 from profilerkit.analysis.steps.log import StepLog, read_log
@@ -45,7 +45,8 @@ _DERIVED = (
 class RankFacts:
     """One rank's story: what was read of it, its breakdown and its steps.
 
-    ``steps`` is what the report shows of them, ``series`` all of them; ``None`` where there is none.
+    ``steps`` is what the report shows of them, ``series`` all of them; ``None`` where there is none. ``unseen`` is a
+    trace that lacks all of the device's events though the rank trained on one: its timers tell the rank's story.
     """
 
     rank: int | None
@@ -62,6 +63,7 @@ class RankFacts:
     samples: tuple[Series, ...]
     inflation_ratio: float | None
     workers: Workers | None = None
+    unseen: TraceFacts | None = None
 
     @property
     def mode(self) -> Literal["gpu", "cpu", "steps"]:
@@ -86,6 +88,9 @@ def with_trace(rank: RankFacts, trace: TraceFacts) -> RankFacts:
 
 
 def _joined(origin: str, trace: TraceFacts | None, record: RankRecord | None, log: StepLog | None) -> RankFacts:
+    unseen = None
+    if trace is not None and log is not None and trace.partition.mode == "cpu" and _used_a_device(record):
+        trace, unseen = None, trace  # else the host's operators would pass for the device's work
     inflation = _inflation(trace, log)
     workers = worker_facts(record, log) if record is not None and log is not None else None
     wait_part = input_part(log, record, workers) if log is not None else "input.wait"
@@ -112,6 +117,7 @@ def _joined(origin: str, trace: TraceFacts | None, record: RankRecord | None, lo
         samples=summarise(record.samples, record.rank, int(log.start[0]) if log else None) if record else (),
         inflation_ratio=inflation,
         workers=workers,
+        unseen=unseen,
     )
 
 
@@ -186,25 +192,50 @@ def _parts_by_log(
 ) -> tuple[Part, ...]:
     """The mean untraced step: timers for what they measure, the trace's composition for the rest."""
     steady = log.steady
-    waits = {wait_part: log.wait[steady]} if log.waits_seen else {}
-    spent = {**waits, **{name: values[steady] for name, values in log.phases.items()}, "over.gc": log.collect[steady]}
-    traced = _composition(log, trace) if trace is not None else {}
+    waits = {wait_part} if log.waits_seen else set()
+    spent = {
+        name: values[steady] for name, values in log.spent(wait_part).items() if log.waits_seen or name != wait_part
+    }
     step_ns = float(log.time[steady].mean())
+    traced = _composition(log, trace) if trace is not None else _at_work(log, record, step_ns)
     unnamed = sum(stall.share for stall in log.stalls if stall.part is None)
     measured = Measured(
         time=log.time[steady],
         spent=spent,
         stall_ns=unnamed * step_ns,
-        on_gpu=trace is not None and trace.partition.mode == "gpu",
+        on_gpu=trace.partition.mode == "gpu" if trace is not None else _used_a_device(record),
+        room=log.room[steady],
     )
-    hidden = trace is None and record is not None and record.meta is not None and record.meta.device_name is not None
+    # Without a trace or the device's clock nothing tells exactly how much of a wait the device worked through.
+    by_clock = log.device is not None and log.device.work_ns is not None
+    vague = (UNSPLIT, *waits) if trace is None and _used_a_device(record) and not by_clock else ()
     return _ordered(
         [
-            # Without a trace nothing tells how much of a wait the device worked through.
-            _part(name, value, step_ns, "estimated" if hidden and name in waits else _source(name, source, log))
+            _part(name, value, step_ns, "estimated" if name in vague else _source(name, source, log))
             for name, (value, source) in compose(measured, traced).items()
         ]
     )
+
+
+def _used_a_device(record: RankRecord | None) -> bool:
+    """Whether the recorded process trained on a device."""
+    return record is not None and record.meta is not None and record.meta.device_name is not None
+
+
+def _at_work(log: StepLog, record: RankRecord | None, step_ns: float) -> dict[str, float]:
+    """The device's work of a step without a trace, ns, as one part; empty where nothing tells how long it worked.
+
+    By how long it ran kernels, as NVML sampled it, or by how long the host waited in calls until it was done: the
+    longer one, as each may miss something. By its clock, of the steps that nothing held up, it is no more than that
+    time, of which copies are a part, and as much where NVML says nothing.
+    """
+    at_most = log.device.work_ns if log.device is not None else None
+    samples = record.samples if record is not None and _used_a_device(record) else ()
+    busy = [median(found.values) * step_ns for found in signals(samples) if found.name == "gpu.utilization"]
+    if at_most is not None:
+        return {UNSPLIT: min([at_most, *busy])}
+    known = max([*busy, float(log.sync[log.steady].mean()) if _used_a_device(record) else 0.0])
+    return {UNSPLIT: min(known, step_ns)} if known else {}
 
 
 def _composition(log: StepLog, trace: TraceFacts) -> dict[str, float]:

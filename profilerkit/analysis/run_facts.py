@@ -23,7 +23,7 @@ from profilerkit.analysis.signals import signals_of_rank
 from profilerkit.analysis.steps.median_step import median_step
 from profilerkit.analysis.steps.steadiness import weaknesses
 from profilerkit.analysis.throttling import throttling
-from profilerkit.analysis.timed_ranks import late_by_timers, may_be_hidden, timed_ns
+from profilerkit.analysis.timed_ranks import late_by_clock, late_by_timers, may_be_hidden, timed_ns
 from profilerkit.analysis.trace_facts import TraceFacts, device_spec
 from profilerkit.analysis.unequal_ranks import uneven_steps, without_trace
 from profilerkit.analysis.workers.loader_facts import loading_facts
@@ -34,6 +34,7 @@ from profilerkit.model.memory import Memory
 from profilerkit.model.run import Trust
 from profilerkit.model.step import Rank
 from profilerkit.rundir.ending import Ending
+from profilerkit.rundir.layout import NoKernels
 from profilerkit.trace.columns import ANOTHER_FOLLOWS
 
 #: Devices that the link of a device's specification joins in one host; larger groups also use the network.
@@ -108,6 +109,7 @@ def _with_records(facts: Facts, chosen: RankFacts, ranks: Sequence[RankFacts]) -
     feeds = chosen.log is None or chosen.log.waits_seen
     return replace(
         facts,
+        kernels_unseen=_why_unseen(chosen),
         loader=meta.loader if meta and feeds else None,
         host_ranks=host_ranks(ranks, chosen),
         samples=(*chosen.samples, *sibling_cores(ranks, chosen, facts.world_size)),
@@ -116,6 +118,12 @@ def _with_records(facts: Facts, chosen: RankFacts, ranks: Sequence[RankFacts]) -
         throttling=throttling([rank.record.samples if rank.record else () for rank in ranks], facts.judged_rank),
         probes=probed(chosen.record.probes if chosen.record else None),
     )
+
+
+def _why_unseen(chosen: RankFacts) -> NoKernels | None:
+    if chosen.unseen is None or chosen.record is None:
+        return None
+    return next((status.no_kernels for status, _ in chosen.record.windows if status.no_kernels), "unknown")
 
 
 def _with_trace(facts: Facts, trace: TraceFacts, ranks: Sequence[RankFacts]) -> Facts:
@@ -161,10 +169,16 @@ def _memory(chosen: RankFacts) -> Memory:
 def _timed(job: Job) -> int | None:
     """The rank the others wait for by the timers, where collectives do not tell: matched in too few steps, or not."""
     if job.communication is None:
-        return None if any(rank.trace for rank in job.ranks) else late_by_timers(job.ranks)
+        return None if any(rank.trace for rank in job.ranks) else _late_untraced(job.ranks)
     found = job.communication
     told = found.matched and not found.blurred and found.steps_needed is None
-    return None if told else late_by_timers(job.ranks)
+    return None if told else _late_untraced(job.ranks)
+
+
+def _late_untraced(ranks: Sequence[RankFacts]) -> int | None:
+    """The rank the others wait for, by the timers of all ranks, else by the clocks of all devices."""
+    timed = late_by_timers(ranks)
+    return timed if timed is not None else late_by_clock(ranks)
 
 
 def _judged(job: Job, timed: int | None, told: int | None) -> int:
@@ -254,6 +268,7 @@ def _all_ranks(job: Job) -> tuple[Rank, ...]:
 
 def _rank(rank: RankFacts, position: int, job: Job, timed: float | None) -> Rank:
     trace, ledger, matching = rank.trace, job.ledger, job.matching
+    meta = rank.record.meta if rank.record else None
     known = ledger if ledger is not None and ledger.of[position] else None
     return Rank(
         rank=rank.rank,
@@ -261,7 +276,7 @@ def _rank(rank: RankFacts, position: int, job: Job, timed: float | None) -> Rank
         breakdown=rank.parts,
         busy_ratio=trace.device.busy_ratio if trace and trace.device else None,
         step_ns=rank.steps.time_ns.median if rank.steps.time_ns else None,
-        device=trace.properties.name if trace and trace.properties else None,
+        device=trace.properties.name if trace and trace.properties else meta.device_name if meta else None,
         timed_ns=None if timed is None else round(timed),
         device_window=trace.device_window if trace else None,
         last=int(known.last[position]) if known else None,
@@ -283,7 +298,7 @@ def _trust(ranks: Sequence[RankFacts], chosen: RankFacts, of_the_run: Sequence[s
     notes = [*of_the_run, *budget_notes(records)]
     notes += damage_notes([(rank.origin, rank.trace.damage) for rank in ranks if rank.trace])
     notes += record_notes(records)
-    if trace and trace.device_events_missing and not trace.damage.truncated:
+    if chosen.unseen or (trace and trace.device_events_missing and not trace.damage.truncated):
         notes.insert(0, "The run used a device, but the trace holds none of its events.")
     notes += [doubt for doubt in doubts if doubt not in notes]
     if chosen.steps.inferred and chosen.steps.time_ns:

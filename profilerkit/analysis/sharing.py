@@ -16,7 +16,7 @@ BUSY_DEVICE = 0.1
 
 def surroundings(record: RankRecord, log: StepLog, ranks: Sequence[RankRecord]) -> Surroundings:
     """What the samples of one rank say; ``ranks`` are all that were recorded, itself among them."""
-    low, high = int(log.start[0]), int(log.start[-1] + log.time[-1])
+    low, high = int(log.start[0]), int(log.stop[-1])
     seen = [known for sample in record.samples if (known := sample.gpu) and low <= sample.t_ns < high]
     use = [known.utilization_ratio for known in seen if known.utilization_ratio is not None]
     # Who else is on the device is asked once a minute: what was seen before the first step counts as well.

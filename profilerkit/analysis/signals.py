@@ -58,6 +58,8 @@ def signals_of_rank(chosen: RankFacts) -> tuple[Signal, ...]:
 
     no_steps = "no step was recorded" if record else "only a trace was given"
     no_device = "the trace holds none; the main thread stands for the device" if trace else "there is no trace"
+    if chosen.unseen is not None:
+        no_device = "the trace holds none, though they were asked for"
     lacking = trace.meta.no_operators if trace else why_no_trace(record)
     return (
         signal(STEP_TIMERS, chosen.log is not None, no_steps, capture),

@@ -4,12 +4,15 @@ from collections.abc import Sequence
 
 from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.rank_facts import LOGGED, RankFacts
-from profilerkit.analysis.steps.log import StepLog
+from profilerkit.analysis.steps.log import StepLog, exposed
 
 #: Timers show no waiting for a rank: the one whose measured input, phases and collections exceed those of the median
 #: rank by this share of the step is the one that is told (R36's threshold).
 TIMED_SPREAD = 0.05
 
+
+#: Share of its steps for which a late rank's device has work queued, at most, and the other ranks' at least (choices).
+NEVER_QUEUED, OFTEN_QUEUED = 0.1, 0.5
 
 #: What only its own rank can be busy with, whatever the others do.
 _ALONE = (*WAITS, "over.gc")
@@ -40,7 +43,8 @@ def may_be_hidden(ranks: Sequence[RankFacts]) -> bool:
     """Whether a device may have worked beside what the timers measured, where not every rank's trace tells."""
     metas = [rank.record.meta for rank in ranks if rank.record and rank.record.meta]
     on_device = any(rank.mode == "gpu" for rank in ranks) or any(meta.device_name for meta in metas)
-    return on_device and not _all_show_devices(ranks)
+    by_clock = all(rank.log is not None and rank.log.device is not None for rank in ranks)
+    return on_device and not _all_show_devices(ranks) and not by_clock
 
 
 def _all_show_devices(ranks: Sequence[RankFacts]) -> bool:
@@ -55,7 +59,7 @@ def _spent_ns(log: StepLog) -> dict[str, float] | None:
     steady = log.steady
     if not steady.any():
         return None
-    spent = {"input.wait": log.wait, "over.gc": log.collect, **log.phases}
+    spent = exposed(log.spent("input.wait"), log.room)
     return {name: float(values[steady].mean()) for name, values in spent.items()}
 
 
@@ -68,6 +72,23 @@ def late_by_timers(ranks: Sequence[RankFacts]) -> int | None:
     step = ranks[worst].steps.time_ns
     excess_ns = spent[worst] - median_rank_ns(list(spent.values()))
     return worst if step is not None and excess_ns >= TIMED_SPREAD * step.mean else None
+
+
+def late_by_clock(ranks: Sequence[RankFacts]) -> int | None:
+    """Position of the only rank whose device has no work queued, while the other devices do; else ``None``.
+
+    Devices of ranks that exchange gradients work at one pace. Where the other hosts run ahead of theirs, all of them
+    wait for what this host issues.
+    """
+    queued = [
+        float(rank.log.device.full[rank.log.steady].mean())
+        for rank in ranks
+        if rank.log is not None and rank.log.device is not None and rank.log.steady.any()
+    ]
+    if len(queued) < max(len(ranks), 2):
+        return None
+    least, *others = sorted(queued)
+    return queued.index(least) if least <= NEVER_QUEUED and min(others) >= OFTEN_QUEUED else None
 
 
 def median_rank_ns(spent: Sequence[float]) -> float:

@@ -16,7 +16,7 @@ from profilerkit.analysis.device.compute_leaves import compute_leaves
 from profilerkit.analysis.device.host_copies import host_copies
 from profilerkit.analysis.device.kernel_facts import chain_facts, device_facts, math_facts, pageable_copies
 from profilerkit.analysis.device.kernel_table import largest
-from profilerkit.analysis.device.kernels import KernelNames, in_window, self_times
+from profilerkit.analysis.device.kernels import KernelNames, self_times
 from profilerkit.analysis.device.launches import launch_facts, launching_rows
 from profilerkit.analysis.device.records import (
     AllocatorFacts,
@@ -37,7 +37,7 @@ from profilerkit.analysis.host.input import input_facts
 from profilerkit.analysis.host.names import HostNames, main_thread
 from profilerkit.analysis.host.python_stretches import python_facts
 from profilerkit.analysis.host.runtime_calls import allocator_facts, cold_facts, sync_facts
-from profilerkit.analysis.intervals import EMPTY, I64, Spans, intersect, union
+from profilerkit.analysis.intervals import EMPTY, I64, Spans, intersect, subtract, union
 from profilerkit.analysis.leaves import LEAVES, leaf
 from profilerkit.analysis.memory.allocator import judged_instants, memory_of
 from profilerkit.analysis.memory.kept import offloaded, recomputed_bytes
@@ -162,9 +162,11 @@ def trace_facts(
     on_gpu = ran_on_a_device(columns)
     ran = judged_device_rows(columns, all_steps) if on_gpu else columns.category == Category.CPU_OP
     roof, work = compute_leaves(columns, kinds, launches, ran, spec)
-    is_marked = steps_are_given and not steps.inferred
-    parts, host = partition_and_host(columns, names, kinds, launches, all_steps, work, is_marked=is_marked)
-    seen = _Seen(columns, names, kinds, launches, steps, parts, roof, ran, in_window(columns, steps.steady))
+    marked = steps_are_given and not steps.inferred
+    parts, host = partition_and_host(
+        columns, names, kinds, launches, all_steps, work, issuing=steps.issuing, is_marked=marked
+    )
+    seen = _Seen(columns, names, kinds, launches, steps, parts, roof, ran, steps.judged_events(columns, launches))
     collectives = collective_log(columns, kinds.communication, launches, registry, device=ran if on_gpu else None)
     facts = TraceFacts(
         meta=columns.meta,
@@ -176,7 +178,7 @@ def trace_facts(
         n_steady=len(steps.steady),
         properties=properties,
         device_window=device_window(columns, kinds, launches),
-        input=input_facts(columns, names, parts, steps.steady, main_thread(columns)),
+        input=input_facts(columns, names, parts, steps, main_thread(columns)),
         comm=comm_facts(columns, kinds.communication, steps.steady, collectives, parts, device=ran if on_gpu else None),
         collectives=collectives,
         parallelism=parallelism_of(columns, collectives, parts.segments.only(*EXPOSED), steps.steady),
@@ -185,8 +187,6 @@ def trace_facts(
         kernels=largest(columns, kinds, roof, launches, seen.rows, seen.time_ns, seen.steady_ns),
         compute=compute_facts(columns, kinds, roof, work, seen.judged, steps.steady),
         memory=memory_of(columns, names, steps, busiest_device(columns, all_steps)),
-        python=python_facts(columns, parts.segments, steps.steady, main_thread(columns)),
-        compiles=compiles_of_trace(columns, names.compiles, steps, parts.per_step),
         wire=_wire(seen, collectives),
     )
     material = Material(columns, names, kinds, launches, steps, roof, work, ran, host, parts, replay_events)
@@ -200,7 +200,7 @@ class _Seen:
 
     Attributes:
         ran: events of the judged device; on a CPU-only trace the operators.
-        judged: events that start in the steady window.
+        judged: events of the steady steps.
     """
 
     columns: TraceColumns
@@ -238,13 +238,14 @@ class _Seen:
 
 def _wire(seen: _Seen, collectives: CollectiveLog | None) -> Wire:
     device = seen.ran if seen.parts.mode == "gpu" else None
-    names, window = seen.kinds.communication, seen.steps.steady
-    return wire_facts(seen.columns, names, seen.launches, window, collectives, seen.parts, device=device)
+    names, steps = seen.kinds.communication, seen.steps
+    return wire_facts(seen.columns, names, seen.launches, steps, collectives, seen.parts, device=device)
 
 
 def _warmup(seen: _Seen) -> Warmup | None:
     steps = seen.steps
-    loading = loading_per_step(seen.columns, seen.names, Spans(steps.start, steps.end), seen.busy)
+    by_host = steps.by_host
+    loading = loading_per_step(seen.columns, seen.names, Spans(by_host.start, by_host.end), seen.busy)
     return warmup_cost(steps.state, steps.end - steps.start, causes(seen.parts.per_step, loading))
 
 
@@ -255,17 +256,23 @@ def _memory_use(seen: _Seen, facts: TraceFacts) -> MemoryUse:
     offloads = facts.partition.offloads
     mine = judged_instants(columns.memory, busiest_device(columns, Spans(steps.start, steps.end)))
     return MemoryUse(
-        zeroed=zeroed_gradients(columns, seen.launches, seen.ran if on_gpu else None, facts.window, seen.busy),
+        zeroed=zeroed_gradients(columns, seen.launches, seen.ran if on_gpu else None, steps, seen.busy),
         offload=offloaded(columns, offloads[seen.judged[offloads]], max(facts.n_steady, 1)),
-        recomputed_bytes=recomputed_bytes(columns, steps, mine) if recomputes else None,
+        recomputed_bytes=recomputed_bytes(columns, steps.by_host, mine) if recomputes else None,
     )
 
 
 def _with_steps(facts: TraceFacts, seen: _Seen, material: Material) -> TraceFacts:
     """The facts with what is made of single steps, whatever ran them."""
-    contention = facts.wire.contention if facts.wire is not None else None
-    replay = replay_facts(material, contention)
-    return replace(facts, replay=replay, lanes=step_lanes(material), memory_use=_memory_use(seen, facts))
+    columns, parts, steps = seen.columns, seen.parts, seen.steps
+    return replace(
+        facts,
+        python=python_facts(columns, parts.segments, steps.steady, main_thread(columns)),
+        compiles=compiles_of_trace(columns, seen.names.compiles, steps, parts.per_step),
+        replay=replay_facts(material, facts.wire.contention if facts.wire is not None else None),
+        lanes=step_lanes(material),
+        memory_use=_memory_use(seen, facts),
+    )
 
 
 def _with_device(facts: TraceFacts, seen: _Seen, spec: DeviceSpec | None) -> TraceFacts:
@@ -273,19 +280,22 @@ def _with_device(facts: TraceFacts, seen: _Seen, spec: DeviceSpec | None) -> Tra
     rows, judged, window = seen.rows, seen.judged, facts.window
     count = max(facts.n_steady, 1)
     copying = seen.parts.segments.only(leaf("sync.d2h"))
-    work = Judged(columns, kinds, launches, seen.roof, np.flatnonzero(judged[seen.roof.rows]), window)
+    issuing = seen.steps.by_host.steady
+    work = Judged(columns, kinds, launches, seen.roof, np.flatnonzero(judged[seen.roof.rows]), window, issuing)
     optimizer_step = optimizer_kernels(work)
     return replace(
         facts,
         device=device_facts(columns, launches, seen.ran, rows, window, seen.parts, facts.properties),
         copies=pageable_copies(columns, launches, seen.parts, rows, count),
-        syncs=sync_facts(columns, names, launches, judged, count, intersect(copying, window)),
+        syncs=sync_facts(
+            columns, names, launches, judged, count, intersect(copying, window), subtract(window, seen.busy)
+        ),
         # Without the host's calls there is nothing to count.
         allocator=None if columns.meta.framework else allocator_facts(columns, names, judged, count),
         math=math_facts(columns, kinds, seen.roof, judged, seen.steady_ns, facts.properties),
         chains=chain_facts(columns, kinds, seen.roof, rows, work.rows[optimizer_step >= 0], window),
         cold=cold_facts(columns, names, seen.steps, seen.busy),
-        launches=launch_facts(columns, kinds, launches, window),
+        launches=launch_facts(columns, kinds, launches, issuing),
         host_copies=host_copies(columns, rows, count, spec),
         pinned=pinned_copies(columns, seen.parts.segments, rows, count),
         small_copies=small_copies(columns, launches, seen.parts.segments, window, rows, count),
@@ -296,7 +306,9 @@ def _with_device(facts: TraceFacts, seen: _Seen, spec: DeviceSpec | None) -> Tra
 def device_spec(properties: DeviceProperties | None, device: str | None) -> DeviceSpec | None:
     """Peaks of a device by the name in the trace, or by one that overrides it; ``None`` if it is not in the table."""
     name = device or (properties.name if properties else None)
-    return lookup(name, properties.memory_bytes if properties else None) if name else None
+    if not name or properties is None:
+        return lookup(name) if name else None
+    return lookup(name, properties.memory_bytes, properties.multiprocessors)
 
 
 def _properties(columns: TraceColumns, window: Spans) -> DeviceProperties | None:
@@ -305,11 +317,13 @@ def _properties(columns: TraceColumns, window: Spans) -> DeviceProperties | None
 
 
 def _used_a_device(columns: TraceColumns) -> bool:
-    """Whether a trace without device events comes from a run that used a device.
+    """Whether a trace without device events may come from a run that used a device.
 
-    Kineto writes the host's events first: of a file that is cut off, the device's may be what is missing.
+    Kineto writes the host's events first: of a file that is cut off, the device's may be what is missing. It lists the
+    devices that it was built for and saw, used or not.
     """
-    return len(launching_rows(columns)) > 0 or columns.meta.backend == "nccl" or columns.damage.truncated
+    known = bool(columns.meta.devices) or columns.meta.backend == "nccl" or columns.damage.truncated
+    return known or len(launching_rows(columns)) > 0
 
 
 def leaf_times(totals: I64) -> dict[str, int]:

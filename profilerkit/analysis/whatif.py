@@ -174,6 +174,8 @@ def _producer(facts: Facts, current: int, step: float) -> tuple[float, float | N
     if current:
         return current * step, None
     wait = _waited_ns(facts, step)
+    if facts.on_device and facts.input is not None:  # of which the device hides a part
+        wait = max(wait, (facts.input.held_ratio or 0.0) * step)
     measured_ratio = facts.input.cpu_ratio if facts.input is not None else None
     ratio = 1.0 if measured_ratio is None and made_in_line(facts) else measured_ratio
     return wait, None if ratio is None else min(facts.time_ns(*WAITS) * ratio, wait)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
 
+from profilerkit.capture.device_clock import THINNED, DeviceClock
 from profilerkit.capture.hooks import Hooks
 from profilerkit.capture.loader import FetchTimer
 from profilerkit.capture.sampler import Sampler
@@ -95,13 +96,16 @@ class Budget:
 
 
 def stages(
-    timer: FetchTimer, hooks: Hooks, workers: WorkerWatch | None, samplers: Iterable[Sampler]
+    timer: FetchTimer, hooks: Hooks, clock: DeviceClock, workers: WorkerWatch | None, samplers: Iterable[Sampler]
 ) -> tuple[Stage, ...]:
     """What can be given up, least useful for its cost first; steps and the waits for batches never are.
 
     Backward passes are kept where they are what marks the steps.
     """
     sampled = tuple(samplers)
+
+    def mark_seldom() -> None:
+        clock.every = THINNED
 
     def look_no_more() -> None:
         if workers is not None:
@@ -119,6 +123,9 @@ def stages(
         timer.tracker.unsettle()
 
     return (
+        Stage(
+            "device_steps", f"the device's clock was read every {THINNED} steps", mark_seldom, lambda: clock.marks > 0
+        ),
         Stage(
             "queue", "the loader's queue was not looked at", look_no_more, lambda: workers is not None and workers.seen
         ),

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, Literal
 
+from profilerkit.capture import cupti
+from profilerkit.capture.device_clock import captures_graph
 from profilerkit.capture.export import Export, examine
 from profilerkit.capture.rival import RivalWatch
 from profilerkit.capture.room import TraceRoom
@@ -67,9 +69,11 @@ class DeepWindow:
         *,
         with_stack: bool,
         give_way: Callable[[], None],
+        stopped: Callable[[], None],
     ) -> None:
         """``give_way`` is called before another profiler starts, and has to call the method of that name.
 
+        ``stopped`` is called when the device has done all that was traced: torch waits for it as it stops.
         ``with_stack`` traces the names of Python's functions.
         """
         self._writer = writer
@@ -77,6 +81,7 @@ class DeepWindow:
         self.plan = plan
         self._with_stack = with_stack
         self._rival = RivalWatch(give_way)
+        self._stopped = stopped
         self._room: TraceRoom | None = None
         self._thread = 0
         self._state: _State = "new"
@@ -134,6 +139,8 @@ class DeepWindow:
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")
         activities = _activities(torch)
         self._asks_device = len(activities) > 1
+        if self._asks_device:
+            cupti.have_it_taken_down(torch)
         self._profiler = torch.profiler.profile(activities=activities, record_shapes=True, with_stack=self._with_stack)
         self._profiler.prepare_trace()
         self._room = TraceRoom()
@@ -143,8 +150,11 @@ class DeepWindow:
         return True
 
     def step_started(self, number: int) -> None:
-        """Begin to trace if this is the first step after the warm-up; mark the step in the trace."""
-        if self._state == "warming":
+        """Begin to trace if this is the first step after the warm-up; mark the step in the trace.
+
+        While a graph is captured nothing begins, and nothing ends: the next step will do.
+        """
+        if self._state == "warming" and not captures_graph():
             self._profiler.start_trace()
             self._state = "recording"
             self.first_step, self.last_step = number, number - 1
@@ -154,14 +164,19 @@ class DeepWindow:
             self._span = sys.modules["torch"].profiler.record_function(f"ProfilerStep#{number}")
             self._span.__enter__()
 
-    def step_ended(self, number: int, is_slow: bool) -> None:
+    def is_slow(self, number: int) -> None:
+        """Step ``number`` was slow, if it is traced."""
+        if self._slow_step is None and number >= self.first_step:
+            self._slow_step = number
+
+    def step_ended(self, number: int) -> None:
         """Close the window when it has its steps; one for slow steps when it has one and the step behind it."""
         self._unmark()
         self.last_step = number
         whole = number - self.first_step + 1
-        caught = self._slow_step is not None and self.plan.kind == "anomaly"
-        if is_slow and self._slow_step is None:
-            self._slow_step = number
+        caught = self._slow_step is not None and self._slow_step < number and self.plan.kind == "anomaly"
+        if captures_graph():
+            return
         if whole >= self.plan.steps or caught:
             self.finish()
         elif perf_counter_ns() - self._start_ns > _LONGEST_NS:
@@ -174,7 +189,8 @@ class DeepWindow:
     def step_cut(self) -> None:
         """The step in progress does not count; the loop may be over."""
         self._unmark()
-        if self.last_step - self.first_step + 1 >= min(_ENOUGH_STEPS, self.plan.steps):
+        enough = self.last_step - self.first_step + 1 >= min(_ENOUGH_STEPS, self.plan.steps)
+        if enough and not captures_graph():
             self.finish()
 
     def give_way(self) -> None:
@@ -190,6 +206,8 @@ class DeepWindow:
 
     def finish(self) -> None:
         """Stop, export, look at the file, and record which steps were disturbed."""
+        if self._loses_to_a_capture():
+            return
         self._unmark_all()
         end_ns = perf_counter_ns()
         torch = sys.modules["torch"]
@@ -207,6 +225,7 @@ class DeepWindow:
                 finally:  # an interrupt is raised where the next function begins, and may come in each of these
                     if torch.autograd._profiler_enabled():
                         profiler.stop_trace()
+                self._stopped()
                 profiler.export_chrome_trace(str(part))
             finally:
                 _free(profiler)
@@ -224,6 +243,8 @@ class DeepWindow:
 
     def abort(self) -> None:
         """Stop the profiler without keeping anything."""
+        if self._loses_to_a_capture():
+            return
         state, self._state = self._state, "done"
         profiler, self._profiler = self._profiler, None
         self._rival.end()
@@ -238,6 +259,13 @@ class DeepWindow:
             self._put_back()
             self._disturbed()
 
+    def _loses_to_a_capture(self) -> bool:
+        """Whether the window had to end amid the capture of a graph: the session is left as it is, the graph whole."""
+        captures = captures_graph()
+        if captures:
+            self._lose("a CUDA graph was being captured as the window had to end")
+        return captures
+
     def leave_child(self) -> None:
         """In a forked child: stop recording its operators, which nobody would ever read, and no other session's.
 
@@ -251,6 +279,7 @@ class DeepWindow:
 
     def _status(self, export: Export, end_ns: int) -> WindowStatus:
         ok = not self.reason
+        kernels = export.kernels if ok and self._asks_device else None
         return WindowStatus(
             first_step=self.first_step,
             last_step=self.last_step,
@@ -263,7 +292,9 @@ class DeepWindow:
             kind=self.plan.kind,
             trigger=self.plan.trigger,
             slow_step=self._slow_step if self.plan.kind == "anomaly" else None,
-            kernels=export.kernels if ok and self._asks_device else None,
+            kernels=kernels,
+            no_kernels=cupti.why_no_kernels() if kernels == 0 else None,
+            cupti_is_taken_down=cupti.is_taken_down() if self._asks_device else None,
         )
 
     def _weaknesses(self, export: Export) -> str:

@@ -1,28 +1,37 @@
-"""Times the device's part of every step by CUDA events, which are read steps later and never waited for."""
+"""Times the device's part of every step by CUDA events, which are read steps later."""
 
 import sys
 from collections import deque
 from collections.abc import Callable
-from time import perf_counter_ns
-from typing import Any, NamedTuple, Protocol
+from itertools import islice
+from time import perf_counter_ns, sleep
+from typing import Any, Protocol, cast
 
 from profilerkit.capture.guard import Guard
+from profilerkit.capture.meter import Meter
+from profilerkit.capture.observers import NEVER
 from profilerkit.capture.patches import Patches
 from profilerkit.capture.steps import StepTracker
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.writer import Record
 
-_DEVICE, _CAUGHT_UP = int(EventKind.DEVICE), int(EventFlag.CAUGHT_UP)
-#: Events under way at most: a host that is further ahead of its device loses the device's time of the steps between.
-_MOST_EVENTS = 64
+_DEVICE, _CAUGHT_UP, _STARVED = int(EventKind.DEVICE), int(EventFlag.CAUGHT_UP), int(EventFlag.STARVED)
+#: Marks under way at most, and how few of them halve the steps between two again (choices).
+_MOST_MARKS, _FEW_MARKS = 64, 16
+#: Steps from one mark to the next where marking each step costs too much (a choice): an eighth of the cost is left.
+THINNED = 8
+#: Steps from one look at the stream that the optimizer steps on to the next (a choice): the stream hardly ever changes.
+_STREAM_EVERY = 16
 _NS_PER_MS = 1e6
+#: How long the end of a recording waits for marks (a choice: half of what a launcher gives ranks when another failed).
+_LAST_MARKS_NS = 500_000_000
 
 
 class DeviceEvent(Protocol):
     """A mark in the device's queue, as ``torch.cuda.Event(enable_timing=True)``."""
 
-    def record(self) -> None:
-        """Put it at the end of the current stream's queue."""
+    def record(self, stream: Any) -> None:
+        """Put it at the end of the queue of ``stream``."""
 
     def query(self) -> bool:
         """Whether the device has reached it."""
@@ -32,16 +41,18 @@ class DeviceEvent(Protocol):
 
 
 class Device(Protocol):
-    """What the clock needs of a device."""
+    """What the clock needs of a device. Its calls are looked up once: a step has no time for more."""
 
     def in_use(self) -> bool:
         """Whether the process uses it."""
 
-    def is_capturing(self) -> bool:
+    @property
+    def is_capturing(self) -> Callable[[], bool]:
         """Whether the current stream captures a graph: an event that is queried then ruins the capture."""
 
-    def current(self) -> int:
-        """The number of the current device: events of two devices have no time between them."""
+    @property
+    def stream(self) -> Callable[[], Any]:
+        """The calling thread's current stream, which has a ``device_index``."""
 
     def event(self) -> DeviceEvent:
         """A new event with timing."""
@@ -54,13 +65,15 @@ class CudaDevice:
         """Whether CUDA is initialised; it is never initialised here."""
         return cuda_in_use()
 
-    def is_capturing(self) -> bool:
+    @property
+    def is_capturing(self) -> Callable[[], bool]:
         """Whether the current stream captures a graph."""
-        return bool(_cuda().is_current_stream_capturing())
+        return cast("Callable[[], bool]", _cuda().is_current_stream_capturing)
 
-    def current(self) -> int:
-        """The number of the current device."""
-        return int(_cuda().current_device())
+    @property
+    def stream(self) -> Callable[[], Any]:
+        """The calling thread's current stream."""
+        return cast("Callable[[], Any]", _cuda().current_stream)
 
     def event(self) -> DeviceEvent:
         """A new event with timing."""
@@ -74,61 +87,96 @@ def cuda_in_use() -> bool:
     return cuda is not None and bool(getattr(cuda, "is_initialized", bool)())
 
 
+def captures_graph() -> bool:
+    """Whether the calling thread's current stream captures a graph: starting or ending a profiler then ruins it."""
+    return cuda_in_use() and bool(_cuda().is_current_stream_capturing())
+
+
 def _cuda() -> Any:
     return sys.modules["torch.cuda"]
 
 
-class _Mark(NamedTuple):
-    """An event at the end of a step, and what the host knew of the step."""
-
-    event: DeviceEvent
-    device: int
-    number: int
-    start_ns: int
-    flags: int
+#: An event at the end of a step, its device, the number of the step, its start on the host, and the record's flags.
+_Mark = tuple[DeviceEvent, int, int, int, int]
 
 
 class DeviceClock:
-    """Records one DEVICE per step whose two events the device has reached.
+    """Records one DEVICE from each mark in the device's queue to the next, once the device has reached both.
 
-    Its value is the step's number, its start the host's, its duration the device's from the event at the end of the
-    step before to the one at its own end. It is told of steps by the tracker, on the training thread, which alone
+    Marks are made at the ends of steps, behind what lies between two steps, and behind long waits for a batch. Of a
+    host so far ahead that marks run out every second one is given up, so that records span more steps and none is
+    lost. Events of two devices have no time between them. The tracker calls on the training thread, which alone
     touches events: a query on another thread could fall into a capture that it cannot know of.
+
+    Attributes:
+        meter: what a mark costs; ``marks`` is how many were made.
+        every: steps from one mark to the next, at least.
     """
 
     name = "device_clock"
     needs: tuple[str, ...] = ("torch", "torch.cuda")
 
-    def __init__(self, record: Callable[[Record], None], tracker: StepTracker, device: Device) -> None:
+    def __init__(
+        self,
+        record: Callable[[Record], None],
+        tracker: StepTracker,
+        device: Device,
+        took: Callable[[int, int, int], None] = lambda _number, _dur_ns, _at: None,
+    ) -> None:
+        """``took`` is told of each record: its step, ns of one of its steps, and the step that the host is at."""
+        self._took = took
+        self.meter = Meter()
+        self.marks = 0
+        self.every = 1
         self._record = record
         self._tracker = tracker
         self._guard = Guard("profilerkit's device clock")
+        self._guard.on_failure(self._end)
         self._device = device
+        self._is_capturing: Callable[[], bool] = bool
+        self._current: Callable[[], Any] = lambda: None
         self._patches: Patches | None = None
-        self._is_on = False
-        self._seen = False
-        self._start_ns = 0
+        self._is_on = self._seen = False
+        self._spacing = 1  # steps to the next mark
+        self._stream: Any = None  # on which an optimizer last stepped
+        self._since_ns = 0  # what was read since the end of a step
+        self._newest = -1  # the step of the last mark that was made
         self._under_way: deque[_Mark] = deque()
         self._before: _Mark | None = None  # the newest mark that was reached
         self._free: list[DeviceEvent] = []  # to be used again on the device where they were first recorded …
         self._free_on = -1  # … which is this one
 
     def hang(self, patches: Patches) -> None:
-        """Have the tracker tell of steps, if the device is in use."""
+        """Have the tracker mark steps, if the device is in use."""
         self._patches = patches
         if not self._is_on and self._device.in_use():
             self._is_on = True
-            patches.later(self._tracker.observe(self))
+            self._is_capturing, self._current = self._device.is_capturing, self._device.stream
+            self._tracker.mark, self._tracker.trains = self._mark, self._trains
+            self._tracker.fed_late = self._fed_late
+            self._tracker.mark_at = self._tracker.trains_at = 0  # last: now the training thread may call them
+            patches.later(self._end)
 
     def beat(self) -> None:
         """Start once the device is in use."""
         if self._patches is not None and not self._is_on and self._device.in_use():
             self._patches.hang(self.hang)
 
-    def close(self) -> None:
+    def catch_up(self) -> None:
         """Read what is ready by now, without waiting."""
-        if self._is_on and self._guard.failure is None and not self._device.is_capturing():
-            self._read()
+        if self._is_on and self._guard.failure is None and not self._is_capturing():
+            self._guard.call(self._read)
+
+    def close(self) -> None:
+        """Read what is ready, or becomes so within ``_LAST_MARKS_NS``: a short run may end before a step of its device.
+
+        The training is over, and the process would wait for its device as it ends. A device that hangs is left.
+        """
+        until_ns = perf_counter_ns() + _LAST_MARKS_NS
+        self.catch_up()
+        while self._under_way and self._guard.failure is None and perf_counter_ns() < until_ns:
+            sleep(0.001)
+            self.catch_up()
 
     def reason(self) -> str:
         """Why there is no device time."""
@@ -138,47 +186,77 @@ class DeviceClock:
             return "CUDA is not in use"
         return "" if self._seen else "no event of a step was reached in time"
 
-    def step_started(self, _number: int) -> None:
-        """A step starts on the host."""
-        self._start_ns = perf_counter_ns()
+    def _end(self) -> None:
+        self._tracker.mark_at = self._tracker.trains_at = NEVER
 
-    def step_ended(self, number: int, _dur_ns: int) -> None:
-        """A step ended on the host: mark the device's queue, and read what has become ready of the marks before."""
-        if self._guard.failure is None:
-            self._guard.call(self._mark, number)
+    def _trains(self) -> None:
+        """An optimizer steps: its stream is the one to mark, but for one that only captures."""
+        self._tracker.trains_at = self._tracker.count + _STREAM_EVERY
+        if not self._guard.call(self._is_capturing):
+            self._stream = self._guard.call(self._current)
 
-    def step_cut(self) -> None:
-        """A step that does not count: what the device does of it goes to the next one."""
+    def _fed_late(self) -> None:
+        """A batch was waited for: until now the device had nothing but what was queued before."""
+        number = self._tracker.count - 1
+        if self._spacing == 1 and self._newest == number:
+            self._mark(number, perf_counter_ns(), _STARVED)
 
-    def rest(self) -> None:
-        """The end of every step is marked on the device."""
+    def _mark(self, number: int, start_ns: int, flags: int = 0) -> None:
+        """Mark the end of step ``number``, or what lies behind it, and read what is ready of the marks before."""
+        began_ns = perf_counter_ns()
+        self._guard.call(self._put, number, start_ns, flags)
+        took_ns = perf_counter_ns() - began_ns
+        self.marks += 1
+        self._tracker.marking_ns += took_ns
+        if self.meter.is_open:
+            self.meter.add(took_ns)
 
-    def _mark(self, number: int) -> None:
-        device = self._device
-        if device.is_capturing():
+    def _put(self, number: int, start_ns: int, flags: int) -> None:
+        if self._patches is None or not self._patches.armed or self._is_capturing():
             return
         self._read()
-        if len(self._under_way) >= _MOST_EVENTS - 1:  # one more is kept of the step before
+        if self._spacing != self.every or len(self._under_way) == _MOST_MARKS:
+            self._space()
+        self._tracker.mark_at = number + self._spacing
+        marks, stream = self._under_way, self._stream
+        if len(marks) == _MOST_MARKS:
             return
-        here = device.current()
+        if stream is None:
+            stream = self._current()
+        here = stream.device_index
         if here != self._free_on:
             self._free.clear()
             self._free_on = here
-        event = self._free.pop() if self._free else device.event()
-        event.record()
-        flags = 0 if self._under_way else _CAUGHT_UP
-        self._under_way.append(_Mark(event, here, number, self._start_ns, flags))
+        event = self._free.pop() if self._free else self._device.event()
+        event.record(stream)
+        marks.append((event, here, number, start_ns, flags if marks else flags | _CAUGHT_UP))
+        self._newest = number
+
+    def _space(self) -> None:
+        """How many steps are to lie between marks. Of several marks of one step the last one stays."""
+        spacing, count = self._spacing, len(self._under_way)
+        if count == _MOST_MARKS:
+            last = {mark[2]: (*mark[:4], mark[4] & ~_STARVED) for mark in self._under_way}
+            self._under_way = deque(islice(last.values(), 0, None, 2))
+            spacing *= 2
+        elif count < _FEW_MARKS:
+            spacing //= 2
+        self._spacing = max(self.every, spacing)
 
     def _read(self) -> None:
-        """Record the steps that the device has come to the end of."""
-        while self._under_way and self._under_way[0].event.query():
-            mark, before = self._under_way.popleft(), self._before
-            self._before = mark
-            if before is None or before.device != mark.device:
-                continue
-            if mark.number == before.number + 1:
-                duration_ns = round(before.event.elapsed_time(mark.event) * _NS_PER_MS)
-                self._record((_DEVICE, mark.flags, 0, mark.start_ns, duration_ns, mark.number))
+        """Record the time between the marks that the device has reached."""
+        marks, before = self._under_way, self._before
+        while marks and marks[0][0].query():
+            mark = marks.popleft()
+            event, device, number, start_ns, flags = mark
+            if before is not None and before[1] == device:
+                steps, took_ns = number - before[2], round(before[0].elapsed_time(event) * _NS_PER_MS)
+                self._record((_DEVICE, flags, steps, start_ns, took_ns, number))
+                self._since_ns += took_ns
+                if steps:
+                    self._took(number, self._since_ns // steps, self._tracker.count)
+                    self._since_ns = 0
                 self._seen = True
-            if mark.device == self._free_on:
-                self._free.append(before.event)
+                if device == self._free_on:
+                    self._free.append(before[0])
+            self._before = before = mark

@@ -122,18 +122,18 @@ class Hooks:
             try:
                 return original(*args, **kwargs)
             finally:
-                end_ns = perf_counter_ns()
+                end_ns, marking_ns = perf_counter_ns(), tracker.marking_ns
                 tracker.backward_depth -= 1  # here: an interrupt is raised where the next function begins
                 record((_BACKWARD, _INFERRED, 0, start_ns, end_ns - start_ns, 0))
                 guard.call(tracker.backward_ended, end_ns)
                 if meter.is_open:
-                    meter.add(perf_counter_ns() - end_ns)
+                    meter.add(perf_counter_ns() - end_ns + marking_ns - tracker.marking_ns)
 
         return not_compiled(asked_backward)
 
     def optimizer_hooks(self) -> tuple[Callable[[Any, Any, Any], None], Callable[[Any, Any, Any], None]]:
         """What torch is to call before an optimizer step, and after one."""
-        tracker, record, stepped = self._tracker, self._record, self._optimizer_stepped
+        tracker, record, stepped = self._tracker, self._record, self.optimizer_stepped
         # When those began that the one under way is called by. One that raises stays under way.
         outer: deque[int] = deque(maxlen=8)
 
@@ -141,6 +141,8 @@ class Hooks:
             if tracker.thread == get_ident():
                 if tracker.stepping_ns:
                     outer.append(tracker.stepping_ns)
+                if tracker.count >= tracker.trains_at:
+                    tracker.trains()
                 tracker.stepping_ns = perf_counter_ns()
 
         def optimizer_ends(optimizer: Any, _args: Any, _kwargs: Any) -> None:
@@ -155,11 +157,16 @@ class Hooks:
 
         return not_compiled(optimizer_starts), not_compiled(optimizer_ends)
 
-    def _optimizer_stepped(self, optimizer: int, start_ns: int, now_ns: int) -> None:
-        """An optimizer step that has to be asked for; ``start_ns`` is 0 where its thread was none of the training."""
+    def optimizer_stepped(self, optimizer: int, start_ns: int, now_ns: int) -> None:
+        """An optimizer step that has to be asked for.
+
+        ``start_ns`` is 0 where its thread was none of the training, and of the replay of a graph, which is told by its
+        number for an optimizer's.
+        """
         tracker = self._tracker
         if not self._patches.armed or (get_ident() != tracker.thread and not tracker.adopt(get_ident())):
             return
+        marking_ns = tracker.marking_ns
         if start_ns:
             self._record((_OPTIMIZER, _INFERRED, 0, start_ns, now_ns - start_ns, 0))
         self._guard.call(tracker.optimizer_stepped, optimizer, now_ns)
@@ -168,7 +175,7 @@ class Hooks:
             self._guard.call(on_trained)
         meter = self.meters[1]
         if meter.is_open:
-            meter.add(perf_counter_ns() - now_ns)
+            meter.add(perf_counter_ns() - now_ns + marking_ns - tracker.marking_ns)
         elif tracker.steady and self._need_not_ask():
             tracker.steady_thread = tracker.thread
             if not self._need_not_ask():  # last, because the writer thread may have changed that meanwhile

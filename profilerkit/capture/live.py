@@ -7,6 +7,7 @@ from time import monotonic
 from typing import Any
 
 from profilerkit.capture.guard import asked
+from profilerkit.capture.unallocated import unallocated_bytes
 from profilerkit.model.oom import LiveBytes, LiveKind, LiveTensor
 
 #: A process of a million objects is looked through in 0.3 s; after this time the rest is left out.
@@ -20,11 +21,15 @@ _DEPTH = 4
 
 @dataclass(frozen=True, slots=True)
 class LiveMemory:
-    """Live storages by kind, the largest of them, and whether all objects were looked at."""
+    """Live storages by kind, the largest of them, and whether all objects were looked at.
+
+    ``unallocated_bytes`` are of gradients and optimizer state that are still to come; ``None`` where not known.
+    """
 
     kinds: tuple[LiveBytes, ...]
     largest: tuple[LiveTensor, ...]
     complete: bool
+    unallocated_bytes: int | None
 
 
 def live_memory(torch: Any, device: str, index: int | None) -> LiveMemory:
@@ -42,13 +47,14 @@ def live_memory(torch: Any, device: str, index: int | None) -> LiveMemory:
                     complete = False
                     break
                 asked(_add, found, kind, tensor, device, index)
+        missing = asked(unallocated_bytes, torch, optimizers, lambda parameter: _bytes(parameter, device, index))
     sums: dict[LiveKind, tuple[int, int]] = {}
     for entry in found.values():
         held, count = sums.get(entry.kind, (0, 0))
         sums[entry.kind] = held + entry.bytes, count + 1
     kinds = tuple(LiveBytes(kind=kind, bytes=held, count=count) for kind, (held, count) in sums.items())
     largest = tuple(sorted(found.values(), key=lambda entry: -entry.bytes)[:_MOST_TENSORS])
-    return LiveMemory(kinds, largest, complete)
+    return LiveMemory(kinds, largest, complete, missing)
 
 
 def _objects(torch: Any, deadline: float) -> tuple[list[Any], list[Any], list[Any], bool]:
@@ -113,9 +119,8 @@ def _tensors(torch: Any, values: Iterable[Any], depth: int) -> Iterator[Any]:
 
 def _add(found: dict[int, LiveTensor], kind: LiveKind, tensor: Any, device: str, index: int | None) -> None:
     """Count the storage of ``tensor`` if it is on the device and new."""
-    tensor = getattr(tensor, "_local_tensor", tensor)  # this rank's part of a DTensor
-    place = tensor.device
-    if place.type != device or (index is not None and place.index != index):
+    tensor = _local(tensor)
+    if not _is_on(tensor, device, index):
         return
     storage = tensor.untyped_storage()
     address = int(storage.data_ptr())
@@ -123,3 +128,18 @@ def _add(found: dict[int, LiveTensor], kind: LiveKind, tensor: Any, device: str,
         shape = tuple(int(size) for size in tensor.shape)
         dtype = str(tensor.dtype).removeprefix("torch.")
         found[address] = LiveTensor(kind=kind, shape=shape, dtype=dtype, bytes=int(storage.nbytes()))
+
+
+def _bytes(tensor: Any, device: str, index: int | None) -> int:
+    """Bytes of a tensor's own elements on the device; of a view into FSDP's flat parameter not those of the whole."""
+    tensor = _local(tensor)
+    return int(tensor.numel()) * int(tensor.element_size()) if _is_on(tensor, device, index) else 0
+
+
+def _local(tensor: Any) -> Any:
+    return getattr(tensor, "_local_tensor", tensor)  # this rank's part of a DTensor
+
+
+def _is_on(tensor: Any, device: str, index: int | None) -> bool:
+    place = tensor.device
+    return bool(place.type == device and (index is None or place.index == index))

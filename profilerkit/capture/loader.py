@@ -22,8 +22,7 @@ _R = TypeVar("_R")
 # Plain ints: a lookup of an enum member costs 0.2 µs on Python 3.11, and each step needs several.
 _WAIT = int(EventKind.WAIT)
 INFERRED, FIRST, _LAST = int(EventFlag.INFERRED), int(EventFlag.FIRST), int(EventFlag.LAST)
-_OTHER_THREAD = int(EventFlag.OTHER_THREAD)
-_OTHER_LOADER, _IN_PHASE = int(EventFlag.OTHER_LOADER), int(EventFlag.IN_PHASE)
+_OTHER_THREAD, _OTHER_LOADER, _IN_PHASE = map(int, (EventFlag.OTHER_THREAD, EventFlag.OTHER_LOADER, EventFlag.IN_PHASE))
 _NOT_FOR_THE_STEP = _OTHER_THREAD | _OTHER_LOADER | _IN_PHASE
 #: Making an iterator starts the workers; it belongs to the first fetch when that follows within this time.
 _START_GAP_NS = 1_000_000
@@ -41,8 +40,7 @@ _WAITS_RATIO, ALL_OF_FIRST = 0.1, 1_000
 #: How long the thread queued for a processor is read with one in so many of these: the file costs 40 µs twice.
 _QUEUE_EVERY = 8
 
-#: A fetch under way: start, the thread's clocks then (``None`` when not read), flags, span in the trace, time spent on
-#: this.
+#: A fetch under way: start, the thread's clocks then (``None`` when not read), flags, span in the trace, own time.
 _Fetch = tuple[int, Moment | None, int, AbstractContextManager[object] | None, int]
 
 
@@ -227,7 +225,7 @@ class FetchTimer:
         Only for the thread that ``trains`` is of. After a few fetches the next one has to ask again.
         """
         now_ns, tracker, doing, flags = perf_counter_ns(), self.tracker, self.trains, self.steady_flags
-        iterator, fetch = tracker.steady, None
+        iterator, fetch, marking_ns = tracker.steady, None, tracker.marking_ns
         try:  # as in ``fetch``
             self._asked = self.fetches = self.fetches + 1
             self.not_plain += 1
@@ -236,7 +234,7 @@ class FetchTimer:
                 self._backwards, self._trainer = tracker.backwards, self._latest
             tracker.fed_again(now_ns)
             if self.meter.is_open or self.trace.window is not None:
-                fetch = self._observed(doing, now_ns, now_ns, None, flags)
+                fetch = self._observed(doing, now_ns, now_ns, None, flags, marking_ns)
         except Exception as error:  # noqa: BLE001  as the guard does
             self._guard.caught(self.fetch_again, error)
             return pull(of)
@@ -284,7 +282,7 @@ class FetchTimer:
         self, doing: Doing, now_ns: int, iterator: int, loader: int, owner: bool, more: bool, flags: int
     ) -> _Fetch:
         tracker, window = self.tracker, self.trace.window
-        start_ns, clocks, trains = now_ns, None, get_ident() == tracker.thread
+        start_ns, clocks, trains, marking_ns = now_ns, None, get_ident() == tracker.thread, tracker.marking_ns
         if trains:
             if self.fetches != self._asked:
                 self._catch_up()
@@ -312,10 +310,12 @@ class FetchTimer:
             flags |= _OTHER_THREAD | (_IN_PHASE if doing.phases else 0)
         if window is self.trace.window is None and not self.meter.is_open:
             return start_ns, clocks, flags, None, 0
-        return self._observed(doing, now_ns, start_ns, clocks, flags)
+        return self._observed(doing, now_ns, start_ns, clocks, flags, marking_ns)
 
-    def _observed(self, doing: Doing, now_ns: int, start_ns: int, clocks: Moment | None, flags: int) -> _Fetch:
-        """A fetch under way that a trace shows, or whose own cost is measured."""
+    def _observed(
+        self, doing: Doing, now_ns: int, start_ns: int, clocks: Moment | None, flags: int, marking_ns: int
+    ) -> _Fetch:
+        """A fetch under way that a trace shows, or whose own cost is measured, from which marks are taken off."""
         span = None if flags & _NOT_FOR_THE_STEP else self.trace.span(INPUT_SPAN)
         if span is not None:
             span.__enter__()
@@ -323,7 +323,7 @@ class FetchTimer:
         if ready_ns - now_ns > _PAUSE_NS:
             start_ns = ready_ns
             clocks = None if clocks is None else doing.clock.again(clocks)
-        return start_ns, clocks, flags, span, ready_ns - now_ns
+        return start_ns, clocks, flags, span, ready_ns - now_ns + marking_ns - self.tracker.marking_ns
 
     def _clocks(self, doing: Doing) -> Moment | None:
         """The clocks of this thread; ``None`` where they are not to be read."""
@@ -335,7 +335,9 @@ class FetchTimer:
         return doing.clock.now() if self._reads % _QUEUE_EVERY == 1 else (perf_counter_ns(), thread_time_ns(), -1)
 
     def _read_often(self, wait_ns: int) -> None:
-        """Read the clocks of the next fetches if this wait was a long one, and such waits matter."""
+        """After a long wait mark the device, and read the clocks of the next fetches if such waits matter."""
+        if wait_ns >= LONG_WAIT_NS:
+            self.tracker.fed_late()
         if wait_ns >= LONG_WAIT_NS and not self.hardly_waits:
             self._skips, self._after_long_wait = 0, _AFTER_LONG_WAIT
 
@@ -355,7 +357,7 @@ class FetchTimer:
         now_ns = perf_counter_ns()
         if ended is not None:
             wait_ns = now_ns - start_ns
-            if not flags & _OTHER_THREAD:
+            if not flags & _NOT_FOR_THE_STEP and not ended:
                 self._read_often(wait_ns)
             queued, cpu_ns = (0, -1) if clocks is None else spent(clocks, self.here.doing.clock.again(clocks))
             self.record((_WAIT, flags | ended, queued, start_ns, wait_ns, cpu_ns))

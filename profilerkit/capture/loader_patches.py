@@ -49,6 +49,9 @@ def patched_next(timer: FetchTimer, original: Callable[[Any], Any], looks: Looks
             tracker.count = number + 1
             if untold is not None:
                 untold.append(dur_ns)
+            if number >= tracker.mark_at:
+                tracker.mark(number, start_ns)
+                now_ns = perf_counter_ns()  # the wait begins behind the mark
         timer.fetches += 1
         timer.passed = tracker.backwards
         doing.fetching = True
@@ -144,10 +147,12 @@ class _Measured:
         tracker.plain = id(iterator)
         if not tracker.steady:  # last, because another thread may have unsettled it meanwhile
             tracker.plain = 0
-        not_plain, waited_ns, start_ns = timer.not_plain, timer.waited_ns, perf_counter_ns()
+        not_plain, waited_ns, marking_ns = timer.not_plain, timer.waited_ns, tracker.marking_ns
+        start_ns = perf_counter_ns()
         batch = self._plain_next(iterator)
         if tracker.plain and timer.not_plain == not_plain:
-            timer.plain_meter.add(perf_counter_ns() - start_ns - (timer.waited_ns - waited_ns))
+            took_ns = perf_counter_ns() - start_ns - (timer.waited_ns - waited_ns)
+            timer.plain_meter.add(took_ns + marking_ns - tracker.marking_ns)
             self.hold()
         return batch
 

@@ -1,8 +1,8 @@
 """Asks NVML, where every query may fail alone: what a device cannot say is not asked again."""
 
 import logging
-from time import perf_counter_ns, thread_time_ns
-from typing import Any
+from time import perf_counter_ns, sleep, thread_time_ns
+from typing import Any, NamedTuple
 
 _logger = logging.getLogger(__name__)
 
@@ -12,13 +12,23 @@ REFUSED = frozenset((2, 3, 4, 13, 18, 25, 26))
 #: The device fell off the bus, or waits for a reset.
 _LOST = frozenset((15, 16))
 
-#: A query that took this much processor time in each of its first trials is asked once a minute: it would cost more
-#: than all others together. Slow ones also hold the driver's lock, on which kernel launches of every process wait
+#: A query that took this long in each of its first trials is asked once a minute: it would cost more than all others
+#: together. Slow ones also hold the driver's lock, on which kernel launches of every process wait
 #: (flightlessmango/MangoHud#2104: a list of processes took 4.5 ms, and asking 40 times per second blocked the threads
-#: that submit work). Not the time that passes: on the way back from NVML the thread may wait 5 ms for Python's lock.
+#: that submit work). Processor time tells of those that compute. Of those that sleep in the driver the time that passes
+#: does, as far as it is longer than any wait for Python's lock on the way back, 5 ms or more beside a busy training:
+#: after each trial the lock is given away and waited for once more.
 _SLOW_NS = 1_000_000
-_TRIALS = 3
+_TRIALS = 5
 _PAUSE_NS = 60_000_000_000
+
+
+class _Trial(NamedTuple):
+    """One of the first calls of a query, ns: processor time, time that passed, and what the lock then took."""
+
+    cpu_ns: int
+    wall_ns: int
+    lock_ns: int
 
 
 class Calls:
@@ -33,7 +43,7 @@ class Calls:
         self.nvml = nvml
         self.lost = ""
         self._refused: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-        self._tried: dict[tuple[Any, ...], list[int]] = {}
+        self._tried: dict[tuple[Any, ...], list[_Trial]] = {}
         self._paused_until_ns: dict[tuple[Any, ...], int] = {}
 
     def ask(self, function: str, *args: Any) -> Any:
@@ -44,7 +54,8 @@ class Calls:
         if key in self._paused_until_ns and perf_counter_ns() < self._paused_until_ns[key]:
             return None
         tried = self._tried.setdefault(key, [])
-        began_ns = thread_time_ns() if len(tried) < _TRIALS else None
+        is_trial = len(tried) < _TRIALS
+        began_ns, cpu_ns = (perf_counter_ns(), thread_time_ns()) if is_trial else (0, 0)
         try:
             answer = getattr(self.nvml, function)(*args)
         except self.nvml.NVMLError as error:
@@ -56,9 +67,9 @@ class Calls:
         except (AttributeError, TypeError):  # an older pynvml without the function or the argument
             self._refused[key] = args
             return None
-        if began_ns is not None:
-            tried.append(thread_time_ns() - began_ns)
-        if len(tried) == _TRIALS and min(tried) >= _SLOW_NS:
+        if is_trial:
+            tried.append(_tried(began_ns, cpu_ns))
+        if len(tried) == _TRIALS and _are_slow(tried):
             self._paused_until_ns[key] = perf_counter_ns() + _PAUSE_NS
         return answer
 
@@ -68,6 +79,24 @@ class Calls:
             getattr(self.nvml, function)(*args)
         except self.nvml.NVMLError as error:
             _logger.debug("%s failed: %s", function, error)
+
+
+def _tried(began_ns: int, cpu_ns: int) -> _Trial:
+    """The trial that began at these times of the two clocks, and has just ended."""
+    cpu_ns, ended_ns = thread_time_ns() - cpu_ns, perf_counter_ns()
+    sleep(0)
+    return _Trial(cpu_ns, ended_ns - began_ns, perf_counter_ns() - ended_ns)
+
+
+def _are_slow(tried: list[_Trial]) -> bool:
+    """Whether a query with these trials is a slow one.
+
+    >>> sleeps, waits = _Trial(10_000, 4_500_000, 20_000), _Trial(10_000, 5_100_000, 5_000_000)
+    >>> _are_slow([sleeps, sleeps]), _are_slow([waits, waits])
+    (True, False)
+    """
+    quickest_ns = min(trial.wall_ns for trial in tried) - max(trial.lock_ns for trial in tried)
+    return max(quickest_ns, min(trial.cpu_ns for trial in tried)) >= _SLOW_NS
 
 
 def _named(argument: Any) -> Any:

@@ -24,7 +24,7 @@ ALWAYS = Rest(NEVER, NEVER, NEVER)
 
 
 class Observer(Protocol):
-    """What wants to know about steps as they happen: trace windows, probes, the device's clock."""
+    """What wants to know about steps as they happen: trace windows and probes."""
 
     def step_started(self, number: int) -> None:
         """Step ``number`` starts now."""
@@ -37,29 +37,3 @@ class Observer(Protocol):
 
     def rest(self) -> Rest | None:
         """What may wait from now on; ``None`` when nothing may."""
-
-
-class Both:
-    """Tells two of each step; the first one first."""
-
-    def __init__(self, first: Observer, second: Observer) -> None:
-        self._both = (first, second)
-
-    def step_started(self, number: int) -> None:
-        """To both."""
-        for observer in self._both:
-            observer.step_started(number)
-
-    def step_ended(self, number: int, dur_ns: int) -> None:
-        """To both."""
-        for observer in self._both:
-            observer.step_ended(number, dur_ns)
-
-    def step_cut(self) -> None:
-        """To both."""
-        for observer in self._both:
-            observer.step_cut()
-
-    def rest(self) -> Rest | None:
-        """Nothing: what one of them has done by its time the other one may rely on."""
-        return None

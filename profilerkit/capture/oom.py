@@ -95,8 +95,11 @@ def _fitting(room: _Room, batch: int | None, requested: int | None) -> int | Non
     live, held, free = room.live, room.held_bytes, room.free_bytes
     if live is None or not live.complete or held is None or free is None or batch is None or requested is None:
         return None
+    if live.unallocated_bytes is None:
+        return None
     fixed = sum(kind.bytes for kind in live.kinds if kind.kind in _FIXED)
-    return fitting(batch, fixed, held, (room.reserved_bytes or held) + free, requested)
+    capacity = (room.reserved_bytes or held) + free - live.unallocated_bytes
+    return fitting(batch, fixed, held, capacity, requested)
 
 
 def _is_about_memory(error: Exception, text: str, torch: Any) -> bool:
@@ -176,11 +179,12 @@ def _words(path: str) -> list[str]:
 def fitting(batch: int, fixed: int, held: int, capacity: int, requested: int) -> int | None:
     """The largest batch for which there may be room; ``None`` where that cannot be said.
 
-    Of ``held`` bytes ``fixed`` stay and the rest, with what was ``requested``, is proportional to the batch. Of a batch
-    of 32 that needs 2 GB + 32 × 0.25 GB where 8 GB can be had, 24 fit:
+    Of ``held`` bytes ``fixed`` stay and the rest, with what was ``requested``, is proportional to the batch. Of
+    ``capacity`` what is still to be allocated whatever the batch is has been taken off. Of a batch of 32 that needs
+    2 GB + 32 × 0.25 GB where 8 GB can be had, 24 fit; where gradients and state will take 3 GB of the 8, 12:
 
-    >>> fitting(32, fixed=2, held=8, capacity=8, requested=2)
-    24
+    >>> fitting(32, fixed=2, held=8, capacity=8, requested=2), fitting(32, fixed=2, held=8, capacity=8 - 3, requested=2)
+    (24, 12)
 
     Where the room would do, it was in pieces; where not even one sample fits, the request was not about the batch.
     """

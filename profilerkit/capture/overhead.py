@@ -1,5 +1,6 @@
 """What capture itself costs per step."""
 
+from profilerkit.capture.device_clock import DeviceClock
 from profilerkit.capture.hooks import Hooks
 from profilerkit.capture.loader import ALL_OF_FIRST, FetchTimer
 from profilerkit.capture.meter import Meter
@@ -11,9 +12,11 @@ from profilerkit.capture.workers import WorkerWatch
 _UNSEEN_NS = 1_500
 
 
-def self_ns_per_step(timer: FetchTimer, hooks: Hooks, workers: WorkerWatch | None, steps: int) -> float | None:
+def self_ns_per_step(
+    timer: FetchTimer, hooks: Hooks, clock: DeviceClock, workers: WorkerWatch | None, steps: int
+) -> float | None:
     """About what capture added to each of ``steps`` in its mean, ns; ``None`` without any."""
-    return _cost_ns([(meter.median_ns, times) for meter, times in _calls(timer, hooks, workers, steps)], steps)
+    return _cost_ns([(meter.median_ns, times) for meter, times in _calls(timer, hooks, clock, workers, steps)], steps)
 
 
 class RunningCost:
@@ -23,8 +26,8 @@ class RunningCost:
     of a plain fetch, which is measured from outside, the clocks see some of that already.
     """
 
-    def __init__(self, timer: FetchTimer, hooks: Hooks, workers: WorkerWatch | None) -> None:
-        self._timer, self._hooks, self._workers = timer, hooks, workers
+    def __init__(self, timer: FetchTimer, hooks: Hooks, clock: DeviceClock, workers: WorkerWatch | None) -> None:
+        self._timer, self._hooks, self._clock, self._workers = timer, hooks, clock, workers
         self._before: list[int] = []  # calls of each kind
         self._fetches = self._steps = 0
 
@@ -35,7 +38,7 @@ class RunningCost:
         asked. A loop with few fetches is out of its first ones after as many steps.
         """
         timer = self._timer
-        calls = _calls(timer, self._hooks, self._workers, steps)
+        calls = _calls(timer, self._hooks, self._clock, self._workers, steps)
         before, self._before = self._before, [times for _, times in calls]
         is_first = timer.fetches > 0 and max(self._fetches, self._steps) < ALL_OF_FIRST
         ended, self._fetches, self._steps = steps - self._steps, timer.fetches, steps
@@ -45,10 +48,12 @@ class RunningCost:
         return _cost_ns([(meter.median_ns, times) for (meter, _), times in zip(calls, since, strict=True)], ended)
 
 
-def _calls(timer: FetchTimer, hooks: Hooks, workers: WorkerWatch | None, steps: int) -> list[tuple[Meter, int]]:
+def _calls(
+    timer: FetchTimer, hooks: Hooks, clock: DeviceClock, workers: WorkerWatch | None, steps: int
+) -> list[tuple[Meter, int]]:
     """What each kind of call costs and how many there were on the training thread."""
     calls = [(timer.meter, timer.not_plain), (timer.plain_meter, timer.fetches - timer.not_plain)]
-    calls += [(hooks.meters[0], timer.tracker.backwards), (hooks.meters[1], steps)]
+    calls += [(hooks.meters[0], timer.tracker.backwards), (hooks.meters[1], steps), (clock.meter, clock.marks)]
     return calls if workers is None else [*calls, (workers.meter, workers.looked)]
 
 

@@ -34,7 +34,9 @@ class Schedule:
     Attributes:
         look_at: the step at whose start ``due`` is to be asked next.
         waits: the first window waits for steps to settle.
-        timed: takes the time of a step outside of any window, ns; whether it is slow.
+
+    Once the device's time of steps is known, it alone says which are slow: a host that runs ahead waits now and then
+    until the device has caught up, and loses nothing by it.
     """
 
     def __init__(self, settings: Settings, *, alone: bool, asks: bool) -> None:
@@ -42,7 +44,7 @@ class Schedule:
         self._settings = settings
         self._alone, self._asks = alone, asks
         self._times, self._recurrence, self._settling = StepTimes(), Recurrence(), Settling()
-        self.timed = self._times.add
+        self._device_times: StepTimes | None = None
         self._first_is_due = True
         self._due = settings.warmup_steps
         self._planned: list[Plan] = []
@@ -55,7 +57,8 @@ class Schedule:
 
     def rest(self) -> Rest:
         """The next look, slow steps, and the next time that it may change which steps those are."""
-        return Rest(self.look_at, self._times.limit_ns, self._times.to_go)
+        slow_ns = self._times.limit_ns if self._device_times is None else NEVER
+        return Rest(self.look_at, slow_ns, self._times.to_go)
 
     @property
     def first_is_due(self) -> bool:
@@ -103,9 +106,24 @@ class Schedule:
         self._watches_slow_steps = False
         self.look_at = NEVER
 
-    def is_slow(self, dur_ns: int) -> bool:
-        """Whether a step of this length is slow."""
-        return self._times.is_slow(dur_ns)
+    def timed_on_host(self, dur_ns: int) -> bool:
+        """Take a step's time on the host, outside of any window; whether it is slow."""
+        return self._times.add(dur_ns) and self._device_times is None
+
+    def timed_on_device(self, dur_ns: int) -> bool:
+        """Take a step's time on the device, outside of any window; whether it is slow."""
+        if self._device_times is None:
+            self._device_times = StepTimes()
+        return self._device_times.add(dur_ns)
+
+    def is_slow(self, dur_ns: int, *, on_device: bool) -> bool:
+        """Whether a step of this length is slow, for the clock that says so."""
+        return on_device is (self._device_times is not None) and self._judged.is_slow(dur_ns)
+
+    @property
+    def _judged(self) -> StepTimes:
+        """The times by which steps are slow."""
+        return self._device_times or self._times
 
     def asked_for(self, number: int) -> Plan | None:
         """The window that all ranks are to be asked for at the start of step ``number``; ``None`` for none."""
@@ -114,19 +132,22 @@ class Schedule:
         self._to_ask = False
         return Plan(self._earliest(number), self._settings.trace_steps, "scheduled", "when the steps had settled")
 
-    def slow(self, number: int, dur_ns: int) -> Plan | None:
-        """Step ``number`` was slow: the window in which the next one is expected; ``None`` if nobody knows yet."""
-        longest_ns = max(_LONGEST_SLOW_NS, self._settings.trace_steps * self._times.median_ns)
+    def slow(self, number: int, dur_ns: int, at: int) -> Plan | None:
+        """Step ``number`` was slow: the window in which the next one is expected; ``None`` if nobody knows yet.
+
+        ``at`` is the step that the host is at.
+        """
+        longest_ns = max(_LONGEST_SLOW_NS, self._settings.trace_steps * self._judged.median_ns)
         if not self._watches_slow_steps or number <= self._disturbed or dur_ns > longest_ns:
             return None
         self._recurrence.add(number)
-        expected = self._recurrence.expected(self._earliest(number + 1))
+        expected = self._recurrence.expected(self._earliest(at + 1))
         if expected is None:
             return None
         self._watches_slow_steps = False
         if expected.period <= self._settings.trace_steps:
             return None  # a window of typical steps holds one
-        usual = format_ns(self._times.median_ns)
+        usual = format_ns(self._judged.median_ns)
         why = f"{expected.why} a step takes more than {SLOW_RATIO} times the median of {usual}"
         return Plan(expected.first_step, expected.steps, "anomaly", why)
 

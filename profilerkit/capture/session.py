@@ -10,8 +10,10 @@ from typing import Any
 from profilerkit.capture import documents, handoff, oom
 from profilerkit.capture.budget import Budget, stages
 from profilerkit.capture.clock_anchors import take_anchor
+from profilerkit.capture.device_clock import CudaDevice, DeviceClock
 from profilerkit.capture.ending import Exits, Leave, leave_of
 from profilerkit.capture.flight import FlightWatch
+from profilerkit.capture.graphs import GraphWatch
 from profilerkit.capture.guard import Guard, announce, asked
 from profilerkit.capture.hooks import Hooks
 from profilerkit.capture.host import HostSource
@@ -83,7 +85,12 @@ class Session:
         self._hooks = Hooks(record, self._tracker, self._timer, self._guard, self._workers)
         self._exits = Exits(lambda: self._tracker.count, self._leave)
         self._process = this_process()
-        self._watches = Watches(watched(self._recorder, self._tracker, writer, self._flight) if settings.light else ())
+        took = (self._window.device_took,) if self._traces else ()
+        self._clock = DeviceClock(record, self._tracker, CudaDevice(), *took)
+        self._window.read_device = self._clock.catch_up
+        mine = (self._clock, self._flight, GraphWatch(self._hooks, self._tracker))
+        every = (*watched(self._recorder, self._tracker, writer), *mine)
+        self._watches = Watches(every if settings.light else ())
         sources: dict[str, Source] = {}
         self._gpu = NvmlSource()
         if settings.nvml:
@@ -91,8 +98,8 @@ class Session:
         if settings.host:
             sources["host"] = HostSource()
         self._samplers = {name: Sampler(name, source, writer.append_sample) for name, source in sources.items()}
-        can_go = stages(self._timer, self._hooks, self._workers, self._samplers.values())
-        self._cost = RunningCost(self._timer, self._hooks, self._workers)
+        can_go = stages(self._timer, self._hooks, self._clock, self._workers, self._samplers.values())
+        self._cost = RunningCost(self._timer, self._hooks, self._clock, self._workers)
         self._budget = Budget(settings.overhead_budget, can_go if settings.light else ())
 
     # The training script's calls
@@ -265,7 +272,7 @@ class Session:
 
     def _measure_self(self) -> None:
         if self._settings.light and self._tracker.count:
-            self._self_ns = self_ns_per_step(self._timer, self._hooks, self._workers, self._tracker.count)
+            self._self_ns = self_ns_per_step(self._timer, self._hooks, self._clock, self._workers, self._tracker.count)
 
     def _hand_over(self, wait: bool, deadline: float) -> Report | None:
         if self._settings.summaries and self._traces:

@@ -16,7 +16,7 @@ from time import perf_counter_ns
 from typing import Literal
 
 from profilerkit.capture.loader_claims import reference
-from profilerkit.capture.observers import ALWAYS, NEVER, Both, Observer
+from profilerkit.capture.observers import ALWAYS, NEVER, Observer
 from profilerkit.capture.optimizer_cycle import OptimizerCycle
 from profilerkit.rundir.layout import BY_STEP_CALLS, BY_WRAPPED_LOADER, EventFlag, EventKind
 from profilerkit.rundir.writer import Record
@@ -32,10 +32,7 @@ _STEPS_ALONE = 8
 
 
 class StepTracker:
-    """The steps of one run.
-
-    ``abandoned``, ``observe``, ``unsettle`` and ``thread_ended`` may be called on any thread, all else on the training
-    one.
+    """The steps of one run. ``abandoned``, ``unsettle`` and ``thread_ended`` may be called on any thread.
 
     Attributes:
         count: steps recorded.
@@ -55,6 +52,10 @@ class StepTracker:
         plain: the same while its fetches need only be recorded, up to the end of step number ``tell_at`` and of one
             that takes longer than ``tell_above_ns``; 0 again where the next of them is measured.
         untold: what the steps took of which the window is to be told later; ``None`` where nobody is.
+        mark: marks the device's queue at the end of each step from number ``mark_at`` on, and at both ends of what lies
+            between two; takes the last step's number and its start. ``fed_late`` is called after a long wait.
+        trains: called before an optimizer steps, from step number ``trains_at`` on.
+        marking_ns: what ``mark`` has taken so far; whoever measures what contains it takes that off.
         steady_thread: ``thread`` while its backward passes and optimizer steps need only be recorded, because the
             steady iterator ends the steps. 0 where they are to be asked.
         stepping_ns: when the optimizer step under way began; 0 without one.
@@ -65,9 +66,9 @@ class StepTracker:
     __slots__ = (
         *("__weakref__", "_alone", "_began_aside", "_clock", "_cycle", "_doubted", "_explicit", "_feeder", "_held"),
         *("_in_backward", "_lapsed_ns", "_owner", "_record", "_resting", "_source", "_window"),
-        *("backward_depth", "backwards", "count", "ends_in_backward", "marked", "on_trained", "optimizer_seen"),
-        *("owner_id", "plain", "started_ns", "steady", "steady_thread", "stepping_ns", "tell_above_ns", "tell_at"),
-        *("thread", "untold", "worked", "wrapped"),
+        *("backward_depth", "backwards", "count", "ends_in_backward", "mark", "mark_at", "marked", "marking_ns"),
+        *("on_trained", "optimizer_seen", "owner_id", "plain", "started_ns", "steady", "steady_thread", "stepping_ns"),
+        *("tell_above_ns", "tell_at", "thread", "trains", "trains_at", "fed_late", "untold", "worked", "wrapped"),
     )
 
     def __init__(
@@ -86,10 +87,13 @@ class StepTracker:
         self._feeder: int | None = None  # the iterator that gave the open step its first batch
         self.worked = False  # an optimizer stepped in the open step
         self._explicit = self._began_aside = False
-        self.wrapped = self.marked = self.ends_in_backward = False
+        self.wrapped = self.marked = self.ends_in_backward = self.optimizer_seen = False
         self._owner: weakref.ref[object] | None = None
         self.owner_id = self.steady = self.plain = self.steady_thread = self.stepping_ns = 0
-        self.tell_at = self.tell_above_ns = NEVER
+        self.tell_at = self.tell_above_ns = self.mark_at = self.trains_at = NEVER
+        self.mark: Callable[[int, int], None] = lambda _number, _start_ns: None
+        self.trains: Callable[[], None] = lambda: None
+        self.fed_late: Callable[[], None] = lambda: None
         self.untold: list[int] | None = None
         self._resting: Observer | None = None  # who is to be told
         self._source: Callable[[], object] = lambda: None
@@ -98,8 +102,7 @@ class StepTracker:
         self._cycle = OptimizerCycle()  # of those in steps without a fetch
         self._alone = 0
         self._in_backward = False  # an optimizer stepped inside the backward pass under way
-        self.backward_depth = self.backwards = 0
-        self.optimizer_seen = False
+        self.backward_depth = self.backwards = self.marking_ns = 0
         self.on_trained: Callable[[], None] | None = None
 
     @property
@@ -120,17 +123,6 @@ class StepTracker:
         if thread != self.thread and self.count == 0 and self.started_ns is None:
             self.thread = thread
         return thread == self.thread
-
-    def observe(self, observer: Observer) -> Callable[[], None]:
-        """Tell ``observer`` of steps too, before the window; what is returned ends that. May be called anywhere."""
-        alone = self._window
-        self._window = observer if alone is None else Both(observer, alone)
-        self.unsettle()  # in this order: ``rest`` looks once more who observes
-
-        def end() -> None:
-            self._window = alone
-
-        return end
 
     # Fetches
 
@@ -240,10 +232,7 @@ class StepTracker:
         self._record((_STEP, flags, 0, start_ns, dur_ns, self.count))
         self.started_ns = now_ns
         self.worked = False
-        if self._window is not None:
-            self._catch_up()
-            self._window.step_ended(self.count, dur_ns)
-        self.count += 1
+        self._told(start_ns, dur_ns)
         if self._window is not None:
             self._window.step_started(self.count)
 
@@ -355,7 +344,11 @@ class StepTracker:
         self.worked = False
         self._cycle.step_opened()
         self._in_backward = False
-        if self._window is not None and (self._explicit or self._held is None or not self.wrapped):
+        if self.wrapped and self._held is not None and not self._explicit:
+            return
+        if now_ns != self._lapsed_ns and self.mark_at < NEVER:
+            self.mark(self.count - 1, now_ns)
+        if self._window is not None:
             self._window.step_started(self.count)
 
     def _iteration_ended(self, start_ns: int, now_ns: int) -> None:
@@ -384,9 +377,15 @@ class StepTracker:
         self._record((_STEP, flags, 0, start_ns, now_ns - start_ns, self.count))
         self.started_ns = None
         self._lapsed_ns = now_ns
+        self._told(start_ns, now_ns - start_ns)
+
+    def _told(self, start_ns: int, dur_ns: int) -> None:
+        """Mark the device's queue and tell the window, now that a step was recorded."""
+        if self.count >= self.mark_at:
+            self.mark(self.count, start_ns)
         if self._window is not None:
             self._catch_up()
-            self._window.step_ended(self.count, now_ns - start_ns)
+            self._window.step_ended(self.count, dur_ns)
         self.count += 1
 
     def _discard(self) -> None:
@@ -394,6 +393,8 @@ class StepTracker:
             self._lapsed_ns = self.started_ns
             self.started_ns = None
             self.unsettle()
+            if self.mark_at < NEVER:
+                self.mark(self.count - 1, self._lapsed_ns)
             if self._window is not None:
                 self._catch_up()
                 self._window.step_cut()

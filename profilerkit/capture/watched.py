@@ -6,9 +6,7 @@ from profilerkit.capture.collectives import CollectiveWatch
 from profilerkit.capture.collector import CollectionWatch
 from profilerkit.capture.compiles import CompileWatch
 from profilerkit.capture.ddp import DdpWatch
-from profilerkit.capture.device_clock import CudaDevice, DeviceClock
 from profilerkit.capture.evaluations import EvaluationWatch
-from profilerkit.capture.flight import FlightWatch
 from profilerkit.capture.recorder import Recorder
 from profilerkit.capture.saves import SaveWatch
 from profilerkit.capture.steps import StepTracker
@@ -18,8 +16,8 @@ from profilerkit.rundir.layout import DDP
 from profilerkit.rundir.writer import RankWriter
 
 
-def watched(recorder: Recorder, tracker: StepTracker, writer: RankWriter, flight: FlightWatch) -> tuple[Watch, ...]:
-    """One watch of each kind; ``flight`` is made before, because the session asks it about the process group."""
+def watched(recorder: Recorder, tracker: StepTracker, writer: RankWriter) -> tuple[Watch, ...]:
+    """One watch of each kind that nothing but its records speaks of."""
     record, name_id = recorder.record, recorder.name_id
     return (
         ClockWatch(writer.append_anchor),
@@ -31,7 +29,5 @@ def watched(recorder: Recorder, tracker: StepTracker, writer: RankWriter, flight
         SyncWatch(record, tracker, name_id),
         CopyWatch(),
         AllocatorWatch(writer.append_sample),
-        DeviceClock(record, tracker, CudaDevice()),
-        flight,
         DdpWatch(writer.path / DDP),
     )

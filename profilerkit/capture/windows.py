@@ -7,9 +7,11 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 from profilerkit.capture import flight
 from profilerkit.capture.deep import DeepWindow, Plan
+from profilerkit.capture.device_clock import captures_graph
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.observers import NEVER, Rest
 from profilerkit.capture.packer import Packer
@@ -32,7 +34,8 @@ class DeepWindows:
     Attributes:
         traces: this rank traces at all.
         window: the one that is open; it may still be warming up.
-        wake: called on the writer thread when what ``rest`` said does not hold any more.
+        read_device: has ``device_took`` told of what the device has done by now.
+        wake: called, on any thread, when what ``rest`` said does not hold any more.
     """
 
     def __init__(
@@ -57,9 +60,10 @@ class DeepWindows:
         self._settings, self._rank = settings, place.rank
         self._loader_seen = loader_seen
         self.wake: Callable[[], None] = lambda: None
+        self.read_device: Callable[[], None] = lambda: None
         self._alone = place.world_size < 2
         self._schedule = Schedule(settings, alone=self._alone, asks=not self._alone and not place.rank)
-        self._timed = self._schedule.timed
+        self._timed = self._schedule.timed_on_host
         self._packer = Packer(writer.path, summaries=settings.summaries)
         self._requests = Requests(writer.path.parent)
         self._heard: list[WindowRequest] = []  # from the writer thread to the training thread
@@ -101,9 +105,23 @@ class DeepWindows:
         window = self.window
         if window is None:
             if self._timed(dur_ns):
-                self._guard.call(self._slow, number, dur_ns)
+                self._guard.call(self._slow, number, dur_ns, number)
         elif window.recording:
-            self._guard.call(self._in_window, window.step_ended, number, self._schedule.is_slow(dur_ns))
+            if self._schedule.is_slow(dur_ns, on_device=False):
+                window.is_slow(number)
+            self._guard.call(self._in_window, window.step_ended, number)
+
+    def device_took(self, number: int, dur_ns: int, at: int) -> None:
+        """What the device took for step ``number``, while the host, which may be far ahead, is at step ``at``.
+
+        On the training thread, at the end of a step.
+        """
+        window = self.window
+        if window is None:
+            if self._schedule.timed_on_device(dur_ns):
+                self._guard.call(self._slow, number, dur_ns, at)
+        elif self._schedule.is_slow(dur_ns, on_device=True):
+            window.is_slow(number)
 
     def step_cut(self) -> None:
         """The step in progress does not count; the loop may be over."""
@@ -166,7 +184,9 @@ class DeepWindows:
         """Open what is due; hear what other ranks asked for, and ask them."""
         self._hear(number)
         plan = self._schedule.due(number)
-        if plan is not None:
+        if plan is not None and captures_graph():
+            self._schedule.plan(replace(plan, first_step=number + 2))
+        elif plan is not None:
             self._open(plan, number)
         wanted = self._schedule.asked_for(number) if self.window is None else None
         if wanted is not None:
@@ -200,6 +220,7 @@ class DeepWindows:
             plan,
             with_stack=self._settings.with_stack or not self._loader_seen(),
             give_way=lambda: self._guard.call(self._give_way),
+            stopped=self.read_device,
         )
         self.window = window  # before it opens: a failure in there has to close it
         if window.open():
@@ -248,10 +269,11 @@ class DeepWindows:
         )
         self._to_ask.append(asked)
 
-    def _slow(self, number: int, dur_ns: int) -> None:
-        plan = self._schedule.slow(number, dur_ns)
+    def _slow(self, number: int, dur_ns: int, at: int) -> None:
+        plan = self._schedule.slow(number, dur_ns, at)
         if plan is not None:
             self._ask(plan)
+            self.wake()
 
     def _in_window(self, work: Callable[..., None], *arguments: object) -> None:
         """What may close the window."""

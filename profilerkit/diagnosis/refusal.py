@@ -1,13 +1,14 @@
 """The verdict that there is none, and what the next recording needs."""
 
 from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.leaves import UNSPLIT
 from profilerkit.diagnosis.unexplained import queued_share, unexplained_share
 from profilerkit.model.run import STEP_TIMERS
 from profilerkit.model.step import PARTS
 from profilerkit.model.verdict import Verdict
 from profilerkit.rules.comm.exposed_collectives import to_divide
-from profilerkit.rules.comm.whom import late_rank, whose
-from profilerkit.rules.rule import ENOUGH_STEPS, each, record_enough
+from profilerkit.rules.comm.whom import late_rank, who, whose
+from profilerkit.rules.rule import ENOUGH_STEPS, SHOW_KERNELS, each, record_enough
 from profilerkit.units import format_ns, format_ratio
 
 #: More of the step than this unexplained, or in one part that no rule priced, and there is no verdict.
@@ -63,6 +64,9 @@ def _unexplained(facts: Facts) -> str:
     if facts.waiting_share is not None and facts.waiting_share >= LARGEST_UNPRICED:
         waited = format_ratio(facts.waiting_share)
         return f"The others wait {waited} of the step for rank {late_rank(facts)}, cause unknown"
+    if facts.share(UNSPLIT):
+        idle, step = format_ns(facts.time_ns("idle.unknown")), format_ns(facts.mean_step_ns or 0.0)
+        return f"{who(facts)} stands idle for {idle} of {each(facts)} {step} step; no timer shows why"
     said = f"{format_ratio(facts.share('idle.unknown'))} of the step cannot be explained"
     return f"Another profiler is on, and {said}" if facts.trust.has_rival else said
 
@@ -73,6 +77,9 @@ def _what_to_record(facts: Facts) -> str:
         return "Switch the other profiler off, or let it trace some steps only, and record again."
     if facts.framework:
         return "Look at what the host did meanwhile in the profile itself, for example in XProf or Perfetto."
+    if facts.kernels_unseen is not None:
+        remedy = SHOW_KERNELS[facts.kernels_unseen]
+        return f"{remedy[0].upper()}{remedy[1:]}."
     if (queued := queued_share(facts)) >= BUSY_HOST:
         waited = f"the training thread waited {format_ratio(queued)} of the time for a processor"
         return f"Record it again while nothing else runs on this host: {waited}."

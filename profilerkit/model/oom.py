@@ -45,7 +45,9 @@ class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True):
         limit: what bounds the memory: ``device``, ``host``, ``control group`` or ``address space``.
         batch_size: of the training loader.
         fitting_batch_size: the largest batch that may have fitted, estimated: parameters, gradients, optimizer state
-            and buffers stay, the rest shrinks with the batch. An upper bound: the step had not made all it needs.
+            and buffers stay, those not allocated yet included, and the rest shrinks with the batch. An upper bound:
+            the step had not made all activations, and what an optimizer takes for the length of its step is left out.
+            ``None`` also where the state that the optimizer will keep is not known.
         rank: that it is about; ``None`` in the rank's own file.
         frames: lines of Python that asked for it, innermost first; empty where they were not recorded.
     """

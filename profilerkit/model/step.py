@@ -20,6 +20,7 @@ PARTS: dict[str, tuple[Family, str]] = {
     "compute.math": ("compute", "Matrix and convolution math"),
     "compute.small": ("compute", "Small kernels, below 10 µs"),
     "compute.other": ("compute", "Other computation"),
+    "compute.unsplit": ("compute", "Device at work, not split without a trace"),
     "compute.membw": ("memory", "Bandwidth-limited kernels"),
     "mem.alloc": ("memory", "Allocator calls"),
     "mem.recompute": ("memory", "Recomputing activations"),
@@ -184,6 +185,8 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True):
         stretches: all steady steps in sums, where ``rows`` are thinned.
         queued_ratio: share of the judged steps' time in which the training thread was ready and waited for a processor;
             ``None`` where that was not sampled in at least half of it.
+        ahead_ns: how much later than the host the device ends a judged step: at least the median by the device's clock,
+            in a trace the most. Derived; the times are the device's then. ``None`` where nothing shows it.
     """
 
     count: int
@@ -198,6 +201,7 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True):
     slow: SlowSteps | None = None
     stretches: Stretches | None = None
     queued_ratio: float | None = None
+    ahead_ns: int | None = None
 
 
 class DeviceWindow(msgspec.Struct, frozen=True, kw_only=True):

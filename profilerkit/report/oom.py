@@ -73,7 +73,7 @@ def _facts(oom: OutOfMemory) -> tuple[Fact, ...]:
         Fact("Reserved and idle", size(idle), "by torch's allocator: cached, or in pieces too small"),
         Fact("Batch size", "" if oom.batch_size is None else format_count(oom.batch_size)),
         Fact("Batch that may fit", fits, "estimated: all but the parameters, gradients, optimizer state and buffers "
-             "shrinks with the batch; the step may need more than it had when it failed"),
+             "shrinks with the batch; gradients and state still to come are counted, further activations are not"),
         Fact("Not all was looked at", "" if oom.complete else "there may be more tensors"),
     )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from profilerkit.model.report import Report
 from profilerkit.model.run import CaptureCost
+from profilerkit.model.step import Steps
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.records import Fact, SignalRow, Table
 from profilerkit.report.wording import STATE_WORDS, listed, plural
@@ -65,6 +66,7 @@ def trust_facts(report: Report) -> tuple[Fact, ...]:
         *_warmup(report),
         *_spread(report),
         Fact("Steps marked by", inert(steps.found_by) or "nothing", "inferred" if steps.inferred else "given"),
+        *_clock(steps),
     ]
     if trust.inflation_ratio is None:
         facts.append(Fact("Profiler inflation", "not measured", "needs step times from outside the traced window"))
@@ -128,6 +130,13 @@ def _spread(report: Report) -> tuple[Fact, ...]:
         return ()
     tail = f"99th percentile {format_ns(times.p99)}" if times.p99 is not None else "standard deviation / mean"
     return (Fact("Steps vary by", format_ratio(times.cv_ratio), tail),)
+
+
+def _clock(steps: Steps) -> tuple[Fact, ...]:
+    """By whose clock steps are timed, where a device's was recorded."""
+    if steps.ahead_ns is None:
+        return ()
+    return (Fact("Steps timed by", "the device's clock", f"the host runs {format_ns(steps.ahead_ns)} ahead of it"),)
 
 
 def _dropped_note(dropped: list[str]) -> str:

@@ -37,6 +37,9 @@ def _step_time(report: Report) -> Fact | None:
         note = f"p10–p90 {format_ns_range(times.p10, times.p90)}"
     if abs(times.mean - times.median) > _NOTABLE_RATIO * times.median:
         note = f"mean {format_ns(times.mean)}, {note}"
+    ahead_ns = report.steps.ahead_ns or 0
+    if ahead_ns > _NOTABLE_RATIO * times.median:
+        note = f"of the device; the host runs {format_ns(ahead_ns)} ahead; {note}"
     return Fact("Step time, median", format_ns(times.median), note)
 
 

@@ -9,6 +9,7 @@ from profilerkit.analysis.whatif import relative_error
 from profilerkit.model.finding import SOURCES_BY_STRENGTH, Bound, Confidence, Evidence, Finding, Fix, Saving
 from profilerkit.model.run import STEP_TIMERS, Series
 from profilerkit.model.step import PARTS
+from profilerkit.rundir.layout import NoKernels
 
 #: Headings every rule's docstring has, in this order; it is the rule's documentation page.
 HEADINGS = ("Claim", "Evidence", "Threshold", "Fix", "Saving", "Traps", "Confidence")
@@ -88,10 +89,26 @@ class Rule(ABC):
         """Decide from facts alone; never guess a missing one."""
 
 
+_PERMISSION = (
+    "run the container with --cap-add=SYS_ADMIN, or load the NVIDIA driver with NVreg_RestrictProfilingToAdminUsers=0"
+)
+_OTHER_TOOL = "stop the other profiler of this process, such as nsys or ncu: CUPTI serves one at a time"
+#: How to have the profiler see kernels, by why it saw none (NVIDIA's page on ERR_NVGPUCTRPERM; CUPTI's documentation).
+SHOW_KERNELS: dict[NoKernels, str] = {
+    "not_built": "install a build of torch with CUDA's profiler: torch.profiler.supported_activities() lists it",
+    "other_tool": _OTHER_TOOL,
+    "permission": _PERMISSION,
+    "wsl": "trace on Linux itself, or with a Windows driver that supports CUPTI under WSL 2",
+    "unknown": f"{_PERMISSION}; or {_OTHER_TOOL}",
+}
+
+
 def no_device_events(facts: Facts, reason: str) -> NotApplicable | MissingData:
     """How a rule about device events ends without any: not recorded, or, where a trace was read, not there."""
     if facts.trace_read:
         return NotApplicable(reason)
+    if facts.kernels_unseen is not None:
+        return MissingData("the trace holds none of the device's events", SHOW_KERNELS[facts.kernels_unseen])
     return MissingData("what the device did is only seen in a trace", "profilerkit.profile(..., deep=True)")
 
 

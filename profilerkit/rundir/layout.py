@@ -91,7 +91,14 @@ EVALUATION = re.compile(r"\b(?:eval|evaluate|evaluation|validate|validation)\b",
 
 
 class EventKind(IntEnum):
-    """What an event record is, and what its ``value`` holds."""
+    """What an event record is, and what its ``value`` holds.
+
+    A DEVICE lasts on the device from one mark in its queue to the next: ``value`` is the number of the last step that
+    had ended there, ``start_ns`` is when that step began on the host, and the name id is how many steps ended since the
+    mark before. More than one did where the host is far ahead, or the budget small. None did where the mark lies
+    behind something between two steps, which belongs to the step before, or, with ``STARVED``, behind a wait for a
+    batch, which belongs to the step that begins. The steps that the device works at as a recording ends have no record.
+    """
 
     STEP = 1  # value: step number, counted from 0
     WAIT = 2  # input wait; value: CPU ns of the waiting thread, -1 if not measured; name id: wait_queue_field
@@ -107,7 +114,7 @@ class EventKind(IntEnum):
     SYNC = 12  # the host waited in a call for the device; name id: the function; value: 0
     COPY = 13  # a call that copied to a device; name id: the function; value: bytes, -1 if not known
     COLLECTIVE = 14  # a call of torch.distributed; name id: the function; value: bytes, -1 if not known
-    DEVICE = 15  # what the device did of a step, by its own clock; start: the step's on the host; value: step number
+    DEVICE = 15  # the device's time of steps, by its own clock; name id: how many; value: the last one's number
     PROBE = (
         16  # steps of a probe, or putting back after them; name id: steps after it that it still disturbs; value: step
     )
@@ -145,7 +152,10 @@ class EventFlag(IntEnum):
     OTHER_THREAD = 8  # not on the training thread
     OTHER_LOADER = 16  # a DataLoader that was not wrapped while a wrapped one marks the steps: not the training input
     IN_PHASE = 32  # fetched inside a named phase, not for the training: the phase's time
-    CAUGHT_UP = 64  # on DEVICE: as the host ended the step, the device had done all of the steps before
+    STARVED = (
+        128  # on DEVICE: from the end of the step before to the end of a wait for a batch, in which nothing was queued
+    )
+    CAUGHT_UP = 64  # on DEVICE: as the host ended the step, the device had reached the ends of all steps marked before
 
 
 #: ``RankMeta.steps_found_by`` where the user put the ends of the steps himself.
@@ -267,6 +277,11 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
 WindowKind = Literal["scheduled", "anomaly"]
 
 
+#: Why a trace of a device holds no kernel, as far as the process can see: torch was built without CUPTI, the
+#: environment has another tool loaded into the process, the driver lets administrators alone profile, or WSL.
+NoKernels = Literal["not_built", "other_tool", "permission", "wsl", "unknown"]
+
+
 class WindowStatus(msgspec.Struct, frozen=True, kw_only=True):
     """``windows/N/status.json``: whether a deep window holds a usable trace, and why not.
 
@@ -279,6 +294,9 @@ class WindowStatus(msgspec.Struct, frozen=True, kw_only=True):
         trigger: what made it open at this step, in words.
         slow_step: the slow step that an anomaly's window caught; ``None`` when none came.
         kernels: kernels in the trace; ``None`` where no device was asked for, or nobody counted.
+        no_kernels: the likeliest reason why there are none; ``None`` where there are, or ``kernels`` is ``None``.
+        cupti_is_taken_down: what slows the steps after the window is taken down with it (``TEARDOWN_CUPTI``); ``None``
+            where no device was asked for, and in older recordings.
     """
 
     first_step: int
@@ -293,6 +311,8 @@ class WindowStatus(msgspec.Struct, frozen=True, kw_only=True):
     trigger: str = ""
     slow_step: int | None = None
     kernels: int | None = None
+    no_kernels: NoKernels | None = None
+    cupti_is_taken_down: bool | None = None
 
 
 class WindowRequest(msgspec.Struct, frozen=True, kw_only=True):

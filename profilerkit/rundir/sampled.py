@@ -49,7 +49,8 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory and processes are the instance's, power, clocks, temperature and throttling the whole device's.
 
     Attributes:
-        power_mw: the driver's own average, over one second from GA100 on.
+        power_mw: the driver's average of one second on Ampere and newer, but for GA100, the chip of the A100: there and
+            on older devices it is that of the moment (NVML, ``nvmlDeviceGetPowerUsage``).
         power_limit_mw: asked once a minute, as are ``sm_clock_max_mhz``, memory errors and other processes.
         energy_mj: since the driver was loaded.
         pcie_generation: of the link at this moment.

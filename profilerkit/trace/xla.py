@@ -158,12 +158,19 @@ def _stream(line: str) -> int:
 
 
 def _steps(columns: TraceColumns, role: I8, mine: Bools) -> tuple[I64, StepMarks | None]:
-    """Rows of the step marks and what they are: the device's own line, else the host's, else runs of one module."""
+    """Rows of the step marks and what they are: the device's own line, else the host's, else runs of one module.
+
+    Where one module runs as often as the host annotates steps, its runs are these steps on the device: JAX hands work
+    over and goes on, and no event says which step that is of.
+    """
     modules = np.flatnonzero(mine & (role == Role.MODULES))
+    by_host, runs = np.flatnonzero(role == Role.ANNOTATIONS), _runs(columns, modules)
+    by_device = (runs, StepMarks("runs of the XLA module with most time", inferred=True))
     for rows, marks in (
         (np.flatnonzero(mine & (role == Role.STEPS)), StepMarks("the profile's line of steps")),
-        (np.flatnonzero(role == Role.ANNOTATIONS), StepMarks("step annotations")),
-        (_runs(columns, modules), StepMarks("runs of the XLA module with most time", inferred=True)),
+        *((by_device,) if len(runs) == len(by_host) else ()),
+        (by_host, StepMarks("step annotations")),
+        by_device,
     ):
         if len(rows):
             return rows, marks

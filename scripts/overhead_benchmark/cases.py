@@ -10,12 +10,14 @@ OFF = "off, beside off"
 LIGHT = "light tier"
 UNEDITED = "light tier, loop unedited"
 SAMPLERS = "light tier and samplers"
+#: Of a device whose calls cost nothing: what profilerkit itself takes to mark it and to read the marks.
+CLOCKED = "light tier and the device's clock"
 SIMPLE = "Lightning SimpleProfiler"
 ADVANCED = "Lightning AdvancedProfiler"
 WAITING = "torch.profiler, waiting"
 ACTIVE = "torch.profiler, recording"
 TRACEML = "TraceML"
-OURS = (OFF, LIGHT, UNEDITED, SAMPLERS)
+OURS = (OFF, LIGHT, UNEDITED, SAMPLERS, CLOCKED)
 PEERS = (SIMPLE, ADVANCED, WAITING, ACTIVE)
 
 #: Turns per figure of ours, by the step's length in ms: what gives an interval of some tenths of a percent on a machine
@@ -69,13 +71,13 @@ class Case:
 
 
 def _cases() -> tuple[Case, ...]:
-    found = [Case("empty", 0.0, 1, 0, (OFF, LIGHT, UNEDITED), TURNS[0.0])]
+    found = [Case("empty", 0.0, 1, 0, (OFF, LIGHT, UNEDITED, CLOCKED), TURNS[0.0])]
     for step_ms in (1.0, 5.0, 50.0):
         for ranks in (1, 2):
             for workers in (0, 2):
                 alone = ranks == 1 and not workers
                 sampled = alone or (step_ms == 5.0 and ranks == 2 and workers > 0)
-                variants = (OFF, LIGHT) + ((SAMPLERS,) if sampled else ())
+                variants = (OFF, LIGHT) + ((SAMPLERS,) if sampled else ()) + ((CLOCKED,) if alone else ())
                 key = f"{step_ms:g}ms{'' if ranks == 1 else '.2ranks'}{'.2workers' if workers else ''}"
                 turns = (TURNS_SAMPLED if sampled else TURNS)[step_ms]
                 processes = PROCESSES[ranks] if step_ms == 5.0 else 1

@@ -6,7 +6,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from overhead_benchmark.cases import LIGHT, SAMPLERS
+from overhead_benchmark.cases import CLOCKED, LIGHT, SAMPLERS
 from overhead_benchmark.method import earlier
 from overhead_benchmark.results import case_words
 from profilerkit.report.palette import FILLS, INKS
@@ -85,7 +85,8 @@ def _bars(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for row in (row for case in alone if case["step_ms"] == step_ms for row in case["rows"] if not row["reason"]):
             first.setdefault(row["variant"], row["thread_cpu_ratio"])  # each program has a control of its own
         rows: list[dict[str, Any]] = [
-            {"variant": name, "ratio": ratio, "ours": name in (LIGHT, SAMPLERS)} for name, ratio in first.items()
+            {"variant": name, "ratio": ratio, "ours": name in (LIGHT, SAMPLERS, CLOCKED)}
+            for name, ratio in first.items()
         ]
         largest = max([row["ratio"]["median"] for row in rows], default=0.0) or 1.0
         for row in rows:

@@ -4,12 +4,56 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-from overhead_benchmark.cases import ACTIVE, ADVANCED, LIGHT, OFF, SAMPLERS, SIMPLE, TRACEML, UNEDITED, WAITING
+from overhead_benchmark.cases import (
+    ACTIVE,
+    ADVANCED,
+    CLOCKED,
+    LIGHT,
+    OFF,
+    OURS,
+    SAMPLERS,
+    SIMPLE,
+    TRACEML,
+    UNEDITED,
+    WAITING,
+)  # fmt: skip
 from overhead_benchmark.workload import Workload
 
 Step = Callable[[], None]
 Variant = Callable[[], AbstractContextManager[Step]]
+
+
+class _FreeEvent:
+    """A mark that the device reaches at once."""
+
+    def record(self, _stream: Any) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, _end: Any) -> float:
+        return 1.0
+
+
+class _FreeDevice:
+    """A device whose calls cost what a call of Python's does."""
+
+    device_index = 0
+
+    def in_use(self) -> bool:
+        return True
+
+    def is_capturing(self) -> bool:
+        return False
+
+    def stream(self) -> "_FreeDevice":
+        return self
+
+    def event(self) -> _FreeEvent:
+        return _FreeEvent()
 
 
 class Variants:
@@ -24,12 +68,13 @@ class Variants:
 
     def make(self, name: str) -> Variant:
         """The variant of this name. Raises ImportError when the tool is not installed."""
-        if name in (OFF, LIGHT, UNEDITED, SAMPLERS):
+        if name in OURS:
             chosen = {
                 OFF: self.off,
                 LIGHT: self.light,
                 UNEDITED: lambda: self.light(wrap=False),
                 SAMPLERS: lambda: self.light(samplers=True),
+                CLOCKED: self.clocked,
             }
             return chosen[name]
         if name in (SIMPLE, ADVANCED):
@@ -64,6 +109,12 @@ class Variants:
             source = self._watched or self._work.batches
             batches = prof.wrap(source) if wrap else source
             yield lambda: self._work.step(batches)
+
+    @contextmanager
+    def clocked(self) -> Iterator[Step]:
+        """Ours on a device that does nothing, and at once."""
+        with patch("profilerkit.capture.session.CudaDevice", _FreeDevice), self.light() as step:
+            yield step
 
     @contextmanager
     def lightning(self, profiler: Any) -> Iterator[Step]:

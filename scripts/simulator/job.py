@@ -193,6 +193,9 @@ class Recording:
         lost_streams: streams of which no event was recorded: what waited for them has no reason to.
         devices: entries of ``deviceProperties``.
         has_device: device events are there at all; ``has_launches`` the same for runtime calls.
+        annotations: annotations are repeated on the rows of the device.
+        window_ns: from when to when was recorded; ``None`` for from just before the first mark to the end. What was
+            queued before and runs in the window is there without its launch.
     """
 
     sync_rows: bool = False
@@ -208,6 +211,8 @@ class Recording:
     devices: int = 1
     has_device: bool = True
     has_launches: bool = True
+    annotations: bool = True
+    window_ns: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)

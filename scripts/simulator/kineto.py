@@ -2,6 +2,7 @@
 
 import json
 import random
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -60,14 +61,19 @@ def _header(job: Job, rank: Rank) -> dict[str, Any]:
     return {**head, "traceName": "trace.json", "displayTimeUnit": "ms", "baseTimeNanoseconds": 1751410836000000000}
 
 
+def _start_ns(job: Job, rank: Rank) -> int:
+    """When the recording starts: just before the first mark, or in the middle of the step before."""
+    marks = {number: (start, end) for number, start, end in rank.marks}
+    if job.recording.cut_start:
+        start, end = marks[-1]
+        return start + (end - start) // 2
+    return marks[0][0] - _LEAD_NS
+
+
 class _Writer:
     def __init__(self, job: Job, rank: Rank) -> None:
         self._job, self._rank = job, rank
-        marks = {number: (start, end) for number, start, end in rank.marks}
-        self._from = marks[0][0] - _LEAD_NS
-        if job.recording.cut_start:
-            start, end = marks[-1]
-            self._from = start + (end - start) // 2
+        self._from, self._until = job.recording.window_ns or (_start_ns(job, rank), sys.maxsize)
         offsets = job.recording.offsets_ns
         self._offset = _BASE_US * US + (offsets[rank.index] if offsets else 0)
         self._pid = _PROCESS + 13 * rank.index
@@ -79,16 +85,17 @@ class _Writer:
         recording = self._job.recording
         yield from self._names()
         for event in self._rank.events:
-            if event.start >= self._from:
+            if self._from <= event.start < self._until:
                 yield from self._host(event)
         if recording.stacks:
             yield from self._frames()
         if recording.has_device:
             lost = recording.lost_streams
-            works = [work for work in self._rank.works if work.start >= self._from and work.stream not in lost]
+            works = [w for w in self._rank.works if self._from <= w.start < self._until and w.stream not in lost]
             for work in works:
                 yield from self._device(work)
-            yield from self._annotations_on_device(works)
+            if recording.annotations:
+                yield from self._annotations_on_device(works)
         for moment, args in self._rank.instants:
             if moment >= self._from:
                 where = {"pid": self._pid, "tid": self._tid(MAIN), "ts": self._us(moment), "s": "t"}
@@ -165,7 +172,7 @@ class _Writer:
     def _annotations_on_device(self, works: list[Work]) -> Iterator[Record]:
         """Kineto repeats annotations on the rows of the device, and names collectives there."""
         for event in self._rank.events:
-            if event.category != "user_annotation" or event.start < self._from:
+            if event.category != "user_annotation" or not self._from <= event.start < self._until:
                 continue
             inside = [
                 w for w in works if event.start <= w.called < event.end and w.device == 0 and w.stream == COMPUTE_STREAM

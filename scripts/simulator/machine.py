@@ -4,6 +4,7 @@ Everything is exact: int ns on one clock for all ranks. A rank's program is a ge
 device work and yields what it waits for; ``run`` lets the ranks go on as far as the others allow.
 """
 
+from collections import defaultdict, deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -90,7 +91,9 @@ class Work:
         if self.end >= 0:
             return True
         if self.start < 0:
-            if any(other.end < 0 for other in (*self.after, *((self.previous,) if self.previous else ()))):
+            if self.previous is not None and self.previous.end < 0:  # first: it settles most questions
+                return False
+            if any(other.end < 0 for other in self.after):
                 return False
             edges = [other.end + _AFTER_EVENT_NS for other in self.after]
             if self.previous is not None:
@@ -151,7 +154,7 @@ class Rank:
         self.marks: list[tuple[int, int, int]] = []
         self._seed, self._jitter, self._queue = seed, jitter_ratio, queue
         self._last: dict[tuple[int, int], Work] = {}
-        self._pending: list[Work] = []
+        self._pending: defaultdict[tuple[int, int], deque[Work]] = defaultdict(deque)
         self._collectives: list[Work] = []
         self._meetings = 0
         self._numbers = {"correlation": 1000 + 17 * index, "external": 0}
@@ -242,7 +245,7 @@ class Rank:
             elif work.slow_ratio != 1.0:
                 work.beside = tuple(self._collectives[-_MANY:])
             self.works.append(work)
-            self._pending.append(work)
+            self._pending[key].append(work)
         self.settle()
 
     def sync(self, works: Sequence[Work], call: str, wake_ns: float) -> Generator[Any, None, None]:
@@ -273,12 +276,14 @@ class Rank:
 
     def settle(self) -> bool:
         """Fix the times of what was issued, as far as they follow; gives whether any did."""
-        any_settled = False
-        while True:
-            left = [work for work in self._pending if not work.settle()]
-            if len(left) == len(self._pending):
-                return any_settled
-            self._pending, any_settled = left, True
+        any_settled, moved = False, True
+        while moved:
+            moved = False
+            for queue in self._pending.values():
+                while queue and queue[0].settle():
+                    queue.popleft()
+                    moved = any_settled = True
+        return any_settled
 
 
 #: Collectives that can still run when a kernel is issued.

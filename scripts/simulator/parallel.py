@@ -20,14 +20,14 @@ _LINK_FACTOR = {
     "send": lambda n: 1.0,
     "recv": lambda n: 1.0,
 }
-_KERNELS = {
+KERNELS = {
     "allreduce": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
     "_allgather_base": "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
     "_reduce_scatter_base": "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
     "send": "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
     "recv": "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
 }
-_OPERATORS = {
+OPERATORS = {
     "allreduce": "c10d::allreduce_",
     "_allgather_base": "c10d::_allgather_base_",
     "_reduce_scatter_base": "c10d::_reduce_scatter_base_",
@@ -80,7 +80,7 @@ class Parallel(Loop):
         rank, number = self.rank, self._count("collectives" if peers is None else "transfers")
         meets, size = (str(peers), 2) if peers else ("all", self.job.comm.ranks)
         moved = elements * (2 if dtype == "BFloat16" else 4)
-        work = Work(_KERNELS[name], "kernel", "comm", 0, stream, after=tuple(after))
+        work = Work(KERNELS[name], "kernel", "comm", 0, stream, after=tuple(after))
         work.meeting = self.world.join(meets, self._count(meets), name, size, moved)
         args = self._metadata(name, elements, dtype, number, peers)
         work.args = {
@@ -88,7 +88,7 @@ class Parallel(Loop):
             "warps per SM": 24 * 17 / self.job.chip.sms, "grid": [24, 1, 1], "block": [544, 1, 1],
             "est. achieved occupancy %": 0, **(args if self.job.recording.metadata != "none" else {}),
         }  # fmt: skip
-        with rank.event(_OPERATORS[name]):
+        with rank.event(OPERATORS[name]):
             rank.spend(rank.vary(8 * US), "over.dispatch")
             with rank.event("record_param_comms", **args):
                 rank.spend(rank.vary(6 * US), "over.dispatch")

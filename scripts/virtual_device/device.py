@@ -20,6 +20,8 @@ class OutOfMemoryError(RuntimeError):
 class Stream:
     """Work in order; ``free_s`` is when the device is done with what it was given so far."""
 
+    device_index = 0
+
     def __init__(self, device: "Device") -> None:
         self._device = device
         self.free_s = 0.0

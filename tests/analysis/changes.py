@@ -1,7 +1,6 @@
 """What can be done to a trace document without changing what it tells, or by a known amount. All take and give one."""
 
 import bisect
-import json
 import random
 import re
 import tempfile
@@ -22,7 +21,7 @@ def analyzed(documents):
     with tempfile.TemporaryDirectory() as place:
         paths = [Path(place) / f"rank{number}.json" for number in range(len(documents))]
         for path, document in zip(paths, documents, strict=True):
-            path.write_text(json.dumps(document), "utf-8")
+            path.write_bytes(msgspec.json.encode(document))
         return analyze(*paths)
 
 

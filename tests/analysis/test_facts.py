@@ -163,6 +163,15 @@ def test_math_is_told_by_the_names_of_the_kernels():
     assert (math.compute_major, math.example) == (8, GEMM)
 
 
+def test_the_version_of_an_unknown_device_of_amd_is_no_compute_capability():
+    def body(trace, at):
+        trace.kernel(at, at + 400, name=GEMM)
+
+    unknown = {**A100, "name": "AMD Radeon Graphics", "computeMajor": 9}
+    assert loop(body, devices=(unknown,)).math.compute_major is None
+    assert loop(body, devices=({**unknown, "name": "NVIDIA L4 Laptop GPU"},)).math.compute_major == 9
+
+
 @pytest.mark.parametrize(
     ("name", "fp32", "tensor_core"),
     [

@@ -33,11 +33,19 @@ SETS = dict(small_sets())
 each_set = pytest.mark.parametrize("name", SETS)
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=2)
+def documents_of(name):
+    return [json.loads(gzip.decompress(file.read_bytes())) for file in SETS[name]]
+
+
+@functools.cache
+def report_of(name):
+    return analyzed(documents_of(name))
+
+
 def loaded(name):
     """Documents and report of a set."""
-    documents = [json.loads(gzip.decompress(file.read_bytes())) for file in SETS[name]]
-    return documents, analyzed(documents)
+    return documents_of(name), report_of(name)
 
 
 def test_there_are_sets_of_many_kinds():

@@ -183,7 +183,7 @@ def test_the_end_of_a_step_after_its_last_kernel_is_what_the_main_thread_does():
 def test_a_gap_over_a_step_boundary_is_split_at_the_boundary():
     trace = Trace()
     trace.steps(1_000, 2_000, 3_000)
-    trace.kernel(1_000, 1_900, launch=(900, 908))
+    trace.kernel(1_000, 1_900, launch=(1_000, 1_000))
     trace.loader(1_950, 2_050)
     trace.kernel(2_100, 3_000, launch=(2_060, 2_090))
     first, second = (named(row) for row in trace.facts().partition.per_step)
@@ -199,10 +199,10 @@ def test_a_gap_over_a_step_boundary_is_split_at_the_boundary():
 
 def test_an_unexplained_wait_stays_unexplained_when_a_step_boundary_cuts_it():
     trace = Trace()
-    trace.steps(1_000, 10_000, 20_000)
     trace.kernel(1_000, 2_000, launch=(900, 908))
     trace.kernel(18_000, 20_000, launch=(1_990, 2_000))  # 16 ms: no launch takes that long
-    assert trace.parts() == {"compute.math": 3_000 * US, "idle.unknown": 16_000 * US}
+    steps = Spans(np.array([1_000, 10_000]) * US, np.array([10_000, 20_000]) * US)
+    assert named(cut(trace.read(), steps).totals) == {"compute.math": 3_000 * US, "idle.unknown": 16_000 * US}
 
 
 def test_a_queue_that_a_sync_drained_is_idle_because_of_it_until_work_is_issued_again():

@@ -106,8 +106,8 @@ def test_from_one_rank_of_eight_transfer_and_waiting_are_not_told_apart():
     parts = {part.part for part in report.breakdown}
     assert "comm.other" in parts
     assert not parts & {"comm.skew", "comm.bw", "comm.lat"}
-    assert report.communication.unclassified_ratio == pytest.approx(0.34, abs=0.01)
-    assert "Of 34 % of the communication time the kind of collective is not known" in told(report)[0]
+    # The kernels without a kind are those that were queued before the recording, which belong to no step.
+    assert report.communication.unclassified_ratio == 0.0
 
 
 def test_metadata_gives_bytes_kind_and_bandwidth():

@@ -4,6 +4,7 @@
    FAKE_NVML_MIG        UUIDs of the MIG devices of the first device
    FAKE_NVML_FAIL       function:code[:from which call on], separated by commas
    FAKE_NVML_SLOW       function:milliseconds of processor time
+   FAKE_NVML_SLEEPS     function:milliseconds asleep
    FAKE_NVML_PROCESSES  pid:bytes, separated by commas; "self" is this process
    FAKE_NVML_FIELDS     "580": that driver's numbers of fields; "narrow": PCIe counters of 32 bits
    FAKE_NVML_LOG        file to which the name of every function that is called is appended
@@ -48,6 +49,7 @@ static int list(const char *variable, const char *otherwise, device *out, int is
 static int entered(const char *function) {
     static struct { char name[64]; int calls; } seen[64];
     const char *log = getenv("FAKE_NVML_LOG"), *fail = getenv("FAKE_NVML_FAIL"), *slow = getenv("FAKE_NVML_SLOW");
+    const char *sleeps = getenv("FAKE_NVML_SLEEPS");
     char text[1024], *rest = text, *one, name[64];
     int calls = 1, code, from, ms;
     if (!ready) {
@@ -69,6 +71,7 @@ static int entered(const char *function) {
         clock_t until = clock() + ms * (CLOCKS_PER_SEC / 1000);
         while (clock() < until) {}
     }
+    if (sleeps && sscanf(sleeps, "%63[^:]:%d", name, &ms) == 2 && !strcmp(name, function)) usleep(ms * 1000);
     snprintf(text, sizeof text, "%s", fail ? fail : "");
     while ((one = strsep(&rest, ","))) {
         from = 1;

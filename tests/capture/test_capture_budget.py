@@ -129,7 +129,8 @@ def test_running_cost_is_that_of_the_calls_since_it_was_asked_before():
     timer = SimpleNamespace(meter=took(10_000), plain_meter=took(2_000), fetches=0, not_plain=0, tracker=tracker)
     hooks = SimpleNamespace(meters=(took(7_000), took(None)), watches_backward=True)
     workers = SimpleNamespace(meter=took(8_000), looked=0)
-    cost = RunningCost(timer, hooks, workers)
+    clock = SimpleNamespace(meter=took(3_000), marks=0)
+    cost = RunningCost(timer, hooks, clock, workers)
     unseen_ns = 1_500
 
     def goes_on(steps, *, asked, looked):
@@ -147,7 +148,7 @@ def test_running_cost_is_that_of_the_calls_since_it_was_asked_before():
     assert looked_at == pytest.approx((2_000 + unseen_ns) + (8_000 + unseen_ns) / 8 + backward_ns)
     assert goes_on(800, asked=0, looked=0) == pytest.approx((2_000 + unseen_ns) + backward_ns)
     assert goes_on(0, asked=0, looked=0) is None
-    rarely = RunningCost(timer, hooks, workers)
+    rarely = RunningCost(timer, hooks, clock, workers)
     timer.fetches, timer.not_plain = 12, 12
     assert [rarely.per_step_ns(steps) for steps in (999, 1_500)] == [None, None]
     assert rarely.per_step_ns(1_600) == 0.0
@@ -155,6 +156,9 @@ def test_running_cost_is_that_of_the_calls_since_it_was_asked_before():
     cost.per_step_ns(3_000)
     hooks.watches_backward = False
     assert goes_on(10, asked=5, looked=0) == pytest.approx((2_000 + 10_000) / 2 + unseen_ns)
+    clock.marks += 2
+    marked_ns = (3_000 + unseen_ns) / 5
+    assert goes_on(10, asked=5, looked=0) == pytest.approx((2_000 + 10_000) / 2 + unseen_ns + marked_ns)
 
 
 def test_budget_comes_from_the_environment_unless_it_is_given(light, recorded, monkeypatch):
@@ -190,7 +194,7 @@ def test_pauses_for_trace_windows_are_counted_without_their_steps(toy, deep):
 def test_backward_passes_that_end_steps_are_timed_on():
     tracker = StepTracker([].append)
     timer = FetchTimer([].append, tracker, Guard("the test"), NoTrace())
-    backward = stages(timer, Hooks([].append, tracker, timer, Guard("the test")), None, ())[-1]
+    backward = stages(timer, Hooks([].append, tracker, timer, Guard("the test")), None, None, ())[-1]
     tracker.backward_ended(1)
     tracker.optimizer_stepped(1, 2)
     assert backward.is_on()

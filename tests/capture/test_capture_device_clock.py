@@ -1,8 +1,15 @@
 """The device's time of each step, on a device made of numbers."""
 
+import time
+from itertools import accumulate
+from types import SimpleNamespace
+
 import pytest
 
+from profilerkit.capture.budget import stages
 from profilerkit.capture.device_clock import DeviceClock
+from profilerkit.capture.guard import Guard
+from profilerkit.capture.hooks import Hooks
 from profilerkit.capture.patches import Patches
 from profilerkit.capture.steps import StepTracker
 from profilerkit.rundir.layout import EventFlag, EventKind
@@ -11,11 +18,12 @@ MS = 1_000_000
 
 
 class Fake:
-    """A device that works its queue off ``behind`` steps later, one step in ``step_ms``."""
+    """A device that works ``behind`` steps after the host, each for ``step_ms``; at -1 it has done all."""
 
     def __init__(self, behind=0, step_ms=4.0):
         self.used, self.capturing, self.number, self.behind, self.step_ms = True, False, 0, behind, step_ms
-        self.recorded, self.made, self.queries = 0, 0, 0
+        self.worked, self.recorded, self.made = 0, 0, 0
+        self.stream_name = "current"
         self.stopped = False
 
     def in_use(self):
@@ -24,8 +32,12 @@ class Fake:
     def is_capturing(self):
         return self.capturing
 
-    def current(self):
-        return self.number
+    def work(self):
+        """The host gives it a step's work."""
+        self.worked += 1
+
+    def stream(self):
+        return SimpleNamespace(device_index=self.number, name=self.stream_name)
 
     def event(self):
         self.made += 1
@@ -34,19 +46,20 @@ class Fake:
 
 class FakeEvent:
     def __init__(self, device):
-        self.device, self.place = device, None
+        self.device, self.place, self.stream = device, None, None
 
-    def record(self):
+    def record(self, stream):
+        assert not self.device.capturing
         self.device.recorded += 1
-        self.place = self.device.recorded
+        self.place, self.stream = self.device.worked, stream
 
     def query(self):
         device = self.device
         assert not device.capturing, "a query ruins the capture"
-        device.queries += 1
-        return not device.stopped and device.recorded - self.place >= device.behind
+        return not device.stopped and device.worked - self.place > device.behind
 
     def elapsed_time(self, end):
+        assert self.stream.device_index == end.stream.device_index
         return (end.place - self.place) * self.device.step_ms
 
 
@@ -61,6 +74,7 @@ class Loop:
 
     def steps(self, count):
         for _ in range(count):
+            self.device.work()
             self.tracker.step()
 
     def device_records(self):
@@ -70,6 +84,7 @@ class Loop:
 def test_each_step_has_the_devices_time_from_event_to_event():
     loop = Loop(Fake())
     loop.steps(10)
+    loop.device.behind = -1
     loop.clock.close()
     found = loop.device_records()
     assert [record[5] for record in found] == list(range(1, 10))
@@ -87,32 +102,102 @@ def test_a_device_that_lags_is_told_from_one_that_waits(behind, caught_up):
     assert flags == {EventFlag.CAUGHT_UP if caught_up else 0}
 
 
-def test_events_are_used_again_and_bounded():
+def spans(records):
+    """How many steps each record spans, its last step, and its time in ms."""
+    return [(steps, number, duration_ns / MS) for _, _, steps, _, duration_ns, number in records]
+
+
+def test_few_events_are_made_and_used_again():
     loop = Loop(Fake(behind=3))
     loop.steps(500)
     assert loop.device.made <= 6
     loop.device.stopped = True
-    loop.steps(500)
-    assert loop.device.made <= 64
-    before = len(loop.device_records())
-    loop.device.stopped = False
-    loop.steps(10)
-    numbers = [record[5] for record in loop.device_records()[before:]]
-    assert len(numbers) > 60  # those under way, but none across the gap
-    assert 999 not in numbers
-    assert max(record[4] for record in loop.device_records()) == 4 * MS
+    loop.steps(5000)
+    assert len(loop.clock._under_way) <= 64
+
+
+@pytest.mark.parametrize("behind", [70, 1000])
+def test_a_host_far_ahead_loses_no_time_of_its_device(behind):
+    loop = Loop(Fake(behind))
+    loop.steps(5000)
+    loop.device.behind = -1
+    loop.steps(200)
+    found = spans(loop.device_records())
+    assert all(duration_ms == 4 * steps for steps, _, duration_ms in found)
+    assert [number for _, number, _ in found] == list(accumulate(steps for steps, _, _ in found))
+    assert found[-1][1] >= 5198
+    assert max(steps for steps, _, _ in found) <= 2 * max(1, behind // 32)
+    assert {steps for steps, _, _ in found[-100:]} == {1}
+
+
+def test_a_device_that_is_marked_seldom_says_how_many_steps_its_time_spans():
+    loop = Loop(Fake())
+    loop.steps(5)
+    stage = stages(SimpleNamespace(tracker=loop.tracker), None, loop.clock, None, ())[0]
+    assert stage.is_on()
+    stage.turn_off()
+    loop.steps(40)
+    found = spans(loop.device_records())
+    assert found[-4:] == [(1, 5, 4.0), (8, 13, 32.0), (8, 21, 32.0), (8, 29, 32.0)]
 
 
 def test_nothing_is_touched_while_a_graph_is_captured():
     loop = Loop(Fake())
     loop.steps(5)
     loop.device.capturing = True
-    recorded = loop.device.recorded
     loop.steps(5)
-    assert loop.device.recorded == recorded
     loop.device.capturing = False
     loop.steps(5)
-    assert {record[5] for record in loop.device_records()} == {1, 2, 3, 4, 11, 12, 13}
+    ends = [1, 2, 3, 4, 10, 11, 12, 13]
+    assert [(steps, number) for steps, number, _ in spans(loop.device_records())][:8] == [
+        (6 if number == 10 else 1, number) for number in ends
+    ]
+
+
+def test_an_evaluation_between_two_steps_is_the_earlier_ones():
+    loop = Loop(Fake(behind=2))
+    feed = loop.tracker.fetch_started
+    for epoch in range(2):
+        for _ in range(3):
+            feed(time.perf_counter_ns(), 1, False)
+            loop.device.work()
+            loop.tracker.optimizer_stepped(1, time.perf_counter_ns())
+        feed(time.perf_counter_ns(), 1, False)
+        loop.tracker.exhausted(1, False)
+        for _ in range(100 * (1 - epoch)):
+            loop.device.work()
+    loop.device.behind = -1
+    loop.clock.close()
+    found = spans(loop.device_records())
+    assert [(number, took) for steps, number, took in found if steps] == [(number, 4.0) for number in range(6)]
+    assert [(number, took) for steps, number, took in found if not steps and took] == [(2, 400.0)]
+
+
+def test_a_wait_is_marked_so_that_the_time_the_device_stood_still_is_known():
+    """The host waits for each batch; the device has done its work before the batch comes, and 6 ms pass."""
+    loop = Loop(Fake(behind=-1))
+    for _ in range(5):
+        loop.device.worked += 1.5  # what passes on the device's clock
+        loop.tracker.fed_late()
+        loop.device.work()
+        loop.tracker.step()
+    found = loop.device_records()
+    starved = [record for record in found if record[1] & EventFlag.STARVED]
+    assert spans(starved) == [(0, number, 6.0) for number in range(4)]
+    assert spans([record for record in found if record not in starved]) == [(1, number, 4.0) for number in range(4)]
+
+
+def test_the_stream_is_marked_that_the_optimizer_stepped_on():
+    loop = Loop(Fake())
+    hooks = Hooks(loop.records.append, loop.tracker, SimpleNamespace(), Guard("the test"))
+    starts, ends = hooks.optimizer_hooks()
+    for _ in range(5):
+        loop.device.stream_name = "training"
+        starts("sgd", (), {})
+        ends("sgd", (), {})
+        loop.device.stream_name = "copies"
+        loop.steps(1)
+    assert {event.stream.name for event, *_ in (loop.clock._before, *loop.clock._under_way)} == {"training"}
 
 
 def test_another_device_has_no_time_between_its_events_and_the_others():
@@ -120,6 +205,7 @@ def test_another_device_has_no_time_between_its_events_and_the_others():
     loop.steps(5)
     loop.device.number = 1
     loop.steps(5)
+    loop.device.behind = -1
     loop.clock.close()
     assert {record[5] for record in loop.device_records()} == {1, 2, 3, 4, 6, 7, 8, 9}
 
@@ -128,22 +214,24 @@ def test_it_starts_with_the_first_beat_after_the_device_and_ends_with_the_block(
     device = Fake()
     device.used = False
     loop = Loop(device)
-    window = loop.tracker._window
     loop.steps(3)
     assert loop.clock.reason() == "CUDA is not in use"
-    assert loop.tracker._window is window  # steps cost what they cost without a clock
+    assert loop.clock.marks == 0
     device.used = True
     loop.clock.beat()
     loop.steps(3)
     loop.patches.remove()
-    assert loop.tracker._window is window
+    marks = loop.clock.marks
+    loop.steps(3)
+    assert loop.clock.marks == marks
     assert loop.device_records()
 
 
 def test_a_device_that_fails_ends_the_clock_alone():
     loop = Loop(Fake())
     loop.steps(3)
-    loop.device.current = lambda: 1 / 0
+    loop.device.event = lambda: 1 / 0
+    loop.device.stopped = True
     with pytest.warns(RuntimeWarning, match="device clock switched itself off"):
         loop.steps(3)
     assert "ZeroDivisionError" in loop.clock.reason()

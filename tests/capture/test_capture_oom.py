@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from profilerkit.capture import live, oom
+from profilerkit.capture.unallocated import unallocated_bytes
 from profilerkit.model.run import Loader
 from profilerkit.rundir.layout import OOM
 from profilerkit.rundir.reader import read_run
@@ -78,6 +79,7 @@ from profilerkit.capture.live import live_memory
 model = torch.nn.Linear(100, 50, bias=False)
 model.register_buffer("scale", torch.ones(300))
 optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+print(live_memory(torch, "cpu", None).unallocated_bytes, live_memory(torch, "cuda", 0).unallocated_bytes)
 hidden = model(torch.ones(2, 100))
 views = [hidden[:1], hidden.detach()]
 hidden.sum().backward()
@@ -91,7 +93,10 @@ print({kind.kind: (kind.bytes, kind.count) for kind in found.kinds}, found.compl
 def test_each_kind_has_exactly_its_bytes():
     pytest.importorskip("torch")
     told = subprocess.run([sys.executable, "-c", ALONE], check=True, capture_output=True, text=True).stdout
-    kinds, _, complete = told.strip().rpartition(" ")
+    before, told = told.splitlines()
+    # A gradient and a momentum, on the device that the parameter is on.
+    assert before == "40000 0"
+    kinds, _, complete = told.rpartition(" ")
     found = eval(kinds)
     assert complete == "True"
     assert found["parameters"] == found["gradients"] == found["optimizer state"] == (20_000, 1)
@@ -202,9 +207,9 @@ LOADER = Loader(kind="DataLoader", batch_size=32)
 def told(monkeypatch):
     """The dossier with a stand-in for torch, and with 20 GiB that stay whatever the batch is."""
 
-    def told(error=None, loader=LOADER, **changes):
+    def told(error=None, loader=LOADER, unallocated=0, **changes):
         kinds = (oom.LiveBytes(kind="parameters", bytes=20 * GIB, count=7), oom.LiveBytes(kind="other", bytes=GIB))
-        found = oom.LiveMemory(kinds, (), True)
+        found = oom.LiveMemory(kinds, (), True, unallocated)
         monkeypatch.setattr(oom, "live_memory", lambda _torch, _device, _index: found)
         monkeypatch.setitem(sys.modules, "torch", device(**changes))
         return oom.dossier(error or DeviceError(SAYS), steps=7, loader=loader)
@@ -220,6 +225,90 @@ def test_a_device_is_told_with_what_lies_idle_and_what_may_fit(told):
     assert sizes(dossier) == {"unseen": 49 * GIB, "parameters": 20 * GIB, "other": GIB}
     # 20 stay, 50 and the 10 asked for are of 32 samples; there is room for 71 + 2 - 20.
     assert dossier.fitting_batch_size == 32 * 53 // 60
+    # With SGD 20 of gradients are still to come, with Adam 40 of state too, which would leave nothing.
+    assert told(unallocated=20 * GIB).fitting_batch_size == 32 * 33 // 60
+    assert told(unallocated=60 * GIB).fitting_batch_size is None
+    assert told(unallocated=None).fitting_batch_size is None
+
+
+def test_of_a_first_forward_the_gradients_and_adams_state_are_taken_off():
+    """10 GiB of parameters and 68 of activations at batch 64, 4 more wanted, 80 to be had: 35 fit, not 62."""
+    assert oom.fitting(64, 10 * GIB, 78 * GIB, 80 * GIB, 4 * GIB) == 62
+    assert oom.fitting(64, 10 * GIB, 78 * GIB, (80 - 10 - 2 * 10) * GIB, 4 * GIB) == 35
+
+
+OPTIMIZERS = [
+    ("ASGD", {}),
+    ("Adadelta", {}),
+    ("Adagrad", {}),
+    ("Adam", {}),
+    ("Adam", {"amsgrad": True}),
+    ("AdamW", {}),
+    ("AdamW", {"foreach": True}),
+    ("AdamW", {"fused": True}),
+    ("Adamax", {}),
+    ("Muon", {}),
+    ("NAdam", {}),
+    ("RAdam", {}),
+    ("RMSprop", {}),
+    ("RMSprop", {"momentum": 0.9, "centered": True}),
+    ("Rprop", {}),
+    ("SGD", {}),
+    ("SGD", {"momentum": 0.9}),
+]
+
+
+def owed(*optimizers):
+    torch = sys.modules["torch"]
+    return unallocated_bytes(torch, optimizers, lambda tensor: tensor.numel() * tensor.element_size())
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("name", "options"), OPTIMIZERS)
+def test_what_a_step_will_allocate_is_what_it_then_does(name, options):
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(64, 64, bias=False)
+    optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.1, **options)
+    had = sum(entry.nbytes for state in optimizer.state.values() for entry in state.values() if entry.dim())
+    before = owed(optimizer)
+    model(torch.ones(2, 64)).sum().backward()
+    assert owed(optimizer) == before - model.weight.nbytes
+    optimizer.step()
+    kept = sum(entry.nbytes for state in optimizer.state.values() for entry in state.values() if entry.dim())
+    assert before == model.weight.nbytes + kept - had
+    assert owed(optimizer) == 0
+    optimizer.zero_grad()
+    # Freed gradients come again.
+    assert owed(optimizer) == model.weight.nbytes
+
+
+@pytest.mark.torch
+def test_an_optimizer_of_ones_own_is_known_from_its_first_step_on():
+    torch = pytest.importorskip("torch")
+
+    class Own(torch.optim.Adam):
+        """May keep anything."""
+
+    model = torch.nn.Linear(8, 8, bias=False)
+    optimizer = Own(model.parameters())
+    assert owed() is None
+    assert owed(optimizer) is None
+    # What it wraps, or what wraps it, may know more.
+    assert owed(optimizer, torch.optim.Adam(model.parameters())) == 3 * model.weight.nbytes
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    assert owed(optimizer) == model.weight.nbytes
+
+
+@pytest.mark.torch
+def test_frozen_parameters_get_no_gradient():
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8, bias=False), torch.nn.Linear(8, 4, bias=False))
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.add_param_group({"params": list(torch.nn.Linear(8, 2, bias=False).parameters()), "momentum": 0.9})
+    assert owed(optimizer) == 4 * (8 * 4 + 2 * 8 * 2)
 
 
 @pytest.mark.parametrize("text", ["CUDA error: out of memory", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"])

@@ -2,6 +2,7 @@
 
 import random
 from contextlib import nullcontext
+from functools import cache
 from types import SimpleNamespace
 
 import numpy as np
@@ -121,6 +122,13 @@ def probed(tmp_path, probes, kind="single", *, wrapped=True, epochs=EPOCHS, accu
     return training, record, own
 
 
+@cache
+def plain_training(kind="single", accumulate=1):
+    """What the training without probes saw, and what is left of it: the same for every test that compares with it."""
+    training = probed(None, (), kind, accumulate=accumulate)[0]
+    return training.seen, training.left()
+
+
 # What is left behind
 
 
@@ -129,13 +137,13 @@ def probed(tmp_path, probes, kind="single", *, wrapped=True, epochs=EPOCHS, accu
 def test_training_with_probes_ends_as_the_one_without(tmp_path, kind, wrapped):
     if kind == "list" and not wrapped:
         pytest.skip("nobody sees the iteration of a list")
-    plain, _, seen = probed(tmp_path, (), kind)
+    seen, left = plain_training(kind)
     training, record, own = probed(tmp_path, ["input", "bf16"], kind, wrapped=wrapped)
     first, second = record.probes.probes
     assert (first.name, second.name, first.reason, second.reason) == ("input", "bf16", "", "")
     assert own == seen
     assert len(training.seen) - len(seen) == sum(run.last_step - run.first_step + 1 for run in (first, second))
-    assert all(map(same, training.left(), plain.left()))
+    assert all(map(same, training.left(), left))
     assert min(len(run.usual_ns) for run in (first, second)) == len(first.probed_ns) == 20
     assert not first.control_ns
     assert len(second.control_ns) == 20
@@ -149,24 +157,24 @@ def test_replayed_batch_is_the_one_before_the_probe(tmp_path):
 
 
 def test_second_loader_has_other_workers_and_leaves_the_first_as_it_is(tmp_path):
-    plain, _, seen = probed(tmp_path, (), "workers")
+    seen, left = plain_training("workers")
     training, record, own = probed(tmp_path, ["workers"], "workers", epochs=EPOCHS)
     double, half = record.probes.probes
     assert (double.reason, half.reason) == ("", "")
     assert (double.change, half.change) == ("num_workers 2 → 4", "num_workers 2 → 1")
     assert own == seen[: len(own)]
-    assert all(map(same, training.left(), plain.left()))
+    assert all(map(same, training.left(), left))
     pids = {worker.pid for worker in record.workers}
     assert len(pids) <= 2 * EPOCHS  # the second loader's are not among the run's
 
 
 def test_accumulated_gradients_keep_their_place_in_the_cycle(tmp_path):
-    plain, _, seen = probed(tmp_path, (), accumulate=3)
+    seen, left = plain_training(accumulate=3)
     training, record, own = probed(tmp_path, ["input", "bf16"], accumulate=3)
     assert [run.reason for run in record.probes.probes] == ["", ""]
     assert all((run.last_step - run.first_step + 1) % 3 == 0 for run in record.probes.probes)
     assert own == seen
-    assert all(map(same, training.left(), plain.left()))
+    assert all(map(same, training.left(), left))
 
 
 def test_probe_right_behind_a_trace_window_is_not_traced(tmp_path):
@@ -250,13 +258,13 @@ def test_checkpoint_inside_a_probe_holds_the_weights_of_the_run(tmp_path):
             own.update({name: value.clone() for name, value in training.model.state_dict().items()})
             own["lr"] = training.optimizer.state_dict()["param_groups"][0]["lr"]
 
-    plain, _, _ = probed(tmp_path, ())
+    _, left = plain_training()
     training, record, _ = probed(tmp_path, ["input"], body=save)
     (run,) = record.probes.probes
     assert len(saved) > 20
     assert all(same(one, saved[0]) for one in saved)
     assert run.note.startswith("the state was put back")
-    assert all(map(same, training.left(), plain.left()))
+    assert all(map(same, training.left(), left))
 
 
 def test_evaluation_inside_a_probe_ends_and_sees_the_weights_of_the_run(tmp_path):
@@ -267,11 +275,11 @@ def test_evaluation_inside_a_probe_ends_and_sees_the_weights_of_the_run(tmp_path
             counts.append(sum(1 for _ in torch.utils.data.DataLoader(Samples(), 4)))
             weights.append(training.model[0].weight.detach().clone())
 
-    plain, _, _ = probed(tmp_path, ())
+    _, left = plain_training()
     training, _, _ = probed(tmp_path, ["input"], body=evaluate)
     assert counts == [BATCHES] * 3
     assert all(same(one, weights[0]) for one in weights)
-    assert all(map(same, training.left(), plain.left()))
+    assert all(map(same, training.left(), left))
 
 
 def test_second_pass_over_the_training_loader_inside_a_probe_ends(tmp_path):

@@ -34,8 +34,8 @@ def opened(schedule, durations_ms, *, taken=4, refused=()):
                 found.append(plan)
                 until = number + taken
         if number >= until:
-            if schedule.timed(duration * MS):
-                plan = schedule.slow(number, duration * MS)
+            if schedule.timed_on_host(duration * MS):
+                plan = schedule.slow(number, duration * MS, number)
                 if plan is not None:
                     schedule.plan(plan)
         elif number == until - 1:
@@ -83,7 +83,7 @@ def test_it_waits_while_functions_are_compiled(monkeypatch):
                 found.append(plan.first_step)
                 schedule.opened(plan)
         counters["frames"]["total"] += number < 8
-        schedule.timed(10 * MS)
+        schedule.timed_on_host(10 * MS)
     assert found == [10]  # step 8 is the first in which nothing was compiled, step 9 warms the profiler up
 
 
@@ -162,8 +162,8 @@ def test_very_long_slow_steps_are_not_traced():
 def test_ranks_are_asked_for_a_window_two_seconds_ahead():
     schedule = schedule_of(alone=False)
     for _ in range(64):
-        schedule.timed(10 * MS)
-    plans = [schedule.slow(number, 100 * MS) for number in (100, 200, 300)]
+        schedule.timed_on_host(10 * MS)
+    plans = [schedule.slow(number, 100 * MS, number) for number in (100, 200, 300)]
     assert [plan and plan.first_step for plan in plans] == [None, None, 598]  # 498 is less than 200 steps ahead
 
 
@@ -186,8 +186,8 @@ def test_a_schedule_rests_until_its_next_look_a_slow_step_or_another_median():
     schedule = schedule_of(warmup_steps=200)
     assert schedule.rest()[::2] == (198, 20)
     for _ in range(20):
-        schedule.timed(10 * MS)
+        schedule.timed_on_host(10 * MS)
     assert schedule.rest() == (198, 30 * MS, 16)
     for _ in range(5):
-        schedule.timed(10 * MS)
+        schedule.timed_on_host(10 * MS)
     assert schedule.rest().steps == 11

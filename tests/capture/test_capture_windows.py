@@ -82,6 +82,26 @@ def test_windows_open_every_so_many_steps(toy, deep, recorded):
     assert all(path.is_file() for _, path in run.rank.windows)
 
 
+def test_every_window_has_a_step_that_only_warms_the_profiler_up(loop, monkeypatch):
+    """A later session's first kernels may be lost (pytorch#192021): they are of a step that is not traced."""
+    found, at = loop(trace_every=20), []
+    kind = found.torch.profiler.profile
+    for name in ("prepare_trace", "start_trace"):
+        original = vars(kind.__mro__[1])[name]
+
+        def noted(self, name=name, original=original):
+            at.append((name, found.number))
+            return original(self)
+
+        monkeypatch.setattr(kind.__mro__[1], name, noted)
+    found.steps(70, slow=(25, 35, 45, 55, 65))
+    assert len(found.statuses) >= 4
+    prepared, started = (
+        [number for name, number in at if name == wanted] for wanted in ("prepare_trace", "start_trace")
+    )
+    assert [number + 1 for number in prepared] == started == [status.first_step for status in found.statuses]
+
+
 def test_a_slow_step_that_recurs_is_caught_by_one_window(loop):
     found = loop()
     found.steps(400, slow=range(50, 400, 50))
@@ -91,6 +111,46 @@ def test_a_slow_step_that_recurs_is_caught_by_one_window(loop):
     assert anomaly.ok
     assert anomaly.reason == ""
     assert anomaly.trigger == "every 50 steps a step takes more than 3 times the median of 10.0 ms"
+
+
+def ahead(found, count, *, device_ms, drains=0, lag=8):
+    """Steps of a host that is ``lag`` steps ahead of its device and waits for it at every so manieth one."""
+    for _ in range(count):
+        number = found.number
+        if number >= lag:
+            found.windows.device_took(number - lag, device_ms(number - lag) * MS, number)
+        found.steps(1, slow=(number,) if drains and number % drains == drains - 1 else (), usual_ms=2)
+
+
+def test_a_host_that_waits_for_its_device_now_and_then_opens_no_window_for_slow_steps(loop):
+    found = loop(warmup_steps=1000)
+    ahead(found, 200, device_ms=lambda _number: 20, drains=10)
+    assert found.statuses == []
+    assert found.windows.rest().longest_ns > 1e15  # nobody has to know of a step that took long on the host alone
+    found = loop(warmup_steps=1000)
+    found.steps(200, slow=range(9, 200, 40))
+    assert [status.kind for status in found.statuses] == ["anomaly"]  # as without a device
+
+
+def test_a_step_that_is_slow_on_the_device_opens_a_window_ahead_of_the_host(loop):
+    found = loop(warmup_steps=1000)
+    woken = []
+    found.windows.wake = lambda: woken.append(found.number)
+
+    def device_ms(number):
+        return 200 if number % 50 == 49 else 20
+
+    def read_device():
+        for number in range(found.number - 8, found.number + 1):
+            found.windows.device_took(number, device_ms(number) * MS, found.number)
+
+    found.windows.read_device = read_device
+    ahead(found, 400, device_ms=device_ms, drains=10)
+    (status,) = found.statuses
+    assert (status.kind, status.first_step, status.last_step) == ("anomaly", 197, 201)
+    assert (status.slow_step, status.reason) == (199, "")  # which the host left behind before the device came to it
+    assert "median of 20.0 ms" in status.trigger
+    assert woken
 
 
 def test_a_slow_step_that_does_not_come_again_is_told(loop):
@@ -190,7 +250,40 @@ def test_a_device_that_left_no_kernel_is_said_loudly_and_the_trace_kept(loop):
     (status,) = found.statuses
     assert (status.ok, status.kernels) == (True, 0)
     assert status.reason == "the device was to be traced and not one kernel is in the trace"
+    assert status.no_kernels == "not_built"
+    assert status.cupti_is_taken_down is False
     assert (found.writer.path / "windows" / "000002" / "trace.json").is_file()
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 6])
+def test_no_profiler_starts_or_stops_while_a_graph_is_captured(loop, monkeypatch, steps):
+    """At the step that opens, the first traced, one between, and the one that closes."""
+    found, captures, profiling = loop(), [False], loop
+    profiling = found.torch.autograd._profiler_enabled
+    for module in ("deep", "windows"):
+        monkeypatch.setattr(f"profilerkit.capture.{module}.captures_graph", lambda: captures[0])
+    found.steps(steps)
+    traced = profiling()
+    captures[0] = True
+    found.steps(3)
+    assert profiling() == traced
+    captures[0] = False
+    found.steps(8)
+    (status,) = found.statuses
+    assert status.ok
+    assert status.last_step - status.first_step + 1 >= 3
+    assert not profiling()
+
+
+def test_a_window_that_has_to_end_amid_a_capture_is_given_up_and_the_graph_is_not(loop, monkeypatch):
+    found = loop()
+    found.steps(4)
+    monkeypatch.setattr("profilerkit.capture.deep.captures_graph", lambda: True)
+    session = found.windows.window._profiler
+    found.windows.close(4)
+    assert found.torch.autograd._profiler_enabled()
+    assert found.windows.reason == "a CUDA graph was being captured as the window had to end"
+    session.stop_trace()
 
 
 @pytest.mark.parametrize("kind", ["missing", "full"])
@@ -370,22 +463,21 @@ def batches():
         yield torch.ones(8, 64)
 
 settings = {"nvml": False, "host": False, "analyze": False, "warmup_steps": 2, "trace_steps": 20}
-with profilerkit.profile(sys.argv[1], **settings) as prof:
-    for batch in prof.wrap(batches()):
-        with prof.phase("work"):
-            layer(batch).sum().backward()
-            optimizer.step()
+for run in sys.argv[1:]:
+    with profilerkit.profile(run, **settings) as prof:
+        for batch in prof.wrap(batches()):
+            with prof.phase("work"):
+                layer(batch).sum().backward()
+                optimizer.step()
 """
 
 
 def test_a_profiler_that_starts_while_a_batch_is_fetched_crashes_nothing(tmp_path, recorded):
     """Our span around the fetch began in our session, and must end in it: torch ends the process otherwise."""
-    for name in "abc":
-        run = tmp_path / name
-        done = subprocess.run(
-            [sys.executable, "-c", OWN_PROFILER, str(run)], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
+    runs = [str(tmp_path / name) for name in "abc"]
+    done = subprocess.run([sys.executable, "-c", OWN_PROFILER, *runs], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for run in runs:
         ((status, _), *_) = recorded(run).rank.windows
         assert status.ok
         assert status.last_step < 8

@@ -77,7 +77,7 @@ def test_a_known_device_is_named_with_its_row(monkeypatch):
 
 
 def test_an_unknown_device_is_a_warning_not_a_guess(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(name="NVIDIA A10G", memory_bytes=24_000_000_000))
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(name="NVIDIA A2", memory_bytes=24_000_000_000))
     device = list(checks._nvml())[1]
     assert device.state == "warn"
     assert "not in the hardware table" in device.text

@@ -29,7 +29,7 @@ TRAINING = textwrap.dedent("""
             return 20
 
         def __getitem__(self, index):
-            time.sleep(0.001)
+            time.sleep(0.005)
             return torch.randn(4)
 
     def train(**settings):

@@ -175,7 +175,7 @@ MISSING = {
     **{code: [timers_only()] for code in CODES},
     "CP002": [timers_only(), wasting(has_shapes=False), odd(0.2, lost=None)],
     "CP003": [timers_only(), wasting(grids=None)],
-    "CP005": [timers_only(), wasting(has_shapes=False), scored(0.3, peak=None), scored(0.3, spec=None)],
+    "CP005": [timers_only(), wasting(has_shapes=False), scored(0.3, peak=None)],
     "CP006": [timers_only(), wasting(), optimized(0.2, least=None)],
     "CP009": [facts()],
     "CP011": [timers_only(), replace(underfed(0.6), memory=Memory())],
@@ -370,6 +370,31 @@ def test_fp32_kernels_of_known_shapes_get_no_faster_than_their_bytes():
 
 def test_little_fp32_math_passes_on_a_device_without_a_name():
     assert ended("CP001", fp32(0.05, major=None)) is Passed
+
+
+@pytest.mark.parametrize(
+    ("code", "known"),
+    [
+        ("CP001", fp32(0.5, spec=None)),
+        ("CP005", scored(0.3, peak=None, spec=None)),
+        ("CP006", optimized(0.2, least=None, spec=None)),
+    ],
+)
+def test_what_is_seen_on_a_device_that_is_not_in_the_table_is_said_without_a_figure(code, known):
+    found = finding(code, known)
+    assert found.saving is None
+    assert found.fix.text
+    assert all(entry.source == "measured" for entry in found.evidence)
+
+
+def test_without_peaks_only_what_fusing_removes_speaks_for_it():
+    assert ended("CP005", scored(0.5 * SMALLEST_SAVING, peak=None, spec=None)) is Passed
+
+
+def test_shapes_are_asked_for_before_the_device():
+    known = optimized(0.2, least=None, spec=None)
+    blind = replace(known.waste.optimizer, parameters=None)
+    assert ended("CP006", replace(known, waste=replace(known.waste, optimizer=blind))) is MissingData
 
 
 # CP002

@@ -710,7 +710,20 @@ def test_a_device_before_tensor_cores_has_no_faster_unit():
 
 
 def test_a_device_without_known_peaks_has_no_saving_to_state():
-    assert ended("CP001", fp32(0.5, spec=None)) is MissingData
+    found = finding("CP001", fp32(0.5, spec=None))
+    assert found.saving is None
+    assert "bfloat16" in found.fix.text
+    assert "float16 with a gradient scaler" in finding("CP001", fp32(0.5, major=7, spec=None)).fix.text
+
+
+def test_where_tf32_has_no_higher_peak_the_fix_is_16_bit():
+    found = finding("CP001", fp32(0.5, spec=lookup("NVIDIA GeForce RTX 3060")), reached_ratio=0.75)
+    assert "bfloat16" in found.fix.code
+    assert found.saving.high == pytest.approx(0.5 * (1 - 1 / 2), abs=0.001)
+
+
+def test_parts_that_compute_fp32_on_matrix_units_are_not_judged_by_names():
+    assert ended("CP001", fp32(0.5, major=9, spec=lookup("AMD Instinct MI210"))) is MissingData
 
 
 def test_the_saving_of_tensor_cores_follows_the_peaks_of_the_device():

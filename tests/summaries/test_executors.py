@@ -152,8 +152,9 @@ def test_a_ray_worker_that_is_killed_in_mid_run_changes_nothing(traces, expected
     assert report_of(tmp_path) == expected
 
 
-def test_dask_that_does_not_answer_is_said():
+def test_dask_that_does_not_answer_is_said(monkeypatch):
     pytest.importorskip("distributed")
+    monkeypatch.setattr("profilerkit.summaries.engines._ANSWER_SECONDS", 1)
     with pytest.raises(UsageError, match="no Dask scheduler answers"), dask("tcp://127.0.0.1:1")(1):
         pass
 

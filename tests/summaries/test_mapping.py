@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,9 +34,16 @@ def tasks_of(traces):
     return [Task(trace, place_of(trace, None), PLAIN) for trace in traces]
 
 
-def profilerkit(*words, **settings):
-    command = [sys.executable, "-m", "profilerkit", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, **settings)
+@pytest.fixture
+def profilerkit(capsys):
+    """The command line in this process, as the result of a process of its own."""
+
+    def run(*words):
+        capsys.readouterr()
+        returncode = main(list(map(str, words)))
+        return subprocess.CompletedProcess(words, returncode, *capsys.readouterr())
+
+    return run
 
 
 def test_shards_are_all_paths_each_once():
@@ -103,7 +109,7 @@ def job(tmp_path):
     return tmp_path
 
 
-def test_map_skips_what_is_done_and_reduce_reads_it(job):
+def test_map_skips_what_is_done_and_reduce_reads_it(job, profilerkit):
     first = profilerkit("map", job / "traces", "-o", job / "kept", "--shard", "0/2")
     assert first.returncode == 0, first.stderr  # which traces are of a shard depends on their paths
     done = len(list((job / "kept").glob(f"*{SUFFIX}")))
@@ -130,10 +136,13 @@ def test_map_skips_what_is_done_and_reduce_reads_it(job):
         (["named", "-o", "."], r"rank0\.\d{8}-\d{4}\.[0-9a-f]{8}\.html"),
     ],
 )
-def test_the_report_of_summaries_lies_where_that_of_traces_would_and_the_last_line_says_where(job, words, written):
+def test_the_report_of_summaries_lies_where_that_of_traces_would_and_the_last_line_says_where(
+    job, words, written, profilerkit, monkeypatch
+):
+    monkeypatch.chdir(job)
     profilerkit("map", job / "traces", "-o", job / "kept")
     (first, *_) = sorted(path.relative_to(job) for path in (job / "kept").glob(f"rank0*{SUFFIX}"))
-    reduced = profilerkit("reduce", *(first if word == "named" else word for word in words), cwd=job)
+    reduced = profilerkit("reduce", *(first if word == "named" else word for word in words))
     assert reduced.returncode == 0, reduced.stderr
     (page,) = job.rglob("*.html")
     name = str(page.relative_to(job))
@@ -141,7 +150,7 @@ def test_the_report_of_summaries_lies_where_that_of_traces_would_and_the_last_li
     assert reduced.stderr.splitlines()[-1].startswith(f"wrote {name} (")
 
 
-def test_reduce_logs_what_it_is_at(job, caplog):
+def test_reduce_logs_what_it_is_at(job, caplog, profilerkit):
     profilerkit("map", job / "traces")
     with caplog.at_level(logging.INFO, "profilerkit"):
         assert main(["reduce", str(job / "traces"), "-q"]) == 0
@@ -191,7 +200,7 @@ def without_names(text):
     return said
 
 
-def test_few_ranks_are_told_as_analyze_tells_them(job):
+def test_few_ranks_are_told_as_analyze_tells_them(job, profilerkit):
     profilerkit("map", job / "traces")
     reduced = profilerkit("reduce", job / "traces", "-f", "json", "-o", "-")
     analyzed = profilerkit("analyze", job / "traces", "-f", "json", "-o", "-")
@@ -208,13 +217,13 @@ def test_few_ranks_are_told_as_analyze_tells_them(job):
         (["--scheduler", "tcp://a:1", "--engine", "inline"], "the engine is inline"),
     ],
 )
-def test_bad_words_are_refused(job, words, said):
+def test_bad_words_are_refused(job, words, said, profilerkit):
     found = profilerkit("map", job / "traces", *words)
     assert found.returncode == 2
     assert said in found.stderr
 
 
-def test_nothing_to_read_is_said(tmp_path):
+def test_nothing_to_read_is_said(tmp_path, profilerkit):
     (tmp_path / "empty").mkdir()
     for verb, said in (("map", "no trace in"), ("reduce", "no summary in")):
         for path, words in ((tmp_path / "empty", said), (tmp_path / "none", "does not exist")):
@@ -235,7 +244,7 @@ def test_unreadable_input_has_three_parts(tmp_path):
     assert "profilerkit map" in caught.value.hint
 
 
-def test_a_stray_file_of_a_directory_is_left_out_and_one_that_was_named_is_an_error(job):
+def test_a_stray_file_of_a_directory_is_left_out_and_one_that_was_named_is_an_error(job, profilerkit):
     (job / "traces" / "notes.json").write_text("{}")
     left_out = profilerkit("map", job / "traces", "-o", job / "kept")
     assert left_out.returncode == 0

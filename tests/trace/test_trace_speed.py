@@ -4,6 +4,7 @@ import gzip
 import json
 import subprocess
 import sys
+from itertools import chain
 
 import pytest
 import trace_recipes as recipes
@@ -46,21 +47,27 @@ def measured(how, path):
     return json.loads(done.stdout)
 
 
+def rounds(first, second):
+    """Measures both up to three times: a busy neighbour may spoil a round, and the first good one is enough."""
+    for _ in range(3):
+        yield measured(*first), measured(*second)
+
+
 def test_reader_takes_far_less_cpu_and_a_quarter_of_the_memory_of_json_load(path):
     """Far from what a quiet machine shows, so that only a real loss fails.
 
     That is 4.1 times less CPU (once under 3, beside busy neighbours), 9.5 times less memory, and half of the file,
     whose smallness counts here.
     """
-    rounds = [(measured("reader", path), measured("json", path)) for _ in range(3)]
-    assert max(theirs["cpu_s"] / ours["cpu_s"] for ours, theirs in rounds) > 2.5
-    ours, theirs = rounds[0]
+    both = rounds(("reader", path), ("json", path))
+    ours, theirs = next(both)
     assert ours["grown_bytes"] * 4 < theirs["grown_bytes"]
     assert ours["grown_bytes"] < 0.6 * path.stat().st_size
+    assert any(theirs["cpu_s"] / ours["cpu_s"] > 2.5 for ours, theirs in chain([(ours, theirs)], both))
 
 
 def test_gzip_costs_less_than_a_second_reading(path, tmp_path):
     """A quarter more on a quiet machine; only a second pass over the text would double it."""
     (tmp_path / "trace.json.gz").write_bytes(gzip.compress(path.read_bytes(), 1))
-    rounds = [(measured("reader", path), measured("reader", tmp_path / "trace.json.gz")) for _ in range(3)]
-    assert min(packed["cpu_s"] / plain["cpu_s"] for plain, packed in rounds) < 1.8
+    both = rounds(("reader", path), ("reader", tmp_path / "trace.json.gz"))
+    assert any(packed["cpu_s"] / plain["cpu_s"] < 1.8 for plain, packed in both)

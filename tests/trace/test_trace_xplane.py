@@ -85,6 +85,13 @@ def test_without_a_line_of_steps_the_host_s_annotations_mark_them(tmp_path):
     assert columns.meta.step_marks == StepMarks("step annotations")
 
 
+@pytest.mark.parametrize(("annotated", "by_device"), [(3, True), (4, False)])
+def test_of_a_host_that_runs_ahead_the_module_that_runs_once_a_step_marks_the_steps(tmp_path, annotated, by_device):
+    columns = read(tmp_path, space(host(annotated, step_ps=1_000_000_000), tpu(3)))
+    starts = [start for start, _, _ in work(columns, Category.STEP)]
+    assert (starts == [0, 10_000_000, 20_000_000]) == by_device
+
+
 def test_without_any_marks_runs_of_the_largest_module_stand_for_steps(tmp_path):
     columns = read(tmp_path, space(tpu(3)))
     assert [start for start, _, _ in work(columns, Category.STEP)] == [0, 10_000_000, 20_000_000]

@@ -37,7 +37,7 @@ def timed_events(parts: Sequence[str], rank: RankFacts, origin: str) -> RawEvent
         return None
     log = rank.log
     start, length, names = _records(parts, rank.record)
-    step = in_step(start, log.start, log.start + log.time)
+    step = in_step(start, log.start, log.stop)
     judged = (step >= 0) & log.steady[np.maximum(step, 0)]
     rows = longest(np.where(judged, length, -1))[: np.count_nonzero(judged)]
     return RawEvents(

@@ -8,6 +8,7 @@ from profilerkit.analysis.communication.log import CollectiveLog, Mask
 from profilerkit.analysis.communication.wire import Engine, ReducerWork
 from profilerkit.analysis.device.kernels import in_use, matching
 from profilerkit.analysis.intervals import I64, Spans, covered, intersect, subtract, union
+from profilerkit.analysis.steps.find import TraceSteps
 from profilerkit.trace.columns import Category, TraceColumns
 
 #: Events of DDP's reducer (torch 2.13, reducer.cpp).
@@ -20,16 +21,17 @@ _GLOO = re.compile(r"^gloo:")
 _OF_GLOO = "gloo"
 
 
-def reducer_work(columns: TraceColumns, launches: I64, window: Spans, device: Mask | None) -> ReducerWork | None:
+def reducer_work(columns: TraceColumns, launches: I64, steps: TraceSteps, device: Mask | None) -> ReducerWork | None:
     """What DDP's reducer did in the judged steps beside reducing; ``None`` without an event of it.
 
     Args:
         columns: the trace.
         launches: ``(n_events,)`` launching runtime row of each device event, -1 for none.
-        window: the judged steps.
+        steps: of the trace.
         device: ``(n_events,)`` events of the judged device; ``None`` on a CPU-only trace.
     """
-    searches, copies = _judged(columns, _SEARCH, window), _judged(columns, _COPY_BACK, window)
+    window, issuing = steps.steady, steps.by_host.steady
+    searches, copies = _judged(columns, _SEARCH, issuing), _judged(columns, _COPY_BACK, issuing)
     if not len(searches) and not len(copies):
         return None
     count = max(len(window), 1)

@@ -15,6 +15,7 @@ from profilerkit.analysis.communication.wire import Wire
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect, union
 from profilerkit.analysis.leaves import WAITS, leaf
 from profilerkit.analysis.partition import Partition
+from profilerkit.analysis.steps.find import TraceSteps
 from profilerkit.trace.columns import Category, TraceColumns, TraceMeta
 
 
@@ -22,36 +23,37 @@ def wire_facts(
     columns: TraceColumns,
     communicates: Mask,
     launches: I64,
-    window: Spans,
+    steps: TraceSteps,
     log: CollectiveLog | None,
     parts: Partition,
     *,
     device: Mask | None,
 ) -> Wire:
-    """What the communication in ``window`` is made of; arguments as of ``comm_facts``.
+    """What the communication in the steady steps is made of; arguments as of ``comm_facts``.
 
     Args:
         columns: the trace.
         communicates: ``(n_strings,)`` names of communication.
         launches: ``(n_events,)`` launching runtime row of each device event, -1 for none.
-        window: the judged steps.
+        steps: of the trace.
         log: the trace's collectives.
         parts: the partition, which says when communication was exposed.
         device: ``(n_events,)`` events of the judged device; ``None`` on a CPU-only trace.
     """
+    window = steps.steady
     working = columns.is_a(Category.CPU_OP) if device is None else device & (columns.category == Category.KERNEL)
     work = working & ~communicates[columns.name]
     compute = union(columns.ts_ns[work], columns.end_ns[work])
     wire = Wire(
         step_ns=window.total_ns / max(len(window), 1),
-        reducer=reducer_work(columns, launches, window, device),
+        reducer=reducer_work(columns, launches, steps, device),
         engine=engine_of(columns, log, window, compute) if device is not None else None,
     )
     if log is None or not covered(window, log.start).any():
         return wire
     transfers = union(log.start, log.end)
     backward = backward_compute(columns, launches, work, on_device=device is not None)
-    passes = passes_of(columns, window)
+    passes = passes_of(columns, steps.by_host.steady)
     split = Split.unknown(len(log))
     judged = np.flatnonzero(work & covered(window, columns.ts_ns))
     wire = replace(

@@ -12,6 +12,7 @@ from profilerkit.analysis.host.python_stretches import between_ratio
 from profilerkit.analysis.intervals import I64, Spans, intersect, union
 from profilerkit.analysis.leaves import leaf
 from profilerkit.analysis.partition import Partition
+from profilerkit.hardware.lookup import is_by_amd
 from profilerkit.trace.columns import Category, DeviceProperties, TraceColumns
 
 #: Shortest run of fusible kernels that a compiler would turn into one (R17).
@@ -105,10 +106,11 @@ def math_facts(
     priced = fp32 & np.isfinite(floor_ns)
     priced_share = _covered_ns(columns, roof.rows[priced]) / steady_ns
     per_ns = priced_share / max(int(dur_ns[priced].sum()), 1)
+    tells_units = properties is not None and (roof.spec is not None or not is_by_amd(properties.name))
     return MathFacts(
         fp32_share=_covered_ns(columns, roof.rows[fp32]) / steady_ns,
         tensor_core_share=_covered_ns(columns, roof.rows[tensor_core]) / steady_ns,
-        compute_major=properties.compute_major if properties else None,
+        compute_major=properties.compute_major if properties and tells_units else None,
         example=columns.strings[int(per_name.argmax())] if per_name.any() else None,
         priced_share=priced_share,
         floor_share=per_ns * float(floor_ns[priced].sum()),
@@ -120,11 +122,12 @@ def _on_faster_units(roof: Roofline, dur_ns: I64) -> npt.NDArray[np.float64]:
     """``(2, n)`` ns that each FP32 kernel would take on the faster units, and takes at least; NaN where not priced.
 
     It gets faster by the ratio of the peaks as far as real kernels reach them, and never than its traffic, which TF32
-    leaves as it is and FP16 halves. The least is that of its arithmetic and traffic at the very peaks.
+    leaves as it is and 16 bit halve. The least is that of its arithmetic and traffic at the very peaks.
     """
     spec = roof.spec
-    precision, kept = ("tf32", 1.0) if spec and spec.tf32_tflops else ("fp16", 0.5)
-    fast, slow = dense_peak(precision, spec), dense_peak("fp32", spec)
+    precision = spec.faster_than_fp32 if spec else None
+    kept = 1.0 if precision == "tf32" else 0.5
+    fast, slow = dense_peak(precision or "", spec), dense_peak("fp32", spec)
     if spec is None or fast is None or slow is None:
         return np.full((2, len(roof.rows)), np.nan)
     memory_ns = kept * roof.bytes / spec.hbm_gb_per_s

@@ -79,13 +79,15 @@ class SyncFacts:
     """Blocking calls per steady step: how many, how long the host waited in them, which names how often.
 
     ``awaited_ratio`` is the share of the exposed time of copies to the host in those that the host waited for in their
-    own call; 0.0 without any.
+    own call; 0.0 without any. ``idle_after_ns`` is how long the device stood still once the calls had returned,
+    whatever the host did then: without the call it would have done that while the device worked.
     """
 
     per_step: float
     blocked_ns: float
     culprits: tuple[tuple[str, int], ...]
     awaited_ratio: float
+    idle_after_ns: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,8 @@ class MathFacts:
 
     ``priced_share`` is that of the FP32 kernels whose shapes are known, ``floor_share`` what TF32, or FP16 where the
     device has none, would leave of it at the rates that real kernels reach: never less than its bytes take.
-    ``fastest_share`` is the same at the very peaks of arithmetic and memory.
+    ``fastest_share`` is the same at the very peaks of arithmetic and memory. ``compute_major`` is ``None`` also for an
+    unknown device of AMD, where it says nothing of the units.
     """
 
     fp32_share: float

@@ -16,7 +16,7 @@ def collection_facts(events: bytes, log: StepLog) -> CollectionFacts:
     """The collections of at least 50 µs in steady steps; shorter ones are not recorded."""
     table = np.frombuffer(events, dtype=EVENT_DTYPE)
     table = table[table["kind"] == EventKind.GC]
-    step = in_step(table["start"].astype(np.int64), log.start, log.start + log.time)
+    step = in_step(table["start"].astype(np.int64), log.start, log.stop)
     table = table[(step >= 0) & log.steady[np.maximum(step, 0)]]
     if not len(table):
         return CollectionFacts(per_step=0.0, pause_ns=0.0, longest_ns=0, full=0)

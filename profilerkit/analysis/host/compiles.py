@@ -26,7 +26,7 @@ def compiles_of_log(events: bytes, names: Mapping[int, str], log: StepLog) -> Co
     table = table[table["kind"] == EventKind.COMPILE]
     if not len(table):
         return None
-    step = in_step(table["start"].astype(np.int64), log.start, log.start + log.time)
+    step = in_step(table["start"].astype(np.int64), log.start, log.stop)
     judged = table[(step >= 0) & log.steady[np.maximum(step, 0)]]
     total = max(int(log.time[log.steady].sum()), 1)
     every = [names.get(number, "") for number in np.unique(table["name"]).tolist()]

@@ -8,13 +8,15 @@ from profilerkit.analysis.host.feeding import dominant_frames, local_fetches
 from profilerkit.analysis.host.names import HostNames
 from profilerkit.analysis.intervals import I64, Spans, covered, intersect
 from profilerkit.analysis.partition import Partition
+from profilerkit.analysis.steps.find import TraceSteps
 from profilerkit.trace.columns import TraceColumns
 
 
 def input_facts(
-    columns: TraceColumns, names: HostNames, parts: Partition, window: Spans, main: int
+    columns: TraceColumns, names: HostNames, parts: Partition, steps: TraceSteps, main: int
 ) -> InputFacts | None:
-    """Facts of the fetches that start in ``window``; ``None`` where neither an event nor a batch copy shows any."""
+    """Facts of the fetches in the steady steps; ``None`` where neither an event nor a batch copy shows any."""
+    window = steps.by_host.steady
     rows = parts.fed.rows[covered(window, columns.ts_ns[parts.fed.rows])]
     inferred = covered(window, parts.lead_in.start)
     if not len(rows) and not inferred.any():
@@ -42,7 +44,7 @@ def input_facts(
         source="derived",
         origin=origin,
         longest_ns=(int(spans.start[longest]), int(spans.end[longest])),
-        held_ratio=held.total_ns / window.total_ns,
+        held_ratio=held.total_ns / max(steps.steady.total_ns, 1),
         frames=frames,
         frames_ratio=frames_ratio if frames else None,
     )

@@ -27,10 +27,11 @@ def sync_facts(
     judged: npt.NDArray[np.bool_],
     count: int,
     copying: Spans,
+    idle: Spans,
 ) -> SyncFacts:
     """Blocking calls in the judged events, per step of ``count``: waits, and copies that return with their result.
 
-    ``copying`` is when the device did nothing but copy to the host.
+    ``copying`` is when the device did nothing but copy to the host, ``idle`` when it did nothing at all.
     """
     blocking = names.sync_call[columns.name] & (columns.category == Category.RUNTIME)
     blocking[waiting_calls(columns, launches)] = True
@@ -44,7 +45,20 @@ def sync_facts(
         blocked_ns=float(columns.dur_ns[rows].sum()) / count,
         culprits=tuple((columns.strings[labels[i]], int(times[i])) for i in order),
         awaited_ratio=awaited.total_ns / max(copying.total_ns, 1),
+        idle_after_ns=_idle_after(np.sort(columns.end_ns[rows]), idle) / count,
     )
+
+
+def _idle_after(returned: I64, idle: Spans) -> int:
+    """Time from the first return in each idle span to the end of the span, ns; ``returned`` ascends.
+
+    >>> _idle_after(np.array([5, 12, 14]), Spans(np.array([2, 10]), np.array([4, 20])))
+    8
+    """
+    gap = np.searchsorted(idle.start, returned, side="right") - 1
+    inside = (gap >= 0) & (returned < idle.end[np.maximum(gap, 0)])
+    gap, first = np.unique(gap[inside], return_index=True)
+    return int((idle.end[gap] - returned[inside][first]).sum())
 
 
 def allocator_facts(

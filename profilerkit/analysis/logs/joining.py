@@ -98,7 +98,7 @@ def recorded_span(rank: RankFacts) -> tuple[int, int] | None:
         return (first, last) if first > EPOCH_NS else None
     if rank.log is not None and len(rank.log.start) and rank.record is not None and rank.record.clock is not None:
         clock = rank.record.clock
-        return clock.unix_ns(int(rank.log.start[0])), clock.unix_ns(int(np.max(rank.log.start + rank.log.time)))
+        return clock.unix_ns(int(rank.log.start[0])), clock.unix_ns(int(np.max(rank.log.stop)))
     return None
 
 

@@ -90,7 +90,7 @@ def _series(instants: MemoryInstants, steps: TraceSteps, device: int) -> _Series
         ts_ns=ts_ns,
         allocated=instants.allocated[rows],
         reserved=instants.reserved[rows],
-        step=in_step(ts_ns, steps.start, steps.end),
+        step=in_step(ts_ns, steps.by_host.start, steps.by_host.end),
     )
 
 
@@ -162,7 +162,7 @@ def _calls(columns: TraceColumns, names: HostNames, steps: TraceSteps) -> Memory
     calls = (columns.category == Category.RUNTIME) & names.allocator[columns.name]
     if not (columns.category == Category.RUNTIME).any():
         return Memory()
-    window = steps.steady
+    window = steps.by_host.steady
     rows = np.flatnonzero(calls & in_window(columns, window))
     rows = rows[np.lexsort((columns.ts_ns[rows], columns.thread[rows]))]
     gives_back = matching(columns, in_use(columns), _GIVES_BACK)[columns.name[rows]]

@@ -16,7 +16,7 @@ def page_faults(samples: Sequence[Sample], log: StepLog) -> PageFaults | None:
     A sample counts since the one before, so that both must lie in the judged steps.
     """
     steady = np.flatnonzero(log.steady)
-    low, high = int(log.start[steady[0]]), int(log.start[steady[-1]] + log.time[steady[-1]])
+    low, high = int(log.start[steady[0]]), int(log.stop[steady[-1]])
     seen = [(sample.t_ns, sample.host) for sample in samples if sample.host is not None]
     inside = [host for (before, _), (t_ns, host) in pairwise(seen) if before >= low and t_ns <= high]
     told = [known for host in inside if (known := _told(host)) is not None]

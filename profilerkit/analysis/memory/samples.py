@@ -143,7 +143,7 @@ def _sampled(of: Tracked, pairs: list[tuple[int, int]], capacity: int | None, he
 def _growth(sampled: _Sampled, log: StepLog) -> MemoryGrowth | None:
     """Growth over the judged steps, by the step number at each sample."""
     steady = np.flatnonzero(log.steady)
-    low, high = log.start[steady[0]], log.start[steady[-1]] + log.time[steady[-1]]
+    low, high = log.start[steady[0]], log.stop[steady[-1]]
     inside = (sampled.ts_ns >= low) & (sampled.ts_ns < high)
     if inside.sum() < FEWEST_SAMPLES:
         return None
@@ -153,7 +153,7 @@ def _growth(sampled: _Sampled, log: StepLog) -> MemoryGrowth | None:
 
 def _rows(sampled: _Sampled, log: StepLog) -> tuple[MemoryRow, ...]:
     """The largest sample of each step that has one."""
-    step = in_step(sampled.ts_ns, log.start, log.start + log.time)
+    step = in_step(sampled.ts_ns, log.start, log.stop)
     most = np.zeros(len(log.index), dtype=np.int64)
     np.maximum.at(most, step[step >= 0], sampled.bytes[step >= 0])
     seen = np.flatnonzero(most)

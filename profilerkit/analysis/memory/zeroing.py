@@ -8,6 +8,7 @@ import numpy.typing as npt
 from profilerkit.analysis.device.kernels import in_use, matching
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect, subtract, union
 from profilerkit.analysis.memory.use import ZeroedGradients
+from profilerkit.analysis.steps.find import TraceSteps
 from profilerkit.analysis.thread_line import ThreadLine
 from profilerkit.trace.columns import Category, TraceColumns
 
@@ -22,9 +23,9 @@ _ADDS = re.compile(r"^aten::add_$")
 
 
 def zeroed_gradients(
-    columns: TraceColumns, launches: I64, device: Mask | None, window: Spans, busy: Spans
+    columns: TraceColumns, launches: I64, device: Mask | None, steps: TraceSteps, busy: Spans
 ) -> ZeroedGradients | None:
-    """What filling the gradients costs in ``window``; ``None`` where no call clears any there.
+    """What filling the gradients costs in the steady steps; ``None`` where no call clears any there.
 
     With torch 2.13 dropped gradients leave a call without operators, and backward keeps the first gradient of each
     parameter instead of adding it: both kinds of operators are gone.
@@ -33,14 +34,14 @@ def zeroed_gradients(
         columns: the trace.
         launches: ``(n_events,)`` int64, row of the launching runtime call, -1 for none.
         device: ``(n_events,)`` what ran on the judged device; ``None`` on a CPU-only run, where operators are the work.
-        window: the steady steps.
+        steps: of the trace.
         busy: when the device worked; empty without one.
     """
-    line = ThreadLine.of(columns)
+    line, window = ThreadLine.of(columns), steps.steady
     if line is None or not len(window):
         return None
     used = in_use(columns)
-    inside = covered(window, columns.ts_ns)
+    inside = covered(steps.by_host.steady, columns.ts_ns)
 
     def named(pattern: re.Pattern[str], *categories: Category) -> I64:
         rows: I64 = np.flatnonzero(inside & matching(columns, used, pattern)[columns.name] & columns.is_a(*categories))

@@ -66,7 +66,7 @@ def build(seen: Material) -> Built | None:
     """The graph of the replayed steps; ``None`` without a judged step, or without a thread to follow."""
     columns = seen.columns
     starts = np.sort(columns.ts_ns[seen.ran]) if seen.on_gpu else _NONE
-    scope = scope_of(seen.steps, starts, seen.most_events)
+    scope = scope_of(seen.steps.by_host, starts, seen.most_events)
     if scope is None or seen.host.main < 0:
         return None
     device = device_of(columns, seen.ran if seen.on_gpu else np.zeros_like(seen.ran), seen.launches, scope)

@@ -1,18 +1,19 @@
 """Find the steps of a trace and the steady ones among them."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.device.kernels import device_rows
 from profilerkit.analysis.host.names import HostNames, main_thread
-from profilerkit.analysis.intervals import I64, Spans
+from profilerkit.analysis.intervals import I64, Spans, covered
+from profilerkit.analysis.steps.completion import device_steps, issued_at, undone_from
 from profilerkit.analysis.steps.optimizer_marks import optimizer_rows, step_marks
 from profilerkit.analysis.steps.warmup import warmup_length
 from profilerkit.model.step import WHOLE_TRACE, StepState
-from profilerkit.trace.columns import Category, StepMarks, TraceColumns
+from profilerkit.trace.columns import Bools, Category, StepMarks, TraceColumns
 
 #: Drops apply only while at least this many steps remain to be judged.
 FEWEST_STEPS = 3
@@ -31,12 +32,15 @@ class TraceSteps:
 
     Attributes:
         index: step numbers.
-        start: starts, ns on the trace's clock.
+        start: starts, ns on the trace's clock; the device's where it is the clock.
         end: start of the next step, or the step's own end.
         state: why each step is in or out.
         optimizes: ``(n_steps,)`` bool, steps in which an optimizer step ends.
         found_by: what marks a step.
         inferred: no explicit marker was found.
+        issuing: when the host issued each step, where steps are cut when the device had done them; ``None`` where the
+            host's marks are the steps.
+        ahead_ns: how far the host runs ahead of the device at most, where steps are cut by the device; else ``None``.
     """
 
     index: I64
@@ -46,6 +50,8 @@ class TraceSteps:
     optimizes: npt.NDArray[np.bool_]
     found_by: str
     inferred: bool
+    issuing: Spans | None = None
+    ahead_ns: int | None = None
 
     @property
     def steady(self) -> Spans:
@@ -56,6 +62,19 @@ class TraceSteps:
     def judged(self) -> npt.NDArray[np.bool_]:
         """``(n_steps,)`` mask of the steady steps."""
         return np.array([state == "steady" for state in self.state], dtype=bool)
+
+    @property
+    def by_host(self) -> "TraceSteps":
+        """The steps by the host's marks: what the host did in a step lies between these."""
+        if self.issuing is None:
+            return self
+        return replace(self, start=self.issuing.start, end=self.issuing.end, issuing=None)
+
+    def judged_events(self, columns: TraceColumns, launches: I64) -> Bools:
+        """``(n_events,)`` events of the steady steps: those that start in them, or that the host issued in them."""
+        if self.issuing is None:
+            return covered(self.steady, columns.ts_ns)
+        return covered(self.by_host.steady, _issued(columns, launches))
 
 
 def find_steps(
@@ -70,16 +89,30 @@ def find_steps(
         launches: ``(n_events,)`` launching runtime row of each device event, -1 for none. With it the last step lasts
             until the device has done what was launched in it: the host's marker closes before.
     """
-    return (
-        _by_own_marks(columns, names)
-        or _by_marker(columns, names, whole, launches)
-        or _by_optimizer(columns, names)
-        or _by_loader(columns, names)
-        or _whole(columns)
-    )
+    marks = _own_marks(columns) or _markers(columns, whole, launches) or _optimizer_ends(columns, names)
+    marks = marks or _loader_starts(columns, names)
+    return _judged(columns, names, marks, launches) if marks else _whole(columns)
 
 
-def _by_own_marks(columns: TraceColumns, names: HostNames) -> TraceSteps | None:
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    """Where the host's marks, or the format's, put the steps; arrays are ``(n_steps,)`` int64.
+
+    Attributes:
+        whole_last: the last step is known to end where it does.
+        last_end: where the last step ends by its mark, however long its end was put off.
+    """
+
+    index: I64
+    start: I64
+    end: I64
+    found_by: str
+    inferred: bool
+    whole_last: bool = False
+    last_end: int | None = None
+
+
+def _own_marks(columns: TraceColumns) -> _Marks | None:
     """Steps as the format marks them; names that are numbers number them, and are told once each."""
     rows, marks = np.flatnonzero(columns.category == Category.STEP), columns.meta.step_marks
     if marks is None or not len(rows):
@@ -94,37 +127,35 @@ def _by_own_marks(columns: TraceColumns, names: HostNames) -> TraceSteps | None:
         index = np.arange(len(rows))
     start = columns.ts_ns[rows]
     end = np.r_[start[1:], max(int(start[-1]), int(columns.end_ns[rows].max()))]
-    return _judged(columns, names, index, start, end, marks.found_by, inferred=marks.inferred)
+    return _Marks(index, start, end, marks.found_by, marks.inferred)
 
 
-def _by_marker(
-    columns: TraceColumns, names: HostNames, whole: tuple[int, int] | None, launches: I64 | None
-) -> TraceSteps | None:
-    numbers = np.array([_step_number(text) for text in columns.strings], dtype=np.int64)
-    rows = np.flatnonzero((columns.category == Category.ANNOTATION) & (numbers[columns.name] >= 0))
+def _markers(columns: TraceColumns, whole: tuple[int, int] | None, launches: I64 | None) -> _Marks | None:
+    rows, number = _numbered(columns, Category.ANNOTATION)
     if not len(rows):
         return None
-    rows = rows[columns.thread[rows] == np.bincount(columns.thread[rows]).argmax()]
-    rows = rows[np.argsort(columns.ts_ns[rows], kind="stable")]
-    _, first = np.unique(numbers[columns.name[rows]], return_index=True)
-    rows = rows[np.sort(first)]
+    own = columns.thread[rows] == np.bincount(columns.thread[rows]).argmax()
+    rows, number = rows[own], number[own]
+    _, first = np.unique(number, return_index=True)
+    rows, index = rows[np.sort(first)], number[np.sort(first)]
     start, own_end = columns.ts_ns[rows], columns.end_ns[rows]
     end = np.r_[start[1:], _last_end(columns, launches, start, int(own_end[-1]))]
-    index = numbers[columns.name[rows]]
     marks = columns.meta.step_marks or StepMarks("ProfilerStep")
     keep = (index >= whole[0]) & (index <= whole[1]) if whole else np.ones(len(index), dtype=bool)
     if not keep.any():
         return None
-    return _judged(
-        columns,
-        names,
-        index[keep],
-        start[keep],
-        end[keep],
-        marks.found_by,
-        inferred=marks.inferred,
-        whole_last=whole is not None,
+    ends = np.r_[start[1:], own_end[-1]][keep]
+    return _Marks(
+        index[keep], start[keep], end[keep], marks.found_by, marks.inferred, whole is not None, last_end=int(ends[-1])
     )
+
+
+def _numbered(columns: TraceColumns, category: Category) -> tuple[I64, I64]:
+    """Rows of the marks ``ProfilerStep#N`` of a category in order of time, and their numbers."""
+    numbers = np.array([_step_number(text) for text in columns.strings], dtype=np.int64)
+    rows = np.flatnonzero((columns.category == category) & (numbers[columns.name] >= 0))
+    rows = rows[np.argsort(columns.ts_ns[rows], kind="stable")]
+    return rows, numbers[columns.name[rows]]
 
 
 def _last_end(columns: TraceColumns, launches: I64 | None, start: I64, end: int) -> int:
@@ -145,16 +176,14 @@ def _step_number(text: str) -> int:
     return int(match.group(1)) if match and len(match.group(1)) < 19 else -1
 
 
-def _by_optimizer(columns: TraceColumns, names: HostNames) -> TraceSteps | None:
+def _optimizer_ends(columns: TraceColumns, names: HostNames) -> _Marks | None:
     ends = step_marks(columns, _fetches(columns, names))
     if len(ends) < 2:
         return None
     low = _extent(columns)[0]
     if low < ends[0]:
         ends = np.r_[low, ends]
-    return _judged(
-        columns, names, np.arange(len(ends) - 1), ends[:-1], ends[1:], "optimizer steps", inferred=True, whole_last=True
-    )
+    return _Marks(np.arange(len(ends) - 1), ends[:-1], ends[1:], "optimizer steps", inferred=True, whole_last=True)
 
 
 def _fetches(columns: TraceColumns, names: HostNames) -> I64:
@@ -163,12 +192,12 @@ def _fetches(columns: TraceColumns, names: HostNames) -> I64:
     return np.unique(columns.ts_ns[fetches & (columns.thread == main_thread(columns))])
 
 
-def _by_loader(columns: TraceColumns, names: HostNames) -> TraceSteps | None:
+def _loader_starts(columns: TraceColumns, names: HostNames) -> _Marks | None:
     start = _fetches(columns, names)
     if len(start) < 2:
         return None
     end = np.r_[start[1:], _extent(columns)[1]]
-    return _judged(columns, names, np.arange(len(start)), start, end, "DataLoader fetches", inferred=True)
+    return _Marks(np.arange(len(start)), start, end, "DataLoader fetches", inferred=True)
 
 
 def _extent(columns: TraceColumns) -> tuple[int, int]:
@@ -199,24 +228,73 @@ def _whole(columns: TraceColumns) -> TraceSteps:
     )
 
 
-def _judged(
-    columns: TraceColumns,
-    names: HostNames,
-    index: I64,
-    start: I64,
-    end: I64,
-    found_by: str,
-    *,
-    inferred: bool,
-    whole_last: bool = False,
-) -> TraceSteps:
-    """Drop cut, compiling and warm-up steps while enough remain; always those that lost device work to a cut file."""
-    kernels = _count_in(columns.ts_ns[device_rows(columns) & (columns.dur_ns > 0)], start, end)
-    state: list[StepState] = ["steady"] * len(start)
+def _judged(columns: TraceColumns, names: HostNames, marks: _Marks, launches: I64 | None) -> TraceSteps:
+    """The steps by their marks, or where the device had done them, and which of them are steady."""
+    launches = launches if launches is not None else np.full(len(columns), -1)
+    issued = _issued(columns, launches)
+    start, end = marks.start, marks.end
+    state = _states(columns, names, marks, issued, end - start, np.ones(len(start), dtype=bool), marks.whole_last)
+    steady = np.array([value == "steady" for value in state], dtype=bool)
+    done = end <= undone_from(columns, launches)
+    found = device_steps(columns, issued, start, end, steady & done, marks.last_end)
+    if found is not None:
+        start, end = found.start, found.end
+        state = _states(columns, names, marks, issued, end - start, done, whole_last=True)
+    # An optimizer step that marks the end of a step ends with it.
+    optimizes = _count_in(columns.end_ns[optimizer_rows(columns)] - 1, marks.start, marks.end) > 0
+    return TraceSteps(
+        index=marks.index.astype(np.int64),
+        start=start,
+        end=end,
+        state=state,
+        optimizes=optimizes,
+        found_by=marks.found_by,
+        inferred=marks.inferred,
+        issuing=Spans(marks.start, marks.end) if found else None,
+        ahead_ns=found.ahead_ns if found else None,
+    )
+
+
+def _issued(columns: TraceColumns, launches: I64) -> I64:
+    """``issued_at`` with the marks of the steps on the device, where the trace has them."""
+    rows, number = _numbered(columns, Category.GPU_ANNOTATION)
+    marks, on_host = _numbered(columns, Category.ANNOTATION)
+    if not len(rows) or not len(marks):
+        return issued_at(columns, launches)
+    by_number, first = np.unique(on_host, return_index=True)
+    place = np.minimum(np.searchsorted(by_number, number), len(by_number) - 1)
+    known = by_number[place] == number
+    return issued_at(columns, launches, (rows[known], columns.ts_ns[marks[first[place[known]]]]))
+
+
+def _states(
+    columns: TraceColumns, names: HostNames, marks: _Marks, issued: I64, time: I64, done: Bools, whole_last: bool
+) -> tuple[StepState, ...]:
+    """Drop cut, compiling and warm-up steps while enough remain; always those that lost device work to a cut file.
+
+    Args:
+        columns: the trace.
+        names: its classified names.
+        marks: of the steps.
+        issued: ``(n_events,)`` when the host issued each event.
+        time: ``(n_steps,)`` how long the steps are, ns.
+        done: ``(n_steps,)`` steps whose work on the device is known to be in the trace to its end; others are cut.
+        whole_last: the last step has an end.
+    """
+    work = np.flatnonzero(device_rows(columns) & (columns.dur_ns > 0))
+    _, once = np.unique(columns.ts_ns[work], return_index=True)
+    at = np.sort(issued[work[once]])
+    kernels = np.searchsorted(at, marks.end, side="left") - np.searchsorted(at, marks.start, side="left")
+    state: list[StepState] = ["steady" if known else "cut" for known in done.tolist()]
     if columns.damage.truncated:
         # Kineto writes the device's events after the host's, so these are what such a file lacks.
         fewest = CUT_KERNEL_RATIO * kernels.max()
         state = ["cut" if count < fewest else "steady" for count in kernels.tolist()]
+
+    issuing = np.flatnonzero(kernels)
+    if len(issuing):
+        # A mark behind all of the device's work begins what was not recorded.
+        state[issuing[-1] + 1 :] = ["cut"] * (len(time) - 1 - int(issuing[-1]))
 
     def drop(rows: list[int], reason: StepState) -> None:
         rows = [row for row in rows if state[row] == "steady"]
@@ -225,17 +303,17 @@ def _judged(
                 state[row] = reason
 
     if not whole_last:
-        drop([len(start) - 1], "cut")
-    last = max((row for row in range(len(start)) if state[row] == "steady"), default=0)
+        drop([len(time) - 1], "cut")
+    last = max((row for row in range(len(time)) if state[row] == "steady"), default=0)
     if last > 0 and kernels[last] < CUT_KERNEL_RATIO * kernels[last - 1]:
         drop([last], "cut")
-    compiling = _count_in(columns.ts_ns[names.compiles[columns.name]], start, end)
-    drop([row for row in range(len(start)) if compiling[row]], "compile")
+    compiling = _count_in(columns.ts_ns[names.compiles[columns.name]], marks.start, marks.end)
+    drop([row for row in range(len(time)) if compiling[row]], "compile")
     drop([0], "warmup")
-    drop(list(range(warmup_length(end - start))), "warmup")
-    # An optimizer step that marks the end of a step ends with it.
-    optimizes = _count_in(columns.end_ns[optimizer_rows(columns)] - 1, start, end) > 0
-    return TraceSteps(index.astype(np.int64), start, end, tuple(state), optimizes, found_by, inferred)
+    # A host that had to catch up shows it in its own marks.
+    warmup = max(warmup_length(time), warmup_length(marks.end - marks.start))
+    drop(list(range(warmup)), "warmup")
+    return tuple(state)
 
 
 def in_step(instants: I64, start: I64, stop: I64) -> I64:

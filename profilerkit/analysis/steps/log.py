@@ -12,6 +12,8 @@ from profilerkit.analysis.facts import Stall
 from profilerkit.analysis.host.names import is_feeding_phase, phase_leaf
 from profilerkit.analysis.intervals import I64, Spans, innermost_owner, subtract, union
 from profilerkit.analysis.leaves import LEAVES
+from profilerkit.analysis.stats import median
+from profilerkit.analysis.steps.device_time import DeviceTime, device_time
 from profilerkit.analysis.steps.find import FEWEST_STEPS, in_step
 from profilerkit.analysis.steps.series import StepSeries
 from profilerkit.analysis.steps.stalls import STALL_KINDS, regular_distance, unnamed_stalls
@@ -30,14 +32,19 @@ class StepLog:
     Attributes:
         index: step numbers.
         start: starts on the ``perf_counter_ns`` clock.
-        time: start to next start.
+        stop: start of the next step on that clock, of the last one its end.
+        time: what the step took: on the device where its clock was recorded, else from ``start`` to ``stop``.
+        device: what the device's clock says of the steps; ``None`` where it was off, or tells of too few.
+        room: time of each step in which the device may have stood still: what the host did in the rest of it cost
+            nothing. All of the step where no device's clock tells.
         state: why each step is in or out of the steady window.
-        wait: time in which the training thread waited for a batch.
+        wait: time in which the training thread waited for a batch, on the host.
         wait_cpu: CPU time of that thread during the wait; -1 where that is not known.
         wait_queue: time of the wait in which the thread was ready to run and got no processor; -1 likewise.
         phases: leaf name to ns per step.
         inferred_phases: leaf names of which nobody named all of the time.
         collect: time in garbage collections.
+        sync: time in calls that waited for the device.
         compiling: time in which torch.compile compiled, whatever phase it was in.
         optimizes: steps in which an optimizer step was recorded.
         inferred: steps were seen by hooks, not given.
@@ -49,7 +56,10 @@ class StepLog:
 
     index: I64
     start: I64
+    stop: I64
     time: I64
+    device: DeviceTime | None
+    room: I64
     state: tuple[StepState, ...]
     wait: I64
     wait_cpu: I64
@@ -57,6 +67,7 @@ class StepLog:
     phases: Mapping[str, I64]
     inferred_phases: frozenset[str]
     collect: I64
+    sync: I64
     compiling: I64
     optimizes: npt.NDArray[np.bool_]
     inferred: bool
@@ -71,8 +82,37 @@ class StepLog:
 
     def series(self, wait_part: str) -> StepSeries:
         """The steps and what the timers split them into; ``wait_part`` is the leaf of the wait."""
-        parts = {wait_part: self.wait, **self.phases, "over.gc": self.collect}
+        parts = exposed(self.spent(wait_part), self.room)
         return StepSeries(self.index, self.time, self.steady, self.optimizes, parts)
+
+    def spent(self, wait_part: str) -> dict[str, I64]:
+        """Leaf to the host's time per step in what the timers measured, in the order in which they claim the step.
+
+        Of a wait only that in which the device stood still, where its clock measured that.
+        """
+        return {wait_part: _starving(self.wait, self.device), **self.phases, "over.gc": self.collect}
+
+    @property
+    def ahead_ns(self) -> int | None:
+        """How long after the host the device ends a judged step, median, at least; ``None`` without its clock."""
+        if self.device is None:
+            return None
+        known = self.device.lag[self.steady & (self.device.lag >= 0)]
+        return round(median(known)) if len(known) else None
+
+
+def exposed(spent: Mapping[str, I64], room: I64) -> dict[str, I64]:
+    """``spent`` as far as each fits into what is left of ``(n_steps,)`` ``room``, the first ones first.
+
+    >>> held = exposed({"input.wait": np.array([5, 5]), "over.gc": np.array([3, 3])}, np.array([9, 6]))
+    >>> {name: value.tolist() for name, value in held.items()}
+    {'input.wait': [5, 5], 'over.gc': [3, 1]}
+    """
+    out = {}
+    for name, values in spent.items():
+        out[name] = np.minimum(values, room)
+        room = room - out[name]
+    return out
 
 
 def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
@@ -85,10 +125,11 @@ def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
     index = steps["value"].astype(np.int64)
     start = steps["start"].astype(np.int64)
     end = start + steps["dur"]
-    time = (np.r_[start[1:], end[-1]] - start).astype(np.int64)
+    stop = np.r_[start[1:], end[-1]].astype(np.int64)
     lost = np.r_[np.diff(index) > 1, False]  # the records of what comes next: a disk did not take them
-    time[lost] = steps["dur"][lost]
-    stop = start + time
+    stop[lost] = end[lost]
+    device = device_time(events, index, start, stop)
+    time, room = _judged_time(start, stop, device)
     waits = events[(events["kind"] == EventKind.WAIT) & ((events["flags"] & NOT_A_WAIT) == 0)]
     named, names = with_watched(events[events["kind"] == EventKind.PHASE], events, names)
     named, feeding = _split_phases(named, names)
@@ -100,9 +141,10 @@ def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
     phases = _phases(named, names, waited, start, stop)
     collections = subtract(_spans(events[events["kind"] == EventKind.GC]), waited)
     collect = _spent(subtract(collections, _spans(named)), start, stop)
-    state = _states(events, start, stop, time)
+    state = _states(events, start, stop, time, None if device is None else device.time >= 0)
     steady = np.array([value == "steady" for value in state], dtype=bool)
-    explained = wait + sum(phases.values(), np.zeros_like(wait))
+    held = exposed({"input.wait": _starving(wait, device), **phases}, room)
+    explained = sum(held.values(), np.zeros_like(wait))
     optimizes = np.zeros(len(index), dtype=bool)
     stepped = in_step(events["start"][events["kind"] == EventKind.OPTIMIZER], start, stop)
     optimizes[stepped[stepped >= 0]] = True
@@ -111,7 +153,10 @@ def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
     return StepLog(
         index=index,
         start=start,
+        stop=stop,
         time=time,
+        device=device,
+        room=room,
         state=state,
         wait=wait,
         wait_cpu=_known_per_step(waits, cpu_ns, start, stop),
@@ -119,13 +164,30 @@ def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
         phases=phases,
         inferred_phases=_inferred(named, names),
         collect=collect,
+        sync=_spent(_spans(events[events["kind"] == EventKind.SYNC]), start, stop),
         compiling=_spent(subtract(_spans(events[events["kind"] == EventKind.COMPILE]), waited), start, stop),
         optimizes=optimizes,
         inferred=bool((steps["flags"] & EventFlag.INFERRED).any()),
         waits_seen=bool(len(in_steady if steady.any() else waits)),
         fetches=len(in_steady),
-        stalls=(*_named_stalls(named, names, index, start, stop, steady, time), *unnamed),
+        stalls=(*_named_stalls(named, names, index, start, stop, steady, time, room - held["input.wait"]), *unnamed),
     )
+
+
+def _starving(wait: I64, device: DeviceTime | None) -> I64:
+    if device is None:
+        return wait
+    return np.where(device.starved < 0, wait, np.minimum(wait, device.starved))
+
+
+def _judged_time(start: I64, stop: I64, device: DeviceTime | None) -> tuple[I64, I64]:
+    """``(n_steps,)`` ns that each step took, and in which of it the device may have stood still."""
+    time = stop - start
+    if device is None:
+        return time, time
+    time = np.where(device.time >= 0, device.time, time)
+    usual = np.maximum(time - round(device.work_ns or 0.0), 0)
+    return time, np.where(device.full, 0, np.minimum(device.idle, usual))
 
 
 def _split_phases(phases: Events, names: Mapping[int, str]) -> tuple[Events, Events]:
@@ -197,8 +259,13 @@ def _inferred(phases: Events, names: Mapping[int, str]) -> frozenset[str]:
     return frozenset(LEAVES[phase_leaf(names.get(int(name_id), "phase"))] for name_id in found)
 
 
-def _states(events: Events, start: I64, stop: I64, time: I64) -> tuple[StepState, ...]:
-    """Out of the steady window: the first step, leading slow ones, those of probes, those disturbed, the one after."""
+def _states(
+    events: Events, start: I64, stop: I64, time: I64, timed: npt.NDArray[np.bool_] | None
+) -> tuple[StepState, ...]:
+    """Out of the steady window: the first step, leading slow ones, those of probes, those disturbed, the one after.
+
+    And those that the device's clock does not tell of, where it tells of most: ``timed``, ``(n_steps,)``.
+    """
     state: list[StepState] = ["steady"] * len(start)
     for window in events[events["kind"] == EventKind.WINDOW]:
         low, high = int(window["start"]), int(window["start"] + window["dur"])
@@ -211,6 +278,8 @@ def _states(events: Events, start: I64, stop: I64, time: I64) -> tuple[StepState
         state[row] = "warmup"
     if state.count("steady") < FEWEST_STEPS:
         state = ["steady" if value == "disturbed" else value for value in state]
+    if timed is not None:
+        state = ["cut" if value == "steady" and not known else value for value, known in zip(state, timed, strict=True)]
     if "steady" not in state:
         state = ["steady"] * len(start)
     return tuple(state)
@@ -239,8 +308,12 @@ def _named_stalls(
     stop: I64,
     steady: npt.NDArray[np.bool_],
     time: I64,
+    room: I64,
 ) -> list[Stall]:
-    """Named phases that occur in steady steps: checkpoints, evaluation, logging, what the user named."""
+    """Named phases that occur in steady steps: checkpoints, evaluation, logging, what the user named.
+
+    Of each only what fits into the ``room`` of its step, ``(n_steps,)`` ns: the rest cost the device nothing.
+    """
     out = []
     total = max(int(time[steady].sum()), 1)
     for name_id in np.unique(phases["name"]):
@@ -252,7 +325,9 @@ def _named_stalls(
             continue
         name = names.get(int(name_id), "phase")
         part = LEAVES[phase_leaf(name)]
-        spent = chosen["dur"][keep]
+        per_step = np.zeros(len(start), dtype=np.int64)
+        np.add.at(per_step, step[keep], chosen["dur"][keep])
+        spent = np.minimum(per_step, room)
         out.append(
             Stall(
                 kind=STALL_KINDS.get(part, re.sub(r"\s+", " ", name)),

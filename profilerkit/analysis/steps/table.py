@@ -15,6 +15,7 @@ from profilerkit.analysis.steps.series import StepSeries
 from profilerkit.analysis.steps.slow import slow_steps
 from profilerkit.analysis.steps.warmup_cause import warmup_cost
 from profilerkit.analysis.trace_facts import TraceFacts
+from profilerkit.model.change import revise
 from profilerkit.model.step import StepRow, Steps, StepState, StepTimes, Stretches, Warmup
 from profilerkit.rundir.sampled import Sample
 
@@ -38,14 +39,16 @@ def trace_series(trace: TraceFacts) -> StepSeries:
 def log_steps(log: StepLog, series: StepSeries, found_by: str, samples: Sequence[Sample] = ()) -> Steps:
     """Steps as the timers saw them: waits, phases and collections are split off, the rest is one remainder."""
     warmup = warmup_cost(log.state, log.time, {"compilation": log.compiling, "the first batches": log.wait})
-    queued = queued_per_step(samples, log.start, log.time)
-    return told_steps(series, log.start, log.state, found_by, inferred=log.inferred, warmup=warmup, queued=queued)
+    queued = queued_per_step(samples, log.start, log.stop - log.start)
+    told = told_steps(series, log.start, log.state, found_by, inferred=log.inferred, warmup=warmup, queued=queued)
+    return revise(told, ahead_ns=log.ahead_ns)
 
 
 def trace_steps(trace: TraceFacts, series: StepSeries) -> Steps:
     """Steps as the trace holds them, split into leaves."""
     found = trace.steps
-    return told_steps(series, found.start, found.state, found.found_by, inferred=found.inferred, warmup=trace.warmup)
+    told = told_steps(series, found.start, found.state, found.found_by, inferred=found.inferred, warmup=trace.warmup)
+    return revise(told, ahead_ns=found.ahead_ns)
 
 
 def told_steps(

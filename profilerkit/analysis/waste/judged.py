@@ -19,7 +19,7 @@ F64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The kernels that start in the steady window and are no communication; arrays are ``(n,)`` in their order.
+    """The kernels of the steady window that are no communication; arrays are ``(n,)`` in their order.
 
     Attributes:
         columns: the trace.
@@ -28,6 +28,7 @@ class Judged:
         roof: all compute kernels against the roofs.
         at: their places in ``roof``.
         window: the steady steps.
+        issuing: when the host issued them.
     """
 
     columns: TraceColumns
@@ -36,6 +37,7 @@ class Judged:
     roof: Roofline
     at: I64
     window: Spans
+    issuing: Spans
 
     @property
     def rows(self) -> I64:

@@ -23,7 +23,7 @@ def searches(work: Judged) -> Searches | None:
     """The searches of the steady window; ``None`` where no operator waits for kernels of its own."""
     columns = work.columns
     rows, trials = _trials(work)
-    step = index_at(work.window, columns.ts_ns[rows])
+    step = index_at(work.issuing, columns.ts_ns[rows])
     computes = np.isin(rows, work.operator[work.kinds.math[work.name]])
     kept = computes & (trials >= FEWEST_TRIALS) & (step >= 0)
     rows, trials, step = rows[kept], trials[kept], step[kept]

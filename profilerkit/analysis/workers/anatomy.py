@@ -157,7 +157,7 @@ def _locked(events: bytes, log: StepLog, pids: I64) -> float | None:
     """Share of the looks at these workers, while they were blocked in judged steps, that found them at a lock."""
     table = np.frombuffer(events, dtype=EVENT_DTYPE)
     looks = table[(table["kind"] == EventKind.LOOK) & np.isin(table["name"], pids)]
-    step = in_step(looks["start"], log.start, log.start + log.time)
+    step = in_step(looks["start"], log.start, log.stop)
     looks = looks[(step >= 0) & log.steady[np.maximum(step, 0)]]
     blocked = looks["value"] != WorkerState.RUNNING
     if blocked.sum() < _FEWEST_LOOKS:

@@ -65,7 +65,7 @@ def judged_fetches(events: bytes, log: StepLog, records: npt.NDArray[np.void], p
     # A look is the last thing before its fetch: it is of the first fetch that ends after it, whatever fetch that is.
     ends, at = waits["start"].astype(np.int64) + waits["dur"], looks["start"].astype(np.int64)
     held = np.searchsorted(ends, at, side="right")
-    step = in_step(waits["start"], log.start, log.start + log.time)
+    step = in_step(waits["start"], log.start, log.stop)
     judged = ((waits["flags"] & NOT_A_WAIT) == 0) & (step >= 0) & log.steady[np.maximum(step, 0)]
     place = np.cumsum(judged) - 1  # among the judged ones
     last = np.r_[held[1:] != held[:-1], True][: len(held)]  # the fetch of an earlier look has raised

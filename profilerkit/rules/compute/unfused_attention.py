@@ -7,7 +7,7 @@ from typing import ClassVar
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.waste.records import Scores
 from profilerkit.analysis.whatif import saving
-from profilerkit.model.finding import Evidence, Finding, Fix
+from profilerkit.model.finding import Evidence, Finding, Fix, Saving
 from profilerkit.rules.rule import (
     Fired,
     MissingData,
@@ -34,7 +34,8 @@ class UnfusedAttention(Rule):
     Threshold: Score matrices of at least 512 × 512.
     Fix: `F.scaled_dot_product_attention`, which never writes the scores.
     Saving: Bound: all kernels over the scores but half of the products' arithmetic at the device's reachable peak.
-        Expected: all but the whole arithmetic at half of the dense peak.
+        Expected: all but the whole arithmetic at half of the dense peak. None for a device that is not in the hardware
+        table, where softmax, masks and copies must be worth saying by themselves.
     Traps: Code that needs the attention weights as output cannot be fused. Odd masks choose slower kernels.
     Confidence: High: shapes tell.
     """
@@ -59,7 +60,12 @@ class UnfusedAttention(Rule):
             return Passed(f"no score matrix of {self.fewest_positions} × {self.fewest_positions} is written")
         share = sum(row.share for row in found)
         peaks = [row.peak_share for row in found if row.peak_share is not None]
-        if facts.spec is None or len(peaks) < len(found):
+        if facts.spec is None:
+            between = sum(row.pointwise_share for row in found)
+            if not worth_saying(facts, between):
+                return Passed(f"softmax, masks and copies of attention take {format_ratio(between)} of the step")
+            return Fired((_finding(facts, found, None),))
+        if len(peaks) < len(found):
             return MissingData(
                 "what the products of attention take at least is not known", "name a known device with --device"
             )
@@ -68,10 +74,10 @@ class UnfusedAttention(Rule):
         if not worth_saying(facts, expected):
             return Passed(f"attention takes {format_ratio(share)} of the step, and fused as much")
         bound = min(share - _CAUSAL * least / facts.spec.achievable_ratio, 1.0)
-        return Fired((_finding(facts, found, expected, bound),))
+        return Fired((_finding(facts, found, saving(facts, expected, bound)),))
 
 
-def _finding(facts: Facts, found: Sequence[Scores], expected: float, bound: float) -> Finding:
+def _finding(facts: Facts, found: Sequence[Scores], saved: Saving | None) -> Finding:
     largest = max(found, key=lambda row: row.share)
     share = min(sum(row.share for row in found), 1.0)
     size = f"{largest.queries} × {largest.keys}"
@@ -105,21 +111,30 @@ def _finding(facts: Facts, found: Sequence[Scores], expected: float, bound: floa
                 origin="operators between the products",
                 n=facts.steps.steady,
             ),
-            Evidence(
-                label="Arithmetic of the products at the dense peak",
-                value=sum(row.peak_share or 0.0 for row in found),
-                unit="ratio",
-                source="derived",
-                origin=facts.spec.source if facts.spec else "peaks of the device",
-            ),
+            *_least(facts, found),
         ),
         at_most="high",
         detail="bandwidth",
-        saving=saving(facts, expected, bound),
+        saving=saved,
         fix=Fix(
             text="Attention by separate operators → one fused call; of a Hugging Face model "
             'attn_implementation "eager" → "sdpa".',
             code="out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)",
         ),
         confirm="The softmax kernels over the scores must be gone, and one flash or efficient attention kernel there.",
+    )
+
+
+def _least(facts: Facts, found: Sequence[Scores]) -> tuple[Evidence, ...]:
+    """The arithmetic at the device's peak; nothing for a device that is not in the table."""
+    if facts.spec is None:
+        return ()
+    return (
+        Evidence(
+            label="Arithmetic of the products at the dense peak",
+            value=sum(row.peak_share or 0.0 for row in found),
+            unit="ratio",
+            source="derived",
+            origin=facts.spec.source,
+        ),
     )

@@ -6,7 +6,7 @@ from typing import ClassVar
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.waste.records import OptimizerWork
 from profilerkit.analysis.whatif import saving
-from profilerkit.model.finding import Bound, Evidence, Finding, Fix
+from profilerkit.model.finding import Bound, Evidence, Finding, Fix, Saving
 from profilerkit.rules.rule import (
     Fired,
     MissingData,
@@ -35,7 +35,8 @@ class UnfusedOptimizer(Rule):
     Threshold: More than 5 kernels for each parameter tensor, or 5 % of the step.
     Fix: `fused=True`, or `foreach=True` where the optimizer has no fused form.
     Saving: Bound: all of it. Expected: all but what reading and writing parameters, gradients and state once takes
-        (Adam: 28 bytes for each parameter in FP32) at the memory rate that kernels reach.
+        (Adam: 28 bytes for each parameter in FP32) at the memory rate that kernels reach. None for a device that is not
+        in the hardware table.
     Traps: ZeRO and FSDP shard the state, which shrinks the step anyway. `fused` and `foreach` exclude each other, and
         `fused` wants floating-point parameters on devices that have its kernels.
     Confidence: High where tensors are taken one at a time, medium by lists.
@@ -65,21 +66,19 @@ class UnfusedOptimizer(Rule):
             return Passed(f"the optimizer takes {format_ratio(found.share)} of the step")
         if found.style == "foreach" and found.name not in _FUSED:
             return Passed(f"{found.name} takes a list at a time already, and torch has no fused form of it")
-        if found.least_share is None:
+        if found.least_share is None and (found.parameters is None or facts.spec is not None):
             return MissingData(
-                "how many bytes the optimizer must move is not known",
-                "torch.profiler: record_shapes=True, and a known device (--device)",
+                "how many bytes the optimizer must move is not known", "torch.profiler: record_shapes=True"
             )
-        expected = found.share - found.least_share
+        expected = found.share - (found.least_share or 0.0)
         if not worth_saying(facts, expected):
-            return Passed(
-                f"the optimizer takes {format_ratio(found.share)} of the step, {format_ratio(found.least_share)} of it "
-                "for bytes that it must move"
-            )
-        return Fired((_finding(facts, found, expected),))
+            least = f", {format_ratio(found.share - expected)} of it for bytes that it must move"
+            return Passed(f"the optimizer takes {format_ratio(found.share)} of the step{least}")
+        priced = None if found.least_share is None else saving(facts, expected, found.share)
+        return Fired((_finding(facts, found, priced),))
 
 
-def _finding(facts: Facts, found: OptimizerWork, expected: float) -> Finding:
+def _finding(facts: Facts, found: OptimizerWork, saved: Saving | None) -> Finding:
     idles = 2 * found.kernel_share < found.share
     bound: Bound = "overhead-bound" if idles else "memory-bound"
     kernels = format_count(round(found.kernels_per_step))
@@ -115,19 +114,28 @@ def _finding(facts: Facts, found: OptimizerWork, expected: float) -> Finding:
                 origin="kernels launched inside",
                 n=facts.steps.steady,
             ),
-            Evidence(
-                label="Of it bytes that must move",
-                value=found.least_share,
-                unit="ratio",
-                source="estimated",
-                origin=f"{format_count(found.parameters or 0)} parameters, in FP32",
-            ),
+            *_least(found),
         ),
         at_most="high" if found.style == "single" else "medium",
         detail="launch" if idles else "bandwidth",
-        saving=saving(facts, expected, found.share),
+        saving=saved,
         fix=_fix(found),
         confirm="One kernel per list of parameters must be left in the optimizer step.",
+    )
+
+
+def _least(found: OptimizerWork) -> tuple[Evidence, ...]:
+    """The bytes that must move; nothing for a device that is not in the table."""
+    if found.least_share is None:
+        return ()
+    return (
+        Evidence(
+            label="Of it bytes that must move",
+            value=found.least_share,
+            unit="ratio",
+            source="estimated",
+            origin=f"{format_count(found.parameters or 0)} parameters, in FP32",
+        ),
     )
 
 

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import saving
+from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Fix
 from profilerkit.rules.rule import (
     Fired,
@@ -91,7 +92,11 @@ class FrequentSync(Rule):
                     n=facts.steps.steady,
                     rank=facts.rank.rank,
                 ),
-                share_evidence(facts, "Idle after them, share of the step", "sync.drain"),
+                revise(
+                    share_evidence(facts, "Idle after them, share of the step", "sync.drain"),
+                    value=bound - copying,
+                    source="derived",
+                ),
                 *((share_evidence(facts, "Copying to the host, share of the step", "sync.d2h"),) if copying else ()),
             ),
             at_most="medium",
@@ -105,7 +110,8 @@ class FrequentSync(Rule):
 
 def lost_share(facts: Facts) -> float:
     """Share of the step the device is drained after the host waited for it, or copies what the host waits for."""
-    return facts.share("sync.drain") + _awaited_share(facts)
+    after = facts.syncs.idle_after_ns / (facts.mean_step_ns or 1.0) if facts.syncs else 0.0
+    return max(facts.share("sync.drain"), after) + _awaited_share(facts)
 
 
 def _awaited_share(facts: Facts) -> float:

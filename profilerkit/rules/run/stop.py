@@ -77,7 +77,7 @@ class Stop:
         What was inferred has no part of its own in the step.
         """
         part = self._part
-        known = facts.share(part) if part is not None and facts.mode == "gpu" and self.origin == NAMED else 0.0
+        known = facts.share(part) if part is not None and facts.on_device and self.origin == NAMED else 0.0
         return min(self.share, known) if known else self.share
 
     @property

@@ -1,0 +1,126 @@
+"""The device as the clock: when it had done the steps of a host that runs ahead of it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from profilerkit.analysis.device.kernels import device_rows
+from profilerkit.analysis.device.launches import launching_rows
+from profilerkit.analysis.intervals import I64
+from profilerkit.trace.columns import Bools, Category, TraceColumns
+
+#: The host's marks are no clock where the device's lag behind them changes by more than this share of the judged steps:
+#: a step told by them would be that far off. The replay is held to the same 5 % (§3.2 of the diagnosis method); of 52
+#: recordings of others those whose step was told wrongly have 6 % to 6,000 %, synchronous ones below 2 %.
+AHEAD_RATIO = 0.05
+
+_NEVER: int = np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSteps:
+    """Steps cut where the device had done them; arrays are ``(n_steps,)`` int64 ns.
+
+    Attributes:
+        start: when all that was issued before the step was done, and the host had reached the step.
+        end: the same of what was issued in it.
+        ahead_ns: how far behind the host's marks the device was at most.
+    """
+
+    start: I64
+    end: I64
+    ahead_ns: int
+
+
+def issued_at(columns: TraceColumns, launches: I64, marks: tuple[I64, I64] | None = None) -> I64:
+    """``(n_events,)`` int64 ns, when the host issued each event: device work by its launch, all else as it starts.
+
+    Device work without a launch was issued after what ran before it on its stream, or before it on any stream where its
+    own shows no launch, and in the step whose mark on the device begins before it. With none of these it was issued
+    before the recording began: the least number. What starts when all work that shows its launch or step is over counts
+    as issued when it starts.
+
+    Args:
+        columns: the trace.
+        launches: ``(n_events,)`` row of the launching runtime call, -1 for none.
+        marks: rows of the steps' marks on the device, and when the host began these steps, ``(n,)`` int64 each.
+    """
+    at = columns.ts_ns.copy()
+    rows = np.flatnonzero(device_rows(columns))
+    shown = rows[launches[rows] >= 0]
+    at[shown] = columns.ts_ns[launches[shown]]
+    over = columns.end_ns[np.r_[shown, marks[0]] if marks else shown].max(initial=_NEVER)
+    rows = rows[columns.ts_ns[rows] < over]
+    linked = launches[rows] >= 0
+    if linked.all():
+        return at
+    pairs = np.stack([columns.device[rows], columns.stream[rows]])
+    _, stream = np.unique(pairs, axis=1, return_inverse=True)
+    order = np.lexsort((columns.ts_ns[rows], stream.ravel()))
+    rows, linked, stream = rows[order], linked[order], stream.ravel()[order]
+    last = np.maximum.accumulate(np.where(linked, np.arange(len(rows)), -1))
+    same = (last >= 0) & (stream[last] == stream)
+    issued = np.where(same, at[rows[last]], _NEVER)
+    alone = ~np.isin(stream, stream[linked])
+    issued[alone] = _newest(columns.ts_ns[rows[linked]], at[rows[linked]], columns.ts_ns[rows[alone]])
+    if marks is not None:
+        issued = np.maximum(issued, _newest(columns.ts_ns[marks[0]], marks[1], columns.ts_ns[rows]))
+    at[rows[~linked]] = issued[~linked]
+    return at
+
+
+def _newest(begun: I64, issued: I64, instants: I64) -> I64:
+    """``(n,)`` the latest issue among what had begun by each instant; the least number for none."""
+    order = np.argsort(begun, kind="stable")
+    latest = np.r_[_NEVER, np.maximum.accumulate(issued[order])]
+    newest: I64 = latest[np.searchsorted(begun[order], instants, side="right")]
+    return newest
+
+
+def undone_from(columns: TraceColumns, launches: I64) -> int:
+    """When the host began to launch work that the trace does not hold any more, ns; the largest number for never."""
+    calls = np.sort(columns.ts_ns[launching_rows(columns)])
+    linked = launches[launches >= 0]
+    beyond = calls[calls > columns.ts_ns[linked].max()] if len(linked) else calls[:0]
+    return int(beyond[0]) if len(beyond) else np.iinfo(np.int64).max
+
+
+def device_steps(
+    columns: TraceColumns, issued: I64, start: I64, end: I64, judged: Bools, last_end: int | None
+) -> DeviceSteps | None:
+    """The steps by the device's completions; ``None`` where its lag behind the host's marks stays the same.
+
+    A step ends when the device has done what was issued in it, and not before the host's own mark: a device that waits
+    for its host is no further. Work on streams without kernels, as copies of a checkpoint, ends no step.
+
+    Args:
+        columns: the trace.
+        issued: ``(n_events,)`` of ``issued_at``.
+        start: ``(n_steps,)`` starts of the steps by the host's marks.
+        end: their ends.
+        judged: ``(n_steps,)`` the steps whose length counts.
+        last_end: where the last step ended by the host, however long the device went on; ``None`` where that is not
+            known.
+    """
+    rows = np.flatnonzero(device_rows(columns) & (columns.dur_ns > 0))
+    rows = rows[np.isin(columns.stream[rows], np.unique(columns.stream[columns.category == Category.KERNEL]))]
+    if not len(rows) or not judged.any():
+        return None
+    rows = rows[np.argsort(issued[rows], kind="stable")]
+    done = np.r_[_NEVER, np.maximum.accumulate(columns.end_ns[rows])]
+    before, after = (done[np.searchsorted(issued[rows], edge, side="left")] for edge in (start, end))
+    reached = np.r_[start, end[:-1], end[-1] if last_end is None else last_end]
+    done_by = np.r_[before, after]
+    known = done_by > _NEVER
+    known[-1] &= last_end is not None
+    lag = np.where(known, np.maximum(done_by - reached, 0), 0)
+    of_judged = lag[known & np.r_[judged, judged]]
+    # Of a single step only growth counts: where the device catches up it waits for the host, which is the clock.
+    changed = np.ptp(of_judged) if judged.sum() > 1 and len(of_judged) else np.diff(of_judged).sum()
+    if changed <= AHEAD_RATIO * int((np.r_[end[:-1], reached[-1]] - start)[judged].sum()):
+        return None
+    begin = np.maximum(start, before)
+    if before[0] == _NEVER:
+        within = (issued[rows] >= start[0]) & (issued[rows] < end[0])
+        begin[0] = columns.ts_ns[rows[within]].min() if within.any() else start[0]
+    return DeviceSteps(begin, np.maximum(end, after), int(lag.max()))

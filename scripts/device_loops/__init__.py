@@ -1,0 +1,1 @@
+"""Training loops on an asynchronous device, with the cause of their speed known: simulated, recorded, judged."""

@@ -1,0 +1,145 @@
+"""Loops of a host and a device that is one queue, as their records tell of them."""
+
+import numpy as np
+import pytest
+
+from profilerkit.analysis.rank_facts import rank_facts
+from profilerkit.analysis.steps.log import read_log
+from profilerkit.rundir.layout import EventFlag, EventKind
+from profilerkit.rundir.reader import read_run
+from profilerkit.rundir.sampled import GpuSample, Sample
+from tests.recipes import MS, Log, write_run
+
+STEPS = 200
+#: Steps whose launches the queue holds.
+DEPTH = 17
+
+
+def loop(host=2, device=20, wait=0, item_every=0, sync=False, phase=None, marks_every=1, steps=STEPS):
+    """``steps`` steps of a loop, times in ms; ``phase`` is (name, every so many steps, ms), with the queue drained."""
+    log, now, free, last, pending, ends = Log(), 1_000.0, 0.0, None, [], [0.0] * DEPTH
+    for number in range(steps):
+        start = now
+        if wait:
+            log.record(EventKind.WAIT, now * 1e3, wait * 1e3, -1)
+        now = max(now + wait, ends[-DEPTH]) + host  # the host blocks while the queue is full
+        free = max(free, now - host) + device
+        ends.append(free)
+        began = now
+        if sync or (item_every and number % item_every == item_every - 1):
+            now = max(now, free)
+            if sync:
+                log.record(EventKind.SYNC, began * 1e3, (now - began) * 1e3, name=log.name("synchronize"))
+        if phase and number % phase[1] == phase[1] - 1:
+            now = max(now, free) + phase[2]
+            log.record(EventKind.PHASE, began * 1e3, (now - began) * 1e3, name=log.name(phase[0]))
+        log.record(EventKind.STEP, start * 1e3, (now - start) * 1e3, number)
+        if number % marks_every == marks_every - 1:
+            while pending and pending[0][1] <= now:
+                of, done, flags, began = pending.pop(0)
+                if last is not None:
+                    log.record(EventKind.DEVICE, began * 1e3, (done - last) * 1e3, of, flags=flags, name=marks_every)
+                last = done
+            pending.append((number, max(free, now), 0 if pending else EventFlag.CAUGHT_UP, start))
+    return log
+
+
+def facts_of(tmp_path, log, utilization=None):
+    samples = [Sample(t_ns=second * 10**9, gpu=GpuSample(utilization_ratio=utilization)) for second in range(1, 9)]
+    run = write_run(tmp_path / "run", [log], device_name="H100", samples=samples if utilization else ())
+    return rank_facts("rank_00000", None, read_run(run).ranks[0])
+
+
+def shares(facts):
+    return {part.part: pytest.approx(part.share, abs=0.01) for part in facts.parts if part.share >= 0.005}
+
+
+def median_ms(facts):
+    return facts.steps.time_ns.median / MS
+
+
+@pytest.mark.parametrize(
+    "settings", [{"item_every": 10}, {"item_every": 50}, {}, {"wait": 15}, {"host": 0.06, "item_every": 20}]
+)
+def test_a_host_that_runs_ahead_costs_nothing_and_the_step_is_the_devices(tmp_path, settings):
+    facts = facts_of(tmp_path, loop(**settings))
+    assert median_ms(facts) == pytest.approx(20, rel=0.01)
+    assert shares(facts) == {"compute.unsplit": 1.0}
+    assert facts.steps.ahead_ns > 20 * MS
+    assert facts.stalls == ()
+
+
+def test_records_that_span_several_steps_tell_the_same(tmp_path):
+    facts = facts_of(tmp_path, loop(item_every=10, marks_every=5))
+    assert median_ms(facts) == pytest.approx(20, rel=0.01)
+    assert shares(facts) == {"compute.unsplit": 1.0}
+
+
+def test_steps_that_the_device_had_not_ended_are_not_judged():
+    log = loop()
+    found = read_log(log.data, log.names)
+    told = found.device.time >= 0
+    assert not told[-1]
+    assert [state == "cut" for state in found.state[1:]] == (~told[1:]).tolist()
+
+
+def test_a_device_without_records_leaves_the_steps_to_the_host():
+    log = Log().steps(10, 2_000)
+    found = read_log(log.data, log.names)
+    assert found.device is None
+    assert found.time.tolist() == found.room.tolist() == (found.stop - found.start).tolist()
+
+
+def test_a_wait_after_each_drain_costs_what_the_device_stood_still(tmp_path):
+    facts = facts_of(tmp_path, loop(wait=15, item_every=10))  # 15 of 215 ms
+    assert shares(facts) == {"compute.unsplit": 0.93, "input.wait": 0.07}
+
+
+def test_a_wait_of_a_device_that_is_busy_meanwhile_costs_the_rest_of_the_step(tmp_path):
+    facts = facts_of(tmp_path, loop(wait=30), utilization=0.625)
+    assert shares(facts) == {"compute.unsplit": 0.625, "input.wait": 0.375}
+    assert {part.source for part in facts.parts} == {"estimated"}
+
+
+def test_a_drained_queue_is_no_part_of_a_checkpoint(tmp_path):
+    facts = facts_of(tmp_path, loop(item_every=10, phase=("checkpoint", 40, 400)))
+    assert shares(facts) == {"compute.unsplit": 0.71, "other.ckpt": 0.29}
+    (stall,) = facts.stalls
+    assert (stall.kind, stall.period) == ("checkpoint", 40)
+    assert stall.excess_ns == pytest.approx(400 * MS, rel=0.01)
+
+
+def test_waiting_for_the_device_is_the_devices_work(tmp_path):
+    assert shares(facts_of(tmp_path, loop(sync=True)))["compute.unsplit"] == pytest.approx(0.9, abs=0.02)
+
+
+def test_what_lies_between_two_steps_is_added_to_the_one_before():
+    log = Log().steps(6, 1_000)
+    for number in range(1, 6):
+        log.record(EventKind.DEVICE, number * 1_000, 900, number, name=1)
+        log.record(EventKind.DEVICE, number * 1_000, 100, number)
+    assert read_log(log.data, log.names).time[1:].tolist() == [1 * MS] * 5
+
+
+def test_a_lag_is_told_across_clocks_that_drift():
+    log = loop(steps=2_000)
+    drifted = [
+        (*record[:4], round(record[4] * (1 + 2e-5)), record[5]) if record[0] == EventKind.DEVICE else record
+        for record in log.records
+    ]
+    log.records = drifted
+    lag = read_log(log.data, log.names).device.lag
+    assert np.quantile(lag[lag >= 0], 0.99) < 4_000 * MS
+
+
+def test_a_wait_costs_what_the_devices_clock_says(tmp_path):
+    """Of 30 ms the device works through 20: 10 of 32 ms are lost, whatever the host saw."""
+    log = Log()
+    for number in range(STEPS):
+        log.step(32_000, wait=30_000)
+        start = 32_000 * number
+        log.record(EventKind.DEVICE, start, 10_000, number - 1, flags=EventFlag.STARVED)
+        log.record(EventKind.DEVICE, start, 22_000, number, flags=EventFlag.CAUGHT_UP, name=1)
+    facts = facts_of(tmp_path, log)
+    assert median_ms(facts) == 32
+    assert shares(facts) == {"input.wait": 0.31, "idle.unknown": 0.69}
