@@ -138,6 +138,7 @@ def test_a_device_that_lags_is_timed_by_its_own_clock(tmp_path, on_virtual):
     found = {check.name: check for check in clock.checks(on_virtual, tmp_path)}
     assert found["device_bound: device record, ms"].value == pytest.approx(20, rel=0.02)
     assert found["device_bound: host ahead"].passed
+    assert found["device_bound: step of the report, ms"].passed
     assert found["host_bound: host ahead"].passed
     assert found["host_bound: device record, ms"].value >= 20
     assert found["short: host ahead"].passed is None
