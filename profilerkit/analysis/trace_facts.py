@@ -288,7 +288,9 @@ def _with_device(facts: TraceFacts, seen: _Seen, spec: DeviceSpec | None) -> Tra
         device=device_facts(columns, launches, seen.ran, rows, window, seen.parts, facts.properties),
         copies=pageable_copies(columns, launches, seen.parts, rows, count),
         syncs=sync_facts(
-            columns, names, launches, judged, count, intersect(copying, window), subtract(window, seen.busy)
+            *(columns, names, launches, judged, count, intersect(copying, window)),
+            # Not cut between adjacent steps: a read-back stands at the end of one more often than not.
+            subtract(union(window.start, window.end), seen.busy),
         ),
         # Without the host's calls there is nothing to count.
         allocator=None if columns.meta.framework else allocator_facts(columns, names, judged, count),
