@@ -74,7 +74,8 @@ class Segment:
 class AllocatorEvent:
     """One entry of the allocator's history; ``None`` means not recorded.
 
-    ``frames`` are lines of Python and at most one entry of ``BACKWARD``, innermost first; hostile text. ``free_bytes`` is of the device at an ``oom``.
+    ``frames`` are lines of Python and at most one entry of ``BACKWARD``, innermost first; hostile text. ``free_bytes``
+    is of the device at an ``oom``.
     """
 
     action: AllocatorAction

@@ -1,5 +1,6 @@
 """An allocator's history to its peak, what was in use at it, and the requests that failed."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -84,21 +85,19 @@ def _with_history(known: MemorySnapshot, events: Sequence[AllocatorEvent], used:
     peak = int(in_use.after[top])
     if in_use.start > peak:
         top, peak = -1, in_use.start
-    times = [event.time_ns for event in events if event.time_ns is not None]
+    timed = np.array([row for row, event in enumerate(events) if event.time_ns is not None], dtype=np.int64)
+    times = np.array([events[row].time_ns for row in timed.tolist()], dtype=np.int64)
     failed = _failed(events, in_use, reserved)
     room = failed[-1].room_bytes if failed else None
-    grown = None
-    if len(times) == len(events):
-        grown = growth_of(in_use.after, np.array(times), max(room - peak, 0) if room is not None else None)
     return revise(
         _held(known, _live_at(events, top, used), peak),
         start_in_use_bytes=in_use.start,
         peak_bytes=peak,
         reserved_at_peak_bytes=int(reserved.after[top]) if top >= 0 else reserved.start,
         peak_reserved_bytes=max(reserved.start, int(reserved.after.max())),
-        length_ns=max(times) - min(times) if times else None,
+        length_ns=int(times.max() - times.min()) if len(times) else None,
         failed=failed,
-        growth=grown,
+        growth=growth_of(in_use.after[timed], times, max(room - peak, 0) if room is not None else None),
     )
 
 
@@ -178,6 +177,15 @@ def _by_line(blocks: Sequence[tuple[int, str | None, LiveKind]]) -> list[LiveAtP
 
 def _total(sizes: Iterable[int]) -> int:
     return min(sum(sizes), _LARGEST)
+
+
+def file_and_line(line: str | None) -> str:
+    """A line by the name of its file, for a sentence; a table has its path.
+
+    >>> file_and_line("/data/job/train.py:33 step")
+    'train.py:33 step'
+    """
+    return "a line that was not recorded" if line is None else re.split(r"[/\\]", line)[-1]
 
 
 def own_line(frames: Sequence[str]) -> str | None:

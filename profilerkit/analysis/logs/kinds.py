@@ -17,9 +17,7 @@ _RUNS = ("forward", "_call_impl", "_wrapped_call_impl")
 _FUNCTIONAL = re.compile(r"torch[/\\]nn[/\\]functional\.py$")
 #: Names that code gives to the loss over the classes of every position, and to the scores before it: torch's own, those
 #: of Hugging Face Transformers, Megatron and nanoGPT, and the nodes of its backward pass.
-_LOSS = re.compile(
-    r"cross_?entropy|log_?softmax|nll_?loss|CausalLMLoss|lm_head|(?:^|_)logits(?:_|$)", re.IGNORECASE
-)
+_LOSS = re.compile(r"cross_?entropy|log_?softmax|nll_?loss|CausalLMLoss|lm_head|(?:^|_)logits(?:_|$)", re.IGNORECASE)
 
 
 def split_frame(frame: str) -> tuple[str, str]:

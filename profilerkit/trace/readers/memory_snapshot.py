@@ -29,6 +29,8 @@ _WORDS = (b"segments", b"device_traces", b"total_size")
 _LARGEST = 1 << 61
 _LONGEST_TEXT = 300
 _ACTIONS = get_args(AllocatorAction)
+#: The setting of segments that grow, as the variable has it.
+GROWS = "expandable_segments:True"
 #: Names of C++ that only the backward pass has on its stacks: the node that runs, and the engine that runs it.
 _NODE = re.compile(r"torch::autograd::(?:generated::)?(\w{1,80}Backward\w{0,80}|AccumulateGrad)\b")
 _ENGINE = re.compile(r"torch::autograd::Engine::")
@@ -195,9 +197,14 @@ def _frame(entry: object) -> str:
 
 
 def _settings(value: object) -> str:
-    """What ``PYTORCH_CUDA_ALLOC_CONF`` held; empty where it is not known."""
-    found = value.get("PYTORCH_CUDA_ALLOC_CONF") if isinstance(value, dict) else None
-    return found[:_LONGEST_TEXT] if isinstance(found, str) else ""
+    """What ``PYTORCH_CUDA_ALLOC_CONF`` held, and whether segments grow by a call; empty where it is not known."""
+    if not isinstance(value, dict):
+        return ""
+    found = value.get("PYTORCH_CUDA_ALLOC_CONF")
+    told = found[:_LONGEST_TEXT] if isinstance(found, str) else ""
+    if value.get("expandable_segments") is True and "expandable_segments" not in told:
+        told = f"{told},{GROWS}" if told else GROWS
+    return told
 
 
 def _whole(value: object) -> int | None:
