@@ -1,4 +1,4 @@
-"""ME010: a step asks for memory that the device does not have, or that it could do without."""
+"""ME010 (R27): a step asks for memory that the device does not have, or that it could do without."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _CHECKPOINT = "x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=Fal
 
 @dataclass(frozen=True)
 class OversizedStep(Rule):
-    """Step that needs more memory than there is.
+    """Step that needs more memory than there is (R27).
 
     Claim: A request failed, or what fills the memory at the peak could be made in pieces or made again.
     Evidence: A memory snapshot: its requests that failed, and the blocks in use at the peak by the lines that asked for
@@ -115,7 +115,8 @@ class OversizedStep(Rule):
             facts,
             f"Activations hold {format_bytes(held)} of {format_bytes(_needed(one, failed))}, most of it for "
             f"{file_and_line(most.line)}{of}",
-            f"They stay from the forward pass until the backward pass needs them; the lines hold {layers:,} blocks of memory each, or more.",
+            "They stay from the forward pass until the backward pass needs them"
+            + (f"; the lines hold {layers:,} blocks of memory each, or more." if layers > 1 else "."),
             _evidence(one, ("Activations at the peak", held), ("Those of the largest line", most.bytes)),
             failed,
             Fix(text=f"{text}.", code=_CHECKPOINT),

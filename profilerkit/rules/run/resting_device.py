@@ -1,4 +1,4 @@
-"""RU008: a sampled device is idle for seconds at a time, or never fully busy."""
+"""RU008 (R01, R54): a sampled device is idle for seconds at a time, or never fully busy."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,7 +14,7 @@ _CODE = "profilerkit run -- train.py"
 
 @dataclass(frozen=True)
 class RestingDevice(Rule):
-    """Device at rest in a sampler's log.
+    """Device at rest in a sampler's log (R01, R54).
 
     Claim: The device is idle for part of the time between its first and its last work.
     Evidence: Samples of its utilisation: their mean, the stretches below 25 %, how long they are and how far apart.
