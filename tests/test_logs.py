@@ -415,7 +415,7 @@ def test_a_snapshot_of_a_failed_request_says_what_failed_who_holds_the_memory_an
     for text in texts:
         assert "pieces of the sequence" in " ".join(text.split())
         assert "of this one fits" in " ".join(text.split())
-    assert "activations 50 %" in report.to_html()
+    assert "activations 50 %, weights 25 %, optimizer 25 %" in logs_view(report).live[0][1].caption
 
 
 def test_a_failed_request_beside_idle_pieces_is_told_as_fragmentation_first(tmp_path):
@@ -447,6 +447,7 @@ def test_lows_that_rise_are_growth_and_those_that_do_not_are_none(tmp_path, leak
     assert report.snapshots[0].growth.bytes_per_step == pytest.approx(leak)
     if leak:
         assert report.verdict.headline == "Allocated memory grows by 20.0 MiB in every step"
+        assert "data.py:7 load: 1.17 GiB in 60 blocks" in outcome(report, "ME004").findings[0].why
 
 
 def test_a_single_rise_is_no_growth(tmp_path):

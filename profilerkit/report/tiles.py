@@ -141,6 +141,9 @@ def _sampled_power(report: Report) -> Fact | None:
         return None
     most = max(known, key=lambda series: series.mean)
     note = "" if len(known) == 1 else f"most {format_value(most.mean, 'mW')}, {inert(most.device or '', 40)}"
+    if limits := sampled_devices(report, "gpu.power_of_limit"):
+        held = f"{format_ratio(fmean(series.mean for series in limits))} of the limit"
+        note = f"{note}; {held}" if note else held
     return Fact("Power, mean", format_value(fmean(series.mean for series in known), "mW"), note)
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.logs.history import file_and_line
 from profilerkit.model.finding import Evidence, Finding, Fix, Source
 from profilerkit.model.memory import FEWEST_TO_EXTEND, MemoryGrowth, Tracked
 from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, record_longer
@@ -126,8 +127,13 @@ def _evidence(facts: Facts, row: MemoryGrowth, whole: str) -> tuple[Evidence, ..
 
 
 def _largest(facts: Facts) -> str:
-    """The operator that asked for most of what was alive at the peak, as a sentence; empty when none is known."""
+    """Who asked for most of what was alive at the peak, as a sentence: an operator, or a line; empty when not known."""
     known = next((entry for entry in facts.memory.alive if entry.op is not None), None)
+    own = facts.logs.own if facts.logs is not None else ()
+    line = next((row for one in own for row in one.live if row.line is not None), None)
+    if known is None and line is not None:
+        held = f"{format_bytes(line.bytes)} in {format_count(line.count)} block{'' if line.count == 1 else 's'}"
+        return f" Most of what was in use at the peak was asked for at {file_and_line(line.line)}: {held}."
     if known is None:
         return ""
     blocks = f"{format_count(known.count)} block{'' if known.count == 1 else 's'}"
