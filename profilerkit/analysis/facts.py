@@ -144,6 +144,7 @@ class Facts:
         jitter_share: what of it would be left if that rank came with the others; ``None`` likewise.
         late_by_timers: whether the judged rank spends much more than the others in what timers measure, and nothing
             else tells who waits for whom.
+        late_by_clock: whether only the devices' clocks show that the others wait for it.
         timed_may_be_hidden: whether devices may have worked beside what the timers measured, and no trace tells.
         communication: what the collectives of all ranks say; ``None`` when none was seen.
         device_events_missing: the trace shows that a device was used, and holds none of its events.
@@ -191,6 +192,7 @@ class Facts:
     waiting_share: float | None = None
     jitter_share: float | None = None
     late_by_timers: bool = False
+    late_by_clock: bool = False
     timed_may_be_hidden: bool = False
     communication: Communication | None = None
     device_events_missing: bool = False

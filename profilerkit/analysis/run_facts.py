@@ -110,6 +110,7 @@ def _with_records(facts: Facts, chosen: RankFacts, ranks: Sequence[RankFacts]) -
     return replace(
         facts,
         kernels_unseen=_why_unseen(chosen),
+        late_by_clock=facts.late_by_timers and late_by_timers(ranks) is None,
         loader=meta.loader if meta and feeds else None,
         host_ranks=host_ranks(ranks, chosen),
         samples=(*chosen.samples, *sibling_cores(ranks, chosen, facts.world_size)),
@@ -340,6 +341,8 @@ def _doubts(chosen: RankFacts, no_trace: Sequence[str]) -> list[str]:
     out = [] if chosen.trace else list(no_trace)
     if chosen.trace and chosen.trace.meta.framework:
         out.append(unread(chosen.trace.meta.framework))
+    if chosen.trace and chosen.mode == "cpu" and chosen.record is None and chosen.trace.meta.devices:
+        out.append("The trace lists a GPU and none of its events: if the model is on it, record ProfilerActivity.CUDA.")
     damage = chosen.trace.damage if chosen.trace else None
     if damage and damage.truncated and chosen.mode == "gpu":
         out.append("The end of the file is missing, and device events with it: the device did more than is shown.")

@@ -288,7 +288,9 @@ def _with_device(facts: TraceFacts, seen: _Seen, spec: DeviceSpec | None) -> Tra
         device=device_facts(columns, launches, seen.ran, rows, window, seen.parts, facts.properties),
         copies=pageable_copies(columns, launches, seen.parts, rows, count),
         syncs=sync_facts(
-            columns, names, launches, judged, count, intersect(copying, window), subtract(window, seen.busy)
+            *(columns, names, launches, judged, count, intersect(copying, window)),
+            # Not cut between adjacent steps: a read-back stands at the end of one more often than not.
+            subtract(union(window.start, window.end), seen.busy),
         ),
         # Without the host's calls there is nothing to count.
         allocator=None if columns.meta.framework else allocator_facts(columns, names, judged, count),
@@ -317,13 +319,12 @@ def _properties(columns: TraceColumns, window: Spans) -> DeviceProperties | None
 
 
 def _used_a_device(columns: TraceColumns) -> bool:
-    """Whether a trace without device events may come from a run that used a device.
+    """Whether a trace without device events comes from a run that used a device.
 
-    Kineto writes the host's events first: of a file that is cut off, the device's may be what is missing. It lists the
-    devices that it was built for and saw, used or not.
+    Kineto writes the host's events first: of a file that is cut off, the device's may be what is missing. That it lists
+    a device says nothing: it lists those of the machine.
     """
-    known = bool(columns.meta.devices) or columns.meta.backend == "nccl" or columns.damage.truncated
-    return known or len(launching_rows(columns)) > 0
+    return len(launching_rows(columns)) > 0 or columns.meta.backend == "nccl" or columns.damage.truncated
 
 
 def leaf_times(totals: I64) -> dict[str, int]:

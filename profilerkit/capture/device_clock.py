@@ -23,6 +23,8 @@ THINNED = 8
 #: Steps from one look at the stream that the optimizer steps on to the next (a choice): the stream hardly ever changes.
 _STREAM_EVERY = 16
 _NS_PER_MS = 1e6
+#: A wait that begins so soon after a mark has no work issued between them (a choice: ten launches take as long).
+_AT_ONCE_NS = 100_000
 #: How long the end of a recording waits for marks (a choice: half of what a launcher gives ranks when another failed).
 _LAST_MARKS_NS = 500_000_000
 
@@ -140,7 +142,7 @@ class DeviceClock:
         self._spacing = 1  # steps to the next mark
         self._stream: Any = None  # on which an optimizer last stepped
         self._since_ns = 0  # what was read since the end of a step
-        self._newest = -1  # the step of the last mark that was made
+        self._newest = self._newest_ns = -1  # the step of the last mark that was made, and when that was
         self._under_way: deque[_Mark] = deque()
         self._before: _Mark | None = None  # the newest mark that was reached
         self._free: list[DeviceEvent] = []  # to be used again on the device where they were first recorded …
@@ -195,11 +197,11 @@ class DeviceClock:
         if not self._guard.call(self._is_capturing):
             self._stream = self._guard.call(self._current)
 
-    def _fed_late(self) -> None:
-        """A batch was waited for: until now the device had nothing but what was queued before."""
-        number = self._tracker.count - 1
-        if self._spacing == 1 and self._newest == number:
-            self._mark(number, perf_counter_ns(), _STARVED)
+    def _fed_late(self, wait_ns: int) -> None:
+        """Mark the end of a wait for a batch that began at a mark: in between the device was given nothing."""
+        number, now_ns = self._tracker.count - 1, perf_counter_ns()
+        if self._spacing == 1 and self._newest == number and now_ns - wait_ns - self._newest_ns < _AT_ONCE_NS:
+            self._mark(number, now_ns, _STARVED)
 
     def _mark(self, number: int, start_ns: int, flags: int = 0) -> None:
         """Mark the end of step ``number``, or what lies behind it, and read what is ready of the marks before."""
@@ -230,7 +232,7 @@ class DeviceClock:
         event = self._free.pop() if self._free else self._device.event()
         event.record(stream)
         marks.append((event, here, number, start_ns, flags if marks else flags | _CAUGHT_UP))
-        self._newest = number
+        self._newest, self._newest_ns = number, perf_counter_ns()
 
     def _space(self) -> None:
         """How many steps are to lie between marks. Of several marks of one step the last one stays."""
@@ -252,7 +254,8 @@ class DeviceClock:
             if before is not None and before[1] == device:
                 steps, took_ns = number - before[2], round(before[0].elapsed_time(event) * _NS_PER_MS)
                 self._record((_DEVICE, flags, steps, start_ns, took_ns, number))
-                self._since_ns += took_ns
+                if steps or flags & _STARVED:  # else it is the step's before
+                    self._since_ns += took_ns
                 if steps:
                     self._took(number, self._since_ns // steps, self._tracker.count)
                     self._since_ns = 0

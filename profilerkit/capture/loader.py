@@ -337,7 +337,7 @@ class FetchTimer:
     def _read_often(self, wait_ns: int) -> None:
         """After a long wait mark the device, and read the clocks of the next fetches if such waits matter."""
         if wait_ns >= LONG_WAIT_NS:
-            self.tracker.fed_late()
+            self.tracker.fed_late(wait_ns)
         if wait_ns >= LONG_WAIT_NS and not self.hardly_waits:
             self._skips, self._after_long_wait = 0, _AFTER_LONG_WAIT
 

@@ -93,7 +93,7 @@ class StepTracker:
         self.tell_at = self.tell_above_ns = self.mark_at = self.trains_at = NEVER
         self.mark: Callable[[int, int], None] = lambda _number, _start_ns: None
         self.trains: Callable[[], None] = lambda: None
-        self.fed_late: Callable[[], None] = lambda: None
+        self.fed_late: Callable[[int], None] = lambda _wait_ns: None
         self.untold: list[int] | None = None
         self._resting: Observer | None = None  # who is to be told
         self._source: Callable[[], object] = lambda: None

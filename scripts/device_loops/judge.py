@@ -3,7 +3,7 @@
 import statistics
 import tempfile
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -54,7 +54,7 @@ def recorded(loop: Loop, window: str | None) -> tuple[Recorded, ...]:
     return _simulated(replace(loop, cupti="kernels", annotated=False), window)
 
 
-@cache
+@lru_cache(8)  # the ways of one kind follow each other
 def _simulated(loop: Loop, window: str | None) -> tuple[Recorded, ...]:
     return tuple(simulate(loop, window))
 

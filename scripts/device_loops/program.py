@@ -2,8 +2,9 @@
 
 import zlib
 from collections.abc import Callable, Generator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from simulator.kernels import H100, Kernel, Maker
@@ -54,8 +55,19 @@ class Mark:
         return max(self.now_ns, self.last.end if self.last is not None else 0)
 
 
-def kernel_of(kind: str, device_ns: float) -> Kernel:
-    """A kernel of a pass near its roof: its size follows from its length."""
+@lru_cache
+def kernel_of(kind: str, device_ns: float) -> tuple[Kernel, dict[str, Any]]:
+    """A kernel of a pass near its roof, whose size follows from its length; and what a trace says of its grid."""
+    kernel = _kernel(kind, device_ns)
+    blocks = kernel.blocks / H100.sms
+    return kernel, {
+        "registers per thread": 64, "shared memory": 0, "blocks per SM": round(blocks, 6),
+        "warps per SM": round(blocks * kernel.threads / 32, 6), "grid": [kernel.blocks, 1, 1],
+        "block": [kernel.threads, 1, 1], "est. achieved occupancy %": 50,
+    }  # fmt: skip
+
+
+def _kernel(kind: str, device_ns: float) -> Kernel:
     if device_ns < 12 * US:
         return _MAKER.tiny(device_ns)
     if kind == "optimizer":
@@ -103,7 +115,7 @@ class Recorded:
         self.batches: dict[int, list[tuple[int, int, int]]] = {}
         self.window_ns: tuple[int, int] | None = None
         self.retries: list[int] = []
-        self._opened_ns = self._traced_ns = self.stopped_ns = 0
+        self._opened_ns = self._traced_ns = self.stopped_ns = self._kept = 0
         self._taken: list[int] = []
         self._number = self._collectives = self._sequence = 0
         self._open: list[Work] = []
@@ -124,12 +136,14 @@ class Recorded:
             rank.begin(number)
             self._number, start = number, rank.now
             yield from self._turn_window(number)
-            with rank.event(f"ProfilerStep#{number}", "user_annotation"):
+            with self._event(f"ProfilerStep#{number}", "user_annotation"):
                 yield from self._run(self.loop.step)
             rank.marks.append((number, start, rank.now))
             rank.spend(2 * US, "over.python")
             self.record(EventKind.STEP, start, number)
             self._mark(start)
+            if not self._is_traced:
+                del rank.events[self._kept :], rank.did[:]
         yield from rank.sync(rank.last_work(), "cudaDeviceSynchronize", 10 * US)
 
     def _turn_window(self, number: int) -> Program:
@@ -151,8 +165,17 @@ class Recorded:
             self.stopped_ns = rank.now
             yield from rank.sync(rank.last_work(), "cudaDeviceSynchronize", 5 * US)
             self.window_ns = self._traced_ns, rank.now
+            self._kept = len(rank.events)
             rank.spend(_EXPORT_NS, "other.prof")
             self.records.append((EventKind.WINDOW, 0, 0, self._opened_ns, rank.now - self._opened_ns, WINDOW_FIRST))
+
+    def _event(self, name: str, category: str = "cpu_op", **args: Any) -> AbstractContextManager[Any]:
+        """What a profiler would record, where there is one."""
+        return self.rank.event(name, category, **args) if self._is_traced else nullcontext()
+
+    @property
+    def _is_traced(self) -> bool:
+        return self._window is not None and 0 <= self._number - WINDOW_FIRST < WINDOW_STEPS
 
     def _mark(self, start_ns: int, *, is_fed: bool = False) -> None:
         last = self._last(COMPUTE_STREAM)
@@ -196,8 +219,8 @@ class Recorded:
         slow = bool(action.slow_every) and number % action.slow_every == action.slow_every - 1
         make_ns = rank.vary((action.slow_ms if slow else action.make_ms) * MS, 0.02)
         kind = "MultiProcessing" if action.workers else "SingleProcess"
-        with rank.event(INPUT_SPAN, "user_annotation"), \
-                rank.event(f"enumerate(DataLoader)#_{kind}DataLoaderIter.__next__", "user_annotation"):  # fmt: skip
+        with self._event(INPUT_SPAN, "user_annotation"), \
+                self._event(f"enumerate(DataLoader)#_{kind}DataLoaderIter.__next__", "user_annotation"):  # fmt: skip
             if action.workers:
                 ready = self._made(action, number, make_ns)
                 rank.spend(rank.vary(60 * US), "input.wait")
@@ -208,7 +231,7 @@ class Recorded:
         cpu_ns = 50 * US if action.workers else round(0.97 * (rank.now - start))
         self.record(EventKind.WAIT, start, cpu_ns, name=1)
         if rank.now - start >= LONG_WAIT_NS:
-            self._mark(rank.now, is_fed=True)
+            self._mark(start, is_fed=True)
 
     def _made(self, action: actions.Fetch, number: int, make_ns: int) -> int:
         """When the worker whose turn it is has the batch; notes how many are under way and ready.
@@ -234,10 +257,10 @@ class Recorded:
 
     def _pass(self, action: actions.Pass) -> Program:
         rank, start = self.rank, self.rank.now
-        kernel = kernel_of(action.kind, action.device_ms * MS / action.kernels)
+        kernel = action.kind, action.device_ms * MS / action.kernels
         issue_ns = action.host_ms * MS / action.kernels
         if action.kind == "optimizer":
-            with rank.event(f"Optimizer.step#{action.name}.step", "user_annotation"):
+            with self._event(f"Optimizer.step#{action.name}.step", "user_annotation"):
                 yield from self._issue(kernel, issue_ns, action.kernels)
             self.record(EventKind.OPTIMIZER, start)
         elif action.kind == "backward":
@@ -245,35 +268,30 @@ class Recorded:
             for _ in range(action.kernels):
                 self._sequence += 1
                 args = {"Sequence number": self._sequence, "Fwd thread id": 1}
-                with rank.event("autograd::engine::evaluate_function: AddmmBackward0", **args), \
-                        rank.event("AddmmBackward0", **args):  # fmt: skip
+                with self._event("autograd::engine::evaluate_function: AddmmBackward0", **args), \
+                        self._event("AddmmBackward0", **args):  # fmt: skip
                     yield from self._issue(kernel, issue_ns, 1)
             rank.thread = MAIN
             self.record(EventKind.BACKWARD, start)
         else:
             yield from self._issue(kernel, issue_ns, action.kernels)
 
-    def _issue(self, kernel: Kernel, host_ns: float, count: int) -> Program:
+    def _issue(self, which: tuple[str, float], host_ns: float, count: int) -> Program:
         rank = self.rank
+        kernel, args = kernel_of(*which)
         shapes = {"Input Dims": list(kernel.dims), "Input type": list(kernel.types)}
         call_ns = min(4.5 * US, 0.4 * host_ns)
         for _ in range(count):
             total = rank.vary(host_ns - call_ns, _HOST_JITTER)
             with ExitStack() as stack:
                 for name in kernel.operators:
-                    stack.enter_context(rank.event(name, **shapes))
+                    stack.enter_context(self._event(name, **shapes))
                 rank.spend(0.6 * total, "over.dispatch")
-                yield from rank.launch([self._work(kernel)], "cudaLaunchKernel", call_ns, 2.5 * US)
+                yield from rank.launch([self._work(kernel, args)], "cudaLaunchKernel", call_ns, 2.5 * US)
                 rank.spend(0.2 * total, "over.dispatch")
             rank.spend(0.2 * total, "over.python")
 
-    def _work(self, kernel: Kernel) -> Work:
-        blocks = kernel.blocks / H100.sms
-        args = {
-            "registers per thread": 64, "shared memory": 0, "blocks per SM": round(blocks, 6),
-            "warps per SM": round(blocks * kernel.threads / 32, 6), "grid": [kernel.blocks, 1, 1],
-            "block": [kernel.threads, 1, 1], "est. achieved occupancy %": 50,
-        }  # fmt: skip
+    def _work(self, kernel: Kernel, args: dict[str, Any]) -> Work:
         length = self.rank.vary(kernel.ns * self.slow_ratio(), self.loop.device_jitter)
         waited, self._waited = self._waited, ()
         return Work(kernel.name, "kernel", kernel.leaf, length, COMPUTE_STREAM, args=args, after=waited)
@@ -291,10 +309,9 @@ class Recorded:
 
     def _replay(self, action: actions.Replay) -> Program:
         rank = self.rank
-        kernel = kernel_of("forward", action.device_ms * MS / action.kernels)
-        works = [self._work(kernel) for _ in range(action.kernels)]
-        for number, work in enumerate(works):
-            work.args |= {"graph id": 1, "graph node id": number + 1}
+        kernel, args = kernel_of("forward", action.device_ms * MS / action.kernels)
+        nodes = range(1, action.kernels + 1)
+        works = [self._work(kernel, {**args, "graph id": 1, "graph node id": node}) for node in nodes]
         yield from rank.launch(works, "cudaGraphLaunch", rank.vary(action.host_ms * MS, _HOST_JITTER), 4 * US)
 
     def _item(self, _action: actions.Item) -> Program:
@@ -302,7 +319,7 @@ class Recorded:
         copy = Work("Memcpy DtoH (Device -> Pinned)", "gpu_memcpy", "sync.d2h", rank.vary(1.4 * US), COMPUTE_STREAM)
         copy.args = {"bytes": 4, "memory bandwidth (GB/s)": 0.003}
         copy.after, self._waited = self._waited, ()
-        with rank.event("aten::item"), rank.event("aten::_local_scalar_dense"):
+        with self._event("aten::item"), self._event("aten::_local_scalar_dense"):
             rank.spend(rank.vary(4 * US), "over.dispatch")
             yield from rank.launch([copy], "cudaMemcpyAsync", 4 * US, 2 * US)
             yield from rank.sync([copy], "cudaStreamSynchronize", rank.vary(5 * US))
@@ -321,7 +338,7 @@ class Recorded:
         copy = Work(f"Memcpy HtoD ({memory} -> Device)", "gpu_memcpy", "input.h2d", length, stream)
         rate = 22.0 if action.pinned else 5.0
         copy.args = {"bytes": round(rate * length), "memory bandwidth (GB/s)": rate}
-        with rank.event("aten::to"), rank.event("aten::_to_copy"), rank.event("aten::copy_"):
+        with self._event("aten::to"), self._event("aten::_to_copy"), self._event("aten::copy_"):
             rank.spend(rank.vary(12 * US), "over.dispatch")
             called = rank.now
             yield from rank.launch([copy], "cudaMemcpyAsync", 4 * US, 2 * US)
@@ -353,9 +370,9 @@ class Recorded:
             "Process Group Ranks": str(list(range(self.loop.ranks))), "Rank": rank.index, "Seq": self._collectives,
         }  # fmt: skip
         work.args = {"grid": [24, 1, 1], "block": [544, 1, 1], "est. achieved occupancy %": 0, **args}
-        with rank.event(OPERATORS[action.name]):
+        with self._event(OPERATORS[action.name]):
             rank.spend(rank.vary(8 * US), "over.dispatch")
-            with rank.event("record_param_comms", **args):
+            with self._event("record_param_comms", **args):
                 rank.spend(rank.vary(6 * US), "over.dispatch")
                 rank.wait_on_device(COMM_STREAM, COMPUTE_STREAM)
                 yield from rank.launch([work], "cudaLaunchKernelExC", 5 * US, 2.5 * US)
@@ -374,7 +391,7 @@ class Recorded:
 
     def _phase(self, action: actions.Phase) -> Program:
         start = self.rank.now
-        with self.rank.event(PHASE_SPAN_PREFIX + action.name, "user_annotation"):
+        with self._event(PHASE_SPAN_PREFIX + action.name, "user_annotation"):
             yield from self._run(action.actions)
         self.record(EventKind.PHASE, start, name=self.name(action.name))
 
@@ -401,7 +418,7 @@ class Recorded:
     def _compile(self, action: actions.Compile) -> Program:
         yield from ()
         rank, start = self.rank, self.rank.now
-        with rank.event("Torch-Compiled Region: 0/0"), rank.event("entire_frame_compile (dynamo_timed)"):
+        with self._event("Torch-Compiled Region: 0/0"), self._event("entire_frame_compile (dynamo_timed)"):
             rank.spend(rank.vary(action.ms * MS, 0.03), "warm.compile")
         self.record(EventKind.COMPILE, start, name=0)
 

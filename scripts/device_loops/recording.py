@@ -89,7 +89,7 @@ def device_records(marks: Sequence[Mark]) -> list[Record]:
         for tape.mark in marks:
             tracker.count = tape.mark.number + 1
             if tape.mark.is_fed:
-                tracker.fed_late()
+                tracker.fed_late(tape.mark.now_ns - tape.mark.start_ns)
             elif tape.mark.number >= tracker.mark_at:
                 tracker.mark(tape.mark.number, tape.mark.start_ns)
         tape.mark = None

@@ -32,6 +32,7 @@ BENCHMARKS = {
     "workers.html": "The number of DataLoader workers that is proposed beside the best one measured.",
     OVERHEAD: "What recording costs a training step, and what start and end of capture take.",
     "speed.html": "Reading and analysing traces of 100 MB to 1 GB beside json.load and other tools.",
+    "gpu_truth.html": "What is said on a GPU beside what is true there: the device's clock, verdicts, savings, NVML.",
     "scale.html": "Summaries of up to 16,384 simulated ranks reduced to one report: time and memory.",
 }
 

@@ -1,6 +1,6 @@
 """The steps by the device's own clock: how long each took there, and in which of them the host can have held it up."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -30,21 +30,26 @@ class DeviceTime:
         time: from the end of the step before to the end of the step on the device; -1 where not recorded.
         idle: how much of that the device may have stood still, at most: what the host took for the step beyond the
             work that the device had queued as the step began. After the host has ended a step nothing holds it up.
+        lag: how long after the host the device came to the end of the step, at least; -1 where not known.
         starved: how much of it the device stood still while the host waited for a batch, as its clock measured; -1
             where no wait was marked.
-        lag: how long after the host the device came to the end of the step, at least; -1 where not known.
     """
 
     time: I64
     idle: I64
-    starved: I64
     lag: I64
+    starved: I64
 
     @property
     def full(self) -> Mask:
         """``(n_steps,)`` steps that the device worked through."""
         found: Mask = (self.time > 0) & (self.idle <= FULL_RATIO * self.time)
         return found
+
+    @property
+    def saw_waits(self) -> bool:
+        """Whether waits for batches were marked, or no step but the worked-through ones left room for any."""
+        return bool((self.starved >= 0).any() or self.full[self.time > 0].all())
 
     @property
     def work_ns(self) -> float | None:
@@ -65,34 +70,70 @@ def device_time(events: Events, index: I64, start: I64, stop: I64) -> DeviceTime
     What lies between two steps belongs to the one before, as on the host: a record of no step is added to it.
     """
     rows = events[events["kind"] == EventKind.DEVICE]
-    if not len(rows):
-        return None
+    rows = rows[
+        (rows["dur"] >= 0) & (rows["dur"] <= 2 * (stop[-1] - start[0]))
+    ]  # longer ones are no step's of this run
     is_starved = (rows["flags"] & EventFlag.STARVED) != 0
-    time, behind = _ended(index, rows[rows["name"] > 0])
-    told = time >= 0
-    if np.count_nonzero(told) < LEAST_TOLD * len(index):
+    of, spans = _spanned(index, rows[rows["name"] > 0])
+    if np.count_nonzero(of >= 0) < max(LEAST_TOLD * len(index), 1):
         return None
     waits, gaps = rows[is_starved], rows[~is_starved & (rows["name"] == 0)]
     starved, marked = _added_up(index, waits["value"] + 1, waits["dur"])
-    time = np.where(told, time + starved + _added_up(index, gaps["value"], gaps["dur"])[0], -1)
+    more = starved + _added_up(index, gaps["value"], gaps["dur"])[0]
+    behind = (of >= 0) & ((spans["flags"][of] & EventFlag.CAUGHT_UP) == 0)
+    told = DeviceTime(*_timed(_even_parts(of, spans), more, behind, start, stop), starved)
+    if (spans["name"] > 1).any():
+        parts = _parts_by_host(of, spans, stop - start, told.work_ns or 0.0)
+        told = DeviceTime(*_timed(parts, more, behind, start, stop), starved)
+    return replace(told, idle=np.maximum(told.idle, starved), starved=np.where(marked, starved, -1))
+
+
+def _timed(parts: I64, more: I64, behind: Mask, start: I64, stop: I64) -> tuple[I64, I64, I64]:
+    """Time, idle and lag of ``DeviceTime``: by each step's part of its record, -1 without, and what it has ``more``."""
+    time = np.where(parts >= 0, parts + more, -1)
     lag = _lag(time, behind, stop)
     queued = np.r_[0, np.maximum(lag[:-1], 0)]
-    idle = np.clip(stop - start - queued, 0, np.maximum(time, 0))
-    return DeviceTime(time, np.maximum(idle, starved), np.where(marked, starved, -1), lag)
+    return time, np.clip(stop - start - queued, 0, np.maximum(time, 0)), lag
 
 
-def _ended(index: I64, rows: Events) -> tuple[I64, Mask]:
-    """``(n_steps,)`` ns of each step by the record that spans it, -1 without; and whether the device was behind there.
+def _spanned(index: I64, rows: Events) -> tuple[I64, Events]:
+    """``(n_steps,)`` which of the rows, which are returned by their value, spans each step; -1 where none does.
 
-    A record's name says how many steps it spans, its value the last one: each step gets an equal part.
+    A record's name says how many steps it spans, its value the last one.
     """
-    if not len(rows):
-        return np.full(len(index), -1, dtype=np.int64), np.zeros(len(index), dtype=np.bool_)
     rows = rows[np.argsort(rows["value"], kind="stable")]
-    at = np.minimum(np.searchsorted(rows["value"], index), len(rows) - 1)
-    rows, span = rows[at], rows["name"][at].astype(np.int64)
-    told = (index <= rows["value"]) & (index > rows["value"] - span)
-    return np.where(told, rows["dur"] // span, -1), told & ((rows["flags"] & EventFlag.CAUGHT_UP) == 0)
+    if not len(rows):
+        return np.full(len(index), -1, dtype=np.int64), rows
+    of = np.minimum(np.searchsorted(rows["value"], index), len(rows) - 1)
+    inside = (index <= rows["value"][of]) & (index > rows["value"][of] - rows["name"][of].astype(np.int64))
+    return np.where(inside, of, -1), rows
+
+
+def _even_parts(of: I64, spans: Events) -> I64:
+    """``(n_steps,)`` ns: an equal part of its record for each step, -1 without one."""
+    return np.where(of >= 0, spans["dur"][of] // np.maximum(spans["name"][of].astype(np.int64), 1), -1)
+
+
+def _parts_by_host(of: I64, spans: Events, host: I64, work_ns: float) -> I64:
+    """``(n_steps,)`` ns: of its record each step has the work of a step, and of the rest in proportion to its host.
+
+    A device that stood still did so in the steps in which its host took longer than the work of a step.
+
+    Args:
+        of: record of each step, -1 without.
+        spans: the records.
+        host: ``(n_steps,)`` ns that the host took for each step.
+        work_ns: of a step on the device; 0 where not known.
+    """
+    record = np.maximum(of, 0)
+    span = np.maximum(spans["name"].astype(np.float64), 1.0)
+    rest = np.maximum(spans["dur"] - span * work_ns, 0.0)
+    longer = np.where(of >= 0, np.maximum(host - work_ns, 0.0), 0.0)
+    most = np.bincount(record, weights=longer, minlength=len(spans))
+    share = np.where(most[record] > 0, longer / np.maximum(most[record], 1.0), 1.0 / span[record])
+    return np.where(of >= 0, np.rint((spans["dur"] - rest)[record] / span[record] + rest[record] * share), -1).astype(
+        np.int64
+    )
 
 
 def _added_up(index: I64, number: I64, values: I64) -> tuple[I64, Mask]:

@@ -20,6 +20,8 @@ from profilerkit.rules.rule import (
 )
 from profilerkit.units import format_ns, format_ratio
 
+#: What the host does after a sync that would be hidden without it; what has a rule of its own is not among it.
+_UNHURRIED = ("sync.drain", "over.python", "over.dispatch", "over.launch")
 _DRAINED = "After each one the device has nothing to run until the host has issued work again."
 _COPYING = "The device computes nothing while such a copy runs, and the host waits for it before it issues more work."
 _WARN = 'torch.cuda.set_sync_debug_mode("warn")  # names every blocking line'
@@ -110,8 +112,11 @@ class FrequentSync(Rule):
 
 def lost_share(facts: Facts) -> float:
     """Share of the step the device is drained after the host waited for it, or copies what the host waits for."""
-    after = facts.syncs.idle_after_ns / (facts.mean_step_ns or 1.0) if facts.syncs else 0.0
-    return max(facts.share("sync.drain"), after) + _awaited_share(facts)
+    if facts.syncs is None:
+        return facts.share("sync.drain")
+    # Without the calls the host would be ahead by what it spent in them, and by no more.
+    gained = min(facts.syncs.idle_after_ns, facts.syncs.blocked_ns) / (facts.mean_step_ns or 1.0)
+    return max(facts.share("sync.drain"), min(gained, facts.share(*_UNHURRIED))) + _awaited_share(facts)
 
 
 def _awaited_share(facts: Facts) -> float:
