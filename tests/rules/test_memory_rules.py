@@ -544,6 +544,11 @@ def test_the_state_of_the_optimizer_is_told_only_where_a_request_failed():
     assert not any("optimizer" in title for title in titles(holding(optimizer=2 * GB, asked=GB)))
 
 
+def test_beside_steps_a_full_memory_without_a_failed_request_is_no_finding():
+    beside = [replace(known, logs=replace(known.logs, alone=False)) for known in (holding(), holding(asked=GB))]
+    assert [type(check("ME010", known)) for known in beside] == [Passed, Fired]
+
+
 def test_the_state_of_the_optimizer_is_told_from_its_share_on():
     share = 11 * GB // 4
     assert any("optimizer" in title for title in titles(holding(optimizer=share, asked=GB)))

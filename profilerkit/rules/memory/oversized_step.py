@@ -16,6 +16,9 @@ _TOLD = 0.05
 #: Pieces that the loss is computed in: an eighth of the scores is no longer the largest request (a choice).
 _PIECES = 8
 _CHUNKED = """\
+def loss_of_chunk(h, y):
+    return F.cross_entropy(head(h).flatten(0, 1), y.flatten())
+
 for h, y in zip(hidden.chunk(8, dim=1), labels.chunk(8, dim=1)):
     loss = loss + checkpoint(loss_of_chunk, h, y, use_reentrant=False) / 8"""
 _CHECKPOINT = "x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)"
@@ -33,8 +36,9 @@ class OversizedStep(Rule):
     Fix: In this order: the loss in pieces, activations made again in the backward pass, a smaller state of the
         optimizer, and a smaller batch.
     Saving: None: these fixes free memory. Checkpoints cost up to a third of the step's computation.
-    Traps: Without a request that failed nobody knows whether memory is short. Activations not made yet are not in the
-        batch that fits, which makes it an upper bound. The history may begin late.
+    Traps: Without a request that failed nobody knows whether memory is short: it is told of snapshots alone.
+        Activations not made yet are not in the batch that fits, which makes it an upper bound. The history may
+        begin late.
     Confidence: High for a request that failed, medium for what fills the memory, low where nothing failed.
     """
 
@@ -59,6 +63,8 @@ class OversizedStep(Rule):
             )
         one = max(own, key=lambda known: (bool(known.failed), known.peak_bytes or known.in_use_bytes))
         failed = one.failed[-1] if one.failed else None
+        if failed is None and facts.logs is not None and not facts.logs.alone:
+            return Passed("no request failed in the snapshot of these steps")
         of = f" ({one.origin})" if len(own) > 1 else ""
         found = [
             *self._loss(facts, one, failed, of),
