@@ -192,7 +192,7 @@ def _with_scope(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
         verdict,
         rank=None if verdict.bound == "comm-bound" else late_rank(facts),
         ruled_out=tuple(ruled_out(facts, outcomes, bound, best.get(bound)) for bound in others)
-        if verdict.bound != "inconclusive"
+        if verdict.bound != "inconclusive" and not (facts.logs is not None and facts.logs.alone)
         else (),
         consequence=consequence(facts, outcomes, verdict, best.get(verdict.bound)),
     )

@@ -15,7 +15,7 @@ DIFF_SCHEMA_VERSION = 1
 #: A change of the step that is surely no larger is none; of more nobody can tell whether there is one (a choice).
 HARDLY = 0.05
 
-Judgement = Literal["faster", "slower", "no real change", "not comparable"]
+Judgement = Literal["faster", "slower", "less memory", "more memory", "no real change", "not comparable"]
 SpanOf = Literal["step", "trace", "device", "stretch"]
 Group = Literal["hardware", "work", "loader", "software", "settings"]
 FindingState = Literal["gone", "new", "worse", "better", "unchanged"]
@@ -154,6 +154,41 @@ class PartChange(msgspec.Struct, frozen=True, kw_only=True):
     is_real: bool
 
 
+class HolderChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What a kind of memory, or a line of Python, holds on both sides; ``None`` where it holds nothing told."""
+
+    name: str
+    before_bytes: int | None
+    after_bytes: int | None
+
+    @property
+    def bytes(self) -> int:
+        """How much more it holds after."""
+        return (self.after_bytes or 0) - (self.before_bytes or 0)
+
+
+class MemoryChange(msgspec.Struct, frozen=True, kw_only=True):
+    """The memory of the fullest snapshot of each side.
+
+    Attributes:
+        before_bytes: in use at the peak, or when the snapshot was taken.
+        after_bytes: the same after.
+        change: after / before - 1.
+        at_peak: whether it is the peak of a history, on both sides.
+        is_lower_bound: whether a history begins late, so that its peak may have been higher.
+        kinds: by ``LiveKind``, largest change first.
+        lines: by the line that asked for it, largest change first, at most eight.
+    """
+
+    before_bytes: int
+    after_bytes: int
+    change: float
+    at_peak: bool
+    is_lower_bound: bool
+    kinds: tuple[HolderChange, ...] = ()
+    lines: tuple[HolderChange, ...] = ()
+
+
 class FindingChange(msgspec.Struct, frozen=True, kw_only=True):
     """One finding on both sides.
 
@@ -206,13 +241,14 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
     """Two runs compared. ``None`` anywhere below means not measured, never zero.
 
     Attributes:
-        verdict: faster, slower, no real change or not comparable.
+        verdict: faster, slower, no real change or not comparable; of snapshots without steps less or more memory.
         headline: the verdict with its numbers, in one sentence.
         obstacles: why the steps cannot be compared; empty unless the verdict says so, or is about ``spans``.
         step: ``None`` when a side has no step times.
         spans: where each side has one step, or none: how long that and its parts last, the one that the verdict is
             about first.
         differences: what is not the same about the runs, as far as both say it.
+        memory: of two snapshots; ``None`` where a side has none.
         parts: largest movement first.
         findings: gone, new, worse, better, then unchanged.
         fixes: those that were applied.
@@ -229,6 +265,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
     step: StepChange | None = None
     spans: tuple[SpanChange, ...] = ()
     differences: tuple[Difference, ...] = ()
+    memory: MemoryChange | None = None
     parts: tuple[PartChange, ...] = ()
     findings: tuple[FindingChange, ...] = ()
     fixes: tuple[AppliedFix, ...] = ()

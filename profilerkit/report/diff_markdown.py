@@ -26,6 +26,7 @@ def render(diff: Diff) -> str:
     footer = ["", f"<sub>Made by profilerkit, {plain(view.created)}.</sub>"]
     sections = [
         ("Spans", _rows(view.spans), True),
+        ("What holds the memory", _rows(view.memory), True),
         ("Gates", _rows(view.gates), True),
         ("Fixes: predicted and measured", _rows(view.fixes), True),
         ("What limits this comparison", [f"- {prose(note, 400)}" for note in view.notes], False),

@@ -33,6 +33,7 @@ def render(diff: Diff, *, width: int = 80, colour: bool = False, ascii_only: boo
         page.line((f"{tile.label}: ", ""), (tile.value, "bold"), (f" · {tile.note}" if tile.note else "", "dim"))
     _bars(page, view)
     _section(page, "Spans", view.spans)
+    _section(page, "What holds the memory", view.memory)
     _section(page, "Gates", view.gates, rows=len(diff.gates))
     _section(page, "Fixes: predicted and measured", view.fixes)
     _section(page, "What moved", view.parts, rows=_PARTS)

@@ -18,6 +18,7 @@ from profilerkit.model.diff import (
 from profilerkit.model.finding import Saving
 from profilerkit.model.gate import Gate, GateStatus
 from profilerkit.model.step import Family
+from profilerkit.report.diff_memory import memory_table, memory_tiles
 from profilerkit.report.diff_stated import stated_rows
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.records import EvidenceRow, Fact, Segment, Table, Tone
@@ -31,7 +32,14 @@ from profilerkit.units import (
     format_ratio_range,
 )
 
-_TONES: dict[Judgement, Tone] = {"faster": "good", "slower": "high", "no real change": "info", "not comparable": "low"}
+_TONES: dict[Judgement, Tone] = {
+    "faster": "good",
+    "slower": "high",
+    "less memory": "good",
+    "more memory": "high",
+    "no real change": "info",
+    "not comparable": "low",
+}
 _SHAPES: dict[Tone, str] = {"good": "▼", "high": "▲", "info": "=", "low": "?"}
 _GROUPS = {
     "hardware": "Hardware",
@@ -81,6 +89,7 @@ class DiffView(msgspec.Struct, frozen=True, kw_only=True):
     bars: tuple[SideBar, ...]
     bars_title: str
     spans: Table | None
+    memory: Table | None
     gates: Table | None
     fixes: Table | None
     parts: Table | None
@@ -105,6 +114,7 @@ def build(diff: Diff) -> DiffView:
         bars=_bars(diff),
         bars_title=_bars_title(diff.parts),
         spans=_spans(diff.spans),
+        memory=memory_table(diff.memory),
         gates=gate_table(diff.gates),
         fixes=_fixes(diff),
         parts=_parts(diff.parts),
@@ -142,6 +152,8 @@ def gate_table(gates: Sequence[Gate]) -> Table | None:
 
 def _tiles(diff: Diff) -> tuple[Fact, ...]:
     step = diff.step
+    if step is None and diff.memory is not None and not diff.spans:
+        return (*memory_tiles(diff.memory), Fact("Bound by", _bound(diff.after), _bound_before(diff)))
     change = Fact("Change of the step", "not comparable")
     if step is not None:
         interval = f"{format_change(step.judged.low)} to {format_change(step.judged.high)}, 99 %"
