@@ -7,6 +7,7 @@ from profilerkit.compare.differences import differences
 from profilerkit.compare.findings import finding_changes
 from profilerkit.compare.fixes import applied_fixes
 from profilerkit.compare.gates import judge_change, parse_limit
+from profilerkit.compare.kernels import kernel_changes
 from profilerkit.compare.parts import part_changes
 from profilerkit.compare.sides import few_steps, obstacles, side_of
 from profilerkit.compare.spans import span_changes
@@ -62,6 +63,7 @@ def compare(
         spans=spans,
         differences=differences(before, after),
         parts=parts,
+        kernels=kernel_changes(before, after),
         findings=findings,
         fixes=applied_fixes(before, after, findings, parts, step),
         notes=notes(before, after, sides, step, spans),
