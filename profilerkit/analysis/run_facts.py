@@ -16,7 +16,7 @@ from profilerkit.analysis.memory.samples import with_samples
 from profilerkit.analysis.own_cost import budget_notes, capture_cost
 from profilerkit.analysis.probes import probed
 from profilerkit.analysis.rank_facts import RankFacts
-from profilerkit.analysis.rank_steps import rank_steps
+from profilerkit.analysis.rank_steps import job_steps, rank_steps
 from profilerkit.analysis.ranks import Job, comparable, compare, notes_of
 from profilerkit.analysis.siblings import host_ranks, sibling_cores
 from profilerkit.analysis.signals import signals_of_rank
@@ -104,7 +104,7 @@ def run_facts(
 
 
 def _with_records(facts: Facts, chosen: RankFacts, ranks: Sequence[RankFacts]) -> Facts:
-    """The facts with what is derived of the judged rank's records, and costs too much to derive of all."""
+    """The facts with what is derived of the judged rank's records and steps, and costs too much to derive of all."""
     meta = chosen.record.meta if chosen.record else None
     feeds = chosen.log is None or chosen.log.waits_seen
     return replace(
@@ -113,6 +113,7 @@ def _with_records(facts: Facts, chosen: RankFacts, ranks: Sequence[RankFacts]) -
         late_by_clock=facts.late_by_timers and late_by_timers(ranks) is None,
         loader=meta.loader if meta and feeds else None,
         host_ranks=host_ranks(ranks, chosen),
+        job_steps=job_steps(ranks, facts.judged_rank),
         samples=(*chosen.samples, *sibling_cores(ranks, chosen, facts.world_size)),
         loading=loading_facts(chosen.record, chosen.log, chosen.workers),
         host=host_facts(chosen.record, chosen.log, chosen.trace),

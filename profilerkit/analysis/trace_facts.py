@@ -184,7 +184,7 @@ def trace_facts(
         parallelism=parallelism_of(columns, collectives, parts.segments.only(*EXPOSED), steps.steady),
         warmup=_warmup(seen),
         device_events_missing=not on_gpu and _used_a_device(columns),
-        kernels=largest(columns, kinds, roof, launches, seen.rows, seen.time_ns, seen.steady_ns),
+        kernels=largest(columns, kinds, roof, launches, seen.rows, seen.time_ns, seen.steady_ns, len(steps.steady)),
         compute=compute_facts(columns, kinds, roof, work, seen.judged, steps.steady),
         memory=memory_of(columns, names, steps, busiest_device(columns, all_steps)),
         wire=_wire(seen, collectives),

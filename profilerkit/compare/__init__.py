@@ -7,6 +7,7 @@ from profilerkit.compare.differences import differences
 from profilerkit.compare.findings import finding_changes
 from profilerkit.compare.fixes import applied_fixes
 from profilerkit.compare.gates import judge_change, parse_limit
+from profilerkit.compare.kernels import kernel_changes
 from profilerkit.compare.parts import part_changes
 from profilerkit.compare.peaks import memory_change, memory_headline, memory_judgement
 from profilerkit.compare.sides import few_steps, obstacles, side_of
@@ -69,6 +70,7 @@ def compare(
         differences=differences(before, after),
         memory=memory,
         parts=parts,
+        kernels=kernel_changes(before, after),
         findings=findings,
         fixes=applied_fixes(before, after, findings, parts, step),
         notes=() if only_memory else notes(before, after, sides, step, spans),

@@ -17,6 +17,7 @@ HARDLY = 0.05
 
 Judgement = Literal["faster", "slower", "less memory", "more memory", "no real change", "not comparable"]
 SpanOf = Literal["step", "trace", "device", "stretch"]
+KernelOf = Literal["kernel", "operator"]
 Group = Literal["hardware", "work", "loader", "software", "settings"]
 FindingState = Literal["gone", "new", "worse", "better", "unchanged"]
 
@@ -40,12 +41,15 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
         headline: its verdict in one sentence.
         mode: what stood for the device, as in ``Trust``.
         steady: judged steps.
-        mean_ns: steady step, mean; ``median_ns`` and ``p90_ns`` likewise.
+        mean_ns: steady step, mean; ``median_ns`` likewise. Of several recordings their geometric mean.
+        p90_ns: steady step, 90th percentile, of the first recording.
         queued_ratio: share of the time in which the training thread waited for a processor that other programs used.
         samples_per_s: throughput of all ranks; needs the batch size.
         peak_memory_bytes: of the judged rank: of its device, of the process where no device memory is known.
         peak_memory_of: which memory that is.
         recordings: how many recordings of this program the step times come from; the rest is of the first one.
+        ranks: how many ranks of the job the step times are the mean of.
+        rank: the one that the parts are of; ``None`` when it is not named.
     """
 
     name: str
@@ -63,6 +67,8 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     peak_memory_bytes: int | None = None
     peak_memory_of: PeakOf | None = None
     recordings: int = 1
+    ranks: int = 1
+    rank: int | None = None
 
 
 class StepChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +92,8 @@ class StepChange(msgspec.Struct, frozen=True, kw_only=True):
         timed: of the step as it was timed, which is what savings are predicted of; its interval also holds what differs
             between two runs of the same program, and what other programs may have cost either. ``None`` in comparisons
             that are older than this field.
+        typical: of the median step as it was timed, with an interval by the same resampling and the same allowances.
+            ``None`` likewise.
     """
 
     mean: Range
@@ -98,6 +106,7 @@ class StepChange(msgspec.Struct, frozen=True, kw_only=True):
     visible_ratio: float
     is_taken_out: bool = False
     timed: Range | None = None
+    typical: Range | None = None
 
     @property
     def is_surely_small(self) -> bool:
@@ -189,6 +198,25 @@ class MemoryChange(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[HolderChange, ...] = ()
 
 
+class KernelChange(msgspec.Struct, frozen=True, kw_only=True):
+    """The device time of a kernel or an operator per judged step on both sides, derived.
+
+    Attributes:
+        name: as the trace has it.
+        of: a kernel; or an operator, with all kernels listed that it launched most of, or on a CPU-only run its own.
+        before_ns: 0 where it did not run, ``None`` where it is not among the largest that the report lists.
+        after_ns: the same after.
+        is_real: it changed by more than two runs of one program are taken to differ by, and by at least 2.5 % of the
+            step before.
+    """
+
+    name: str
+    of: KernelOf
+    before_ns: float | None
+    after_ns: float | None
+    is_real: bool
+
+
 class FindingChange(msgspec.Struct, frozen=True, kw_only=True):
     """One finding on both sides.
 
@@ -221,10 +249,10 @@ class AppliedFix(msgspec.Struct, frozen=True, kw_only=True):
         how: how that is known. A finding may also have gone with another change.
         predicted: saving of the step; ``None`` when none could be stated.
         measured: saving of the step as it was timed, as it was predicted; ``None`` when the runs cannot be compared.
-        holds: whether a saving was proven and lies in the predicted interval; false where the two intervals do not
-            meet. ``None`` between these, where one of them is missing, where several fixes were applied at once and
-            only their sum was measured, beside a fix that saves far more, and where less was saved than was predicted
-            of a finding of which a part is left.
+        holds: whether a saving was proven and lies in the predicted interval; false where the setting was changed as
+            proposed and the two intervals do not meet. ``None`` between these, where one of them is missing, where
+            several fixes were applied at once and only their sum was measured, beside a fix that saves far more, and
+            where less was saved than was predicted of a finding that went, or a part of it, with no known setting.
         note: why ``holds`` is ``None``, else empty.
     """
 
@@ -250,6 +278,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
         differences: what is not the same about the runs, as far as both say it.
         memory: of two snapshots; ``None`` where a side has none.
         parts: largest movement first.
+        kernels: kernels and operators, largest change first, at most 20; empty where a side lists none.
         findings: gone, new, worse, better, then unchanged.
         fixes: those that were applied.
         gates: what was asked with ``--fail-if``.
@@ -267,6 +296,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
     differences: tuple[Difference, ...] = ()
     memory: MemoryChange | None = None
     parts: tuple[PartChange, ...] = ()
+    kernels: tuple[KernelChange, ...] = ()
     findings: tuple[FindingChange, ...] = ()
     fixes: tuple[AppliedFix, ...] = ()
     gates: tuple[Gate, ...] = ()
