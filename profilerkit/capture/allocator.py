@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from time import monotonic, perf_counter_ns
 from typing import Any
 
-from profilerkit.capture.device_clock import cuda_in_use
+from profilerkit.capture.cuda import cuda_in_use
 from profilerkit.capture.patches import Patches
 from profilerkit.rundir.layout import SAMPLE_SECONDS
 from profilerkit.rundir.sampled import AllocatorSample, Sample

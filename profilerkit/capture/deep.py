@@ -14,7 +14,7 @@ from time import perf_counter_ns
 from typing import Any, Literal
 
 from profilerkit.capture import cupti
-from profilerkit.capture.device_clock import captures_graph
+from profilerkit.capture.cuda import captures_graph, cuda_in_use
 from profilerkit.capture.export import Export, examine
 from profilerkit.capture.rival import RivalWatch
 from profilerkit.capture.room import TraceRoom
@@ -378,10 +378,11 @@ def _activities(torch: Any) -> list[Any]:
     """
     activity = torch.profiler.ProfilerActivity
     found = [activity.CPU]
-    for name in ("cuda", "xpu"):
-        device = getattr(torch, name, None)
-        if device is not None and device.is_initialized() and hasattr(activity, name.upper()):
-            found.append(getattr(activity, name.upper()))
+    if cuda_in_use():
+        found.append(activity.CUDA)
+    xpu = getattr(torch, "xpu", None)
+    if xpu is not None and xpu.is_initialized() and hasattr(activity, "XPU"):
+        found.append(activity.XPU)
     return found
 
 

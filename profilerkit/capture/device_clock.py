@@ -1,13 +1,12 @@
 """Times the device's part of every step by CUDA events, which are read steps later."""
 
-import sys
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
 from time import perf_counter_ns, sleep
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
-from profilerkit.capture.guard import Guard
+from profilerkit.capture.guard import Guard, asked
 from profilerkit.capture.meter import Meter
 from profilerkit.capture.observers import NEVER
 from profilerkit.capture.patches import Patches
@@ -43,59 +42,21 @@ class DeviceEvent(Protocol):
 
 
 class Device(Protocol):
-    """What the clock needs of a device. Its calls are looked up once: a step has no time for more."""
+    """Serves the clock. Its calls are looked up once: a step has no time for more."""
 
     def in_use(self) -> bool:
-        """Whether the process uses it."""
+        """Return whether the process uses it."""
 
     @property
     def is_capturing(self) -> Callable[[], bool]:
-        """Whether the current stream captures a graph: an event that is queried then ruins the capture."""
+        """Return the question whether the current stream captures a graph, which an event that is queried ruins."""
 
     @property
-    def stream(self) -> Callable[[], Any]:
-        """The calling thread's current stream, which has a ``device_index``."""
+    def stream(self) -> Callable[[Any], Any]:
+        """Return the way to a device's current stream, which has a ``device_index``; ``None`` is the current device."""
 
     def event(self) -> DeviceEvent:
-        """A new event with timing."""
-
-
-class CudaDevice:
-    """The CUDA device of the calling thread; ROCm goes by the same names."""
-
-    def in_use(self) -> bool:
-        """Whether CUDA is initialised; it is never initialised here."""
-        return cuda_in_use()
-
-    @property
-    def is_capturing(self) -> Callable[[], bool]:
-        """Whether the current stream captures a graph."""
-        return cast("Callable[[], bool]", _cuda().is_current_stream_capturing)
-
-    @property
-    def stream(self) -> Callable[[], Any]:
-        """The calling thread's current stream."""
-        return cast("Callable[[], Any]", _cuda().current_stream)
-
-    def event(self) -> DeviceEvent:
-        """A new event with timing."""
-        made: DeviceEvent = _cuda().Event(enable_timing=True)
-        return made
-
-
-def cuda_in_use() -> bool:
-    """Whether CUDA is initialised in this process."""
-    cuda = sys.modules.get("torch.cuda")
-    return cuda is not None and bool(getattr(cuda, "is_initialized", bool)())
-
-
-def captures_graph() -> bool:
-    """Whether the calling thread's current stream captures a graph: starting or ending a profiler then ruins it."""
-    return cuda_in_use() and bool(_cuda().is_current_stream_capturing())
-
-
-def _cuda() -> Any:
-    return sys.modules["torch.cuda"]
+        """Make an event with timing."""
 
 
 #: An event at the end of a step, its device, the number of the step, its start on the host, and the record's flags.
@@ -136,7 +97,7 @@ class DeviceClock:
         self._guard.on_failure(self._end)
         self._device = device
         self._is_capturing: Callable[[], bool] = bool
-        self._current: Callable[[], Any] = lambda: None
+        self._current: Callable[[Any], Any] = lambda _device: None
         self._patches: Patches | None = None
         self._is_on = self._seen = False
         self._spacing = 1  # steps to the next mark
@@ -166,8 +127,8 @@ class DeviceClock:
 
     def catch_up(self) -> None:
         """Read what is ready by now, without waiting."""
-        if self._is_on and self._guard.failure is None and not self._is_capturing():
-            self._guard.call(self._read)
+        if self._is_on and self._guard.failure is None:
+            self._guard.call(self._read_now)
 
     def close(self) -> None:
         """Read what is ready, or becomes so within ``_LAST_MARKS_NS``: a short run may end before a step of its device.
@@ -191,11 +152,14 @@ class DeviceClock:
     def _end(self) -> None:
         self._tracker.mark_at = self._tracker.trains_at = NEVER
 
-    def _trains(self) -> None:
-        """An optimizer steps: its stream is the one to mark, but for one that only captures."""
+    def _trains(self, optimizer: Any) -> None:
+        """Mark the stream that this optimizer steps on, of its parameters' device, unless it only captures.
+
+        ``None`` for the optimizer, as when a graph is replayed, is the current device.
+        """
         self._tracker.trains_at = self._tracker.count + _STREAM_EVERY
         if not self._guard.call(self._is_capturing):
-            self._stream = self._guard.call(self._current)
+            self._stream = self._guard.call(self._current, asked(_device_of, optimizer))
 
     def _fed_late(self, wait_ns: int) -> None:
         """Mark the end of a wait for a batch that began at a mark: in between the device was given nothing."""
@@ -224,7 +188,7 @@ class DeviceClock:
         if len(marks) == _MOST_MARKS:
             return
         if stream is None:
-            stream = self._current()
+            stream = self._current(None)
         here = stream.device_index
         if here != self._free_on:
             self._free.clear()
@@ -233,6 +197,10 @@ class DeviceClock:
         event.record(stream)
         marks.append((event, here, number, start_ns, flags if marks else flags | _CAUGHT_UP))
         self._newest, self._newest_ns = number, perf_counter_ns()
+
+    def _read_now(self) -> None:
+        if not self._is_capturing():
+            self._read()
 
     def _space(self) -> None:
         """How many steps are to lie between marks. Of several marks of one step the last one stays."""
@@ -263,3 +231,10 @@ class DeviceClock:
                 if device == self._free_on:
                     self._free.append(before[0])
             self._before = before = mark
+
+
+def _device_of(optimizer: Any) -> Any:
+    """Return the CUDA device of the first parameter; ``None`` where there is none, or it is on another device."""
+    groups = () if optimizer is None else optimizer.param_groups
+    device = next((parameter.device for group in groups for parameter in group["params"]), None)
+    return device if device is not None and device.type == "cuda" else None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from profilerkit.capture.cgroup import quota_cores
+from profilerkit.capture.cuda import cuda_in_use, peaks_bytes
 from profilerkit.capture.guard import asked
 from profilerkit.capture.loader_claims import ITERABLE_KIND
 from profilerkit.model.run import Loader
@@ -102,21 +103,18 @@ def processor_name() -> str | None:
 
 
 def cuda_device() -> tuple[str | None, str | None]:
-    """Name and NVML's UUID of the device this process trains on; nothing before CUDA is in use.
+    """Return name and NVML's UUID of the device this process trains on; nothing before CUDA is in use.
 
-    The device is the one that holds most of this process's memory: the current device is a property of a thread. Of
-    several devices none is told before one holds any.
-    CUDA is never initialised here: workers forked after that could not use it.
+    The device is the one that holds most of this process's memory, or held most of it where none holds any: the current
+    device is a property of a thread. Where torch cannot ask its allocator, the only device is meant, or none.
     """
-    torch = sys.modules.get("torch")
-    cuda = getattr(torch, "cuda", None)
-    if cuda is None or not hasattr(cuda, "is_initialized") or not cuda.is_initialized():
+    if not cuda_in_use():
         return None, None
-    held = [int(cuda.memory_allocated(device)) for device in range(cuda.device_count())]
-    if not held or (len(held) > 1 and not any(held)):
+    peaks, cuda = peaks_bytes(), sys.modules["torch.cuda"]
+    if len(peaks) > 1 and not any(peaks):
         return None, None
-    index = held.index(max(held))
-    properties = cuda.get_device_properties(index)
+    held = [(asked(cuda.memory_allocated, device) or 0, peak or 0) for device, peak in enumerate(peaks)]
+    properties = cuda.get_device_properties(held.index(max(held)))
     uuid = getattr(properties, "uuid", None)
     return str(properties.name), None if uuid is None else _nvml_uuid(str(uuid))
 

@@ -94,7 +94,7 @@ class GraphWatch:
     def _replays_now(self, _graph: Any) -> None:
         tracker = self._tracker
         if tracker.count >= tracker.trains_at and get_ident() == tracker.thread:
-            tracker.trains()
+            tracker.trains(None)
 
     def _replayed(self, graph: Any) -> None:
         tracker, replays = self._tracker, self._replays.get(graph, 0)

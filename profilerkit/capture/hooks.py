@@ -137,12 +137,12 @@ class Hooks:
         # When those began that the one under way is called by. One that raises stays under way.
         outer: deque[int] = deque(maxlen=8)
 
-        def optimizer_starts(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        def optimizer_starts(optimizer: Any, _args: Any, _kwargs: Any) -> None:
             if tracker.thread == get_ident():
                 if tracker.stepping_ns:
                     outer.append(tracker.stepping_ns)
                 if tracker.count >= tracker.trains_at:
-                    tracker.trains()
+                    tracker.trains(optimizer)
                 tracker.stepping_ns = perf_counter_ns()
 
         def optimizer_ends(optimizer: Any, _args: Any, _kwargs: Any) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 from profilerkit.capture import documents, handoff, oom
 from profilerkit.capture.budget import Budget, stages
 from profilerkit.capture.clock_anchors import take_anchor
-from profilerkit.capture.device_clock import CudaDevice, DeviceClock
+from profilerkit.capture.cuda import CudaDevice
+from profilerkit.capture.device_clock import DeviceClock
 from profilerkit.capture.ending import Exits, Leave, leave_of
 from profilerkit.capture.flight import FlightWatch
 from profilerkit.capture.graphs import GraphWatch

@@ -54,7 +54,7 @@ class StepTracker:
         untold: what the steps took of which the window is to be told later; ``None`` where nobody is.
         mark: marks the device's queue at the end of each step from number ``mark_at`` on, and at both ends of what lies
             between two; takes the last step's number and its start. ``fed_late`` is called after a long wait.
-        trains: called before an optimizer steps, from step number ``trains_at`` on.
+        trains: called with an optimizer before it steps, from step number ``trains_at`` on.
         marking_ns: what ``mark`` has taken so far; whoever measures what contains it takes that off.
         steady_thread: ``thread`` while its backward passes and optimizer steps need only be recorded, because the
             steady iterator ends the steps. 0 where they are to be asked.
@@ -92,7 +92,7 @@ class StepTracker:
         self.owner_id = self.steady = self.plain = self.steady_thread = self.stepping_ns = 0
         self.tell_at = self.tell_above_ns = self.mark_at = self.trains_at = NEVER
         self.mark: Callable[[int, int], None] = lambda _number, _start_ns: None
-        self.trains: Callable[[], None] = lambda: None
+        self.trains: Callable[[object], None] = lambda _optimizer: None
         self.fed_late: Callable[[int], None] = lambda _wait_ns: None
         self.untold: list[int] | None = None
         self._resting: Observer | None = None  # who is to be told

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from profilerkit.capture.calls import TimedCalls
-from profilerkit.capture.device_clock import cuda_in_use
+from profilerkit.capture.cuda import cuda_in_use
 from profilerkit.capture.patches import Patches
 from profilerkit.capture.steps import StepTracker
 from profilerkit.rundir.layout import EventKind

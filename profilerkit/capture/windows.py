@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from profilerkit.capture import flight
 from profilerkit.capture.deep import DeepWindow, Plan
-from profilerkit.capture.device_clock import captures_graph
+from profilerkit.capture.cuda import captures_graph
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.observers import NEVER, Rest
 from profilerkit.capture.packer import Packer

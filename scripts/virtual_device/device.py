@@ -10,6 +10,8 @@ from contextlib import contextmanager
 QUEUE_DEPTH = 1_024
 #: NVML's utilisation is over the past second.
 UTILIZATION_S = 1.0
+#: What a context holds once before any tensor of the program's, here of a cuBLAS workspace's size on an H100.
+_WORKSPACE_BYTES = 32 << 20
 _NOT_PERMITTED = "CUDA error: operation not permitted when stream is capturing"
 
 
@@ -92,7 +94,7 @@ class Graph:
         self._device = device
         self._seconds = 0.0
 
-    def capture_begin(self) -> None:
+    def capture_begin(self, **_settings: object) -> None:
         """Record launches instead of running them."""
         self._device.captured_s, self._device.capture_error = 0.0, ""
 
@@ -118,6 +120,7 @@ class Device:
         slow_ratio: how much longer every kernel takes: a lower clock, or a neighbour that takes turns.
         events_recorded: how many event marks were put into queues.
         drained: how often the host waited for the device.
+        peak: most bytes allocated at once; 0 is a device that is initialised and not used.
     """
 
     def __init__(
@@ -145,7 +148,8 @@ class Device:
         self.capture_error = ""
         self.slow_ratio = 1.0
         self.events_recorded = self.drained = 0
-        self.allocated = self.peak = self.reserved = self.reserved_peak = self.retries = self.ooms = 0
+        self.allocated = self.reserved = self.reserved_peak = self.retries = self.ooms = 0
+        self.peak = _WORKSPACE_BYTES
 
     def launch(self, seconds: float, stream: Stream | None = None) -> None:
         """Queue one kernel; returns at once unless ``queue_depth`` launches wait."""

@@ -59,6 +59,8 @@ def install(device: Device | None = None, *, nvml: bool = True) -> Installed:
     # One call below, as in torch: there the recorder of synchronisation looks.
     placed.replace(torch._C, "_cuda_synchronize", device.synchronize)
     placed.replace(torch.cuda, "synchronize", lambda _device=None: torch._C._cuda_synchronize())
+    _replace_graphs(placed)
+    _replace_profiler(placed)
     _replace_memory(placed)
     _replace_copies(placed)
     activities = {torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA}
@@ -92,10 +94,6 @@ def _functions(device: Device) -> dict[str, Any]:
         def synchronize(self) -> None:
             super().synchronize()
 
-    class CUDAGraph(virtual.Graph):
-        def __init__(self, *_args: object, **_settings: object) -> None:
-            super().__init__(device)
-
     device.default = device.current = Stream()
     return {
         "is_available": lambda: True,
@@ -110,7 +108,6 @@ def _functions(device: Device) -> dict[str, Any]:
         "get_device_capability": lambda _device=None: (properties.major, properties.minor),
         "Event": Event,
         "Stream": Stream,
-        "CUDAGraph": CUDAGraph,
         "graph": _Capture,
         "current_stream": lambda _device=None: device.current,
         "default_stream": lambda _device=None: device.default,
@@ -119,10 +116,34 @@ def _functions(device: Device) -> dict[str, Any]:
     }
 
 
+def _replace_graphs(placed: Installed) -> None:
+    """Put graphs below ``torch.cuda.CUDAGraph``: a profiler may have patched the class before the device is there."""
+    base = torch.cuda.graphs.CUDAGraph.__base__
+    placed.replace(base, "__new__", staticmethod(lambda of, *_args, **_settings: object.__new__(of)))
+    placed.replace(base, "__init__", lambda graph, *_args, **_settings: virtual.Graph.__init__(graph, placed.device))
+    for name in ("capture_begin", "capture_end", "replay"):
+        placed.replace(base, name, getattr(virtual.Graph, name))
+
+
+def _replace_profiler(placed: Installed) -> None:
+    """Let a profiler that starts or ends amid a capture ruin it, as CUPTI does."""
+
+    def refusing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def refused(*args: Any, **settings: Any) -> Any:
+            placed.device.refuse_in_capture()
+            return original(*args, **settings)
+
+        return refused
+
+    profiler = torch.autograd.profiler
+    for name in ("_prepare_profiler", "_enable_profiler", "_disable_profiler"):
+        placed.replace(profiler, name, refusing(getattr(profiler, name)))
+
+
 class _Capture(AbstractContextManager[None]):
     """``torch.cuda.graph``."""
 
-    def __init__(self, graph: virtual.Graph, **_settings: object) -> None:
+    def __init__(self, graph: torch.cuda.CUDAGraph, **_settings: object) -> None:
         self._graph = graph
 
     def __enter__(self) -> None:

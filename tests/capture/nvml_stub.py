@@ -22,9 +22,10 @@ def cuda(uuid=None, held=(0, 1)):
         is_initialized=lambda: uuid is not None,
         device_count=lambda: len(held),
         memory_allocated=lambda index: held[index],
+        max_memory_allocated=lambda index: held[index],
         get_device_properties=lambda index: types.SimpleNamespace(name="Fake", uuid=uuid if held[index] else "other"),
     )
-    sys.modules["torch"] = types.SimpleNamespace(cuda=used)
+    sys.modules["torch"], sys.modules["torch.cuda"] = types.SimpleNamespace(cuda=used), used
 
 def say(**found):
     import msgspec

@@ -36,8 +36,8 @@ class Fake:
         """The host gives it a step's work."""
         self.worked += 1
 
-    def stream(self):
-        return SimpleNamespace(device_index=self.number, name=self.stream_name)
+    def stream(self, device):
+        return SimpleNamespace(device_index=self.number if device is None else device.index, name=self.stream_name)
 
     def event(self):
         self.made += 1
@@ -61,6 +61,12 @@ class FakeEvent:
     def elapsed_time(self, end):
         assert self.stream.device_index == end.stream.device_index
         return (end.place - self.place) * self.device.step_ms
+
+
+def optimizer_on(kind, index=0):
+    """An optimizer with a parameter on this device."""
+    device = SimpleNamespace(type=kind, index=index)
+    return SimpleNamespace(param_groups=[{"params": []}, {"params": [SimpleNamespace(device=device)]}])
 
 
 class Loop:
@@ -202,13 +208,33 @@ def test_the_stream_is_marked_that_the_optimizer_stepped_on():
     loop = Loop(Fake())
     hooks = Hooks(loop.records.append, loop.tracker, SimpleNamespace(), Guard("the test"))
     starts, ends = hooks.optimizer_hooks()
+    optimizer = optimizer_on("cuda")
     for _ in range(5):
         loop.device.stream_name = "training"
-        starts("sgd", (), {})
-        ends("sgd", (), {})
+        starts(optimizer, (), {})
+        ends(optimizer, (), {})
         loop.device.stream_name = "copies"
         loop.steps(1)
     assert {event.stream.name for event, *_ in (loop.clock._before, *loop.clock._under_way)} == {"training"}
+
+
+@pytest.mark.parametrize(("kind", "marked"), [("cuda", 1), ("cpu", 0), (None, 0)])
+def test_the_device_is_marked_that_trains_and_not_the_current_one(kind, marked):
+    """Parameters on the host, as where the optimizer's state is offloaded, and graphs say nothing of a device."""
+    loop = Loop(Fake())
+    loop.tracker.trains(kind and optimizer_on(kind, index=1))
+    loop.steps(5)
+    assert {device for _, device, *_ in (loop.clock._before, *loop.clock._under_way)} == {marked}
+
+
+def test_a_device_that_cannot_say_whether_it_captures_costs_the_clock_alone():
+    """CUDA raises at every call once a kernel has failed an assertion."""
+    loop = Loop(Fake())
+    loop.steps(5)
+    loop.clock._is_capturing = lambda: 1 / 0
+    with pytest.warns(RuntimeWarning, match="device clock switched itself off"):
+        loop.clock.catch_up()
+    assert "ZeroDivisionError" in loop.clock.reason()
 
 
 def test_another_device_has_no_time_between_its_events_and_the_others():

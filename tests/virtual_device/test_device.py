@@ -132,6 +132,30 @@ def test_looking_at_the_device_while_a_graph_is_captured_ruins_it(cuda, device):
     assert not cuda.is_current_stream_capturing()
 
 
+def test_a_profiler_that_starts_while_a_graph_is_captured_ruins_it(cuda):
+    def capture():
+        with cuda.graph(cuda.CUDAGraph()), pytest.raises(RuntimeError, match="not permitted"), torch.profiler.profile():
+            pass
+
+    with pytest.raises(RuntimeError, match="previous error during capture"):
+        capture()
+    assert not torch.autograd._profiler_enabled()
+
+
+def test_graphs_are_of_torchs_own_class_so_that_what_patched_it_before_sees_them(monkeypatch):
+    heard, replay = [], torch.cuda.CUDAGraph.replay
+    monkeypatch.setattr(torch.cuda.graphs.CUDAGraph, "replay", lambda graph: (heard.append(graph), replay(graph)))
+    placed = virtual_device.install()
+    try:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            placed.device.launch(0.001)
+        graph.replay()
+    finally:
+        placed.remove()
+    assert heard == [graph]
+
+
 def test_memory_that_does_not_suffice_is_asked_for_again_and_then_refused(cuda, device, clock):
     device.allocate(60 << 30)
     device.free(40 << 30)

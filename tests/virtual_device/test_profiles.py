@@ -6,6 +6,7 @@ import statistics
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
@@ -135,22 +136,27 @@ def test_a_synchronisation_in_every_step_is_recorded_and_no_computation(device, 
     assert loop.reported_s == pytest.approx(loop.step_s, rel=0.1)
 
 
-def test_a_profiler_leaves_captures_alone(device, tmp_path):
-    """Every step is captured anew, so that each place where a window may open or close lies in a capture."""
+@pytest.mark.parametrize("captured", [0, 1])
+def test_a_profiler_leaves_captures_alone_and_traces_between_them(device, tmp_path, captured):
+    """Steps end inside captures and outside of them in turn, so a window has to open and close between them."""
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    with profilerkit.profile(tmp_path / "run", warmup_steps=3, trace_steps=4, host=False, analyze=False):
-        for _ in range(30):
+    with profilerkit.profile(
+        tmp_path / "run", warmup_steps=3, trace_steps=4, host=False, analyze=False, deep=True
+    ) as prof:
+        for number in range(40):
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph) if number % 2 == captured else nullcontext():
                 optimizer.zero_grad()
                 model(torch.zeros(4)).sum().backward()
                 optimizer.step()
                 device.launch(0.001)
-            graph.replay()
+                prof.step()
     assert device.capture_error == ""
-    end = read_run(tmp_path / "run").ranks[0].end
-    assert (end.reason, end.switched_off_because) == ("finished", None)
+    rank = read_run(tmp_path / "run").ranks[0]
+    assert (rank.end.reason, rank.end.switched_off_because) == ("finished", None)
+    assert [status.ok for status, _ in rank.windows] == [True]
+    assert not torch.autograd._profiler_enabled()
 
 
 def test_steps_that_are_graphs_are_counted_in_a_script_that_does_not_know_of_us(tmp_path):
