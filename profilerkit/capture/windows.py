@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from profilerkit.capture import flight
-from profilerkit.capture.deep import DeepWindow, Plan
 from profilerkit.capture.cuda import captures_graph
+from profilerkit.capture.deep import DeepWindow, Plan
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.observers import NEVER, Rest
 from profilerkit.capture.packer import Packer
