@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from profilerkit.capture import flight
-from profilerkit.capture.deep import DeepWindow, Plan
 from profilerkit.capture.cuda import captures_graph
+from profilerkit.capture.deep import DeepWindow, Plan
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.observers import NEVER, Rest
 from profilerkit.capture.packer import Packer
@@ -96,7 +96,7 @@ class DeepWindows:
     def step_started(self, number: int) -> None:
         """Open a window when one is due; mark the step in the trace."""
         if self.window is not None:
-            self._guard.call(self.window.step_started, number)
+            self._guard.call(self._in_window, self.window.step_started, number)
         elif number >= self._look_at:
             self._guard.call(self._look, number)
 
@@ -164,13 +164,18 @@ class DeepWindows:
             self._packer.finish(seconds)
 
     def abort(self) -> None:
-        """Stop the profiler without keeping anything, and open no window any more."""
+        """Stop the profiler without keeping anything, and open no window any more.
+
+        Amid the capture of a graph the profiler is stopped as soon as that is over.
+        """
         self._schedule.stop()
+        self._heard.clear()
         self._look_at = NEVER
         self._why_not = self._guard.failure or self._why_not or "capture was switched off"
         window, self.window = self.window, None
         if window is not None and not window.done:
             window.abort()
+            self.window = window if window.is_doomed else None
 
     def leave_child(self) -> None:
         """In a forked child there is no window, and what torch would record of it goes nowhere."""
@@ -286,16 +291,18 @@ class DeepWindows:
             self._settle()
 
     def _settle(self) -> None:
-        """Take note of a window that has closed itself."""
+        """Take note of a window that has closed itself, or will as soon as no graph is captured."""
         window = self.window
-        if window is None or not window.done:
+        if window is None or not (window.done or window.is_doomed):
+            return
+        if window.reason:
+            self._why_not = self._guard.failure or window.reason
+        if window.is_doomed:
             return
         self.window = None
         self._used_bytes += window.size_bytes
         self._largest_bytes = max(self._largest_bytes, window.size_bytes)
-        if window.reason:
-            self._why_not = window.reason
-        else:
+        if not window.reason:
             self._usable = self._packer.wanted = True
             if not self._alone:
                 path = window_directory(self._writer.path, window.first_step) / FLIGHT
@@ -309,13 +316,14 @@ class DeepWindows:
 
     def _close(self, steps: int, held_back: bool) -> None:
         window = self.window
-        if window is not None and window.recording:
+        if window is not None and (window.recording or window.is_doomed):
             if window.is_here:
                 window.finish()
             else:
                 window.leave_behind()
             self._settle()
-        if self.window is None and (self._usable or self._why_not):
+        is_over = self.window is None or self.window.is_doomed
+        if is_over and (self._usable or self._why_not):
             return
         if held_back:
             self._why_not = self._why_not or (
