@@ -84,17 +84,21 @@ class DeviceClock:
         record: Callable[[Record], None],
         tracker: StepTracker,
         device: Device,
-        took: Callable[[int, int, int], None] = lambda _number, _dur_ns, _at: None,
+        took: Callable[[int, int, int, int], None] = lambda _number, _steps, _dur_ns, _at: None,
+        lost: Callable[[], None] = lambda: None,
     ) -> None:
-        """``took`` is told of each record: its step, ns of one of its steps, and the step that the host is at."""
-        self._took = took
+        """Call ``took`` with a record's last step, its steps, what they took (ns), and the last that the host ended.
+
+        ``lost`` is called if no more records come because the clock has failed.
+        """
+        self._took, self._lost = took, lost
         self.meter = Meter()
         self.marks = 0
         self.every = 1
         self._record = record
         self._tracker = tracker
         self._guard = Guard("profilerkit's device clock")
-        self._guard.on_failure(self._end)
+        self._guard.on_failure(self._fail)
         self._device = device
         self._is_capturing: Callable[[], bool] = bool
         self._current: Callable[[Any], Any] = lambda _device: None
@@ -152,6 +156,10 @@ class DeviceClock:
     def _end(self) -> None:
         self._tracker.mark_at = self._tracker.trains_at = NEVER
 
+    def _fail(self) -> None:
+        self._end()
+        self._lost()
+
     def _trains(self, optimizer: Any) -> None:
         """Mark the stream that this optimizer steps on, of its parameters' device, unless it only captures.
 
@@ -180,7 +188,7 @@ class DeviceClock:
     def _put(self, number: int, start_ns: int, flags: int) -> None:
         if self._patches is None or not self._patches.armed or self._is_capturing():
             return
-        self._read()
+        self._read(number)
         if self._spacing != self.every or len(self._under_way) == _MOST_MARKS:
             self._space()
         self._tracker.mark_at = number + self._spacing
@@ -200,7 +208,7 @@ class DeviceClock:
 
     def _read_now(self) -> None:
         if not self._is_capturing():
-            self._read()
+            self._read(self._newest)
 
     def _space(self) -> None:
         """How many steps are to lie between marks. Of several marks of one step the last one stays."""
@@ -213,8 +221,8 @@ class DeviceClock:
             spacing //= 2
         self._spacing = max(self.every, spacing)
 
-    def _read(self) -> None:
-        """Record the time between the marks that the device has reached."""
+    def _read(self, at: int) -> None:
+        """Record the time between the marks that the device has reached; the host has ended step ``at``."""
         marks, before = self._under_way, self._before
         while marks and marks[0][0].query():
             mark = marks.popleft()
@@ -225,7 +233,7 @@ class DeviceClock:
                 if steps or flags & _STARVED:  # else it is the step's before
                     self._since_ns += took_ns
                 if steps:
-                    self._took(number, self._since_ns // steps, self._tracker.count)
+                    self._took(number, steps, self._since_ns, at)
                     self._since_ns = 0
                 self._seen = True
                 if device == self._free_on:

@@ -107,21 +107,26 @@ class DeepWindows:
             if self._timed(dur_ns):
                 self._guard.call(self._slow, number, dur_ns, number)
         elif window.recording:
-            if self._schedule.is_slow(dur_ns, on_device=False):
+            if self._schedule.is_slow(dur_ns, 1, on_device=False):
                 window.is_slow(number)
             self._guard.call(self._in_window, window.step_ended, number)
 
-    def device_took(self, number: int, dur_ns: int, at: int) -> None:
-        """What the device took for step ``number``, while the host, which may be far ahead, is at step ``at``.
+    def device_took(self, number: int, steps: int, dur_ns: int, at: int) -> None:
+        """Look for a slow step among the ``steps`` up to step ``number``, which took the device ``dur_ns`` together.
 
-        On the training thread, at the end of a step.
+        The host, which may be far ahead, has ended step ``at``. Called on the training thread, at the end of a step.
         """
         window = self.window
         if window is None:
-            if self._schedule.timed_on_device(dur_ns):
-                self._guard.call(self._slow, number, dur_ns, at)
-        elif self._schedule.is_slow(dur_ns, on_device=True):
+            if self._schedule.timed_on_device(dur_ns, steps):
+                self._guard.call(self._slow, number, dur_ns, at, steps)
+        elif self._schedule.is_slow(dur_ns, steps, on_device=True):
             window.is_slow(number)
+
+    def device_is_lost(self) -> None:
+        """Look for slow steps by the host's clock again."""
+        self._schedule.device_is_lost()
+        self.wake()
 
     def step_cut(self) -> None:
         """The step in progress does not count; the loop may be over."""
@@ -274,8 +279,8 @@ class DeepWindows:
         )
         self._to_ask.append(asked)
 
-    def _slow(self, number: int, dur_ns: int, at: int) -> None:
-        plan = self._schedule.slow(number, dur_ns, at)
+    def _slow(self, number: int, dur_ns: int, at: int, steps: int = 1) -> None:
+        plan = self._schedule.slow(number, dur_ns, at, steps)
         if plan is not None:
             self._ask(plan)
             self.wake()

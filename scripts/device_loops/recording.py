@@ -56,7 +56,7 @@ class _Tape:
     def is_capturing(self) -> bool:
         return False
 
-    def stream(self) -> Any:
+    def stream(self, _device: object) -> Any:
         return SimpleNamespace(device_index=0)
 
     def event(self) -> "_Event":

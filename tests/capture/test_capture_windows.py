@@ -118,7 +118,7 @@ def ahead(found, count, *, device_ms, drains=0, lag=8):
     for _ in range(count):
         number = found.number
         if number >= lag:
-            found.windows.device_took(number - lag, device_ms(number - lag) * MS, number)
+            found.windows.device_took(number - lag, 1, device_ms(number - lag) * MS, number - 1)
         found.steps(1, slow=(number,) if drains and number % drains == drains - 1 else (), usual_ms=2)
 
 
@@ -132,6 +132,17 @@ def test_a_host_that_waits_for_its_device_now_and_then_opens_no_window_for_slow_
     assert [status.kind for status in found.statuses] == ["anomaly"]  # as without a device
 
 
+def test_slow_steps_are_seen_on_the_host_again_once_the_devices_clock_has_failed(loop):
+    found = loop(warmup_steps=1000)
+    ahead(found, 100, device_ms=lambda _number: 20)
+    woken = []
+    found.windows.wake = lambda: woken.append(found.number)
+    found.windows.device_is_lost()
+    assert woken
+    found.steps(300, slow=range(109, 400, 50), usual_ms=2)
+    assert [status.kind for status in found.statuses] == ["anomaly"]
+
+
 def test_a_step_that_is_slow_on_the_device_opens_a_window_ahead_of_the_host(loop):
     found = loop(warmup_steps=1000)
     woken = []
@@ -142,7 +153,7 @@ def test_a_step_that_is_slow_on_the_device_opens_a_window_ahead_of_the_host(loop
 
     def read_device():
         for number in range(found.number - 8, found.number + 1):
-            found.windows.device_took(number, device_ms(number) * MS, found.number)
+            found.windows.device_took(number, 1, device_ms(number) * MS, found.number)
 
     found.windows.read_device = read_device
     ahead(found, 400, device_ms=device_ms, drains=10)
