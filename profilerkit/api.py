@@ -276,6 +276,7 @@ def _report(facts: Facts, detail: Facts, outcomes: tuple[Outcome, ...], run: Run
         # Logs alone are of devices, and of no rank.
         ranks=() if facts.logs is not None and facts.logs.alone else facts.ranks,
         rank_steps=facts.rank_steps,
+        job_steps=facts.job_steps,
         outcomes=outcomes,
         kernels=detail.kernels,
         compute=detail.compute,

@@ -6,10 +6,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from profilerkit.api import analyze
+from profilerkit.api import analyze, diff
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.model.change import revise
-from profilerkit.report import terminal
+from profilerkit.report import diff_terminal, terminal
 from profilerkit.report.json import load
 from profilerkit.report.json import render as to_json
 from profilerkit.report.logs import logs_view
@@ -18,7 +18,7 @@ from profilerkit.rundir.sampled import GpuSample, Sample
 from tests.recipes import Log, training, write_run
 
 sys.path.insert(0, str(Path(__file__).parent / "trace"))
-from log_recipes import KIB, gpus, grown, pickled
+from log_recipes import FRAMES, KIB, MIB, cycles, gpus, grown, out_of_memory, pickled, smi
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "traces"
 START_NS = 1_795_348_800 * 1_000_000_000
@@ -53,7 +53,7 @@ def trace_of(path, **fields):
 
 def test_a_log_alone_says_what_was_seen_and_that_there_are_no_steps(hot):
     report = analyze(hot)
-    assert report.verdict.bound == "inconclusive"
+    assert (report.verdict.bound, report.verdict.confidence) == ("compute-bound", "low")
     assert report.verdict.headline == "GPU 1 runs 23 °C hotter than the 7 others, at 11 % more power"
     assert "profilerkit run" in report.verdict.refuted_by
     assert (report.run.kind, report.trust.mode, report.ranks) == ("logs", "logs", ())
@@ -63,7 +63,7 @@ def test_a_log_alone_says_what_was_seen_and_that_there_are_no_steps(hot):
 
 def test_without_steps_only_rules_about_samples_end_in_anything_but_missing_data(hot):
     statuses = {entry.rule: entry.status for entry in analyze(hot).outcomes}
-    assert statuses.pop("CP012") == "fired"
+    assert (statuses.pop("CP012"), statuses.pop("RU008")) == ("fired", "passed")
     assert set(statuses.values()) == {"missing_data"}
     assert all(entry.hint for entry in analyze(hot).outcomes if entry.status == "missing_data")
 
@@ -130,7 +130,8 @@ def test_a_snapshot_alone_tells_peak_idle_and_who_asked(tmp_path):
         ("/data/job/data.py:7 load", 2, 6 * KIB),
         ("/data/job/train.py:33 step", 1, 4 * KIB),
     ]
-    assert report.verdict.headline == "Memory peaked at 10.0 KiB or more, 38 % of what is reserved idle"
+    assert report.verdict.headline == "Activations hold 4.00 KiB of 10.0 KiB, most of it for train.py:33 step"
+    assert (report.verdict.bound, report.verdict.confidence) == ("memory-bound", "low")
     assert "its peak is a lower bound" in notes(report)
     assert report.memory.peak_allocated_bytes == 10 * KIB
 
@@ -149,7 +150,7 @@ def test_a_snapshot_without_a_history_has_no_peak(tmp_path):
     assert (found.peak_bytes, found.in_use_bytes, found.idle_ratio) == (None, 6 * KIB, 10 / 16)
     assert report.memory.peak is None
     assert "mem.pickle has no history" in notes(report)
-    assert report.verdict.headline == "6.00 KiB were in use when mem.pickle was taken"
+    assert report.verdict.headline == "6.00 KiB were in use when mem.pickle was taken, 100 % for data.py:7 load"
 
 
 def test_shares_of_nothing_reserved_are_not_known_in_the_table(tmp_path):
@@ -344,8 +345,15 @@ def test_dialects_of_real_logs_are_read(path):
 def test_three_real_logs_of_other_times_are_not_three_devices():
     report = analyze(SHARED / "nvidia_smi_small")
     assert len(report.run.files) == 3
-    assert report.verdict.headline.startswith("In 3 logs of one GPU each, the GPU was busy ")
-    assert "GPUs were" not in report.verdict.headline
+    assert report.verdict.headline.startswith("The GPU of gpu_usage.csv is idle 40 %")
+
+
+@needs_shared
+@pytest.mark.shared_traces
+def test_the_backward_pass_of_a_real_snapshot_is_told_by_its_nodes():
+    (found,) = analyze(SHARED / "memory_snapshots" / "mem_snapshot.pickle").snapshots
+    assert found.live[0].line == "backward DivBackward0"
+    assert found.held("gradients") > 0.8 * found.peak_bytes
 
 
 @needs_shared
@@ -390,3 +398,127 @@ def test_the_hot_device_of_a_recorded_run_is_told_by_its_rank(tmp_path):
         (run / f"rank_{rank:05}" / SAMPLES).write_bytes(b"".join(line + b"\n" for line in lines))
     found = outcome(analyze(run), "CP012")
     assert found.findings[0].title == "The GPU of rank 2 runs 22 °C hotter than the 2 others"
+
+
+def test_a_snapshot_of_a_failed_request_says_what_failed_who_holds_the_memory_and_what_to_do(tmp_path):
+    report = analyze(written(tmp_path / "mem.pickle", pickled(out_of_memory())))
+    verdict = report.verdict
+    assert (verdict.bound, verdict.detail, verdict.confidence) == ("memory-bound", "capacity", "high")
+    assert verdict.headline == "cuda:0 had no memory left for 1.00 GiB at model.py:88 forward"
+    (found,) = report.snapshots
+    assert [(entry.kind, entry.bytes, entry.count) for entry in found.kinds] == [
+        ("activations", 512 * MIB, 4),
+        ("parameters", 256 * MIB, 2),
+        ("optimizer state", 256 * MIB, 2),
+    ]
+    texts = [terminal.render(report), report.to_markdown(), report.to_html()]
+    for text in texts:
+        assert "pieces of the sequence" in " ".join(text.split())
+        assert "of this one fits" in " ".join(text.split())
+    assert "activations 50 %, weights 25 %, optimizer 25 %" in logs_view(report).live[0][1].caption
+
+
+def test_a_failed_request_beside_idle_pieces_is_told_as_fragmentation_first(tmp_path):
+    document = out_of_memory(loss=False, idle=1000 * MIB)
+    report = analyze(written(tmp_path / "mem.pickle", pickled(document)))
+    assert [entry.rule for entry in report.outcomes if entry.status == "fired"] == ["ME002", "ME010"]
+    assert "expandable_segments:True" in outcome(report, "ME002").findings[0].fix.code
+    document["allocator_settings"]["expandable_segments"] = True
+    report = analyze(written(tmp_path / "grows.pickle", pickled(document)))
+    assert "expandable already" in outcome(report, "ME002").findings[0].fix.text
+
+
+def test_kinds_come_from_the_innermost_line_that_tells(tmp_path):
+    document = out_of_memory(layers=1, optimizer=0)
+    held = document["segments"][0]["blocks"]
+    for number, stack in enumerate(("backward", "again", "load")):
+        entry = {**held[0], "address": 0x7000 + number, "frames": FRAMES[stack], "size": MIB, "requested_size": MIB}
+        held.append(entry)
+    (found,) = analyze(written(tmp_path / "mem.pickle", pickled({**document, "device_traces": []}))).snapshots
+    kinds = {entry.kind: entry.bytes for entry in found.kinds}
+    assert kinds == {"parameters": 256 * MIB, "activations": 129 * MIB, "gradients": MIB, "other": MIB}
+    assert "backward MmBackward0" in {row.line for row in found.live}
+
+
+@pytest.mark.parametrize(("leak", "status"), [(20 * MIB, "fired"), (0, "passed")])
+def test_lows_that_rise_are_growth_and_those_that_do_not_are_none(tmp_path, leak, status):
+    report = analyze(written(tmp_path / "mem.pickle", pickled(cycles(60, leak=leak))))
+    assert outcome(report, "ME004").status == status
+    assert report.snapshots[0].growth.bytes_per_step == pytest.approx(leak)
+    if leak:
+        assert report.verdict.headline == "Allocated memory grows by 20.0 MiB in every step"
+        assert "data.py:7 load: 1.17 GiB in 60 blocks" in outcome(report, "ME004").findings[0].why
+
+
+def test_a_single_rise_is_no_growth(tmp_path):
+    report = analyze(written(tmp_path / "mem.pickle", pickled(out_of_memory())))
+    assert report.snapshots[0].growth is None
+    assert outcome(report, "ME004").status == "missing_data"
+
+
+def used(values, *, start=0):
+    columns = "timestamp, utilization.gpu [%], power.draw [W], power.limit [W]"
+    rows = [
+        (f"2026-11-22T12:{second // 60:02}:{second % 60:02}Z", f"{value} %", "200.00 W", "400.00 W")
+        for second, value in enumerate(values, start)
+    ]
+    return smi(rows, columns=columns)
+
+
+def test_rests_at_intervals_are_told_with_a_figure_over_time(tmp_path):
+    values = [0] * 30 + ([97] * 48 + [2] * 12) * 9 + [97] * 20 + [0] * 40
+    report = analyze(written(tmp_path / "gpu.csv", used(values)))
+    title = outcome(report, "RU008").findings[0].title
+    assert title.startswith("The GPU is idle 21 % of the time: for 12 s every 60 s")
+    assert (report.verdict.bound, report.verdict.headline) == ("overhead-bound", title)
+    assert "profilerkit run" in report.verdict.refuted_by
+    strips = [series for series in report.run.samples if series.strip is not None]
+    assert {series.name for series in strips} == {"gpu.utilization", "gpu.power"}
+    page = report.to_html()
+    assert 'id="logged-strips"' in page
+    assert "Seconds since the first sample" in page
+    assert "Of its limit" in page
+
+
+def test_rests_without_a_distance_and_waits_shorter_than_a_sample_are_told_apart(tmp_path):
+    irregular = [97] * 20 + [0] * 9 + [97] * 50 + [0] * 30 + [97] * 150 + [0] * 4 + [97] * 90
+    found = outcome(analyze(written(tmp_path / "a.csv", used(irregular))), "RU008").findings[0]
+    assert "most of it in 3 stretches of about 9" in found.title
+    found = outcome(analyze(written(tmp_path / "b.csv", used([50, 70, 60, 65] * 20))), "RU008").findings[0]
+    assert found.title == "The GPU is idle 39 % of the time, in waits shorter than a sample"
+    busy = analyze(written(tmp_path / "c.csv", used([0] * 40 + [99] * 60)))
+    assert outcome(busy, "RU008").status == "passed"
+
+
+def test_a_log_without_times_is_drawn_by_sample(tmp_path):
+    report = analyze(
+        written(tmp_path / "gpu.csv", "utilization.gpu [%]\n" + "97 %\n" * 20 + "1 %\n" * 9 + "97 %\n" * 20)
+    )
+    assert "Seconds since the first sample" not in report.to_html()
+    assert 'id="logged-strips"' in report.to_html()
+    assert outcome(report, "RU008").findings[0].title.endswith("in one stretch of about 9 samples")
+
+
+def test_two_snapshots_are_compared_by_their_peaks(tmp_path):
+    before = written(tmp_path / "before.pickle", pickled(out_of_memory()))
+    after = written(tmp_path / "after.pickle", pickled(out_of_memory(layers=1)))
+    found = diff(before, after)
+    assert (found.verdict, found.memory.before_bytes, found.memory.after_bytes) == (
+        "less memory",
+        1024 * MIB,
+        640 * MIB,
+    )
+    assert found.headline == "The memory peak is 38 % lower: 1.00 GiB → 640 MiB, 384 MiB less activations"
+    assert (found.memory.kinds[0].name, found.memory.kinds[0].bytes) == ("activations", -384 * MIB)
+    for text in (diff_terminal.render(found), found.to_markdown(), found.to_html()):
+        assert "What holds the memory" in text
+        assert "model.py:21 forward" in text
+    assert diff(after, before).verdict == "more memory"
+    assert diff(after, after).verdict == "no real change"
+
+
+def test_a_peak_is_not_compared_with_a_snapshot_without_a_history(tmp_path):
+    before = written(tmp_path / "before.pickle", pickled(out_of_memory()))
+    after = written(tmp_path / "after.pickle", pickled({**out_of_memory(), "device_traces": []}))
+    found = diff(before, after)
+    assert (found.verdict, found.memory) == ("not comparable", None)

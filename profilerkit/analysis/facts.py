@@ -33,7 +33,7 @@ from profilerkit.model.memory import Memory
 from profilerkit.model.probe import Probed
 from profilerkit.model.report import Collective, Compute, HostCopy, Kernel
 from profilerkit.model.run import Loader, Series, Trust
-from profilerkit.model.step import Family, Part, Rank, RankSteps, Steps
+from profilerkit.model.step import Family, JobSteps, Part, Rank, RankSteps, Steps
 from profilerkit.model.workers import Workers
 from profilerkit.rundir.layout import NoKernels
 
@@ -138,12 +138,14 @@ class Facts:
         parts: breakdown of the judged rank, largest first.
         ranks: every rank that was read.
         rank_steps: each of them in each judged step; ``None`` for a single one.
+        job_steps: the judged steps as means over the ranks; ``None`` likewise.
         judged_rank: position in ``ranks`` of the rank the parts describe.
         missing_ranks: ranks of the job that were not read; ``None`` when unknown.
         waiting_share: share of a step that the median other rank waits for the judged one; ``None`` if none is late.
         jitter_share: what of it would be left if that rank came with the others; ``None`` likewise.
         late_by_timers: whether the judged rank spends much more than the others in what timers measure, and nothing
             else tells who waits for whom.
+        late_by_clock: whether only the devices' clocks show that the others wait for it.
         timed_may_be_hidden: whether devices may have worked beside what the timers measured, and no trace tells.
         communication: what the collectives of all ranks say; ``None`` when none was seen.
         device_events_missing: the trace shows that a device was used, and holds none of its events.
@@ -191,6 +193,7 @@ class Facts:
     waiting_share: float | None = None
     jitter_share: float | None = None
     late_by_timers: bool = False
+    late_by_clock: bool = False
     timed_may_be_hidden: bool = False
     communication: Communication | None = None
     device_events_missing: bool = False
@@ -240,6 +243,7 @@ class Facts:
     framework: str | None = None
     probes: tuple[Probed, ...] = ()
     rank_steps: RankSteps | None = None
+    job_steps: JobSteps | None = None
 
     def share(self, *names: str) -> float:
         """Share of the steady step that belongs to these parts; a name ending in ``.`` takes its whole group."""

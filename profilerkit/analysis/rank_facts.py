@@ -32,6 +32,8 @@ COMPUTING_RATIO = 0.7
 
 #: Leaves the timers measure themselves: of these a trace's composition is not used where there are timers.
 LOGGED = (*NAMED_PAUSES, "over.gc")
+#: Utilisation is of the second before its sample, about (NVML: of the last sample period, at most a second).
+SAMPLE_NS = 1_000_000_000
 #: What a trace shows instead of a phase that only the timers know, the likeliest first.
 _UNMARKED_PHASES = ("warm.compile", "over.python")
 #: Parts of a trace that rest on which thread launched what, not on an event of their own.
@@ -206,12 +208,15 @@ def _parts_by_log(
         on_gpu=trace.partition.mode == "gpu" if trace is not None else _used_a_device(record),
         room=log.room[steady],
     )
-    # Without a trace or the device's clock nothing tells exactly how much of a wait the device worked through.
-    by_clock = log.device is not None and log.device.work_ns is not None
-    vague = (UNSPLIT, *waits) if trace is None and _used_a_device(record) and not by_clock else ()
+    # Without a trace only the device's clock shows how much of a wait the device worked through.
+    vague = trace is None and _used_a_device(record)
+    known = {} if log.device is None else {UNSPLIT: log.device.work_ns is not None, wait_part: log.device.saw_waits}
+    sources: dict[str, Source] = {
+        name: "derived" if known.get(name) else "estimated" for name in (UNSPLIT, *waits) if vague
+    }
     return _ordered(
         [
-            _part(name, value, step_ns, "estimated" if name in vague else _source(name, source, log))
+            _part(name, value, step_ns, sources.get(name) or _source(name, source, log))
             for name, (value, source) in compose(measured, traced).items()
         ]
     )
@@ -223,19 +228,35 @@ def _used_a_device(record: RankRecord | None) -> bool:
 
 
 def _at_work(log: StepLog, record: RankRecord | None, step_ns: float) -> dict[str, float]:
-    """The device's work of a step without a trace, ns, as one part; empty where nothing tells how long it worked.
+    """Return the device's work of a step without a trace, ns, as one part; empty where nothing shows how long it was.
 
-    By how long it ran kernels, as NVML sampled it, or by how long the host waited in calls until it was done: the
-    longer one, as each may miss something. By its clock, of the steps that nothing held up, it is no more than that
-    time, of which copies are a part, and as much where NVML says nothing.
+    It is how long the device ran kernels, as NVML sampled it, or how long the host waited in calls until it was done:
+    the longer one, as each may miss something. The device's clock, in the steps that nothing held up, bounds it: copies
+    are in that time too.
     """
     at_most = log.device.work_ns if log.device is not None else None
-    samples = record.samples if record is not None and _used_a_device(record) else ()
-    busy = [median(found.values) * step_ns for found in signals(samples) if found.name == "gpu.utilization"]
+    busy = _utilization(log, record) if _used_a_device(record) else None
+    known = [] if busy is None else [busy * step_ns]
     if at_most is not None:
-        return {UNSPLIT: min([at_most, *busy])}
-    known = max([*busy, float(log.sync[log.steady].mean()) if _used_a_device(record) else 0.0])
-    return {UNSPLIT: min(known, step_ns)} if known else {}
+        return {UNSPLIT: min([at_most, *known])}
+    if _used_a_device(record):
+        known.append(float(log.sync[log.steady].mean()))
+    return {UNSPLIT: min(max(known), step_ns)} if max(known, default=0.0) else {}
+
+
+#: Samples of a device's utilisation in the judged steps, below which they are what happened to be going on (a choice).
+_FEWEST_SAMPLES = 3
+
+
+def _utilization(log: StepLog, record: RankRecord | None) -> float | None:
+    """Return the median share of time in which the device ran kernels, of samples taken wholly in judged steps."""
+    rows = np.flatnonzero(log.steady)
+    if record is None or not len(rows):
+        return None
+    low, high = int(log.start[rows[0]]) + SAMPLE_NS, int(log.stop[rows[-1]])
+    inside = [sample for sample in record.samples if low <= sample.t_ns <= high]
+    known = [found.values for found in signals(inside) if found.name == "gpu.utilization"]
+    return median(known[0]) if known and len(known[0]) >= _FEWEST_SAMPLES else None
 
 
 def _composition(log: StepLog, trace: TraceFacts) -> dict[str, float]:
@@ -296,14 +317,15 @@ def _input(trace: TraceFacts | None, log: StepLog | None, record: RankRecord | N
     single = loader.num_workers == 0 if loader and loader.num_workers is not None else None
     if single is None and trace and trace.input:
         single = trace.input.single_process
-    on_gpu = trace is not None and trace.partition.mode == "gpu"
+    on_device = (trace is not None and trace.partition.mode == "gpu") or _used_a_device(record)
+    by_clock = log.device is not None and log.device.saw_waits
     steady_ns = int(log.time[log.steady].sum())
     return InputFacts(
         cpu_ratio=_ratio_of_waits(log, log.wait_cpu),
         queue_ratio=_ratio_of_waits(log, log.wait_queue),
         fetches=log.fetches,
         single_process=single,
-        source="derived" if on_gpu else "measured",
+        source="derived" if on_device and not by_clock else "measured",
         origin="step timers",
         held_ratio=int(log.wait[log.steady].sum()) / steady_ns if steady_ns else None,
         frames=trace.input.frames if trace and trace.input else (),

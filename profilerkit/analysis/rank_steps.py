@@ -8,8 +8,11 @@ import numpy as np
 from profilerkit.analysis.communication.waiting import Ledger
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.rank_facts import RankFacts
+from profilerkit.analysis.ranks import comparable
+from profilerkit.analysis.steps.queued import queued_per_step
 from profilerkit.analysis.steps.series import StepSeries
-from profilerkit.model.step import RankSteps
+from profilerkit.analysis.steps.table import step_times, stretches
+from profilerkit.model.step import JobSteps, RankSteps
 
 #: What a figure can show and a report can hold: 6,400 numbers are at most 70 kB of JSON (a choice).
 MOST_STEPS, MOST_ROWS = 100, 64
@@ -40,6 +43,25 @@ def rank_steps(ranks: Sequence[RankFacts], ledger: Ledger | None) -> RankSteps |
     exposed = all(any(part.startswith("comm.") for part in entry.parts) for entry in known)
     times = [_times(entry, index, without_communication=exposed) for entry in series]
     return _told("own" if exposed else "step", index, np.stack(times), len(numbers))
+
+
+def job_steps(ranks: Sequence[RankFacts], judged: int) -> JobSteps | None:
+    """Return the judged rank's steady steps as means over all ranks that were recorded alike.
+
+    ``None`` where fewer than two such ranks have steps, or the judged one is none of them.
+    """
+    alike = [index for index in comparable(ranks) if (own := ranks[index].series) is not None and own.steady.any()]
+    chosen, series = ranks[judged], ranks[judged].series
+    if len(alike) < 2 or judged not in alike or series is None:
+        return None
+    numbers = series.index[series.steady]
+    times = np.stack([_times(ranks[index].series, numbers, without_communication=False) for index in alike])
+    seen = times != _UNKNOWN
+    mean: I64 = (np.where(seen, times, 0).sum(axis=0) / seen.sum(axis=0)).round().astype(np.int64)
+    found, log = step_times(mean), chosen.log
+    queued = queued_per_step(chosen.record.samples, log.start, log.stop - log.start) if log and chosen.record else None
+    steady_queued = None if queued is None else queued[series.steady]
+    return JobSteps(ranks=len(alike), time_ns=found, stretches=stretches(mean, steady_queued)) if found else None
 
 
 def _shown(count: int) -> I64:

@@ -16,7 +16,7 @@ from profilerkit.analysis.memory.samples import with_samples
 from profilerkit.analysis.own_cost import budget_notes, capture_cost
 from profilerkit.analysis.probes import probed
 from profilerkit.analysis.rank_facts import RankFacts
-from profilerkit.analysis.rank_steps import rank_steps
+from profilerkit.analysis.rank_steps import job_steps, rank_steps
 from profilerkit.analysis.ranks import Job, comparable, compare, notes_of
 from profilerkit.analysis.siblings import host_ranks, sibling_cores
 from profilerkit.analysis.signals import signals_of_rank
@@ -104,14 +104,16 @@ def run_facts(
 
 
 def _with_records(facts: Facts, chosen: RankFacts, ranks: Sequence[RankFacts]) -> Facts:
-    """The facts with what is derived of the judged rank's records, and costs too much to derive of all."""
+    """The facts with what is derived of the judged rank's records and steps, and costs too much to derive of all."""
     meta = chosen.record.meta if chosen.record else None
     feeds = chosen.log is None or chosen.log.waits_seen
     return replace(
         facts,
         kernels_unseen=_why_unseen(chosen),
+        late_by_clock=facts.late_by_timers and late_by_timers(ranks) is None,
         loader=meta.loader if meta and feeds else None,
         host_ranks=host_ranks(ranks, chosen),
+        job_steps=job_steps(ranks, facts.judged_rank),
         samples=(*chosen.samples, *sibling_cores(ranks, chosen, facts.world_size)),
         loading=loading_facts(chosen.record, chosen.log, chosen.workers),
         host=host_facts(chosen.record, chosen.log, chosen.trace),
@@ -340,6 +342,8 @@ def _doubts(chosen: RankFacts, no_trace: Sequence[str]) -> list[str]:
     out = [] if chosen.trace else list(no_trace)
     if chosen.trace and chosen.trace.meta.framework:
         out.append(unread(chosen.trace.meta.framework))
+    if chosen.trace and chosen.mode == "cpu" and chosen.record is None and chosen.trace.meta.devices:
+        out.append("The trace lists a GPU and none of its events: if the model is on it, record ProfilerActivity.CUDA.")
     damage = chosen.trace.damage if chosen.trace else None
     if damage and damage.truncated and chosen.mode == "gpu":
         out.append("The end of the file is missing, and device events with it: the device did more than is shown.")

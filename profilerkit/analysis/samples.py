@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from profilerkit.model.change import revise
 from profilerkit.model.run import DEVICE_STRIPS, HOST_STRIPS, Series, Strip
 from profilerkit.rundir.sampled import AllocatorSample, GpuSample, HostSample, Sample
 
@@ -108,15 +109,24 @@ class Signal(NamedTuple):
 
 
 def summarise(
-    samples: Sequence[Sample], rank: int | None, first_step_ns: int | None = None, *, device: str | None = None
+    samples: Sequence[Sample],
+    rank: int | None,
+    first_step_ns: int | None = None,
+    *,
+    device: str | None = None,
+    timed: bool = True,
 ) -> tuple[Series, ...]:
     """One ``Series`` per signal that was read at least once, of a rank or of a ``device`` in the log of a sampler.
 
-    ``first_step_ns`` is when the first step began, on the samples' clock; without it no series has a strip.
+    ``first_step_ns`` is when the first step began, on the samples' clock; without it no series has a strip. Samples
+    that are not ``timed`` are a second apart for want of times, and have no slope.
     """
     found = list(signals(samples))
     strips = _strips(found, first_step_ns) if first_step_ns is not None else {}
-    return tuple(_series(signal, rank, strips.get(signal.name), device) for signal in found)
+    if not timed:
+        strips = {name: revise(strip, timed=False) for name, strip in strips.items()}
+    series = (_series(signal, rank, strips.get(signal.name), device) for signal in found)
+    return tuple(one if timed else revise(one, slope_per_s=None) for one in series)
 
 
 def signals(samples: Sequence[Sample]) -> Iterator[Signal]:
@@ -132,6 +142,7 @@ def _of_gpu(gpu: _Gpu) -> Iterator[Signal]:
         yield from _signal(name, unit, gpu, attrgetter(field))
     by_energy = list(_rate("gpu.power", "mW", gpu, lambda record: record.energy_mj))
     yield from by_energy or _signal("gpu.power", "mW", gpu, lambda record: record.power_mw)
+    yield from _signal("gpu.power_of_limit", "ratio", gpu, _of_limit)
     for field, name, bit in (
         ("power_throttle_ratio", "gpu.power_throttle", _POWER_CAP),
         ("sw_thermal_throttle_ratio", "gpu.sw_thermal_throttle", _SW_THERMAL),
@@ -183,6 +194,13 @@ def _rate(name: str, unit: str, records: list[tuple[int, _R]], read: Callable[[_
 def _is_set(record: GpuSample, bits: int) -> float | None:
     """1 while one of these reasons holds the clock down; ``None`` when the driver gives no reasons."""
     return None if record.throttle_reasons is None else float(bool(record.throttle_reasons & bits))
+
+
+def _of_limit(record: GpuSample) -> float | None:
+    """Power as a ratio of its limit; ``None`` where one of the two was not sampled."""
+    if record.power_mw is None or not record.power_limit_mw:
+        return None
+    return record.power_mw / record.power_limit_mw
 
 
 def _less(value: int | None, start: int) -> int | None:

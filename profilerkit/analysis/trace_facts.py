@@ -184,7 +184,7 @@ def trace_facts(
         parallelism=parallelism_of(columns, collectives, parts.segments.only(*EXPOSED), steps.steady),
         warmup=_warmup(seen),
         device_events_missing=not on_gpu and _used_a_device(columns),
-        kernels=largest(columns, kinds, roof, launches, seen.rows, seen.time_ns, seen.steady_ns),
+        kernels=largest(columns, kinds, roof, launches, seen.rows, seen.time_ns, seen.steady_ns, len(steps.steady)),
         compute=compute_facts(columns, kinds, roof, work, seen.judged, steps.steady),
         memory=memory_of(columns, names, steps, busiest_device(columns, all_steps)),
         wire=_wire(seen, collectives),
@@ -288,7 +288,9 @@ def _with_device(facts: TraceFacts, seen: _Seen, spec: DeviceSpec | None) -> Tra
         device=device_facts(columns, launches, seen.ran, rows, window, seen.parts, facts.properties),
         copies=pageable_copies(columns, launches, seen.parts, rows, count),
         syncs=sync_facts(
-            columns, names, launches, judged, count, intersect(copying, window), subtract(window, seen.busy)
+            *(columns, names, launches, judged, count, intersect(copying, window)),
+            # Not cut between adjacent steps: a read-back stands at the end of one more often than not.
+            subtract(union(window.start, window.end), seen.busy),
         ),
         # Without the host's calls there is nothing to count.
         allocator=None if columns.meta.framework else allocator_facts(columns, names, judged, count),

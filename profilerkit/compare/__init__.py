@@ -7,7 +7,9 @@ from profilerkit.compare.differences import differences
 from profilerkit.compare.findings import finding_changes
 from profilerkit.compare.fixes import applied_fixes
 from profilerkit.compare.gates import judge_change, parse_limit
+from profilerkit.compare.kernels import kernel_changes
 from profilerkit.compare.parts import part_changes
+from profilerkit.compare.peaks import memory_change, memory_headline, memory_judgement
 from profilerkit.compare.sides import few_steps, obstacles, side_of
 from profilerkit.compare.spans import span_changes
 from profilerkit.compare.steps import step_change, timed_steps
@@ -48,23 +50,30 @@ def compare(
     step = None if hindered else timed
     only_few = hindered and set(hindered) <= set(few_steps(before, after))
     spans = span_changes(before, after) if only_few else ()
+    memory = memory_change(before, after)
     verdict = judgement(step, hindered, spans)
+    # Snapshots have no steps to compare; of the memory they say all.
+    only_memory = memory if {before.trust.mode, after.trust.mode} == {"logs"} else None
+    if only_memory is not None:
+        verdict, hindered = memory_judgement(only_memory), ()
     sides = side_of(before, *first), side_of(after, *second)
     findings = finding_changes(before, after, verdict)
     parts = part_changes(before, after, step)
     diff = Diff(
         verdict=verdict,
-        headline=headline(verdict, step, hindered, sides, spans),
+        headline=memory_headline(only_memory) if only_memory else headline(verdict, step, hindered, sides, spans),
         before=sides[0],
         after=sides[1],
         obstacles=hindered,
         step=step,
         spans=spans,
         differences=differences(before, after),
+        memory=memory,
         parts=parts,
+        kernels=kernel_changes(before, after),
         findings=findings,
         fixes=applied_fixes(before, after, findings, parts, step),
-        notes=notes(before, after, sides, step, spans),
+        notes=() if only_memory else notes(before, after, sides, step, spans),
         profilerkit_version=after.run.profilerkit_version,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )

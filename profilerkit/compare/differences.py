@@ -1,5 +1,6 @@
-"""What is not the same about two runs: hardware, work, loader, software, settings."""
+"""Find what is not the same about two runs: hardware, work, loader, settings, software."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from profilerkit.model.diff import Difference, Group
@@ -37,16 +38,28 @@ def _told(report: Report) -> Iterator[tuple[Group, Mapping[str, str]]]:
         "work",
         _known(
             {
-                "command": run.command,
                 "world size": _text(run.world_size),
                 "batch size": _text(run.batch_size),
                 "batches per step": None if batches is None else f"{batches:.0f}",
+                "precision": _precision(report),
+                "command": run.command,
             }
         ),
     )
     yield "loader", loader_settings(report)
-    yield "software", run.versions
     yield "settings", {name: value for name, value in run.settings.items() if name not in _NOT_COMPARED}
+    yield "software", run.versions
+
+
+def _precision(report: Report) -> str | None:
+    """The type that most FLOPs are computed in, else the one of most math time, as far as known."""
+    if report.compute and report.compute.precision:
+        return report.compute.precision
+    time_ns: Counter[str] = Counter()
+    for kernel in report.kernels:
+        if kernel.kind == "math" and kernel.precision:
+            time_ns[kernel.precision] += kernel.total_ns
+    return time_ns.most_common(1)[0][0] if time_ns else None
 
 
 def loader_settings(report: Report) -> dict[str, str]:

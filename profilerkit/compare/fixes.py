@@ -23,6 +23,7 @@ _OF_OTHERS = ("RU005",)
 _MINOR = 0.1
 _LITTLE_LEFT = 0.5
 _OPEN = "several fixes were applied at once: what each of them saved was not measured"
+_NO_SETTING = "not judged: no setting of this fix is known to have changed"
 _UNCERTAIN = "neither held nor missed: what was measured is too uncertain"
 _BESIDE = "gone with the fix above"
 _LEFT = "not judged: a part of it is left"
@@ -94,7 +95,7 @@ def applied_fixes(
             continue
         named = _now(finding.fix.text, before, after)
         how = how_settled(outcome.rule, finding)
-        if named and all(now == proposal.proposed for proposal, now in named):
+        if named and all(now == proposal.proposed != proposal.current for proposal, now in named):
             fix = _fix(outcome.rule, finding, "the setting is as proposed", measured)
             set_now.append(_Settled(fix, finding.bound))
         elif how is not None:
@@ -174,7 +175,9 @@ def _noted(fix: AppliedFix, note: str) -> AppliedFix:
 
 
 def _held(fix: AppliedFix) -> AppliedFix:
-    """A prediction holds where a proven saving lies in it; it misses where none that may have been measured does.
+    """A prediction holds where a proven saving lies in it.
+
+    That of a changed setting misses where no saving that may have been measured lies in it.
 
     What lies between the two is open: noise alone would make a wide interval meet any other. So is less than what was
     predicted of all of a finding where some of it is left.
@@ -188,7 +191,9 @@ def _held(fix: AppliedFix) -> AppliedFix:
     if fix.measured.high < fix.predicted.low and fix.how == "the finding is smaller":
         return revise(fix, note=_LEFT)
     if fix.measured.low > fix.predicted.high or fix.measured.high < fix.predicted.low:
-        return revise(fix, holds=False)
+        # A finding may also go with another change: only a setting shows that it was this fix which missed.
+        is_applied = fix.how == "the setting is as proposed"
+        return revise(fix, holds=False) if is_applied else revise(fix, note=_NO_SETTING)
     if fix.measured.low > 0 and fix.predicted.low <= fix.measured.expected <= fix.predicted.high:
         return revise(fix, holds=True)
     return revise(fix, note=_UNCERTAIN)

@@ -92,7 +92,9 @@ def judge_change(limit: Limit, before: Report, after: Report, diff: Diff) -> Gat
         # The verdict's own estimate: without what other programs took.
         ratio = step.judged.expected
         change = first * (ratio if metric.name == "step_time" else ratio / (1 + ratio))
-        shown += f" ({format_change(ratio)} of step time)"
+        own = format_change(second / first - 1)
+        judged = format_change(ratio if metric.name == "step_time" else 1 / (1 + ratio) - 1)
+        shown += f" ({own})" if own == judged else f" ({own}; judged {judged})"
     if change <= (limit.amount * first if limit.is_relative else limit.amount):
         return _gate(metric.name, asked, shown, "passed")
     if (

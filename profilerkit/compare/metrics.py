@@ -62,9 +62,9 @@ def _busy(report: Report) -> float | None:
 
 
 _METRICS = (
-    Metric("step_time", "ns", lambda report: report.steps.time_ns.mean if report.steps.time_ns else None),
-    Metric("step_time_median", "ns", lambda report: report.steps.time_ns.median if report.steps.time_ns else None),
-    Metric("step_time_p90", "ns", lambda report: report.steps.time_ns.p90 if report.steps.time_ns else None),
+    Metric("step_time", "ns", lambda report: report.step_times.mean if report.step_times else None),
+    Metric("step_time_median", "ns", lambda report: report.step_times.median if report.step_times else None),
+    Metric("step_time_p90", "ns", lambda report: report.step_times.p90 if report.step_times else None),
     Metric("throughput", "per_s", lambda report: side_of(report).samples_per_s, more_is_better=True),
     Metric(
         "peak_memory",

@@ -22,7 +22,7 @@ def part_changes(before: Report, after: Report, step: StepChange | None) -> tupl
     if not before.breakdown or not after.breakdown or is_traced(before) != is_traced(after):
         return ()
     names = dict.fromkeys(part.part for part in (*before.breakdown, *after.breakdown))
-    times = before.steps.time_ns
+    times = before.step_times
     least_ns = SMALLEST_RATIO * times.mean if times else 0.0
     visible = step.visible_ratio if step else 1.0
     rows = [_judged(_change(name, before, after), least_ns, visible) for name in names]

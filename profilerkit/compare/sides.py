@@ -1,6 +1,7 @@
 """One side of a comparison in short, and what makes two sides incomparable."""
 
 from collections.abc import Iterator
+from statistics import geometric_mean
 
 from profilerkit.compare.host import judged_rank
 from profilerkit.compare.steps import FEWEST_STEPS, Timed, is_thinned, steady_times
@@ -14,7 +15,13 @@ def side_of(report: Report, *timed: Timed | None) -> Side:
     A batch size and batches per step are needed for its throughput.
     """
     waits = [entry.queued_ratio for entry in timed if entry is not None and entry.queued_ratio is not None]
-    times, peak = report.steps.time_ns, report.memory.peak
+    told = [entry for entry in timed if entry is not None]
+    times, peak = report.step_times, report.memory.peak
+    mean_ns: float | None = times.mean if times else None
+    median_ns: float | None = times.median if times else None
+    if len(told) > 1:
+        mean_ns = geometric_mean(entry.timed.centre_ns for entry in told)
+        median_ns = geometric_mean(entry.typical.centre_ns for entry in told)
     return Side(
         name=report.run.name,
         created=report.run.created,
@@ -23,14 +30,16 @@ def side_of(report: Report, *timed: Timed | None) -> Side:
         headline=report.verdict.headline,
         mode=report.trust.mode,
         steady=report.steps.steady,
-        mean_ns=times.mean if times else None,
-        median_ns=times.median if times else None,
+        mean_ns=mean_ns,
+        median_ns=median_ns,
         p90_ns=times.p90 if times else None,
         queued_ratio=sum(waits) / len(waits) if waits and len(waits) == len(timed) else None,
-        samples_per_s=_throughput(report),
+        samples_per_s=_throughput(report, mean_ns),
         peak_memory_bytes=peak.bytes if peak else None,
         peak_memory_of=peak.of if peak else None,
         recordings=max(len(timed), 1),
+        ranks=report.job_steps.ranks if report.job_steps else 1,
+        rank=judged_rank(report),
     )
 
 
@@ -42,11 +51,9 @@ def samples_per_step(report: Report) -> float | None:
     return report.run.batch_size * (1.0 if batches is None else batches)
 
 
-def _throughput(report: Report) -> float | None:
-    times, samples = report.steps.time_ns, samples_per_step(report)
-    if times is None or not times.mean or samples is None:
-        return None
-    return samples * (report.run.world_size or 1) / (times.mean / 1e9)
+def _throughput(report: Report, mean_ns: float | None) -> float | None:
+    samples = samples_per_step(report)
+    return samples * (report.run.world_size or 1) / (mean_ns / 1e9) if mean_ns and samples is not None else None
 
 
 def obstacles(before: Report, after: Report) -> tuple[str, ...]:
@@ -93,7 +100,9 @@ def _obstacles(before: Report, after: Report) -> Iterator[str]:
     modes = {before.trust.mode, after.trust.mode}
     if {"gpu", "cpu"} <= modes:
         yield f"the step was judged on the {before.trust.mode.upper()}, then on the {after.trust.mode.upper()}"
-    if judged_rank(before) != judged_rank(after) and before.run.kind == "trace":
+    # The steps of a job are those of all its ranks, whichever is judged.
+    is_single = before.job_steps is None or after.job_steps is None
+    if is_single and judged_rank(before) != judged_rank(after) and before.run.kind == "trace":
         yield f"rank {judged_rank(before)} before, rank {judged_rank(after)} after"
 
 

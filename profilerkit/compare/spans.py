@@ -43,7 +43,7 @@ def _spans(before: Report, after: Report) -> Iterator[SpanChange]:
         yield from _change("stretch", windows[0].stretch_ns, windows[1].stretch_ns)
     else:
         kind: SpanOf = "trace" if before.steps.found_by == WHOLE_TRACE else "step"
-        yield from _change(kind, *(side.steps.time_ns.mean if side.steps.time_ns else None for side in (before, after)))
+        yield from _change(kind, *(side.step_times.mean if side.step_times else None for side in (before, after)))
 
 
 def _window(report: Report) -> DeviceWindow | None:

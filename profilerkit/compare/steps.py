@@ -22,12 +22,13 @@ What is assumed:
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from profilerkit.compare.bootstrap import Z99, Resampled, resampled_mean, t99
+from profilerkit.compare.bootstrap import Z99, Resampled, resampled_mean, resampled_median, t99
 from profilerkit.compare.host import foreign_ratio, sampled_mean
 from profilerkit.model.diff import Range, StepChange
 from profilerkit.model.report import Report
+from profilerkit.model.step import Stretches
 
 #: Fewer steps than this have no spread to speak of. So few give an interval of tens of per cent.
 FEWEST_STEPS = 3
@@ -60,7 +61,8 @@ class Timed:
     """The steady steps of one run as they are compared.
 
     Attributes:
-        timed: as they were timed.
+        timed: the mean as it was timed.
+        typical: the median as it was timed.
         own: without the waiting that is blamed on other programs, where it is taken out.
         queued_ratio: that waiting as a share of their time; ``None`` where it is not known.
         contended_ratio: what of its time the thread computed, times what of the time in which it could compute it
@@ -71,6 +73,7 @@ class Timed:
     """
 
     timed: Resampled
+    typical: Resampled
     own: Resampled
     queued_ratio: float | None
     contended_ratio: float = 0.0
@@ -80,7 +83,7 @@ class Timed:
     @property
     def level_ns(self) -> float:
         """The step on a quiet host: without waiting, and without what cold caches are estimated to have cost."""
-        return self.own.mean_ns * math.exp(-SLOWDOWN * self.contended_ratio)
+        return self.own.centre_ns * math.exp(-SLOWDOWN * self.contended_ratio)
 
     @property
     def between_ratio(self) -> float:
@@ -94,39 +97,46 @@ def timed_steps(report: Report) -> Timed | None:
     steps, times = steady_times(report)
     if len(times) < FEWEST_STEPS or not any(time_ns for time_ns, _ in times):
         return None
-    timed, feeding = resampled_mean([time_ns for time_ns, _ in times], steps=steps), _feeding_ratio(report)
+    every = [time_ns for time_ns, _ in times]
+    timed, typical = resampled_mean(every, steps=steps), resampled_median(every, steps=steps)
+    feeding = _feeding_ratio(report)
     told = [(time_ns, queued_ns) for time_ns, queued_ns in times if queued_ns is not None]
     told_ns = sum(time_ns for time_ns, _ in told)
     if len(told) < max(TOLD_RATIO * len(times), FEWEST_STEPS) or not told_ns:
-        return Timed(timed, timed, None, sharing_ratio=feeding)
+        return Timed(timed, typical, timed, None, sharing_ratio=feeding)
     foreign = foreign_ratio(report)
     blamed = 1.0 if foreign is None else foreign
     most = 1 - LEAST_OWN_RATIO
     own = resampled_mean(
         [time_ns - math.floor(min(blamed * queued_ns, most * time_ns)) for time_ns, queued_ns in told], steps=steps
     )
-    queued_ratio = 1 - own.mean_ns * steps * len(told) / told_ns
+    queued_ratio = 1 - own.centre_ns * steps * len(told) / told_ns
     if is_on_device(report):
-        return Timed(timed, timed, queued_ratio, sharing_ratio=feeding)
-    contended = _contended_ratio(report, timed.mean_ns, own.mean_ns, queued_ratio)
+        return Timed(timed, typical, timed, queued_ratio, sharing_ratio=feeding)
+    contended = _contended_ratio(report, timed.centre_ns, own.centre_ns, queued_ratio)
     if foreign is None:
-        return Timed(timed, timed, queued_ratio, sharing_ratio=math.hypot(feeding, CONTENTION_ERROR * contended))
-    return Timed(timed, own, queued_ratio, contended, is_taken_out=True, sharing_ratio=feeding)
+        doubt = math.hypot(feeding, CONTENTION_ERROR * contended)
+        return Timed(timed, typical, timed, queued_ratio, sharing_ratio=doubt)
+    return Timed(timed, typical, own, queued_ratio, contended, is_taken_out=True, sharing_ratio=feeding)
 
 
 def is_thinned(report: Report) -> bool:
     """Whether most steady steps are neither in the report nor in its sums: of others nothing can be told from few."""
-    return report.steps.thinned and report.steps.stretches is None
+    return report.steps.thinned and _stretches(report) is None
 
 
 def steady_times(report: Report) -> tuple[int, list[tuple[int, int | None]]]:
-    """Time and wait for a processor of every steady step, or of stretches of so many of them."""
+    """Time and wait for a processor of every steady step, or of stretches of so many; the mean of a job's ranks."""
     if is_thinned(report):
         return 1, []
-    stretches = report.steps.stretches
+    stretches = _stretches(report)
     if stretches is not None:
         return stretches.steps, list(zip(stretches.time_ns, stretches.queued_ns, strict=True))
     return 1, [(row.time_ns, row.queued_ns) for row in report.steps.rows if row.state == "steady"]
+
+
+def _stretches(report: Report) -> Stretches | None:
+    return report.job_steps.stretches if report.job_steps else report.steps.stretches
 
 
 def is_on_device(report: Report) -> bool:
@@ -164,9 +174,11 @@ def step_change(before: Sequence[Timed], after: Sequence[Timed]) -> StepChange:
     first, second = map(_Level.of, raw)
     timed_error, timed_degrees = _within(first, second)
     timed, judged = _compared(*raw, taken_out=False), _compared(before, after, taken_out=taken_out)
+    typical = _compared(*([replace(entry, own=entry.typical) for entry in side] for side in raw), taken_out=False)
     return StepChange(
         mean=_around(_mean_ns(after) / _mean_ns(before), t99(timed_degrees) * timed_error),
         timed=timed.change,
+        typical=typical.change,
         judged=judged.change,
         own_before_ns=_own_ns(before),
         own_after_ns=_own_ns(after),
@@ -233,7 +245,7 @@ class _Level:
         count = len(side)
         logs = [math.log(timed.level_ns) for timed in side]
         centre = sum(logs) / count
-        within = [(timed.own.error_ns / timed.own.mean_ns) ** 2 for timed in side]
+        within = [(timed.own.error_ns / timed.own.centre_ns) ** 2 for timed in side]
         between = [timed.between_ratio**2 for timed in side]
         variance = (sum(within) + sum(between)) / count
         return cls(
@@ -248,19 +260,19 @@ class _Level:
 
 
 def _mean_ns(side: Sequence[Timed]) -> float:
-    return sum(timed.timed.mean_ns for timed in side) / len(side)
+    return sum(timed.timed.centre_ns for timed in side) / len(side)
 
 
 def _own_ns(side: Sequence[Timed]) -> float:
     """The geometric mean of the recordings, as of their levels."""
-    return math.exp(sum(math.log(timed.own.mean_ns) for timed in side) / len(side))
+    return math.exp(sum(math.log(timed.own.centre_ns) for timed in side) / len(side))
 
 
 def _as_timed(timed: Timed, is_told: bool) -> Timed:
     """The steps as they were timed, and what they waited where both sides tell it; contention still adds its doubt."""
     queued_ratio = timed.queued_ratio if is_told else None
     sharing_ratio = math.hypot(timed.sharing_ratio, CONTENTION_ERROR * timed.contended_ratio)
-    return Timed(timed.timed, timed.timed, queued_ratio, sharing_ratio=sharing_ratio)
+    return Timed(timed.timed, timed.typical, timed.timed, queued_ratio, sharing_ratio=sharing_ratio)
 
 
 def _within(before: _Level, after: _Level) -> tuple[float, float]:

@@ -42,21 +42,20 @@ def headline(
 ) -> str:
     """The verdict with its numbers; it says so where they are without the time that other programs took.
 
-    The times are those that are timed or derived; the change is the estimate that the verdict rests on.
+    The change is that of the times shown: as they were timed, or the estimate that the verdict rests on.
     """
     if spans:
         return span_headline(verdict, spans)
     if verdict == "not comparable" or step is None:
         return f"Not comparable: {'; '.join(obstacles) or 'no step times'}"
     waited = step.is_taken_out and max(side.queued_ratio or 0.0 for side in sides) >= _QUIET
-    without = " without what other programs took" if waited else ""
-    times = f"{format_ns(step.own_before_ns)} → {format_ns(step.own_after_ns)}{without}"
+    estimated, without = ("an estimated ", " without what other programs took") if waited else ("", "")
+    times = f"{estimated}{format_ns(step.quiet_before_ns)} → {format_ns(step.quiet_after_ns)}{without}"
     change = step.judged
     if verdict == "no real change":
         what = "No real change" if step.is_surely_small else "No change that can be told"
         return f"{what}: {times} ({format_change(change.low)} to {format_change(change.high)})"
-    estimated = "an estimated " if waited else ""
-    size = f"{estimated}{format_ratio(abs(change.expected))}"
+    size = format_ratio(abs(change.expected))
     ends = sorted((abs(change.low), abs(change.high)))
     interval = f"{format_ratio(ends[0])} to {format_ratio(ends[1])}"
     return f"The step takes {size} {'longer' if verdict == 'slower' else 'less time'}: {times} ({interval})"
@@ -95,6 +94,9 @@ def _notes(before: Report, after: Report, sides: tuple[Side, Side], step: StepCh
             yield f"The steps {name} were inferred."
         if report.trust.truncated:
             yield f"The recording {name} is cut off."
+    if max(side.ranks for side in sides) > 1 and sides[0].rank != sides[1].rank:
+        first, second = (f"rank {side.rank}" for side in sides)
+        yield f"The step is the mean of all ranks; its parts are those of {first} before and {second} after."
     if is_traced(before) != is_traced(after):
         yield (
             f"Only the run {'before' if is_traced(before) else 'after'} has a trace: "
@@ -118,10 +120,10 @@ def _queued(step: StepChange, sides: tuple[Side, Side], *, on_device: bool) -> I
     first, second = (format_ratio(side.queued_ratio or 0.0) for side in sides)
     others = f"Other programs had the training thread's processor for {first} of the time before and {second} after"
     if step.is_taken_out:
-        quiet = f"{format_ns(step.quiet_before_ns)} → {format_ns(step.quiet_after_ns)}"
+        own = f"{format_ns(step.own_before_ns)} → {format_ns(step.own_after_ns)}"
         yield (
-            f"{others}; that is taken out. As timed the step changed by {_ends(step.mean)}. Without what cold caches "
-            f"cost it as well, which is estimated, it is {quiet}."
+            f"{others}; that is taken out. As timed the step changed by {_ends(step.mean)}. Without the waiting it is "
+            f"{own}; what cold caches cost beside it is estimated, and taken out as well."
         )
     elif on_device:
         yield f"{others}; whether the device waited for it is not known, and the interval is wider for it."

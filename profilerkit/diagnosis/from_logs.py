@@ -1,27 +1,62 @@
-"""The verdict on logs alone: none, with what was seen in its headline."""
+"""The verdict on logs alone: the bound that they speak for, at low confidence, with what was seen in its headline."""
 
 from collections.abc import Sequence
 from statistics import fmean
 
 from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.logs.history import file_and_line, own_line
 from profilerkit.analysis.logs.log_facts import LogFacts
 from profilerkit.diagnosis.refusal import inconclusive
-from profilerkit.model.finding import Outcome, in_order
+from profilerkit.model.finding import Bound, Confidence, Outcome, in_order
 from profilerkit.model.run import Series
 from profilerkit.model.snapshot import MemorySnapshot
 from profilerkit.model.verdict import Verdict
 from profilerkit.units import format_bytes, format_ratio, format_value
 
 _RECORD = "Record the steps: profilerkit run -- train.py, or a trace of torch.profiler beside the logs."
+#: What would settle each verdict.
+_FAILED = "Make the changes in their order; profilerkit diff BEFORE.pickle AFTER.pickle compares the peaks."
+_PEAK = (
+    "Nothing but memory was recorded. Record how full the device is, nvidia-smi --query-gpu=timestamp,memory.used,"
+    "memory.total --format=csv -l 1, and the steps, profilerkit run -- train.py."
+)
+_BUSY = "A sampler sees that kernels run, not which. Record what they compute: profilerkit run -- train.py."
+_IDLE = "A sampler does not see what the host does meanwhile. Record it: profilerkit run -- train.py."
+#: Mean utilisation from which a device is said to be the bound, not the host (a choice: the rest would save at most as
+#: much).
+BUSY = 0.8
 
 
 def verdict_on_logs(logs: LogFacts, facts: Facts, outcomes: Sequence[Outcome]) -> Verdict:
-    """No bound: without steps nothing tells what a run spends its time on."""
-    found = next((finding.title for _, finding in in_order(outcomes)), None)
-    oom = facts.memory_use.oom
-    if found is None and oom is not None and oom.requested_bytes is not None:
-        found = f"{oom.device} had no memory left for a request of {format_bytes(oom.requested_bytes)}"
-    return inconclusive(found or _devices(logs) or _memory(logs.snapshots) or "The logs hold no samples", _RECORD)
+    """Out of memory where a request failed; else what samples of the device, or else the memory, make likely.
+
+    A device that is busy nearly always bounds the run itself; one that is not waits for its host. A snapshot speaks of
+    nothing but memory.
+    """
+    found = next((finding.title for _, finding in in_order(outcomes)), "")
+    failed = next((one for one in reversed(logs.own) if one.failed), None)
+    if failed is not None:
+        asked = failed.failed[-1]
+        at = f" at {file_and_line(own_line(asked.frames))}" if asked.frames else ""
+        said = f"cuda:{failed.device} had no memory left for {format_bytes(asked.requested_bytes)}{at}"
+        return _likely("memory-bound", "high", said, _FAILED)
+    use = logs.of_devices("gpu.utilization")
+    if use and not facts.framework:
+        at_work = [1.0 - one.idle_ratio for one in logs.rests]
+        is_busy = (fmean(at_work) if len(at_work) == len(use) else _mean(use)) >= BUSY
+        bound: Bound = "compute-bound" if is_busy else "overhead-bound"
+        return _likely(bound, "low", found or _devices(logs), _BUSY if is_busy else _IDLE)
+    if sum(logs.devices):
+        return inconclusive(found or _devices(logs), _RECORD)
+    if logs.snapshots:
+        return _likely("memory-bound", "low", found or _memory(logs.snapshots), _PEAK)
+    return inconclusive(found or "The logs hold no samples", _RECORD)
+
+
+def _likely(bound: Bound, sure: Confidence, headline: str, refuted_by: str) -> Verdict:
+    """A verdict without shares; of memory it is about how much there is."""
+    detail = "capacity" if bound == "memory-bound" else ""
+    return Verdict(bound=bound, detail=detail, confidence=sure, headline=headline, refuted_by=refuted_by)
 
 
 def _devices(logs: LogFacts) -> str:
@@ -55,12 +90,14 @@ def _mean(series: Sequence[Series]) -> float:
 
 
 def _memory(snapshots: Sequence[MemorySnapshot]) -> str:
-    """The largest peak of the snapshots, else what was in use; empty without any."""
+    """The largest peak of the snapshots, else what was in use, and who holds most of it; empty without any."""
     if not snapshots:
         return ""
     largest = max(snapshots, key=lambda one: one.peak_bytes or one.in_use_bytes)
+    total = largest.in_use_bytes if largest.peak_bytes is None else largest.peak_bytes
+    line = next((row for row in largest.live if row.line is not None), None)
+    most = f", {format_ratio(line.bytes / total)} for {file_and_line(line.line)}" if line is not None and total else ""
     if largest.peak_bytes is None:
-        return f"{format_bytes(largest.in_use_bytes)} were in use when {largest.origin} was taken"
+        return f"{format_bytes(total)} were in use when {largest.origin} was taken{most}"
     more = " or more" if largest.is_lower_bound else ""
-    idle = f", {format_ratio(largest.idle_ratio)} of what is reserved idle" if largest.idle_ratio is not None else ""
-    return f"Memory peaked at {format_bytes(largest.peak_bytes)}{more}{idle}"
+    return f"Memory peaked at {format_bytes(total)}{more}{most}"

@@ -93,6 +93,8 @@ def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
     """What the best fix saves, and what the reader must know of the recording."""
     fired = sum(outcome.status == "fired" for outcome in outcomes)
     blind = sum(outcome.status in ("missing_data", "error") for outcome in outcomes)
+    if facts.logs is not None and facts.logs.alone:
+        return f"{verdict.refuted_by} {fired} of {len(outcomes)} rules fired; {blind} could not run."
     sentences = []
     known = best_per_bound(outcomes, suppressed=True).get(verdict.bound)
     if known is not None and known.aside is not None:

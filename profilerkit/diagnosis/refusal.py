@@ -65,10 +65,17 @@ def _unexplained(facts: Facts) -> str:
         waited = format_ratio(facts.waiting_share)
         return f"The others wait {waited} of the step for rank {late_rank(facts)}, cause unknown"
     if facts.share(UNSPLIT):
-        idle, step = format_ns(facts.time_ns("idle.unknown")), format_ns(facts.mean_step_ns or 0.0)
-        return f"{who(facts)} stands idle for {idle} of {each(facts)} {step} step; no timer shows why"
+        return idle_without_trace(facts)[0]
     said = f"{format_ratio(facts.share('idle.unknown'))} of the step cannot be explained"
     return f"Another profiler is on, and {said}" if facts.trust.has_rival else said
+
+
+def idle_without_trace(facts: Facts) -> tuple[str, str]:
+    """Return how long the device is idle for no reason that timers show, and what would show it."""
+    idle, step = format_ns(facts.time_ns("idle.unknown")), format_ns(facts.mean_step_ns or 0.0)
+    return f"{who(facts)} is idle for {idle} of {each(facts)} {step} step; the timers do not show why", _what_to_record(
+        facts
+    )
 
 
 def _what_to_record(facts: Facts) -> str:

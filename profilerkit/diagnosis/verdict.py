@@ -19,7 +19,13 @@ from profilerkit.diagnosis.best import (
 from profilerkit.diagnosis.from_dumps import verdict_on_dumps
 from profilerkit.diagnosis.from_logs import verdict_on_logs
 from profilerkit.diagnosis.headline import consequence, headline, mean_step
-from profilerkit.diagnosis.refusal import LARGEST_UNPRICED, inconclusive, refusal, unpriced_verdict
+from profilerkit.diagnosis.refusal import (
+    LARGEST_UNPRICED,
+    idle_without_trace,
+    inconclusive,
+    refusal,
+    unpriced_verdict,
+)
 from profilerkit.diagnosis.ruled_out import ruled_out
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Bound, Confidence, Outcome
@@ -158,6 +164,8 @@ def _works_all_along(facts: Facts, sure: Confidence) -> Verdict:
 
     Of several ranks that may as well be the transfers between them, or the waiting for a late one.
     """
+    if facts.share("idle.unknown") >= NOTED_UNPRICED:
+        return inconclusive(*idle_without_trace(facts))
     said = f"{who(facts)} works for {format_ns(facts.time_ns('compute.'))} of {each(facts)} {mean_step(facts)} step"
     settled_by = "A trace of some steps: it shows whether kernels compute, move memory or communicate."
     if (facts.world_size or 1) > 1:
@@ -184,7 +192,7 @@ def _with_scope(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
         verdict,
         rank=None if verdict.bound == "comm-bound" else late_rank(facts),
         ruled_out=tuple(ruled_out(facts, outcomes, bound, best.get(bound)) for bound in others)
-        if verdict.bound != "inconclusive"
+        if verdict.bound != "inconclusive" and not (facts.logs is not None and facts.logs.alone)
         else (),
         consequence=consequence(facts, outcomes, verdict, best.get(verdict.bound)),
     )

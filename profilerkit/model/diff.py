@@ -15,8 +15,9 @@ DIFF_SCHEMA_VERSION = 1
 #: A change of the step that is surely no larger is none; of more nobody can tell whether there is one (a choice).
 HARDLY = 0.05
 
-Judgement = Literal["faster", "slower", "no real change", "not comparable"]
+Judgement = Literal["faster", "slower", "less memory", "more memory", "no real change", "not comparable"]
 SpanOf = Literal["step", "trace", "device", "stretch"]
+KernelOf = Literal["kernel", "operator"]
 Group = Literal["hardware", "work", "loader", "software", "settings"]
 FindingState = Literal["gone", "new", "worse", "better", "unchanged"]
 
@@ -40,12 +41,15 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
         headline: its verdict in one sentence.
         mode: what stood for the device, as in ``Trust``.
         steady: judged steps.
-        mean_ns: steady step, mean; ``median_ns`` and ``p90_ns`` likewise.
+        mean_ns: steady step, mean; ``median_ns`` likewise. Of several recordings their geometric mean.
+        p90_ns: steady step, 90th percentile, of the first recording.
         queued_ratio: share of the time in which the training thread waited for a processor that other programs used.
         samples_per_s: throughput of all ranks; needs the batch size.
         peak_memory_bytes: of the judged rank: of its device, of the process where no device memory is known.
         peak_memory_of: which memory that is.
         recordings: how many recordings of this program the step times come from; the rest is of the first one.
+        ranks: how many ranks of the job the step times are the mean of.
+        rank: the one that the parts are of; ``None`` when it is not named.
     """
 
     name: str
@@ -63,6 +67,8 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     peak_memory_bytes: int | None = None
     peak_memory_of: PeakOf | None = None
     recordings: int = 1
+    ranks: int = 1
+    rank: int | None = None
 
 
 class StepChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +92,8 @@ class StepChange(msgspec.Struct, frozen=True, kw_only=True):
         timed: of the step as it was timed, which is what savings are predicted of; its interval also holds what differs
             between two runs of the same program, and what other programs may have cost either. ``None`` in comparisons
             that are older than this field.
+        typical: of the median step as it was timed, with an interval by the same resampling and the same allowances.
+            ``None`` likewise.
     """
 
     mean: Range
@@ -98,6 +106,7 @@ class StepChange(msgspec.Struct, frozen=True, kw_only=True):
     visible_ratio: float
     is_taken_out: bool = False
     timed: Range | None = None
+    typical: Range | None = None
 
     @property
     def is_surely_small(self) -> bool:
@@ -154,6 +163,60 @@ class PartChange(msgspec.Struct, frozen=True, kw_only=True):
     is_real: bool
 
 
+class HolderChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What a kind of memory, or a line of Python, holds on both sides; ``None`` where it holds nothing told."""
+
+    name: str
+    before_bytes: int | None
+    after_bytes: int | None
+
+    @property
+    def bytes(self) -> int:
+        """How much more it holds after."""
+        return (self.after_bytes or 0) - (self.before_bytes or 0)
+
+
+class MemoryChange(msgspec.Struct, frozen=True, kw_only=True):
+    """The memory of the fullest snapshot of each side.
+
+    Attributes:
+        before_bytes: in use at the peak, or when the snapshot was taken.
+        after_bytes: the same after.
+        change: after / before - 1.
+        at_peak: whether it is the peak of a history, on both sides.
+        is_lower_bound: whether a history begins late, so that its peak may have been higher.
+        kinds: by ``LiveKind``, largest change first.
+        lines: by the line that asked for it, largest change first, at most eight.
+    """
+
+    before_bytes: int
+    after_bytes: int
+    change: float
+    at_peak: bool
+    is_lower_bound: bool
+    kinds: tuple[HolderChange, ...] = ()
+    lines: tuple[HolderChange, ...] = ()
+
+
+class KernelChange(msgspec.Struct, frozen=True, kw_only=True):
+    """The device time of a kernel or an operator per judged step on both sides, derived.
+
+    Attributes:
+        name: as the trace has it.
+        of: a kernel; or an operator, with all kernels listed that it launched most of, or on a CPU-only run its own.
+        before_ns: 0 where it did not run, ``None`` where it is not among the largest that the report lists.
+        after_ns: the same after.
+        is_real: it changed by more than two runs of one program are taken to differ by, and by at least 2.5 % of the
+            step before.
+    """
+
+    name: str
+    of: KernelOf
+    before_ns: float | None
+    after_ns: float | None
+    is_real: bool
+
+
 class FindingChange(msgspec.Struct, frozen=True, kw_only=True):
     """One finding on both sides.
 
@@ -186,10 +249,10 @@ class AppliedFix(msgspec.Struct, frozen=True, kw_only=True):
         how: how that is known. A finding may also have gone with another change.
         predicted: saving of the step; ``None`` when none could be stated.
         measured: saving of the step as it was timed, as it was predicted; ``None`` when the runs cannot be compared.
-        holds: whether a saving was proven and lies in the predicted interval; false where the two intervals do not
-            meet. ``None`` between these, where one of them is missing, where several fixes were applied at once and
-            only their sum was measured, beside a fix that saves far more, and where less was saved than was predicted
-            of a finding of which a part is left.
+        holds: whether a saving was proven and lies in the predicted interval; false where the setting was changed as
+            proposed and the two intervals do not meet. ``None`` between these, where one of them is missing, where
+            several fixes were applied at once and only their sum was measured, beside a fix that saves far more, and
+            where less was saved than was predicted of a finding that went, or a part of it, with no known setting.
         note: why ``holds`` is ``None``, else empty.
     """
 
@@ -206,14 +269,16 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
     """Two runs compared. ``None`` anywhere below means not measured, never zero.
 
     Attributes:
-        verdict: faster, slower, no real change or not comparable.
+        verdict: faster, slower, no real change or not comparable; of snapshots without steps less or more memory.
         headline: the verdict with its numbers, in one sentence.
         obstacles: why the steps cannot be compared; empty unless the verdict says so, or is about ``spans``.
         step: ``None`` when a side has no step times.
         spans: where each side has one step, or none: how long that and its parts last, the one that the verdict is
             about first.
         differences: what is not the same about the runs, as far as both say it.
+        memory: of two snapshots; ``None`` where a side has none.
         parts: largest movement first.
+        kernels: kernels and operators, largest change first, at most 20; empty where a side lists none.
         findings: gone, new, worse, better, then unchanged.
         fixes: those that were applied.
         gates: what was asked with ``--fail-if``.
@@ -229,7 +294,9 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
     step: StepChange | None = None
     spans: tuple[SpanChange, ...] = ()
     differences: tuple[Difference, ...] = ()
+    memory: MemoryChange | None = None
     parts: tuple[PartChange, ...] = ()
+    kernels: tuple[KernelChange, ...] = ()
     findings: tuple[FindingChange, ...] = ()
     fixes: tuple[AppliedFix, ...] = ()
     gates: tuple[Gate, ...] = ()

@@ -5,8 +5,10 @@ from typing import Literal
 import msgspec
 
 #: ``other`` are batches, activations and temporaries that Python holds; ``unseen`` is what no Python object holds:
-#: saved for the backward pass, libraries, and on a host everything that is no tensor.
-LiveKind = Literal["parameters", "gradients", "optimizer state", "buffers", "other", "unseen"]
+#: saved for the backward pass, libraries, and on a host everything that is no tensor. A memory snapshot knows the lines
+#: that asked: ``activations`` are of forward passes, ``gradients`` are all that the backward pass made, and ``unseen``
+#: has no line.
+LiveKind = Literal["parameters", "gradients", "optimizer state", "buffers", "activations", "other", "unseen"]
 
 
 class LiveBytes(msgspec.Struct, frozen=True, kw_only=True):

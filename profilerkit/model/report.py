@@ -16,12 +16,14 @@ from profilerkit.model.oom import OutOfMemory
 from profilerkit.model.probe import Probed
 from profilerkit.model.run import Run, Trust
 from profilerkit.model.snapshot import MemorySnapshot
-from profilerkit.model.step import Part, Rank, RankSteps, Steps
+from profilerkit.model.step import JobSteps, Part, Rank, RankSteps, Steps, StepTimes
 from profilerkit.model.verdict import Verdict
 from profilerkit.model.waterfall import Waterfall
 from profilerkit.model.workers import Workers
 
 SCHEMA_VERSION = 1
+#: Names that ``Report.kernels`` holds at most, those with the largest total time.
+MOST_KERNELS = 20
 
 
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +48,7 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
         operator: the operator that launched most of its time.
         module: the innermost ``nn.Module`` around the longest call that has one.
         line: the innermost line of Python outside torch around that call.
+        per_step_ns: time of all calls / judged steps of the trace.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     operator: str | None = None
     module: str | None = None
     line: str | None = None
+    per_step_ns: float | None = None
 
 
 class Compute(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,7 +201,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     median_step: MedianStep | None = None
     crowd: Crowd | None = None
     rank_steps: RankSteps | None = None
+    job_steps: JobSteps | None = None
     probes: tuple[Probed, ...] = ()
+
+    @property
+    def step_times(self) -> StepTimes | None:
+        """The times of a steady step: over all ranks where several were recorded; ``None`` without steps."""
+        return self.job_steps.time_ns if self.job_steps else self.steps.time_ns
 
     def findings(self) -> list[tuple[Outcome, Finding]]:
         """All findings with the outcome they belong to, largest expected saving first."""

@@ -104,12 +104,15 @@ class Strip(msgspec.Struct, frozen=True, kw_only=True):
     """The samples of one signal in order, for a figure; of many the means of neighbours.
 
     Attributes:
-        at_ns: when they were taken, since the first step began and negative before it, in whole ms.
+        at_ns: when they were taken, since the first step began and negative before it, in whole ms; of a log without
+            steps since its first sample.
         values: what they said, with four digits.
+        timed: whether the samples have times; otherwise ``at_ns`` counts them, a second for each.
     """
 
     at_ns: tuple[int, ...]
     values: tuple[float, ...]
+    timed: bool = True
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,7 +120,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
     ``slope_per_s`` is derived: the straight line closest to all samples of a memory, in ``unit`` per second; ``None``
     for other signals and for few samples.
-    ``strip`` is ``None`` but for the signals of the figure, and where no step was timed.
+    ``strip`` is ``None`` but for the signals of the figure, and where no step was timed beside a recording.
     ``device`` names the device of a sampler's log; ``None`` for a rank's own.
     """
 

@@ -2,13 +2,20 @@
 
 import msgspec
 
+from profilerkit.model.memory import MemoryGrowth
+from profilerkit.model.oom import LiveBytes, LiveKind
+
 
 class LiveAtPeak(msgspec.Struct, frozen=True, kw_only=True):
-    """Blocks in use at the peak by the line of Python that asked for them; ``None`` where it is not known."""
+    """Blocks in use at the peak by the line of Python that asked for them; ``None`` where it is not known.
+
+    ``kind`` is derived from the lines that called it, up to the innermost that tells.
+    """
 
     line: str | None
     count: int
     bytes: int
+    kind: LiveKind = "unseen"
 
 
 class FailedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,6 +27,7 @@ class FailedRequest(msgspec.Struct, frozen=True, kw_only=True):
         in_use_bytes: in blocks at that moment, derived.
         reserved_bytes: held by the allocator at that moment, derived.
         frames: lines of Python that asked for it, innermost first.
+        is_of_loss: the loss over the classes, or the logits before it, asked for it, by the names of its lines.
     """
 
     requested_bytes: int
@@ -27,6 +35,14 @@ class FailedRequest(msgspec.Struct, frozen=True, kw_only=True):
     in_use_bytes: int | None = None
     reserved_bytes: int | None = None
     frames: tuple[str, ...] = ()
+    is_of_loss: bool = False
+
+    @property
+    def room_bytes(self) -> int | None:
+        """All that the process could have had at that moment: what it held and what was free on the device."""
+        if self.free_bytes is None or self.reserved_bytes is None:
+            return None
+        return self.free_bytes + self.reserved_bytes
 
 
 class MemorySnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +65,11 @@ class MemorySnapshot(msgspec.Struct, frozen=True, kw_only=True):
         length_ns: from the first to the last event.
         live: in use at the peak, without a history at the snapshot; largest first, at most ten lines.
         failed: requests that failed, in their order.
+        kinds: what ``live`` is, with all lines of each kind together, largest first; ``unseen`` has no line.
+        loss: of what was live, what the loss over the classes or the logits before it asked for, by its largest line.
+        largest_free_bytes: the largest free block when the snapshot was taken; a larger request needs new memory.
+        growth: of what is in use at the lowest moment between one rise and the next, which stands for a step; ``None``
+            with fewer than eight such moments, or without times.
     """
 
     origin: str
@@ -65,6 +86,14 @@ class MemorySnapshot(msgspec.Struct, frozen=True, kw_only=True):
     length_ns: int | None = None
     live: tuple[LiveAtPeak, ...] = ()
     failed: tuple[FailedRequest, ...] = ()
+    kinds: tuple[LiveBytes, ...] = ()
+    loss: LiveAtPeak | None = None
+    largest_free_bytes: int | None = None
+    growth: MemoryGrowth | None = None
+
+    def held(self, *kinds: LiveKind) -> int:
+        """Bytes of these kinds in use at the peak."""
+        return sum(entry.bytes for entry in self.kinds if entry.kind in kinds)
 
     @property
     def is_lower_bound(self) -> bool:

@@ -204,6 +204,22 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True):
     ahead_ns: int | None = None
 
 
+class JobSteps(msgspec.Struct, frozen=True, kw_only=True):
+    """The judged rank's steady steps, each as its mean over the ranks that were recorded alike.
+
+    Ranks that train together take equally long on average; a single one also shows what only moves its own marks.
+
+    Attributes:
+        ranks: how many there are.
+        time_ns: the times of these steps.
+        stretches: the steps in their order; ``queued_ns`` is the judged rank's.
+    """
+
+    ranks: int
+    time_ns: StepTimes
+    stretches: Stretches
+
+
 class DeviceWindow(msgspec.Struct, frozen=True, kw_only=True):
     """Interval arithmetic from the first to the last device event of a rank, exact int64 ns.
 

@@ -1,6 +1,7 @@
 """Diff to one HTML file that loads nothing, in the look of a report: no script at all, every figure with its table."""
 
 from profilerkit.model.diff import Diff
+from profilerkit.report.diff_tables import KERNELS
 from profilerkit.report.diff_view import build
 from profilerkit.report.templating import environment, page_css
 
@@ -11,4 +12,4 @@ def render(diff: Diff) -> str:
 
     template = environment().get_template("diff.html.j2")
     # The package's own style sheet; everything else is escaped.
-    return template.render(view=build(diff), css=Markup(page_css()))  # noqa: S704
+    return template.render(view=build(diff), kernels=KERNELS, css=Markup(page_css()))  # noqa: S704

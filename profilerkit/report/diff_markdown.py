@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from profilerkit.model.diff import Diff
 from profilerkit.model.gate import Gate
-from profilerkit.report.diff_view import DiffView, build, gate_table
+from profilerkit.report.diff_tables import KERNELS, gate_table
+from profilerkit.report.diff_view import DiffView, build
 from profilerkit.report.inert import clip
 from profilerkit.report.markdown_text import LIMIT_BYTES, fitted, plain, prose, size, table, text_bar
 from profilerkit.report.records import Table
@@ -26,12 +27,14 @@ def render(diff: Diff) -> str:
     footer = ["", f"<sub>Made by profilerkit, {plain(view.created)}.</sub>"]
     sections = [
         ("Spans", _rows(view.spans), True),
+        ("What holds the memory", _rows(view.memory), True),
         ("Gates", _rows(view.gates), True),
         ("Fixes: predicted and measured", _rows(view.fixes), True),
+        ("What is different", _rows(view.differences), False),
         ("What limits this comparison", [f"- {prose(note, 400)}" for note in view.notes], False),
         ("What moved", _rows(view.parts), False),
+        (KERNELS, _rows(view.kernels), False),
         ("Findings", [*_rows(view.findings), *(["", plain(view.unchanged)] if view.unchanged else [])], False),
-        ("What is different", _rows(view.differences), False),
     ]
     for title, body, is_open in sections:
         if not body:
@@ -66,8 +69,11 @@ def _head(view: DiffView, limit: int) -> list[str]:
         MARKER,
         f"**{view.shape} {view.word}** · {plain(clip(view.names, limit))}",
         "",
+        prose(view.different, limit),
+        "",
         f"### {prose(view.headline, limit)}",
         "",
+        *([prose(view.typical, limit), ""] if view.typical else []),
         *table(("Number", "Value", "Note"), tiles, ("Value",)),
         *(["", *bars] if bars else []),
     ]

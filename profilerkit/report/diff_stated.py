@@ -53,6 +53,10 @@ def _change(step: StepChange, diff: Diff) -> Iterator[EvidenceRow]:
     yield _ratio("change-mean", "Change of the mean step, these two runs alone", step.mean, basis, "derived")
     if step.timed is not None:
         yield _ratio("change-timed", "Change of the step as it was timed", step.timed, basis, "derived")
+    if step.typical is not None:
+        yield _ratio(
+            "change-typical", "Change of the typical (median) step as it was timed", step.typical, basis, "derived"
+        )
     between = format_ratio(step.between_runs_ratio)
     origin = f"{between} between runs of one program"
     for anchor, what, ratio in (

@@ -2,16 +2,20 @@
 
 from collections.abc import Sequence
 
+from profilerkit.model.change import revise
 from profilerkit.model.diff import Diff
 from profilerkit.model.gate import Gate
-from profilerkit.report.diff_view import DiffView, build, gate_table
+from profilerkit.report.diff_tables import KERNELS, gate_table
+from profilerkit.report.diff_view import DiffView, build
+from profilerkit.report.inert import inert
 from profilerkit.report.page import NARROW, STYLES, Page, bar
 from profilerkit.report.records import Table
 
-#: Rows of the table of parts: the others moved less.
+#: Rows of the tables of parts and of kernels: the others moved less.
 _PARTS = 6
 _ROWS = 12
 _LABEL_WIDTH = 8
+_NAME = 35
 
 
 def render(diff: Diff, *, width: int = 80, colour: bool = False, ascii_only: bool = False) -> str:
@@ -26,20 +30,25 @@ def render(diff: Diff, *, width: int = 80, colour: bool = False, ascii_only: boo
     view = build(diff)
     page = Page(width, colour, ascii_only)
     page.line((view.names, "dim"))
+    page.line((view.different, ""))
     page.line((f"{view.shape} {view.word}", STYLES[view.tone]))
     page.line((view.headline, "bold"))
+    if view.typical:
+        page.line((view.typical, ""))
     page.blank()
     for tile in view.tiles:
         page.line((f"{tile.label}: ", ""), (tile.value, "bold"), (f" · {tile.note}" if tile.note else "", "dim"))
     _bars(page, view)
+    _section(page, "What is different", view.differences if view.more_differs else None)
     _section(page, "Spans", view.spans)
+    _section(page, "What holds the memory", view.memory)
     _section(page, "Gates", view.gates, rows=len(diff.gates))
     _section(page, "Fixes: predicted and measured", view.fixes)
     _section(page, "What moved", view.parts, rows=_PARTS)
+    _section(page, KERNELS, _one_line_each(view.kernels), rows=_PARTS)
     _section(page, "Findings", view.findings)
     if view.unchanged:
         page.line((view.unchanged, "dim"))
-    _section(page, "What is different", view.differences)
     if view.notes:
         page.blank()
     for note in view.notes:
@@ -65,6 +74,11 @@ def _bars(page: Page, view: DiffView) -> None:
         bar(page, side.segments, max(round(page.width * side.ratio), 1))
     names = " · ".join(f"{segment.label} {segment.share}" for segment in view.bars[-1].segments)
     page.line((f"After: {names}", "dim"))
+
+
+def _one_line_each(table: Table | None) -> Table | None:
+    """The table with names so short that no row wraps in 80 columns."""
+    return revise(table, rows=tuple((inert(row[0], _NAME), *row[1:]) for row in table.rows)) if table else None
 
 
 def _section(page: Page, title: str, table: Table | None, *, rows: int = _ROWS) -> None:

@@ -4,59 +4,40 @@ from collections.abc import Sequence
 
 import msgspec
 
-from profilerkit.model.diff import (
-    AppliedFix,
-    Diff,
-    FindingChange,
-    Judgement,
-    PartChange,
-    Range,
-    Side,
-    SpanChange,
-    SpanOf,
-)
-from profilerkit.model.finding import Saving
-from profilerkit.model.gate import Gate, GateStatus
+from profilerkit.model.diff import Diff, Difference, Judgement, PartChange, Side
 from profilerkit.model.step import Family
+from profilerkit.report.diff_memory import memory_table, memory_tiles
 from profilerkit.report.diff_stated import stated_rows
+from profilerkit.report.diff_tables import (
+    UNKNOWN,
+    WAITED,
+    differences_table,
+    findings_table,
+    fixes_table,
+    gate_table,
+    kernels_table,
+    parts_table,
+    spans_table,
+    unchanged,
+)
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.records import EvidenceRow, Fact, Segment, Table, Tone
-from profilerkit.report.wording import DETAIL_WORDS, FAMILY_LABELS, part_label, plural, share_text
-from profilerkit.units import (
-    format_bytes,
-    format_change,
-    format_decimal,
-    format_ns,
-    format_ratio,
-    format_ratio_range,
-)
+from profilerkit.report.wording import DETAIL_WORDS, FAMILY_LABELS, plural, share_text
+from profilerkit.units import format_bytes, format_change, format_decimal, format_ns
 
-_TONES: dict[Judgement, Tone] = {"faster": "good", "slower": "high", "no real change": "info", "not comparable": "low"}
+_TONES: dict[Judgement, Tone] = {
+    "faster": "good",
+    "slower": "high",
+    "less memory": "good",
+    "more memory": "high",
+    "no real change": "info",
+    "not comparable": "low",
+}
 _SHAPES: dict[Tone, str] = {"good": "▼", "high": "▲", "info": "=", "low": "?"}
-_GROUPS = {
-    "hardware": "Hardware",
-    "work": "Work",
-    "loader": "Loader",
-    "software": "Software",
-    "settings": "Settings",
-}
-_GATE_WORDS: dict[GateStatus, str] = {"failed": "FAILED", "passed": "passed", "not judged": "not judged"}
-_SPANS: dict[SpanOf, str] = {
-    "step": "The step",
-    "trace": "The whole trace",
-    "device": "Device, first to last event",
-    "stretch": "Kernels up to the first pause above 2 ms",
-}
-#: Before the text of a fix: a setting that is as proposed was set, what else is gone may have gone with another change.
-_HOW = {
-    "the setting is as proposed": "",
-    "the finding is gone": "Finding gone: ",
-    "the finding is smaller": "Finding smaller: ",
-}
-_NOTHING = "none"
-_UNKNOWN = "not measured"
-# Below this share of waiting for a processor the timed step and the judged one read the same.
-_WAITED = 0.02
+# Characters of the line that names what is different, one of a terminal of 80 columns; of a value in it; of its end.
+_LINE, _VALUE, _END = 80, 24, len(", and 999 more")
+# An interval that holds 0 and is wider, as a ratio, helps nobody (a choice).
+_TOO_WIDE = 1.0
 
 
 class SideBar(msgspec.Struct, frozen=True):
@@ -75,15 +56,20 @@ class DiffView(msgspec.Struct, frozen=True, kw_only=True):
     shape: str
     word: str
     names: str
+    different: str
+    more_differs: bool
     headline: str
+    typical: str
     stated: tuple[EvidenceRow, ...]
     tiles: tuple[Fact, ...]
     bars: tuple[SideBar, ...]
     bars_title: str
     spans: Table | None
+    memory: Table | None
     gates: Table | None
     fixes: Table | None
     parts: Table | None
+    kernels: Table | None
     findings: Table | None
     unchanged: str
     differences: Table | None
@@ -94,23 +80,29 @@ class DiffView(msgspec.Struct, frozen=True, kw_only=True):
 def build(diff: Diff) -> DiffView:
     """The comparison in words. Text from recordings is inert: one line, bounded, without control characters."""
     tone = _TONES[diff.verdict]
+    different, more_differs = _different(diff.differences)
     return DiffView(
         tone=tone,
         shape=_SHAPES[tone],
         word=_word(diff),
         names=f"{inert(diff.before.name) or 'before'} → {inert(diff.after.name) or 'after'}",
+        different=different,
+        more_differs=more_differs,
         headline=inert(diff.headline, SENTENCE_LIMIT),
+        typical=_typical(diff),
         stated=stated_rows(diff),
         tiles=_tiles(diff),
         bars=_bars(diff),
         bars_title=_bars_title(diff.parts),
-        spans=_spans(diff.spans),
+        spans=spans_table(diff.spans),
+        memory=memory_table(diff.memory),
         gates=gate_table(diff.gates),
-        fixes=_fixes(diff),
-        parts=_parts(diff.parts),
-        findings=_findings(diff.findings),
-        unchanged=_unchanged(diff.findings),
-        differences=_differences(diff),
+        fixes=fixes_table(diff),
+        parts=parts_table(diff.parts),
+        kernels=kernels_table(diff.kernels),
+        findings=findings_table(diff.findings),
+        unchanged=unchanged(diff.findings),
+        differences=differences_table(diff),
         notes=tuple(inert(note, SENTENCE_LIMIT) for note in diff.notes),
         created=inert(diff.created, 40),
     )
@@ -123,29 +115,45 @@ def _word(diff: Diff) -> str:
     return diff.verdict.upper()
 
 
-def gate_table(gates: Sequence[Gate]) -> Table | None:
-    """What was asked and how it ended; ``None`` where nothing was asked."""
-    if not gates:
-        return None
-    rows = tuple(
-        (
-            _GATE_WORDS[gate.status],
-            inert(gate.name),
-            inert(gate.limit),
-            inert(gate.measured),
-            inert(gate.reason, SENTENCE_LIMIT),
-        )
-        for gate in gates
-    )
-    return Table("", ("Result", "Gate", "Limit", "Measured", "Why"), rows, text_columns=5)
+def _different(differences: Sequence[Difference]) -> tuple[str, bool]:
+    """The first differences between the runs in one line with the number of others, and whether it leaves any out."""
+    told, is_cut = "Different: ", False
+    if not differences:
+        return f"{told}nothing that was recorded", False
+    for number, row in enumerate(differences):
+        values = ["not known" if value is None else value for value in (row.before, row.after)]
+        is_cut |= max(map(len, values)) > _VALUE
+        shown = " → ".join(inert(value, _VALUE) for value in values)
+        piece = f"{', ' if number else ''}{inert(row.name, _VALUE)} {shown}"
+        if number and len(told) + len(piece) > _LINE - _END:
+            return f"{told}, and {len(differences) - number} more", True
+        told += piece
+    return told, is_cut
+
+
+def _typical(diff: Diff) -> str:
+    """The median step and its change; empty where it cannot be compared."""
+    before, after = diff.before.median_ns, diff.after.median_ns
+    if diff.step is None or diff.step.typical is None or before is None or after is None:
+        return ""
+    change = diff.step.typical
+    interval = f"{format_change(change.low)} to {format_change(change.high)}"
+    if change.low <= 0 <= change.high and change.high - change.low > _TOO_WIDE:
+        interval = "the steps vary too much for an interval"
+    times = f"{format_ns(before)} → {format_ns(after)}"
+    return f"The typical step: {times} ({format_change(change.expected)}; {interval})"
 
 
 def _tiles(diff: Diff) -> tuple[Fact, ...]:
     step = diff.step
+    if step is None and diff.memory is not None and not diff.spans:
+        return (*memory_tiles(diff.memory), Fact("Bound by", _bound(diff.after), _bound_before(diff)))
     change = Fact("Change of the step", "not comparable")
     if step is not None:
-        interval = f"{format_change(step.judged.low)} to {format_change(step.judged.high)}, 99 %"
-        change = Fact("Change of the step", format_change(step.judged.expected), interval)
+        # The steps beside it are as they were timed; the verdict may rest on less than that.
+        timed = step.timed or step.judged
+        interval = f"{format_change(timed.low)} to {format_change(timed.high)}, 99 %"
+        change = Fact("Change of the step", format_change(timed.expected), f"{_as_timed(diff)}{interval}")
     elif diff.spans:
         change = Fact("Change", format_change(diff.spans[0].change), "one of each: no interval")
     return (
@@ -158,16 +166,22 @@ def _tiles(diff: Diff) -> tuple[Fact, ...]:
 
 def _step_tile(label: str, side: Side) -> Fact:
     if side.mean_ns is None:
-        return Fact(label, _UNKNOWN)
+        return Fact(label, UNKNOWN)
     # The verdict may rest on less than what was timed: then the two numbers differ.
-    timed = ["as timed"] if (side.queued_ratio or 0.0) >= _WAITED else []
-    more = [*timed, plural(side.steady, "steady step")]
+    timed = ["as timed"] if (side.queued_ratio or 0.0) >= WAITED else []
+    ranks = [f"mean of {side.ranks} ranks"] if side.ranks > 1 else []
+    more = [*timed, *ranks, plural(side.steady, "steady step")]
     if side.samples_per_s is not None:
         more.append(f"{format_decimal(side.samples_per_s, 'samples/s')} in all")
     if side.peak_memory_bytes is not None:
         of = f" ({side.peak_memory_of})" if side.peak_memory_of else ""
         more.append(f"peak {format_bytes(side.peak_memory_bytes)}{of}")
     return Fact(label, format_ns(side.mean_ns), ", ".join(more))
+
+
+def _as_timed(diff: Diff) -> str:
+    waited = max(side.queued_ratio or 0.0 for side in (diff.before, diff.after)) >= WAITED
+    return "as timed, " if waited and diff.step is not None and diff.step.is_taken_out else ""
 
 
 def _bound(side: Side) -> str:
@@ -228,146 +242,3 @@ def _segments(times: dict[Family, int]) -> tuple[Segment, ...]:
         for family, time_ns in times.items()
         if time_ns > 0
     )
-
-
-def _spans(spans: Sequence[SpanChange]) -> Table | None:
-    rows = tuple(
-        (
-            _SPANS[row.span],
-            "no interval" if row.is_visible else "no real change",
-            format_ns(row.before_ns),
-            format_ns(row.after_ns),
-            format_change(row.change),
-        )
-        for row in spans
-    )
-    return Table("", ("One of each", "Judged", "Before", "After", "Change"), rows, text_columns=2) if rows else None
-
-
-def _parts(parts: Sequence[PartChange]) -> Table | None:
-    if not parts:
-        return None
-    rows = tuple(
-        (
-            inert(part_label(part.part)),
-            _judged(part),
-            _part_ns(part.before_ns),
-            _part_ns(part.after_ns),
-            _moved(part),
-            _part_shares(part),
-        )
-        for part in parts
-    )
-    return Table("", ("Part", "Judged", "Before", "After", "Change", "Share"), rows, text_columns=2)
-
-
-def _judged(part: PartChange) -> str:
-    if part.before_ns is None or part.after_ns is None:
-        return "not judged"
-    return "moved" if part.is_real else "within noise"
-
-
-def _moved(part: PartChange) -> str:
-    if part.before_ns is None or part.after_ns is None:
-        return "not known"
-    return _signed_ns(part.after_ns - part.before_ns)
-
-
-def _part_ns(time_ns: int | None) -> str:
-    return _UNKNOWN if time_ns is None else format_ns(time_ns)
-
-
-def _part_shares(part: PartChange) -> str:
-    """Of the step on both sides; of one where the other is not measured, which its time says already."""
-    told = {"before": part.before_share, "after": part.after_share}
-    known = {side: share_text(share) for side, share in told.items() if share is not None}
-    if len(known) == len(told):
-        return " → ".join(known.values())
-    return next((f"{share} {side}" for side, share in known.items()), _UNKNOWN)
-
-
-def _signed_ns(value_ns: int) -> str:
-    return f"{'+' if value_ns > 0 else '−' if value_ns < 0 else ''}{format_ns(abs(value_ns))}"
-
-
-def _findings(findings: Sequence[FindingChange]) -> Table | None:
-    rows = tuple(
-        (
-            row.state,
-            row.rule,
-            inert(row.title, SENTENCE_LIMIT) + (f" ({inert(row.reason, 200)})" if row.reason else ""),
-            _pair(row.before_severity, row.after_severity),
-            _pair(_expected(row.before_saving), _expected(row.after_saving)),
-        )
-        for row in findings
-        if row.state != "unchanged"
-    )
-    return Table("", ("State", "Rule", "Finding", "Severity", "Saving"), rows, text_columns=4) if rows else None
-
-
-def _unchanged(findings: Sequence[FindingChange]) -> str:
-    rules = [row.rule for row in findings if row.state == "unchanged"]
-    return f"{plural(len(rules), 'finding')} unchanged: {', '.join(rules)}." if rules else ""
-
-
-def _pair(before: str | None, after: str | None) -> str:
-    if before == after:
-        return before or _NOTHING
-    return f"{before or _NOTHING} → {after or _NOTHING}"
-
-
-def _expected(saving: Saving | None) -> str | None:
-    return format_ratio(saving.expected) if saving else None
-
-
-def _fixes(diff: Diff) -> Table | None:
-    """Predicted beside measured; where the headline is without what other programs took, it is said that these are."""
-    rows = tuple(
-        (
-            fix.rule,
-            _HOW[fix.how] + inert(fix.text, SENTENCE_LIMIT),
-            _predicted(fix.predicted),
-            _measured(fix.measured),
-            _held(fix),
-        )
-        for fix in diff.fixes
-    )
-    waited = max(side.queued_ratio or 0.0 for side in (diff.before, diff.after)) >= _WAITED
-    is_told = waited and diff.step is not None and diff.step.timed is not None
-    measured = "Measured, as timed" if is_told else "Measured"
-    columns = ("Rule", "Fix", "Predicted saving", measured, "Prediction")
-    return Table("", columns, rows, text_columns=5) if rows else None
-
-
-def _predicted(saving: Saving | None) -> str:
-    if saving is None:
-        return "none stated"
-    return f"{format_ratio(saving.expected)} ({format_ratio_range(saving.low, saving.high)})"
-
-
-def _measured(measured: Range | None) -> str:
-    if measured is None:
-        return "not comparable"
-    ends = f"{format_ratio(measured.low)} to {format_ratio(measured.high)}".replace("-", "−")
-    return f"{format_ratio(measured.expected).replace('-', '−')} ({ends})"
-
-
-def _held(fix: AppliedFix) -> str:
-    if fix.holds is None:
-        return inert(fix.note, SENTENCE_LIMIT)
-    if fix.holds:
-        return "held: it lies in the predicted interval"
-    return "missed: outside of the predicted interval"
-
-
-def _differences(diff: Diff) -> Table | None:
-    rows = tuple(
-        (
-            _GROUPS[row.group],
-            inert(row.name),
-            inert(row.before, 200) if row.before is not None else "not known",
-            inert(row.after, 200) if row.after is not None else "not known",
-        )
-        for row in diff.differences
-    )
-    return Table("", ("Kind", "What", "Before", "After"), rows, text_columns=4) if rows else None

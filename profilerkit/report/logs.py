@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from profilerkit.model.oom import LiveKind
 from profilerkit.model.report import Report
 from profilerkit.model.run import Series
 from profilerkit.model.snapshot import MemorySnapshot
@@ -16,10 +17,23 @@ _SIGNALS = (
     ("gpu.utilization", "Busy", False),
     ("gpu.memory_used", "Most memory", True),
     ("gpu.power", "Power", False),
+    ("gpu.power_of_limit", "Of its limit", False),
+    ("gpu.power_throttle", "Held by the limit", False),
+    ("gpu.hw_thermal_throttle", "Held by heat", False),
     ("gpu.temperature", "Temperature", False),
     ("gpu.sm_clock", "Clock", False),
 )
 _MOST_DEVICES, _MOST_SNAPSHOTS, _MOST_LIVE = 64, 32, 4
+#: What a block is, by the lines that asked for it.
+KINDS: dict[LiveKind, str] = {
+    "parameters": "weights",
+    "buffers": "buffers",
+    "gradients": "gradients",
+    "optimizer state": "optimizer",
+    "activations": "activations",
+    "other": "other",
+    "unseen": "not known",
+}
 _DEVICES = "Means over the whole log while it sampled, idle times included; of memory the most."
 _SNAPSHOTS = (
     "Sizes as they were asked for. Reserved and idle are of the moment of the peak; without a history, of the "
@@ -107,13 +121,19 @@ def _live(one: MemorySnapshot) -> Table:
             "Not recorded, older than the history, or other lines"
             if row.line is None
             else inert(short_paths(row.line), 160),
+            KINDS[row.kind],
             format_count(row.count) if row.count else "not known",
             format_bytes(row.bytes),
             share_text(row.bytes / total) if total else "not known",
         )
         for row in sorted(one.live, key=lambda row: -row.bytes)
     )
+    shares = [f"{KINDS[entry.kind]} {share_text(entry.bytes / total)}" for entry in one.kinds] if total else []
+    kinds = f" By kind, derived from the lines: {', '.join(shares)}." if shares else ""
     when = "when the snapshot was taken, since it has no history" if one.peak_bytes is None else "at the peak"
     return Table(
-        f"Blocks in use {when}, by the line that asked for them.", ("Line", "Blocks", "Size", "Share"), rows, 1
+        f"Blocks in use {when}, by the line that asked for them.{kinds}",
+        ("Line", "Kind", "Blocks", "Size", "Share"),
+        rows,
+        2,
     )

@@ -85,6 +85,10 @@ def _facts(memory: Memory, snapshots: Sequence[MemorySnapshot]) -> Iterator[Fact
         yield Fact("Peak allocated", format_bytes(memory.peak_allocated_bytes), note)
     if memory.peak_reserved_bytes is not None:
         yield Fact("Peak reserved", format_bytes(memory.peak_reserved_bytes), _BY_HISTORY if by_history else "measured")
+    if len(snapshots) == 1 and snapshots[0].start_in_use_bytes is not None and snapshots[0].length_ns:
+        ends = f"{format_bytes(snapshots[0].start_in_use_bytes)} → {format_bytes(snapshots[0].in_use_bytes)}"
+        over = f"measured, from the beginning of the history to its end, {format_long_ns(snapshots[0].length_ns)} later"
+        yield Fact("In use", ends, over)
     if memory.peak_device_used_bytes is not None:
         yield Fact("Peak use of the device", format_bytes(memory.peak_device_used_bytes), "sampled, all processes")
     if memory.capacity_bytes is not None:

@@ -21,6 +21,7 @@ _GROUPS: dict[str, dict[str, str]] = {
         "gpu.memory_clock": "Clock of the memory",
         "gpu.power": "Power, averaged",
         "gpu.power_instant": "Power at the moment",
+        "gpu.power_of_limit": "Power, of its limit",
         "gpu.temperature": "Temperature",
         "gpu.power_throttle": "Clock held down for power",
         "gpu.sw_thermal_throttle": "Clock held down for heat",

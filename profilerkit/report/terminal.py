@@ -118,8 +118,8 @@ def _logs(page: Page, view: View) -> None:
     for name, table in view.logs.live if len(view.logs.live) == 1 else ():
         page.blank()
         page.line((name, "bold"))
-        for line, _, size, share in table.rows[:_LIVE_ROWS]:
-            page.line((f"{size}, {share}: ", ""), (line, "dim"))
+        for line, kind, _, size, share in table.rows[:_LIVE_ROWS]:
+            page.line((f"{size}, {share}, {kind}: ", ""), (line, "dim"))
 
 
 def _ranks(page: Page, view: View) -> None:

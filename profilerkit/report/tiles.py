@@ -94,6 +94,8 @@ def _peak_memory(report: Report) -> Fact | None:
     if peak is None:
         return None
     capacity = f"of {format_bytes(peak.capacity_bytes)}, " if peak.capacity_bytes else ""
+    if peak.capacity_bytes and report.trust.mode == "logs":
+        capacity += f"{format_bytes(max(peak.capacity_bytes - peak.bytes, 0))} left, "
     kept = report.memory.kept_process_bytes if peak.of == "of the process" else None
     also = f"; up to {format_bytes(kept)} kept from recording" if kept is not None else ""
     return Fact("Peak memory", format_bytes(peak.bytes), f"{capacity}{peak.of}{also}")
@@ -139,6 +141,9 @@ def _sampled_power(report: Report) -> Fact | None:
         return None
     most = max(known, key=lambda series: series.mean)
     note = "" if len(known) == 1 else f"most {format_value(most.mean, 'mW')}, {inert(most.device or '', 40)}"
+    if limits := sampled_devices(report, "gpu.power_of_limit"):
+        held = f"{format_ratio(fmean(series.mean for series in limits))} of the limit"
+        note = f"{note}; {held}" if note else held
     return Fact("Power, mean", format_value(fmean(series.mean for series in known), "mW"), note)
 
 
@@ -155,7 +160,9 @@ def _idle_memory(report: Report) -> Fact | None:
     if len(report.snapshots) != 1 or report.snapshots[0].idle_ratio is None or report.trust.mode != "logs":
         return None
     when = "when the snapshot was taken" if report.snapshots[0].peak_bytes is None else "at the peak"
-    return Fact("Reserved and idle", format_ratio(report.snapshots[0].idle_ratio), when)
+    largest = report.snapshots[0].largest_free_bytes
+    block = f"; largest free block {format_bytes(largest)} in the end" if largest is not None else ""
+    return Fact("Reserved and idle", format_ratio(report.snapshots[0].idle_ratio), f"{when}{block}")
 
 
 def _steady(report: Report) -> Fact | None:

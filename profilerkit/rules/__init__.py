@@ -46,6 +46,7 @@ from profilerkit.rules.memory.growing_memory import GrowingMemory
 from profilerkit.rules.memory.near_capacity import NearCapacity
 from profilerkit.rules.memory.needless_recompute import NeedlessRecompute
 from profilerkit.rules.memory.oversized_hardware import OversizedHardware
+from profilerkit.rules.memory.oversized_step import OversizedStep
 from profilerkit.rules.memory.rounded_requests import RoundedRequests
 from profilerkit.rules.overhead.collection_pauses import CollectionPauses
 from profilerkit.rules.overhead.frequent_sync import FrequentSync
@@ -59,6 +60,7 @@ from profilerkit.rules.rule import Rule
 from profilerkit.rules.run.blocking_checkpoint import BlockingCheckpoint
 from profilerkit.rules.run.contended_host import ContendedHost
 from profilerkit.rules.run.degraded_link import DegradedLink
+from profilerkit.rules.run.resting_device import RestingDevice
 from profilerkit.rules.run.shared_device import SharedDevice
 from profilerkit.rules.run.training_pause import TrainingPause
 from profilerkit.rules.run.uneven_steps import UnevenSteps
@@ -113,6 +115,7 @@ RULES: tuple[Rule, ...] = (
     FilledGradients(),
     ExposedOffload(),
     RoundedRequests(),
+    OversizedStep(),
     LaunchBound(),
     FrequentSync(),
     SmallTransfers(),
@@ -128,4 +131,5 @@ RULES: tuple[Rule, ...] = (
     ContendedHost(),
     SharedDevice(),
     DegradedLink(),
+    RestingDevice(),
 )

@@ -17,7 +17,7 @@ PARTS_OF_RULE: dict[str, tuple[str, ...]] = {
     "CO011": (*TRANSFER, "comm.skew"),
     "CO012": (),
     "OV001": ("over.dispatch", "over.launch", "over.python"),
-    "OV002": ("sync.drain", "sync.d2h"),
+    "OV002": ("sync.drain", "sync.d2h", "over.python", "over.dispatch", "over.launch"),
     "OV003": ("sync.drain", "sync.d2h"),
     "OV004": ("over.gc",),
     "OV005": ("over.python",),

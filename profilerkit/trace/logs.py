@@ -8,6 +8,9 @@ from profilerkit.rundir.sampled import Sample
 #: What the times of a log count from: the epoch, the epoch of a time zone that the log does not name, or nothing.
 LogClock = Literal["utc", "no zone", "none"]
 
+#: How an entry of a stack begins that is no line of Python but the backward pass; the name of its node follows.
+BACKWARD = "backward"
+
 AllocatorAction = Literal[
     "alloc",
     "free_requested",
@@ -71,7 +74,8 @@ class Segment:
 class AllocatorEvent:
     """One entry of the allocator's history; ``None`` means not recorded.
 
-    ``frames`` are lines of Python, innermost first; hostile text. ``free_bytes`` is of the device at an ``oom``.
+    ``frames`` are lines of Python and at most one entry of ``BACKWARD``, innermost first; hostile text. ``free_bytes``
+    is of the device at an ``oom``.
     """
 
     action: AllocatorAction

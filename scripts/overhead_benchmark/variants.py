@@ -49,7 +49,7 @@ class _FreeDevice:
     def is_capturing(self) -> bool:
         return False
 
-    def stream(self) -> "_FreeDevice":
+    def stream(self, _device: object) -> "_FreeDevice":
         return self
 
     def event(self) -> _FreeEvent:

@@ -237,7 +237,7 @@ def test_a_fix_saves_less_where_another_serial_cause_grows(rule, code):
 BOUNDED_BY = {
     "IN001": ("input.",), "IN002": ("input.",), "IN009": ("input.h2d",),
     "ME001": ("mem.alloc", "over.dispatch", "over.launch"), "ME005": ("mem.recompute",), "ME008": ("mem.offload",),
-    "OV001": ("over.",), "OV002": ("sync.",), "CO001": ("comm.",), "CP001": ("compute.", "mem.recompute"),
+    "OV001": ("over.",), "OV002": ("sync.", "over."), "CO001": ("comm.",), "CP001": ("compute.", "mem.recompute"),
     **dict.fromkeys(("CP002", "CP003", "CP004", "CP005", "CP007", "CP010"), ("compute.", "mem.recompute")),
 }  # fmt: skip
 

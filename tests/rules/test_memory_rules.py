@@ -5,13 +5,16 @@ from dataclasses import replace
 import pytest
 
 from profilerkit.analysis.device.records import AllocatorFacts, ColdFacts
+from profilerkit.analysis.logs.log_facts import LogFacts
 from profilerkit.analysis.memory.use import AllocatorUse, MemoryUse, Offload, PageFaults, ZeroedGradients
 from profilerkit.analysis.surroundings import Surroundings
 from profilerkit.diagnosis import diagnose
 from profilerkit.hardware.lookup import lookup
+from profilerkit.model.change import revise
 from profilerkit.model.memory import Memory
-from profilerkit.model.oom import OutOfMemory
+from profilerkit.model.oom import LiveBytes, OutOfMemory
 from profilerkit.model.run import Loader, Series
+from profilerkit.model.snapshot import FailedRequest, LiveAtPeak, MemorySnapshot
 from profilerkit.rules import RULES
 from profilerkit.rules.rule import Fired, MissingData, Passed
 from profilerkit.rules.runner import run_rules
@@ -97,6 +100,22 @@ def faulting(per_step=20_000.0, share=0.3, *, each=2_000.0, samples=10, shares=N
     return on_host(shares or {"compute.other": 0.5}, memory_use=MemoryUse(faults=faults))
 
 
+def holding(*, activations=5 * GB, optimizer=2 * GB, loss=0, asked=0, free=0, of_loss=False, peak=10 * GB):
+    """A snapshot with a peak of 10 GB, in which a request failed where anything was ``asked`` for."""
+    row = LiveAtPeak(line="/job/model.py:21 forward", count=4, bytes=activations, kind="activations")
+    kinds = (("activations", activations), ("optimizer state", optimizer))
+    failure = FailedRequest(
+        requested_bytes=asked, free_bytes=free, in_use_bytes=peak, reserved_bytes=peak, is_of_loss=of_loss
+    )  # fmt: skip
+    one = MemorySnapshot(
+        origin="mem.pickle", device=0, in_use_bytes=peak, reserved_bytes=peak, idle_bytes=0, split_bytes=0, events=9,
+        start_in_use_bytes=0, peak_bytes=peak, reserved_at_peak_bytes=peak, peak_reserved_bytes=peak, live=(row,),
+        kinds=tuple(LiveBytes(kind=kind, bytes=size) for kind, size in kinds), failed=(failure,) if asked else (),
+        loss=LiveAtPeak(line="/job/model.py:88 forward", count=1, bytes=loss, kind="other") if loss else None,
+    )  # fmt: skip
+    return replace(facts(), logs=LogFacts(alone=True, own=(one,), snapshots=(one,)))
+
+
 NO_MEMORY = facts()
 FIRES = [
     ("ME001", retrying()),
@@ -110,6 +129,7 @@ FIRES = [
     ("ME007", zeroing()),
     ("ME008", offloading()),
     ("ME009", rounding()),
+    ("ME010", holding()),
 ]
 PASSES = [
     ("ME001", retrying(0)),
@@ -121,10 +141,12 @@ PASSES = [
     ("ME007", zeroing(0.0, added=0.0, per_step=0.0)),
     ("ME008", offloading(0.02)),
     ("ME009", rounding(0.01)),
+    ("ME010", holding(activations=GB)),
 ]
 MISSING = [
     ("ME001", replace(timers_only(), memory_use=MemoryUse())),
     ("ME002", NO_MEMORY),
+    ("ME010", NO_MEMORY),
     ("ME005", timers_only()),
     ("ME005", facts({"mem.recompute": 0.3})),
     ("ME006", NO_MEMORY),
@@ -137,6 +159,7 @@ MISSING = [
 NOT_APPLICABLE = [
     ("ME001", on_host()),
     ("ME002", on_host()),
+    ("ME010", on_host()),
     ("ME005", facts()),
     ("ME006", on_host()),
     ("ME007", facts()),
@@ -147,6 +170,8 @@ NOT_APPLICABLE = [
 THRESHOLDS = {
     ("ME001", "fewest_faults"): (faulting(4_096.0), faulting(4_095.0)),
     ("ME001", "longest_fault_ns"): (faulting(each=10_000.0), faulting(each=10_001.0)),
+    ("ME010", "loss_ratio"): (holding(activations=0, loss=2 * GB), holding(activations=0, loss=2 * GB - 1)),
+    ("ME010", "activation_ratio"): (holding(activations=5 * GB // 2), holding(activations=5 * GB // 2 - 1)),
     ("ME002", "split_ratio"): (fragmented(0.20 + JUST), fragmented(0.20)),
     ("ME002", "idle_ratio"): (idle_at_the_peak(0.50), idle_at_the_peak(0.50 - JUST)),
     ("ME002", "reserved_ratio"): (fragmented(reserved=30 * GB), fragmented(reserved=30 * GB - 1)),
@@ -173,6 +198,7 @@ TRIED_BELOW = {
     ("ME001", "fewest_samples"),
     ("ME006", "filled_ratio"),
     ("ME006", "fewest_samples"),
+    ("ME010", "optimizer_ratio"),
     ("ME008", "pinned_ratio"),
     ("ME008", "assumed_link_gb_per_s"),
     ("ME008", "roomy_ratio"),
@@ -476,3 +502,67 @@ def test_rounding_is_switched_off_where_it_is_on_and_other_settings_stay():
     assert fix.text == "roundup_power2_divisions on → off."
     assert fix.code == "PYTORCH_ALLOC_CONF=expandable_segments:True"
     assert "few large ones" in finding("ME009", rounding(settings="")).fix.text
+
+
+# ME010
+
+
+def titles(known):
+    return [found.title for found in check("ME010", known).findings]
+
+
+def test_the_fixes_of_a_failed_request_come_in_order_with_their_figures():
+    known = holding(optimizer=4 * GB, asked=2 * GB, free=GB, of_loss=True, loss=GB)
+    loss, activations, optimizer, batch = check("ME010", known).findings
+    assert "2.79 GiB → 358 MiB, for which there was room" in loss.fix.text
+    assert "4.66 GiB → about 1.16 GiB and the input of each block" in activations.fix.text
+    assert "8 bit" in optimizer.fix.text
+    # 6 of the 7 GB that shrink with the batch can be had beside the 5 GB that do not.
+    assert "at most 86 % of this one fits" in batch.fix.text
+    assert {found.bound for found in (loss, activations, optimizer, batch)} == {"memory-bound"}
+    assert (batch.confidence, loss.confidence) == ("high", "medium")
+
+
+def test_the_batch_that_fits_is_not_told_of_another_moment_or_where_all_would_fit():
+    for known in (
+        holding(asked=GB, free=9 * GB),
+        holding(asked=GB, free=GB, activations=0),
+        replace_failed(holding(asked=2 * GB, free=GB), in_use_bytes=4 * GB),
+    ):
+        assert "fits" not in check("ME010", known).findings[-1].fix.text
+
+
+def replace_failed(known, **changes):
+    (one,) = known.logs.own
+    (failure,) = one.failed
+    return replace(known, logs=replace(known.logs, own=(revise(one, failed=(revise(failure, **changes),)),)))
+
+
+def test_the_state_of_the_optimizer_is_told_only_where_a_request_failed():
+    assert not any("optimizer" in title for title in titles(holding(optimizer=8 * GB)))
+    assert any("optimizer" in title for title in titles(holding(optimizer=5 * GB, asked=GB)))
+    assert not any("optimizer" in title for title in titles(holding(optimizer=2 * GB, asked=GB)))
+
+
+def test_beside_steps_a_full_memory_without_a_failed_request_is_no_finding():
+    beside = [replace(known, logs=replace(known.logs, alone=False)) for known in (holding(), holding(asked=GB))]
+    assert [type(check("ME010", known)) for known in beside] == [Passed, Fired]
+
+
+def test_the_state_of_the_optimizer_is_told_from_its_share_on():
+    share = 11 * GB // 4
+    assert any("optimizer" in title for title in titles(holding(optimizer=share, asked=GB)))
+    assert not any("optimizer" in title for title in titles(holding(optimizer=share - 1, asked=GB)))
+
+
+def test_a_failed_request_that_idle_and_free_memory_could_have_served_is_fragmentation():
+    for free, fires in ((GB, True), (GB - 1, False)):
+        known = facts(memory_use=MemoryUse(oom=short(free)))
+        assert (ended("ME002", known) is Fired) == fires
+
+
+def short(free):
+    return OutOfMemory(
+        device="cuda:0", message="", requested_bytes=2 * GB, free_bytes=free, allocated_bytes=8 * GB,
+        reserved_bytes=9 * GB, limit="device",
+    )  # fmt: skip

@@ -6,6 +6,7 @@ import pytest
 
 from profilerkit.analysis.facts import Stall
 from profilerkit.analysis.ledger.pause import Pause
+from profilerkit.analysis.logs.log_facts import LogFacts, Rests
 from profilerkit.analysis.surroundings import HostLink, Surroundings
 from profilerkit.diagnosis import diagnose
 from profilerkit.model.change import revise
@@ -52,6 +53,15 @@ def busier(sampled, traced):
     return facts(samples=(ratio("gpu.utilization", sampled),), device=replace(DEVICE, busy_ratio=traced))
 
 
+def resting(idle=0.3, *, length=12, period=60, sample_ns=S, within=None):
+    """A log of a GPU that is idle for so much of the time, at intervals of so many samples."""
+    seen = Rests(
+        label="GPU 3", n=600, idle_ratio=idle, resting_ratio=idle if within is None else within, count=9,
+        length=length, period=period, sample_ns=sample_ns,
+    )  # fmt: skip
+    return replace(facts(), logs=LogFacts(alone=True, rests=(seen,)))
+
+
 def linked(generation=3, width=16, *, samples=60, share=0.2, best=(4, 16)):
     link = HostLink(
         generation=generation, generation_max=best[0], width=width, width_max=best[1], samples=samples
@@ -70,6 +80,7 @@ FIRES = [
     ("RU006", shared()),
     ("RU006", busier(1.0, 0.3)),
     ("RU007", linked()),
+    ("RU008", resting()),
 ]
 PASSES = [
     ("RU001", facts()),
@@ -80,6 +91,7 @@ PASSES = [
     ("RU006", shared(0)),
     ("RU006", busier(0.9, 0.8)),
     ("RU007", linked(4)),
+    ("RU008", resting(0.05)),
 ]
 MISSING = [
     ("RU001", facts(steady=5)),
@@ -88,8 +100,14 @@ MISSING = [
     ("RU006", facts()),
     ("RU006", timers_only()),
     ("RU007", facts()),
+    ("RU008", facts()),
 ]
-NOT_APPLICABLE = [("RU006", on_host()), ("RU007", on_host())]
+NOT_APPLICABLE = [
+    ("RU006", on_host()),
+    ("RU007", on_host()),
+    ("RU008", on_host()),
+    ("RU008", replace(facts(), logs=LogFacts(alone=False))),
+]
 #: Just fires, just does not.
 THRESHOLDS = {
     ("RU001", "smallest_share"): (pausing(0.0223), pausing(0.02 - JUST)),
@@ -99,6 +117,7 @@ THRESHOLDS = {
     ("RU005", "throttled_ratio"): (contended(cpu_throttled=0.01 + JUST), contended(cpu_throttled=0.01)),
     ("RU005", "queue_ratio"): (contended(thread_queue=0.10 + JUST), contended(thread_queue=0.10)),
     ("RU005", "own_ratio"): (contended(own=6.4 - JUST, cpu_pressure=0.9), contended(own=6.4, cpu_pressure=0.9)),
+    ("RU008", "idle_ratio"): (resting(0.10), resting(0.10 - JUST)),
     ("RU006", "beyond_ratio"): (busier(0.75, 0.25), busier(0.75 - JUST, 0.25)),
 }
 TRIED_BELOW = {
@@ -461,3 +480,18 @@ def test_the_bound_is_what_the_copies_would_lose():
 def test_some_busy_samples_are_needed():
     assert ended("RU007", linked(samples=5)) is Fired
     assert ended("RU007", linked(samples=4)) is MissingData
+
+
+# RU008
+
+
+def test_idle_time_is_told_as_it_comes():
+    for known, said in (
+        (resting(), ": for 12 s every 60 s"),
+        (resting(sample_ns=None), ": for 12 samples every 60 samples"),
+        (resting(period=None), ", most of it in 9 stretches of about 12 s"),
+        (resting(period=None, within=0.0), ", in waits shorter than a sample"),
+    ):
+        found = finding("RU008", known)
+        assert found.title == f"GPU 3 is idle 30 % of the time{said}"
+        assert (found.bound, found.fix.code) == (None, "profilerkit run -- train.py")

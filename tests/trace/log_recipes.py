@@ -17,6 +17,57 @@ FRAMES = {
     "load": [{"filename": "/data/job/data.py", "line": 7, "name": "load"}],
 }
 KIB = 1024
+MIB = 1024 * KIB
+
+
+def frame(file, function, line=1):
+    return {"filename": file, "line": line, "name": function}
+
+
+def node(name):
+    """A frame of C++, as stacks have them of the backward pass."""
+    return frame("??", f"torch::autograd::generated::{name}::apply(std::vector<at::Tensor>&&)")
+
+
+_FUNCTIONAL, _MODULE = "/opt/torch/nn/functional.py", "/opt/torch/nn/modules/module.py"
+_STEP = frame("/data/job/train.py", "step", 33)
+#: Stacks of a training step, innermost first.
+STACKS = {
+    "weights": [frame(_MODULE, "convert"), frame(_MODULE, "to"), frame("/data/job/train.py", "main", 5)],
+    "optimizer": [frame("/opt/torch/optim/adam.py", "_init_group", 180), _STEP],
+    "block": [frame(_FUNCTIONAL, "gelu"), frame("/data/job/model.py", "forward", 21), _STEP],
+    "loss": [frame(_FUNCTIONAL, "cross_entropy", 3104), frame("/data/job/model.py", "forward", 88), _STEP],
+    "backward": [frame("??", "torch::autograd::Engine::evaluate_function(std::shared_ptr)"), node("MmBackward0")],
+    "again": [frame("/data/job/model.py", "forward", 21), node("CheckpointBackward0")],
+}
+FRAMES |= STACKS
+
+
+def out_of_memory(*, loss=True, layers=4, free=64 * MIB, idle=0, optimizer=2, asked=1024 * MIB):
+    """A history from an empty device to a request that failed: weights, state and activations in blocks of 128 MiB."""
+    held = [*["weights"] * 2, *["optimizer"] * optimizer, *["block"] * layers]
+    size = 128 * MIB
+    events = [event("alloc", 0x1000 + place, size, frames=stack) for place, stack in enumerate(held)]
+    blocks = [block(0x1000 + place, size, frames=stack) for place, stack in enumerate(held)]
+    total = len(held) * size + idle
+    events = [event("segment_alloc", 1, total), *events]
+    events.append({**event("oom", 0, asked, frames="loss" if loss else "block"), "device_free": free})
+    empty = [block(0x9000, idle, state="inactive")] if idle else []
+    return snapshot([segment(1, *blocks, *empty)], events)
+
+
+def cycles(count=12, *, leak=0, size=200 * MIB, apart_us=100_000):
+    """So many rises to ``size`` and back, each of which leaves ``leak`` bytes."""
+    events = []
+    for number in range(count):
+        events.append(event("alloc", number, size, frames="block"))
+        if leak:
+            events.append(event("alloc", 10_000 + number, leak, frames="load"))
+        events.append(event("free_completed", number, size))
+    events.append(event("alloc", count, size, frames="block"))
+    kept = [block(10_000 + number, leak, frames="load") for number in range(count)] if leak else []
+    return snapshot([segment(1, block(count, size, frames="block"), *kept)], events)
+
 
 SAMPLES = """\
 timestamp, index, name, utilization.gpu [%], memory.used [MiB], memory.total [MiB], power.draw [W], temperature.gpu

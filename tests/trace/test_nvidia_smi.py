@@ -223,3 +223,22 @@ def test_a_name_reads_the_same_with_dots_dashes_and_units(header):
     known = column(header)
     assert known.field == "utilization_ratio"
     assert column("loss") is None
+
+
+def test_the_text_of_dcgmi_dmon_is_read_with_its_own_names(tmp_path):
+    text = """\
+#Entity   GPUTL  FBUSD   POWER       TMPTR  SMACT
+ID        %      MiB     W           C
+GPU 0     98     40000   387.26      61     0.912
+GPU 1     12     1000    90.10       40     N/A
+#Entity   GPUTL  FBUSD   POWER       TMPTR  SMACT
+ID        %      MiB     W           C
+GPU 0     97     40000   386.26      61     0.911
+"""
+    log = read(tmp_path, text, "dcgm.txt")
+    assert [(gpu.label, len(gpu.samples)) for gpu in log.gpus] == [("GPU 0", 2), ("GPU 1", 1)]
+    assert of(log, "utilization_ratio") == [pytest.approx(0.98), pytest.approx(0.97)]
+    assert of(log, "memory_used_bytes", 1) == [1000 * MIB]
+    assert of(log, "power_mw") == [387_260, 386_260]
+    assert (of(log, "sm_active_ratio"), of(log, "sm_active_ratio", 1)) == ([0.912, 0.911], [None])
+    assert not any("cannot be read" in note for note in log.notes)

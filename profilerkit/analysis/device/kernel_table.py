@@ -10,7 +10,7 @@ from profilerkit.analysis.device.roofline import Roofline
 from profilerkit.analysis.intervals import I64
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Source
-from profilerkit.model.report import Kernel
+from profilerkit.model.report import MOST_KERNELS, Kernel
 from profilerkit.trace.columns import Category, TraceColumns
 
 _KINDS = (OTHER, MATH, BANDWIDTH)
@@ -26,7 +26,8 @@ def largest(
     rows: I64,
     time_ns: I64,
     steady_ns: int,
-    limit: int = 20,
+    steps: int,
+    limit: int = MOST_KERNELS,
 ) -> tuple[Kernel, ...]:
     """The names with the largest total time, at most ``limit``.
 
@@ -38,6 +39,7 @@ def largest(
         rows: device events, or the operators of a CPU-only run.
         time_ns: ``(n_rows,)`` int64, the time each row counts with.
         steady_ns: length of the steady window.
+        steps: judged steps in it.
         limit: how many names.
     """
     if not len(rows) or steady_ns <= 0:
@@ -60,6 +62,7 @@ def largest(
             median_ns=int(np.median(time_ns[own])),
             share=float(total[name]) / steady_ns,
             kind_source="estimated",
+            per_step_ns=float(total[name]) / steps if steps else None,
         )
         at = place[rows[own]]
         found.append(_against_the_roof(columns, kinds, roof, kernel, name, at[at >= 0], time_ns[own][at >= 0]))

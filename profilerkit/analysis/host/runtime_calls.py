@@ -6,7 +6,7 @@ import numpy.typing as npt
 from profilerkit.analysis.device.copies import awaited_copies, waiting_calls
 from profilerkit.analysis.device.records import AllocatorFacts, ColdFacts, SyncFacts
 from profilerkit.analysis.host.names import BLOCKING_CALL_NS, HostNames
-from profilerkit.analysis.intervals import I64, Spans, clip, intersect, subtract, union
+from profilerkit.analysis.intervals import I64, Spans, clip, index_at, intersect, subtract, union
 from profilerkit.analysis.steps.find import TraceSteps
 from profilerkit.trace.columns import Category, TraceColumns
 
@@ -55,8 +55,8 @@ def _idle_after(returned: I64, idle: Spans) -> int:
     >>> _idle_after(np.array([5, 12, 14]), Spans(np.array([2, 10]), np.array([4, 20])))
     8
     """
-    gap = np.searchsorted(idle.start, returned, side="right") - 1
-    inside = (gap >= 0) & (returned < idle.end[np.maximum(gap, 0)])
+    gap = index_at(idle, returned)
+    inside = gap >= 0
     gap, first = np.unique(gap[inside], return_index=True)
     return int((idle.end[gap] - returned[inside][first]).sum())
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from profilerkit.analysis.events import Timed, joined
-from profilerkit.analysis.intervals import clip, union
+from profilerkit.analysis.intervals import clip, time_within, union
 from profilerkit.analysis.ledger.pause import Pause, PauseKind
 from profilerkit.analysis.ledger.records import Records, labelled, occurrences, owners, read_records
 from profilerkit.analysis.stats import median
@@ -29,6 +29,13 @@ def pauses(record: RankRecord, log: StepLog) -> tuple[Pause, ...]:
     owned = owners([labelled(records.exports, _PROFILER), *(labelled(kinds[kind], n) for n, kind in enumerate(_KINDS))])
     whole = high - low - clip(owned.only(_PROFILER), low, high).total_ns
     steps = int(np.count_nonzero(log.start >= low))
+    room, times = log.room, []
+    for label in range(len(_KINDS)):
+        spans = clip(owned.only(label), low, high)
+        # A device that works on, to the end of what was queued, does not stand still for it.
+        spent = spans.total_ns if log.device is None else np.minimum(time_within(spans, log.start, log.stop), room)
+        room = room - spent if log.device is not None else room
+        times.append(int(np.sum(spent)))
     found = [
         Pause(
             kind=kind,
@@ -40,8 +47,8 @@ def pauses(record: RankRecord, log: StepLog) -> tuple[Pause, ...]:
             steps_apart=_steps_apart(_begun(kinds[kind], low, high), log),
             inferred=kind == "evaluation" and bool(_begun(kinds[kind], low, high).has(EventFlag.INFERRED).any()),
         )
-        for label, kind in enumerate(_KINDS)
-        if (spent := clip(owned.only(label), low, high).total_ns) > 0
+        for kind, spent in zip(_KINDS, times, strict=True)
+        if spent > 0
     ]
     return tuple(sorted(found, key=lambda pause: -pause.time_ns))
 

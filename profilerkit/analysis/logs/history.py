@@ -1,12 +1,16 @@
 """An allocator's history to its peak, what was in use at it, and the requests that failed."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.logs.cycles import growth_of
+from profilerkit.analysis.logs.kinds import files_of_modules, is_of_loss, kind_of
 from profilerkit.model.change import revise
+from profilerkit.model.oom import LiveBytes, LiveKind
 from profilerkit.model.snapshot import FailedRequest, LiveAtPeak, MemorySnapshot
 from profilerkit.trace.logs import AllocatorEvent, Block, DeviceHistory, SnapshotLog
 
@@ -17,6 +21,8 @@ _IN_USE = {"alloc": 1, "free_completed": -1}
 _RESERVED = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 #: Paths of code that is not the user's own.
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/torch/", "<")
+
+_Live = list[tuple[int, tuple[str, ...]]]
 
 #: Sizes of a damaged snapshot may add up to more than fits into 64 bits.
 _LARGEST = 1 << 60
@@ -43,9 +49,12 @@ def _snapshot(origin: str, device: DeviceHistory) -> MemorySnapshot:
         reserved_bytes=reserved,
         idle_bytes=max(reserved - in_use, 0),
         split_bytes=_total(free),
+        largest_free_bytes=max(
+            (block.bytes for segment in device.segments for block in segment.blocks if not block.in_use), default=None
+        ),
         events=len(device.events),
-        live=_by_line([(block.bytes, block.frames) for block in used], in_use),
     )
+    known = _held(known, [(block.bytes, block.frames) for block in used], in_use)
     return _with_history(known, device.events, used) if device.events else known
 
 
@@ -76,30 +85,39 @@ def _with_history(known: MemorySnapshot, events: Sequence[AllocatorEvent], used:
     peak = int(in_use.after[top])
     if in_use.start > peak:
         top, peak = -1, in_use.start
-    times = [event.time_ns for event in events if event.time_ns is not None]
+    timed = np.array([row for row, event in enumerate(events) if event.time_ns is not None], dtype=np.int64)
+    times = np.array([events[row].time_ns for row in timed.tolist()], dtype=np.int64)
+    failed = _failed(events, in_use, reserved)
+    room = failed[-1].room_bytes if failed else None
     return revise(
-        known,
+        _held(known, _live_at(events, top, used), peak),
         start_in_use_bytes=in_use.start,
         peak_bytes=peak,
         reserved_at_peak_bytes=int(reserved.after[top]) if top >= 0 else reserved.start,
         peak_reserved_bytes=max(reserved.start, int(reserved.after.max())),
-        length_ns=max(times) - min(times) if times else None,
-        live=_by_line(_live_at(events, top, used), peak),
-        failed=tuple(
-            FailedRequest(
-                requested_bytes=event.bytes,
-                free_bytes=event.free_bytes,
-                in_use_bytes=int(in_use.after[row]),
-                reserved_bytes=int(reserved.after[row]),
-                frames=event.frames,
-            )
-            for row, event in enumerate(events)
-            if event.action == "oom"
-        )[:MOST_FAILED],
+        length_ns=int(times.max() - times.min()) if len(times) else None,
+        failed=failed,
+        growth=growth_of(in_use.after[timed], times, max(room - peak, 0) if room is not None else None),
     )
 
 
-def _live_at(events: Sequence[AllocatorEvent], top: int, used: Sequence[Block]) -> list[tuple[int, tuple[str, ...]]]:
+def _failed(events: Sequence[AllocatorEvent], in_use: _Level, reserved: _Level) -> tuple[FailedRequest, ...]:
+    """The last requests that failed, in their order."""
+    rows = [row for row, event in enumerate(events) if event.action == "oom"][-MOST_FAILED:]
+    return tuple(
+        FailedRequest(
+            requested_bytes=events[row].bytes,
+            free_bytes=events[row].free_bytes,
+            in_use_bytes=int(in_use.after[row]),
+            reserved_bytes=int(reserved.after[row]),
+            frames=events[row].frames,
+            is_of_loss=is_of_loss(events[row].frames),
+        )
+        for row in rows
+    )
+
+
+def _live_at(events: Sequence[AllocatorEvent], top: int, used: Sequence[Block]) -> _Live:
     """Size and stack of what was in use after event ``top``, as far as it is known who asked for it.
 
     Known are the requests in the history up to then, and what is older than the history and still there at its end.
@@ -116,25 +134,58 @@ def _live_at(events: Sequence[AllocatorEvent], top: int, used: Sequence[Block]) 
     return [*live.values(), *((block.bytes, block.frames) for block in older)]
 
 
-def _by_line(blocks: Sequence[tuple[int, tuple[str, ...]]], total: int) -> tuple[LiveAtPeak, ...]:
-    """The blocks by the line that asked for them, largest first; what is not known of ``total`` has no line."""
-    sizes: dict[str | None, tuple[int, int]] = {}
-    for size, frames in blocks:
-        line = own_line(frames)
-        count, known = sizes.get(line, (0, 0))
-        sizes[line] = (count + 1, known + size)
-    told = [LiveAtPeak(line=line, count=count, bytes=size) for line, (count, size) in sizes.items() if line is not None]
-    told.sort(key=lambda row: -row.bytes)
+def _held(known: MemorySnapshot, blocks: _Live, total: int) -> MemorySnapshot:
+    """``known`` with what the blocks are, by line and by kind; what is not known of ``total`` has neither."""
+    modules = files_of_modules(frames for _, frames in blocks)
+    kind_by_stack = {frames: kind_of(frames, modules) for frames in {frames for _, frames in blocks}}
+    by_line = _by_line([(size, own_line(frames), kind_by_stack[frames]) for size, frames in blocks])
+    kinds: dict[LiveKind, tuple[int, int]] = {}
+    for row in by_line:
+        count, size = kinds.get(row.kind, (0, 0))
+        kinds[row.kind] = (count + row.count, size + row.bytes)
+    count, size = kinds.get("unseen", (0, 0))
+    unseen = max(total - sum(row.bytes for row in by_line), 0) + size
+    if unseen:
+        kinds["unseen"] = (count, unseen)
+    told = [row for row in by_line if row.line is not None]
     shown = told[:MOST_LINES]
     rest = total - sum(row.bytes for row in shown)
-    if rest <= 0:
-        return tuple(shown)
-    others = sum(row.count for row in told[MOST_LINES:]) + sizes.get(None, (0, 0))[0]
-    return (*shown, LiveAtPeak(line=None, count=others, bytes=rest))
+    others = sum(row.count for row in by_line) - sum(row.count for row in shown)
+    loss = _by_line([(size, own_line(frames), kind_by_stack[frames]) for size, frames in blocks if is_of_loss(frames)])
+    return revise(
+        known,
+        live=(*shown, *([LiveAtPeak(line=None, count=others, bytes=rest)] if rest > 0 else [])),
+        kinds=tuple(
+            LiveBytes(kind=kind, bytes=size, count=count)
+            for kind, (count, size) in sorted(kinds.items(), key=lambda entry: -entry[1][1])
+        ),
+        loss=revise(loss[0], count=sum(row.count for row in loss), bytes=_total(row.bytes for row in loss))
+        if loss
+        else None,
+    )
+
+
+def _by_line(blocks: Sequence[tuple[int, str | None, LiveKind]]) -> list[LiveAtPeak]:
+    """The blocks by the line that asked for them and by kind, largest first."""
+    sizes: dict[tuple[str | None, LiveKind], tuple[int, int]] = {}
+    for size, line, kind in blocks:
+        count, known = sizes.get((line, kind), (0, 0))
+        sizes[line, kind] = (count + 1, known + size)
+    rows = [LiveAtPeak(line=line, kind=kind, count=count, bytes=size) for (line, kind), (count, size) in sizes.items()]
+    return sorted(rows, key=lambda row: -row.bytes)
 
 
 def _total(sizes: Iterable[int]) -> int:
     return min(sum(sizes), _LARGEST)
+
+
+def file_and_line(line: str | None) -> str:
+    """A line by the name of its file, for a sentence; a table has its path.
+
+    >>> file_and_line("/data/job/train.py:33 step")
+    'train.py:33 step'
+    """
+    return "a line that was not recorded" if line is None else re.split(r"[/\\]", line)[-1]
 
 
 def own_line(frames: Sequence[str]) -> str | None:

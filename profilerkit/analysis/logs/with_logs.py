@@ -8,6 +8,7 @@ from profilerkit.analysis.logs.history import memory_snapshots
 from profilerkit.analysis.logs.joining import JoinedGpu, is_of_the_time, join_logs, join_sampler, join_snapshot
 from profilerkit.analysis.logs.log_facts import LogFacts
 from profilerkit.analysis.logs.neighbours import hottest
+from profilerkit.analysis.logs.pattern import rests
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.samples import summarise
 from profilerkit.analysis.surroundings import Surroundings
@@ -30,6 +31,8 @@ _WANTED = (
     ("gpu.sm_clock", "clocks.sm"),
     ("gpu.hw_slowdown", "clocks_throttle_reasons.active"),
 )
+#: Devices whose samples are kept for a figure: more lanes are too flat to be read (a choice).
+MOST_DRAWN = 8
 _NO_STEPS = "A sampler tells how busy a device was, not what it did: its log has no step, no kernel and no wait."
 _APART = "Nothing says whether the logs are of the same devices, or of the same run: each is told by itself."
 _ONLY_LOGS = "only logs were given"
@@ -63,7 +66,9 @@ def with_logs(facts: Facts, ranks: Sequence[RankFacts], logs: Sequence[Log]) -> 
     joined, told, notes = _joined(samplers, snapshots, chosen, alone=alone, only=_is_only(ranks, chosen))
     found = tuple(one for log in snapshots for one in memory_snapshots(log))
     own = tuple(one for log in told for one in memory_snapshots(log))
-    series = tuple(one for device in devices for one in summarise(device.samples, None, device=device.label))
+    # Beside steps the figure is of the samples of the run itself.
+    drawn = devices[:MOST_DRAWN] if alone else ()
+    series = tuple(one for device in devices for one in _summary(device, drawn=device in drawn))
     notes += [*([_APART] if alone and len(samplers) > 1 else []), *_limits(logs, found, series)]
     with_samples = facts if alone else _with_samples(facts, joined)
     # Of another run, for all that is known, nothing is claimed of this one.
@@ -71,15 +76,39 @@ def with_logs(facts: Facts, ranks: Sequence[RankFacts], logs: Sequence[Log]) -> 
     near = [device for device in devices if device.origin not in apart]
     return replace(
         with_samples,
-        logs=LogFacts(alone=alone, devices=tuple(len(log.gpus) for log in samplers), series=series, snapshots=found),
+        logs=LogFacts(
+            alone=alone,
+            devices=tuple(len(log.gpus) for log in samplers),
+            series=series,
+            snapshots=found,
+            own=found if alone else own,
+            rests=tuple(one for device in near if (one := rests(device.label, device.samples)) is not None),
+        ),
         throttling=with_samples.throttling or _throttling(near),
         surroundings=_beside(facts.surroundings, near),
         memory=_memory(
             facts.memory, own, devices if alone else [_Device(joined.label, "", joined.samples)] if joined else []
         ),
-        memory_use=replace(facts.memory_use, oom=facts.memory_use.oom or out_of_memory(own)),
+        memory_use=replace(
+            facts.memory_use,
+            oom=facts.memory_use.oom or out_of_memory(own),
+            allocator_settings=next((log.settings for log in told), None)
+            if facts.memory_use.allocator_settings is None
+            else facts.memory_use.allocator_settings,
+        ),
         trust=_trust(facts.trust, series, found, notes, alone=alone),
     )
+
+
+def _summary(device: _Device, *, drawn: bool) -> tuple[Series, ...]:
+    """The series of one device; with strips from its first sample on where it is drawn."""
+    samples = device.samples
+    timed = len({sample.t_ns for sample in samples}) > 1
+    if drawn and not timed:
+        # A log without times is drawn by the number of the sample.
+        samples = tuple(Sample(t_ns=place * 10**9, gpu=sample.gpu) for place, sample in enumerate(samples))
+    start_ns = samples[0].t_ns if drawn and samples else None
+    return summarise(samples, None, start_ns, device=device.label, timed=timed)
 
 
 def _beside(known: Surroundings, devices: Sequence[_Device]) -> Surroundings:
@@ -165,6 +194,7 @@ def _memory(memory: Memory, snapshots: Sequence[MemorySnapshot], devices: Sequen
         known,
         peak_allocated_bytes=only.peak_bytes,
         peak_reserved_bytes=only.peak_reserved_bytes,
+        growth=known.growth or ((only.growth,) if only.growth else ()),
         # Of a device of unknown size nobody knows whether idle memory matters.
         fragmentation_ratio=only.idle_ratio if known.capacity_bytes else None,
     )

@@ -47,6 +47,11 @@ class DeviceTime:
         return found
 
     @property
+    def saw_waits(self) -> bool:
+        """Whether waits for batches were marked, or no step but the worked-through ones left room for any."""
+        return bool((self.starved >= 0).any() or self.full[self.time > 0].all())
+
+    @property
     def work_ns(self) -> float | None:
         """Median time of the steps that the device worked through, ns; ``None`` where they are too few."""
         known = self.time[self.full]

@@ -141,7 +141,7 @@ def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
     phases = _phases(named, names, waited, start, stop)
     collections = subtract(_spans(events[events["kind"] == EventKind.GC]), waited)
     collect = _spent(subtract(collections, _spans(named)), start, stop)
-    state = _states(events, start, stop, time, None if device is None else device.time >= 0)
+    state = _states(events, start, stop, time, device)
     steady = np.array([value == "steady" for value in state], dtype=bool)
     held = exposed({"input.wait": _starving(wait, device), **phases}, room)
     explained = sum(held.values(), np.zeros_like(wait))
@@ -259,17 +259,17 @@ def _inferred(phases: Events, names: Mapping[int, str]) -> frozenset[str]:
     return frozenset(LEAVES[phase_leaf(names.get(int(name_id), "phase"))] for name_id in found)
 
 
-def _states(
-    events: Events, start: I64, stop: I64, time: I64, timed: npt.NDArray[np.bool_] | None
-) -> tuple[StepState, ...]:
+def _states(events: Events, start: I64, stop: I64, time: I64, device: DeviceTime | None) -> tuple[StepState, ...]:
     """Out of the steady window: the first step, leading slow ones, those of probes, those disturbed, the one after.
 
-    And those that the device's clock does not tell of, where it tells of most: ``timed``, ``(n_steps,)``.
+    And those that a device's clock does not show where it shows most. A window disturbs the steps that the device was
+    at, which may be some steps behind the host.
     """
+    behind = 0 if device is None else np.maximum(device.lag, 0)
     state: list[StepState] = ["steady"] * len(start)
     for window in events[events["kind"] == EventKind.WINDOW]:
         low, high = int(window["start"]), int(window["start"] + window["dur"])
-        touched = np.flatnonzero((start < high) & (stop > low))
+        touched = np.flatnonzero((start < high) & (stop + behind > low))
         if len(touched):
             for row in range(touched[0], min(touched[-1] + 2, len(state))):
                 state[row] = "disturbed"
@@ -278,8 +278,9 @@ def _states(
         state[row] = "warmup"
     if state.count("steady") < FEWEST_STEPS:
         state = ["steady" if value == "disturbed" else value for value in state]
-    if timed is not None:
-        state = ["cut" if value == "steady" and not known else value for value, known in zip(state, timed, strict=True)]
+    if device is not None:
+        shown = device.time >= 0
+        state = ["cut" if value == "steady" and not known else value for value, known in zip(state, shown, strict=True)]
     if "steady" not in state:
         state = ["steady"] * len(start)
     return tuple(state)
@@ -328,6 +329,7 @@ def _named_stalls(
         per_step = np.zeros(len(start), dtype=np.int64)
         np.add.at(per_step, step[keep], chosen["dur"][keep])
         spent = np.minimum(per_step, room)
+        room = room - spent
         out.append(
             Stall(
                 kind=STALL_KINDS.get(part, re.sub(r"\s+", " ", name)),

@@ -117,13 +117,13 @@ class _LogChoices:
         return float(np.logaddexp.reduce(ways - self._choose(self._n, size)))
 
 
-def regular_distance(steps: I64) -> int | None:
-    """The common distance between occurrences, where all distances agree to one step; ``None`` if irregular."""
+def regular_distance(steps: I64, slack: float = 0.0) -> int | None:
+    """The common distance between occurrences, where all agree to one step, or ``slack`` of it; ``None`` otherwise."""
     if len(steps) < FEWEST_STALLS:
         return None
     distances = np.diff(steps)
     typical = int(np.median(distances))
-    return typical if typical > 0 and bool((np.abs(distances - typical) <= 1).all()) else None
+    return typical if typical > 0 and bool((np.abs(distances - typical) <= max(1.0, slack * typical)).all()) else None
 
 
 def unnamed_stalls(series: StepSeries, values: I64) -> list[Stall]:

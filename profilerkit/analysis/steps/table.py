@@ -92,12 +92,12 @@ def told_steps(
         dropped={reason: state.count(reason) for reason in dropped},
         found_by=found_by,
         inferred=inferred,
-        time_ns=_times(series.time[series.steady]),
+        time_ns=step_times(series.time[series.steady]),
         warmup=warmup,
         rows=rows,
         thinned=len(rows) < count,
         slow=slow_steps(series),
-        stretches=_stretches(series, queued) if len(rows) < count else None,
+        stretches=stretches(*_of_steady(series, queued)) if len(rows) < count else None,
         queued_ratio=None if queued is None else _queued_ratio(series.time[series.steady], queued[series.steady]),
     )
 
@@ -111,12 +111,18 @@ def _queued_ratio(time: I64, queued: I64) -> float | None:
     return int(queued[known].sum()) / told_ns
 
 
-def _stretches(series: StepSeries, queued: I64 | None) -> Stretches:
-    """Rows at an even distance show a periodic cost always or never; sums of neighbours show it as it is."""
-    time = series.time[series.steady]
+def _of_steady(series: StepSeries, queued: I64 | None) -> tuple[I64, I64 | None]:
+    return series.time[series.steady], None if queued is None else queued[series.steady]
+
+
+def stretches(time: I64, queued: I64 | None) -> Stretches:
+    """Sum neighbouring steps, ``(n_steady,)`` ns each: rows at an even distance show a periodic cost always or never.
+
+    ``queued`` is as in ``told_steps``, of the same steps.
+    """
     steps = max(math.ceil(len(time) / MOST_STRETCHES), 1)
     count = len(time) // steps
-    waits = np.full(len(time), -1) if queued is None else queued[series.steady]
+    waits = np.full(len(time), -1) if queued is None else queued
     by_stretch = waits[len(time) - count * steps :].reshape(count, steps)
     return Stretches(
         steps=steps,
@@ -125,7 +131,8 @@ def _stretches(series: StepSeries, queued: I64 | None) -> Stretches:
     )
 
 
-def _times(values: I64) -> StepTimes | None:
+def step_times(values: I64) -> StepTimes | None:
+    """Return the mean and the quantiles of step times in ns; ``None`` without any."""
     if not len(values):
         return None
     several, mean = len(values) > 1, float(values.mean())

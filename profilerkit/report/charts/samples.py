@@ -1,6 +1,6 @@
 """What was sampled, on the time axis of the steps: one strip under another, each on its own scale."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from statistics import fmean, median
 
@@ -13,9 +13,10 @@ from profilerkit.report.charts.axes import Scale
 from profilerkit.report.charts.chart import Axis, Chart, Shape, Tick, polyline, rectangle
 from profilerkit.report.charts.lanes import Lane, height_px, lanes
 from profilerkit.report.charts.sampled_title import Sampled, title_of
+from profilerkit.report.inert import inert
 from profilerkit.report.records import Table
 from profilerkit.report.wording import listed, plural
-from profilerkit.units import format_count
+from profilerkit.units import format_count, format_ratio
 
 #: Fewer points are a few dots, not a course (a choice).
 _FEWEST_POINTS = 5
@@ -77,6 +78,63 @@ def sampled_strips(report: Report) -> Chart | None:
     )
 
 
+def logged_strips(report: Report) -> Chart | None:
+    """The figure of samplers' logs without steps: the use of each device, of a single one all that was sampled.
+
+    ``None`` where no device was sampled often enough.
+    """
+    if report.trust.mode != "logs":
+        return None
+    use = [series for series in report.run.samples if series.name == "gpu.utilization"]
+    shown = (
+        use
+        if len(use) > 1
+        else [series for name in DEVICE_STRIPS for series in report.run.samples if series.name == name]
+    )
+    drawn = [(series, found) for series in shown if (found := _drawn(series)) is not None]
+    if not drawn:
+        return None
+    timed = all(series.strip is not None and series.strip.timed for series, _ in drawn)
+    x = Scale(0.0, max(at_ns / 1e9 for _, sampled in drawn for at_ns, _ in sampled.points) or 1.0)
+    kinds = [_KINDS[series.name] for series, _ in drawn]
+    scales = [_scale(sampled, kind) for (_, sampled), kind in zip(drawn, kinds, strict=True)]
+    rows = list(zip((sampled for _, sampled in drawn), kinds, lanes(len(drawn)), scales, strict=True))
+    words = [
+        inert(series.device or "", 40) if len(use) > 1 else kind.words
+        for (series, _), kind in zip(drawn, kinds, strict=True)
+    ]
+    titles = [finding.title for outcome in report.outcomes if outcome.rule == "RU008" for finding in outcome.findings]
+    busy = format_ratio(fmean(series.mean for series in use)) if use else ""
+    title = titles[0] if titles else f"Busy {busy} of the sampled time" if busy else "What was sampled"
+    labelled = dict(zip(words, (sampled for _, sampled in drawn), strict=True))
+    return Chart(
+        anchor="logged-strips",
+        title=inert(title, 200),
+        caption=_logged_caption(drawn, more=len(use) - len(drawn) if len(use) > 1 else 0),
+        height_px=height_px(len(drawn)),
+        shapes=tuple(_line(*row, x) for row in rows),
+        x=x.across("Seconds since the first sample" if timed else "Samples", _seconds if timed else _counted),
+        y=Axis("Each on a scale of its own", tuple(tick for row in rows for tick in _ticks(*row))),
+        legend=(),
+        labels=tuple(
+            lane.words(f"{word}: mean {sampled.said(series.mean)}")
+            for word, lane, (series, sampled) in zip(words, lanes(len(drawn)), drawn, strict=True)
+        ),
+        table=_table(labelled, _seconds if timed else _counted, "Time" if timed else "Sample"),
+    )
+
+
+def _logged_caption(drawn: Sequence[tuple[Series, Sampled]], *, more: int) -> str:
+    most = max((sampled for _, sampled in drawn), key=lambda sampled: sampled.n)
+    each = -(-most.n // len(most.points))
+    pieces = [f"{plural(most.n, 'sample')} of each, measured: the share of the time in which a kernel runs first."]
+    if each > 1:
+        pieces.append(f"Each point is the mean of {each} samples, derived.")
+    if more > 0:
+        pieces.append(f"{plural(more, 'more device')} in the table.")
+    return " ".join(pieces)
+
+
 def _names(samples: Sequence[Series]) -> tuple[str, ...]:
     """The signals of the device where any of it was sampled, else those of the host."""
     return DEVICE_STRIPS if any(_sampled(samples, name) for name in DEVICE_STRIPS) else HOST_STRIPS
@@ -84,12 +142,17 @@ def _names(samples: Sequence[Series]) -> tuple[str, ...]:
 
 def _sampled(samples: Sequence[Series], name: str) -> Sampled | None:
     """The signal as it can be drawn; ``None`` where it cannot."""
-    for series in samples:
-        strip = series.strip
-        if series.name == name and strip and len(strip.values) == len(strip.at_ns) >= _FEWEST_POINTS:
-            points = tuple(zip(strip.at_ns, strip.values, strict=True))
-            return Sampled(series.unit, series.n, points, series.rank, series.device)
-    return None
+    found = (_drawn(series) for series in samples if series.name == name)
+    return next((sampled for sampled in found if sampled is not None), None)
+
+
+def _drawn(series: Series) -> Sampled | None:
+    """The points of a series; ``None`` where they are too few."""
+    strip = series.strip
+    if not strip or not len(strip.values) == len(strip.at_ns) >= _FEWEST_POINTS:
+        return None
+    points = tuple(zip(strip.at_ns, strip.values, strict=True))
+    return Sampled(series.unit, series.n, points, series.rank, series.device)
 
 
 def _span(report: Report) -> _Span | None:
@@ -151,6 +214,10 @@ def _seconds(value: float) -> str:
     return f"{'−' if value < 0 else ''}{abs(value):,.10g} s"
 
 
+def _counted(value: float) -> str:
+    return f"{value:,.10g}"
+
+
 def _caption(report: Report, names: Sequence[str], shown: dict[str, Sampled], span: _Span) -> str:
     most = max(shown.values(), key=lambda sampled: sampled.n)
     pieces = [f"{plural(most.n, 'sample')}, measured{drawn_rank(report)}."]
@@ -183,13 +250,19 @@ def _judged(shown: dict[str, Sampled], span: _Span) -> Iterator[str]:
         yield f"The title and the means are about the steady window, {low} to {high}; all samples for {listed(beside)}."
 
 
-def _table(shown: dict[str, Sampled]) -> Table:
+def _table(shown: dict[str, Sampled], said: Callable[[float], str] = _seconds, across: str = "Time") -> Table:
     """The points at an even distance; signals that were read at other moments stand beside the closest."""
     times = [at_ns for at_ns, _ in max(shown.values(), key=lambda sampled: len(sampled.points)).points]
     every = -(-len(times) // _TABLE_ROWS)
     rows = tuple(
-        (_seconds(round(at_ns / 1e9, 1)), *(sampled.said(sampled.near(at_ns)) for sampled in shown.values()))
+        (said(round(at_ns / 1e9, 1)), *(sampled.said(sampled.near(at_ns)) for sampled in shown.values()))
         for at_ns in times[::every]
     )
     more = "" if every == 1 else f"One of every {format_count(every)} points. The JSON has all of them."
-    return Table("What was sampled, as a table", ("Time", *(_KINDS[name].words for name in shown)), rows, 1, more)
+    return Table(
+        "What was sampled, as a table",
+        (across, *(_KINDS[name].words if name in _KINDS else name for name in shown)),
+        rows,
+        1,
+        more,
+    )

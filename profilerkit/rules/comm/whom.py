@@ -1,7 +1,7 @@
 """Which rank a verdict is about, in words: the late one, all late ones, or the whole job."""
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.timed_ranks import TIMED_SPREAD, median_rank_ns
+from profilerkit.analysis.timed_ranks import median_rank_ns
 from profilerkit.model.step import PARTS
 from profilerkit.units import format_ns, format_ratio
 
@@ -40,10 +40,11 @@ def waits_for(facts: Facts) -> list[str]:
     spent = [rank.timed_ns for rank in facts.ranks if rank.timed_ns is not None]
     if not facts.late_by_timers:
         return []
-    more_ns = facts.rank.timed_ns - median_rank_ns(spent) if facts.rank.timed_ns is not None else 0.0
-    if more_ns < TIMED_SPREAD * (facts.mean_step_ns or 0.0):  # by the clocks of the devices
+    if facts.late_by_clock:
         return [f"Rank {late_rank(facts)} is late: its GPU alone has no work queued, so the others wait for its host."]
-    more = format_ns(more_ns)
+    if facts.rank.timed_ns is None:
+        return []
+    more = format_ns(facts.rank.timed_ns - median_rank_ns(spent))
     what = "waiting for data, garbage collections and phases that most ranks lack"
     timers = f"By the timers of {len(spent)} ranks rank {late_rank(facts)}"
     if facts.timed_may_be_hidden:

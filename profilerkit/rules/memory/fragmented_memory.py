@@ -22,7 +22,7 @@ class FragmentedMemory(Rule):
     Claim: Reserved memory is split into pieces that cannot be used.
     Evidence: Free pieces between blocks in use, of the reserved memory, in the sampled seconds with most allocated; the
         reserved memory that lies idle when most is allocated; a request that failed although as much was reserved and
-        idle.
+        idle, or was with what the device had free.
     Threshold: 20 % of the reserved memory in free pieces, or half of it idle at the peak, where at least 30 % of the
         device is reserved; any request that failed so.
     Fix: Segments that can grow; if they do, fixed sizes or garbage collection of the cache.
@@ -70,20 +70,26 @@ class FragmentedMemory(Rule):
         return Passed(f"{format_ratio(seen)} of the reserved memory is in pieces that nothing uses")
 
     def _failed(self, facts: Facts) -> Finding | None:
-        """The finding on a request that failed although the allocator held as much idle memory; else ``None``."""
+        """The finding on a request that failed although there was as much idle and free memory; else ``None``."""
         oom = facts.memory_use.oom
         if oom is None or oom.limit != "device" or not oom.requested_bytes:
             return None
         if oom.reserved_bytes is None or oom.allocated_bytes is None:
             return None
         idle = oom.reserved_bytes - oom.allocated_bytes
-        if idle < oom.requested_bytes:
+        free = oom.free_bytes or 0
+        if idle + free < oom.requested_bytes or not idle:
             return None
         entries = [
             Evidence(
                 label=label, value=value, unit="bytes", source="measured", origin="the error and torch's allocator"
             )
-            for label, value in (("Request that failed", oom.requested_bytes), ("Reserved and not in use then", idle))
+            for label, value in (
+                ("Request that failed", oom.requested_bytes),
+                ("Reserved and not in use then", idle),
+                ("Free on the device then", oom.free_bytes),
+            )
+            if value is not None
         ]
         return self._finding(facts, tuple(entries), oom.reserved_bytes, "high", failed=oom.requested_bytes)
 
@@ -119,7 +125,8 @@ class FragmentedMemory(Rule):
     ) -> Finding:
         if failed is not None:
             beside = format_bytes(evidence[1].value or 0)
-            title = f"A request of {format_bytes(failed)} failed beside {beside} in idle pieces"
+            free = f" and {format_bytes(evidence[2].value or 0)} free" if (evidence[1].value or 0) < failed else ""
+            title = f"A request of {format_bytes(failed)} failed beside {beside} in idle pieces{free}"
         else:
             worst = max(entry.value or 0.0 for entry in evidence)
             evidence += (

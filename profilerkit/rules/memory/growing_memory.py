@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.logs.history import file_and_line
 from profilerkit.model.finding import Evidence, Finding, Fix, Source
 from profilerkit.model.memory import FEWEST_TO_EXTEND, MemoryGrowth, Tracked
 from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, record_longer
@@ -15,6 +16,7 @@ _WORDS: dict[Tracked, tuple[str, str, str]] = {
     "process": ("The process", "the host", "/proc/self/statm"),
 }
 _SAMPLED: dict[Tracked, str] = {"device": "gpu.memory_used", "process": "host.process_memory"}
+_SNAPSHOT = "torch.cuda.memory._record_memory_history(), then _dump_snapshot(path) after 50 steps"
 _FIX = Fix(
     text="Keep `loss.item()` or `loss.detach()` instead of `loss`, and clear lists and hooks that collect tensors.",
     code="total += loss.detach()",
@@ -26,8 +28,8 @@ class GrowingMemory(Rule):
     """Creep or leak (R28).
 
     Claim: Memory in use grows from step to step, and does not stop.
-    Evidence: Theil-Sen slope with its 99 % interval: of the least allocated memory of each traced step, or of the
-        sampled memory of the device and of the process.
+    Evidence: Theil-Sen slope with its 99 % interval: of the least allocated memory of each traced step, of the sampled
+        memory of the device and of the process, or of the lows in a memory snapshot's history, each taken for a step.
     Threshold: The interval lies above zero, the last third of the steps gains at least half of what the third before it
         gained, and the growth over the judged steps is at least 100 MB.
     Fix: Keep numbers instead of tensors with their graph, and clear what collects them.
@@ -41,12 +43,15 @@ class GrowingMemory(Rule):
     name: ClassVar[str] = "growing_memory"
     family: ClassVar[str] = "memory"
     summary: ClassVar[str] = "Memory in use grows from step to step"
+    reads_logs: ClassVar[bool] = True
 
     smallest_growth_bytes: int = 100_000_000
 
     def check(self, facts: Facts) -> Result:
         """Fires once per memory that grows; what the device holds is not told where the allocator's growth is."""
         growth = facts.memory.growth
+        if not growth and facts.logs is not None and facts.logs.alone:
+            return MissingData("no history of eight rises and falls of the memory was given", _SNAPSHOT)
         if not growth:
             return MissingData("memory was not recorded over enough steps", record_longer(facts, "half a minute"))
         large = {row.of: row for row in growth if row.grows and row.total_bytes >= self.smallest_growth_bytes}
@@ -89,6 +94,8 @@ class GrowingMemory(Rule):
 def _evidence(facts: Facts, row: MemoryGrowth, whole: str) -> tuple[Evidence, ...]:
     """The growth, over how many steps, and what it leads to where that is known."""
     what, _, origin = _WORDS[row.of]
+    if facts.logs is not None and facts.logs.alone:
+        origin = "lows of the memory in use in the snapshot's history"
 
     def known(label: str, value: float | None, unit: str, source: Source = "derived") -> tuple[Evidence, ...]:
         if value is None:
@@ -120,8 +127,13 @@ def _evidence(facts: Facts, row: MemoryGrowth, whole: str) -> tuple[Evidence, ..
 
 
 def _largest(facts: Facts) -> str:
-    """The operator that asked for most of what was alive at the peak, as a sentence; empty when none is known."""
+    """Who asked for most of what was alive at the peak, as a sentence: an operator, or a line; empty when not known."""
     known = next((entry for entry in facts.memory.alive if entry.op is not None), None)
+    own = facts.logs.own if facts.logs is not None else ()
+    line = next((row for one in own for row in one.live if row.line is not None), None)
+    if known is None and line is not None:
+        held = f"{format_bytes(line.bytes)} in {format_count(line.count)} block{'' if line.count == 1 else 's'}"
+        return f" Most of what was in use at the peak was asked for at {file_and_line(line.line)}: {held}."
     if known is None:
         return ""
     blocks = f"{format_count(known.count)} block{'' if known.count == 1 else 's'}"

@@ -112,8 +112,11 @@ class FrequentSync(Rule):
 
 def lost_share(facts: Facts) -> float:
     """Share of the step the device is drained after the host waited for it, or copies what the host waits for."""
-    after = facts.syncs.idle_after_ns / (facts.mean_step_ns or 1.0) if facts.syncs else 0.0
-    return max(facts.share("sync.drain"), min(after, facts.share(*_UNHURRIED))) + _awaited_share(facts)
+    if facts.syncs is None:
+        return facts.share("sync.drain")
+    # Without the calls the host would be ahead by what it spent in them, and by no more.
+    gained = min(facts.syncs.idle_after_ns, facts.syncs.blocked_ns) / (facts.mean_step_ns or 1.0)
+    return max(facts.share("sync.drain"), min(gained, facts.share(*_UNHURRIED))) + _awaited_share(facts)
 
 
 def _awaited_share(facts: Facts) -> float:

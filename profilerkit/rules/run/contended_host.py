@@ -96,8 +96,9 @@ class ContendedHost(Rule):
 
     def _finding(self, facts: Facts, told: list[Evidence], own: float | None) -> Finding:
         queued = (told[0].value or 0.0) if told[0].origin == RUN_QUEUE else 0.0
-        # Of several ranks on a host each waits for the others' threads as well.
+        # Of several ranks on a host each waits for the others' threads as well; a device may work on meanwhile.
         lost = queued if facts.mode != "gpu" and (facts.world_size or 1) == 1 else 0.0
+        lost = min(lost, facts.share("idle.unknown")) if facts.on_device else lost
         worst = told[0] if lost else max(told, key=lambda entry: entry.value or 0.0)
         is_worth_it = worth_saying(facts, lost)
         uses = (

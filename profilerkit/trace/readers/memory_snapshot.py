@@ -4,13 +4,14 @@ Seen of all releases from 2.0 on: a dict with ``segments`` and ``device_traces``
 ``torch.cuda.memory_snapshot()`` returns holds the segments alone.
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 from profilerkit.errors import UnreadableInputError
 from profilerkit.trace.blocks import whole
-from profilerkit.trace.logs import AllocatorAction, AllocatorEvent, Block, DeviceHistory, Segment, SnapshotLog
+from profilerkit.trace.logs import BACKWARD, AllocatorAction, AllocatorEvent, Block, DeviceHistory, Segment, SnapshotLog
 from profilerkit.trace.plain_pickle import NotPlainError, plain_data
 
 name = "memory snapshot"
@@ -28,6 +29,11 @@ _WORDS = (b"segments", b"device_traces", b"total_size")
 _LARGEST = 1 << 61
 _LONGEST_TEXT = 300
 _ACTIONS = get_args(AllocatorAction)
+#: The setting of segments that grow, as the variable has it.
+GROWS = "expandable_segments:True"
+#: Names of C++ that only the backward pass has on its stacks: the node that runs, and the engine that runs it.
+_NODE = re.compile(r"torch::autograd::(?:generated::)?(\w{1,80}Backward\w{0,80}|AccumulateGrad)\b")
+_ENGINE = re.compile(r"torch::autograd::Engine::")
 _IN_USE = ("active_allocated", "active_awaiting_free", "active_pending_free")
 _HINT = "save one with torch.cuda.memory._dump_snapshot(path), after torch.cuda.memory._record_memory_history()"
 
@@ -155,28 +161,50 @@ class _Reading:
         )
 
     def _frames(self, value: object) -> tuple[str, ...]:
-        """The innermost lines of Python; the same list, which many events share, is read once."""
+        """The innermost lines of Python, and the node of the backward pass; the same list is read once."""
         known = self._stacks.get(id(value))
         if known is None:
-            texts = (_frame(entry) for entry in self._items(value))
-            known = self._stacks[id(value)] = tuple(text for text in texts if text)[:MOST_FRAMES]
+            texts: list[str] = []
+            node = engine = False
+            for entry in self._items(value):
+                text = _frame(entry)
+                if text.startswith(BACKWARD):
+                    # The engine is said only where no node is: it is on every stack that a node is on.
+                    is_engine = text == BACKWARD
+                    if node or (is_engine and engine):
+                        continue
+                    node, engine = node or not is_engine, True
+                if text:
+                    texts.append(text)
+            if node and BACKWARD in texts:
+                texts.remove(BACKWARD)
+            known = self._stacks[id(value)] = tuple(texts[:MOST_FRAMES])
         return known
 
 
 def _frame(entry: object) -> str:
-    """``file.py:12 function`` of a line of Python; empty for others, such as those of C++."""
+    """``file.py:12 function`` of a line of Python, ``backward NAME`` of a node of autograd; empty for others."""
     file = entry.get("filename") if isinstance(entry, dict) else None
-    if not isinstance(entry, dict) or not isinstance(file, str) or not file.endswith(".py"):
+    if not isinstance(entry, dict) or not isinstance(file, str):
         return ""
     line, function = _whole(entry.get("line")), entry.get("name")
+    if not file.endswith(".py"):
+        text = function[:_LONGEST_TEXT] if isinstance(function, str) else ""
+        node = _NODE.search(text)
+        return f"{BACKWARD} {node[1]}" if node else BACKWARD if _ENGINE.search(text) else ""
     called = f" {function[:_LONGEST_TEXT]}" if isinstance(function, str) else ""
     return f"{file[-_LONGEST_TEXT:]}:{line or 0}{called}"
 
 
 def _settings(value: object) -> str:
-    """What ``PYTORCH_CUDA_ALLOC_CONF`` held; empty where it is not known."""
-    found = value.get("PYTORCH_CUDA_ALLOC_CONF") if isinstance(value, dict) else None
-    return found[:_LONGEST_TEXT] if isinstance(found, str) else ""
+    """What ``PYTORCH_CUDA_ALLOC_CONF`` held, and whether segments grow by a call; empty where it is not known."""
+    if not isinstance(value, dict):
+        return ""
+    found = value.get("PYTORCH_CUDA_ALLOC_CONF")
+    told = found[:_LONGEST_TEXT] if isinstance(found, str) else ""
+    if value.get("expandable_segments") is True and "expandable_segments" not in told:
+        told = f"{told},{GROWS}" if told else GROWS
+    return told
 
 
 def _whole(value: object) -> int | None:

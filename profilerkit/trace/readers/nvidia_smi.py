@@ -1,5 +1,7 @@
 """Logs of nvidia-smi: ``--query-gpu=… --format=csv`` in its dialects, and the text of ``nvidia-smi dmon``.
 
+The text of ``dcgmi dmon`` is read like that of dmon.
+
 Read are logs with and without units, with a header once, again at each sample or with names of one's own, with times or
 without, and of several devices. A log without a header is refused: two numbers of MiB look alike.
 """
@@ -51,6 +53,8 @@ _FEWEST_OWN_NAMES = 2
 #: A cell that begins with a number: no header has one.
 _HAS_NUMBER = re.compile(r"(?:^|,)\s*[-+]?\d")
 _BARE = re.compile(r"(?:^|,)\s*\d+(?:\.\d+)? (?:%|MiB|W|MHz)\s*(?:,|$)")
+#: How ``dcgmi dmon`` names the device of a row.
+_ENTITY = re.compile(r"^\s*GPU[ -]?(\d{1,6})\b")
 _PRINTED = re.compile(r"\|\s*NVIDIA-SMI |^\| GPU\s+Name ")
 _HINT = "nvidia-smi --query-gpu=timestamp,index,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu,clocks.sm,clocks_throttle_reasons.active --format=csv -l 1"  # noqa: E501 - it is to be pasted
 
@@ -178,7 +182,9 @@ class _Reading:
             return
         if line.lstrip().startswith("#") or not self._columns:
             return
-        cells = line.split() if self._dmon and "," not in line else _cells(line)
+        cells = _ENTITY.sub(r"\1", line).split() if self._dmon and "," not in line else _cells(line)
+        if self._dmon and cells[:1] == ["ID"]:
+            return  # the units of dcgmi dmon
         if len(cells) != len(self._columns):
             self._torn |= is_torn
             self._damaged += not is_torn

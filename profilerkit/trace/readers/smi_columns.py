@@ -46,8 +46,9 @@ _DEVICE = {
     BUS: "pci_bus_id gpu_bus_id pci_bus",
     MODEL: "name gpu_name",
 }
-#: Columns of ``nvidia-smi dmon``, whose short names mean something else in a query: ``mem`` is how busy the memory is.
-_DMON: dict[str, tuple[str, Kind]] = {
+#: Columns of ``nvidia-smi dmon`` and ``dcgmi dmon``, whose short names mean something else in a query: ``mem`` is how
+#: busy the memory is.
+_DMON: dict[str, tuple[str, Kind | None]] = {
     "pwr": ("power_mw", "mW"),
     "gtemp": ("temperature_c", "°C"),
     "temp": ("temperature_c", "°C"),
@@ -60,6 +61,21 @@ _DMON: dict[str, tuple[str, Kind]] = {
     "fb": ("memory_used_bytes", "bytes"),
     "rxpci": ("pcie_rx_bytes_per_s", "bytes_per_s"),
     "txpci": ("pcie_tx_bytes_per_s", "bytes_per_s"),
+    # ``dcgmi dmon``, by the short names of DCGM's fields (dcgm_fields.cpp); those of its profiling are 0 to 1.
+    "entity": (INDEX, None),
+    "gputl": ("utilization_ratio", "ratio"),
+    "mcutl": ("memory_utilization_ratio", "ratio"),
+    "fbusd": ("memory_used_bytes", "bytes"),
+    "fbttl": ("memory_total_bytes", "bytes"),
+    "power": ("power_mw", "mW"),
+    "tmptr": ("temperature_c", "°C"),
+    "smclk": ("sm_clock_mhz", "MHz"),
+    "mmclk": ("memory_clock_mhz", "MHz"),
+    "smact": ("sm_active_ratio", "flag"),
+    "smocc": ("sm_occupancy_ratio", "flag"),
+    "tenso": ("tensor_active_ratio", "flag"),
+    "fp32a": ("fp32_active_ratio", "flag"),
+    "drama": ("dram_active_ratio", "flag"),
 }
 
 #: A unit to the factor that makes ours of it; without any the unit is the one that ``--format=nounits`` leaves out.

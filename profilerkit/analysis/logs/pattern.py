@@ -1,0 +1,57 @@
+"""When a sampled device is idle: at the ends of its log, at intervals, or between samples all along."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.logs.log_facts import Rests
+from profilerkit.analysis.steps.stalls import regular_distance
+from profilerkit.rundir.sampled import Sample
+
+#: Utilisation below which a sample is one of a device at rest: a step that waits most of its time reads higher.
+AT_REST = 0.25
+#: By how much of their distance rests may be early or late and still come at intervals: what they wait for varies.
+SLACK = 0.15
+#: Fewer samples at work are no pattern (a choice).
+FEWEST_SAMPLES = 10
+
+
+def rests(label: str, samples: Sequence[Sample]) -> Rests | None:
+    """The pattern of one device; ``None`` without ``FEWEST_SAMPLES`` from its first to its last sample at work."""
+    known = [
+        (sample.t_ns, sample.gpu.utilization_ratio)
+        for sample in samples
+        if sample.gpu is not None and sample.gpu.utilization_ratio is not None
+    ]
+    use = np.array([value for _, value in known], dtype=np.float64)
+    working = np.flatnonzero(use >= AT_REST)
+    if not len(working) or working[-1] - working[0] + 1 < FEWEST_SAMPLES:
+        return None
+    first, last = int(working[0]), int(working[-1])
+    starts, ends = _stretches(use[first : last + 1] < AT_REST)
+    between = np.diff(np.array([t_ns for t_ns, _ in known], dtype=np.int64))
+    each_ns = int(np.median(between)) if len(between) else 0
+    return Rests(
+        label=label,
+        n=last - first + 1,
+        idle_ratio=1.0 - float(use[first : last + 1].mean()),
+        resting_ratio=float((ends - starts).sum()) / (last - first + 1),
+        count=len(starts),
+        length=round(float(np.median(ends - starts))) if len(starts) else 0,
+        period=regular_distance(starts, SLACK),
+        sample_ns=each_ns if each_ns > 0 else None,
+        before=first,
+        after=len(use) - 1 - last,
+    )
+
+
+def _stretches(is_rest: npt.NDArray[np.bool_]) -> tuple[I64, I64]:
+    """Start and end of each run of samples at rest.
+
+    >>> [ends.tolist() for ends in _stretches(np.array([False, True, True, False, True]))]
+    [[1, 4], [3, 5]]
+    """
+    edges = np.diff(np.r_[0, is_rest.astype(np.int64), 0])
+    return np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)

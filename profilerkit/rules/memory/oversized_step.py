@@ -1,0 +1,232 @@
+"""ME010 (R27): a step asks for memory that the device does not have, or that it could do without."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.logs.history import file_and_line, own_line
+from profilerkit.model.finding import Bound, Confidence, Evidence, Finding, Fix, Source
+from profilerkit.model.snapshot import FailedRequest, LiveAtPeak, MemorySnapshot
+from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for
+from profilerkit.units import format_bytes, format_ratio
+
+#: Lines that hold less of the activations do not tell how many layers there are (a choice).
+_TOLD = 0.05
+#: Pieces that the loss is computed in: an eighth of the scores is no longer the largest request (a choice).
+_PIECES = 8
+_CHUNKED = """\
+def loss_of_chunk(h, y):
+    return F.cross_entropy(head(h).flatten(0, 1), y.flatten())
+
+for h, y in zip(hidden.chunk(8, dim=1), labels.chunk(8, dim=1)):
+    loss = loss + checkpoint(loss_of_chunk, h, y, use_reentrant=False) / 8"""
+_CHECKPOINT = "x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)"
+
+
+@dataclass(frozen=True)
+class OversizedStep(Rule):
+    """Step that needs more memory than there is (R27).
+
+    Claim: A request failed, or what fills the memory at the peak could be made in pieces or made again.
+    Evidence: A memory snapshot: its requests that failed, and the blocks in use at the peak by the lines that asked for
+        them: the loss over the classes, the forward pass, the optimizer.
+    Threshold: Any request that failed; the loss from 20 % of the peak with the request that failed, activations from
+        25 %, the state of the optimizer from 25 % where a request failed.
+    Fix: In this order: the loss in pieces, activations made again in the backward pass, a smaller state of the
+        optimizer, and a smaller batch.
+    Saving: None: these fixes free memory. Checkpoints cost up to a third of the step's computation.
+    Traps: Without a request that failed nobody knows whether memory is short: it is told of snapshots alone.
+        Activations not made yet are not in the batch that fits, which makes it an upper bound. The history may
+        begin late.
+    Confidence: High for a request that failed, medium for what fills the memory, low where nothing failed.
+    """
+
+    code: ClassVar[str] = "ME010"
+    name: ClassVar[str] = "oversized_step"
+    family: ClassVar[str] = "memory"
+    summary: ClassVar[str] = "A step asks for more memory than there is, or than it needs"
+    reads_logs: ClassVar[bool] = True
+
+    loss_ratio: float = 0.20
+    activation_ratio: float = 0.25
+    optimizer_ratio: float = 0.25
+
+    def check(self, facts: Facts) -> Result:
+        """Fires for what fills the memory of the snapshot in which a request failed, else of the fullest one."""
+        own = facts.logs.own if facts.logs is not None else ()
+        if facts.mode == "cpu":
+            return NotApplicable("no device")
+        if not own:
+            return MissingData(
+                "no memory snapshot of the run was given", "torch.cuda.memory._dump_snapshot(path), given as a file"
+            )
+        one = max(own, key=lambda known: (bool(known.failed), known.peak_bytes or known.in_use_bytes))
+        failed = one.failed[-1] if one.failed else None
+        if failed is None and facts.logs is not None and not facts.logs.alone:
+            return Passed("no request failed in the snapshot of these steps")
+        of = f" ({one.origin})" if len(own) > 1 else ""
+        found = [
+            *self._loss(facts, one, failed, of),
+            *self._activations(facts, one, failed, of),
+            *self._optimizer(facts, one, failed, of),
+            *(_failure(facts, one, failed, of) if failed is not None else ()),
+        ]
+        if found:
+            return Fired(tuple(found))
+        return Passed(f"no request failed, and no more than {format_ratio(self._most(one))} of the peak can be spared")
+
+    def _most(self, one: MemorySnapshot) -> float:
+        spared = max(one.loss.bytes if one.loss else 0, one.held("activations"))
+        return spared / max(one.peak_bytes or one.in_use_bytes, 1)
+
+    def _loss(self, facts: Facts, one: MemorySnapshot, failed: FailedRequest | None, of: str) -> Iterator[Finding]:
+        """The scores of all classes at every position, and what the loss makes of them."""
+        asked = failed.requested_bytes if failed is not None and failed.is_of_loss else 0
+        held = one.loss.bytes if one.loss is not None else 0
+        if asked + held < self.loss_ratio * _needed(one, failed) or not asked + held:
+            return
+        line = own_line(failed.frames) if failed is not None and asked else one.loss.line if one.loss else None
+        left = format_bytes((asked + held) / _PIECES)
+        room, used = (failed.room_bytes, failed.in_use_bytes) if failed is not None else (None, None)
+        fits = asked and None not in (room, used) and asked / _PIECES <= (room or 0) - (used or 0)
+        yield _finding(
+            facts,
+            f"The loss over the classes takes {format_bytes(asked + held)} at {file_and_line(line)}{of}",
+            "The scores of every class at every position, and what the loss makes of them, are there all at once.",
+            _evidence(one, ("Blocks of the loss at the peak", held), ("Its request that failed", asked)),
+            failed,
+            Fix(
+                text=f"Compute the scores and the loss in {_PIECES} pieces of the sequence, each made again in the "
+                f"backward pass: {format_bytes(asked + held)} → {left}{', for which there was room' if fits else ''}.",
+                code=_CHUNKED,
+            ),
+        )
+
+    def _activations(
+        self, facts: Facts, one: MemorySnapshot, failed: FailedRequest | None, of: str
+    ) -> Iterator[Finding]:
+        """What the forward pass keeps for the backward pass, apart from the loss."""
+        held = one.held("activations") - (one.loss.bytes if one.loss is not None and _is_forward(one.loss) else 0)
+        rows = [row for row in one.live if row.kind == "activations"]
+        if held < self.activation_ratio * _needed(one, failed) or not rows:
+            return
+        most = max(rows, key=lambda row: row.bytes)
+        # A line that runs once in each block has as many blocks of memory as the model has layers; others have more.
+        layers = min((row.count for row in rows if row.count > 1 and row.bytes >= _TOLD * held), default=1)
+        text = "Make the activations of each block again in the backward pass, for up to a third more computation"
+        if layers > 1:
+            text += f": {format_bytes(held)} → about {format_bytes(held / layers)} and the input of each block"
+        yield _finding(
+            facts,
+            f"Activations hold {format_bytes(held)} of {format_bytes(_needed(one, failed))}, most of it for "
+            f"{file_and_line(most.line)}{of}",
+            "They stay from the forward pass until the backward pass needs them"
+            + (f"; the lines hold {layers:,} blocks of memory each, or more." if layers > 1 else "."),
+            _evidence(one, ("Activations at the peak", held), ("Those of the largest line", most.bytes)),
+            failed,
+            Fix(text=f"{text}.", code=_CHECKPOINT),
+        )
+
+    def _optimizer(self, facts: Facts, one: MemorySnapshot, failed: FailedRequest | None, of: str) -> Iterator[Finding]:
+        held = one.held("optimizer state")
+        if failed is None or held < self.optimizer_ratio * _needed(one, failed):
+            return
+        yield _finding(
+            facts,
+            f"The optimizer holds {format_bytes(held)} of {format_bytes(_needed(one, failed))}{of}",
+            "Its state is as large in every step, whatever the batch.",
+            _evidence(one, ("State of the optimizer at the peak", held)),
+            failed,
+            Fix(
+                text=f"Keep the state in 8 bit, or divide it among ranks: {format_bytes(held)} → "
+                f"{format_bytes(held / 4)} from 32 bit, or its share of a rank.",
+                code="from torch.distributed.optim import ZeroRedundancyOptimizer",
+            ),
+        )
+
+
+def _failure(facts: Facts, one: MemorySnapshot, failed: FailedRequest, of: str) -> Iterator[Finding]:
+    """The request itself, with the batch that fits as the last resort."""
+    asked = failed.requested_bytes
+    room = failed.room_bytes
+    ratio = _fitting(one, failed)
+    text = "Make the batch smaller, or the sequence shorter, and accumulate gradients over several"
+    if ratio is not None:
+        text += f": at most {format_ratio(ratio)} of this one fits, estimated"
+    free = f" with {format_bytes(failed.free_bytes)} free" if failed.free_bytes is not None else ""
+    yield _finding(
+        facts,
+        f"A request of {format_bytes(asked)} failed{free} at {file_and_line(own_line(failed.frames))}{of}",
+        "Torch had given back what lay unused in whole segments, and asked the device again."
+        + (" More requests failed before it." if len(one.failed) > 1 else ""),
+        _evidence(
+            one,
+            ("Request that failed", asked),
+            ("In use then", failed.in_use_bytes),
+            ("All that the process could have had", room),
+            ("Largest free block when the snapshot was taken", one.largest_free_bytes),
+        ),
+        failed,
+        Fix(text=f"{text}."),
+        sure="high",
+    )
+
+
+def _fitting(one: MemorySnapshot, failed: FailedRequest) -> float | None:
+    """Ratio of the batch of which activations and the failed request fit beside the rest; ``None`` where not known.
+
+    With 10 GiB to be had, 4 GiB that no batch changes, 5 GiB of activations and 3 GiB asked for, 6 of 8 GiB fit: 75 %.
+    """
+    room, shrinks = failed.room_bytes, one.held("activations")
+    peak = one.peak_bytes
+    # What was in use at another moment says nothing of this one.
+    if room is None or not peak or not shrinks or (failed.in_use_bytes or 0) < 0.9 * peak:
+        return None
+    ratio = (room - (peak - shrinks)) / (shrinks + failed.requested_bytes)
+    return ratio if 0.0 < ratio < 1.0 else None
+
+
+def _needed(one: MemorySnapshot, failed: FailedRequest | None) -> int:
+    """The peak, with the request that failed on top of it."""
+    return max((one.peak_bytes or one.in_use_bytes) + (failed.requested_bytes if failed else 0), 1)
+
+
+def _is_forward(loss: LiveAtPeak) -> bool:
+    return loss.kind == "activations"
+
+
+def _evidence(one: MemorySnapshot, *sizes: tuple[str, int | None]) -> tuple[Evidence, ...]:
+    """The sizes that are known and not zero, and the peak."""
+    peak = "In use at the peak" if one.peak_bytes is not None else "In use at the snapshot"
+    told = [*sizes, (peak, one.peak_bytes if one.peak_bytes is not None else one.in_use_bytes)]
+    measured: Source = "measured"
+    return tuple(
+        Evidence(label=label, value=value, unit="bytes", source=measured, origin=one.origin)
+        for label, value in told
+        if value
+    )
+
+
+def _finding(
+    facts: Facts,
+    title: str,
+    why: str,
+    evidence: tuple[Evidence, ...],
+    failed: FailedRequest | None,
+    fix: Fix,
+    *,
+    sure: Confidence = "medium",
+) -> Finding:
+    bound: Bound | None = "memory-bound" if failed is not None else None
+    return finding_for(
+        facts,
+        bound=bound,
+        detail="capacity" if failed is not None else "",
+        title=title,
+        why=why,
+        evidence=evidence,
+        at_most=sure if failed is not None else "low",
+        fix=fix,
+        confirm="Another snapshot must show a lower peak: profilerkit diff BEFORE.pickle AFTER.pickle.",
+    )

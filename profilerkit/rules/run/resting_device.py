@@ -1,0 +1,121 @@
+"""RU008 (R01, R54): a sampled device is idle for seconds at a time, or never fully busy."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.logs.log_facts import Rests
+from profilerkit.model.finding import Evidence, Finding, Fix
+from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for
+from profilerkit.units import format_count, format_long_ns, format_ratio
+
+_CODE = "profilerkit run -- train.py"
+
+
+@dataclass(frozen=True)
+class RestingDevice(Rule):
+    """Device at rest in a sampler's log (R01, R54).
+
+    Claim: The device is idle for part of the time between its first and its last work.
+    Evidence: Samples of its utilisation: their mean, the stretches below 25 %, how long they are and how far apart.
+    Threshold: 10 % of that time idle.
+    Fix: Record the run: a sampler does not see what the host does meanwhile.
+    Saving: None: the log has no step.
+    Traps: Utilisation counts the time in which any kernel runs, those that wait for other ranks too. Waits shorter than
+        a sample only lower its mean. What lies before the first work and after the last is not counted.
+    Confidence: High for what was sampled; the cause is not in it.
+    """
+
+    code: ClassVar[str] = "RU008"
+    name: ClassVar[str] = "resting_device"
+    family: ClassVar[str] = "run"
+    summary: ClassVar[str] = "The device is idle for seconds at a time, or never fully busy"
+    reads_logs: ClassVar[bool] = True
+    of_any_framework: ClassVar[bool] = True
+
+    idle_ratio: float = 0.10
+
+    def check(self, facts: Facts) -> Result:
+        """Fires for the device of the logs that is idle most, where there are no steps that tell more."""
+        if facts.logs is not None and not facts.logs.alone:
+            return NotApplicable("the steps tell when the device is idle")
+        if facts.mode == "cpu":
+            return NotApplicable("no device")
+        known = facts.logs.rests if facts.logs is not None else ()
+        if not known:
+            return MissingData(
+                "the use of a device was not sampled beside the run, or too seldom",
+                "nvidia-smi --query-gpu=timestamp,index,utilization.gpu --format=csv -l 1",
+            )
+        most = max(known, key=lambda one: one.idle_ratio)
+        if most.idle_ratio < self.idle_ratio:
+            return Passed(f"no device is idle for more than {format_ratio(most.idle_ratio)} of the sampled time")
+        return Fired((_finding(facts, most),))
+
+
+def _finding(facts: Facts, one: Rests) -> Finding:
+    title = f"{one.label[:1].upper()}{one.label[1:]} is idle {format_ratio(one.idle_ratio)} of the time{_pattern(one)}"
+    origin = "the log, from its first work to its last"
+    more = [
+        Evidence(label=label, value=value, unit=unit, source="derived", origin=origin, n=one.n)
+        for label, value, unit in (
+            ("Stretches at rest", one.count, "count"),
+            ("Length of a stretch, median", *_length(one, one.length)),
+            ("From one stretch to the next", *_length(one, one.period)),
+        )
+        if value
+    ]
+    return finding_for(
+        facts,
+        bound=None,
+        title=title,
+        why=_why(one),
+        evidence=(
+            Evidence(
+                label=f"Idle time of {one.label}",
+                value=one.idle_ratio,
+                unit="ratio",
+                source="measured",
+                origin=origin,
+                n=one.n,
+                behind=("gpu.utilization",),
+            ),
+            *more,
+        ),
+        at_most="high",
+        fix=Fix(text="Record the run: its steps tell waits for data, checkpoints, evaluation and Python.", code=_CODE),
+        confirm="The same log of the next run must show fewer or shorter stretches at rest.",
+    )
+
+
+def _pattern(one: Rests) -> str:
+    """How the idle time is spread, after the share."""
+    if one.period is not None:
+        return f": for {_words(one, one.length)} every {_words(one, one.period)}"
+    if one.resting_ratio >= one.idle_ratio / 2:
+        stretches = "in one stretch" if one.count == 1 else f"in {format_count(one.count)} stretches"
+        return f", most of it {stretches} of about {_words(one, one.length)}"
+    return ", in waits shorter than a sample"
+
+
+def _why(one: Rests) -> str:
+    if one.period is not None:
+        return (
+            "What comes at such intervals is a checkpoint, an evaluation, or the end of an epoch: the run waits for it."
+        )
+    if one.resting_ratio >= one.idle_ratio / 2:
+        return "The device does nothing for so long only while the host does something else, or waits."
+    return "The device is at work in nearly every sample and never fully busy: it waits within the steps."
+
+
+def _length(one: Rests, samples: int | None) -> tuple[float | None, str]:
+    """A number of samples as a time, where the log has times."""
+    if samples is None or one.sample_ns is None:
+        return samples, "count"
+    return float(samples * one.sample_ns), "ns"
+
+
+def _words(one: Rests, samples: int) -> str:
+    if one.sample_ns is None:
+        return f"{format_count(samples)} samples"
+    return format_long_ns(samples * one.sample_ns)
