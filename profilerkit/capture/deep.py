@@ -173,7 +173,7 @@ class DeepWindow:
             self._span.__enter__()
 
     def is_slow(self, number: int) -> None:
-        """Step ``number`` was slow, if it is traced."""
+        """Note that step ``number`` was slow, if it is traced."""
         if self._slow_step is None and number >= self.first_step:
             self._slow_step = number
 

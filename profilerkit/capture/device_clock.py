@@ -66,8 +66,8 @@ _Mark = tuple[DeviceEvent, int, int, int, int]
 class DeviceClock:
     """Records one DEVICE from each mark in the device's queue to the next, once the device has reached both.
 
-    Marks are made at the ends of steps, behind what lies between two steps, and behind long waits for a batch. Of a
-    host so far ahead that marks run out every second one is given up, so that records span more steps and none is
+    Marks are made at the ends of steps, after what lies between two steps, and after long waits for a batch. Where the
+    host is so far ahead that marks run out, every second one is given up: records span more steps, and no step is
     lost. Events of two devices have no time between them. The tracker calls on the training thread, which alone
     touches events: a query on another thread could fall into a capture that it cannot know of.
 
@@ -176,7 +176,7 @@ class DeviceClock:
             self._mark(number, now_ns, _STARVED)
 
     def _mark(self, number: int, start_ns: int, flags: int = 0) -> None:
-        """Mark the end of step ``number``, or what lies behind it, and read what is ready of the marks before."""
+        """Mark the end of step ``number``, or of what follows it, and read what is ready of the marks before."""
         began_ns = perf_counter_ns()
         self._guard.call(self._put, number, start_ns, flags)
         took_ns = perf_counter_ns() - began_ns
@@ -211,7 +211,7 @@ class DeviceClock:
             self._read(self._newest)
 
     def _space(self) -> None:
-        """How many steps are to lie between marks. Of several marks of one step the last one stays."""
+        """Choose how many steps lie between marks. The last of several marks of one step stays."""
         spacing, count = self._spacing, len(self._under_way)
         if count == _MOST_MARKS:
             last = {mark[2]: (*mark[:4], mark[4] & ~_STARVED) for mark in self._under_way}

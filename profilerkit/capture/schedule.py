@@ -35,7 +35,7 @@ class Schedule:
         look_at: the step at whose start ``due`` is to be asked next.
         waits: the first window waits for steps to settle.
 
-    Once the device's time of steps is known, it alone says which are slow: a host that runs ahead waits now and then
+    Once the device's time of steps is known, it alone decides which are slow: a host that runs ahead waits now and then
     until the device has caught up, and loses nothing by it.
     """
 
