@@ -67,8 +67,9 @@ def headline(facts: Facts, top: Best) -> str:
         case "compute-bound", "slower":
             return f"{loser} takes {longer(facts, priced)} longer for the same work in {step}"
         case "compute-bound", "precision":
-            fp32 = facts.math.fp32_share if facts.math else 0.0
-            return f"{loser} computes in FP32 for {format_ns(fp32 * (facts.mean_step_ns or 0.0))} of {step}"
+            math = facts.math
+            wide = format_ns((math.wide_share if math else 0.0) * (facts.mean_step_ns or 0.0))
+            return f"{loser} computes {'32-bit math' if math and math.wide else 'in FP32'} for {wide} of {step}"
         case "overhead-bound", "sync":
             lost = format_ns(lost_share(facts) * (facts.mean_step_ns or 0.0))
             return f"{loser} loses {lost} of {step} after host syncs"
@@ -164,6 +165,8 @@ def _without_saving(outcomes: Sequence[Outcome]) -> str:
     most = max((entry.expected for entry in known), default=0.0)
     if most >= CONTENDER_SAVING:
         said = f"the best fix is expected to save {format_ratio(most)} of the step."
+    elif any(finding.saving is None and finding.fix and finding.bound for row in outcomes for finding in row.findings):
+        said = "the fixes named here could not be priced."
     else:
         said = "no fix that is known here reaches 5 % of the step."
     return f"{aside}{said}" if aside else f"{said[0].upper()}{said[1:]}"
