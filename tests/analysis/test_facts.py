@@ -214,6 +214,19 @@ def test_the_type_of_the_operands_is_told_by_names_and_arguments(name, kind):
     assert math.narrow_share == (0.0 if kind.endswith("tf32") else 1.0)
 
 
+@pytest.mark.parametrize(
+    ("name", "is_3d"),
+    [
+        ("void convolveNd_dgrad_float_engine<float, (int)3, (int)512>(int)", True),
+        ("sm80_xmma_wgrad_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc", None),
+    ],
+)
+def test_convolutions_without_operators_are_told_by_the_names_of_their_kernels(name, is_3d):
+    found = loop(lambda trace, at: trace.kernel(at, at + 500, name=name)).waste.layout
+    assert found.convolution_share == pytest.approx(0.5)
+    assert found.is_3d is is_3d
+
+
 @pytest.mark.parametrize("name", [GEMM, ELEMENTWISE])
 def test_kernels_beside_each_other_on_several_streams_never_own_more_than_the_step(name):
     def body(trace, at):

@@ -357,6 +357,17 @@ def test_the_verdict_is_about_what_the_rule_found(code, bound, detail):
     assert "FP32" not in found.headline
 
 
+def test_3d_convolutions_get_the_format_of_five_dimensions():
+    known = converting(0.3)
+    fixes = {}
+    for is_3d in (True, False, None):
+        layout = replace(known.waste.layout, is_3d=is_3d)
+        fixes[is_3d] = finding("CP007", replace(known, waste=replace(known.waste, layout=layout))).fix
+    assert "torch.channels_last_3d" in fixes[True].code
+    assert "channels_last_3d" not in fixes[False].text + fixes[False].code
+    assert "channels_last_3d" in fixes[None].text
+
+
 # CP001
 
 
