@@ -581,6 +581,16 @@ def test_a_mean_of_many_or_of_even_steps_is_said_of_every_step(steady, cv):
     assert "every 100 ms step" in verdict_of(uneven(REACHED["memory-bound", "capacity"], steady, cv)).headline
 
 
+@pytest.mark.parametrize(
+    ("major", "said"),
+    [(8, "The fixes named here could not be priced."), (None, "What a lower precision saves could not be told.")],
+)
+def test_that_no_fix_is_known_is_not_said_of_math_in_32_bits_without_a_price(major, said):
+    known = facts({"compute.math": 1.0})
+    math = replace(FIRES["CP001"].math, fp32_share=0.8, compute_major=major)
+    assert said in verdict_of(replace(known, math=math, spec=None)).consequence
+
+
 def test_the_headline_about_fp32_counts_only_the_fp32_kernels():
     # Three quarters of the step are math, half of the step is FP32.
     known = facts({"compute.math": 0.75, "compute.membw": 0.25})

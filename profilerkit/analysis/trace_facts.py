@@ -14,10 +14,11 @@ from profilerkit.analysis.device.bus_copies import PinnedFacts, SmallCopyFacts, 
 from profilerkit.analysis.device.compute_facts import compute_facts
 from profilerkit.analysis.device.compute_leaves import compute_leaves
 from profilerkit.analysis.device.host_copies import host_copies
-from profilerkit.analysis.device.kernel_facts import chain_facts, device_facts, math_facts, pageable_copies
+from profilerkit.analysis.device.kernel_facts import chain_facts, device_facts, pageable_copies
 from profilerkit.analysis.device.kernel_table import largest
 from profilerkit.analysis.device.kernels import KernelNames, self_times
 from profilerkit.analysis.device.launches import launch_facts, launching_rows
+from profilerkit.analysis.device.precision import math_facts
 from profilerkit.analysis.device.records import (
     AllocatorFacts,
     ChainFacts,

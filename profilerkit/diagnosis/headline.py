@@ -10,6 +10,7 @@ from profilerkit.model.finding import Bound, Outcome
 from profilerkit.model.verdict import BOUND_FAMILY, Verdict
 from profilerkit.rules.comm.exposed_collectives import undivided
 from profilerkit.rules.comm.whom import longer, waits_for, who, whole_job
+from profilerkit.rules.compute.fp32_matmul import Fp32Matmul
 from profilerkit.rules.overhead.frequent_sync import lost_share
 from profilerkit.rules.rule import each
 from profilerkit.rules.run_queue import ORIGIN as RUN_QUEUE
@@ -17,6 +18,8 @@ from profilerkit.units import format_ns, format_ratio, format_ratio_range
 
 #: Where a stall's evidence comes from; its title, not the parts of the typical step, says what it costs.
 _STALL_ORIGINS = ("named phase", "length of the steps")
+#: Share of the step from which what a rule is about holds most of it.
+_MOST = 0.5
 #: What a family is called where it takes more of the step than the bound does.
 _FAMILY_WORDS: dict[Bound, str] = {
     "input-bound": "Input",
@@ -67,8 +70,9 @@ def headline(facts: Facts, top: Best) -> str:
         case "compute-bound", "slower":
             return f"{loser} takes {longer(facts, priced)} longer for the same work in {step}"
         case "compute-bound", "precision":
-            fp32 = facts.math.fp32_share if facts.math else 0.0
-            return f"{loser} computes in FP32 for {format_ns(fp32 * (facts.mean_step_ns or 0.0))} of {step}"
+            math = facts.math
+            wide = format_ns((math.wide_share if math else 0.0) * (facts.mean_step_ns or 0.0))
+            return f"{loser} computes {'32-bit math' if math and math.wide else 'in FP32'} for {wide} of {step}"
         case "overhead-bound", "sync":
             lost = format_ns(lost_share(facts) * (facts.mean_step_ns or 0.0))
             return f"{loser} loses {lost} of {step} after host syncs"
@@ -118,7 +122,7 @@ def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
             f"The best fix saves {expected} of the step." if by_a_fix else f"Without it a step is {expected} shorter."
         )
     elif verdict.bound != "balanced" and facts.framework is None:
-        sentences.append(_without_saving(outcomes))
+        sentences.append(_without_saving(facts, outcomes))
     sentences += _larger_share(facts, outcomes, verdict)
     if verdict.bound != "inconclusive" and facts.steps.steady < 8:
         plural = "s" if facts.steps.steady != 1 else ""
@@ -157,13 +161,22 @@ def _larger_share(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict) -
     return [f"{_FAMILY_WORDS[bound]}{pauses} takes a larger share ({format_ratio(share)}, {than}), but {why}."]
 
 
-def _without_saving(outcomes: Sequence[Outcome]) -> str:
+def _without_saving(facts: Facts, outcomes: Sequence[Outcome]) -> str:
     """What the fixes of other bounds save where the verdict's own has none, or none that was not set aside."""
     aside = "Suppressed findings aside, " if most_suppressed(outcomes) >= CONTENDER_SAVING else ""
     known = [entry for entry in best_per_bound(outcomes).values() if entry.finding.fix is not None]
     most = max((entry.expected for entry in known), default=0.0)
     if most >= CONTENDER_SAVING:
         said = f"the best fix is expected to save {format_ratio(most)} of the step."
+    elif any(finding.saving is None and finding.fix and finding.bound for row in outcomes for finding in row.findings):
+        said = "the fixes named here could not be priced."
+    elif facts.math is not None and facts.math.wide_share >= _MOST and _lacks_data(outcomes, Fp32Matmul.code):
+        said = "what a lower precision saves could not be told."
     else:
         said = "no fix that is known here reaches 5 % of the step."
     return f"{aside}{said}" if aside else f"{said[0].upper()}{said[1:]}"
+
+
+def _lacks_data(outcomes: Sequence[Outcome], rule: str) -> bool:
+    """Whether a rule could not tell for want of data."""
+    return any(outcome.rule == rule and outcome.status == "missing_data" for outcome in outcomes)

@@ -182,11 +182,49 @@ def test_the_version_of_an_unknown_device_of_amd_is_no_compute_capability():
         ("sm80_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize128x128", 0.0, 1.0),
         ("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NTT", 0.0, 1.0),
         (ELEMENTWISE, 0.0, 0.0),
+        ("void dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>(int)", 1.0, 0.0),
+        ("void convolveNd_dgrad_float_engine<float, (int)3, (int)512>(int, const T1 *)", 1.0, 0.0),
+        ("void gemv2T_kernel_val<int, int, float, float, float, float, 128>(cublasGemvParams)", 0.0, 0.0),
+        ("fmha_cutlassF_f32_aligned_64x64_rf_sm75(AttentionKernel<float, cutlass::arch::Sm75, true>)", 1.0, 0.0),
+        ("fmha_cutlassF_f16_aligned_64x64_rf_sm80(AttentionKernel<cutlass::half_t, Sm80, true>)", 0.0, 1.0),
+        ("Cijk_Alik_Bljk_BBS_BH_Bias_HAS_SAV_UserArgs_MT16x16x256_MI16x16x1", 0.0, 1.0),
+        ("Cijk_Ailk_Bjlk_SB_Bias_AS_SAV_UserArgs_MT64x16x16_MI16x16x1", 1.0, 0.0),
     ],
 )
 def test_vector_units_are_known_by_their_own_names_whatever_else_the_name_holds(name, fp32, tensor_core):
     math = loop(lambda trace, at: trace.kernel(at, at + 1_000, name=name)).math
     assert (math.fp32_share, math.tensor_core_share) == (fp32, tensor_core)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("fmha_cutlassB_f32_aligned_64x64_k64_sm80(AttentionBackwardKernel<cutlass::arch::Sm80, float>)", "3xtf32"),
+        ("cutlass_80_tensorop_s1688gemm_128x128_16x5_tn_align4", "tf32"),
+        ("void xmma_cudnn::gemm::kernel<xmma_cudnn::Ampere_hmma_tf32_traits<unsigned int, float>>", "tf32"),
+        ("nvjet_sm100_tst_8x64_64x16_1x4_h_bz_TNN", "half"),
+        ("cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_nn_align1", "half"),
+        ("nvjet_qrtst_128x160_128x5_1x2_h_bz_coopA_algo2_TNT", "fp8"),
+        ("cutlass::gemm::GemmUniversal<cutlass::float_e4m3_t>", "fp8"),
+    ],
+)
+def test_the_type_of_the_operands_is_told_by_names_and_arguments(name, kind):
+    math = loop(lambda trace, at: trace.kernel(at, at + 1_000, name=name)).math
+    assert [found.type for found in math.wide] == ([kind] if kind.endswith("tf32") else [])
+    assert math.narrow_share == (0.0 if kind.endswith("tf32") else 1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_3d"),
+    [
+        ("void convolveNd_dgrad_float_engine<float, (int)3, (int)512>(int)", True),
+        ("sm80_xmma_wgrad_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc", None),
+    ],
+)
+def test_convolutions_without_operators_are_told_by_the_names_of_their_kernels(name, is_3d):
+    found = loop(lambda trace, at: trace.kernel(at, at + 500, name=name)).waste.layout
+    assert found.convolution_share == pytest.approx(0.5)
+    assert found.is_3d is is_3d
 
 
 @pytest.mark.parametrize("name", [GEMM, ELEMENTWISE])

@@ -357,6 +357,17 @@ def test_the_verdict_is_about_what_the_rule_found(code, bound, detail):
     assert "FP32" not in found.headline
 
 
+def test_3d_convolutions_get_the_format_of_five_dimensions():
+    known = converting(0.3)
+    fixes = {}
+    for is_3d in (True, False, None):
+        layout = replace(known.waste.layout, is_3d=is_3d)
+        fixes[is_3d] = finding("CP007", replace(known, waste=replace(known.waste, layout=layout))).fix
+    assert "torch.channels_last_3d" in fixes[True].code
+    assert "channels_last_3d" not in fixes[False].text + fixes[False].code
+    assert "channels_last_3d" in fixes[None].text
+
+
 # CP001
 
 
@@ -364,7 +375,7 @@ def test_fp32_kernels_of_known_shapes_get_no_faster_than_their_bytes():
     known = fp32(0.5)
     priced = replace(known, math=replace(known.math, priced_share=0.4, floor_share=0.2, fastest_share=0.1))
     saving = finding("CP001", priced).saving
-    assert saving.expected == pytest.approx(0.4 - 0.2 + 0.1 * (1 - 1 / 3.2))
+    assert saving.expected == pytest.approx(0.4 - 0.2 + 0.1 * (1 - 1 / (0.62 * 8)))
     assert saving.high == pytest.approx(0.4 - 0.1 + 0.1 * (1 - 1 / 8))
 
 

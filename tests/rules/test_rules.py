@@ -6,7 +6,15 @@ from itertools import pairwise
 import pytest
 
 from profilerkit.analysis.communication.relabel import LATENCY_FLOOR_NS
-from profilerkit.analysis.device.records import AllocatorFacts, ChainFacts, ColdFacts, CopyFacts, MathFacts, SyncFacts
+from profilerkit.analysis.device.records import (
+    AllocatorFacts,
+    ChainFacts,
+    ColdFacts,
+    CopyFacts,
+    MathFacts,
+    SyncFacts,
+    WideMath,
+)
 from profilerkit.analysis.facts import BEFORE_THE_COPY, CommFacts, Stall
 from profilerkit.analysis.whatif import HANDOVER_NS
 from profilerkit.hardware.lookup import lookup
@@ -99,6 +107,13 @@ def late(share, *, cause="over.python", jitter=0.01, coverage=0.9, others=(), **
 def fp32(share, *, tensor=0.0, major=8, spec=A100):
     found = MathFacts(fp32_share=share, tensor_core_share=tensor, compute_major=major, example=GEMM)
     return facts(math=found, spec=spec)
+
+
+def in_tf32(share, *, kind="tf32", narrow=0.0, **changes):
+    """Math of 32 bits on the matrix units, none of it on the vector units."""
+    known = fp32(0.0, tensor=share + narrow, **changes)
+    wide = (WideMath(type=kind, share=share, priced_share=0.0),)
+    return replace(known, math=replace(known.math, wide=wide, narrow_share=narrow))
 
 
 def chained(share, length=5.0):
@@ -301,6 +316,7 @@ NOT_APPLICABLE = {
 #: (rule, option): just fires, just does not. Facts are on either side of the default value of the option.
 THRESHOLDS = {
     ("CO001", "smallest_share"): (communicating(0.05), communicating(0.05 - JUST)),
+    ("CP001", "most_narrow_ratio"): (in_tf32(0.5, narrow=0.05), in_tf32(0.5, narrow=0.05 + JUST)),
     ("CP001", "smallest_share"): (fp32(0.10), fp32(0.10 - JUST)),
     ("CP004", "smallest_share"): (chained(0.20), chained(0.20 - JUST)),
     ("CP008", "busy_ratio"): (utilised(0.90, 0.3), utilised(0.90 - JUST, 0.3)),
@@ -701,8 +717,25 @@ def test_nobody_is_late_where_the_collectives_say_nothing(known, result):
 
 
 def test_fp32_beside_more_tensor_core_math_is_left_alone():
-    assert ended("CP001", fp32(0.3, tensor=0.3)) is Passed
-    assert ended("CP001", fp32(0.3, tensor=0.3 - JUST)) is Fired
+    def beside(tensor):
+        known = fp32(0.3, tensor=tensor)
+        return replace(known, math=replace(known.math, narrow_share=tensor))
+
+    assert ended("CP001", beside(0.3)) is Passed
+    assert ended("CP001", beside(0.3 - JUST)) is Fired
+
+
+def test_math_that_is_all_tf32_is_told_of_16_bit():
+    found = finding("CP001", in_tf32(0.8))
+    assert "autocast" in found.fix.code
+    assert found.saving.high == pytest.approx(0.8 * (1 - 1 / 2))
+    assert finding("CP001", in_tf32(0.8, spec=None)).saving is None
+
+
+def test_attention_in_fp32_is_priced_as_three_tf32_products_and_not_told_of_tf32():
+    found = finding("CP001", in_tf32(0.8, kind="3xtf32"))
+    assert "autocast" in found.fix.code
+    assert found.saving.high == pytest.approx(0.8 * (1 - 1 / 6))
 
 
 def test_a_device_before_tensor_cores_has_no_faster_unit():
@@ -730,7 +763,7 @@ def test_the_saving_of_tensor_cores_follows_the_peaks_of_the_device():
     found = finding("CP001", fp32(0.5))
     ratio = 156 / 19.5  # dense TF32 over FP32 TFLOPS of an A100
     assert found.saving.high == pytest.approx(0.5 * (1 - 1 / ratio))
-    assert found.saving.expected == pytest.approx(0.5 * (1 - 1 / (0.4 * ratio)))
+    assert found.saving.expected == pytest.approx(0.5 * (1 - 1 / (0.62 * ratio)))
     assert finding("CP001", fp32(0.5), reached_ratio=0.8).saving.expected > found.saving.expected
 
 

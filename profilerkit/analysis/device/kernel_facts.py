@@ -1,18 +1,17 @@
-"""What the steady kernels say: how busy the device is, on which units it computes, what could be fused."""
+"""What the steady kernels say: how busy the device is, what it copies, what could be fused."""
 
 import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, KernelNames
-from profilerkit.analysis.device.operator_costs import DTYPES
-from profilerkit.analysis.device.records import ChainFacts, CopyFacts, DeviceFacts, MathFacts
-from profilerkit.analysis.device.roofline import MEMORY_RATIO, Roofline, dense_peak
+from profilerkit.analysis.device.precision import covered_ns
+from profilerkit.analysis.device.records import ChainFacts, CopyFacts, DeviceFacts
+from profilerkit.analysis.device.roofline import Roofline
 from profilerkit.analysis.host.names import BATCH_COPY_BYTES
 from profilerkit.analysis.host.python_stretches import between_ratio
 from profilerkit.analysis.intervals import I64, Spans, intersect, union
 from profilerkit.analysis.leaves import leaf
 from profilerkit.analysis.partition import Partition
-from profilerkit.hardware.lookup import is_by_amd
 from profilerkit.trace.columns import Category, DeviceProperties, TraceColumns
 
 #: Shortest run of fusible kernels that a compiler would turn into one (R17).
@@ -84,64 +83,6 @@ def pageable_copies(columns: TraceColumns, launches: I64, parts: Partition, rows
     )
 
 
-def math_facts(
-    columns: TraceColumns,
-    kinds: KernelNames,
-    roof: Roofline,
-    judged: npt.NDArray[np.bool_],
-    steady_ns: int,
-    properties: DeviceProperties | None,
-) -> MathFacts:
-    """On which units the math kernels that start in the steady window ran, as shares of ``steady_ns``.
-
-    FP32 on the vector units is what the name says so of, or what was passed FP32 and does not say anything else.
-    """
-    name = columns.name[roof.rows]
-    math = kinds.math[name] & judged[roof.rows]
-    computes_fp32 = (roof.flops > 0) & (roof.dtype == DTYPES.index("fp32")) & ~kinds.tensor_core[name]
-    fp32, tensor_core = math & (kinds.fp32_math[name] | computes_fp32), math & kinds.tensor_core[name]
-    per_name = np.bincount(name[fp32], weights=columns.dur_ns[roof.rows[fp32]], minlength=1)
-    dur_ns = np.maximum(columns.dur_ns[roof.rows], 1)
-    floor_ns, fastest_ns = _on_faster_units(roof, dur_ns)
-    priced = fp32 & np.isfinite(floor_ns)
-    priced_share = _covered_ns(columns, roof.rows[priced]) / steady_ns
-    per_ns = priced_share / max(int(dur_ns[priced].sum()), 1)
-    tells_units = properties is not None and (roof.spec is not None or not is_by_amd(properties.name))
-    return MathFacts(
-        fp32_share=_covered_ns(columns, roof.rows[fp32]) / steady_ns,
-        tensor_core_share=_covered_ns(columns, roof.rows[tensor_core]) / steady_ns,
-        compute_major=properties.compute_major if properties and tells_units else None,
-        example=columns.strings[int(per_name.argmax())] if per_name.any() else None,
-        priced_share=priced_share,
-        floor_share=per_ns * float(floor_ns[priced].sum()),
-        fastest_share=per_ns * float(fastest_ns[priced].sum()),
-    )
-
-
-def _on_faster_units(roof: Roofline, dur_ns: I64) -> npt.NDArray[np.float64]:
-    """``(2, n)`` ns that each FP32 kernel would take on the faster units, and takes at least; NaN where not priced.
-
-    It gets faster by the ratio of the peaks as far as real kernels reach them, and never than its traffic, which TF32
-    leaves as it is and 16 bit halve. The least is that of its arithmetic and traffic at the very peaks.
-    """
-    spec = roof.spec
-    precision = spec.faster_than_fp32 if spec else None
-    kept = 1.0 if precision == "tf32" else 0.5
-    fast, slow = dense_peak(precision or "", spec), dense_peak("fp32", spec)
-    if spec is None or fast is None or slow is None:
-        return np.full((2, len(roof.rows)), np.nan)
-    memory_ns = kept * roof.bytes / spec.hbm_gb_per_s
-    floor_ns = np.maximum(dur_ns / max(fast / slow * spec.achievable_ratio, 1.0), memory_ns / MEMORY_RATIO)
-    fastest_ns = np.maximum(roof.flops / (fast * 1e-9), memory_ns)
-    floor_ns = np.minimum(floor_ns, dur_ns)
-    return np.stack([floor_ns, np.minimum(fastest_ns, floor_ns)])
-
-
-def _covered_ns(columns: TraceColumns, rows: I64) -> int:
-    """Time in which any of ``rows`` runs: where streams overlap it counts once, so that a share stays below one."""
-    return union(columns.ts_ns[rows], columns.end_ns[rows]).total_ns
-
-
 def chain_facts(
     columns: TraceColumns, kinds: KernelNames, roof: Roofline, rows: I64, optimizer: I64, window: Spans
 ) -> ChainFacts:
@@ -164,7 +105,7 @@ def chain_facts(
     time = np.bincount(run, weights=columns.dur_ns[kernels])
     example = kernels[(run == int(np.argmax(time * long))) & counts][:5] if long.any() else kernels[:0]
     return ChainFacts(
-        share=_covered_ns(columns, kernels[inside]) / max(window.total_ns, 1),
+        share=covered_ns(columns, kernels[inside]) / max(window.total_ns, 1),
         chains_per_step=int(long.sum()) / max(len(window), 1),
         mean_length=float(length[long].mean()) if long.any() else 0.0,
         example=tuple(columns.strings[name] for name in columns.name[example]),

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.communication.registry import Registry, built_in
+from profilerkit.analysis.device.math_types import MATH_TYPES, math_name
 from profilerkit.analysis.intervals import I64, Spans, covered, innermost_owner
 from profilerkit.trace.columns import Category, TraceColumns
 
@@ -19,7 +20,7 @@ SMALL_KERNEL_NS = 10_000
 
 #: Names are hostile: what may stand apart (``.*``) is searched from the first place its beginning is found at only.
 _MATH = re.compile(
-    r"gemm|gemv|cutlass|cublas|xmma|nvjet|mma_|_mma|Cijk_|conv(?!ert)|winograd|wgrad|dgrad|fprop|bprop"
+    r"(?<!fb)gemm|gemv|cutlass|cublas|xmma|nvjet|mma_|_mma|Cijk_|conv(?!ert)|winograd|wgrad|dgrad|fprop|bprop"
     r"|flash|fmha|attention|mha_|_mha|^(?>.*?cudnn).*(?:fwd|bwd)|gcnAsm|^(?>.*?MIOpen).*Conv|splitK|dot_kernel",
     re.IGNORECASE,
 )
@@ -41,16 +42,6 @@ _POINTWISE = re.compile(
 )
 #: PyTorch's kernels over tensors of one common shape; those that gather by an index or count are none.
 _ELEMENTWISE = re.compile(r"(?<!index_)elementwise_kernel(?!_with_index)")
-_TENSOR_CORE = re.compile(
-    r"tensorop|s\d{3,5}gemm|_s1688|_s16816|_h1688|_h16816|_i8816|1688|16816|884|hmma|imma|wgmma|gmma|nvjet|tf32"
-    r"|bf16|fp16|f16f16|flash|fmha",
-    re.IGNORECASE,
-)
-#: FP32 on the vector units, whatever else the name holds: xmma kernels carry their architecture in both kinds.
-_VECTOR_UNITS = re.compile(r"ffma|simt", re.IGNORECASE)
-_FP32_MATH = re.compile(
-    r"sgemm|ffma|f32f32_f32f32|simt_s|_scudnn|scudnn|fp32|winograd|implicit_convolve_sgemm", re.IGNORECASE
-)
 
 
 def in_use(columns: TraceColumns) -> npt.NDArray[np.int64]:
@@ -75,8 +66,8 @@ class KernelNames:
         bandwidth: kernels whose cost is memory traffic; math wins where both match.
         pointwise: kernels that a compiler can fuse with their neighbours and has not fused yet.
         elementwise: those of them that read and write tensors of one common shape, each element once.
-        tensor_core: math kernels that run on tensor or matrix cores, as far as names tell.
-        fp32_math: math kernels that compute in FP32 on vector units, as far as names tell.
+        tensor_core: kernels that run on tensor or matrix cores, as far as names tell.
+        math_type: int8 ids into ``MATH_TYPES``: what kernels multiply in, as far as names tell.
     """
 
     communication: Names
@@ -85,7 +76,7 @@ class KernelNames:
     pointwise: Names
     elementwise: Names
     tensor_core: Names
-    fp32_math: Names
+    math_type: npt.NDArray[np.int8]
 
     @classmethod
     def of(cls, columns: TraceColumns, registry: Registry | None = None) -> "KernelNames":
@@ -102,7 +93,11 @@ class KernelNames:
         told = np.array([found.row for found in columns.collectives], dtype=np.int64)
         communication[columns.name[told[columns.category[told] == Category.KERNEL]]] = True
         kernel_math = matching(columns, used, _MATH) & ~matching(columns, used, _PARTIAL_SUMS)
-        tensor_core = matching(columns, used, _TENSOR_CORE) & ~matching(columns, used, _VECTOR_UNITS)
+        tensor_core = np.zeros(len(columns.strings), dtype=np.bool_)
+        math_type = np.zeros(len(columns.strings), dtype=np.int8)
+        for index in np.flatnonzero(kernel_math).tolist():
+            if (row := math_name(columns.strings[index])) is not None:
+                tensor_core[index], math_type[index] = row.on_matrix_units, MATH_TYPES.index(row.type)
         return cls(
             communication=communication,
             math=kernel_math | matching(columns, used, _MATH_OPERATOR),
@@ -110,7 +105,7 @@ class KernelNames:
             pointwise=matching(columns, used, _POINTWISE) & ~kernel_math,
             elementwise=matching(columns, used, _ELEMENTWISE),
             tensor_core=tensor_core,
-            fp32_math=matching(columns, used, _FP32_MATH) & ~tensor_core,
+            math_type=math_type,
         )
 
 

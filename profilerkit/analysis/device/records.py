@@ -98,13 +98,23 @@ class AllocatorFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class MathFacts:
-    """Matrix and convolution kernels: time shares of the steady step by what the names tell.
+class WideMath:
+    """Math of 32 bits on matrix units: ``3xtf32`` or ``tf32``, and how much of its share is of known shapes."""
 
-    ``priced_share`` is that of the FP32 kernels whose shapes are known, ``floor_share`` what TF32, or FP16 where the
-    device has none, would leave of it at the rates that real kernels reach: never less than its bytes take.
-    ``fastest_share`` is the same at the very peaks of arithmetic and memory. ``compute_major`` is ``None`` also for an
-    unknown device of AMD, where it says nothing of the units.
+    type: str
+    share: float
+    priced_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class MathFacts:
+    """Matrix, convolution and attention kernels: time shares of the steady step by what names and arguments tell.
+
+    ``fp32_share`` is FP32 on the vector units, ``wide`` what else computes in 32 bits, ``narrow_share`` what does in 16
+    or fewer. ``priced_share`` is that of the FP32 kernels whose shapes are known, ``floor_share`` what the faster type
+    would leave of these and of the priced ``wide`` ones at the rates that real kernels reach: never less than their
+    bytes take. ``fastest_share`` is the same at the very peaks of arithmetic and memory. ``compute_major`` is ``None``
+    also for an unknown device of AMD, where it says nothing of the units.
     """
 
     fp32_share: float
@@ -114,6 +124,18 @@ class MathFacts:
     priced_share: float = 0.0
     floor_share: float = 0.0
     fastest_share: float = 0.0
+    wide: tuple[WideMath, ...] = ()
+    narrow_share: float = 0.0
+
+    @property
+    def is_mostly_vector(self) -> bool:
+        """Whether FP32 on the vector units takes more time than the matrix units do."""
+        return self.fp32_share > self.tensor_core_share
+
+    @property
+    def wide_share(self) -> float:
+        """Share of the step that computes in 32 bits."""
+        return self.fp32_share + sum(found.share for found in self.wide)
 
 
 @dataclass(frozen=True, slots=True)

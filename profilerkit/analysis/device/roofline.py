@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from profilerkit.analysis.costs.cost import FAMILIES
 from profilerkit.analysis.device.kernels import KernelNames
+from profilerkit.analysis.device.math_types import MATH_TYPES
 from profilerkit.analysis.device.operator_costs import DTYPES, OperatorCosts, operator_costs
 from profilerkit.analysis.intervals import I64
 from profilerkit.hardware.lookup import DeviceSpec
@@ -25,6 +26,8 @@ MEMORY_RATIO = 0.9
 #: More than the peak by this factor is no rounding: data came from a cache, an algorithm saved arithmetic, or the cost
 #: is not that of this kernel. Times of releases before 2.4 are whole µs.
 BEYOND_PEAK, CLOCK_NS = 1.05, 1_000
+#: A kernel that takes more than a hundred times what either roof allows is held by neither, and named for its work.
+NEAR_A_ROOF = 0.01
 #: No device, known or not, reaches 1e16 FLOP/s or moves 1e14 B/s, from a cache neither (B200 on paper: 4.5e15 in FP8,
 #: 8e12 B/s): shapes that say so are not those of the kernel.
 MOST_FLOPS_PER_NS, MOST_BYTES_PER_NS = 1e7, 1e5
@@ -72,8 +75,8 @@ class Roofline:
 def roofline(columns: TraceColumns, kinds: KernelNames, rows: I64, operator: I64, spec: DeviceSpec | None) -> Roofline:
     """Judge compute kernels.
 
-    The roof is that which takes longer at the rates real kernels reach. Without shapes, or for a device that is not
-    in the table, the name decides.
+    The roof is that which takes longer at the rates real kernels reach. Without shapes, far below both roofs, or for a
+    device that is not in the table, the name decides.
 
     Args:
         columns: the trace.
@@ -87,7 +90,7 @@ def roofline(columns: TraceColumns, kinds: KernelNames, rows: I64, operator: I64
     flops, moved = _shared_out(columns, kinds, rows, operator, costs)
     longest = BEYOND_PEAK * columns.dur_ns[rows] + CLOCK_NS
     # Arithmetic that is not counted takes no time on any device, known or not.
-    math_ns = np.where(flops == 0, 0.0, flops / peak_flops_per_ns(costs.dtype, kinds.tensor_core[name], spec))
+    math_ns = np.where(flops == 0, 0.0, flops / peak_flops_per_ns(costs.dtype, kinds.math_type[name], spec))
     memory_ns = moved / (spec.hbm_gb_per_s if spec else np.nan)  # GB/s are bytes per ns
     # Convolutions have algorithms with less arithmetic; no product of matrices runs faster than the peak, so its
     # operands were larger than what was computed, as where experts get padded rows.
@@ -101,6 +104,7 @@ def roofline(columns: TraceColumns, kinds: KernelNames, rows: I64, operator: I64
     least = np.maximum(math_ns / reached, memory_ns / MEMORY_RATIO)
     computed = np.where(math_ns / reached >= memory_ns / MEMORY_RATIO, MATH, BANDWIDTH)
     by_shape = np.isfinite(least)
+    decides = by_shape & (least >= NEAR_A_ROOF * columns.dur_ns[rows])
     named = np.where(kinds.math[name], MATH, np.where(kinds.bandwidth[name], BANDWIDTH, UNKNOWN))
     return Roofline(
         rows=rows,
@@ -108,7 +112,7 @@ def roofline(columns: TraceColumns, kinds: KernelNames, rows: I64, operator: I64
         flops=flops,
         bytes=moved,
         least_ns=np.minimum(least, np.maximum(columns.dur_ns[rows], 1)),
-        roof=np.where(by_shape, computed, named).astype(np.int8),
+        roof=np.where(decides, computed, named).astype(np.int8),
         by_shape=by_shape,
         beyond=beyond,
         dtype=costs.dtype,
@@ -149,7 +153,7 @@ def _item_bytes(columns: TraceColumns, names: npt.NDArray[np.int32]) -> F64:
 
 
 def dense_peak(precision: str, spec: DeviceSpec | None) -> float | None:
-    """Dense FLOPs per second of a device in a type; TF32 is FP32 on matrix units. ``None`` where not known.
+    """Dense FLOPs per second of a device in a type; ``None`` where not known. TF32 is FP32 on matrix units.
 
     >>> from profilerkit.hardware.lookup import lookup
     >>> dense_peak("bf16", lookup("NVIDIA L4")), dense_peak("fp64", lookup("NVIDIA L4"))
@@ -160,6 +164,7 @@ def dense_peak(precision: str, spec: DeviceSpec | None) -> float | None:
     tflops = {
         "fp32": spec.fp32_tflops,
         "tf32": spec.tf32_tflops or spec.fp32_tflops,
+        "3xtf32": (spec.tf32_tflops or spec.fp32_tflops) / 3,
         "fp16": spec.fp16_tflops,
         "bf16": spec.bf16_tflops,
         "fp8": spec.fp8_tflops,
@@ -167,9 +172,11 @@ def dense_peak(precision: str, spec: DeviceSpec | None) -> float | None:
     return tflops * 1e12 if tflops else None
 
 
-def peak_flops_per_ns(dtype: I8, tensor_core: Bools, spec: DeviceSpec | None) -> F64:
-    """The peak for each kernel; FP32 runs on matrix units only where the kernel's name says so."""
-    matrix = ["tf32" if name == "fp32" else name for name in DTYPES]
-    peaks = np.array([[(dense_peak(name, spec) or np.nan) * 1e-9 for name in names] for names in (DTYPES, matrix)])
-    found: F64 = peaks[tensor_core.astype(np.int64), dtype]
+def peak_flops_per_ns(dtype: I8, math_type: I8, spec: DeviceSpec | None) -> F64:
+    """The peak for each kernel; FP32 is multiplied in TF32, once or three times, where the kernel's name says so."""
+    by_type = [
+        [found if name == "fp32" and found.endswith("tf32") else name for name in DTYPES] for found in MATH_TYPES
+    ]
+    peaks = np.array([[(dense_peak(name, spec) or np.nan) * 1e-9 for name in names] for names in by_type])
+    found: F64 = peaks[math_type, dtype]
     return found

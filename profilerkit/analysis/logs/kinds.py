@@ -6,9 +6,6 @@ from collections.abc import Iterable, Sequence
 from profilerkit.model.oom import LiveKind
 from profilerkit.trace.logs import BACKWARD
 
-_FRAME = re.compile(r"(.*):\d+ ?(.*)", re.DOTALL)
-#: Files of optimizers: torch/optim/adam.py, core/optimizer/distrib_optimizer.py, bitsandbytes/optim.
-_OPTIMIZER = re.compile(r"(?:^|[/\\])\w*optim\w*(?:[/\\]|\.py$)", re.IGNORECASE)
 #: torch's own places in which modules get their parameters and are moved; and in which they run.
 _MODULES = re.compile(r"torch[/\\]nn[/\\]modules[/\\]\w+\.py$")
 _MOVES = ("_apply", "convert", "to", "cuda", "reset_parameters", "__init__")
@@ -26,8 +23,9 @@ def split_frame(frame: str) -> tuple[str, str]:
     >>> split_frame("/job/model.py:12 forward"), split_frame("backward MmBackward0")
     (('/job/model.py', 'forward'), ('', 'MmBackward0'))
     """
-    found = _FRAME.fullmatch(frame)
-    return (found[1], found[2]) if found else ("", frame.removeprefix(BACKWARD).strip())
+    file, _, rest = frame.rpartition(":")
+    line, _, function = rest.partition(" ")
+    return (file, function) if file and line.isdigit() else ("", frame.removeprefix(BACKWARD).strip())
 
 
 def files_of_modules(stacks: Iterable[Sequence[str]]) -> frozenset[str]:
@@ -48,7 +46,7 @@ def kind_of(frames: Sequence[str], modules: frozenset[str]) -> LiveKind:
         file, function = split_frame(frame)
         if frame.startswith(BACKWARD) or function == "backward":
             return "gradients"
-        if _OPTIMIZER.search(file):
+        if _is_an_optimizers(file):
             return "optimizer state"
         is_module = _MODULES.search(file) is not None
         if function in _LOADS or (is_module and function in _MOVES) or (function == "__init__" and file in modules):
@@ -56,6 +54,12 @@ def kind_of(frames: Sequence[str], modules: frozenset[str]) -> LiveKind:
         if function == "forward" or (is_module and function in _RUNS) or _FUNCTIONAL.search(file):
             return "activations"
     return "other" if frames else "unseen"
+
+
+def _is_an_optimizers(file: str) -> bool:
+    """Return whether a file is an optimizer's: torch/optim/adam.py, core/optimizer/distrib_optimizer.py, my_optim.py."""
+    *folders, name = file.lower().replace("\\", "/").split("/")
+    return any("optim" in folder for folder in folders) or ("optim" in name and name.endswith(".py"))
 
 
 def is_of_loss(frames: Sequence[str]) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from profilerkit.analysis.device.kernels import KernelNames
-from profilerkit.analysis.device.operator_costs import DTYPES
+from profilerkit.analysis.device.precision import slow_math
 from profilerkit.analysis.device.roofline import Roofline
 from profilerkit.analysis.host.activity import HostActivity
 from profilerkit.analysis.host.backward import nodes_of
@@ -187,15 +187,12 @@ def _least_ns(roof: Roofline, device: Device) -> F64:
 
 
 def _fp32(seen: Material, device: Device) -> Bools:
-    """Matrix kernels in FP32 on the vector units: by name, or by type where the name does not tell."""
-    roof, kinds = seen.roof, seen.kinds
-    at, known = _places(roof, device)
-    name = seen.columns.name[device.row]
-    fp32: Bools = kinds.math[name] & kinds.fp32_math[name]
-    if len(roof.rows):
-        typed = known & (roof.flops[at] > 0) & (roof.dtype[at] == DTYPES.index("fp32"))
-        fp32 |= kinds.math[name] & typed & ~kinds.tensor_core[name]
-    return fp32
+    """Matrix kernels that a lower precision makes faster."""
+    at, known = _places(seen.roof, device)
+    if not len(seen.roof.rows):
+        return known
+    slow = slow_math(seen.columns, seen.kinds, seen.roof, seen.steps.judged_events(seen.columns, seen.launches))
+    return known & slow.chosen[at]
 
 
 def _staged(columns: TraceColumns, device: Device) -> Bools:

@@ -97,12 +97,16 @@ class OptimizerWork:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Kernels that change the order of a convolution's dimensions; ``example`` is the one with most time."""
+    """Kernels that change the order of a convolution's dimensions; ``example`` is the one with most time.
+
+    ``is_3d`` is whether a convolution goes over three dimensions; ``None`` where neither shapes nor names tell.
+    """
 
     conversion_share: float
     convolution_share: float
     per_step: float
     example: str | None
+    is_3d: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ def _scores(work: Judged, chosen: Bools, member: I64, kind: _Kind, own: _Calls) 
     between = work.of_calls(chosen, member, own.others)
     computing = multiplies & work.kinds.math[work.name]
     flops = work.roof.flops[work.at]
-    peak = peak_flops_per_ns(work.roof.dtype[work.at], work.kinds.tensor_core[work.name], work.roof.spec)
+    peak = peak_flops_per_ns(work.roof.dtype[work.at], work.kinds.math_type[work.name], work.roof.spec)
     least = flops / peak
     is_known = bool(computing.any() and np.isfinite(least[computing]).all())
     return Scores(

@@ -25,7 +25,7 @@ class ChannelsFirst(Rule):
     Claim: Convolutions pay for conversions of their layout.
     Evidence: Time of the kernels that turn NCHW into NHWC and back, and of the convolutions.
     Threshold: 2 % of the step in such kernels.
-    Fix: `channels_last` for the model and its inputs.
+    Fix: `channels_last` for the model and its inputs, `channels_last_3d` where convolutions are 3-D.
     Saving: Bound: the conversions and 0.3 of the convolutions. Expected: the conversions and 0.1 of the convolutions,
         a guess until calibrated.
     Traps: An operator in between that wants NCHW brings the conversions back. Without conversions channels-first
@@ -83,11 +83,17 @@ class ChannelsFirst(Rule):
             at_most="medium",
             detail="layout",
             saving=saving(facts, expected, min(share + self.most_ratio * found.convolution_share, 1.0)),
-            fix=Fix(
-                text="Memory format contiguous (NCHW) → channels_last, for the model and for its inputs.",
-                code="model = model.to(memory_format=torch.channels_last)\n"
-                "images = images.to(memory_format=torch.channels_last)",
-            ),
+            fix=_fix(found.is_3d),
             confirm="The conversion kernels must be gone; where some stay, the operator before them wants NCHW.",
         )
         return Fired((finding,))
+
+
+def _fix(is_3d: bool | None) -> Fix:
+    """The format for the dimensions of the convolutions: `channels_last` takes tensors of four of them alone."""
+    order, name = ("NCDHW", "channels_last_3d") if is_3d else ("NCHW", "channels_last")
+    other = " 3-D convolutions take channels_last_3d." if is_3d is None else ""
+    return Fix(
+        text=f"Memory format contiguous ({order}) → {name}, for the model and for its inputs.{other}",
+        code=f"model = model.to(memory_format=torch.{name})\nimages = images.to(memory_format=torch.{name})",
+    )

@@ -326,6 +326,14 @@ def test_conversions_are_told_by_name_and_convolutions_by_operator(name):
     assert found.example == name
 
 
+@pytest.mark.parametrize(("size", "is_3d"), [((56, 56), False), ((16, 56, 56), True)])
+def test_the_dimensions_of_a_convolution_are_those_of_its_shapes(size, is_3d):
+    steps = Steps()
+    shapes = [[8, 64, *size], [64, 64, *(3 for _ in size)]]
+    steps.call("aten::cudnn_convolution", shapes, ("nchwToNhwcKernel", 500), ("sm80_xmma_fprop", 1_500))
+    assert steps.waste.layout.is_3d is is_3d
+
+
 def test_a_cast_is_no_conversion_of_the_layout():
     steps = Steps()
     steps.call("aten::convert_element_type", [[8, 64]], ("convert_fp32_to_bf16 unrolled_elementwise_kernel", 500))
