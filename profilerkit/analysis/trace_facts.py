@@ -155,8 +155,7 @@ def trace_facts(
     """
     columns, registry = distinct(columns), registry or built_in()
     names, kinds = HostNames.of(columns), KernelNames.of(columns, registry)
-    launches = launch_of(columns)
-    columns = aligned(columns, launches)
+    columns = aligned(columns, launches := launch_of(columns))
     steps = find_steps(columns, names, whole, launches)
     all_steps = Spans(steps.start, steps.end)
     properties = _properties(columns, all_steps)

@@ -85,7 +85,8 @@ class TraceMeta:
     this rank is a member of.
     ``no_operators`` says why the file holds no operators, where its format need not. ``framework`` is what was profiled
     where it is not PyTorch, ``step_marks`` what the events of ``Category.STEP`` are, or the ranges that the reader took
-    for steps and called ``ProfilerStep#N``.
+    for steps and called ``ProfilerStep#N``. ``unprofiled`` says what the events are where none
+    is of a profiler.
     """
 
     path: str
@@ -101,6 +102,7 @@ class TraceMeta:
     no_operators: str | None = None
     framework: str | None = None
     step_marks: "StepMarks | None" = None
+    unprofiled: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

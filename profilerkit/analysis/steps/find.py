@@ -212,6 +212,8 @@ def _extent(columns: TraceColumns) -> tuple[int, int]:
 
 def _whole(columns: TraceColumns) -> TraceSteps:
     low, high = _extent(columns)
+    if columns.meta.unprofiled:
+        high = low  # nobody knows that it is a step
     work = device_rows(columns)
     if columns.damage.truncated and work.any():
         high = min(high, int(columns.end_ns[work].max()))  # what the device did later was written later
