@@ -86,7 +86,7 @@ class TraceMeta:
     ``no_operators`` says why the file holds no operators, where its format need not. ``framework`` is what was profiled
     where it is not PyTorch, ``step_marks`` what the events of ``Category.STEP`` are, or the ranges that the reader took
     for steps and called ``ProfilerStep#N``. ``unprofiled`` says what the events are where none
-    is of a profiler.
+    is of a profiler. ``process`` is the number of the process whose steps are marked, as text.
     """
 
     path: str
@@ -103,6 +103,7 @@ class TraceMeta:
     framework: str | None = None
     step_marks: "StepMarks | None" = None
     unprofiled: str | None = None
+    process: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +219,7 @@ class TraceColumns:
         read: what was read; what was not is empty, or -1.
         stream_waits: which stream was made to wait for which other: (waiting, awaited). Empty without ``cuda_sync``
             rows.
+        windows: when each of several windows begins that were put together, ns; empty for one recording.
         frames_left_out: Python frames in the file that are not among the events because they were not wanted.
     """
 
@@ -246,6 +248,7 @@ class TraceColumns:
     read: Wanted = Wanted.EVERYTHING
     frames_left_out: int = 0
     stream_waits: frozenset[tuple[int, int]] = frozenset()
+    windows: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ts_ns)
