@@ -14,6 +14,7 @@ from profilerkit.model.change import revise
 from profilerkit.reading.directories import TRACE_SUFFIXES, named_as_traces, profiles_below, several_runs
 from profilerkit.reading.dumps import DumpsRead, dump_files, read_dumps
 from profilerkit.reading.logs import LogsRead, log_files, read_logs
+from profilerkit.reading.schedules import Read, fitting, window_note, windows_of_processes
 from profilerkit.reading.side_by_side import read_all
 from profilerkit.reading.traces import Reading, TraceJob, TraceResult
 from profilerkit.reading.windows import Window, are_given, slow_job, typical_windows, window_notes
@@ -198,7 +199,7 @@ def _read_traces(paths: Sequence[Path], reading: Reading) -> Recording:
     named = [path for path in paths if not path.is_dir()]
     found = [file for path in paths if path.is_dir() for file in _traces_in(path)]
     _check_distinct([*named, *found])
-    ranks: list[RankFacts] = []
+    read: list[Read] = []
     left_out: list[tuple[Path, UnreadableInputError]] = []
     results = read_all([TraceJob(((path, None),), reading) for path in (*named, *found)])
     for number, (path, result) in enumerate(zip((*named, *found), results, strict=True)):
@@ -206,9 +207,9 @@ def _read_traces(paths: Sequence[Path], reading: Reading) -> Recording:
             _refuse_other_tool(path)
             raise result.errors[0][1]
         if result.facts is not None:
-            ranks.append(rank_facts(path.name, result.facts, None))
+            read += [(path, facts) for facts in (result.facts, *result.beside)]
         left_out += result.errors
-    if not ranks:
+    if not read:
         first, why = left_out[0]
         tried = f"{len(left_out)} files were tried; " if len(left_out) > 1 else ""
         raise UnreadableInputError(
@@ -216,10 +217,27 @@ def _read_traces(paths: Sequence[Path], reading: Reading) -> Recording:
             cause=f"{tried}{first.name}: {why.cause or why.what}",
             hint="name the trace files themselves",
         ) from why
+    ranks, together = _ranks_of(read, reading)
     ranks.sort(key=lambda entry: (entry.rank is None, entry.rank or 0, entry.origin))
     require_one_job(ranks)
     older = _older_notes(path for path in paths if path.is_dir())
-    return Recording(ranks, None, (*older, *_left_out_notes(left_out)))
+    return Recording(ranks, None, (*older, *together, *_left_out_notes(left_out)))
+
+
+def _ranks_of(read: Sequence[Read], reading: Reading) -> tuple[list[RankFacts], list[str]]:
+    """The rank of each process: files that are windows of one process are read once more, together."""
+    groups = windows_of_processes(read)
+    used = [fitting(group) for group in groups]
+    jobs = [TraceJob(tuple((path, None) for path, _ in group), reading, are_windows=True) for group in used]
+    grouped = {id(facts) for group in groups for _, facts in group}
+    ranks = [rank_facts(path.name, facts, None) for path, facts in read if id(facts) not in grouped]
+    for group, result in zip(used, read_all(jobs) if jobs else (), strict=True):
+        ranks.append(rank_facts(_named_together([path.name for path, _ in group]), result.facts, None))
+    return ranks, [window_note(*both) for both in zip(groups, used, strict=True)]
+
+
+def _named_together(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 def _traces_in(directory: Path) -> list[Path]:

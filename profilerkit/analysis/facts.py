@@ -181,6 +181,7 @@ class Facts:
         replay: some of the traced steps as a graph that runs again with changes; ``None`` where none could be built.
         median_step: one traced step as a timeline; ``None`` without a trace that holds a steady one.
         framework: what was profiled, where it is not PyTorch.
+        unprofiled: of what kinds the trace's events are, where none is a profiler's.
         probes: those that were asked for, made or not.
         step_series: the judged rank's steps with their parts, by its timers and by its trace, as far as there are any.
     """
@@ -246,6 +247,7 @@ class Facts:
     replay: ReplayFacts | None = field(default=None, compare=False, repr=False)
     median_step: MedianStep | None = None
     framework: str | None = None
+    unprofiled: str | None = None
     probes: tuple[Probed, ...] = ()
     rank_steps: RankSteps | None = None
     step_series: tuple[StepSeries, ...] = field(default=(), compare=False, repr=False)

@@ -164,6 +164,7 @@ def _with_trace(facts: Facts, trace: TraceFacts, ranks: Sequence[RankFacts]) -> 
         replay=trace.replay,
         median_step=median_step(trace, facts.rank.rank),
         framework=trace.meta.framework,
+        unprofiled=trace.meta.unprofiled,
     )
 
 

@@ -46,6 +46,9 @@ def signals_of_rank(chosen: RankFacts) -> tuple[Signal, ...]:
     trace, record = chosen.trace, chosen.record
     if trace and trace.meta.framework:
         return signals_of(trace, trace.meta.framework)
+    if trace and trace.meta.unprofiled and chosen.log is None:
+        hint = "profilerkit run -- train.py, or torch.profiler"
+        return (Signal(name="profiler events", state="missing", reason=trace.meta.unprofiled, hint=hint),)
     recorded = trace.meta.recorded if trace else frozenset()
     capture = "run the loop under profilerkit.profile(...)"
 

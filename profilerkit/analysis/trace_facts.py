@@ -69,6 +69,7 @@ from profilerkit.model.step import DeviceWindow, Warmup
 from profilerkit.trace.columns import Bools, Category, Damage, DeviceProperties, TraceColumns, TraceMeta
 from profilerkit.trace.distinct import distinct
 from profilerkit.trace.links import launch_of
+from profilerkit.trace.offsets import aligned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +156,7 @@ def trace_facts(
     """
     columns, registry = distinct(columns), registry or built_in()
     names, kinds = HostNames.of(columns), KernelNames.of(columns, registry)
-    launches = launch_of(columns)
+    columns = aligned(columns, launches := launch_of(columns))
     steps = find_steps(columns, names, whole, launches)
     all_steps = Spans(steps.start, steps.end)
     properties = _properties(columns, all_steps)

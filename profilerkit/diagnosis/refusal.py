@@ -33,6 +33,11 @@ def refusal(facts: Facts, *, unexplained: bool) -> Verdict | None:
         )
     if facts.failure and not facts.steps.count:
         return inconclusive("No step was recorded yet", "Wait for some steps, or look for what ended the run.")
+    if facts.unprofiled and facts.steps.time_ns is None:
+        return inconclusive(
+            "This file holds no events of a profiler",
+            f"Record some steps with profilerkit run -- train.py, or with torch.profiler: {facts.unprofiled}.",
+        )
     if facts.steps.time_ns is None or not facts.mean_step_ns:
         return inconclusive("No training step was recorded", "Call prof.step(), or wrap the loader.")
     if facts.device_events_missing:

@@ -10,6 +10,9 @@ from profilerkit.analysis.steps.slow_trace import SlowTrace, slow_trace
 from profilerkit.analysis.trace_facts import TraceFacts, trace_facts
 from profilerkit.errors import UnreadableInputError
 from profilerkit.reading.ahead import reading_ahead
+from profilerkit.trace.columns import TraceColumns
+from profilerkit.trace.pool import pooled
+from profilerkit.trace.processes import by_process
 from profilerkit.trace.readers import read_trace
 
 
@@ -48,6 +51,7 @@ class TraceJob:
         steps_are_given: the step markers stand where the user put them, not where capture saw an optimizer step.
         slow: a trace of slow steps to be read beside; ``None`` where there is none.
         replay_events: device events that are kept for replaying steps.
+        are_windows: the files are windows of one process, in order of time, and are read as one trace.
     """
 
     files: tuple[tuple[Path, tuple[int, int] | None], ...]
@@ -55,6 +59,7 @@ class TraceJob:
     steps_are_given: bool = True
     slow: SlowJob | None = None
     replay_events: int = MOST_EVENTS
+    are_windows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +71,14 @@ class TraceResult:
         errors: the traces before it and why they could not be read.
         slow: what the trace of slow steps showed; ``None`` where there is none, or none was slow.
         slow_error: why that one could not be read.
+        beside: of the further processes in the same file.
     """
 
     facts: TraceFacts | None
     errors: tuple[tuple[Path, UnreadableInputError], ...] = ()
     slow: SlowTrace | None = None
     slow_error: tuple[Path, UnreadableInputError] | None = None
+    beside: tuple[TraceFacts, ...] = ()
 
 
 def read_job(job: TraceJob, *, alone: bool = False) -> TraceResult:
@@ -81,34 +88,44 @@ def read_job(job: TraceJob, *, alone: bool = False) -> TraceResult:
         job: what is read.
         alone: nothing else is read meanwhile, so that another process may help with a large trace.
     """
+    if job.are_windows:
+        return _read_windows(job)
     errors: list[tuple[Path, UnreadableInputError]] = []
-    facts = None
+    facts: tuple[TraceFacts, ...] = ()
     for path, whole in job.files[: 1 if job.reading.strict else None]:
         try:
-            facts = _read(job, path, whole, alone=alone)
+            facts = tuple(_facts(job, part, whole) for part in by_process(_columns(job, path, alone=alone)))
             break
         except UnreadableInputError as error:
             errors.append((path, error))
-    result = TraceResult(facts, tuple(errors))
+    result = TraceResult(facts[0] if facts else None, tuple(errors), beside=facts[1:])
     if job.slow is None:
         return result
     try:
-        seen = _read(job, job.slow.path, job.slow.whole, alone=alone)
+        seen = _facts(job, _columns(job, job.slow.path, alone=alone), job.slow.whole)
     except UnreadableInputError as error:
         return replace(result, slow_error=(job.slow.path, error))
-    return replace(result, slow=slow_trace(seen, facts, job.slow.step))
+    return replace(result, slow=slow_trace(seen, result.facts, job.slow.step))
 
 
-def _read(job: TraceJob, path: Path, whole: tuple[int, int] | None, *, alone: bool) -> TraceFacts:
-    """The facts of one trace. Raises ``UnreadableInputError``."""
-    how = job.reading
+def _read_windows(job: TraceJob) -> TraceResult:
+    """The facts of all files together."""
+    columns = pooled([_columns(job, path, alone=False) for path, _ in job.files])
+    return TraceResult(_facts(job, columns, None))
+
+
+def _columns(job: TraceJob, path: Path, *, alone: bool) -> TraceColumns:
+    """The events of one trace. Raises ``UnreadableInputError``."""
     with reading_ahead(path) if alone else nullcontext() as ahead:
-        columns = read_trace(path, strict=how.strict, ahead=ahead)
+        return read_trace(path, strict=job.reading.strict, ahead=ahead)
+
+
+def _facts(job: TraceJob, columns: TraceColumns, whole: tuple[int, int] | None) -> TraceFacts:
     return trace_facts(
         columns,
         whole,
         steps_are_given=job.steps_are_given,
-        device=how.device,
-        registry=how.registry,
+        device=job.reading.device,
+        registry=job.reading.registry,
         replay_events=job.replay_events,
     )

@@ -103,6 +103,8 @@ def _outcome(rule: Rule, facts: Facts, select: Sequence[str], ignore: Sequence[s
         if facts.framework and not getattr(rule, "of_any_framework", False):
             reason = f"it was made for PyTorch, and this is a profile of {facts.framework}"
             return _ended(blank, NotApplicable(reason), rule)
+        if facts.unprofiled and facts.steps.time_ns is None:
+            return _ended(blank, NotApplicable("the file holds no events of a profiler"), rule)
         result = _without_steps(rule, facts) or rule.check(facts)
         lost = _lost_device_work(facts)
         if lost is not None and isinstance(result, Fired) and any(f.saving for f in result.findings):

@@ -85,7 +85,8 @@ class TraceMeta:
     this rank is a member of.
     ``no_operators`` says why the file holds no operators, where its format need not. ``framework`` is what was profiled
     where it is not PyTorch, ``step_marks`` what the events of ``Category.STEP`` are, or the ranges that the reader took
-    for steps and called ``ProfilerStep#N``.
+    for steps and called ``ProfilerStep#N``. ``unprofiled`` says what the events are where none
+    is of a profiler. ``process`` is the number of the process whose steps are marked, as text.
     """
 
     path: str
@@ -101,6 +102,8 @@ class TraceMeta:
     no_operators: str | None = None
     framework: str | None = None
     step_marks: "StepMarks | None" = None
+    unprofiled: str | None = None
+    process: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +219,7 @@ class TraceColumns:
         read: what was read; what was not is empty, or -1.
         stream_waits: which stream was made to wait for which other: (waiting, awaited). Empty without ``cuda_sync``
             rows.
+        windows: when each of several windows begins that were put together, ns; empty for one recording.
         frames_left_out: Python frames in the file that are not among the events because they were not wanted.
     """
 
@@ -244,6 +248,7 @@ class TraceColumns:
     read: Wanted = Wanted.EVERYTHING
     frames_left_out: int = 0
     stream_waits: frozenset[tuple[int, int]] = frozenset()
+    windows: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ts_ns)

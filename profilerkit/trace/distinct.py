@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.trace.columns import I64, Bools, MemoryInstants, TraceColumns
+from profilerkit.trace.columns import I64, Bools, Flows, MemoryInstants, TraceColumns
 
 Array = npt.NDArray[Any]
-_Record = TypeVar("_Record", TraceColumns, MemoryInstants)
+_Record = TypeVar("_Record", TraceColumns, MemoryInstants, Flows)
 
 # An odd constant of 64 random bits: sums of products with it differ wherever one summand does, but for chance.
 _MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -27,13 +27,15 @@ def distinct(columns: TraceColumns) -> TraceColumns:
     keep = ~copies(list(_rows(columns, len(columns)).values()))
     if keep.all():
         return columns
-    row: I64 = np.cumsum(keep) - 1
     note = f"{int((~keep).sum()):,} events are exact copies of others and count once."
-    return replace(
-        only(columns, keep),
-        collectives=tuple(replace(args, row=int(row[args.row])) for args in columns.collectives if keep[args.row]),
-        damage=replace(columns.damage, notes=(*columns.damage.notes, note)),
-    )
+    return replace(kept(columns, keep), damage=replace(columns.damage, notes=(*columns.damage.notes, note)))
+
+
+def kept(columns: TraceColumns, keep: Bools) -> TraceColumns:
+    """The columns with the events in ``keep`` and what is said of them; flow links and memory instants stay."""
+    row: I64 = np.cumsum(keep) - 1
+    collectives = tuple(replace(args, row=int(row[args.row])) for args in columns.collectives if keep[args.row])
+    return replace(only(columns, keep), collectives=collectives)
 
 
 def copies(arrays: Sequence[Array]) -> Bools:
@@ -59,7 +61,7 @@ def copies(arrays: Sequence[Array]) -> Bools:
     return repeated
 
 
-def _rows(record: TraceColumns | MemoryInstants, length: int) -> dict[str, Array]:
+def _rows(record: TraceColumns | MemoryInstants | Flows, length: int) -> dict[str, Array]:
     """The arrays of a record that hold one value per row."""
     found = {field.name: getattr(record, field.name) for field in fields(record)}
     return {name: value for name, value in found.items() if isinstance(value, np.ndarray) and value.shape == (length,)}

@@ -24,7 +24,7 @@ def launch_of(columns: TraceColumns) -> I64:
         return launch
     known = calls[columns.correlation[calls] >= 0]
     launch[device] = _first_match(
-        columns.correlation[known], known, columns.correlation[device], preferred=_is_launch(columns)[known]
+        columns.correlation[known], known, columns.correlation[device], preferred=is_launch(columns)[known]
     )
     loose = device[columns.correlation[device] < 0]
     if len(loose):
@@ -32,7 +32,8 @@ def launch_of(columns: TraceColumns) -> I64:
     return launch
 
 
-def _is_launch(columns: TraceColumns) -> Bools:
+def is_launch(columns: TraceColumns) -> Bools:
+    """Return ``(n_events,)`` mask of the events named as calls that launch work."""
     by_name = np.array([_LAUNCHING.search(text) is not None for text in columns.strings], np.bool_)
     return by_name[columns.name]
 
@@ -76,7 +77,7 @@ def _by_flow(columns: TraceColumns, calls: I64, loose: I64) -> I64:
     )
     _, place = np.unique(places, axis=0, return_inverse=True)
     call_place, loose_place, flow_place = np.split(place.ravel(), [len(calls), len(calls) + len(loose)])
-    call_of_start = _first_match(call_place, calls, flow_place[starts], preferred=_is_launch(columns)[calls])
+    call_of_start = _first_match(call_place, calls, flow_place[starts], preferred=is_launch(columns)[calls])
     end_of_loose = _first_match(flow_place[ends], ends, loose_place, preferred=np.ones(len(ends), np.bool_))
     flow_id = np.where(end_of_loose >= 0, flows.id[end_of_loose], -1)
     linked = call_of_start >= 0

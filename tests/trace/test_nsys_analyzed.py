@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from nsys_exports import Export, training
+from nsys_exports import KERNEL, MEMCPY, MS, Export, training
 
 from profilerkit.api import analyze, diff
 from profilerkit.errors import UnreadableInputError
@@ -41,6 +41,21 @@ def test_an_export_is_judged_by_its_steps(tmp_path):
     assert next(outcome.status for outcome in report.outcomes if outcome.rule == "CP010") == "missing_data"
     assert signal(report, "memory").state == "missing"
     assert any("no waits of a loader" in note for note in report.trust.notes)
+
+
+@pytest.mark.parametrize("offset_ms", [-156, 325, 823])
+def test_a_device_clock_that_is_off_changes_nothing_but_a_note(tmp_path, offset_ms):
+    right = analyze(training(10).write(tmp_path / "right.sqlite"))
+    export = training(10)
+    for table in (KERNEL, MEMCPY):
+        for row in export.tables[table]:
+            row["start"] += offset_ms * MS
+            row["end"] += offset_ms * MS
+    report = analyze(export.write(tmp_path / "off.sqlite"))
+    assert report.steps.time_ns == right.steps.time_ns
+    assert report.ranks[0].busy_ratio == pytest.approx(right.ranks[0].busy_ratio, abs=0.01)
+    assert any("its records were moved" in note for note in report.trust.notes)
+    assert not any("its records were moved" in note for note in right.trust.notes)
 
 
 def test_operators_of_an_export_are_measured(tmp_path):

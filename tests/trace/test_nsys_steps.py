@@ -156,3 +156,28 @@ def test_numbers_may_begin_anew_in_each_epoch(tmp_path):
     steps = steps_of(export, tmp_path / "a.sqlite")
     assert steps.index.tolist() == list(range(6))
     assert steps.found_by == 'ranges like "batch 0"'
+
+
+def test_ranges_behind_the_device_s_last_record_are_steps_that_were_cut(tmp_path):
+    export = training(8)
+    for step in range(8, 13):
+        begun = (step + 1) * 10 * MS
+        export.range(f"step {step}", begun, begun + 9 * MS).range("forward", begun + MS, begun + 2 * MS)
+    steps = steps_of(export, tmp_path / "a.sqlite")
+    assert steps.found_by == 'ranges like "step 0"'
+    assert steps.index.tolist() == list(range(13))
+    assert steps.state[8:] == ("cut",) * 5
+
+
+def test_ranges_without_launches_among_others_that_launch_are_no_steps(tmp_path):
+    export = training(4, ranges=None)
+    for number in range(12):
+        begun = 10 * MS + number * 3 * MS
+        export.range(f"batch {number}", begun, begun + MS // 100)
+    assert steps_of(export, tmp_path / "a.sqlite").found_by == "the whole trace"
+
+
+def test_the_end_of_each_step_s_own_range_is_kept(tmp_path):
+    columns = read_trace(training(6).write(tmp_path / "a.sqlite"))
+    marks = [row for row, name in enumerate(columns.name) if columns.strings[name].startswith("ProfilerStep#")]
+    assert sorted((columns.end_ns[marks] - columns.ts_ns[marks]).tolist()) == [10 * MS - MS // 2] * 6

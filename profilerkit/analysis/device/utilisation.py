@@ -34,7 +34,7 @@ def device_window(columns: TraceColumns, kinds: KernelNames, launches: I64) -> D
         return union(columns.ts_ns[rows], columns.end_ns[rows])
 
     compute, comm, copies = spans(compute_rows), spans(kernel & communicates), spans(copy)
-    window_ns = int(busy.end[-1] - busy.start[0])
+    window_ns = int(busy.end[-1] - busy.start[0]) - _between_windows_ns(busy, columns.windows)
     return DeviceWindow(
         window_ns=window_ns,
         busy_ns=busy.total_ns,
@@ -46,6 +46,13 @@ def device_window(columns: TraceColumns, kinds: KernelNames, launches: I64) -> D
         exposed_copy_ns=subtract(subtract(copies, compute), comm).total_ns,
         stretch_ns=_first_stretch_ns(columns, launches),
     )
+
+
+def _between_windows_ns(busy: Spans, windows: tuple[int, ...]) -> int:
+    """Time of the pauses in which another window begins: what was done in them was not recorded."""
+    before = np.unique(np.searchsorted(busy.start, np.array(windows[1:], np.int64), side="left"))
+    before = before[(before > 0) & (before < len(busy))]
+    return int((busy.start[before] - busy.end[before - 1]).sum())
 
 
 def _first_stretch_ns(columns: TraceColumns, launches: I64) -> int | None:

@@ -14,6 +14,7 @@ from profilerkit.analysis.steps.optimizer_marks import optimizer_rows, step_mark
 from profilerkit.analysis.steps.warmup import warmup_length
 from profilerkit.model.step import WHOLE_TRACE, StepState
 from profilerkit.trace.columns import Bools, Category, StepMarks, TraceColumns
+from profilerkit.trace.distinct import kept
 
 #: Drops apply only while at least this many steps remain to be judged.
 FEWEST_STEPS = 3
@@ -89,9 +90,37 @@ def find_steps(
         launches: ``(n_events,)`` launching runtime row of each device event, -1 for none. With it the last step lasts
             until the device has done what was launched in it: the host's marker closes before.
     """
+    if len(columns.windows) > 1:
+        return _of_windows(columns, names, launches)
     marks = _own_marks(columns) or _markers(columns, whole, launches) or _optimizer_ends(columns, names)
     marks = marks or _loader_starts(columns, names)
     return _judged(columns, names, marks, launches) if marks else _whole(columns)
+
+
+def _of_windows(columns: TraceColumns, names: HostNames, launches: I64 | None) -> TraceSteps:
+    """The steps of windows that were put together: of each as if it were alone, so that none lasts to the next."""
+    window = np.searchsorted(np.array(columns.windows[1:], np.int64), columns.ts_ns, side="right")
+    if launches is not None:  # what was launched in a window is of that window
+        window = np.where(launches >= 0, window[launches], window)
+    found = []
+    for number in range(len(columns.windows)):
+        mine = window == number
+        row = np.cumsum(mine) - 1
+        own = None if launches is None else np.where(launches >= 0, row[launches], -1)[mine]
+        found.append(find_steps(replace(kept(columns, mine), windows=()), names, launches=own))
+    by_host, ahead = [steps.by_host for steps in found], [s.ahead_ns for s in found if s.ahead_ns is not None]
+    issuing = Spans(np.concatenate([s.start for s in by_host]), np.concatenate([s.end for s in by_host]))
+    return TraceSteps(
+        index=np.concatenate([steps.index for steps in found]),
+        start=np.concatenate([steps.start for steps in found]),
+        end=np.concatenate([steps.end for steps in found]),
+        state=tuple(state for steps in found for state in steps.state),
+        optimizes=np.concatenate([steps.optimizes for steps in found]),
+        found_by=found[0].found_by,
+        inferred=any(steps.inferred for steps in found),
+        issuing=issuing if ahead else None,
+        ahead_ns=max(ahead, default=None),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +241,8 @@ def _extent(columns: TraceColumns) -> tuple[int, int]:
 
 def _whole(columns: TraceColumns) -> TraceSteps:
     low, high = _extent(columns)
+    if columns.meta.unprofiled:
+        high = low  # nobody knows that it is a step
     work = device_rows(columns)
     if columns.damage.truncated and work.any():
         high = min(high, int(columns.end_ns[work].max()))  # what the device did later was written later

@@ -378,6 +378,7 @@ class ColumnBuilder:
             read=self.wanted,
             frames_left_out=self.skipped_frames,
             stream_waits=frozenset(self.waits),
+            windows=(),
             **{column: spans.take(column) for column in _SPANS if column not in ("name", "kind", "thread")},
             **shapes,
         )

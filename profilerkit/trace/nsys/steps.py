@@ -18,7 +18,8 @@ _STEP = re.compile(r"(?:^|[^a-zA-Z])(?:step|iter|iteration|batch|train|training)
 _PART = re.compile(r"forward|backward|fwd|bwd|optim|step|iter|batch|train", re.IGNORECASE)
 #: Fewer ranges with numbers, or fewer turns of ranges without, show nothing that repeats.
 _FEWEST_NUMBERED, _FEWEST_TURNS = 2, 3
-#: Share of the ranges that must launch something, and of one kind that must lie within another that encloses it.
+#: Share of the ranges that must launch something, of those that begin while launches were recorded; and of one kind
+#: that must lie within another that encloses it.
 _MOST = 0.9
 #: More wordings with rising numbers than this are no steps.
 _MOST_WORDINGS = 20
@@ -53,9 +54,9 @@ def step_ranges(ranges: Ranges, launched: I64) -> StepRanges | None:
     """Return the ranges in which work was launched that mark the steps; ``None`` where it is not clear which do.
 
     Ranges with the number of a step come first: those of one wording and thread whose numbers rise. Of several
-    wordings the one counts that encloses the others, as with micro-batches in a step. Without any the outermost ranges
-    of a thread tell, where their names come in turn, as forward, backward and optimizer do: the first of the turn
-    begins a step.
+    wordings the one counts that encloses the others, as with micro-batches in a step. Ranges before or behind all
+    recorded launches are steps too: the device's records may end early. Without any the outermost ranges of a thread
+    tell, where their names come in turn, as forward, backward and optimizer do: the first of the turn begins a step.
 
     Args:
         ranges: the ranges.
@@ -63,21 +64,25 @@ def step_ranges(ranges: Ranges, launched: I64) -> StepRanges | None:
     """
     order = np.lexsort((-ranges.end, ranges.start))
     busy = np.searchsorted(launched, ranges.end[order]) > np.searchsorted(launched, ranges.start[order])
-    return _numbered(ranges, order, busy) or _in_turn(ranges, order[busy])
+    seen = np.zeros(len(order), np.bool_)
+    if len(launched):
+        seen = (ranges.start[order] <= launched[-1]) & (ranges.end[order] >= launched[0])
+    return _numbered(ranges, order, busy, seen) or _in_turn(ranges, order[busy])
 
 
-def _numbered(ranges: Ranges, order: I64, busy: Bools) -> StepRanges | None:
-    """Ranges with numbers; ``order`` holds rows by their start, ``busy`` which of them launch."""
+def _numbered(ranges: Ranges, order: I64, busy: Bools, seen: Bools) -> StepRanges | None:
+    """Ranges with numbers; ``order`` holds rows by their start, ``busy`` which launch, ``seen`` which could show it."""
     numbers = np.array([_number(text) for text in ranges.names], dtype=np.int64)
     numbered = numbers[ranges.name[order]] >= 0
-    order, busy = order[numbered], busy[numbered]
+    order, busy, seen = order[numbered], busy[numbered], seen[numbered]
     found: list[I64] = []
     for members in _alike(ranges, order):
         rows = order[members]
         apart = (ranges.start[rows[1:]] >= ranges.end[rows[:-1]]).all()
         number = numbers[ranges.name[rows]]
         rising = ((np.diff(number) > 0) | (number[1:] == number.min())).all()  # from anew in each epoch
-        if len(rows) >= _FEWEST_NUMBERED and apart and rising and busy[members].mean() >= _MOST:
+        launching = busy[members].sum()
+        if launching >= _FEWEST_NUMBERED and apart and rising and launching >= _MOST * seen[members].sum():
             found.append(rows)
     if len(found) > _MOST_WORDINGS:
         return None

@@ -48,6 +48,8 @@ _KNOWN_STARTS = {
     b"version https://git-lfs": "it is a Git LFS pointer, not the file it stands for",
 }
 
+#: What ``export_memory_timeline`` of torch.profiler writes, raw or not.
+_LIST_OF_LISTS = re.compile(rb"\[\s*\[")
 _SINGLE_VALUE = re.compile(rb'(?:null|true|false|-?\d[\d.eE+-]*|"[^"\\]*")\s*\Z')
 
 # Asked in this order; the first that claims a file reads it.
@@ -129,6 +131,8 @@ def _what_it_looks_like(head: bytes, source: BlockSource) -> str:
     if start.startswith(b"{"):
         seen = f" in its first {SNIFFED_BYTES // 1024} KiB" if len(head) >= SNIFFED_BYTES else ""
         return f"it is JSON, but without a 'traceEvents' list{seen}"
+    if _LIST_OF_LISTS.match(start):
+        return "it is a list of lists, as a memory timeline is: how much memory was used when, and no events"
     if start.startswith(b"["):
         return "it is a JSON list, but not one of events"
     if _SINGLE_VALUE.match(start):

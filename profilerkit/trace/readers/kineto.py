@@ -1,5 +1,6 @@
 """Kineto traces, ``torch.profiler``'s JSON of any release, and the JSON of JAX and TensorFlow, plain or gzip."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from profilerkit.errors import UnreadableInputError
@@ -13,6 +14,7 @@ from profilerkit.trace.kineto.metadata import Document, DocumentFrame, trace_met
 from profilerkit.trace.kineto.parts import Ahead, Part, join
 from profilerkit.trace.kineto.repair import UNDECODABLE
 from profilerkit.trace.kineto.salvage import Salvage, element_at
+from profilerkit.trace.unprofiled import unprofiled
 from profilerkit.trace.xla import is_xla, of_xla
 
 name = "kineto"
@@ -147,7 +149,8 @@ class _Pass:
         """Return the columns, those of JAX and TensorFlow with what processes and threads say instead of categories."""
         processes, names = self._builder.names.processes, columns.thread_names
         if any(self._builder.kinds) or not is_xla(processes.values()):
-            return columns
+            why = unprofiled(columns, self._builder.kinds)
+            return replace(columns, meta=replace(columns.meta, unprofiled=why)) if why else columns
         return of_xla(
             columns, [(processes.get(pid, ""), names.get(i, "")) for i, (pid, _) in enumerate(columns.threads)]
         )
@@ -186,6 +189,10 @@ class _Pass:
         dropped = self._ledger.dropped + self._builder.dropped.total()
         if dropped:
             return f"all of its {dropped} events are damaged"
+        if self._builder.unpaired:
+            return (
+                f"it has {self._builder.unpaired} begin and end events, as other tools write them, and no complete one"
+            )
         return "the file breaks off before the first event" if truncated else "its list of events is empty"
 
 
