@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+
 from profilerkit.analysis.communication.wire import Wire
 from profilerkit.analysis.device.bus_copies import PinnedFacts, SmallCopyFacts
 from profilerkit.analysis.device.records import (
@@ -21,6 +23,8 @@ from profilerkit.analysis.ledger.pause import Pause
 from profilerkit.analysis.logs.log_facts import LogFacts
 from profilerkit.analysis.memory.use import MemoryUse
 from profilerkit.analysis.replay.gate import ReplayFacts
+from profilerkit.analysis.stats import ratio_error
+from profilerkit.analysis.steps.series import StepSeries
 from profilerkit.analysis.surroundings import Surroundings
 from profilerkit.analysis.throttling import Throttling
 from profilerkit.analysis.waste.records import Waste
@@ -178,6 +182,7 @@ class Facts:
         median_step: one traced step as a timeline; ``None`` without a trace that holds a steady one.
         framework: what was profiled, where it is not PyTorch.
         probes: those that were asked for, made or not.
+        step_series: the judged rank's steps with their parts, by its timers and by its trace, as far as there are any.
     """
 
     mode: Literal["gpu", "cpu", "steps"]
@@ -243,6 +248,7 @@ class Facts:
     framework: str | None = None
     probes: tuple[Probed, ...] = ()
     rank_steps: RankSteps | None = None
+    step_series: tuple[StepSeries, ...] = field(default=(), compare=False, repr=False)
     job_steps: JobSteps | None = None
 
     def share(self, *names: str) -> float:
@@ -265,6 +271,18 @@ class Facts:
         """Mean time per steady step of these parts, ns; names as in ``share``."""
         mean = self.mean_step_ns
         return self.share(*names) * mean if mean else 0.0
+
+    def share_error(self, *names: str) -> float | None:
+        """Return the relative standard error of a share, over judged steps; names as in ``share``.
+
+        ``None`` where the parts of single steps are not known, or of one step only.
+        """
+        for series in self.step_series:
+            chosen = [spent for part, spent in series.parts.items() if belongs(part, names)]
+            if chosen:
+                rows = series.steady
+                return ratio_error(np.sum(chosen, axis=0)[rows], series.time[rows])
+        return None
 
     @property
     def on_device(self) -> bool:

@@ -21,7 +21,9 @@ from profilerkit.analysis.ranks import Job, comparable, compare, notes_of
 from profilerkit.analysis.siblings import host_ranks, sibling_cores
 from profilerkit.analysis.signals import signals_of_rank
 from profilerkit.analysis.steps.median_step import median_step
+from profilerkit.analysis.steps.series import StepSeries
 from profilerkit.analysis.steps.steadiness import weaknesses
+from profilerkit.analysis.steps.table import trace_series
 from profilerkit.analysis.throttling import throttling
 from profilerkit.analysis.timed_ranks import late_by_clock, late_by_timers, may_be_hidden, timed_ns
 from profilerkit.analysis.trace_facts import TraceFacts, device_spec
@@ -110,6 +112,7 @@ def _with_records(facts: Facts, chosen: RankFacts, ranks: Sequence[RankFacts]) -
     return replace(
         facts,
         kernels_unseen=_why_unseen(chosen),
+        step_series=_series(chosen),
         late_by_clock=facts.late_by_timers and late_by_timers(ranks) is None,
         loader=meta.loader if meta and feeds else None,
         host_ranks=host_ranks(ranks, chosen),
@@ -120,6 +123,11 @@ def _with_records(facts: Facts, chosen: RankFacts, ranks: Sequence[RankFacts]) -
         throttling=throttling([rank.record.samples if rank.record else () for rank in ranks], facts.judged_rank),
         probes=probed(chosen.record.probes if chosen.record else None),
     )
+
+
+def _series(chosen: RankFacts) -> tuple[StepSeries, ...]:
+    known = (chosen.series, trace_series(chosen.trace) if chosen.trace and chosen.log is not None else None)
+    return tuple(series for series in known if series is not None)
 
 
 def _why_unseen(chosen: RankFacts) -> NoKernels | None:

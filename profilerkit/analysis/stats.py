@@ -1,5 +1,6 @@
 """Robust statistics on small samples: quantiles, spread, standard error of a median, slopes."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,6 +51,23 @@ class Slope:
     value: float
     low: float
     high: float
+
+
+def ratio_error(part: Numbers, whole: Numbers) -> float | None:
+    """Return the relative standard error of ``sum(part) / sum(whole)``; ``None`` for fewer than two, or no part.
+
+    What slows a step slows its neighbours, and what comes every few steps evens out within a block: residuals of the
+    ratio are added up in blocks of about the root of their number.
+
+    >>> round(ratio_error(np.array([0, 90] * 8), np.array([10, 100] * 8)), 3)
+    0.0
+    """
+    count, total = len(part), float(np.sum(part))
+    if count < 2 or not total:
+        return None
+    residual = np.asarray(part, dtype=np.float64) - total / float(np.sum(whole)) * np.asarray(whole, dtype=np.float64)
+    blocks = np.add.reduceat(residual, np.arange(0, count, math.isqrt(count)))
+    return float(np.sqrt(np.square(blocks).sum())) / total
 
 
 def theil_sen(x: Numbers, y: Numbers) -> Slope | None:

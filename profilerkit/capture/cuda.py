@@ -8,7 +8,7 @@ from profilerkit.capture.guard import asked
 
 
 class CudaDevice:
-    """The CUDA devices of this process, as the device's clock needs them."""
+    """Serves the clock of this process's CUDA devices."""
 
     def in_use(self) -> bool:
         """Return whether the process uses one."""

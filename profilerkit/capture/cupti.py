@@ -1,4 +1,4 @@
-"""What CUPTI, by which torch traces NVIDIA's devices, needs at the end of a window, and why it may show no kernel."""
+"""Takes CUPTI down after a window, and finds why its trace shows no kernel; torch traces NVIDIA's devices by CUPTI."""
 
 import os
 import sys
@@ -32,12 +32,12 @@ def have_it_taken_down(torch: Any) -> None:
 
 
 def is_taken_down() -> bool:
-    """Whether CUPTI is taken down at the end of sessions, as far as the environment says."""
+    """Return whether CUPTI is taken down at the end of sessions, as far as the environment says."""
     return os.environ.get(_TEARDOWN) == "1"
 
 
 def why_no_kernels() -> NoKernels:
-    """The likeliest reason why a trace shows nothing of a device; ``unknown`` where nothing points to one.
+    """Return the likeliest reason why a trace shows nothing of a device; ``unknown`` where nothing points to one.
 
     Kineto prints CUPTI's own words, but on stderr and with lines for every session, which are switched off.
     """
@@ -52,7 +52,7 @@ def why_no_kernels() -> NoKernels:
 
 
 def _cuda_version(torch: Any) -> tuple[int, ...]:
-    """Of the CUDA that torch was built with, ``(0,)`` for ROCm and the CPU.
+    """Return the version of the CUDA that torch was built with, ``(0,)`` for ROCm and the CPU.
 
     >>> from types import SimpleNamespace as Named
     >>> _cuda_version(Named(version=Named(cuda="12.8"))), _cuda_version(Named(version=Named(cuda=None)))
@@ -70,7 +70,7 @@ def _is_admin() -> bool:
 
 
 def _value(path: Path, name: str) -> str:
-    """What a file of lines such as ``name: value`` says of ``name``; empty when nothing."""
+    """Return the value of ``name`` in a file of lines such as ``name: value``; empty where it has none."""
     pairs = (line.partition(":") for line in _text(path).splitlines())
     return next((value.strip() for key, _, value in pairs if key.strip() == name), "")
 

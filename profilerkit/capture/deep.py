@@ -29,7 +29,8 @@ _ENOUGH_STEPS = 3
 
 #: Spans of sessions that another profiler took: to end them, as dropping them does, would crash the process.
 _LOST: list[object] = []
-_State = Literal["new", "warming", "recording", "done"]
+#: A doomed session is still on, and stopped without an export as soon as no graph is captured.
+_State = Literal["new", "warming", "recording", "doomed", "done"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,11 @@ class DeepWindow:
         return self._state == "recording"
 
     @property
+    def is_doomed(self) -> bool:
+        """Return whether it had to end amid the capture of a graph, and waits for the end of that to stop."""
+        return self._state == "doomed"
+
+    @property
     def is_here(self) -> bool:
         """Whether the calling thread is the one whose session it is."""
         return threading.get_ident() == self._thread
@@ -152,8 +158,10 @@ class DeepWindow:
     def step_started(self, number: int) -> None:
         """Begin to trace if this is the first step after the warm-up; mark the step in the trace.
 
-        While a graph is captured nothing begins, and nothing ends: the next step will do.
+        While a graph is captured nothing begins, and nothing ends: the next step will do. A doomed window stops here.
         """
+        if self._state == "doomed":
+            self.abort()
         if self._state == "warming" and not captures_graph():
             self._profiler.start_trace()
             self._state = "recording"
@@ -165,7 +173,7 @@ class DeepWindow:
             self._span.__enter__()
 
     def is_slow(self, number: int) -> None:
-        """Step ``number`` was slow, if it is traced."""
+        """Note that step ``number`` was slow, if it is traced."""
         if self._slow_step is None and number >= self.first_step:
             self._slow_step = number
 
@@ -197,16 +205,21 @@ class DeepWindow:
         """Another profiler is about to start: keep the whole steps traced so far, and never touch its session."""
         if not self.is_here:
             self._lose("another profiler was started on another thread inside the window")
+        elif captures_graph():
+            self._lose("another profiler was started inside the window while a CUDA graph was being captured")
         elif self._state == "recording":
             self.finish()
         elif self._state == "warming":
             self.reason = "another profiler was started inside the window"
             self.may_try_again = True
             self.abort()
+        elif self._state == "doomed":
+            self.abort()
 
     def finish(self) -> None:
-        """Stop, export, look at the file, and record which steps were disturbed."""
-        if self._loses_to_a_capture():
+        """Stop, export, look at the file, and record which steps were disturbed. A doomed window only stops."""
+        if self._state == "doomed" or captures_graph():
+            self.abort()
             return
         self._unmark_all()
         end_ns = perf_counter_ns()
@@ -225,12 +238,12 @@ class DeepWindow:
                 finally:  # an interrupt is raised where the next function begins, and may come in each of these
                     if torch.autograd._profiler_enabled():
                         profiler.stop_trace()
-                self._stopped()
                 profiler.export_chrome_trace(str(part))
             finally:
                 _free(profiler)
         finally:
             self._put_back()
+        self._stopped()  # last: what it reads of the device may fail, and the trace is there
         export = examine(part)
         self.size_bytes = export.size_bytes
         self.may_try_again = self.last_step < self.first_step
@@ -242,29 +255,23 @@ class DeepWindow:
         self._disturbed()
 
     def abort(self) -> None:
-        """Stop the profiler without keeping anything."""
-        if self._loses_to_a_capture():
+        """Stop the profiler without keeping anything; amid the capture of a graph, which that would ruin, later on."""
+        if captures_graph():
+            self._state, self.reason = "doomed", "a CUDA graph was being captured as the window had to end"
             return
-        state, self._state = self._state, "done"
+        self._state = "done"
         profiler, self._profiler = self._profiler, None
         self._rival.end()
         try:
             self._unmark_all()
-            if state == "warming" and profiler is not None:
-                profiler.start_trace()  # a prepared session can only be given back by running it
             if profiler is not None:
+                if not self._start_ns:
+                    profiler.start_trace()  # a prepared session can only be given back by running it
                 profiler.stop_trace()
                 _free(profiler)
         finally:
             self._put_back()
             self._disturbed()
-
-    def _loses_to_a_capture(self) -> bool:
-        """Whether the window had to end amid the capture of a graph: the session is left as it is, the graph whole."""
-        captures = captures_graph()
-        if captures:
-            self._lose("a CUDA graph was being captured as the window had to end")
-        return captures
 
     def leave_child(self) -> None:
         """In a forked child: stop recording its operators, which nobody would ever read, and no other session's.
@@ -272,7 +279,7 @@ class DeepWindow:
         A worker forked inside a window otherwise keeps 2.9 kB of each operator it calls, for all its life (torch 2.13).
         Ending the session there instead would take as long as what the parent had traced by then is large.
         """
-        if self._state == "recording" and self.is_here:
+        if self._start_ns and self._profiler is not None and self.is_here:
             sys.modules["torch"].autograd._enable_record_function(False)
         self._state = "done"
         self._profiler = self._span = None

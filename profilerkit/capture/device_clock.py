@@ -66,8 +66,8 @@ _Mark = tuple[DeviceEvent, int, int, int, int]
 class DeviceClock:
     """Records one DEVICE from each mark in the device's queue to the next, once the device has reached both.
 
-    Marks are made at the ends of steps, behind what lies between two steps, and behind long waits for a batch. Of a
-    host so far ahead that marks run out every second one is given up, so that records span more steps and none is
+    Marks are made at the ends of steps, after what lies between two steps, and after long waits for a batch. Where the
+    host is so far ahead that marks run out, every second one is given up: records span more steps, and no step is
     lost. Events of two devices have no time between them. The tracker calls on the training thread, which alone
     touches events: a query on another thread could fall into a capture that it cannot know of.
 
@@ -84,17 +84,21 @@ class DeviceClock:
         record: Callable[[Record], None],
         tracker: StepTracker,
         device: Device,
-        took: Callable[[int, int, int], None] = lambda _number, _dur_ns, _at: None,
+        took: Callable[[int, int, int, int], None] = lambda _number, _steps, _dur_ns, _at: None,
+        lost: Callable[[], None] = lambda: None,
     ) -> None:
-        """``took`` is told of each record: its step, ns of one of its steps, and the step that the host is at."""
-        self._took = took
+        """Call ``took`` with a record's last step, its steps, what they took (ns), and the last that the host ended.
+
+        ``lost`` is called if no more records come because the clock has failed.
+        """
+        self._took, self._lost = took, lost
         self.meter = Meter()
         self.marks = 0
         self.every = 1
         self._record = record
         self._tracker = tracker
         self._guard = Guard("profilerkit's device clock")
-        self._guard.on_failure(self._end)
+        self._guard.on_failure(self._fail)
         self._device = device
         self._is_capturing: Callable[[], bool] = bool
         self._current: Callable[[Any], Any] = lambda _device: None
@@ -152,6 +156,10 @@ class DeviceClock:
     def _end(self) -> None:
         self._tracker.mark_at = self._tracker.trains_at = NEVER
 
+    def _fail(self) -> None:
+        self._end()
+        self._lost()
+
     def _trains(self, optimizer: Any) -> None:
         """Mark the stream that this optimizer steps on, of its parameters' device, unless it only captures.
 
@@ -168,7 +176,7 @@ class DeviceClock:
             self._mark(number, now_ns, _STARVED)
 
     def _mark(self, number: int, start_ns: int, flags: int = 0) -> None:
-        """Mark the end of step ``number``, or what lies behind it, and read what is ready of the marks before."""
+        """Mark the end of step ``number``, or of what follows it, and read what is ready of the marks before."""
         began_ns = perf_counter_ns()
         self._guard.call(self._put, number, start_ns, flags)
         took_ns = perf_counter_ns() - began_ns
@@ -180,7 +188,7 @@ class DeviceClock:
     def _put(self, number: int, start_ns: int, flags: int) -> None:
         if self._patches is None or not self._patches.armed or self._is_capturing():
             return
-        self._read()
+        self._read(number)
         if self._spacing != self.every or len(self._under_way) == _MOST_MARKS:
             self._space()
         self._tracker.mark_at = number + self._spacing
@@ -200,10 +208,10 @@ class DeviceClock:
 
     def _read_now(self) -> None:
         if not self._is_capturing():
-            self._read()
+            self._read(self._newest)
 
     def _space(self) -> None:
-        """How many steps are to lie between marks. Of several marks of one step the last one stays."""
+        """Choose how many steps lie between marks. The last of several marks of one step stays."""
         spacing, count = self._spacing, len(self._under_way)
         if count == _MOST_MARKS:
             last = {mark[2]: (*mark[:4], mark[4] & ~_STARVED) for mark in self._under_way}
@@ -213,8 +221,8 @@ class DeviceClock:
             spacing //= 2
         self._spacing = max(self.every, spacing)
 
-    def _read(self) -> None:
-        """Record the time between the marks that the device has reached."""
+    def _read(self, at: int) -> None:
+        """Record the time between the marks that the device has reached; the host has ended step ``at``."""
         marks, before = self._under_way, self._before
         while marks and marks[0][0].query():
             mark = marks.popleft()
@@ -225,7 +233,7 @@ class DeviceClock:
                 if steps or flags & _STARVED:  # else it is the step's before
                     self._since_ns += took_ns
                 if steps:
-                    self._took(number, self._since_ns // steps, self._tracker.count)
+                    self._took(number, steps, self._since_ns, at)
                     self._since_ns = 0
                 self._seen = True
                 if device == self._free_on:

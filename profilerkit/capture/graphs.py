@@ -22,10 +22,10 @@ _NEVER = -1
 
 
 class GraphWatch:
-    """Tells the hooks of replays.
+    """Reports replays to the hooks.
 
-    A graph trains if an optimizer stepped while it was captured. Of graphs of parts of a step, such as those that
-    ``torch.compile`` makes, the optimizer's own hooks tell.
+    A graph trains if an optimizer stepped while it was captured. Where graphs are parts of a step, as those that
+    ``torch.compile`` makes, the optimizer's own hooks report the step.
     """
 
     name = "graphs"
@@ -41,7 +41,7 @@ class GraphWatch:
         self._seen = False
 
     def hang(self, patches: Patches) -> None:
-        """Hear of captures and replays."""
+        """Patch the methods that capture and replay."""
         graph = sys.modules[_GRAPHS].CUDAGraph
         for name, before, after in (
             ("capture_begin", self._begins, None),
@@ -85,7 +85,7 @@ class GraphWatch:
         self._replays[graph] = _REPLAYS_ALONE if stepped else _NEVER
 
     def _forget(self, thread: int) -> list[int]:
-        """The optimizers that stepped since the thread began to capture."""
+        """Return the optimizers that stepped since the thread began to capture."""
         hook, stepped = self._captures.pop(thread, (None, []))
         if hook is not None:
             hook.remove()
@@ -118,5 +118,5 @@ class GraphWatch:
             self._forget(thread)
 
     def reason(self) -> str:
-        """Why no replay was seen."""
+        """Return why no replay was seen."""
         return self._guard.failure or ("" if self._seen else "no CUDA graph that trains was replayed")

@@ -158,10 +158,10 @@ class Hooks:
         return not_compiled(optimizer_starts), not_compiled(optimizer_ends)
 
     def optimizer_stepped(self, optimizer: int, start_ns: int, now_ns: int) -> None:
-        """An optimizer step that has to be asked for.
+        """Take an optimizer step that has to be asked for.
 
-        ``start_ns`` is 0 where its thread was none of the training, and of the replay of a graph, which is told by its
-        number for an optimizer's.
+        ``start_ns`` is 0 where its thread does not train, and for the replay of a graph, whose ``id`` then stands in
+        for the optimizer's.
         """
         tracker = self._tracker
         if not self._patches.armed or (get_ident() != tracker.thread and not tracker.adopt(get_ident())):

@@ -315,7 +315,7 @@ class FetchTimer:
     def _observed(
         self, doing: Doing, now_ns: int, start_ns: int, clocks: Moment | None, flags: int, marking_ns: int
     ) -> _Fetch:
-        """A fetch under way that a trace shows, or whose own cost is measured, from which marks are taken off."""
+        """Begin a fetch that a trace shows, or whose own cost is measured; marks are no part of that cost."""
         span = None if flags & _NOT_FOR_THE_STEP else self.trace.span(INPUT_SPAN)
         if span is not None:
             span.__enter__()

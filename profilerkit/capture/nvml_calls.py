@@ -15,8 +15,8 @@ _LOST = frozenset((15, 16))
 #: A query that took this long in each of its first trials is asked once a minute: it would cost more than all others
 #: together. Slow ones also hold the driver's lock, on which kernel launches of every process wait
 #: (flightlessmango/MangoHud#2104: a list of processes took 4.5 ms, and asking 40 times per second blocked the threads
-#: that submit work). Processor time tells of those that compute. Of those that sleep in the driver the time that passes
-#: does, as far as it is longer than any wait for Python's lock on the way back, 5 ms or more beside a busy training:
+#: that submit work). Processor time shows those that compute. Those that sleep in the driver are shown by the time that
+#: passes, as far as it is longer than any wait for Python's lock on the way back, 5 ms or more beside a busy training:
 #: after each trial the lock is given away and waited for once more.
 _SLOW_NS = 1_000_000
 _TRIALS = 5
@@ -24,7 +24,7 @@ _PAUSE_NS = 60_000_000_000
 
 
 class _Trial(NamedTuple):
-    """One of the first calls of a query, ns: processor time, time that passed, and what the lock then took."""
+    """Holds one of the first calls of a query, ns: processor time, time that passed, and what the lock then took."""
 
     cpu_ns: int
     wall_ns: int
@@ -82,14 +82,14 @@ class Calls:
 
 
 def _tried(began_ns: int, cpu_ns: int) -> _Trial:
-    """The trial that began at these times of the two clocks, and has just ended."""
+    """Measure the trial that began at these times of the two clocks, and has just ended."""
     cpu_ns, ended_ns = thread_time_ns() - cpu_ns, perf_counter_ns()
     sleep(0)
     return _Trial(cpu_ns, ended_ns - began_ns, perf_counter_ns() - ended_ns)
 
 
 def _are_slow(tried: list[_Trial]) -> bool:
-    """Whether a query with these trials is a slow one.
+    """Return whether a query with these trials is a slow one.
 
     >>> sleeps, waits = _Trial(10_000, 4_500_000, 20_000), _Trial(10_000, 5_100_000, 5_000_000)
     >>> _are_slow([sleeps, sleeps]), _are_slow([waits, waits])

@@ -24,7 +24,7 @@ ALWAYS = Rest(NEVER, NEVER, NEVER)
 
 
 class Observer(Protocol):
-    """What wants to know about steps as they happen: trace windows and probes."""
+    """Follows steps as they happen, as trace windows and probes do."""
 
     def step_started(self, number: int) -> None:
         """Step ``number`` starts now."""

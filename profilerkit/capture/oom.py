@@ -177,11 +177,11 @@ def _words(path: str) -> list[str]:
 
 
 def fitting(batch: int, fixed: int, held: int, capacity: int, requested: int) -> int | None:
-    """The largest batch for which there may be room; ``None`` where that cannot be said.
+    """Return the largest batch for which there may be room; ``None`` where that cannot be known.
 
-    Of ``held`` bytes ``fixed`` stay and the rest, with what was ``requested``, is proportional to the batch. Of
-    ``capacity`` what is still to be allocated whatever the batch is has been taken off. Of a batch of 32 that needs
-    2 GB + 32 × 0.25 GB where 8 GB can be had, 24 fit; where gradients and state will take 3 GB of the 8, 12:
+    ``fixed`` bytes of those ``held`` stay. The rest, with what was ``requested``, is proportional to the batch. The
+    ``capacity`` is without what is still to be allocated for any batch. A batch of 32 needs 2 GB + 32 × 0.25 GB here:
+    24 fit into 8 GB, and 12 where gradients and state will take 3 GB of them.
 
     >>> fitting(32, fixed=2, held=8, capacity=8, requested=2), fitting(32, fixed=2, held=8, capacity=8 - 3, requested=2)
     (24, 12)

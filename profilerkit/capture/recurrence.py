@@ -51,17 +51,27 @@ class StepTimes:
         self.limit_ns = NEVER
         self.median_ns = 0
 
-    def add(self, dur_ns: int) -> bool:
-        """Whether this step is slow, 0.2 µs."""
-        self._ring.append(dur_ns)
+    def add(self, dur_ns: int, steps: int = 1) -> bool:
+        """Take the time of so many steps, 0.2 µs; return whether one of them is slow."""
+        self._ring.append(dur_ns // steps)
         self.to_go -= 1
         if not self.to_go:
             self._take_median()
-        return dur_ns > self.limit_ns
+        return self.slowest_ns(dur_ns, steps) > self.limit_ns
 
-    def is_slow(self, dur_ns: int) -> bool:
-        """Whether a step of this length is slow."""
-        return dur_ns > self.limit_ns
+    def is_slow(self, dur_ns: int, steps: int = 1) -> bool:
+        """Return whether one of so many steps is slow, which took this long together."""
+        return self.slowest_ns(dur_ns, steps) > self.limit_ns
+
+    def slowest_ns(self, dur_ns: int, steps: int) -> int:
+        """Return what the slowest of so many steps took, which took this long together, if the others were usual.
+
+        >>> times = StepTimes()
+        >>> for _ in range(20): _ = times.add(10)
+        >>> times.slowest_ns(150, 8)
+        80
+        """
+        return dur_ns - (steps - 1) * self.median_ns
 
     def last(self, count: int) -> list[int]:
         """The last steps, fewer at the beginning."""
@@ -80,9 +90,9 @@ class Recurrence:
         self._starts: list[int] = []
         self._last = -2
 
-    def add(self, number: int) -> None:
-        """Step ``number`` was slow; neighbours count once."""
-        if number != self._last + 1:
+    def add(self, number: int, steps: int = 1) -> None:
+        """Step ``number``, or one of the steps up to it, was slow; neighbours count once."""
+        if number - steps > self._last:
             self._starts = [*self._starts[-_TO_PREDICT:], number]
         self._last = number
 

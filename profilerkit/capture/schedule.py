@@ -35,7 +35,7 @@ class Schedule:
         look_at: the step at whose start ``due`` is to be asked next.
         waits: the first window waits for steps to settle.
 
-    Once the device's time of steps is known, it alone says which are slow: a host that runs ahead waits now and then
+    Once the device's time of steps is known, it alone decides which are slow: a host that runs ahead waits now and then
     until the device has caught up, and loses nothing by it.
     """
 
@@ -107,23 +107,31 @@ class Schedule:
         self.look_at = NEVER
 
     def timed_on_host(self, dur_ns: int) -> bool:
-        """Take a step's time on the host, outside of any window; whether it is slow."""
+        """Take a step's time on the host, outside of any window; return whether it is slow."""
         return self._times.add(dur_ns) and self._device_times is None
 
-    def timed_on_device(self, dur_ns: int) -> bool:
-        """Take a step's time on the device, outside of any window; whether it is slow."""
+    def timed_on_device(self, dur_ns: int, steps: int) -> bool:
+        """Take the time of so many steps on the device, outside of any window; return whether one of them is slow."""
         if self._device_times is None:
-            self._device_times = StepTimes()
-        return self._device_times.add(dur_ns)
+            self._judge_by(StepTimes())
+        return self._judged.add(dur_ns, steps)
 
-    def is_slow(self, dur_ns: int, *, on_device: bool) -> bool:
-        """Whether a step of this length is slow, for the clock that says so."""
-        return on_device is (self._device_times is not None) and self._judged.is_slow(dur_ns)
+    def device_is_lost(self) -> None:
+        """Judge steps by the host's clock again: the device's has failed."""
+        self._judge_by(None)
+
+    def _judge_by(self, device_times: StepTimes | None) -> None:
+        """Change the clock: what was slow by the other one says nothing of the next slow step."""
+        self._device_times, self._recurrence = device_times, Recurrence()
+
+    def is_slow(self, dur_ns: int, steps: int, *, on_device: bool) -> bool:
+        """Return whether one of so many steps is slow by this clock, if steps are judged by it."""
+        return on_device is (self._device_times is not None) and self._judged.is_slow(dur_ns, steps)
 
     @property
     def _judged(self) -> StepTimes:
-        """The times by which steps are slow."""
-        return self._device_times or self._times
+        """Return the times by which steps are slow."""
+        return self._times if self._device_times is None else self._device_times
 
     def asked_for(self, number: int) -> Plan | None:
         """The window that all ranks are to be asked for at the start of step ``number``; ``None`` for none."""
@@ -132,15 +140,17 @@ class Schedule:
         self._to_ask = False
         return Plan(self._earliest(number), self._settings.trace_steps, "scheduled", "when the steps had settled")
 
-    def slow(self, number: int, dur_ns: int, at: int) -> Plan | None:
-        """Step ``number`` was slow: the window in which the next one is expected; ``None`` if nobody knows yet.
+    def slow(self, number: int, dur_ns: int, at: int, steps: int = 1) -> Plan | None:
+        """Return the window in which the next slow step is expected; ``None`` if nobody knows yet.
 
-        ``at`` is the step that the host is at.
+        One of the ``steps`` up to step ``number`` was slow, which took ``dur_ns`` together. ``at`` is the last step
+        that the host has ended.
         """
         longest_ns = max(_LONGEST_SLOW_NS, self._settings.trace_steps * self._judged.median_ns)
-        if not self._watches_slow_steps or number <= self._disturbed or dur_ns > longest_ns:
+        is_disturbed = number - steps < self._disturbed
+        if not self._watches_slow_steps or is_disturbed or self._judged.slowest_ns(dur_ns, steps) > longest_ns:
             return None
-        self._recurrence.add(number)
+        self._recurrence.add(number, steps)
         expected = self._recurrence.expected(self._earliest(at + 1))
         if expected is None:
             return None
@@ -155,7 +165,7 @@ class Schedule:
         """The first step that a window asked for at the start of step ``number`` can trace."""
         if self._alone:
             return number + 1
-        step_ns = self._times.median_ns or min(self._times.last(3), default=0)
+        step_ns = self._judged.median_ns or min(self._judged.last(3), default=0)
         return number + 1 + -(-_AHEAD_NS // max(step_ns, 1000))
 
     def _scheduled(self, number: int) -> Plan | None:

@@ -86,7 +86,7 @@ class Session:
         self._hooks = Hooks(record, self._tracker, self._timer, self._guard, self._workers)
         self._exits = Exits(lambda: self._tracker.count, self._leave)
         self._process = this_process()
-        took = (self._window.device_took,) if self._traces else ()
+        took = (self._window.device_took, self._window.device_is_lost) if self._traces else ()
         self._clock = DeviceClock(record, self._tracker, CudaDevice(), *took)
         self._window.read_device = self._clock.catch_up
         mine = (self._clock, self._flight, GraphWatch(self._hooks, self._tracker))

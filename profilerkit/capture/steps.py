@@ -32,7 +32,7 @@ _STEPS_ALONE = 8
 
 
 class StepTracker:
-    """The steps of one run. ``abandoned``, ``unsettle`` and ``thread_ended`` may be called on any thread.
+    """Finds the steps of one run. ``abandoned``, ``unsettle`` and ``thread_ended`` may be called on any thread.
 
     Attributes:
         count: steps recorded.
@@ -380,7 +380,7 @@ class StepTracker:
         self._told(start_ns, now_ns - start_ns)
 
     def _told(self, start_ns: int, dur_ns: int) -> None:
-        """Mark the device's queue and tell the window, now that a step was recorded."""
+        """Mark the device's queue and inform the window, now that a step was recorded."""
         if self.count >= self.mark_at:
             self.mark(self.count, start_ns)
         if self._window is not None:

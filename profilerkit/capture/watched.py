@@ -17,7 +17,7 @@ from profilerkit.rundir.writer import RankWriter
 
 
 def watched(recorder: Recorder, tracker: StepTracker, writer: RankWriter) -> tuple[Watch, ...]:
-    """One watch of each kind that nothing but its records speaks of."""
+    """Make one watch of each kind that is known by its records alone."""
     record, name_id = recorder.record, recorder.name_id
     return (
         ClockWatch(writer.append_anchor),

@@ -96,7 +96,7 @@ class DeepWindows:
     def step_started(self, number: int) -> None:
         """Open a window when one is due; mark the step in the trace."""
         if self.window is not None:
-            self._guard.call(self.window.step_started, number)
+            self._guard.call(self._in_window, self.window.step_started, number)
         elif number >= self._look_at:
             self._guard.call(self._look, number)
 
@@ -107,21 +107,26 @@ class DeepWindows:
             if self._timed(dur_ns):
                 self._guard.call(self._slow, number, dur_ns, number)
         elif window.recording:
-            if self._schedule.is_slow(dur_ns, on_device=False):
+            if self._schedule.is_slow(dur_ns, 1, on_device=False):
                 window.is_slow(number)
             self._guard.call(self._in_window, window.step_ended, number)
 
-    def device_took(self, number: int, dur_ns: int, at: int) -> None:
-        """What the device took for step ``number``, while the host, which may be far ahead, is at step ``at``.
+    def device_took(self, number: int, steps: int, dur_ns: int, at: int) -> None:
+        """Look for a slow step among the ``steps`` up to step ``number``, which took the device ``dur_ns`` together.
 
-        On the training thread, at the end of a step.
+        The host, which may be far ahead, has ended step ``at``. Called on the training thread, at the end of a step.
         """
         window = self.window
         if window is None:
-            if self._schedule.timed_on_device(dur_ns):
-                self._guard.call(self._slow, number, dur_ns, at)
-        elif self._schedule.is_slow(dur_ns, on_device=True):
+            if self._schedule.timed_on_device(dur_ns, steps):
+                self._guard.call(self._slow, number, dur_ns, at, steps)
+        elif self._schedule.is_slow(dur_ns, steps, on_device=True):
             window.is_slow(number)
+
+    def device_is_lost(self) -> None:
+        """Look for slow steps by the host's clock again."""
+        self._schedule.device_is_lost()
+        self.wake()
 
     def step_cut(self) -> None:
         """The step in progress does not count; the loop may be over."""
@@ -164,13 +169,18 @@ class DeepWindows:
             self._packer.finish(seconds)
 
     def abort(self) -> None:
-        """Stop the profiler without keeping anything, and open no window any more."""
+        """Stop the profiler without keeping anything, and open no window any more.
+
+        Amid the capture of a graph the profiler is stopped as soon as that is over.
+        """
         self._schedule.stop()
+        self._heard.clear()
         self._look_at = NEVER
         self._why_not = self._guard.failure or self._why_not or "capture was switched off"
         window, self.window = self.window, None
         if window is not None and not window.done:
             window.abort()
+            self.window = window if window.is_doomed else None
 
     def leave_child(self) -> None:
         """In a forked child there is no window, and what torch would record of it goes nowhere."""
@@ -269,8 +279,8 @@ class DeepWindows:
         )
         self._to_ask.append(asked)
 
-    def _slow(self, number: int, dur_ns: int, at: int) -> None:
-        plan = self._schedule.slow(number, dur_ns, at)
+    def _slow(self, number: int, dur_ns: int, at: int, steps: int = 1) -> None:
+        plan = self._schedule.slow(number, dur_ns, at, steps)
         if plan is not None:
             self._ask(plan)
             self.wake()
@@ -286,16 +296,18 @@ class DeepWindows:
             self._settle()
 
     def _settle(self) -> None:
-        """Take note of a window that has closed itself."""
+        """Take note of a window that has closed itself, or will as soon as no graph is captured."""
         window = self.window
-        if window is None or not window.done:
+        if window is None or not (window.done or window.is_doomed):
+            return
+        if window.reason:
+            self._why_not = self._guard.failure or window.reason
+        if window.is_doomed:
             return
         self.window = None
         self._used_bytes += window.size_bytes
         self._largest_bytes = max(self._largest_bytes, window.size_bytes)
-        if window.reason:
-            self._why_not = window.reason
-        else:
+        if not window.reason:
             self._usable = self._packer.wanted = True
             if not self._alone:
                 path = window_directory(self._writer.path, window.first_step) / FLIGHT
@@ -309,13 +321,14 @@ class DeepWindows:
 
     def _close(self, steps: int, held_back: bool) -> None:
         window = self.window
-        if window is not None and window.recording:
+        if window is not None and (window.recording or window.is_doomed):
             if window.is_here:
                 window.finish()
             else:
                 window.leave_behind()
             self._settle()
-        if self.window is None and (self._usable or self._why_not):
+        is_over = self.window is None or self.window.is_doomed
+        if is_over and (self._usable or self._why_not):
             return
         if held_back:
             self._why_not = self._why_not or (

@@ -9,6 +9,7 @@ from profilerkit.analysis.whatif import relative_error
 from profilerkit.model.finding import SOURCES_BY_STRENGTH, Bound, Confidence, Evidence, Finding, Fix, Saving
 from profilerkit.model.run import STEP_TIMERS, Series
 from profilerkit.model.step import PARTS
+from profilerkit.rules.parts import PARTS_OF_RULE
 from profilerkit.rundir.layout import NoKernels
 
 #: Headings every rule's docstring has, in this order; it is the rule's documentation page.
@@ -88,6 +89,18 @@ class Rule(ABC):
     def check(self, facts: Facts) -> Result:
         """Decide from facts alone; never guess a missing one."""
 
+    def worth_saying(self, facts: Facts, expected: float) -> bool:
+        """Return whether a saving is above the floor, and its cause surely there.
+
+        What counts is the share of the step that the rule is about, by two standard errors, not how much the step time
+        varies: steps that differ are those with a cause. Where no parts of single steps are known the step time has to
+        do.
+        """
+        error = facts.share_error(*PARTS_OF_RULE.get(self.code, ()))
+        if error is None:
+            return expected >= max(SMALLEST_SAVING, 2.0 * relative_error(facts))
+        return expected >= SMALLEST_SAVING and 2.0 * error <= 1.0
+
 
 _PERMISSION = (
     "run the container with --cap-add=SYS_ADMIN, or load the NVIDIA driver with NVreg_RestrictProfilingToAdminUsers=0"
@@ -110,11 +123,6 @@ def no_device_events(facts: Facts, reason: str) -> NotApplicable | MissingData:
     if facts.kernels_unseen is not None:
         return MissingData("the trace holds none of the device's events", SHOW_KERNELS[facts.kernels_unseen])
     return MissingData("what the device did is only seen in a trace", "profilerkit.profile(..., deep=True)")
-
-
-def worth_saying(facts: Facts, expected: float) -> bool:
-    """Whether a saving is above the floor and above the noise of the step time."""
-    return expected >= max(SMALLEST_SAVING, 2.0 * relative_error(facts))
 
 
 def confidence(facts: Facts, at_most: Confidence) -> Confidence:

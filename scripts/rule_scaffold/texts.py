@@ -17,7 +17,6 @@ from profilerkit.rules.rule import (
     each,
     finding_for,
     share_evidence,
-    worth_saying,
 )
 from profilerkit.units import format_ns, format_ratio
 
@@ -53,7 +52,7 @@ class $type_name(Rule):
             return MissingData("no steady step was timed", "record at least 10 steps: profilerkit.profile(...)")
         share = facts.share(*_PARTS)
         expected = self.removed_ratio * share
-        if share < self.smallest_share or not worth_saying(facts, expected):
+        if share < self.smallest_share or not self.worth_saying(facts, expected):
             return Passed(f"$what takes {format_ratio(share)} of the step")
         finding = finding_for(
             facts,

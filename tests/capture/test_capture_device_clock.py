@@ -74,9 +74,14 @@ class Loop:
 
     def __init__(self, device):
         self.records, self.device, self.patches = [], device, Patches()
+        self.taken, self.lost = [], []
         self.tracker = StepTracker(self.records.append)
-        self.clock = DeviceClock(self.records.append, self.tracker, device)
+        lost = self.lost.append
+        self.clock = DeviceClock(self.records.append, self.tracker, device, self.take, lambda: lost(True))
         self.patches.hang(self.clock.hang)
+
+    def take(self, *taken):
+        self.taken.append(taken)
 
     def steps(self, count):
         for _ in range(count):
@@ -145,6 +150,31 @@ def test_a_device_that_is_marked_seldom_says_how_many_steps_its_time_spans():
     loop.steps(40)
     found = spans(loop.device_records())
     assert found[-4:] == [(1, 5, 4.0), (8, 13, 32.0), (8, 21, 32.0), (8, 29, 32.0)]
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_what_steps_took_is_told_with_the_step_that_the_host_has_ended(plain):
+    """A plain fetch counts the step before it marks it, the tracker after."""
+    loop = Loop(Fake(behind=2))
+    loop.steps(3)
+    for _ in range(3):
+        loop.device.work()
+        if plain:
+            loop.tracker.count += 1
+            loop.tracker.mark(loop.tracker.count - 1, 0)
+        else:
+            loop.tracker.step()
+    assert [(number, steps, at) for number, steps, _, at in loop.taken[-2:]] == [(1, 1, 4), (2, 1, 5)]
+
+
+def test_what_seldom_marked_steps_took_is_told_of_all_of_them():
+    loop = Loop(Fake())
+    loop.clock.every = 8
+    loop.steps(40)
+    assert [(number, steps, took_ns) for number, steps, took_ns, _ in loop.taken[-2:]] == [
+        (16, 8, 32 * MS),
+        (24, 8, 32 * MS),
+    ]
 
 
 def test_nothing_is_touched_while_a_graph_is_captured():
@@ -272,6 +302,7 @@ def test_a_device_that_fails_ends_the_clock_alone():
     with pytest.warns(RuntimeWarning, match="device clock switched itself off"):
         loop.steps(3)
     assert "ZeroDivisionError" in loop.clock.reason()
+    assert loop.lost == [True]
     assert len([record for record in loop.records if record[0] == EventKind.STEP]) == 6
 
 

@@ -167,6 +167,48 @@ def test_ranks_are_asked_for_a_window_two_seconds_ahead():
     assert [plan and plan.first_step for plan in plans] == [None, None, 598]  # 498 is less than 200 steps ahead
 
 
+def on_device(schedule, spans):
+    """The window asked for by spans of steps on the device, each a number of steps and what they took in ms."""
+    number = -1
+    for steps, took_ms in spans:
+        number += steps
+        if schedule.timed_on_device(took_ms * MS, steps):
+            plan = schedule.slow(number, took_ms * MS, number, steps)
+            if plan is not None:
+                return plan
+    return None
+
+
+def test_a_slow_step_among_eight_that_the_device_was_timed_with_is_seen():
+    usual, slow = (8, 80), (8, 150)  # one step of 80 ms among those of 10 ms
+    plan = on_device(schedule_of(), [*[usual] * 24, *[slow, *[usual] * 9] * 4])
+    assert plan.trigger == "every 80 steps a step takes more than 3 times the median of 10.0 ms"
+    assert on_device(schedule_of(), [*[usual] * 24, *[(8, 90), *[usual] * 9] * 4]) is None
+
+
+def test_spans_of_a_slower_time_of_the_device_are_no_slow_steps_that_come_again():
+    assert on_device(schedule_of(), [*[(8, 80)] * 24, *[(8, 110)] * 20]) is None
+
+
+def test_ranks_are_asked_for_a_window_as_far_ahead_as_the_device_needs():
+    schedule = schedule_of(alone=False)
+    for _ in range(64):
+        schedule.timed_on_host(2 * MS)
+        schedule.timed_on_device(20 * MS, 1)
+    plans = [schedule.slow(number, 200 * MS, number) for number in (100, 150, 200)]
+    assert plans[-1].first_step == 348  # two seconds are 100 steps; 248 and 298 come before that
+
+
+def test_steps_that_were_slow_on_the_host_do_not_foretell_those_of_the_device():
+    schedule = schedule_of()
+    for number in range(60):
+        if schedule.timed_on_host((20 if number in (24, 49) else 2) * MS):
+            schedule.slow(number, 20 * MS, number)
+    for _ in range(30):
+        assert not schedule.timed_on_device(20 * MS, 1)
+    assert schedule.slow(74, 100 * MS, 89) is None  # 24, 49 and 74 are 25 steps apart, on two clocks
+
+
 def test_nothing_opens_after_it_was_stopped():
     schedule = schedule_of(trace_every=10)
     schedule.stop()

@@ -118,7 +118,7 @@ def ahead(found, count, *, device_ms, drains=0, lag=8):
     for _ in range(count):
         number = found.number
         if number >= lag:
-            found.windows.device_took(number - lag, device_ms(number - lag) * MS, number)
+            found.windows.device_took(number - lag, 1, device_ms(number - lag) * MS, number - 1)
         found.steps(1, slow=(number,) if drains and number % drains == drains - 1 else (), usual_ms=2)
 
 
@@ -132,6 +132,17 @@ def test_a_host_that_waits_for_its_device_now_and_then_opens_no_window_for_slow_
     assert [status.kind for status in found.statuses] == ["anomaly"]  # as without a device
 
 
+def test_slow_steps_are_seen_on_the_host_again_once_the_devices_clock_has_failed(loop):
+    found = loop(warmup_steps=1000)
+    ahead(found, 100, device_ms=lambda _number: 20)
+    woken = []
+    found.windows.wake = lambda: woken.append(found.number)
+    found.windows.device_is_lost()
+    assert woken
+    found.steps(300, slow=range(109, 400, 50), usual_ms=2)
+    assert [status.kind for status in found.statuses] == ["anomaly"]
+
+
 def test_a_step_that_is_slow_on_the_device_opens_a_window_ahead_of_the_host(loop):
     found = loop(warmup_steps=1000)
     woken = []
@@ -142,7 +153,7 @@ def test_a_step_that_is_slow_on_the_device_opens_a_window_ahead_of_the_host(loop
 
     def read_device():
         for number in range(found.number - 8, found.number + 1):
-            found.windows.device_took(number, device_ms(number) * MS, found.number)
+            found.windows.device_took(number, 1, device_ms(number) * MS, found.number)
 
     found.windows.read_device = read_device
     ahead(found, 400, device_ms=device_ms, drains=10)
@@ -275,15 +286,65 @@ def test_no_profiler_starts_or_stops_while_a_graph_is_captured(loop, monkeypatch
     assert not profiling()
 
 
-def test_a_window_that_has_to_end_amid_a_capture_is_given_up_and_the_graph_is_not(loop, monkeypatch):
+@pytest.fixture
+def captures(monkeypatch):
+    """A list whose only entry says whether a graph is being captured."""
+    found = [False]
+    for module in ("deep", "windows"):
+        monkeypatch.setattr(f"profilerkit.capture.{module}.captures_graph", lambda: found[0])
+    return found
+
+
+@pytest.mark.parametrize("steps", [3, 4])
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_window_that_is_given_up_amid_a_capture_stops_once_that_is_over(loop, captures, steps, fails):
+    """The window still warms up, or records."""
+    found = loop(warmup_steps=2, trace_steps=5)
+    enabled = found.torch.autograd._profiler_enabled
+    found.steps(steps)
+    captures[0] = True
+    if fails:
+        with pytest.warns(RuntimeWarning, match="switched itself off"):
+            found.windows._guard.call(lambda: 1 / 0)
+    else:
+        found.windows.abort()
+    found.steps(3)
+    assert enabled() == (steps == 4)
+    captures[0] = False
+    found.steps(2)
+    assert not enabled()
+    assert (found.windows.window, found.statuses) == (None, [])
+    assert len(found.records) == 1  # the steps were disturbed all the same
+    assert ("ZeroDivisionError" in found.windows.reason) == fails
+    with found.torch.profiler.profile() as own:
+        found.torch.zeros(3).add(1)
+    assert own.key_averages()
+
+
+def test_a_block_that_ends_amid_a_capture_leaves_the_graph_whole_and_gives_way_to_the_next_profiler(loop, captures):
     found = loop()
     found.steps(4)
-    monkeypatch.setattr("profilerkit.capture.deep.captures_graph", lambda: True)
-    session = found.windows.window._profiler
+    captures[0] = True
     found.windows.close(4)
     assert found.torch.autograd._profiler_enabled()
     assert found.windows.reason == "a CUDA graph was being captured as the window had to end"
-    session.stop_trace()
+    captures[0] = False
+    with found.torch.profiler.profile() as own:
+        found.torch.zeros(3).add(1)
+    assert {"aten::add"} <= {event.key for event in own.key_averages()}
+    assert not found.torch.autograd._profiler_enabled()
+
+
+def test_a_trace_is_exported_before_the_device_is_read(loop):
+    found, there = loop(), []
+
+    def read_device():
+        there.append([path.stat().st_size for path in found.writer.path.glob("windows/*/*")])
+
+    found.windows.read_device = read_device
+    found.steps(8)
+    ((size_bytes,),) = there
+    assert size_bytes > 0
 
 
 @pytest.mark.parametrize("kind", ["missing", "full"])

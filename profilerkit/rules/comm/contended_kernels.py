@@ -19,7 +19,6 @@ from profilerkit.rules.rule import (
     Rule,
     each,
     finding_for,
-    worth_saying,
 )
 from profilerkit.units import format_count, format_ns, format_ratio
 
@@ -67,7 +66,7 @@ class ContendedKernels(Rule):
         if slower < self.slower_ratio:
             return Passed(f"beside collectives kernels take {format_ratio(slower)} longer than alone")
         expected = share_of_step(facts, self._excess_ns(found, slower))
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed(f"{format_ratio(slower)} slower beside collectives is {format_ratio(expected)} of the step")
         return self._fired(facts, found, slower, expected)
 

@@ -19,7 +19,6 @@ from profilerkit.rules.rule import (
     Rule,
     each,
     finding_for,
-    worth_saying,
 )
 from profilerkit.units import format_bytes, format_ns
 
@@ -62,7 +61,7 @@ class DdpSettings(Rule):
         expected = share_of_step(facts, work.copy_ns)
         if search:
             expected += share_of_step(facts, work.search_ns) + _map_of_use(facts)
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             needed = f"; {format_bytes(unused)} of parameters need the search" if unused else ""
             return Passed(f"searches and copies that settings could avoid take {_time(facts, expected)} a step{needed}")
         return self._fired(facts, work, expected, search=search, unused=unused)

@@ -20,7 +20,6 @@ from profilerkit.rules.rule import (
     each,
     finding_for,
     share_evidence,
-    worth_saying,
 )
 from profilerkit.units import format_ns, format_ratio
 
@@ -82,7 +81,7 @@ class ExposedCollectives(Rule):
             is_hidden = comm.small_ratio is not None and comm.overlap_ratio >= self.overlap_ratio
             expected = min(share, alone_compute(facts)) if is_hidden else overlapped(facts, share)
             reason = "but there is no computation to hide it behind"
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed(f"{format_ratio(share)} is exposed, {reason}")
         first = to_divide(facts)
         finding = finding_for(

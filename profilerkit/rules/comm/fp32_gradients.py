@@ -28,7 +28,6 @@ from profilerkit.rules.rule import (
     Rule,
     each,
     finding_for,
-    worth_saying,
 )
 from profilerkit.units import format_bytes
 
@@ -90,7 +89,7 @@ class Fp32Gradients(Rule):
             return Passed("a communication hook of DDP decides what travels")
         expected, bound = less(facts, chosen, 1.0 - self.left_ratio)
         expected = max(expected - _casts(facts, chosen), 0.0)
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed("FP32 gradients are hidden, or hardly any of the step, or casting costs as much")
         return self._fired(facts, chosen, precision, expected, bound)
 

@@ -19,7 +19,6 @@ from profilerkit.rules.rule import (
     each,
     finding_for,
     judged_steps,
-    worth_saying,
 )
 from profilerkit.units import format_ns, format_ratio
 
@@ -127,7 +126,7 @@ class LateRank(Rule):
                 return Passed(f"{why} to tell by how much a rank is late")
             return Passed("no rank causes most of the waiting beyond accident, or hardly any of it is exposed")
         expected = max(waited - (facts.jitter_share or 0.0), 0.0) * _saved(facts, found)
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed(f"the others wait {format_ratio(waited)} of the step, within the noise of its length")
         late = found.late[0]
         lost = format_ns(waited * (facts.mean_step_ns or 0.0))

@@ -19,7 +19,6 @@ from profilerkit.rules.rule import (
     Rule,
     each,
     finding_for,
-    worth_saying,
 )
 from profilerkit.units import format_bytes, format_ratio
 
@@ -75,7 +74,7 @@ class OvershardedModel(Rule):
             return Passed(f"the parameters, {format_bytes(kept)}, would leave too little of the free memory")
         expected = exposed_time(facts, facts.wire.second_gathers_exposed_ns if facts.wire else 0.0)
         bound = max(less(facts, gathers, 1.0 - scattered / gathered)[1], expected)
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed("the second gathering is hidden, or hardly any of the step")
         found = finding_for(
             facts,

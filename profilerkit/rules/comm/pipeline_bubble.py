@@ -17,7 +17,6 @@ from profilerkit.rules.rule import (
     Rule,
     each,
     finding_for,
-    worth_saying,
 )
 from profilerkit.units import format_ns, format_ratio
 
@@ -65,7 +64,7 @@ class PipelineBubble(Rule):
         left = (found.size - 1) / (more + found.size - 1)
         bubble = min(found.bubble_share, 1.0)
         expected = bubble * (1.0 - left / found.schedule_share)
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed(f"the stages idle {format_ratio(bubble)} of the step")
         return self._fired(facts, found, bubble, expected, more)
 

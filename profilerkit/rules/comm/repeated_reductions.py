@@ -17,7 +17,6 @@ from profilerkit.rules.rule import (
     Rule,
     each,
     finding_for,
-    worth_saying,
 )
 
 
@@ -56,7 +55,7 @@ class RepeatedReductions(Rule):
             return Passed(f"the {wire.passes} backward passes of a step do not reduce the same gradients")
         expected = exposed_time(facts, found.early_exposed_ns)
         bound = max(min(exposed(facts), share_of_step(facts, found.early_ns)), expected)
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed("the reductions of all passes but the last are hidden, or hardly any of the step")
         return self._fired(facts, found, expected, bound)
 

@@ -18,7 +18,6 @@ from profilerkit.rules.rule import (
     Result,
     Rule,
     finding_for,
-    worth_saying,
 )
 from profilerkit.units import format_decimal, format_ratio
 
@@ -81,7 +80,7 @@ class SlowLink(Rule):
         savings = [less(facts, [row], 1.0 - (row.bus_bytes_per_s or 0.0) / reference) for row in slow]
         bound = min(sum(found[1] for found in savings), exposed(facts))
         expected = min(sum(found[0] for found in savings), bound)
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed("large collectives are slower than the link, but hidden, or hardly any of the step")
         reached = sum(row.transfer_ns for row in slow)
         rate = sum((row.bus_bytes_per_s or 0.0) * row.transfer_ns for row in slow) / reached if reached else 0.0

@@ -27,7 +27,6 @@ from profilerkit.rules.rule import (
     Rule,
     each,
     finding_for,
-    worth_saying,
 )
 from profilerkit.units import format_bytes, format_count, format_ns, format_ratio
 
@@ -82,7 +81,7 @@ class SmallCollectives(Rule):
                 "data path"
             )
         expected, bound = joined(facts, chosen, all_small=len(chosen) == len(small))
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed(
                 f"joining {format_count(round(count, 1))} small collectives a step would save hardly any of it"
             )

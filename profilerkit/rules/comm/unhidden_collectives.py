@@ -30,7 +30,7 @@ from profilerkit.rules.comm.transfers import (
     transfer_saving,
     untold,
 )
-from profilerkit.rules.rule import Fired, NotApplicable, Passed, Result, Rule, each, finding_for, worth_saying
+from profilerkit.rules.rule import Fired, NotApplicable, Passed, Result, Rule, each, finding_for
 from profilerkit.units import format_ns, format_ratio
 
 # A smaller share prints as 0.0 %.
@@ -93,7 +93,7 @@ class UnhiddenCollectives(Rule):
             return Passed("DDP's buckets are below 2 MB already: smaller ones would only add latency")
         fix, pieces = _fix(facts, chosen)
         expected, bound = hidden(facts, chosen, pieces)
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed("what could be hidden beside computing is within the noise of the step time, or the last one")
         return Fired((self._finding(facts, chosen, expected, bound, fix),))
 

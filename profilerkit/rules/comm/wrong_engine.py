@@ -18,7 +18,6 @@ from profilerkit.rules.rule import (
     Rule,
     each,
     finding_for,
-    worth_saying,
 )
 from profilerkit.units import format_ns, format_ratio
 
@@ -67,7 +66,7 @@ class WrongEngine(Rule):
             return Passed("neither DataParallel nor gloo transfers what lies on devices")
         bound = share_of_step(facts, engine.exposed_ns)
         expected = self.saved_ratio * bound
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed(f"{engine.name} exposes {format_ratio(bound)} of the step")
         return self._fired(facts, engine, expected, bound)
 

@@ -15,7 +15,6 @@ from profilerkit.rules.rule import (
     Rule,
     finding_for,
     no_device_events,
-    worth_saying,
 )
 from profilerkit.units import format_ratio
 
@@ -53,7 +52,7 @@ class AlgorithmSearch(Rule):
         if found.steps < self.fewest_steps:
             return Passed(f"{found.steps} of {facts.steps.steady} steady steps searches for an algorithm")
         expected = found.share * (1.0 - 1.0 / found.trials)
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed(f"searches for algorithms take {format_ratio(found.share)} of the step")
         return Fired((_finding(facts, found, expected),))
 

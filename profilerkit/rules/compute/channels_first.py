@@ -14,7 +14,6 @@ from profilerkit.rules.rule import (
     Rule,
     finding_for,
     no_device_events,
-    worth_saying,
 )
 from profilerkit.units import format_ratio
 
@@ -55,7 +54,7 @@ class ChannelsFirst(Rule):
         if share < self.smallest_share:
             return Passed(f"conversions of the layout take {format_ratio(share)} of the step")
         expected = share + self.reached_ratio * found.convolution_share
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed(f"conversions of the layout take {format_ratio(share)} of the step, within its noise")
         finding = finding_for(
             facts,

@@ -17,7 +17,6 @@ from profilerkit.rules.rule import (
     Rule,
     finding_for,
     no_device_events,
-    worth_saying,
 )
 from profilerkit.units import format_ratio, format_value
 
@@ -71,7 +70,7 @@ class Fp32Matmul(Rule):
         priced = facts.math.priced_share
         expected = faster_kernels(share - priced, self.reached_ratio * peak_ratio) + priced - facts.math.floor_share
         bound = faster_kernels(share - priced, peak_ratio) + priced - facts.math.fastest_share
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed(f"FP32 math kernels take {format_ratio(share)} of the step, within the noise of its time")
         ratio = Evidence(
             label="Ratio of the peaks", value=peak_ratio, unit="×", source="derived", origin=facts.spec.source

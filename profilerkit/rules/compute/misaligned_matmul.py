@@ -17,7 +17,6 @@ from profilerkit.rules.rule import (
     Rule,
     finding_for,
     no_device_events,
-    worth_saying,
 )
 from profilerkit.units import format_ratio
 
@@ -68,7 +67,7 @@ class MisalignedMatmul(Rule):
         if found.lost_share is None:
             return MissingData("the device's peaks are not in the table", "name a known device with --device")
         expected = self._expected(found, found.lost_share)
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed(f"products of odd sizes lose {format_ratio(found.lost_share)} of the step")
         return Fired((_finding(facts, found, expected, found.lost_share),))
 

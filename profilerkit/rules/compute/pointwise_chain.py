@@ -6,7 +6,7 @@ from typing import ClassVar
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import fused_chain, saving
 from profilerkit.model.finding import Evidence, Fix
-from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, no_device_events, worth_saying
+from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, no_device_events
 from profilerkit.units import format_ratio, format_value
 
 
@@ -47,7 +47,7 @@ class PointwiseChain(Rule):
             return Passed(f"chains move bytes at {format_ratio(chains.memory_ratio)} of the memory's bandwidth")
         bound = fused_chain(chains.share, chains.mean_length)
         expected = self.reached_ratio * bound
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed("the chains are too short for fusion to matter")
         finding = finding_for(
             facts,

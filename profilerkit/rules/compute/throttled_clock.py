@@ -7,7 +7,7 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.throttling import Throttling
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.finding import Evidence, Finding, Fix, Saving
-from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for, worth_saying
+from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for
 from profilerkit.units import format_ratio
 
 
@@ -49,7 +49,7 @@ class ThrottledClock(Rule):
             return Passed(f"the clock was held down {format_ratio(found.slowed_ratio)} of the time at work")
         # Of another device than the judged rank's nobody knows what it costs the step.
         value = _saving(facts, found) if facts.trace_read and found.device is None else None
-        if value is not None and not worth_saying(facts, value.expected):
+        if value is not None and not self.worth_saying(facts, value.expected):
             cost = format_ratio(value.expected)
             return Passed(f"the clock is {found.clock_mhz:.0f} MHz under load, which costs {cost} of the step")
         return Fired((_finding(facts, found, value, limited=limited),))

@@ -17,7 +17,6 @@ from profilerkit.rules.rule import (
     Rule,
     finding_for,
     no_device_events,
-    worth_saying,
 )
 from profilerkit.units import format_ratio
 
@@ -64,7 +63,7 @@ class UnderfilledGrid(Rule):
             return Passed(f"kernels with badly filled grids take {format_ratio(share)} of the step")
         idle = min(sum(grid.idle_share for grid in found), 1.0)
         expected = self.reached_ratio * idle
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed(f"badly filled grids cost {format_ratio(idle)} of the step")
         return Fired((_finding(facts, found, min(share, 1.0), at_most(expected, idle)),))
 

@@ -16,7 +16,6 @@ from profilerkit.rules.rule import (
     Rule,
     finding_for,
     no_device_events,
-    worth_saying,
 )
 from profilerkit.units import format_ratio
 
@@ -62,7 +61,7 @@ class UnfusedAttention(Rule):
         peaks = [row.peak_share for row in found if row.peak_share is not None]
         if facts.spec is None:
             between = sum(row.pointwise_share for row in found)
-            if not worth_saying(facts, between):
+            if not self.worth_saying(facts, between):
                 return Passed(f"softmax, masks and copies of attention take {format_ratio(between)} of the step")
             return Fired((_finding(facts, found, None),))
         if len(peaks) < len(found):
@@ -71,7 +70,7 @@ class UnfusedAttention(Rule):
             )
         least = sum(peaks)
         expected = share - least / self.reached_ratio
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed(f"attention takes {format_ratio(share)} of the step, and fused as much")
         bound = min(share - _CAUSAL * least / facts.spec.achievable_ratio, 1.0)
         return Fired((_finding(facts, found, saving(facts, expected, bound)),))

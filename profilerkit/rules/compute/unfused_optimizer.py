@@ -16,7 +16,6 @@ from profilerkit.rules.rule import (
     Rule,
     finding_for,
     no_device_events,
-    worth_saying,
 )
 from profilerkit.units import format_count, format_ratio
 
@@ -71,7 +70,7 @@ class UnfusedOptimizer(Rule):
                 "how many bytes the optimizer must move is not known", "torch.profiler: record_shapes=True"
             )
         expected = found.share - (found.least_share or 0.0)
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             least = f", {format_ratio(found.share - expected)} of it for bytes that it must move"
             return Passed(f"the optimizer takes {format_ratio(found.share)} of the step{least}")
         priced = None if found.least_share is None else saving(facts, expected, found.share)

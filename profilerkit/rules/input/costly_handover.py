@@ -10,7 +10,7 @@ from profilerkit.analysis.workers.anatomy import on_its_way
 from profilerkit.model.finding import Finding, Fix
 from profilerkit.model.workers import Workers
 from profilerkit.rules.input.worker_evidence import measured, optional, part_evidence, recorded_workers
-from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, worth_saying
+from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for
 from profilerkit.units import format_bytes, format_ns, format_ratio
 
 
@@ -53,7 +53,7 @@ class CostlyHandover(Rule):
         expected = cheaper_batch(facts, removed, removed) if share >= self.smallest_share else 0.0
         if on_the_way >= self.on_its_way_share:
             expected = max(expected, CHEAPER_TRANSFORM * on_the_way * facts.share(*WAITS))
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed(f"collate and hand-over are {format_ratio(share)} of a batch; the step hardly waits for it")
         return Fired((_finding(facts, workers, on_the_way, expected),))
 

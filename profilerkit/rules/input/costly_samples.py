@@ -9,7 +9,7 @@ from profilerkit.analysis.whatif import CHEAPER_TRANSFORM, cheaper_batch, saving
 from profilerkit.model.finding import Fix
 from profilerkit.model.workers import Workers
 from profilerkit.rules.input.worker_evidence import measured, optional, part_evidence, recorded_workers
-from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, worth_saying
+from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for
 from profilerkit.units import format_ns, format_ratio
 
 
@@ -44,7 +44,7 @@ class CostlySamples(Rule):
             return Passed(f"computing samples is {format_ratio(share)} of a batch")
         removed = CHEAPER_TRANSFORM * workers.time_ns("prep")
         expected = cheaper_batch(facts, removed, removed)
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed(f"computing samples is {format_ratio(share)} of a batch, and the step hardly waits for it")
         finding = finding_for(
             facts,

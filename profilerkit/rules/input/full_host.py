@@ -10,7 +10,7 @@ from profilerkit.analysis.workers.capacity import CORES_IN_USE, others_hold, sho
 from profilerkit.model.finding import Finding, Fix
 from profilerkit.model.workers import Workers
 from profilerkit.rules.input.worker_evidence import cores_evidence, measured, optional, recorded_workers
-from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, share_evidence, worth_saying
+from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, share_evidence
 
 #: What is said, by whether other programs hold the cores.
 _CLAIMS = {
@@ -62,7 +62,7 @@ class FullHost(Rule):
         cpu = CHEAPER_TRANSFORM * workers.cpu_ns
         queued = workers.time_ns("core")
         expected = cheaper_batch(facts, queued) if queued and not own else cheaper_batch(facts, cpu, cpu)
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed(f"{reason}, and the step hardly waits for it")
         return Fired((_finding(facts, workers, reason, expected, is_own=own),))
 

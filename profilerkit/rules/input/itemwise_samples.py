@@ -17,7 +17,6 @@ from profilerkit.rules.rule import (
     finding_for,
     judged_steps,
     share_evidence,
-    worth_saying,
 )
 from profilerkit.units import format_bytes, format_count, format_ns, format_ratio
 
@@ -73,7 +72,7 @@ class ItemwiseSamples(Rule):
         if size is not None and size > self.most_bytes:
             return Passed(f"a sample has {format_bytes(round(size))}: it costs more than its Python")
         expected = self._expected(facts, batch)
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed(f"samples of {format_ns(each_ns)} cost the step {format_ratio(expected)}")
         return Fired((_finding(facts, batch, each_ns, size, expected),))
 

@@ -19,7 +19,6 @@ from profilerkit.rules.rule import (
     each,
     finding_for,
     share_evidence,
-    worth_saying,
 )
 from profilerkit.units import format_ns, format_ratio
 
@@ -69,9 +68,9 @@ class NoWorkers(Rule):
                 f"({format_ratio(share)}) of the step"
             )
         fix = loader_fix(facts)
-        if fix is None or (fix.limited_by == "cores" and not worth_saying(facts, fix.expected)):
+        if fix is None or (fix.limited_by == "cores" and not self.worth_saying(facts, fix.expected)):
             return Passed("workers would not shorten the step: the host's cores are the limit")
-        if not worth_saying(facts, fix.expected):
+        if not self.worth_saying(facts, fix.expected):
             return Passed(f"the wait of {format_ratio(share)} is within the noise of the step time")
         wait = format_ns(facts.time_ns(*WAITS))
         known = facts.loader is not None and facts.loader.num_workers is not None

@@ -14,7 +14,6 @@ from profilerkit.rules.rule import (
     each,
     finding_for,
     no_device_events,
-    worth_saying,
 )
 from profilerkit.units import format_ns, format_ratio
 
@@ -60,7 +59,7 @@ class PageableCopy(Rule):
         bound = facts.copies.exposed_ns / step
         pinned_ns = facts.copies.bytes_per_step / (self.pinned_ratio * link) * 1e9
         expected = max(bound - pinned_ns / step, 0.0)
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed(f"pageable copies cost {format_ratio(bound)} of the step")
         finding = finding_for(
             facts,

@@ -16,7 +16,6 @@ from profilerkit.rules.rule import (
     Rule,
     finding_for,
     record_longer,
-    worth_saying,
 )
 from profilerkit.units import format_count, format_ns, format_ratio
 
@@ -63,7 +62,7 @@ class RestartedWorkers(Rule):
             return Passed(f"a new epoch starts its workers in {format_ns(lost_ns)}")
         whole_ns = epochs.steps * (facts.mean_step_ns or 1.0)
         bound, expected = min(epochs.boundary_ns / whole_ns, 1.0), min(lost_ns / whole_ns, 1.0)
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed(f"starting workers again costs {format_ratio(expected)} of an epoch")
         return Fired((_finding(facts, epochs, lost_ns, expected, max(bound, expected)),))
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.finding import Evidence, Fix
-from profilerkit.rules.rule import Fired, Passed, Result, Rule, each, finding_for, no_device_events, worth_saying
+from profilerkit.rules.rule import Fired, Passed, Result, Rule, each, finding_for, no_device_events
 from profilerkit.units import format_ns, format_ratio
 
 _ORIGIN = "Memcpy HtoD (Pinned -> Device)"
@@ -49,7 +49,7 @@ class SerialCopy(Rule):
         if copies.in_line_ratio < self.in_line_ratio:
             return Passed("the pinned copies have a stream of their own")
         expected = min(bound, facts.share("compute.", "mem.recompute"))
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed(f"there is {format_ratio(expected)} of the step to hide the copies behind")
 
         def evidence(label: str, value: float, unit: str, origin: str = _ORIGIN) -> Evidence:

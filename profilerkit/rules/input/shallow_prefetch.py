@@ -12,7 +12,7 @@ from profilerkit.analysis.workers.loading import QueueFacts
 from profilerkit.model.finding import Evidence, Finding, Fix
 from profilerkit.model.workers import Workers
 from profilerkit.rules.input.worker_evidence import measured, optional, part_evidence, recorded_workers
-from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, judged_steps, worth_saying
+from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, judged_steps
 from profilerkit.units import format_ns, format_ratio
 
 
@@ -81,7 +81,7 @@ class ShallowPrefetch(Rule):
             return Passed(f"prefetch_factor {now} → {max(fitting)} would save nothing")
         depth = min(depth for depth, gain in fitting.items() if gain >= self.enough_ratio * most)
         expected = min(fitting[depth], waited_share(facts))
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed(f"prefetch_factor {now} → {depth} would save {format_ratio(expected)}: too little")
         return Fired((_finding(facts, workers, queue, now, depth, expected),))
 

@@ -10,7 +10,7 @@ from profilerkit.analysis.workers.capacity import lock_held
 from profilerkit.model.finding import Finding, Fix
 from profilerkit.model.workers import Workers
 from profilerkit.rules.input.worker_evidence import measured, optional, part_evidence, recorded_workers
-from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, worth_saying
+from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for
 from profilerkit.units import format_bytes, format_ns, format_ratio
 
 
@@ -59,7 +59,7 @@ class SlowStorage(Rule):
                 f"a batch is blocked {format_ratio(blocked)} of its time, and the workers are busy {format_ratio(busy)}"
             )
         expected = cheaper_batch(facts, workers.time_ns("fetch") * (1.0 - 1.0 / self.faster))
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed(f"a batch is blocked {format_ratio(blocked)} of its time, and the step hardly waits for it")
         return Fired((self._finding(facts, workers, expected),))
 

@@ -33,7 +33,6 @@ from profilerkit.rules.rule import (
     judged_steps,
     present_parts,
     share_evidence,
-    worth_saying,
 )
 from profilerkit.units import format_ns, format_ratio
 
@@ -92,7 +91,7 @@ class StarvedDevice(Rule):
         cheaper = cheaper_input(facts)
         by_workers = fix is not None and fix.expected >= cheaper
         expected = fix.expected if fix is not None and by_workers else cheaper
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed(f"the wait of {format_ratio(share)} is within the noise of the step time")
         wait = facts.time_ns(*WAITS)
         leading = max(WAITS, key=facts.share)

@@ -13,7 +13,7 @@ from profilerkit.model.finding import Finding
 from profilerkit.model.workers import Workers
 from profilerkit.rules.input.starved_device import worker_fix
 from profilerkit.rules.input.worker_evidence import measured, optional, recorded_workers
-from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, share_evidence, worth_saying
+from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, share_evidence
 from profilerkit.units import format_ns, format_ratio
 
 
@@ -63,7 +63,7 @@ class TooFewWorkers(Rule):
         fix = loader_fix(facts)
         if fix is None:
             return Passed("the host has no cores or memory for more workers")
-        if not worth_saying(facts, fix.expected):
+        if not self.worth_saying(facts, fix.expected):
             return Passed(f"{fix.workers} workers would save {format_ratio(fix.expected)}: within the noise")
         return Fired((self._finding(facts, workers, fix),))
 

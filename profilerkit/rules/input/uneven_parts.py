@@ -11,7 +11,7 @@ from profilerkit.analysis.workers.capacity import WITH_DATA
 from profilerkit.model.finding import Finding, Fix
 from profilerkit.model.workers import Workers
 from profilerkit.rules.input.worker_evidence import measured, recorded_workers
-from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, share_evidence, worth_saying
+from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, share_evidence
 from profilerkit.units import format_count, format_ns, format_ratio
 
 
@@ -52,7 +52,7 @@ class UnevenParts(Rule):
         if there >= self.with_data:
             return Passed(f"{format_ratio(there)} of the workers still had data, in the mean")
         expected = even_parts(facts)
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed(f"with all workers at work the step would take {format_ratio(expected)} less: too little")
         return Fired((_finding(facts, workers, workers.active, expected),))
 

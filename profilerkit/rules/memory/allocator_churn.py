@@ -19,7 +19,6 @@ from profilerkit.rules.rule import (
     finding_for,
     no_device_events,
     share_evidence,
-    worth_saying,
 )
 from profilerkit.units import format_about, format_count, format_ns, format_ratio
 
@@ -66,7 +65,7 @@ class AllocatorChurn(Rule):
         retries = _retries(facts)
         share = facts.share("mem.alloc")
         calls = facts.allocator.calls_per_step if facts.allocator is not None else 0.0
-        if calls and share >= self.smallest_share and worth_saying(facts, share):
+        if calls and share >= self.smallest_share and self.worth_saying(facts, share):
             return Fired((self._churn(facts, calls, share),))
         if retries:
             return Fired((self._retried(facts, retries),))
@@ -82,7 +81,7 @@ class AllocatorChurn(Rule):
             return MissingData(f"{faults.samples} seconds of samples are too few", "let the run go on for some seconds")
         share = min(faults.share, 1.0 - facts.family("input"))
         few = faults.per_step < self.fewest_faults or faults.each_ns > self.longest_fault_ns
-        if few or share < self.smallest_share or not worth_saying(facts, share):
+        if few or share < self.smallest_share or not self.worth_saying(facts, share):
             count = format_about(faults.per_step)
             return Passed(f"{count} page faults a step, {format_ratio(share)} of the time in the kernel")
         finding = finding_for(

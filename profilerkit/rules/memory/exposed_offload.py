@@ -19,7 +19,6 @@ from profilerkit.rules.rule import (
     finding_for,
     no_device_events,
     share_evidence,
-    worth_saying,
 )
 from profilerkit.units import format_bytes, format_ns, format_ratio
 
@@ -64,7 +63,7 @@ class ExposedOffload(Rule):
         if not offload.to_device_bytes and not offload.to_host_bytes:
             return MissingData("the trace does not say how large the copies are", "record with torch.profiler")
         expected = max(share - self._left(facts, offload), 0.0)
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed(f"offload copies cost {format_ratio(share)}, and the link allows hardly less")
         return self._fired(facts, offload, share, expected)
 

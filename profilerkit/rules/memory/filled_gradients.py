@@ -17,7 +17,6 @@ from profilerkit.rules.rule import (
     Rule,
     each,
     finding_for,
-    worth_saying,
 )
 from profilerkit.units import format_count, format_ns, format_ratio
 
@@ -53,7 +52,7 @@ class FilledGradients(Rule):
         if not zeroed.per_step:
             return Passed("gradients are dropped, not filled with zeros")
         expected = zeroed.share + (zeroed.spared_ratio or 0.0) * zeroed.added_share
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed(f"filling gradients with zeros costs {format_ratio(expected)} of the step")
         return self._fired(facts, zeroed, expected)
 

@@ -17,7 +17,6 @@ from profilerkit.rules.rule import (
     each,
     finding_for,
     share_evidence,
-    worth_saying,
 )
 from profilerkit.units import format_bytes, format_ns, format_ratio
 
@@ -67,7 +66,7 @@ class NeedlessRecompute(Rule):
             return Passed(f"{format_ratio(room.ratio)} of the memory is needed: recomputation makes room for it")
         kept = facts.memory_use.recomputed_bytes or None
         fits = self._fitting(room, kept)
-        if not worth_saying(facts, fits * share):
+        if not self.worth_saying(facts, fits * share):
             return Passed(f"only {format_ratio(fits)} of what is recomputed would fit")
         return self._fired(facts, share, room, kept, fits)
 

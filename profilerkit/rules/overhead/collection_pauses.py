@@ -16,7 +16,6 @@ from profilerkit.rules.rule import (
     each,
     finding_for,
     share_evidence,
-    worth_saying,
 )
 from profilerkit.units import format_ns, format_ratio
 
@@ -54,7 +53,7 @@ class CollectionPauses(Rule):
             )
         if share < self.smallest_share:
             return Passed(f"garbage collection takes {format_ratio(share)} of the step")
-        if not worth_saying(facts, share):
+        if not self.worth_saying(facts, share):
             return Passed(f"garbage collection of {format_ratio(share)} is within the noise of the step time")
         times = round(seen.per_step * facts.steps.steady) if seen is not None else None
         if times is not None and times < self.fewest_collections:

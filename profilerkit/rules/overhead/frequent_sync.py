@@ -16,7 +16,6 @@ from profilerkit.rules.rule import (
     finding_for,
     no_device_events,
     share_evidence,
-    worth_saying,
 )
 from profilerkit.units import format_ns, format_ratio
 
@@ -73,7 +72,7 @@ class FrequentSync(Rule):
             return Passed(f"{syncs.per_step:,.1f} blocking calls per step")
         copying = _awaited_share(facts)
         expected = min(bound, 1.0 - facts.device.busy_ratio + copying, syncs.blocked_ns / step)
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed(
                 f"{syncs.per_step:,.1f} blocking calls per step leave the device idle for {format_ratio(bound)} of it"
             )

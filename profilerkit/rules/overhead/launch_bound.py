@@ -18,7 +18,6 @@ from profilerkit.rules.rule import (
     each,
     finding_for,
     share_evidence,
-    worth_saying,
 )
 from profilerkit.units import format_ns, format_ratio
 
@@ -80,7 +79,7 @@ class LaunchBound(Rule):
             for_what = " for work to be issued" if on_device else ""
             return Passed(f"{what} {format_ratio(issuing)} of the step{for_what}")
         value = saving(facts, issuing, issuing) if on_device else self._of_host(facts, issuing)
-        if not worth_saying(facts, value.expected):
+        if not self.worth_saying(facts, value.expected):
             what = f"issuing work costs {format_ratio(issuing)} of the step"
             return Passed(f"{what}; the {format_ratio(value.expected)} that would be saved are within its noise")
         if on_device and facts.trust.inflation_ratio is None:

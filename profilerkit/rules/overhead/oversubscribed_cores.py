@@ -19,7 +19,6 @@ from profilerkit.rules.rule import (
     Rule,
     finding_for,
     share_evidence,
-    worth_saying,
 )
 from profilerkit.rules.run_queue import over_all_samples, queued_evidence
 from profilerkit.units import format_count, format_ratio
@@ -74,7 +73,7 @@ class OversubscribedCores(Rule):
             return None
         queued = workers.share("core")
         expected = cheaper_batch(facts, workers.time_ns("core"))
-        if queued < self.queued_ratio or not worth_saying(facts, expected):
+        if queued < self.queued_ratio or not self.worth_saying(facts, expected):
             return None
         title = f"Threads of {_count(workers.count, 'worker')} crowd {cores:g} cores: a batch waits "
         return finding_for(
@@ -140,7 +139,7 @@ class OversubscribedCores(Rule):
         waits_for_host = 1.0 - facts.device.busy_ratio if facts.device is not None else 1.0
         bound = min(share, waits_for_host)
         expected = self.recovered_ratio * bound
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed(f"the training thread waits for a core, and the step loses {format_ratio(expected)} by it")
         proposed = max(math.floor(cores), 1)
 

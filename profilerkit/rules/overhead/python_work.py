@@ -20,7 +20,6 @@ from profilerkit.rules.rule import (
     each,
     finding_for,
     share_evidence,
-    worth_saying,
 )
 from profilerkit.units import format_ns, format_ratio
 
@@ -68,7 +67,7 @@ class PythonWork(Rule):
         expected = (1.0 - between) * bound
         if expected < self.smallest_share:
             return Passed(f"the device waits {format_ratio(expected)} of the step for longer stretches of Python")
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed(f"Python costs {format_ratio(expected)} of the step, within its noise")
         python = facts.host.python
         if python is not None and python.frames and _OWN.search(python.frames[-1]):

@@ -7,7 +7,7 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.host.host_facts import CompileFacts
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.finding import Evidence, Finding, Fix
-from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for, worth_saying
+from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for
 from profilerkit.units import format_ns, format_ratio
 
 
@@ -47,7 +47,7 @@ class Recompilation(Rule):
             return Passed(
                 f"{compiles.steps} of {compiles.of} settled steps compile{'s' if compiles.steps == 1 else ''}"
             )
-        if not worth_saying(facts, compiles.share):
+        if not self.worth_saying(facts, compiles.share):
             return Passed(f"compiling takes {format_ratio(compiles.share)} of the steps once they have settled")
         return Fired((_finding(facts, compiles),))
 

@@ -7,7 +7,7 @@ from profilerkit.analysis.device.bus_copies import SmallCopyFacts
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.finding import Evidence, Fix
-from profilerkit.rules.rule import Fired, Passed, Result, Rule, each, finding_for, no_device_events, worth_saying
+from profilerkit.rules.rule import Fired, Passed, Result, Rule, each, finding_for, no_device_events
 from profilerkit.units import format_ns, format_ratio
 
 _CREATE = Fix(
@@ -54,7 +54,7 @@ class SmallTransfers(Rule):
         bound = min((copies.exposed_ns + copies.drained_ns) / step, 1.0)
         blocked_ns = facts.syncs.blocked_ns if facts.syncs is not None else copies.drained_ns
         expected = min((copies.exposed_ns + min(copies.drained_ns, blocked_ns)) / step, bound)
-        if not worth_saying(facts, expected):
+        if not self.worth_saying(facts, expected):
             return Passed(
                 f"{copies.per_step:,.1f} copies below 4 KiB per step cost the device {format_ratio(expected)} of it"
             )

@@ -7,7 +7,7 @@ from typing import ClassVar
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.finding import Fix
-from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, record_longer, worth_saying
+from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, record_longer
 from profilerkit.rules.run.stop import Stop, stops
 from profilerkit.units import format_about, format_ns, format_ratio
 
@@ -59,7 +59,7 @@ class BlockingCheckpoint(Rule):
             return Passed("no checkpoint stops training")
         lost = stop.lost(facts)
         expected = self.background_ratio * lost
-        if lost < self.smallest_share or not worth_saying(facts, expected):
+        if lost < self.smallest_share or not self.worth_saying(facts, expected):
             return Passed(f"checkpoints cost {format_ratio(lost)} of the time")
         finding = finding_for(
             facts,

@@ -8,7 +8,7 @@ from profilerkit.analysis.whatif import saving
 from profilerkit.analysis.workers.capacity import OWN_CORES, own_cores
 from profilerkit.model.finding import Evidence, Finding, Fix
 from profilerkit.rules.input.worker_evidence import cores_evidence
-from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, sampled_evidence, worth_saying
+from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, sampled_evidence
 from profilerkit.rules.run_queue import ORIGIN as RUN_QUEUE
 from profilerkit.rules.run_queue import SIGNAL, over_all_samples, queued_evidence
 from profilerkit.units import format_count, format_ratio
@@ -100,7 +100,7 @@ class ContendedHost(Rule):
         lost = queued if facts.mode != "gpu" and (facts.world_size or 1) == 1 else 0.0
         lost = min(lost, facts.share("idle.unknown")) if facts.on_device else lost
         worst = told[0] if lost else max(told, key=lambda entry: entry.value or 0.0)
-        is_worth_it = worth_saying(facts, lost)
+        is_worth_it = self.worth_saying(facts, lost)
         uses = (
             f"The run itself uses {format_count(own)} of its {format_count(facts.usable_cores)} cores. "
             if own and facts.usable_cores

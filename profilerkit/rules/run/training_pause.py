@@ -7,7 +7,7 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.finding import Confidence, Finding, Fix
 from profilerkit.model.step import PARTS
-from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, record_longer, worth_saying
+from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, record_longer
 from profilerkit.rules.run.stop import NAMED, Stop, stops
 from profilerkit.units import format_about, format_ns, format_ratio
 
@@ -57,7 +57,9 @@ class TrainingPause(Rule):
         found = [stop for stop in stops(facts) if stop.kind not in _OTHERS]
         large = [stop for stop in found if stop.lost(facts) >= self.smallest_share]
         findings = tuple(
-            self._finding(facts, stop) for stop in large if worth_saying(facts, self.rarer_ratio * stop.lost(facts))
+            self._finding(facts, stop)
+            for stop in large
+            if self.worth_saying(facts, self.rarer_ratio * stop.lost(facts))
         )
         if findings:
             return Fired(findings)

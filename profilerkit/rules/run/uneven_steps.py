@@ -18,7 +18,6 @@ from profilerkit.rules.rule import (
     Rule,
     finding_for,
     used_steps,
-    worth_saying,
 )
 from profilerkit.units import format_count, format_ns, format_ratio
 
@@ -59,14 +58,14 @@ class UnevenSteps(Rule):
         # The mean is also raised by optimizer steps of accumulated gradients, which are no slow steps.
         most = 1.0 - times.median / times.mean if times.mean else 0.0
         bound = min(most, slow.share) if slow else 0.0
-        if slow is None or not worth_saying(facts, bound):
+        if slow is None or not self.worth_saying(facts, bound):
             return Passed(f"slow steps raise the mean by {format_ratio(max(bound, 0.0))} of it")
         if slow.part is not None and slow.part.startswith("compute."):
             return Passed("the longer steps hold more device work: larger batches, or what steps before them left")
         if slow.part in WAITS and _in_bursts(facts, slow):
             return Passed("the longer steps wait for workers that are slower than the steps: they deliver in bursts")
         bound = min(most, slow.share - _told(facts))
-        if not worth_saying(facts, bound):
+        if not self.worth_saying(facts, bound):
             return Passed("the slow steps are stalls that recur, which have a rule of their own")
         return self._fired(facts, times, slow, bound)
 
