@@ -11,6 +11,7 @@ from profilerkit.analysis.device.kernels import KernelNames, device_rows
 from profilerkit.analysis.host.activity import NO_ROWS, HostActivity
 from profilerkit.analysis.host.feeding import NOT_FED, Feeding, shown_by_work
 from profilerkit.analysis.host.gaps import Issued, attribute, in_order
+from profilerkit.analysis.host.loading import loading_rows
 from profilerkit.analysis.host.names import HostNames, backward_threads, main_thread
 from profilerkit.analysis.host.queue import Queue
 from profilerkit.analysis.host.releases import Held, releases
@@ -249,6 +250,7 @@ def _host(
         copied=copied,
         issues=calls[calls >= 0],
         blocks=blocks,
+        loading=loading_rows(columns, names, launches),
         queue=Queue(columns, device[copies[device] != leaf("sync.d2h")], launches),
         lead_in=shown_by_work(columns, names, main, leads_to_copies(columns, launches, copies, leads, main, waits)),
     )

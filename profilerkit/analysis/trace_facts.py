@@ -35,6 +35,7 @@ from profilerkit.analysis.facts import CommFacts, InputFacts
 from profilerkit.analysis.host.compiles import compiles_of_trace
 from profilerkit.analysis.host.host_facts import CompileFacts, PythonFacts
 from profilerkit.analysis.host.input import input_facts
+from profilerkit.analysis.host.loading import loading_rows
 from profilerkit.analysis.host.names import HostNames, main_thread
 from profilerkit.analysis.host.python_stretches import python_facts
 from profilerkit.analysis.host.runtime_calls import allocator_facts, cold_facts, sync_facts
@@ -247,7 +248,8 @@ def _wire(seen: _Seen, collectives: CollectiveLog | None) -> Wire:
 def _warmup(seen: _Seen) -> Warmup | None:
     steps = seen.steps
     by_host = steps.by_host
-    loading = loading_per_step(seen.columns, seen.names, Spans(by_host.start, by_host.end), seen.busy)
+    rows = loading_rows(seen.columns, seen.names, seen.launches)
+    loading = loading_per_step(seen.columns, rows, Spans(by_host.start, by_host.end), seen.busy)
     return warmup_cost(steps.state, steps.end - steps.start, causes(seen.parts.per_step, loading))
 
 

@@ -41,6 +41,7 @@ PARTS: dict[str, tuple[Family, str]] = {
     "other.phase": ("overhead", "Named phases"),
     "other.stall": ("overhead", "Unnamed periodic stalls"),
     "warm.compile": ("overhead", "Compiling inside the window"),
+    "warm.load": ("other", "Start-up: loading modules at a first launch"),
     "other.prof": ("other", "The profiler itself"),
     "idle.unknown": ("other", "Not explained"),
 }

@@ -33,6 +33,7 @@ BENCHMARKS = {
     OVERHEAD: "What recording costs a training step, and what start and end of capture take.",
     "speed.html": "Reading and analysing traces of 100 MB to 1 GB beside json.load and other tools.",
     "gpu_truth.html": "What is said on a GPU beside what is true there: the device's clock, verdicts, savings, NVML.",
+    "field.html": "Recordings that others made on GPUs: verdict, step, late rank and saving beside what is true.",
     "scale.html": "Summaries of up to 16,384 simulated ranks reduced to one report: time and memory.",
 }
 

@@ -352,7 +352,7 @@ def test_only_a_phase_named_for_no_training_owns_the_input_and_the_allocation_in
 @pytest.mark.parametrize(
     ("name", "category", "part"),
     [
-        ("Lazy Function Loading", "overhead", "other.prof"),
+        ("Lazy Function Loading", "overhead", "warm.load"),
         ("gc.collect", "cpu_op", "over.gc"),
         ("_compile.compile_inner (dynamo_timed)", "cpu_op", "warm.compile"),
         ("cudaLaunchKernel", "cuda_runtime", "over.dispatch"),

@@ -59,6 +59,7 @@ class HostActivity:
         copied: I64 | None = None,
         issues: I64,
         blocks: I64 = NO_ROWS,
+        loading: I64 = NO_ROWS,
         queue: Queue | None = None,
         lead_in: Spans = EMPTY,
     ) -> None:
@@ -72,6 +73,7 @@ class HostActivity:
                 device.
             issues: rows of the calls or operators that issued work other than copies, any number of times.
             blocks: rows of the copy calls that returned only when their copy was done.
+            loading: rows in which a module was loaded for a first launch.
             queue: the device's work without the reads of results; ``None`` without a device.
             lead_in: when the main thread leads up to the batch copy of a step; input, unless it is seen to be fed.
         """
@@ -81,6 +83,7 @@ class HostActivity:
         self._copied = copied
         self._issues = issues
         self._blocks = blocks
+        self._loading = loading
         self._queue = queue
         self._lead_in = lead_in
         self._overhead = _nobodys_overhead(columns)
@@ -144,12 +147,14 @@ class HostActivity:
         fed = feeding(columns, names, own, np.sort(columns.ts_ns[self._issues[columns.thread[self._issues] == key]]))
         phase = np.where(category == Category.ANNOTATION, names.annotation[name], -1)
         phase = np.where(category == Category.PYTHON, names.frame_phase[name], phase)
+        loading = self._loading[(columns.thread[self._loading] == key) | np.isin(self._loading, self._overhead)]
         profiled = np.r_[own[category == Category.OVERHEAD], self._overhead]
         layers = [
             *_by_leaf(start, end, np.where(names.named[name], phase, -1)),
             fed.segments,
             with_label(spans(runtime & names.allocator[name]), leaf("mem.alloc")),
             *_by_leaf(start, end, np.where(names.named[name], -1, phase)),
+            with_label(union(columns.ts_ns[loading], columns.end_ns[loading]), leaf("warm.load")),
             with_label(union(columns.ts_ns[profiled], columns.end_ns[profiled]), leaf("other.prof")),
             with_label(spans(names.collects[name]), leaf("over.gc")),
             with_label(spans(names.compiles[name]), leaf("warm.compile")),

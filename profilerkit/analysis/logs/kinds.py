@@ -57,7 +57,7 @@ def kind_of(frames: Sequence[str], modules: frozenset[str]) -> LiveKind:
 
 
 def _is_an_optimizers(file: str) -> bool:
-    """Return whether a file is an optimizer's: torch/optim/adam.py, core/optimizer/distrib_optimizer.py, my_optim.py."""
+    """Return whether a file is an optimizer's: torch/optim/adam.py, distrib_optimizer.py, my_optim.py."""
     *folders, name = file.lower().replace("\\", "/").split("/")
     return any("optim" in folder for folder in folders) or ("optim" in name and name.endswith(".py"))
 

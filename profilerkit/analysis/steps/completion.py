@@ -86,7 +86,13 @@ def undone_from(columns: TraceColumns, launches: I64) -> int:
 
 
 def device_steps(
-    columns: TraceColumns, issued: I64, start: I64, end: I64, judged: Bools, last_end: int | None
+    columns: TraceColumns,
+    issued: I64,
+    start: I64,
+    end: I64,
+    judged: Bools,
+    last_end: int | None,
+    least_ratio: float = AHEAD_RATIO,
 ) -> DeviceSteps | None:
     """The steps by the device's completions; ``None`` where its lag behind the host's marks stays the same.
 
@@ -101,6 +107,7 @@ def device_steps(
         judged: ``(n_steps,)`` the steps whose length counts.
         last_end: where the last step ended by the host, however long the device went on; ``None`` where that is not
             known.
+        least_ratio: by how much of the judged steps the lag has to change.
     """
     rows = np.flatnonzero(device_rows(columns) & (columns.dur_ns > 0))
     rows = rows[np.isin(columns.stream[rows], np.unique(columns.stream[columns.category == Category.KERNEL]))]
@@ -117,7 +124,7 @@ def device_steps(
     of_judged = lag[known & np.r_[judged, judged]]
     # Of a single step only growth counts: where the device catches up it waits for the host, which is the clock.
     changed = np.ptp(of_judged) if judged.sum() > 1 and len(of_judged) else np.diff(of_judged).sum()
-    if changed <= AHEAD_RATIO * int((np.r_[end[:-1], reached[-1]] - start)[judged].sum()):
+    if changed <= least_ratio * int((np.r_[end[:-1], reached[-1]] - start)[judged].sum()):
         return None
     begin = np.maximum(start, before)
     if before[0] == _NEVER:

@@ -9,8 +9,9 @@ import numpy.typing as npt
 from profilerkit.analysis.device.kernels import device_rows
 from profilerkit.analysis.host.names import HostNames, main_thread
 from profilerkit.analysis.intervals import I64, Spans, covered
-from profilerkit.analysis.steps.completion import device_steps, issued_at, undone_from
+from profilerkit.analysis.steps.completion import AHEAD_RATIO, device_steps, issued_at, undone_from
 from profilerkit.analysis.steps.optimizer_marks import optimizer_rows, step_marks
+from profilerkit.analysis.steps.ranges import repeated_ranges, single_range
 from profilerkit.analysis.steps.warmup import warmup_length
 from profilerkit.model.step import WHOLE_TRACE, StepState
 from profilerkit.trace.columns import Bools, Category, StepMarks, TraceColumns
@@ -81,7 +82,7 @@ class TraceSteps:
 def find_steps(
     columns: TraceColumns, names: HostNames, whole: tuple[int, int] | None = None, launches: I64 | None = None
 ) -> TraceSteps:
-    """Steps by the marks of a format, ``ProfilerStep#N``, optimizer steps, loader fetches, else one: the whole trace.
+    """Steps by the marks of a format, ``ProfilerStep#N``, optimizer steps, fetches, ranges, else one: the whole trace.
 
     Args:
         columns: the trace.
@@ -94,7 +95,8 @@ def find_steps(
         return _of_windows(columns, names, launches)
     marks = _own_marks(columns) or _markers(columns, whole, launches) or _optimizer_ends(columns, names)
     marks = marks or _loader_starts(columns, names)
-    return _judged(columns, names, marks, launches) if marks else _whole(columns)
+    marks = marks or _ranges(columns, launches)
+    return _judged(columns, names, marks, launches) if marks else _whole(columns, names)
 
 
 def _of_windows(columns: TraceColumns, names: HostNames, launches: I64 | None) -> TraceSteps:
@@ -188,11 +190,11 @@ def _numbered(columns: TraceColumns, category: Category) -> tuple[I64, I64]:
 
 
 def _last_end(columns: TraceColumns, launches: I64 | None, start: I64, end: int) -> int:
-    """Where the last step ends: at ``end``, or in a capture so short that it is judged, when the device was done.
+    """Where the last step ends: at ``end``, or of a single step when the device was done.
 
-    ``start`` holds the starts of all steps.
+    ``start`` holds the starts of all steps: of several each ends by the host, or each by the device.
     """
-    if launches is None or len(start) > FEWEST_STEPS:
+    if launches is None or len(start) > 1:
         return end
     rows = np.flatnonzero(launches >= 0)
     issued = columns.ts_ns[launches[rows]]
@@ -229,6 +231,22 @@ def _loader_starts(columns: TraceColumns, names: HostNames) -> _Marks | None:
     return _Marks(np.arange(len(start)), start, end, "DataLoader fetches", inferred=True)
 
 
+def _ranges(columns: TraceColumns, launches: I64 | None) -> _Marks | None:
+    """Steps by the program's own ranges; a single one that trains is the step."""
+    if not (columns.category == Category.CPU_OP).any():
+        return None  # the readers of formats without operators know their ranges
+    if (found := repeated_ranges(columns)) is not None:
+        marks, start, end = found
+        ends = np.r_[start[1:], end[-1]]
+        return _Marks(marks.number, start, ends, f'ranges like "{marks.called}"', inferred=True, last_end=int(end[-1]))
+    if (row := single_range(columns)) is None:
+        return None
+    start = columns.ts_ns[[row]]
+    end = np.array([_last_end(columns, launches, start, int(columns.end_ns[row]))])
+    found_by = f'the range "{columns.strings[columns.name[row]]}"'
+    return _Marks(np.zeros(1, np.int64), start, end, found_by, inferred=True, whole_last=True)
+
+
 def _extent(columns: TraceColumns) -> tuple[int, int]:
     """First start and last end of what was traced, without the profiler's own frame around it."""
     rows = (columns.category != Category.OTHER) & (columns.category != Category.PYTHON) & (columns.ts_ns > 0)
@@ -239,10 +257,15 @@ def _extent(columns: TraceColumns) -> tuple[int, int]:
     return int(columns.ts_ns[rows].min()), int(columns.end_ns[rows].max())
 
 
-def _whole(columns: TraceColumns) -> TraceSteps:
+def _whole(columns: TraceColumns, names: HostNames) -> TraceSteps:
+    """One step from the first kernel on, or the fetch before it: what leads up to that is set-up."""
     low, high = _extent(columns)
     if columns.meta.unprofiled:
         high = low  # nobody knows that it is a step
+    kernels = columns.ts_ns[(columns.category == Category.KERNEL) & (columns.dur_ns > 0)]
+    if len(kernels):
+        feeds = (columns.category == Category.ANNOTATION) & (names.loader | names.feeds)[columns.name]
+        low = int(np.r_[kernels.min(), columns.ts_ns[feeds]].min())
     work = device_rows(columns)
     if columns.damage.truncated and work.any():
         high = min(high, int(columns.end_ns[work].max()))  # what the device did later was written later
@@ -267,7 +290,9 @@ def _judged(columns: TraceColumns, names: HostNames, marks: _Marks, launches: I6
     state = _states(columns, names, marks, issued, end - start, np.ones(len(start), dtype=bool), marks.whole_last)
     steady = np.array([value == "steady" for value in state], dtype=bool)
     done = end <= undone_from(columns, launches)
-    found = device_steps(columns, issued, start, end, steady & done, marks.last_end)
+    # A short capture is judged to its end, so that what the device did behind the last mark counts, for each step.
+    least = 0.0 if 1 < len(start) <= FEWEST_STEPS else AHEAD_RATIO
+    found = device_steps(columns, issued, start, end, steady & done, marks.last_end, least)
     if found is not None:
         start, end = found.start, found.end
         state = _states(columns, names, marks, issued, end - start, done, whole_last=True)
@@ -322,9 +347,10 @@ def _states(
         fewest = CUT_KERNEL_RATIO * kernels.max()
         state = ["cut" if count < fewest else "steady" for count in kernels.tolist()]
 
-    issuing = np.flatnonzero(kernels)
+    operators = columns.ts_ns[columns.category == Category.CPU_OP]
+    issuing = np.flatnonzero(kernels if len(work) or marks.inferred else _count_in(operators, marks.start, marks.end))
     if len(issuing):
-        # A mark behind all of the device's work begins what was not recorded.
+        # A mark behind all of the work begins what was not recorded.
         state[issuing[-1] + 1 :] = ["cut"] * (len(time) - 1 - int(issuing[-1]))
 
     def drop(rows: list[int], reason: StepState) -> None:

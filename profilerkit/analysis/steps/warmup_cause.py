@@ -1,24 +1,19 @@
 """What the steps before the steady window cost, and what made them longer (R56)."""
 
-import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.host.names import HostNames
 from profilerkit.analysis.intervals import I64, Spans, clip, subtract, union
 from profilerkit.analysis.leaves import LEAVES
 from profilerkit.model.step import StepState, Warmup
-from profilerkit.trace.columns import Category, TraceColumns
+from profilerkit.trace.columns import TraceColumns
 
-#: A first launch of a kernel takes this long when its module is loaded for it; later ones take some 10 µs.
-LOADING_CALL_NS = 1_000_000
 #: The cause is named when it holds this much of what the first steps took longer, and that is this much of a step.
 NAMED_RATIO = 0.5
 NOTED_RATIO = 0.05
 
-_LOADS = re.compile(r"^(?:Lazy Function Loading|Runtime Triggered Module Loading|Driver Compiler)$")
 _WORDS = (
     ("warm.compile", "compilation"),
     ("input.", "the first batches"),
@@ -29,12 +24,8 @@ _WORDS = (
 LOADING = "loading of modules at their first launch"
 
 
-def loading_per_step(columns: TraceColumns, names: HostNames, steps: Spans, busy: Spans) -> I64:
-    """``(n_steps,)`` ns in which a module was loaded for a launch while the device was idle."""
-    loads = np.array([_LOADS.match(text) is not None for text in columns.strings], dtype=np.bool_)
-    other = names.sync_call | names.copy_call | names.allocator
-    slow = (columns.category == Category.RUNTIME) & ~other[columns.name] & (columns.dur_ns >= LOADING_CALL_NS)
-    rows = np.flatnonzero(slow | ((columns.category == Category.OVERHEAD) & loads[columns.name]))
+def loading_per_step(columns: TraceColumns, rows: I64, steps: Spans, busy: Spans) -> I64:
+    """``(n_steps,)`` ns in which a module was loaded, in one of ``rows``, while the device was idle."""
     idle = subtract(union(columns.ts_ns[rows], columns.ts_ns[rows] + columns.dur_ns[rows]), busy)
     edges = zip(steps.start.tolist(), steps.end.tolist(), strict=True)
     return np.array([clip(idle, start, end).total_ns for start, end in edges], dtype=np.int64)

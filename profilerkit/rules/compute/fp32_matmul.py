@@ -50,7 +50,7 @@ class Fp32Matmul(Rule):
     smallest_share: float = 0.10
     #: Of the time in 32 bits, that in 16 bits up to which nobody chose a precision: what autocast leaves is far less.
     most_narrow_ratio: float = 0.10
-    #: Part of the ratio of the peaks that kernels of unknown shapes gain: fitted to one measured pair, FP32 attention on
+    #: Part of the ratio of the peaks that kernels of unknown shapes gain. Fitted to one pair: FP32 attention on
     #: an A100, whose peaks differ sixfold and which became 3.7 times faster in BF16.
     reached_ratio: float = 0.62
 

@@ -15,7 +15,7 @@ _DIGITS = re.compile(r"\d+")
 _VALIDATES = re.compile(r"(?:^|[^a-zA-Z])(?:val|valid|validation|eval|evaluation|test)(?:[^a-zA-Z]|$)", re.IGNORECASE)
 #: A range that is the only one must be named for a step; of several in turn one for a part of it.
 _STEP = re.compile(r"(?:^|[^a-zA-Z])(?:step|iter|iteration|batch|train|training)(?:[^a-zA-Z]|$)", re.IGNORECASE)
-_PART = re.compile(r"forward|backward|fwd|bwd|optim|step|iter|batch|train", re.IGNORECASE)
+_PART = re.compile(r"(?<![a-zA-Z])(?:forward|backward|fwd|bwd|optim|step|iter|batch|train)", re.IGNORECASE)
 #: Fewer ranges with numbers, or fewer turns of ranges without, show nothing that repeats.
 _FEWEST_NUMBERED, _FEWEST_TURNS = 2, 3
 #: Share of the ranges that must launch something, of those that begin while launches were recorded; and of one kind

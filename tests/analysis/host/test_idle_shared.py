@@ -39,6 +39,7 @@ SAME = {
     **{part: {"memcpy_api"} for part in ("input.h2d", "sync.d2h", "mem.offload")},
     "over.dispatch": {"runtime_other", "cpu_op"},
     "over.python": {"python", "unattributed"},
+    "warm.load": {"runtime_other"},
 }
 #: (their class, our leaf): why both are right, and how much of each trace's window it is, in percent.
 MOVES = {

@@ -1,0 +1,45 @@
+"""The host's calls that load a module for the first launch of a kernel: start-up, which no later step pays again."""
+
+import re
+
+import numpy as np
+
+from profilerkit.analysis.host.names import HostNames
+from profilerkit.analysis.intervals import I64
+from profilerkit.trace.columns import Category, TraceColumns
+
+#: A first launch of a kernel takes this long when its module is loaded for it; later ones take some 10 µs.
+LOADING_CALL_NS = 1_000_000
+#: A first launch no longer than this multiple of the median launch is as slow as the others (a choice).
+FAR_SLOWER_RATIO = 20
+
+_LOADS = re.compile(r"^(?:Lazy Function Loading|Runtime Triggered Module Loading|Driver Compiler)$")
+
+
+def loading_rows(columns: TraceColumns, names: HostNames, launches: I64) -> I64:
+    """Rows of the calls, and of the profiler's own marks, in which a module was loaded, sorted.
+
+    A call counts where it is the first to launch its kernel, or of those that launch nothing the first of its name,
+    and lasts ``LOADING_CALL_NS`` and ``FAR_SLOWER_RATIO`` times as long as the median launch. Waiting, copying and
+    allocating have their own parts.
+
+    Args:
+        columns: the trace.
+        names: its classified names.
+        launches: ``(n_events,)`` launching runtime row of each device event, -1 for none.
+    """
+    other = names.sync_call | names.copy_call | names.allocator
+    calls = np.flatnonzero((columns.category == Category.RUNTIME) & ~other[columns.name])
+    # What a call is the first of: the kernel that it launches, else its own name.
+    subject = columns.name + len(columns.strings)
+    linked = np.flatnonzero((launches >= 0) & (columns.category == Category.KERNEL))[::-1]
+    subject[launches[linked]] = columns.name[linked]
+    issuing = np.unique(launches[linked])
+    usual = float(np.median(columns.dur_ns[issuing])) if len(issuing) > 1 else 0.0
+    calls = calls[np.argsort(columns.ts_ns[calls], kind="stable")]
+    first = calls[np.unique(subject[calls], return_index=True)[1]]
+    slow = first[columns.dur_ns[first] >= max(LOADING_CALL_NS, FAR_SLOWER_RATIO * usual)]
+    loads = np.array([_LOADS.match(text) is not None for text in columns.strings], dtype=np.bool_)
+    marks = np.flatnonzero((columns.category == Category.OVERHEAD) & loads[columns.name])
+    rows: I64 = np.union1d(slow, marks).astype(np.int64)
+    return rows

@@ -1,0 +1,85 @@
+"""Steps by ranges that the program named itself, where neither a profiler nor an optimizer marks any."""
+
+import re
+
+import numpy as np
+
+from profilerkit.analysis.device.kernels import device_rows
+from profilerkit.analysis.device.launches import launching_rows
+from profilerkit.analysis.host.names import main_thread
+from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.steps.optimizer_marks import optimizer_rows
+from profilerkit.trace.columns import Bools, Category, TraceColumns
+from profilerkit.trace.nsys.steps import Ranges, StepRanges, step_ranges
+
+#: Ranges of torch and its libraries, as they write them.
+_LIBRARY = re.compile(
+    r"^(?:ProfilerStep#|Optimizer\.|enumerate\(|profilerkit|PyTorch Profiler|nccl:|gloo:|c10d::|autograd::|aten::"
+    r"|DistributedDataParallel|FSDP|FullySharded|Torch-Compiled|## |TorchDynamo|CompiledFunction|cuda|hip)"
+)
+_NEVER = np.iinfo(np.int64).max
+
+
+def repeated_ranges(columns: TraceColumns) -> tuple[StepRanges, I64, I64] | None:
+    """The repeated ranges that mark steps, with their starts and ends; ``None`` where none do.
+
+    Ranges in turn within another that comes once may be the layers of one call: they count only where each turn runs
+    a backward pass.
+    """
+    rows = _own(columns)
+    start, end = columns.ts_ns[rows], columns.end_ns[rows]
+    name, thread = columns.name[rows].astype(np.int64), columns.thread[rows].astype(np.int64)
+    ranges = Ranges(columns.strings, name, start, end, thread, own=np.ones(len(rows), dtype=np.bool_))
+    issued = _issuing(columns)
+    found = step_ranges(ranges, issued) if len(rows) else None
+    if found is None or len(found.rows) < 2:
+        return None
+    at = start[found.rows]
+    enclosed = (start[None, :] < at[:, None]) & (end[None, :] >= end[found.rows][:, None])
+    if enclosed.all(axis=0).any() and not _each_holds(np.sort(columns.ts_ns[_backward(columns)]), at):
+        return None
+    return found, at, end[found.rows]
+
+
+def single_range(columns: TraceColumns) -> int | None:
+    """The row of the innermost range with all of forward, backward and the optimizer step; ``None`` without one."""
+    rows = _own(columns)
+    optimizer = optimizer_rows(columns)
+    backward = columns.ts_ns[_backward(columns)]
+    operators = columns.ts_ns[(columns.category == Category.CPU_OP) & (columns.thread == main_thread(columns))]
+    if not len(optimizer) or not len(backward) or not len(operators):
+        return None
+    start, end = columns.ts_ns[rows], columns.end_ns[rows]
+    holds = (start <= backward.min()) & (end >= columns.end_ns[optimizer].max())
+    holds &= np.searchsorted(np.sort(operators), start) < np.searchsorted(np.sort(operators), backward.min())
+    rows = rows[holds]
+    return int(rows[columns.dur_ns[rows].argmin()]) if len(rows) else None
+
+
+def _own(columns: TraceColumns) -> I64:
+    """Ranges of the main thread that the program named itself, by their start."""
+    own = np.array([_LIBRARY.match(text) is None for text in columns.strings], dtype=np.bool_)
+    mine = (columns.category == Category.ANNOTATION) & own[columns.name] & (columns.thread == main_thread(columns))
+    rows: I64 = np.flatnonzero(mine)
+    return rows[np.argsort(columns.ts_ns[rows], kind="stable")]
+
+
+def _issuing(columns: TraceColumns) -> I64:
+    """Sorted starts of what issues work: launches, or without a device operators."""
+    rows = launching_rows(columns)
+    if not device_rows(columns).any():
+        rows = np.flatnonzero(columns.category == Category.CPU_OP)
+    return np.sort(columns.ts_ns[rows])
+
+
+def _backward(columns: TraceColumns) -> Bools:
+    """``(n_events,)`` operators of a backward pass."""
+    passes = np.array([text.startswith("autograd::engine::evaluate_function") for text in columns.strings], dtype=bool)
+    found: Bools = passes[columns.name] & (columns.category == Category.CPU_OP)
+    return found
+
+
+def _each_holds(instants: I64, start: I64) -> bool:
+    """Whether an instant lies between each start and the next, and behind the last."""
+    edges = np.searchsorted(instants, np.r_[start, _NEVER])
+    return bool((np.diff(edges) > 0).all())
