@@ -162,9 +162,9 @@ def trace_facts(
     on_gpu = ran_on_a_device(columns)
     ran = judged_device_rows(columns, all_steps) if on_gpu else columns.category == Category.CPU_OP
     roof, work = compute_leaves(columns, kinds, launches, ran, spec)
-    marked = steps_are_given and not steps.inferred
+    between = steps.between if steps_are_given else None
     parts, host = partition_and_host(
-        columns, names, kinds, launches, all_steps, work, issuing=steps.issuing, is_marked=marked
+        columns, names, kinds, launches, all_steps, work, issuing=steps.issuing, between=between
     )
     seen = _Seen(columns, names, kinds, launches, steps, parts, roof, ran, steps.judged_events(columns, launches))
     collectives = collective_log(columns, kinds.communication, launches, registry, device=ran if on_gpu else None)

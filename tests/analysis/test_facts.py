@@ -117,6 +117,7 @@ def test_a_gap_of_up_to_a_millisecond_lies_between_operators(gap, between):
     for number in range(5):
         at = 1_000 + 5_000 * number
         trace.step(number, at, at + 5_000)
+        trace.op(at - 5, at - 4)
         trace.kernel(at, at + 1_000)
         trace.kernel(at + 1_000 + float(gap), at + 5_000)
     assert trace.facts().device.between_ratio == between
