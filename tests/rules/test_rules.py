@@ -802,15 +802,21 @@ def test_a_wait_for_workers_is_less_sure_because_their_own_time_is_not_known():
     [
         waiting(0.4, usable_cores=1.0),
         waiting(0.4, samples=(FULL_HOST,)),
-        facts({"input.wait": 0.4}, loader=None),
         facts({"input.wait": 0.4}, loader=Loader(kind="DataLoader", num_workers=16)),
     ],
-    ids=["no core left", "full host", "unknown workers", "most workers"],
+    ids=["no core left", "full host", "most workers"],
 )
 def test_where_workers_cannot_help_the_batch_must_get_cheaper(known):
     found = finding("IN001", known)
     assert found.fix.text.startswith("Halve the time a batch takes")
     assert (found.saving.expected, found.saving.high) == (pytest.approx(0.2), pytest.approx(0.4))
+
+
+@pytest.mark.parametrize(("share", "times"), [(0.1, 2), (0.4, 2), (0.6, 3), (0.75, 5)])
+def test_of_a_wait_for_what_others_make_most_goes_with_as_many_more_as_the_step_needs(share, times):
+    found = finding("IN001", facts({"input.wait": share}, loader=None))
+    assert f"num_workers × {times}," in found.fix.text
+    assert (found.saving.expected, found.saving.high) == (pytest.approx(0.9 * share), pytest.approx(share))
 
 
 @pytest.mark.parametrize(
@@ -819,7 +825,7 @@ def test_where_workers_cannot_help_the_batch_must_get_cheaper(known):
         ("prep", "preparing a batch"),
         ("fetch", "blocked on reading"),
         ("ipc", "the hand-over"),
-        ("wait", "a batch takes"),
+        ("wait", "num_workers × 2"),
     ],
 )
 def test_a_cheaper_batch_is_asked_for_where_its_time_goes(part, text):
