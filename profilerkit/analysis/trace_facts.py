@@ -314,8 +314,11 @@ def device_spec(properties: DeviceProperties | None, device: str | None) -> Devi
 
 
 def _properties(columns: TraceColumns, window: Spans) -> DeviceProperties | None:
+    """Of the judged device; where all that the file lists have one name it is that one, whatever their numbers."""
     device = busiest_device(columns, window)
-    return next((entry for entry in columns.meta.devices if entry.id == device and entry.name), None)
+    named = [entry for entry in columns.meta.devices if entry.name]
+    alike = named[:1] if len({entry.name for entry in named}) == 1 else []
+    return next((entry for entry in (*(entry for entry in named if entry.id == device), *alike)), None)
 
 
 def _used_a_device(columns: TraceColumns) -> bool:
