@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 
 from profilerkit.analysis.communication.relabel import LATENCY_FLOOR_NS
+from profilerkit.analysis.device.bus_copies import PinnedFacts
 from profilerkit.analysis.device.records import AllocatorFacts, ChainFacts, ColdFacts, CopyFacts, MathFacts, SyncFacts
 from profilerkit.analysis.facts import BEFORE_THE_COPY, CommFacts, Stall
 from profilerkit.analysis.whatif import HANDOVER_NS
@@ -970,6 +971,12 @@ def test_pinned_copies_run_at_most_of_the_link():
     assert found.saving.expected == pytest.approx(0.3 - 90e6 / (0.85 * LINK) / 0.1)
     assert found.saving.high == pytest.approx(0.3)
     assert finding("IN009", copying(0.3), pinned_ratio=0.5).saving.expected < found.saving.expected
+
+
+def test_a_recorded_rate_of_pinned_copies_goes_before_that_of_the_link():
+    pinned = PinnedFacts(per_step=1.0, bytes_per_step=1e8, time_ns=1e7, exposed_ns=0.0, in_line_ratio=0.0)
+    found = finding("IN009", replace(copying(0.3), pinned=pinned))
+    assert found.saving.expected == pytest.approx(0.3 - 90e6 / 10e9 / 0.1)
 
 
 def test_only_what_the_pageable_copies_expose_is_saved_by_pinning():
