@@ -18,6 +18,7 @@ from profilerkit.analysis.device.kernels import KernelNames
 from profilerkit.analysis.device.records import AllocatorFacts, DeviceFacts, SyncFacts
 from profilerkit.analysis.facts import Facts, InputFacts
 from profilerkit.analysis.host.names import HostNames
+from profilerkit.analysis.intervals import EMPTY
 from profilerkit.analysis.leaves import LEAVES
 from profilerkit.analysis.partition import judged_device_rows, partition, ran_on_a_device
 from profilerkit.analysis.trace_facts import trace_facts
@@ -226,7 +227,7 @@ def cut(columns, window, *, is_marked=True):
     names, kinds, launches = HostNames.of(columns), KernelNames.of(columns), launch_of(columns)
     ran = judged_device_rows(columns, window) if ran_on_a_device(columns) else columns.category == Category.CPU_OP
     _, work = compute_leaves(columns, kinds, launches, ran, None)
-    return partition(columns, names, kinds, launches, window, work, is_marked=is_marked)
+    return partition(columns, names, kinds, launches, window, work, between=EMPTY if is_marked else None)
 
 
 def named(totals):

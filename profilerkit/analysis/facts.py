@@ -43,6 +43,7 @@ from profilerkit.rundir.layout import NoKernels
 
 #: What a wait for a batch is read from when no event marks it.
 BEFORE_THE_COPY = "the lead-in of the step, up to its batch copy"
+BETWEEN_STEPS = "from the end of a step's own range to the next one"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from profilerkit.analysis.device.copies import copy_leaves, hold_the_host, leads_of, leads_to_copies, waiting_calls
 from profilerkit.analysis.device.kernels import KernelNames, device_rows
 from profilerkit.analysis.host.activity import NO_ROWS, HostActivity
-from profilerkit.analysis.host.feeding import NOT_FED, Feeding, shown_by_work
+from profilerkit.analysis.host.feeding import NOT_FED, Feeding, inferred_input
 from profilerkit.analysis.host.gaps import Issued, attribute, in_order
 from profilerkit.analysis.host.loading import loading_rows
 from profilerkit.analysis.host.names import HostNames, backward_threads, main_thread
@@ -104,10 +104,10 @@ def partition(
     window: Spans,
     work: I64,
     *,
-    is_marked: bool = False,
+    between: Spans | None = None,
 ) -> Partition:
     """``partition_and_host`` without what the host's threads did."""
-    return partition_and_host(columns, names, kinds, launches, window, work, is_marked=is_marked)[0]
+    return partition_and_host(columns, names, kinds, launches, window, work, between=between)[0]
 
 
 def partition_and_host(
@@ -119,7 +119,7 @@ def partition_and_host(
     work: I64,
     *,
     issuing: Spans | None = None,
-    is_marked: bool = False,
+    between: Spans | None = None,
 ) -> tuple[Partition, HostActivity]:
     """Cut ``window`` into parts: device mode if the trace holds device events, else the main thread is the device.
 
@@ -131,7 +131,8 @@ def partition_and_host(
         window: one span per judged step.
         work: ``(n_events,)`` int64, leaf of each compute kernel, or without a device of each operator.
         issuing: when the host issued each step, where ``window`` is when the device did it.
-        is_marked: the run itself said where its steps begin, so that work that leads up to a batch copy feeds the step.
+        between: from the end of each step's own range to the next one, where the run itself said where its steps begin:
+            the batch is got there, or in what leads up to the copy of it.
 
     Raises:
         InvariantError: the parts do not sum to the window.
@@ -140,7 +141,7 @@ def partition_and_host(
     main = main_thread(columns)
     if on_gpu:
         host, segments, held, offloads = _on_device(
-            columns, names, kinds, launches, window, work, main, issuing or window, is_marked
+            columns, names, kinds, launches, window, work, main, issuing or window, between
         )
     else:
         host, segments, held, offloads = *_on_host(columns, names, kinds, window, work, main), None, NO_ROWS
@@ -186,7 +187,7 @@ def _on_device(
     work: I64,
     main: int,
     issuing: Spans,
-    is_marked: bool,
+    between: Spans | None,
 ) -> tuple[HostActivity, Segments, Held, I64]:
     mine = judged_device_rows(columns, window)
     communicates = kinds.communication[columns.name]
@@ -206,7 +207,7 @@ def _on_device(
     quiet = Spans(base.start[~busy], base.end[~busy])
     device = np.flatnonzero(mine & (columns.dur_ns > 0))
     issued = Issued(columns, device, launches, main)
-    host = _host(columns, names, launches, device, kernels, copies, leads if is_marked else EMPTY, main)
+    host = _host(columns, names, launches, device, kernels, copies, leads, main, between)
     # Not cut between adjacent steps: why a gap exists does not depend on where a step ends inside it.
     idle = _complete(paint(quiet, [attribute(union(quiet.start, quiet.end), issued, host)]))
     exposed = joined(_only(base, busy & np.isin(base.label, _TRANSFERS)))
@@ -234,6 +235,7 @@ def _host(
     copies: I64,
     leads: Spans,
     main: int,
+    between: Spans | None,
 ) -> HostActivity:
     """The threads of a run with a device, whose events are ``device``."""
     moved = np.flatnonzero(np.isin(copies, _HOST_SIDE) & (launches >= 0))
@@ -243,6 +245,10 @@ def _host(
     calls = launches[kernels]
     blocks = waiting_calls(columns, launches)
     waits = np.r_[blocks, np.flatnonzero((columns.category == Category.RUNTIME) & names.sync_call[columns.name])]
+    lead_in = EMPTY
+    if between is not None:
+        leads = leads_to_copies(columns, launches, copies, leads, main, waits)
+        lead_in = inferred_input(columns, names, main, leads, between, calls[calls >= 0])
     return HostActivity(
         columns,
         names,
@@ -252,7 +258,7 @@ def _host(
         blocks=blocks,
         loading=loading_rows(columns, names, launches),
         queue=Queue(columns, device[copies[device] != leaf("sync.d2h")], launches),
-        lead_in=shown_by_work(columns, names, main, leads_to_copies(columns, launches, copies, leads, main, waits)),
+        lead_in=lead_in,
     )
 
 

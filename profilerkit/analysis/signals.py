@@ -7,7 +7,7 @@ from profilerkit.analysis.device.records import LaunchFacts
 from profilerkit.analysis.foreign import signals_of
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.unequal_ranks import why_no_trace
-from profilerkit.model.run import INPUT_WAIT, STEP_TIMERS, Signal
+from profilerkit.model.run import INPUT_WAIT, OPERATOR_TRACE, STEP_TIMERS, Signal
 from profilerkit.units import format_count
 
 
@@ -67,7 +67,7 @@ def signals_of_rank(chosen: RankFacts) -> tuple[Signal, ...]:
     return (
         signal(STEP_TIMERS, chosen.log is not None, no_steps, capture),
         signal(INPUT_WAIT, chosen.input is not None, "no loader was seen", "wrap the loader: prof.wrap(loader)"),
-        signal("operator trace", not lacking, lacking or "", "profilerkit.profile(..., deep=True)"),
+        signal(OPERATOR_TRACE, not lacking, lacking or "", "profilerkit.profile(..., deep=True)"),
         signal(
             "device events",
             trace is not None and trace.partition.mode == "gpu",

@@ -165,9 +165,9 @@ def trace_facts(
     on_gpu = ran_on_a_device(columns)
     ran = judged_device_rows(columns, all_steps) if on_gpu else columns.category == Category.CPU_OP
     roof, work = compute_leaves(columns, kinds, launches, ran, spec)
-    marked = steps_are_given and not steps.inferred
+    between = steps.between if steps_are_given else None
     parts, host = partition_and_host(
-        columns, names, kinds, launches, all_steps, work, issuing=steps.issuing, is_marked=marked
+        columns, names, kinds, launches, all_steps, work, issuing=steps.issuing, between=between
     )
     seen = _Seen(columns, names, kinds, launches, steps, parts, roof, ran, steps.judged_events(columns, launches))
     collectives = collective_log(columns, kinds.communication, launches, registry, device=ran if on_gpu else None)
@@ -318,8 +318,11 @@ def device_spec(properties: DeviceProperties | None, device: str | None) -> Devi
 
 
 def _properties(columns: TraceColumns, window: Spans) -> DeviceProperties | None:
+    """Of the judged device; where all that the file lists have one name it is that one, whatever their numbers."""
     device = busiest_device(columns, window)
-    return next((entry for entry in columns.meta.devices if entry.id == device and entry.name), None)
+    named = [entry for entry in columns.meta.devices if entry.name]
+    alike = named[:1] if len({entry.name for entry in named}) == 1 else []
+    return next((entry for entry in (*(entry for entry in named if entry.id == device), *alike)), None)
 
 
 def _used_a_device(columns: TraceColumns) -> bool:

@@ -290,13 +290,6 @@ def _most_workers(facts: Facts, cpu_ratio: float | None) -> int:
     return min(MOST_WORKERS, BLOCKED_PER_CORE * cores) if blocked else cores
 
 
-def cheaper_input(facts: Facts) -> float:
-    """Saving if preparing a batch cost half as much and nothing else changed."""
-    queue = facts.loading.queue if facts.loading is not None else None
-    most = queue.cheaper(CHEAPER_TRANSFORM) if queue is not None and queue.is_faithful else 1.0
-    return min(CHEAPER_TRANSFORM * waited_share(facts), max(most, 0.0))
-
-
 def waited_share(facts: Facts) -> float:
     """Share of the step in which it waits for data and another way to load could shorten that.
 

@@ -3,7 +3,7 @@
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import UNSPLIT
 from profilerkit.diagnosis.unexplained import queued_share, unexplained_share
-from profilerkit.model.run import STEP_TIMERS
+from profilerkit.model.run import OPERATOR_TRACE, STEP_TIMERS
 from profilerkit.model.step import PARTS
 from profilerkit.model.verdict import Verdict
 from profilerkit.rules.comm.exposed_collectives import to_divide
@@ -13,6 +13,11 @@ from profilerkit.units import format_ns, format_ratio
 
 #: More of the step than this unexplained, or in one part that no rule priced, and there is no verdict.
 LARGEST_UNPRICED = 0.25
+#: How an export of Nsight Systems shows what the host does (its user guide: --trace, NVTX ranges of Python).
+SHOW_HOST = (
+    "Record it with torch.autograd.profiler.emit_nvtx(), a range around each fetch of a batch, "
+    "and nsys profile --trace=cuda,nvtx,osrt."
+)
 #: More of the time than this waiting for a processor, and a recording on a quieter host tells more than a longer one.
 BUSY_HOST = 0.10
 
@@ -97,9 +102,11 @@ def _what_to_record(facts: Facts) -> str:
         return f"Record it again while nothing else runs on this host: {waited}."
     if facts.trace_read and facts.measured(STEP_TIMERS):
         return "Record more steps, with the names of functions: profile(..., trace_steps=30, with_stack=True)."
+    why = next((signal.reason for signal in facts.trust.signals if signal.name == OPERATOR_TRACE), "")
+    if facts.trace_read and why:
+        return f"The host did something that was not recorded. {SHOW_HOST}"
     if facts.trace_read:
         return "Record more steps, with every stream and the host: ProfilerActivity.CPU and ProfilerActivity.CUDA."
-    why = next((signal.reason for signal in facts.trust.signals if signal.name == "operator trace"), "")
     return f"Record a trace of some steps; this run has none: {why}." if why else "Record a trace of some steps."
 
 

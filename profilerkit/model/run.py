@@ -35,6 +35,8 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
 
 #: The signal of a run in which the fetches of batches were seen.
 INPUT_WAIT = "input wait"
+#: The signal of a trace that shows which operators ran.
+OPERATOR_TRACE = "operator trace"
 #: The signal of a run whose steps were all timed, not only those in a trace.
 STEP_TIMERS = "step timers, every step"
 #: Why nothing was traced, where somebody else profiles: sessions cannot be nested.

@@ -68,8 +68,7 @@ def _kept(facts: Facts, finding: Finding, parts: tuple[str, ...]) -> float | Non
 
 
 def _pinned(facts: Facts, finding: Finding) -> Change | None:
-    known = facts.spec.pcie_gb_per_s if facts.spec else None
-    return PinnedCopies(PageableCopy.pinned_ratio * (known or PageableCopy.assumed_link_gb_per_s))
+    return PinnedCopies(PageableCopy().pinned_bytes_per_ns(facts))
 
 
 def _copied_aside(facts: Facts, finding: Finding) -> Change | None:

@@ -111,12 +111,23 @@ def test_the_call_that_copies_from_pageable_memory_is_part_of_what_the_copy_cost
     assert facts.totals[leaf("input.h2d")] == 3 * 500 * US
 
 
+@pytest.mark.parametrize(("devices", "name"), [((3,), "A100"), ((3, 4), "A100"), ((0, 3), "T4"), ((), None)])
+def test_a_single_name_of_a_device_is_that_of_the_judged_one_whatever_its_number(devices, name):
+    named = [{"id": number, "name": "T4" if not number else "A100", "totalGlobalMem": 1 << 30} for number in devices]
+    trace = Trace(devices=named)
+    trace.step(0, 1_000, 2_000)
+    trace.kernel(1_000, 2_000)
+    found = trace.facts().properties
+    assert (found.name if found else None) == name
+
+
 @pytest.mark.parametrize(("gap", "between"), [("999.999", 1.0), (1_000, 1.0), ("1000.001", 0.0)])
 def test_a_gap_of_up_to_a_millisecond_lies_between_operators(gap, between):
     trace = Trace()
     for number in range(5):
         at = 1_000 + 5_000 * number
         trace.step(number, at, at + 5_000)
+        trace.op(at - 5, at - 4)
         trace.kernel(at, at + 1_000)
         trace.kernel(at + 1_000 + float(gap), at + 5_000)
     assert trace.facts().device.between_ratio == between

@@ -144,6 +144,7 @@ def test_the_order_of_the_events_in_the_file_does_not_matter(trace, random):
 def test_of_two_kernels_that_start_together_the_one_issued_last_explains_the_gap(order):
     trace = Trace()
     trace.step(0, 1_000, 2_000)
+    trace.op(890, 895)
     trace.kernel(1_000, 1_500)
     for stream, issued in enumerate(order):
         trace.kernel(1_600, 2_000, stream=stream, launch=(issued - 8, issued))

@@ -27,9 +27,16 @@ def one_step(end=2_000):
     return trace
 
 
+def of_operators(end=2_000):
+    """A step of a trace that records operators, which has none in it."""
+    trace = one_step(end=end)
+    trace.op(890, 895)
+    return trace
+
+
 def after_a_gap(end=1_600):
     """A step that computes, but for a gap from 1,500 to ``end`` that a kernel launched by the main thread ends."""
-    trace = one_step()
+    trace = of_operators()
     trace.kernel(1_000, 1_500, launch=(900, 908))
     trace.kernel(end, 2_000, launch=(end - 10, end - 2))
     return trace
@@ -89,6 +96,19 @@ def test_a_gap_without_any_host_event_is_python():
         "over.launch": 2 * US,
         "compute.math": 900 * US,
     }
+
+
+def test_a_gap_of_a_trace_without_operators_is_issuing_work_while_it_is_short_and_else_not_recorded():
+    def parts(end):
+        trace = one_step(end=4_000)
+        trace.kernel(1_000, 1_500, launch=(1_000, 1_400))
+        trace.kernel(end, 4_000, launch=(end - 10, end - 2))
+        return trace.parts()
+
+    assert parts(2_410)["over.dispatch"] == (900 + 8) * US
+    assert "idle.unknown" not in parts(2_410)
+    assert parts(2_511)["idle.unknown"] == 1_001 * US
+    assert "over.python" not in parts(2_511)
 
 
 def test_a_gap_belongs_to_the_thread_that_launched_the_kernel_which_ends_it():
@@ -183,6 +203,7 @@ def test_the_end_of_a_step_after_its_last_kernel_is_what_the_main_thread_does():
 def test_a_gap_over_a_step_boundary_is_split_at_the_boundary():
     trace = Trace()
     trace.steps(1_000, 2_000, 3_000)
+    trace.op(890, 895)
     trace.kernel(1_000, 1_900, launch=(1_000, 1_000))
     trace.loader(1_950, 2_050)
     trace.kernel(2_100, 3_000, launch=(2_060, 2_090))
@@ -237,7 +258,7 @@ def test_a_sync_of_ten_microseconds_drains():
 
 
 def test_a_sync_on_an_idle_device_costs_its_own_time_and_nothing_after_it():
-    trace = one_step()
+    trace = of_operators()
     trace.kernel(1_000, 1_500, launch=(900, 908))
     trace.sync(1_600, 1_700)
     trace.kernel(1_750, 2_000, launch=(1_740, 1_748))
@@ -251,7 +272,7 @@ def test_a_sync_on_an_idle_device_costs_its_own_time_and_nothing_after_it():
 
 
 def test_a_long_quiet_stretch_after_a_sync_is_the_users_python():
-    trace = one_step(end=4_000)
+    trace = of_operators(end=4_000)
     trace.kernel(1_000, 1_500, launch=(900, 908))
     trace.sync(1_200, 1_502)
     trace.kernel(3_010, 4_000, launch=(3_000, 3_008))
@@ -455,7 +476,7 @@ def test_kernels_without_a_launch_count_as_compute():
 
 
 def test_all_kernels_of_a_graph_belong_to_its_launch():
-    trace = one_step()
+    trace = of_operators()
     trace.call("cudaGraphLaunch", 990, 1_100, correlation=77)
     for start in (1_150, 1_500):
         trace.kernel(start, start + 300, correlation=77)

@@ -9,7 +9,6 @@ from profilerkit.analysis import whatif
 from profilerkit.analysis.whatif import (
     CROWDED_RATIO,
     HANDOVER_NS,
-    cheaper_input,
     consumer_ns,
     faster_kernels,
     fused_chain,
@@ -21,6 +20,7 @@ from profilerkit.analysis.whatif import (
 from profilerkit.model.change import revise
 from profilerkit.model.run import Loader, Series
 from profilerkit.model.step import SlowSteps
+from profilerkit.rules.input.loader_fixes import cheaper_input
 from tests.recipes import INPUT, STEP_NS, facts, made, steps
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)

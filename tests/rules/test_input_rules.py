@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from profilerkit.analysis.device.bus_copies import PinnedFacts
-from profilerkit.analysis.whatif import cheaper_batch, cheaper_input, loader_fix, opening_share
+from profilerkit.analysis.whatif import cheaper_batch, loader_fix, opening_share
 from profilerkit.analysis.workers.loading import EpochFacts, LoadingFacts, QueueFacts
 from profilerkit.model.change import revise
 from profilerkit.model.memory import Memory
 from profilerkit.model.run import Loader, Series
+from profilerkit.rules.input.loader_fixes import cheaper_input
 from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed
 from tests.recipes import INPUT, MS, STEP_NS, facts, made
 from tests.rules.promises import Cases, Promises, check, ended, finding

@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 
 from profilerkit.analysis.communication.relabel import LATENCY_FLOOR_NS
+from profilerkit.analysis.device.bus_copies import PinnedFacts
 from profilerkit.analysis.device.records import (
     AllocatorFacts,
     ChainFacts,
@@ -835,15 +836,21 @@ def test_a_wait_for_workers_is_less_sure_because_their_own_time_is_not_known():
     [
         waiting(0.4, usable_cores=1.0),
         waiting(0.4, samples=(FULL_HOST,)),
-        facts({"input.wait": 0.4}, loader=None),
         facts({"input.wait": 0.4}, loader=Loader(kind="DataLoader", num_workers=16)),
     ],
-    ids=["no core left", "full host", "unknown workers", "most workers"],
+    ids=["no core left", "full host", "most workers"],
 )
 def test_where_workers_cannot_help_the_batch_must_get_cheaper(known):
     found = finding("IN001", known)
     assert found.fix.text.startswith("Halve the time a batch takes")
     assert (found.saving.expected, found.saving.high) == (pytest.approx(0.2), pytest.approx(0.4))
+
+
+@pytest.mark.parametrize(("share", "times"), [(0.1, 2), (0.4, 2), (0.6, 3), (0.75, 5)])
+def test_of_a_wait_for_what_others_make_most_goes_with_as_many_more_as_the_step_needs(share, times):
+    found = finding("IN001", facts({"input.wait": share}, loader=None))
+    assert f"num_workers × {times}," in found.fix.text
+    assert (found.saving.expected, found.saving.high) == (pytest.approx(0.9 * share), pytest.approx(share))
 
 
 @pytest.mark.parametrize(
@@ -852,7 +859,7 @@ def test_where_workers_cannot_help_the_batch_must_get_cheaper(known):
         ("prep", "preparing a batch"),
         ("fetch", "blocked on reading"),
         ("ipc", "the hand-over"),
-        ("wait", "a batch takes"),
+        ("wait", "num_workers × 2"),
     ],
 )
 def test_a_cheaper_batch_is_asked_for_where_its_time_goes(part, text):
@@ -997,6 +1004,12 @@ def test_pinned_copies_run_at_most_of_the_link():
     assert found.saving.expected == pytest.approx(0.3 - 90e6 / (0.85 * LINK) / 0.1)
     assert found.saving.high == pytest.approx(0.3)
     assert finding("IN009", copying(0.3), pinned_ratio=0.5).saving.expected < found.saving.expected
+
+
+def test_a_recorded_rate_of_pinned_copies_goes_before_that_of_the_link():
+    pinned = PinnedFacts(per_step=1.0, bytes_per_step=1e8, time_ns=1e7, exposed_ns=0.0, in_line_ratio=0.0)
+    found = finding("IN009", replace(copying(0.3), pinned=pinned))
+    assert found.saving.expected == pytest.approx(0.3 - 90e6 / 10e9 / 0.1)
 
 
 def test_only_what_the_pageable_copies_expose_is_saved_by_pinning():

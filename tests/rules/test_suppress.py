@@ -99,7 +99,7 @@ def test_a_fix_of_the_same_bound_that_is_not_suppressed_is_still_advised():
 
 
 def test_a_balanced_headline_names_the_suppressed_findings():
-    known = facts({"input.wait": 0.15, "idle.unknown": 0.24, "other.log": 0.15})
+    known = facts({"input.prep": 0.15, "idle.unknown": 0.24, "other.log": 0.15})
     verdict = diagnose(known, suppressed(known, "IN001"))
     assert verdict.bound == "balanced"
     assert verdict.headline.startswith("Suppressed findings aside, no fix saves 5 % of the ")

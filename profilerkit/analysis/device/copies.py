@@ -51,7 +51,8 @@ def copy_leaves(columns: TraceColumns, names: HostNames, launches: I64, kernels:
     """``(n_events,)`` leaf of each copy or memset, -1 for other events.
 
     Host-to-device copies of at least ``BATCH_COPY_BYTES`` (or of unknown size) carry batches; smaller ones count as
-    bandwidth, like copies within the device. Large copies of state that is kept on the host are offloading.
+    bandwidth, like copies within the device. Large copies of state that is kept on the host are offloading, and what
+    is copied while the program saves or loads a checkpoint belongs to that.
 
     Args:
         columns: the trace.
@@ -72,7 +73,20 @@ def copy_leaves(columns: TraceColumns, names: HostNames, launches: I64, kernels:
     moved = rows[moves]
     kept = _offloaded(columns, names, launches, kernels, leads, main, moved, direction[moves])
     out[moved[kept]] = leaf("mem.offload")
+    issued = rows[(direction != ELSEWHERE) & (launches[rows] >= 0)]
+    out[issued[_under(columns, names.keeps_state, launches[issued])]] = leaf("other.ckpt")
     return out
+
+
+def _under(columns: TraceColumns, told: Mask, calls: I64) -> Mask:
+    """``(n,)`` which calls were made in an annotation, frame or operator of the names ``told`` on their thread."""
+    found: Mask = np.zeros(len(calls), dtype=np.bool_)
+    said = np.flatnonzero(columns.is_a(Category.ANNOTATION, Category.PYTHON, Category.CPU_OP) & told[columns.name])
+    for key in np.unique(columns.thread[said]).tolist():
+        own = said[columns.thread[said] == key]
+        spans = union(columns.ts_ns[own], columns.end_ns[own])
+        found |= (columns.thread[calls] == key) & covered(spans, columns.ts_ns[calls])
+    return found
 
 
 def _offloaded(
@@ -96,13 +110,9 @@ def _offloaded(
     call = launches[rows]
     issued = columns.ts_ns[call]
     thread = columns.thread[call]
-    host = columns.is_a(Category.ANNOTATION, Category.PYTHON, Category.CPU_OP)
-    said = np.flatnonzero(host & (names.offloads | names.optimizer)[columns.name])
     down, up = direction == TO_DEVICE, direction == TO_HOST
     sure: Mask = down & np.isin(thread, backward_threads(columns, names, main))
-    for key in np.unique(columns.thread[said]).tolist():
-        own = said[columns.thread[said] == key]
-        sure |= (thread == key) & covered(union(columns.ts_ns[own], columns.end_ns[own]), issued)
+    sure |= _under(columns, names.offloads | names.optimizer, call)
     aside = ~np.isin(columns.stream[rows], busiest_streams(columns, kernels)) & ~covered(leads, issued) & ~sure
     size = np.maximum(columns.bytes[rows], 0)
 

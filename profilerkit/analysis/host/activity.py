@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.host.feeding import Feeding, feeding, led_in
+from profilerkit.analysis.host.feeding import Feeding, feeding, led_in, told_by
 from profilerkit.analysis.host.names import BLOCKING_CALL_NS, QUIET_NS, HostNames
 from profilerkit.analysis.host.queue import Queue
 from profilerkit.analysis.intervals import (
@@ -38,6 +38,7 @@ class HostThread:
         sync_end: their ends.
         events: when any operator or runtime call ran.
         fed: how the thread gets its batches.
+        runs_python: operators or frames were recorded of it: it is a thread of Python, and they would show its work.
     """
 
     layers: tuple[Segments, ...]
@@ -45,6 +46,7 @@ class HostThread:
     sync_end: I64
     events: Spans
     fed: Feeding
+    runs_python: bool
 
 
 class HostActivity:
@@ -103,7 +105,8 @@ class HostActivity:
     def label(self, start: I64, end: I64, key: int) -> Segments:
         """What thread ``key`` did in the intervals, over what the main thread did, over plain Python.
 
-        A backward thread is idle while the main thread prepares its work. Without a thread nothing is known.
+        Without operators and frames nothing shows that it was Python: it was not recorded. A backward thread is idle
+        while the main thread prepares its work. Without a thread nothing is known.
         """
         spans = positive(start, end)
         if key < 0:
@@ -111,9 +114,7 @@ class HostActivity:
         thread = self.thread(key)
         *upper, dispatch = thread.layers
         below = self.thread(self.main).layers if self.main not in (-1, key) else ()
-        painted = paint(spans, [*upper, drained(thread, start, end), dispatch, *below])
-        label = np.where(painted.label < 0, leaf("over.python"), painted.label)
-        return Segments(painted.start, painted.end, label)
+        return self._painted(spans, [*upper, drained(thread, start, end), dispatch, *below], key)
 
     def did(self, start: I64, end: I64, key: int) -> Segments:
         """What thread ``key`` did in the disjoint, sorted intervals, whether the device noticed or not.
@@ -122,12 +123,16 @@ class HostActivity:
         """
         spans = positive(start, end)
         if key < 0 or not len(spans):
-            return with_label(spans, leaf("over.python"))
+            return with_label(spans, leaf("idle.unknown"))
         below = self.thread(self.main).layers if self.main not in (-1, key) else ()
         low, high = int(spans.start[0]), int(spans.end[-1])
-        painted = paint(spans, [_between(layer, low, high) for layer in (*self.thread(key).layers, *below)])
-        label = np.where(painted.label < 0, leaf("over.python"), painted.label)
-        return Segments(painted.start, painted.end, label)
+        return self._painted(spans, [_between(layer, low, high) for layer in (*self.thread(key).layers, *below)], key)
+
+    def _painted(self, spans: Spans, layers: list[Segments], key: int) -> Segments:
+        painted = paint(spans, layers)
+        shows = any(self.thread(known).runs_python for known in {key, self.main} if known >= 0)
+        otherwise = leaf("over.python" if shows else "idle.unknown")
+        return Segments(painted.start, painted.end, np.where(painted.label < 0, otherwise, painted.label))
 
     def _look_at(self, key: int) -> HostThread:
         columns, names = self._columns, self._names
@@ -163,9 +168,16 @@ class HostActivity:
         ]
         if key == self.main and len(self._lead_in) and not len(fed.rows):
             layers.append(led_in(columns, names, own, self._lead_in))
-        layers.append(with_label(events, leaf("over.dispatch")))
+        runs_python = any(told_by(columns, key))
+        layers.append(with_label(events if runs_python else _issuing(events), leaf("over.dispatch")))
         order = np.argsort(start[blocking], kind="stable")
-        return HostThread(tuple(layers), start[blocking][order], end[blocking][order], events, fed)
+        return HostThread(tuple(layers), start[blocking][order], end[blocking][order], events, fed, runs_python)
+
+
+def _issuing(calls: Spans) -> Spans:
+    """Calls with the short gaps between them: without operators, what leads from one launch to the next is a gap."""
+    short = calls.start[1:] - calls.end[:-1] <= QUIET_NS
+    return union(np.r_[calls.start, calls.end[:-1][short]], np.r_[calls.end, calls.start[1:][short]])
 
 
 def _between(layer: Segments, low_ns: int, high_ns: int) -> Segments:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.host.names import HostNames
+from profilerkit.analysis.host.names import QUIET_NS, HostNames
 from profilerkit.analysis.intervals import (
     I64,
     NO_SEGMENTS,
@@ -15,6 +15,7 @@ from profilerkit.analysis.intervals import (
     innermost_owner,
     intersect,
     paint,
+    positive,
     subtract,
     union,
     with_label,
@@ -78,6 +79,57 @@ def feeding(columns: TraceColumns, names: HostNames, own: I64, issues: I64) -> F
 def led_in(columns: TraceColumns, names: HostNames, own: I64, spans: Spans) -> Segments:
     """The input leaves of ``spans``, in which the thread of the rows ``own`` gets its batch without an event."""
     return _split(columns, names, own[:0], spans, own)
+
+
+def inferred_input(
+    columns: TraceColumns, names: HostNames, thread: int, leads: Spans, between: Spans, issues: I64
+) -> Spans:
+    """When a thread gets its batches, where no event says so: between the ranges of the steps, and up to batch copies.
+
+    Frames tell what the thread does, and operators what it does up to a copy: with them only work that can make a batch
+    shows one. What stays unexplained is input only where it lasts longer than a gap between two calls.
+
+    Args:
+        columns: the trace.
+        names: its classified names.
+        thread: the thread that issues the copies.
+        leads: each ends as the call that copies a batch begins.
+        between: from the end of a step's own range to the start of the next one.
+        issues: rows of the calls that launched kernels, of any thread.
+    """
+    has_operators, has_frames = told_by(columns, thread)
+    pauses = _quiet(columns, thread, between, issues)
+    if not has_operators and not has_frames:
+        long = leads.end - leads.start > QUIET_NS
+        leads = Spans(leads.start[long], leads.end[long])
+    elif has_frames:
+        leads, pauses = (shown_by_work(columns, names, thread, spans) for spans in (leads, pauses))
+    else:
+        leads = shown_by_work(columns, names, thread, leads)
+    return union(np.r_[leads.start, pauses.start], np.r_[leads.end, pauses.end])
+
+
+def told_by(columns: TraceColumns, thread: int) -> tuple[bool, bool]:
+    """Whether operators were recorded of a thread, and whether frames were: else nothing shows that it runs Python."""
+    own = columns.category[(columns.thread == thread) & (columns.dur_ns > 0)]
+    return bool((own == Category.CPU_OP).any()), bool((own == Category.PYTHON).any())
+
+
+def _quiet(columns: TraceColumns, thread: int, between: Spans, issues: I64) -> Spans:
+    """Stretches between the steps in which the thread makes no call and nobody launches; none up to the last range.
+
+    A range that begins there, as of an optimizer behind that of a forward pass, belongs to the step before.
+    """
+    own = (columns.thread == thread) & (columns.dur_ns > 0)
+    ranges = np.flatnonzero(own & (columns.category == Category.ANNOTATION) & covered(between, columns.ts_ns))
+    place = np.searchsorted(between.start, columns.ts_ns[ranges], side="right") - 1
+    start = between.start.copy()
+    np.maximum.at(start, place, columns.end_ns[ranges])
+    rest = positive(start, between.end)
+    calls = np.union1d(np.flatnonzero(own & (columns.category == Category.RUNTIME)), issues)
+    quiet = subtract(rest, union(columns.ts_ns[calls], columns.end_ns[calls]))
+    long = quiet.end - quiet.start > QUIET_NS
+    return Spans(quiet.start[long], quiet.end[long])
 
 
 def shown_by_work(columns: TraceColumns, names: HostNames, thread: int, leads: Spans) -> Spans:

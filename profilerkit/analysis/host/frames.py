@@ -59,9 +59,9 @@ _PHASES: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "other.ckpt",
         re.compile(
-            r"torch/serialization\.py\(\d+\): _?(?:legacy_)?save$|safetensors/.*\): save\w*$"
+            r"torch/serialization\.py\(\d+\): _?(?:legacy_)?(?:save|load)$|safetensors/.*\): save\w*$"
             r"|torch/distributed/checkpoint/.*\): _?(?:async_)?(?:save|write_data)\w*$"
-            r"|\): _?(?:save|write|dump)_(?:checkpoint|pretrained|model|state|snapshot)\w*$"
+            r"|\): _?(?:save|write|dump|load)_(?:checkpoint|pretrained|model|state|snapshot)\w*$"
         ),
     ),
     (

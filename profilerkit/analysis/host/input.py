@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.analysis.facts import BEFORE_THE_COPY, InputFacts
+from profilerkit.analysis.facts import BEFORE_THE_COPY, BETWEEN_STEPS, InputFacts
 from profilerkit.analysis.host.feeding import dominant_frames, local_fetches
 from profilerkit.analysis.host.names import HostNames
 from profilerkit.analysis.intervals import I64, Spans, covered, intersect
@@ -31,8 +31,9 @@ def input_facts(
         held = intersect(window, Spans(segments.start, segments.end))
     else:
         spans = Spans(parts.lead_in.start[inferred], parts.lead_in.end[inferred])
-        origin, held = BEFORE_THE_COPY, intersect(window, spans)
-        alone = held
+        held = alone = intersect(window, spans)
+        outside = intersect(held, steps.between).total_ns if steps.between is not None else 0
+        origin = BETWEEN_STEPS if outside > held.total_ns / 2 else BEFORE_THE_COPY
     remote, local = (bool(mask[columns.name[rows]].any()) for mask in (names.multi_process, names.single_process))
     longest = int((spans.end - spans.start).argmax())
     kept = None if remote or local else names.feeds  # of a loader it is known what gets the batch

@@ -66,8 +66,12 @@ _BACKWARD = re.compile(r"^autograd::engine")
 _NAMED = re.compile("^" + re.escape(PHASE_SPAN_PREFIX))
 #: ``gc.collect`` called by the user is a builtin, which a stack names without its module.
 _GC = re.compile(r"gc\.collect|^Python GC|^<built-in function collect>$")
+_KEEPS = re.compile(r"save|load", re.IGNORECASE)
 _ANNOTATIONS = (
-    ("other.ckpt", re.compile(r"checkpoint|torch\.save|save_(?:model|state)|^save\b", re.IGNORECASE)),
+    (
+        "other.ckpt",
+        re.compile(r"checkpoint|torch\.(?:save|load)|(?:save|load)_(?:model|state|weights)|^save\b", re.I),
+    ),
     ("other.eval", EVALUATION),
     ("other.log", re.compile(r"\blog(?:ging)?\b", re.IGNORECASE)),
 )
@@ -110,6 +114,12 @@ class HostNames:
     annotation: I64
     frame_phase: I64
     named: Mask
+
+    @property
+    def keeps_state(self) -> Mask:
+        """Phases and frames that save or load a checkpoint."""
+        keeps: Mask = (self.annotation == leaf("other.ckpt")) | (self.frame_phase == leaf("other.ckpt"))
+        return keeps
 
     @classmethod
     def of(cls, columns: TraceColumns) -> "HostNames":
@@ -222,8 +232,8 @@ def _annotation_leaf(text: str) -> int:
     if text.startswith(("enumerate(DataLoader)", "ProfilerStep#", "Optimizer.", INPUT_SPAN)):
         return -1
     found = phase_leaf(text)
-    # Activation checkpointing names its ranges alike: only a saved checkpoint is one.
-    recompute = found == leaf("other.ckpt") and "save" not in text.lower()
+    # Activation checkpointing names its ranges alike: only a checkpoint that is saved or loaded is one.
+    recompute = found == leaf("other.ckpt") and not _KEEPS.search(text)
     return -1 if recompute or found == leaf("other.phase") else found
 
 

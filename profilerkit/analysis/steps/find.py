@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from profilerkit.analysis.device.kernels import device_rows
 from profilerkit.analysis.host.names import HostNames, main_thread
-from profilerkit.analysis.intervals import I64, Spans, covered
+from profilerkit.analysis.intervals import I64, Spans, covered, positive
 from profilerkit.analysis.steps.completion import AHEAD_RATIO, device_steps, issued_at, undone_from
 from profilerkit.analysis.steps.optimizer_marks import optimizer_rows, step_marks
 from profilerkit.analysis.steps.ranges import repeated_ranges, single_range
@@ -43,6 +43,7 @@ class TraceSteps:
         issuing: when the host issued each step, where steps are cut when the device had done them; ``None`` where the
             host's marks are the steps.
         ahead_ns: how far the host runs ahead of the device at most, where steps are cut by the device; else ``None``.
+        between: from the end of each step's own range to the next one's start; ``None`` unless ranges mark the steps.
     """
 
     index: I64
@@ -54,6 +55,7 @@ class TraceSteps:
     inferred: bool
     issuing: Spans | None = None
     ahead_ns: int | None = None
+    between: Spans | None = None
 
     @property
     def steady(self) -> Spans:
@@ -132,6 +134,7 @@ class _Marks:
     Attributes:
         whole_last: the last step is known to end where it does.
         last_end: where the last step ends by its mark, however long its end was put off.
+        between: from the end of each mark's own range to the next mark; ``None`` where no range marks a step.
     """
 
     index: I64
@@ -141,6 +144,7 @@ class _Marks:
     inferred: bool
     whole_last: bool = False
     last_end: int | None = None
+    between: Spans | None = None
 
 
 def _own_marks(columns: TraceColumns) -> _Marks | None:
@@ -158,7 +162,8 @@ def _own_marks(columns: TraceColumns) -> _Marks | None:
         index = np.arange(len(rows))
     start = columns.ts_ns[rows]
     end = np.r_[start[1:], max(int(start[-1]), int(columns.end_ns[rows].max()))]
-    return _Marks(index, start, end, marks.found_by, marks.inferred)
+    between = positive(columns.end_ns[rows[:-1]], start[1:])
+    return _Marks(index, start, end, marks.found_by, marks.inferred, between=between)
 
 
 def _markers(columns: TraceColumns, whole: tuple[int, int] | None, launches: I64 | None) -> _Marks | None:
@@ -177,7 +182,14 @@ def _markers(columns: TraceColumns, whole: tuple[int, int] | None, launches: I64
         return None
     ends = np.r_[start[1:], own_end[-1]][keep]
     return _Marks(
-        index[keep], start[keep], end[keep], marks.found_by, marks.inferred, whole is not None, last_end=int(ends[-1])
+        index[keep],
+        start[keep],
+        end[keep],
+        marks.found_by,
+        marks.inferred,
+        whole is not None,
+        last_end=int(ends[-1]),
+        between=positive(own_end[:-1], start[1:]),
     )
 
 
@@ -308,6 +320,7 @@ def _judged(columns: TraceColumns, names: HostNames, marks: _Marks, launches: I6
         inferred=marks.inferred,
         issuing=Spans(marks.start, marks.end) if found else None,
         ahead_ns=found.ahead_ns if found else None,
+        between=marks.between,
     )
 
 

@@ -7,7 +7,8 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.whatif import loader_fix, saving, waited_share, workers_now
 from profilerkit.model.finding import Evidence
-from profilerkit.rules.input.starved_device import frames_evidence, in_function, worker_fix
+from profilerkit.rules.input.loader_fixes import worker_fix
+from profilerkit.rules.input.starved_device import frames_evidence, in_function
 from profilerkit.rules.input.worker_evidence import cores_evidence
 from profilerkit.rules.rule import (
     Fired,

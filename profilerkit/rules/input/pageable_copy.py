@@ -27,7 +27,8 @@ class PageableCopy(Rule):
     Threshold: Achieved rate below half of the link's specification, and a saving above the general floor.
     Fix: pin_memory False → True, and non_blocking=True on the copy; non_blocking without pinning changes nothing.
     Saving: Bound: the exposed batch copy with the host's part of it. Expected: that less
-        what the same bytes take at 85 % of the link.
+        what the same bytes take from pinned memory: at the rate of the pinned copies that were recorded, else at
+        85 % of the link.
     Traps: Tiny copies are normal. Systems with a coherent link between CPU and GPU have other rates.
     Confidence: High; medium when the link of the device is not known and the slowest current one is assumed.
     """
@@ -44,6 +45,14 @@ class PageableCopy(Rule):
     #: PCIe 3 x16, the slowest link still in service, for devices that are not in the table.
     assumed_link_gb_per_s: float = 15.8
 
+    def pinned_bytes_per_ns(self, facts: Facts) -> float:
+        """Return what a pinned copy moves, bytes per ns: as recorded, else by the link, which a host need not reach."""
+        pinned = facts.pinned
+        if pinned is not None and pinned.time_ns:
+            return pinned.bytes_per_step / pinned.time_ns
+        known = facts.spec.pcie_gb_per_s if facts.spec else None
+        return self.pinned_ratio * (known or self.assumed_link_gb_per_s)
+
     def check(self, facts: Facts) -> Result:
         """Fires when pageable batch copies are slow and exposed."""
         if facts.copies is None:
@@ -57,7 +66,7 @@ class PageableCopy(Rule):
             return Passed(f"pageable copies reach {format_ratio(rate / link)} of the link")
         step = facts.mean_step_ns or 1.0
         bound = facts.copies.exposed_ns / step
-        pinned_ns = facts.copies.bytes_per_step / (self.pinned_ratio * link) * 1e9
+        pinned_ns = facts.copies.bytes_per_step / self.pinned_bytes_per_ns(facts)
         expected = max(bound - pinned_ns / step, 0.0)
         if not self.worth_saying(facts, expected):
             return Passed(f"pageable copies cost {format_ratio(bound)} of the step")

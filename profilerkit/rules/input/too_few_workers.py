@@ -11,7 +11,7 @@ from profilerkit.analysis.workers.capacity import no_use
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Finding
 from profilerkit.model.workers import Workers
-from profilerkit.rules.input.starved_device import worker_fix
+from profilerkit.rules.input.loader_fixes import worker_fix
 from profilerkit.rules.input.worker_evidence import measured, optional, recorded_workers
 from profilerkit.rules.rule import Fired, Passed, Result, Rule, finding_for, share_evidence
 from profilerkit.units import format_ns, format_ratio

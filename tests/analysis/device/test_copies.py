@@ -78,6 +78,33 @@ def test_copies_under_a_function_named_for_it_are_offloaded_state(frame, kind):
     assert share_of_copies(trace) == {"mem.offload": 100}
 
 
+@pytest.mark.parametrize(
+    ("name", "is_frame"),
+    [
+        ("load_checkpoint", False),
+        ("torch.load weights", False),
+        ("save_state", False),
+        ("torch/serialization.py(1500): load", True),
+        ("train.py(30): load_state_dict", True),
+    ],
+)
+@pytest.mark.parametrize("kind", ["HtoD", "DtoH"])
+def test_weights_and_checkpoints_are_neither_batches_nor_results(name, is_frame, kind):
+    trace = computing()
+    (trace.frame if is_frame else trace.annotation)(name, 2_510, 2_800)
+    copy(trace, 2_600, kind=kind)
+    assert share_of_copies(trace) == {}
+    assert trace.parts()["other.ckpt"] >= 100 * US
+
+
+def test_a_copy_beside_a_checkpoint_is_a_batch_and_so_is_one_under_activation_checkpointing():
+    trace = computing()
+    trace.annotation("load_checkpoint", 2_510, 2_580)
+    trace.annotation("checkpoint_forward", 2_585, 2_800)
+    copy(trace, 2_600)
+    assert share_of_copies(trace)["input.h2d"] >= 100
+
+
 def test_the_hooks_of_activation_checkpointing_move_nothing_to_the_host():
     trace = computing()
     trace.frame("torch/utils/checkpoint.py(900): unpack_hook", 2_510, 2_800)

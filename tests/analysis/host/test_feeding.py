@@ -209,6 +209,7 @@ def test_the_lead_in_that_makes_a_batch_and_ends_in_its_copy_is_input():
 @pytest.mark.parametrize("copied_by", [None, "aten::to"])
 def test_plain_python_before_the_batch_copy_may_be_anything(tmp_path, copied_by):
     trace = leading_up(12, quiet=1_500, stack=0)
+    trace.op(100, 110)
     if copied_by:
         for number in range(12):
             at = 2_500 + 2_130 * number
@@ -219,6 +220,12 @@ def test_plain_python_before_the_batch_copy_may_be_anything(tmp_path, copied_by)
     assert not [outcome for outcome, _ in report.findings() if outcome.rule == "IN001"]
     (finding,) = [finding for outcome, finding in report.findings() if outcome.rule == "OV005"]
     assert "It may be what gets the batch: nothing in the recording tells." in finding.why
+
+
+def test_what_leads_up_to_a_batch_copy_is_input_where_no_operator_could_show_it(tmp_path):
+    report = analyze(leading_up(12, quiet=1_500, stack=0).write(tmp_path / "trace.json"))
+    assert (report.verdict.bound, report.verdict.confidence) == ("input-bound", "low")
+    assert "input.wait" not in leading_up(12, quiet=900, stack=0).parts()
 
 
 def test_input_that_is_only_inferred_says_so(tmp_path):

@@ -22,6 +22,7 @@ def before_a_collective(*, launch, start=1_800, comm=(1_500, 1_800), stream=COMM
     """A kernel, a collective from 1,500 that nothing hides, and a kernel launched when told."""
     trace = Trace()
     trace.step(0, 1_000, 2_000)
+    trace.op(890, 895)
     trace.kernel(1_000, 1_500, launch=(990, 995))
     trace.collective(*comm, launch=(1_000, 1_005), stream=stream)
     trace.kernel(start, 2_000, launch=launch)

@@ -1,0 +1,81 @@
+"""What is proposed against a wait for batches where nothing says what a batch costs, and how many workers in words."""
+
+import math
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.leaves import WAITS
+from profilerkit.analysis.whatif import (
+    BLOCKED_PER_CORE,
+    CHEAPER_TRANSFORM,
+    WORKER_MARGIN,
+    LoaderFix,
+    consumer_ns,
+    waited_share,
+    workers_now,
+)
+from profilerkit.model.finding import Fix
+
+#: Share of a wait for batches that others make which goes once enough of them are made at a time. Measured on the U-Net
+#: of a course: 8 workers for 2 took 0.94 of it, 16 for 2 0.92, batches made on the device 0.88.
+MADE_AHEAD = 0.9
+
+
+def made_elsewhere(facts: Facts) -> bool:
+    """Whether the step waits for batches that others make, or for what no event names, and nothing tells how many do.
+
+    The training thread reads and prepares most of what it waits for itself where that was seen.
+    """
+    return workers_now(facts) is None and facts.share("input.wait") > facts.share(*WAITS) / 2
+
+
+def times_as_many(facts: Facts) -> int:
+    """How many times as many batches have to be made at a time for the step to wait for none (R03)."""
+    step = facts.mean_step_ns or 1.0
+    return max(math.ceil(WORKER_MARGIN * step / consumer_ns(facts, step)), 2)
+
+
+def cheaper_input(facts: Facts) -> float:
+    """Saving if preparing a batch cost half as much, or where others make it if enough of them did; all else stays."""
+    queue = facts.loading.queue if facts.loading is not None else None
+    most = queue.cheaper(CHEAPER_TRANSFORM) if queue is not None and queue.is_faithful else 1.0
+    part = MADE_AHEAD if made_elsewhere(facts) else CHEAPER_TRANSFORM
+    return min(part * waited_share(facts), max(most, 0.0))
+
+
+def more_at_a_time(facts: Facts) -> Fix:
+    """As many workers as the step needs, by how many there are now, which is not known."""
+    times = times_as_many(facts)
+    text = f"Make {times} times as many batches at a time: num_workers × {times}, or {times} where there are none yet, "
+    return Fix(text=f"{text}as far as there are cores.", code="DataLoader(..., num_workers=…, persistent_workers=True)")
+
+
+def worker_fix(facts: Facts, fix: LoaderFix) -> Fix:
+    """The proposal of more workers."""
+    kept = f"num_workers {fix.current} → {fix.workers}, and keep the workers between epochs."
+    text = kept + _parts_of_data(facts, fix) + limits(facts, fix)
+    return Fix(text=text, code=f"DataLoader(..., num_workers={fix.workers}, persistent_workers=True)")
+
+
+def _parts_of_data(facts: Facts, fix: LoaderFix) -> str:
+    """What has to be done for a dataset that is iterable, or may be as it has no length; empty or after a space."""
+    if fix.current > 1 or facts.loader is None or facts.loader.is_iterable is False:
+        return ""
+    if facts.loader.is_iterable is None and facts.loader.dataset_len is not None:
+        return ""
+    return " An iterable dataset must give each worker a part, by get_worker_info(): else each gives all of it."
+
+
+def limits(facts: Facts, fix: LoaderFix) -> str:
+    """What keeps the number of workers down, and torch's warning; empty or beginning with a space."""
+    text = ""
+    beyond = facts.usable_cores is not None and fix.workers > facts.usable_cores
+    if fix.capped_by == "memory":
+        text += f" The rates ask for {fix.wanted}; the free memory allows no more."
+    elif fix.capped_by:
+        most = f"more than {BLOCKED_PER_CORE} per core help little" if beyond else "the usable cores allow no more"
+        text += f" The rates ask for {fix.wanted}; {most}."
+    if beyond:
+        text += " That is more than there are cores, which torch warns about; these workers wait most of the time."
+    elif facts.usable_cores is None:
+        text += " The recording does not say how many cores there are: no more workers than free cores."
+    return text
