@@ -31,7 +31,6 @@ class RestingDevice(Rule):
     family: ClassVar[str] = "run"
     summary: ClassVar[str] = "The device is idle for seconds at a time, or never fully busy"
     reads_logs: ClassVar[bool] = True
-    of_any_framework: ClassVar[bool] = True
 
     idle_ratio: float = 0.10
 
