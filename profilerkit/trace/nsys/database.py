@@ -19,7 +19,8 @@ from profilerkit.trace.limits import EVENT_BYTES
 
 MAGIC = b"SQLite format 3\0"
 #: sqlite3 raises the second where its message repeats a name that is no UTF-8.
-BROKEN = (sqlite3.Error, UnicodeDecodeError)
+# SQLite says that memory ran out where a damaged row claims to be larger than any can be.
+BROKEN = (sqlite3.Error, UnicodeDecodeError, MemoryError)
 
 #: A row takes a pointer of 2 bytes, its length, its id, the length of its header, and a byte for each of its columns.
 #: Pages that point at each other, or that many tables have in common, show more rows than that.
@@ -200,7 +201,8 @@ def _may(action: int, first: str | None, second: str | None, database: str | Non
 
 
 def _told(error: Exception) -> str:
-    return printable(str(error).encode("utf-8", "replace")[:_MESSAGE_BYTES])
+    text = "a row claims more than fits into memory" if isinstance(error, MemoryError) else str(error)
+    return printable(text.encode("utf-8", "replace")[:_MESSAGE_BYTES])
 
 
 def _unreadable(path: Path, error: Exception) -> UnreadableInputError:
