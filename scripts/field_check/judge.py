@@ -27,7 +27,7 @@ JUDGEMENTS = {
 }
 
 What = Literal["verdict", "step", "late rank", "ranks", "saving", "finding", "judgement", "change"]
-NOTHING = "–"
+NOTHING = "nothing"
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
