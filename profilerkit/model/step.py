@@ -41,7 +41,7 @@ PARTS: dict[str, tuple[Family, str]] = {
     "other.phase": ("overhead", "Named phases"),
     "other.stall": ("overhead", "Unnamed periodic stalls"),
     "warm.compile": ("overhead", "Compiling inside the window"),
-    "warm.load": ("other", "Start-up: loading modules at a first launch"),
+    "warm.load": ("other", "Loading modules at first use"),
     "other.prof": ("other", "The profiler itself"),
     "idle.unknown": ("other", "Not explained"),
 }

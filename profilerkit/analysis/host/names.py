@@ -70,7 +70,7 @@ _KEEPS = re.compile(r"save|load", re.IGNORECASE)
 _ANNOTATIONS = (
     (
         "other.ckpt",
-        re.compile(r"checkpoint|torch\.(?:save|load)|(?:save|load)_(?:model|state|weights)|^save\b", re.I),
+        re.compile(r"checkpoint|torch\.(?:save|load)|(?<![a-z])(?:save|load)_(?:model|state|weights)|^save\b", re.I),
     ),
     ("other.eval", EVALUATION),
     ("other.log", re.compile(r"\blog(?:ging)?\b", re.IGNORECASE)),

@@ -13,7 +13,8 @@ from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.memory.growth import growth
 from profilerkit.analysis.memory.owners import alive_at
 from profilerkit.analysis.stats import Numbers
-from profilerkit.analysis.steps.find import TraceSteps, in_step, shown_rows
+from profilerkit.analysis.steps.find import TraceSteps, in_step
+from profilerkit.analysis.steps.series import shown_rows
 from profilerkit.model.change import revise
 from profilerkit.model.memory import Memory, MemoryGrowth, MemoryRow, Tracked
 from profilerkit.trace.columns import Category, MemoryInstants, TraceColumns

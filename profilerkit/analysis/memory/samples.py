@@ -8,8 +8,9 @@ import numpy as np
 from profilerkit.analysis.events import EVENT_DTYPE
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.memory.allocator import told_growth
-from profilerkit.analysis.steps.find import in_step, shown_rows
+from profilerkit.analysis.steps.find import in_step
 from profilerkit.analysis.steps.log import StepLog
+from profilerkit.analysis.steps.series import shown_rows
 from profilerkit.model.change import revise
 from profilerkit.model.memory import Memory, MemoryGrowth, MemoryRow, Tracked
 from profilerkit.rundir.layout import EventKind

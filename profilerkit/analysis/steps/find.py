@@ -21,8 +21,6 @@ from profilerkit.trace.distinct import kept
 FEWEST_STEPS = 3
 #: A step with fewer kernels than this ratio of its predecessor's is cut off (torch-tb's rule).
 CUT_KERNEL_RATIO = 0.8
-#: Steps of which a row is kept.
-MOST_ROWS = 2_000
 
 _MARKER = re.compile(r"^ProfilerStep#(\d+)")
 _NUMBER = re.compile(r"[0-9]{1,18}")
@@ -96,8 +94,7 @@ def find_steps(
     if len(columns.windows) > 1:
         return _of_windows(columns, names, launches)
     marks = _own_marks(columns) or _markers(columns, whole, launches) or _optimizer_ends(columns, names)
-    marks = marks or _loader_starts(columns, names)
-    marks = marks or _ranges(columns, launches)
+    marks = marks or _loader_starts(columns, names) or _ranges(columns, launches)
     return _judged(columns, names, marks, launches) if marks else _whole(columns, names)
 
 
@@ -107,10 +104,8 @@ def _of_windows(columns: TraceColumns, names: HostNames, launches: I64 | None) -
     if launches is not None:  # what was launched in a window is of that window
         window = np.where(launches >= 0, window[launches], window)
     found = []
-    for number in range(len(columns.windows)):
-        mine = window == number
-        row = np.cumsum(mine) - 1
-        own = None if launches is None else np.where(launches >= 0, row[launches], -1)[mine]
+    for mine in (window == number for number in range(len(columns.windows))):
+        own = None if launches is None else np.where(launches >= 0, (np.cumsum(mine) - 1)[launches], -1)[mine]
         found.append(find_steps(replace(kept(columns, mine), windows=()), names, launches=own))
     by_host, ahead = [steps.by_host for steps in found], [s.ahead_ns for s in found if s.ahead_ns is not None]
     issuing = Spans(np.concatenate([s.start for s in by_host]), np.concatenate([s.end for s in by_host]))
@@ -392,11 +387,6 @@ def in_step(instants: I64, start: I64, stop: I64) -> I64:
     inside = (position >= 0) & (instants < stop[np.maximum(position, 0)])
     step: I64 = np.where(inside, position, -1)
     return step
-
-
-def shown_rows(count: int) -> I64:
-    """Positions of the steps of which a row is kept: all, or ``MOST_ROWS`` of them at an even distance."""
-    return np.unique(np.linspace(0, count - 1, min(count, MOST_ROWS)).round().astype(np.int64))
 
 
 def _count_in(instants: I64, start: I64, end: I64) -> I64:

@@ -14,6 +14,8 @@ Mask = npt.NDArray[np.bool_]
 #: A part did it when it holds at least this share of what some steps take more (the coverage that a late rank's cause
 #: needs as well).
 LEAST_COVERAGE = 0.6
+#: Steps of which a row is kept.
+MOST_ROWS = 2_000
 #: Fewer steps of a kind say nothing about how long that kind is.
 FEWEST_TO_LEVEL = 3
 
@@ -79,6 +81,11 @@ def levelled(values: I64, optimizes: Mask) -> I64:
     if np.count_nonzero(fewer) >= FEWEST_TO_LEVEL:
         out[fewer] -= round(median(values[fewer]) - median(values[~fewer]))
     return out
+
+
+def shown_rows(count: int) -> I64:
+    """Positions of the steps of which a row is kept: all, or ``MOST_ROWS`` of them at an even distance."""
+    return np.unique(np.linspace(0, count - 1, min(count, MOST_ROWS)).round().astype(np.int64))
 
 
 def evened(series: StepSeries) -> StepSeries:

@@ -8,10 +8,9 @@ import numpy as np
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.leaves import LEAVES
 from profilerkit.analysis.stats import median, quantile
-from profilerkit.analysis.steps.find import shown_rows
 from profilerkit.analysis.steps.log import StepLog
 from profilerkit.analysis.steps.queued import queued_per_step
-from profilerkit.analysis.steps.series import StepSeries
+from profilerkit.analysis.steps.series import StepSeries, shown_rows
 from profilerkit.analysis.steps.slow import slow_steps
 from profilerkit.analysis.steps.warmup_cause import warmup_cost
 from profilerkit.analysis.trace_facts import TraceFacts

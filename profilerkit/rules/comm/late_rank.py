@@ -69,6 +69,7 @@ _REMEDIES = (
     _Remedy("other.ckpt", "overhead-bound", "checkpoint", "Save in the background, or let every rank save its part."),
     _Remedy("other.eval", "overhead-bound", "evaluation", "Divide the evaluation among the ranks."),
     _Remedy("warm.compile", "overhead-bound", "compile", "Look for shapes only this rank sees: each compiles anew."),
+    _Remedy("warm.load", "overhead-bound", "launch", "Record steps after the first ones: modules are loaded once."),
     _Remedy("other.", "overhead-bound", "python", "Move what only this rank does off the training loop."),
 )
 

@@ -146,7 +146,8 @@ def test_memory_that_was_only_sampled_is_a_signal_in_part(tmp_path, sampled, sta
 def test_a_trace_alone_tells_the_hosts_memory_as_such():
     trace = Trace()
     trace.steps(*range(1_000, 9_000, 1_000))
-    trace.op(1_000, 8_000)
+    for start in range(1_000, 8_000, 1_000):
+        trace.op(start, start + 900)
     trace.memory(4_500, 10, allocated=700, reserved=0, device_type=0)
     memory = run_facts([rank_facts("trace.json", trace.facts(), None)]).memory
     assert (memory.place, memory.peak_allocated_bytes, memory.peak_reserved_bytes) == ("host", 700, None)
