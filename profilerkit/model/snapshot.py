@@ -68,7 +68,7 @@ class MemorySnapshot(msgspec.Struct, frozen=True, kw_only=True):
         kinds: what ``live`` is, with all lines of each kind together, largest first; ``unseen`` has no line.
         loss: of what was live, what the loss over the classes or the logits before it asked for, by its largest line.
         largest_free_bytes: the largest free block when the snapshot was taken; a larger request needs new memory.
-        growth: of what is in use at the lowest moment between one rise and the next, which stands for a step; ``None``
+        growth: of what is in use at the lowest moment between one rise and the next, which marks a step; ``None``
             with fewer than eight such moments, or without times.
     """
 

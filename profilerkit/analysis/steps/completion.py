@@ -10,7 +10,7 @@ from profilerkit.analysis.intervals import I64
 from profilerkit.trace.columns import Bools, Category, TraceColumns
 
 #: The host's marks are no clock where the device's lag behind them changes by more than this share of the judged steps:
-#: a step told by them would be that far off. The replay is held to the same 5 % (§3.2 of the diagnosis method); of 52
+#: a step cut at them would be that far off. The replay is held to the same 5 % (§3.2 of the diagnosis method); of 52
 #: recordings of others those whose step was told wrongly have 6 % to 6,000 %, synchronous ones below 2 %.
 AHEAD_RATIO = 0.05
 
@@ -33,7 +33,7 @@ class DeviceSteps:
 
 
 def issued_at(columns: TraceColumns, launches: I64, marks: tuple[I64, I64] | None = None) -> I64:
-    """``(n_events,)`` int64 ns, when the host issued each event: device work by its launch, all else as it starts.
+    """``(n_events,)`` int64 ns, when the host issued each event: device work by its launch, other events as they start.
 
     Device work without a launch was issued after what ran before it on its stream, or before it on any stream where its
     own shows no launch, and in the step whose mark on the device begins before it. With none of these it was issued

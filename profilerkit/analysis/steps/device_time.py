@@ -70,9 +70,8 @@ def device_time(events: Events, index: I64, start: I64, stop: I64) -> DeviceTime
     What lies between two steps belongs to the one before, as on the host: a record of no step is added to it.
     """
     rows = events[events["kind"] == EventKind.DEVICE]
-    rows = rows[
-        (rows["dur"] >= 0) & (rows["dur"] <= 2 * (stop[-1] - start[0]))
-    ]  # longer ones are no step's of this run
+    # A record that is longer than the run is no step's of it.
+    rows = rows[(rows["dur"] >= 0) & (rows["dur"] <= 2 * (stop[-1] - start[0]))]
     is_starved = (rows["flags"] & EventFlag.STARVED) != 0
     of, spans = _spanned(index, rows[rows["name"] > 0])
     if np.count_nonzero(of >= 0) < max(LEAST_TOLD * len(index), 1):

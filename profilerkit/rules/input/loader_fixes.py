@@ -35,7 +35,7 @@ def times_as_many(facts: Facts) -> int:
 
 
 def cheaper_input(facts: Facts) -> float:
-    """Saving if preparing a batch cost half as much, or where others make it if enough of them did; all else stays."""
+    """Saving if preparing a batch cost half as much, or where others make it if enough of them did."""
     queue = facts.loading.queue if facts.loading is not None else None
     most = queue.cheaper(CHEAPER_TRANSFORM) if queue is not None and queue.is_faithful else 1.0
     part = MADE_AHEAD if made_elsewhere(facts) else CHEAPER_TRANSFORM
