@@ -171,5 +171,5 @@ def _unpriced(facts: Facts, part: str, share: float) -> str:
 
 
 def _look_at(facts: Facts, part: str) -> str:
-    step = format_ns(facts.mean_step_ns or 0.0)
-    return f"No fix for it is known here: look by hand at these {format_ns(facts.time_ns(part))} of {each(facts)} {step} step."
+    time = f"{format_ns(facts.time_ns(part))} of {each(facts)} {format_ns(facts.mean_step_ns or 0.0)} step"
+    return f"No fix for it is known here: look by hand at these {time}."
