@@ -9,6 +9,7 @@ from typing import Any
 
 from profilerkit.analysis.behind import files_of, raw_events
 from profilerkit.analysis.communication.registry import with_patterns
+from profilerkit.analysis.contention import contended, quiet
 from profilerkit.analysis.crowd.record import crowd_record
 from profilerkit.analysis.dumped_ranks import with_dumps
 from profilerkit.analysis.facts import Facts
@@ -40,6 +41,7 @@ from profilerkit.model.finding import Evidence, Outcome
 from profilerkit.model.raw import RawEvents
 from profilerkit.model.report import Report
 from profilerkit.model.run import Run
+from profilerkit.model.verdict import Verdict
 from profilerkit.plugins import all_rules
 from profilerkit.reading.remote import fetched
 from profilerkit.reading.traces import Reading
@@ -218,19 +220,20 @@ def _told(
         ending=ending,
     )
     facts = with_logs(with_recorded(facts, ranks, record), ranks, recording.logs)
-    facts = with_dumps(facts, ranks) if recording.by_dumps else facts
+    facts = contended(with_dumps(facts, ranks) if recording.by_dumps else facts)
+    program = quiet(facts)
     logger.info("running %d rules, replaying what fixes save", len(rules.all))
     outcomes = with_overlaps(
-        facts, run_rules(facts, rules.all, select=rules.select, ignore=rules.ignore, suppress=rules.suppress)
+        program, run_rules(program, rules.all, select=rules.select, ignore=rules.ignore, suppress=rules.suppress)
     )
     detail = facts if told in (None, facts.judged_rank) else _alone(facts, ranks[told], told, reading.device)
     run = describe(places, recording, ending, facts, __version__)
     report = revise(
-        _report(facts, detail, outcomes, run),
+        _report(facts, detail, outcomes, run, diagnose(program, outcomes)),
         ledger=run_ledger(ranks, facts.judged_rank if told is None else told),
         oom=(dossier_of(record) if record else None) or facts.memory_use.oom,
         snapshots=facts.logs.snapshots if facts.logs else (),
-        waterfall=waterfall(facts, outcomes),
+        waterfall=waterfall(program, outcomes),
     )
     return Analysis(report, tuple(ranks), ranks[facts.judged_rank])
 
@@ -267,10 +270,10 @@ def _alone(facts: Facts, entry: RankFacts, position: int, device: str | None) ->
     return replace(alone, parts=facts.ranks[position].breakdown)
 
 
-def _report(facts: Facts, detail: Facts, outcomes: tuple[Outcome, ...], run: Run) -> Report:
+def _report(facts: Facts, detail: Facts, outcomes: tuple[Outcome, ...], run: Run, verdict: Verdict) -> Report:
     """The verdict on the job, with one of its ranks in detail."""
     return Report(
-        verdict=diagnose(facts, outcomes),
+        verdict=verdict,
         steps=detail.steps,
         breakdown=detail.parts,
         # Logs alone are of devices, and of no rank.

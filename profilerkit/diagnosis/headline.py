@@ -100,6 +100,9 @@ def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
     if facts.logs is not None and facts.logs.alone:
         return f"{verdict.refuted_by} {fired} of {len(outcomes)} rules fired; {blind} could not run."
     sentences = []
+    if facts.taken:
+        waited = format_ratio(facts.taken)
+        sentences.append(f"This machine is busy: {waited} of the recorded step waits for a processor, left out here.")
     known = best_per_bound(outcomes, suppressed=True).get(verdict.bound)
     if known is not None and known.aside is not None:
         # The reason stands above it: every report names what is suppressed, and why, largest saving first.

@@ -128,7 +128,7 @@ def what_to_record(facts: Facts) -> str:
     if facts.kernels_unseen is not None:
         remedy = SHOW_KERNELS[facts.kernels_unseen]
         return f"{remedy[0].upper()}{remedy[1:]}."
-    if (queued := queued_share(facts)) >= BUSY_HOST:
+    if (queued := max(queued_share(facts), facts.taken)) >= BUSY_HOST:
         waited = f"the training thread waited {format_ratio(queued)} of the time for a processor"
         return f"Record it again while nothing else runs on this host: {waited}."
     if facts.trace_read and facts.measured(STEP_TIMERS):
