@@ -243,7 +243,7 @@ def test_a_batch_that_waits_for_cores_of_other_programs_is_judged_without_that_w
     known = contended(replace(beside_others(0.9), mode="cpu"))
     program = quiet(known)
     assert known.share(QUEUE) == pytest.approx(known.taken)
-    assert known.taken > 0.5
+    assert known.taken > 0.4
     assert program.workers.time_ns("core") == 0
     assert program.mean_step_ns == pytest.approx(known.mean_step_ns * (1 - known.taken), rel=1e-3)
     assert sum(part.share for part in program.parts) == pytest.approx(1.0)
