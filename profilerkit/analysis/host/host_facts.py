@@ -69,6 +69,7 @@ class HostFacts:
         python: ``None`` where the trace shows no long stretch.
         compiles: ``None`` where nothing is known to be compiled.
         threads: intra-op threads of torch in the training process.
+        switches: of those made for debugging the ones that were on, as ``NAME`` or ``NAME=value``.
         between_ratio: share of the Python between operators in gaps below 1 ms; 0 without a trace.
     """
 
@@ -76,4 +77,5 @@ class HostFacts:
     python: PythonFacts | None = None
     compiles: CompileFacts | None = None
     threads: int | None = None
+    switches: tuple[str, ...] | None = None
     between_ratio: float = 0.0
