@@ -10,7 +10,7 @@ from profilerkit.model.ledger import Ledger, RankWall, Stage
 
 def run_ledger(ranks: Sequence[RankFacts], told: int) -> Ledger | None:
     """The ledger of the rank at position ``told``; ``None`` where it was not recorded by timers."""
-    ledgers = [rank_ledger(rank.record, rank.log.state if rank.log else ()) if rank.record else None for rank in ranks]
+    ledgers = [rank_ledger(rank.record, rank.log) if rank.record else None for rank in ranks]
     chosen = ledgers[told]
     walls = tuple(_by_stage(ledger) for ledger in ledgers if ledger is not None)
     return chosen if chosen is None or len(walls) < 2 else revise(chosen, ranks=walls)

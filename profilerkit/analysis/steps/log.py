@@ -90,7 +90,7 @@ class StepLog:
 
         Of a wait only that in which the device stood still, where its clock measured that.
         """
-        return {wait_part: _starving(self.wait, self.device), **self.phases, "over.gc": self.collect}
+        return {wait_part: starving(self.wait, self.device), **self.phases, "over.gc": self.collect}
 
     @property
     def ahead_ns(self) -> int | None:
@@ -143,7 +143,7 @@ def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
     collect = _spent(subtract(collections, _spans(named)), start, stop)
     state = _states(events, start, stop, time, device)
     steady = np.array([value == "steady" for value in state], dtype=bool)
-    held = exposed({"input.wait": _starving(wait, device), **phases}, room)
+    held = exposed({"input.wait": starving(wait, device), **phases}, room)
     explained = sum(held.values(), np.zeros_like(wait))
     optimizes = np.zeros(len(index), dtype=bool)
     stepped = in_step(events["start"][events["kind"] == EventKind.OPTIMIZER], start, stop)
@@ -174,7 +174,8 @@ def read_log(records: bytes, names: Mapping[int, str]) -> StepLog | None:
     )
 
 
-def _starving(wait: I64, device: DeviceTime | None) -> I64:
+def starving(wait: I64, device: DeviceTime | None) -> I64:
+    """``(n_steps,)`` ns of the ``wait`` of each step in which the device stood still, where its clock measured that."""
     if device is None:
         return wait
     return np.where(device.starved < 0, wait, np.minimum(wait, device.starved))
@@ -185,9 +186,9 @@ def _judged_time(start: I64, stop: I64, device: DeviceTime | None) -> tuple[I64,
     time = stop - start
     if device is None:
         return time, time
-    time = np.where(device.time >= 0, device.time, time)
-    usual = np.maximum(time - round(device.work_ns or 0.0), 0)
-    return time, np.where(device.full, 0, np.minimum(device.idle, usual))
+    shown = device.time >= 0
+    usual = np.where(shown, device.time, device.idle) - round(device.work_ns or 0.0)
+    return np.where(shown, device.time, time), np.where(device.full, 0, np.clip(usual, 0, device.idle))
 
 
 def _split_phases(phases: Events, names: Mapping[int, str]) -> tuple[Events, Events]:

@@ -3,13 +3,15 @@
 import numpy as np
 import pytest
 
+from profilerkit.analysis.ledger.account import rank_ledger
+from profilerkit.analysis.ledger.pauses import pauses
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.run_facts import run_facts
 from profilerkit.analysis.steps.log import read_log
-from profilerkit.rundir.layout import EventFlag, EventKind
+from profilerkit.rundir.layout import EventFlag, EventKind, RankEnd
 from profilerkit.rundir.reader import read_run
 from profilerkit.rundir.sampled import GpuSample, Sample
-from tests.recipes import MS, Log, write_run
+from tests.recipes import MS, Log, rank_meta, rank_record, write_run
 
 STEPS = 200
 #: Steps whose launches the queue holds.
@@ -134,15 +136,24 @@ def test_what_lies_between_two_steps_is_added_to_the_one_before():
     assert read_log(log.data, log.names).time[1:].tolist() == [1 * MS] * 5
 
 
-def test_a_lag_is_told_across_clocks_that_drift():
-    """Two thousand steps of 20 ms drift apart by 40 ms in all, and by 4 ms where it counts; 16 steps are queued."""
+def drifting(ratio):
+    """Lags in ms, over 2,000 steps of which 16 are queued for 320 ms, where the device's clock is the quicker one."""
     log = loop(steps=2_000)
     log.records = [
-        (*record[:4], round(record[4] * (1 + 1e-3)), record[5]) if record[0] == EventKind.DEVICE else record
+        (*record[:4], round(record[4] * (1 + ratio)), record[5]) if record[0] == EventKind.DEVICE else record
         for record in log.records
     ]
-    lag = read_log(log.data, log.names).device.lag
-    assert np.quantile(lag[lag >= 0], 0.99) < 330 * MS
+    device = read_log(log.data, log.names).device
+    return device.lag[device.lag >= 0] / MS
+
+
+def test_a_lag_is_told_across_clocks_that_drift():
+    """By 4 ms in all, and by 0.4 ms where it counts."""
+    assert np.quantile(drifting(1e-4), 0.99) < 323
+
+
+def test_a_host_that_never_waits_stays_as_far_ahead():
+    assert drifting(0)[20:].min() > 315
 
 
 def test_the_rank_whose_device_alone_has_nothing_queued_is_late(tmp_path):
@@ -166,6 +177,49 @@ def test_a_wait_costs_what_the_devices_clock_says(tmp_path):
     facts = facts_of(tmp_path, log)
     assert median_ms(facts) == 32
     assert shares(facts) == {"input.wait": 0.31, "idle.unknown": 0.69}
+
+
+def ledger_of(log, end_ms):
+    """Entry to ms of a run that began with its first step."""
+    end = RankEnd(reason="finished", exception=None, steps=200, dropped_records=0, end_perf_ns=round(end_ms * MS))
+    meta = rank_meta(anchor_perf_ns=1_000 * MS, device_name="H100")
+    rank = rank_facts("rank", None, rank_record(log, meta=meta, end=end))
+    ledger = rank_ledger(rank.record, rank.log)
+    assert sum(entry.time_ns for entry in ledger.entries) == ledger.wall_ns
+    return {entry.entry: pytest.approx(entry.time_ns / MS, abs=1) for entry in ledger.entries}
+
+
+@pytest.mark.parametrize("marks_every", [1, 8])
+def test_what_the_device_has_queued_as_the_host_ends_is_steps(marks_every):
+    """200 steps of 20 ms, 16 of them queued as the host ends the last one; none is known ahead of the first mark."""
+    found = ledger_of(loop(marks_every=marks_every), 1_000 + 200 * 20 + 5)
+    assert found["step.device"].expected >= (200 - marks_every) * 20
+    assert found["end"].expected <= marks_every * 18 + 5
+
+
+def test_what_the_device_has_queued_as_its_process_dies_is_steps():
+    assert "end" not in ledger_of(loop(), 1_000 + 195 * 20)
+
+
+def test_a_pause_takes_as_long_in_the_ledger_as_the_device_stands_still():
+    """Every 40 steps of 20 ms a checkpoint of 400 ms, behind the draining of a queue; the host waits every 10."""
+    found = ledger_of(loop(item_every=10, phase=("checkpoint", 40, 400)), 1_000 + 200 * 20 + 5 * 400)
+    assert found["checkpoint"] == 2_000
+    assert found["step.device"].expected >= 3_700
+    assert "end" not in found
+    log = loop(item_every=10, phase=("checkpoint", 40, 400))
+    (pause,) = pauses(rank_record(log), read_log(log.data, log.names))
+    assert pause.time_ns == pytest.approx(5 * 400 * MS, rel=0.01)
+
+
+def test_a_host_that_keeps_the_device_waiting_has_the_ledger_of_its_own_clock():
+    found = ledger_of(loop(sync=True), 1_000 + 200 * 20)
+    assert found == {"step.sync": 3_600, "step.rest": 400}
+
+
+def test_a_wait_that_the_device_works_through_costs_the_run_nothing():
+    assert "step.input" not in ledger_of(loop(wait=15), 1_000 + 200 * 20)
+    assert ledger_of(loop(wait=30), 1_000 + 200 * 32)["step.input"] == 6_000
 
 
 def test_records_that_cannot_be_are_left_out():
