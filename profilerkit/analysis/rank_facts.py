@@ -14,7 +14,7 @@ from profilerkit.analysis.leaves import NAMED_PAUSES, UNSPLIT, WAITS
 from profilerkit.analysis.samples import signals, summarise
 from profilerkit.analysis.stats import median, median_error
 from profilerkit.analysis.steps.find import FEWEST_STEPS
-from profilerkit.analysis.steps.log import StepLog, read_log
+from profilerkit.analysis.steps.log import StepLog, log_of
 from profilerkit.analysis.steps.series import StepSeries
 from profilerkit.analysis.steps.stalls import STALL_KINDS, unnamed_stalls
 from profilerkit.analysis.steps.table import NO_STEPS, log_steps, trace_series, trace_steps
@@ -81,7 +81,7 @@ def rank_facts(origin: str, trace: TraceFacts | None, record: RankRecord | None)
     """Join a trace and a step log; either may be missing, not both. The record it keeps has inferred phases as well."""
     if record is not None:
         record = with_evaluation(record)
-    return _joined(origin, trace, record, read_log(record.events, record.names) if record else None)
+    return _joined(origin, trace, record, log_of(record) if record else None)
 
 
 def with_trace(rank: RankFacts, trace: TraceFacts) -> RankFacts:
@@ -96,7 +96,7 @@ def _joined(origin: str, trace: TraceFacts | None, record: RankRecord | None, lo
     inflation = _inflation(trace, log)
     workers = worker_facts(record, log) if record is not None and log is not None else None
     wait_part = input_part(log, record, workers) if log is not None else "input.wait"
-    if log is not None:
+    if log is not None and log.steady.any():
         parts = _parts_by_log(log, trace, record, wait_part)
     elif trace is not None:
         parts = _parts_by_trace(trace)
@@ -126,12 +126,16 @@ def _joined(origin: str, trace: TraceFacts | None, record: RankRecord | None, lo
 def _steps(
     trace: TraceFacts | None, log: StepLog | None, record: RankRecord | None, wait_part: str
 ) -> tuple[Steps, StepSeries | None]:
-    """The steps for the report, and as arrays: of the timers where there are any."""
-    if log is not None:
+    """The steps for the report, and as arrays: of the timers where they tell any, else of the trace.
+
+    A device that is far behind the host may have ended no step of those that the timers saw.
+    """
+    if log is not None and (log.steady.any() or trace is None):
         series = log.series(wait_part)
         found_by = record.meta.steps_found_by if record and record.meta else None
         samples = record.samples if record else ()
-        return log_steps(log, series, found_by or "the training loop", samples), series
+        steps = log_steps(log, series, found_by or "the training loop", samples)
+        return steps, series if steps.steady else None
     if trace is not None:
         series = trace_series(trace)
         return trace_steps(trace, series), series
@@ -250,11 +254,10 @@ _FEWEST_SAMPLES = 3
 
 def _utilization(log: StepLog, record: RankRecord | None) -> float | None:
     """Return the median share of time in which the device ran kernels, of samples taken wholly in judged steps."""
-    rows = np.flatnonzero(log.steady)
-    if record is None or not len(rows):
+    if record is None:
         return None
-    low, high = int(log.start[rows[0]]) + SAMPLE_NS, int(log.stop[rows[-1]])
-    inside = [sample for sample in record.samples if low <= sample.t_ns <= high]
+    low, high = log.window
+    inside = [sample for sample in record.samples if low + SAMPLE_NS <= sample.t_ns <= high]
     known = [found.values for found in signals(inside) if found.name == "gpu.utilization"]
     return median(known[0]) if known and len(known[0]) >= _FEWEST_SAMPLES else None
 

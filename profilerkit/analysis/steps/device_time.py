@@ -22,6 +22,8 @@ FULL_RATIO = 0.05
 _BLOCK = 200
 #: From one block to the next the clocks drift apart by less than this ratio (a choice: ten times a usual quartz).
 _DRIFT = 1e-4
+#: A device ends its last step within so long of the host (a choice: much longer than any queue).
+_LONGEST_QUEUE_NS = 60_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class DeviceTime:
         return median(known) if len(known) >= FEWEST_FULL else None
 
 
-def device_time(events: Events, index: I64, start: I64, stop: I64) -> DeviceTime | None:
+def device_time(events: Events, index: I64, start: I64, stop: I64, *, has_clock: bool) -> DeviceTime | None:
     """The device's time of the steps; ``None`` where its clock was off, or tells of too few of them.
 
     Args:
@@ -71,16 +73,20 @@ def device_time(events: Events, index: I64, start: I64, stop: I64) -> DeviceTime
         index: ``(n_steps,)`` step numbers, ascending.
         start: ``(n_steps,)`` starts of the steps on the host, ns.
         stop: ``(n_steps,)`` ends of the steps on the host, with what lies behind them, ns.
+        has_clock: it was on, so that any number is enough, even none: the device had not ended the others.
 
     What lies between two steps belongs to the one before, as on the host: a record of no step is added to it.
     """
     rows = events[events["kind"] == EventKind.DEVICE]
-    # A record that is longer than the run is no step's of it.
-    rows = rows[(rows["dur"] >= 0) & (rows["dur"] <= 2 * (stop[-1] - start[0]))]
+    # A record that is much longer than the run is no step's of it.
+    rows = rows[(rows["dur"] >= 0) & (rows["dur"] <= 2 * (stop[-1] - start[0]) + _LONGEST_QUEUE_NS)]
     is_starved = (rows["flags"] & EventFlag.STARVED) != 0
     of, spans = _spanned(index, rows[rows["name"] > 0])
-    if np.count_nonzero(of >= 0) < max(LEAST_TOLD * len(index), 1):
+    if not has_clock and np.count_nonzero(of >= 0) < max(LEAST_TOLD * len(index), 1):
         return None
+    if not (of >= 0).any():
+        unknown = np.full(len(index), -1, dtype=np.int64)
+        return DeviceTime(unknown, stop - start, unknown, stop, unknown)
     waits, gaps = rows[is_starved], rows[~is_starved & (rows["name"] == 0)]
     starved, marked = _added_up(index, waits["value"] + 1, waits["dur"])
     more = starved + _added_up(index, gaps["value"], gaps["dur"])[0]

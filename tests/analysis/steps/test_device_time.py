@@ -5,10 +5,13 @@ import pytest
 
 from profilerkit.analysis.ledger.account import rank_ledger
 from profilerkit.analysis.ledger.pauses import pauses
+from profilerkit.analysis.live import live_of
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.run_facts import run_facts
 from profilerkit.analysis.steps.log import read_log
-from profilerkit.rundir.layout import EventFlag, EventKind, RankEnd
+from profilerkit.api import analyze
+from profilerkit.rundir.follow import FollowedRun
+from profilerkit.rundir.layout import EventFlag, EventKind, Feature, RankEnd
 from profilerkit.rundir.reader import read_run
 from profilerkit.rundir.sampled import GpuSample, Sample
 from tests.recipes import MS, Log, rank_meta, rank_record, write_run
@@ -103,6 +106,39 @@ def test_a_device_without_records_leaves_the_steps_to_the_host():
     found = read_log(log.data, log.names)
     assert found.device is None
     assert found.time.tolist() == found.room.tolist() == (found.stop - found.start).tolist()
+
+
+def beginning(tmp_path, steps):
+    """The first steps of a run that goes on, or was killed, with its device's clock on; 17 are queued at most."""
+    features = {"device_clock": Feature(on=True)}
+    write_run(tmp_path / "run", [loop(steps=steps)], ended=False, device_name="H100", features=features)
+    record = FollowedRun(tmp_path / "run").look()
+    return analyze(tmp_path / "run"), live_of(record, {0: "running"}, None, rank_meta().anchor_unix_ns)
+
+
+def test_a_run_that_is_killed_in_its_first_steps_is_told_its_devices_time(tmp_path):
+    report, live = beginning(tmp_path, 24)
+    assert (report.steps.count, report.steps.steady) == (24, 6)
+    assert report.steps.time_ns.median == live.recent.median_ns == pytest.approx(20 * MS, rel=0.01)
+    assert live.recent.rate_per_s == pytest.approx(50, rel=0.01)
+    assert report.steps.dropped["cut"] == 17
+
+
+def test_where_the_device_has_ended_no_step_none_is_told(tmp_path):
+    report, live = beginning(tmp_path, 17)
+    assert (report.steps.count, report.steps.time_ns, report.breakdown) == (17, None, ())
+    assert report.verdict.bound == "inconclusive"
+    assert "the device had finished none" in report.verdict.headline
+    assert (live.steps, live.recent, live.ranks[0].wait_ns) == (17, None, None)
+    assert sum(entry.time_ns for entry in report.ledger.entries) == report.ledger.wall_ns
+
+
+def test_slow_steps_of_the_device_are_warm_up_though_its_host_was_quick():
+    log = loop(device=20)
+    devices = [row for row, record in enumerate(log.records) if record[0] == EventKind.DEVICE][:4]
+    for row in devices:
+        log.records[row] = (*log.records[row][:4], 300 * MS, log.records[row][5])
+    assert read_log(log.data, log.names).state[:6] == ("warmup",) * 5 + ("steady",)
 
 
 def test_a_wait_after_each_drain_costs_what_the_device_stood_still(tmp_path):
