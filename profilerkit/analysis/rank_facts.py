@@ -12,7 +12,7 @@ from profilerkit.analysis.facts import InputFacts, Stall
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.leaves import NAMED_PAUSES, UNSPLIT, WAITS
 from profilerkit.analysis.samples import signals, summarise
-from profilerkit.analysis.stats import median, median_error
+from profilerkit.analysis.stats import Numbers, median, median_error
 from profilerkit.analysis.steps.find import FEWEST_STEPS
 from profilerkit.analysis.steps.log import StepLog, log_of
 from profilerkit.analysis.steps.series import StepSeries
@@ -49,6 +49,7 @@ class RankFacts:
 
     ``steps`` is what the report shows of them, ``series`` all of them; ``None`` where there is none. ``unseen`` is a
     trace that lacks all of the device's events though the rank trained on one: its timers tell the rank's story.
+    ``sampled_busy_ratio`` is the mean share of the judged steps' time in which NVML saw the device run kernels.
     """
 
     rank: int | None
@@ -64,6 +65,7 @@ class RankFacts:
     stalls: tuple[Stall, ...]
     samples: tuple[Series, ...]
     inflation_ratio: float | None
+    sampled_busy_ratio: float | None = None
     workers: Workers | None = None
     unseen: TraceFacts | None = None
 
@@ -118,6 +120,7 @@ def _joined(origin: str, trace: TraceFacts | None, record: RankRecord | None, lo
         stalls=log.stalls if log else _trace_stalls(series) if series else (),
         samples=summarise(record.samples, record.rank, int(log.start[0]) if log else None) if record else (),
         inflation_ratio=inflation,
+        sampled_busy_ratio=float(busy.mean()) if len(busy := _utilization(log, record)) else None,
         workers=workers,
         unseen=unseen,
     )
@@ -239,8 +242,8 @@ def _at_work(log: StepLog, record: RankRecord | None, step_ns: float) -> dict[st
     are in that time too.
     """
     at_most = log.device.work_ns if log.device is not None else None
-    busy = _utilization(log, record) if _used_a_device(record) else None
-    known = [] if busy is None else [busy * step_ns]
+    busy = _utilization(log, record) if _used_a_device(record) else _NO_SAMPLES
+    known = [median(busy) * step_ns] if len(busy) >= _FEWEST_SAMPLES else []
     if at_most is not None:
         return {UNSPLIT: min([at_most, *known])}
     if _used_a_device(record):
@@ -250,16 +253,16 @@ def _at_work(log: StepLog, record: RankRecord | None, step_ns: float) -> dict[st
 
 #: Samples of a device's utilisation in the judged steps, below which they are what happened to be going on (a choice).
 _FEWEST_SAMPLES = 3
+_NO_SAMPLES = np.empty(0)
 
 
-def _utilization(log: StepLog, record: RankRecord | None) -> float | None:
-    """Return the median share of time in which the device ran kernels, of samples taken wholly in judged steps."""
-    if record is None:
-        return None
+def _utilization(log: StepLog | None, record: RankRecord | None) -> Numbers:
+    """Return the shares of time in which the device ran kernels, of samples taken wholly in judged steps."""
+    if record is None or log is None:
+        return _NO_SAMPLES
     low, high = log.window
     inside = [sample for sample in record.samples if low + SAMPLE_NS <= sample.t_ns <= high]
-    known = [found.values for found in signals(inside) if found.name == "gpu.utilization"]
-    return median(known[0]) if known and len(known[0]) >= _FEWEST_SAMPLES else None
+    return next((found.values for found in signals(inside) if found.name == "gpu.utilization"), _NO_SAMPLES)
 
 
 def _composition(log: StepLog, trace: TraceFacts) -> dict[str, float]:

@@ -296,6 +296,7 @@ def _rank(rank: RankFacts, position: int, job: Job, timed: float | None) -> Rank
         waited_ns=int(known.waited[position]) if known else None,
         clock_offset_ns=matching.offset_ns[position] if matching else None,
         clock_residual_ns=matching.residual_ns[position] if matching else None,
+        sampled_busy_ratio=rank.sampled_busy_ratio,
     )
 
 
