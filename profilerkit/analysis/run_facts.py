@@ -120,7 +120,11 @@ def _with_records(facts: Facts, chosen: RankFacts, ranks: Sequence[RankFacts]) -
         samples=(*chosen.samples, *sibling_cores(ranks, chosen, facts.world_size)),
         loading=loading_facts(chosen.record, chosen.log, chosen.workers),
         host=host_facts(chosen.record, chosen.log, chosen.trace),
-        throttling=throttling([rank.record.samples if rank.record else () for rank in ranks], facts.judged_rank),
+        throttling=throttling(
+            [rank.record.samples if rank.record else () for rank in ranks],
+            facts.judged_rank,
+            meta.gpu.power_limit_default_mw if meta and meta.gpu else None,
+        ),
         probes=probed(chosen.record.probes if chosen.record else None),
     )
 

@@ -89,7 +89,7 @@ PASSES = [
     ("RU002", pausing(0.5)),
     ("RU005", contended(**QUIET)),
     ("RU006", shared(0)),
-    ("RU006", busier(0.9, 0.8)),
+    ("RU006", busier(0.6, 0.4)),
     ("RU007", linked(4)),
     ("RU008", resting(0.05)),
 ]
@@ -99,6 +99,7 @@ MISSING = [
     ("RU005", facts()),
     ("RU006", facts()),
     ("RU006", timers_only()),
+    ("RU006", busier(1.0, 0.9)),
     ("RU007", facts()),
     ("RU008", facts()),
 ]
