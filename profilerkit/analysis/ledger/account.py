@@ -1,6 +1,6 @@
 """The wall clock of a rank as a partition: every nanosecond of it in exactly one entry."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,9 +10,11 @@ from profilerkit.analysis.events import Timed, joined
 from profilerkit.analysis.intervals import I64, Segments, Spans, covered, paint, with_label
 from profilerkit.analysis.ledger.excess import excess, step_kinds
 from profilerkit.analysis.ledger.records import Records, labelled, occurrences, owners, read_records
+from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.steps.device_time import DeviceTime
 from profilerkit.analysis.steps.log import StepLog, exposed, starving
-from profilerkit.model.ledger import ENTRIES, Ledger, LedgerEntry, LedgerSource
+from profilerkit.model.change import revise
+from profilerkit.model.ledger import ENTRIES, Ledger, LedgerEntry, LedgerSource, RankWall, Stage
 from profilerkit.rundir.layout import OFF_BY_SETTINGS, EventFlag, EventKind
 from profilerkit.rundir.reader import RankRecord
 
@@ -110,6 +112,21 @@ def rank_ledger(record: RankRecord, log: StepLog | None) -> Ledger | None:
         unexplained_ns=spent["unexplained"],
         entries=_entries(spent, wall, counts, inferred),
     )
+
+
+def run_ledger(ranks: Sequence[RankFacts], told: int) -> Ledger | None:
+    """The ledger of the rank at position ``told``, with the wall clock of every rank; ``None`` without its timers."""
+    ledgers = [rank_ledger(rank.record, rank.log) if rank.record else None for rank in ranks]
+    chosen = ledgers[told]
+    walls = tuple(_by_stage(ledger) for ledger in ledgers if ledger is not None)
+    return chosen if chosen is None or len(walls) < 2 else revise(chosen, ranks=walls)
+
+
+def _by_stage(ledger: Ledger) -> RankWall:
+    stages: dict[Stage, int] = {}
+    for entry in ledger.entries:
+        stages[entry.stage] = stages.get(entry.stage, 0) + entry.time_ns
+    return RankWall(rank=ledger.rank, wall_ns=ledger.wall_ns, stages=stages)
 
 
 def _entries(

@@ -14,7 +14,7 @@ from profilerkit.rundir.follow import FollowedRun
 from profilerkit.rundir.layout import EventFlag, EventKind, Feature, RankEnd
 from profilerkit.rundir.reader import read_run
 from profilerkit.rundir.sampled import GpuSample, Sample
-from tests.recipes import MS, Log, rank_meta, rank_record, write_run
+from tests.recipes import MS, Log, rank_meta, rank_record, training, write_run
 
 STEPS = 200
 #: Steps whose launches the queue holds.
@@ -131,6 +131,13 @@ def test_where_the_device_has_ended_no_step_none_is_told(tmp_path):
     assert "the device had finished none" in report.verdict.headline
     assert (live.steps, live.recent, live.ranks[0].wait_ns) == (17, None, None)
     assert sum(entry.time_ns for entry in report.ledger.entries) == report.ledger.wall_ns
+
+
+def test_where_the_device_has_ended_no_step_a_trace_tells_its_own(tmp_path):
+    features = {"device_clock": Feature(on=True)}
+    run = write_run(tmp_path / "run", [loop(steps=17)], traces={0: training(8)}, device_name="H100", features=features)
+    report = analyze(run)
+    assert (report.steps.count, report.steps.found_by, report.verdict.bound) == (8, "ProfilerStep", "compute-bound")
 
 
 def test_slow_steps_of_the_device_are_warm_up_though_its_host_was_quick():
