@@ -252,6 +252,8 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
         origin: file name or rank directory it was read from.
         breakdown: parts, largest first.
         busy_ratio: device busy / steady time; ``None`` without device events.
+        sampled_busy_ratio: share of the steady time in which the device ran kernels, as NVML sampled it; ``None``
+            without a sample in it.
         step_ns: median steady step; ``None`` if no step was found.
         device: device name; ``None`` when unknown.
         device_window: ``None`` without device events.
@@ -281,6 +283,12 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     waited_ns: int | None = None
     clock_offset_ns: int | None = None
     clock_residual_ns: int | None = None
+    sampled_busy_ratio: float | None = None
+
+    @property
+    def device_busy_ratio(self) -> float | None:
+        """Busy by the device's events, else by samples."""
+        return self.busy_ratio if self.busy_ratio is not None else self.sampled_busy_ratio
 
 
 class RankSteps(msgspec.Struct, frozen=True, kw_only=True):
