@@ -123,6 +123,10 @@ def _unnamed(facts: Facts, ranked: Sequence[Best], outcomes: Sequence[Outcome]) 
     unpriced, share = largest_unpriced(facts, priced(outcomes))
     if share >= LARGEST_UNPRICED:
         return unpriced_verdict(facts, unpriced, share)
+    leading = next((entry for entry in ranked if _lost(facts, entry.bound) >= MOST_OF_THE_STEP), None)
+    if leading is not None:
+        # A fix that saves little leaves the rest of it where it is.
+        return revise(_named(facts, leading, (), {}), confidence="low", contenders=contenders)
     is_doubted = share >= NOTED_UNPRICED or facts.mode != "gpu" or is_contradicted(outcomes)
     sure: Confidence = "medium" if is_doubted else "high"
     if not contenders and facts.share("compute.") >= MOST_OF_THE_STEP:
