@@ -26,9 +26,6 @@ from profilerkit.model.communication import Communication, LateRank
 
 #: Share of a step that the median other rank must wait, exposed, before a rank is called late (R36).
 LATE_SHARE = 0.05
-#: Share from which it is no jitter even where the steps are too few to exclude chance: the others wait twice as long as
-#: they do everything else. (Measured: a tensor-parallel pair in one step 0.82.)
-OVERWHELMING = 2 / 3
 #: A late rank on a host must be later than the ends of one collective are apart by this factor: the load that blurs the
 #: ends delays the starts as well. Of 78 gloo recordings with an injected delay it was 32 and more; load alone made a
 #: rank of two others late by 3 and by 7 times as much.
@@ -97,16 +94,15 @@ def compare(ranks: Sequence[RankFacts], world_size: int | None) -> Job:
     arrivals = joint
     seen = _steps_seen(ranks, matching, arrivals, judged=True)
     ledger = ledger_of(arrivals, len(ranks))
-    found = late_ranks(ledger_of([entry for entry in arrivals if entry.certain], len(ranks)))
+    certain = ledger_of([entry for entry in arrivals if entry.certain], len(ranks))
+    found = late_ranks(certain, _typical_step_ns(ranks))
     suspects = found.ranks or _suspect(ledger)
     waiting = _median_waiting(for_all, suspects, matching, arrivals) if suspects else 0.0
     late = found.ranks if waiting >= LATE_SHARE else ()
-    if found.needed is not None and found.share >= CAUSED_SHARE and found.steps == 1.0 and waiting >= OVERWHELMING:
-        late = suspects
     blurred = bool(late) and _is_blurred(divided[late[0]], late[0], matching, waiting)
     late = () if blurred else late
-    if not late and waiting >= LATE_SHARE and _has_more_to_do(divided, suspects, waiting):
-        late, blurred = suspects, False
+    if waiting >= LATE_SHARE and not (late and found.sure) and _has_more_to_do(divided, suspects, waiting):
+        late, blurred, found = suspects, False, replace(found, sure=True)
     return Job(
         ranks=divided,
         communication=revise(
@@ -139,6 +135,12 @@ def _by_flight(ranks: Sequence[RankFacts], world_size: int | None, by_traces: Co
         jitter_share=found.jitter_share,
         flight=found,
     )
+
+
+def _typical_step_ns(ranks: Sequence[RankFacts]) -> float:
+    """Mean step of the median rank; 0 where none was timed."""
+    lengths = [rank.steps.time_ns.mean for rank in ranks if rank.steps.time_ns]
+    return float(np.median(lengths)) if lengths else 0.0
 
 
 def _suspect(ledger: Ledger) -> tuple[int, ...]:
@@ -278,7 +280,7 @@ def _communication(
                     matching.to_common_ns,
                 ),
                 max(seen[rank], 1),
-                few=found.needed is not None,
+                few=not found.sure,
             )
             for rank in found.ranks
         ),
