@@ -73,21 +73,22 @@ def _judged(ledger: Ledger, ranks: list[int], share: float, step_ns: float) -> L
     Two things speak independently: of R equal ranks each is last in a step with 1 / R, and who is last by accident is
     so by little in some step.
     """
-    took_part = ledger.of > 0
-    count = int(took_part.sum())
-    crowd = min(int(ledger.crowd[rank]) for rank in ranks)
+    count = int((ledger.of > 0).sum())
+    peers = min((ledger.peers[rank] for rank in ranks), key=len)
     ways = count if len(ranks) == 1 else count * (count - 1) // 2
     won = _won(ledger, ranks)
     weight = np.bincount(ledger.step, weights=ledger.amount).astype(np.float64)
-    steps, each = int((weight > 0).sum()), min(len(ranks) / crowd, 1.0)
+    steps, each = int((weight > 0).sum()), min(len(ranks) / max(len(peers), 1), 1.0)
     needed = _needed(each, ways)
-    chance = by_order = min(1.0, ways * _exceeds(weight, float(weight[won].sum()), each))
-    if len(ranks) == 1 and crowd == count and won.all():
-        chance *= _by_jitter(ledger.own[took_part], int(took_part[: ranks[0]].sum()), JITTER_RATIO * step_ns)
+    chance = by_order = ways * _exceeds(weight, float(weight[won].sum()), each)
+    if len(ranks) == 1 and won.all():
+        chance *= _by_jitter(ledger.own[peers], int((peers < ranks[0]).sum()), JITTER_RATIO * step_ns)
     most = float(won.mean())
     late = share >= CAUSED_SHARE and most > MOST_STEPS and chance <= BY_CHANCE
     sure = late and steps >= FEWEST_STEPS and (by_order <= BY_CHANCE or chance <= SURELY)
-    return Lateness(tuple(ranks) if late else (), share, most, chance, needed if steps < needed else None, sure)
+    return Lateness(
+        tuple(ranks) if late else (), share, most, min(chance, 1.0), needed if steps < needed else None, sure
+    )
 
 
 def _needed(each: float, ways: int) -> int:

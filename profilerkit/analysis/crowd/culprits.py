@@ -130,7 +130,7 @@ def grouped(ledger: Ledger, of_rank: I64, count: int) -> Ledger:
         of=of,
         caused=summed(ledger.caused),
         waited=summed(ledger.waited),
-        crowd=np.full(count, max(int((of > 0).sum()), 1), dtype=np.int64),
+        peers=(np.flatnonzero(of > 0),) * count,
         owner=of_rank[ledger.owner],
         amount=ledger.amount,
         members=ledger.members,

@@ -273,6 +273,14 @@ def test_a_late_rank_in_a_step_or_two_is_likely_late_whatever_the_hosts_clocks_s
     assert compared(job(4, recorded, **shape)).late == ()
 
 
+def test_in_a_group_of_its_own_a_rank_is_compared_with_the_members_of_that_group():
+    shape = {"group": lambda rank: str(rank // 6), "members": lambda rank: range(6) if rank < 6 else range(6, 8)}
+    (found,) = compared(job(8, 1, python=late(3, 900), **shape)).communication.late
+    assert (found.rank, found.few_steps) == (3, True)
+    beside = lambda rank, *_: {3: 900, 4: 850}.get(rank, 0)  # noqa: E731
+    assert compared(job(8, 1, python=beside, **shape)).late == ()
+
+
 def test_one_collective_of_a_group_without_a_name_makes_nobody_late():
     assert compared(job(4, 1, python=late(2, 900), elements=None)).late == ()
 
