@@ -7,7 +7,7 @@ import numpy as np
 
 from profilerkit.analysis.communication.cause import Cause, cause_of
 from profilerkit.analysis.communication.comm_facts import EXPOSED
-from profilerkit.analysis.communication.late import CAUSED_SHARE, Lateness, jitter_ratio, late_ranks
+from profilerkit.analysis.communication.late import CAUSED_SHARE, FEWEST_STEPS, Lateness, jitter_ratio, late_ranks
 from profilerkit.analysis.communication.log import CollectiveLog
 from profilerkit.analysis.communication.matching import Matching, match_ranks
 from profilerkit.analysis.communication.relabel import latency_floor_ns, relabelled
@@ -18,6 +18,7 @@ from profilerkit.analysis.communication.waiting import Arrivals, Ledger, arrival
 from profilerkit.analysis.communication.wire_facts import divided_wire
 from profilerkit.analysis.flight_ranks import FlightRanks, flight_ranks
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, intersect
+from profilerkit.analysis.leaves import leaf
 from profilerkit.analysis.rank_facts import RankFacts, with_trace
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.analysis.unequal_ranks import captures_apart, rank_name
@@ -95,7 +96,7 @@ def compare(ranks: Sequence[RankFacts], world_size: int | None) -> Job:
     seen = _steps_seen(ranks, matching, arrivals, judged=True)
     ledger = ledger_of(arrivals, len(ranks))
     certain = ledger_of([entry for entry in arrivals if entry.certain], len(ranks))
-    found = late_ranks(certain, _typical_step_ns(ranks))
+    found = late_ranks(_exposed(certain, for_all), _typical_step_ns(ranks))
     suspects = found.ranks or _suspect(ledger)
     waiting = _median_waiting(for_all, suspects, matching, arrivals) if suspects else 0.0
     late = found.ranks if waiting >= LATE_SHARE else ()
@@ -135,6 +136,19 @@ def _by_flight(ranks: Sequence[RankFacts], world_size: int | None, by_traces: Co
         jitter_share=found.jitter_share,
         flight=found,
     )
+
+
+def _exposed(ledger: Ledger, ranks: Sequence[RankFacts]) -> Ledger:
+    """Return the ledger with no more waiting of a rank in a step than nothing hid.
+
+    Of collectives beside computing each waits for the same delay again.
+    """
+    own = np.zeros_like(ledger.own)
+    for position, rank in enumerate(ranks):
+        if rank.trace is not None:
+            _, mine, theirs = np.intersect1d(_steady(rank.trace)[1], ledger.numbers, return_indices=True)
+            own[position, theirs] = rank.trace.partition.per_step[mine, leaf("comm.skew")]
+    return replace(ledger, own=np.minimum(own, ledger.own))
 
 
 def _typical_step_ns(ranks: Sequence[RankFacts]) -> float:
@@ -226,11 +240,11 @@ def _median_waiting(
 def _has_more_to_do(ranks: Sequence[RankFacts], suspects: Sequence[int], waiting: float) -> bool:
     """Whether what one rank computes more than the others accounts for ``waiting``: work is no accident.
 
-    It is called late for that however few the steps are, and however busy its host is.
+    It is called late for that however busy its host is. Fewer steps may be cut at unlike places.
     """
     rank = ranks[suspects[0]]
     others = [entry.trace for entry in ranks if entry.trace is not None and entry is not rank]
-    if len(suspects) != 1 or rank.trace is None:
+    if len(suspects) != 1 or rank.trace is None or rank.trace.n_steady < FEWEST_STEPS:
         return False
     computes = sum(part.share for part in rank.parts if part.part.startswith("compute."))
     return more_work(rank.trace, others) * computes >= ACCOUNTED * waiting

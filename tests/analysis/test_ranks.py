@@ -558,7 +558,7 @@ def test_more_work_makes_a_rank_late_on_a_busy_host():
     assert (late.rank, late.same_work, late.few_steps) == (1, False, False)
 
 
-@pytest.mark.parametrize(("rows", "likely"), [(100, True), (110, True), (250, False)])
-def test_in_few_steps_only_work_that_accounts_for_the_waiting_makes_it_sure(rows, likely):
+@pytest.mark.parametrize("rows", [100, 250])
+def test_in_two_steps_work_of_any_amount_makes_a_rank_likely_late(rows):
     (late,) = hosts((100, rows), (400, 1_000), steps=2).communication.late
-    assert (late.rank, late.few_steps) == (1, likely)
+    assert (late.rank, late.few_steps) == (1, True)

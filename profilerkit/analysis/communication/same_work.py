@@ -1,7 +1,6 @@
 """Whether a late rank computes more than the others, or the same more slowly."""
 
 from collections.abc import Sequence
-from statistics import median
 
 from profilerkit.analysis.device.kernels import COMMUNICATION
 from profilerkit.analysis.trace_facts import TraceFacts
@@ -23,10 +22,10 @@ def same_work(late: TraceFacts, others: Sequence[TraceFacts]) -> bool | None:
 
 
 def more_work(late: TraceFacts, others: Sequence[TraceFacts]) -> float:
-    """Share of the rank's FLOPs per step that the median other rank does not have; 0 where it is not known."""
+    """Share of the rank's FLOPs per step that no other rank has; 0 where it is not known."""
     ours = late.compute.flops_per_step
     theirs = [flops for other in others if (flops := other.compute.flops_per_step)]
-    return max(1.0 - median(theirs) / ours, 0.0) if ours and theirs else 0.0
+    return max(1.0 - max(theirs) / ours, 0.0) if ours and theirs else 0.0
 
 
 def _same(one: TraceFacts, other: TraceFacts) -> bool | None:
