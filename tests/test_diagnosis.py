@@ -678,7 +678,7 @@ def test_a_verdict_about_a_rank_that_is_likely_late_has_low_confidence():
     assert (story(False).rank, story(False).confidence) == (1, "high")
     assert "likely" not in story(False).consequence
     assert (story(True).rank, story(True).confidence) == (1, "low")
-    assert "Rank 1 is likely late: record at least 4 steps to be sure. The other ranks wait" in story(True).consequence
+    assert "Rank 1 is likely late: record at least 10 steps to be sure. The other ranks wait" in story(True).consequence
 
 
 def test_a_rank_seen_alone_says_how_long_it_waits_at_most_whatever_the_bound():

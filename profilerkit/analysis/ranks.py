@@ -5,13 +5,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from profilerkit.analysis.communication.cause import Cause, cause_of
+from profilerkit.analysis.communication.cause import Cause, cause_of, more_work, same_work
 from profilerkit.analysis.communication.comm_facts import EXPOSED
 from profilerkit.analysis.communication.late import CAUSED_SHARE, FEWEST_STEPS, Lateness, jitter_ratio, late_ranks
 from profilerkit.analysis.communication.log import CollectiveLog
 from profilerkit.analysis.communication.matching import Matching, match_ranks
 from profilerkit.analysis.communication.relabel import latency_floor_ns, relabelled
-from profilerkit.analysis.communication.same_work import more_work, same_work
 from profilerkit.analysis.communication.sequences import RankLog
 from profilerkit.analysis.communication.table import Split, collective_table
 from profilerkit.analysis.communication.waiting import Arrivals, Ledger, arrivals_of, ledger_of, splits_of
@@ -146,7 +145,7 @@ def _exposed(ledger: Ledger, ranks: Sequence[RankFacts]) -> Ledger:
     own = np.zeros_like(ledger.own)
     for position, rank in enumerate(ranks):
         if rank.trace is not None:
-            _, mine, theirs = np.intersect1d(_steady(rank.trace)[1], ledger.numbers, return_indices=True)
+            _, mine, theirs = np.intersect1d(rank.trace.steps.index, ledger.numbers, return_indices=True)
             own[position, theirs] = rank.trace.partition.per_step[mine, leaf("comm.skew")]
     return replace(ledger, own=np.minimum(own, ledger.own))
 

@@ -81,15 +81,13 @@ def _nobody_late(found: Communication, report: Report) -> str:
 def _late_line(late: LateRank, report: Report) -> str:
     """What a late rank costs and why it is late."""
     caused = next((rank.caused_ns for rank in report.ranks if _same(rank, late)), None)
-    amount = f"{format_ns(caused)} in all, " if caused is not None else ""
+    amount = f"{format_ns(caused)} over all ranks and steps, " if caused is not None else ""
     name = _name(late)
     who = f"{name[0].upper()}{name[1:]} is likely late" if late.few_steps else f"The others wait for {name}"
     text = (
         f"{who}: it is last in {format_count(late.last)} of {plural(late.of, 'collective')} and causes "
         f"{amount}{format_ratio(late.share)} of all waiting."
     )
-    if late.few_steps and report.communication and report.communication.steps_needed:
-        text += f" Record at least {report.communication.steps_needed} steps to be sure."
     if late.cause is None or late.cause_ns is None or late.coverage is None:
         part = f": what it does longer explains {format_ratio(late.coverage)}" if late.coverage is not None else ""
         return f"{text} What makes it late is unattributed{part}."

@@ -642,7 +642,7 @@ def test_a_late_rank_of_too_few_steps_is_likely_late_and_none_says_how_many_it_t
     likely = finding("CO003", replace(known, communication=told))
     assert (likely.confidence, likely.rank) == ("low", 2)
     assert likely.title.endswith(" for rank 2, likely late")
-    assert likely.why.endswith("Rank 2 is likely late: record at least 7 steps to be sure.")
+    assert likely.why.endswith("Rank 2 is likely late: record at least 10 steps to be sure.")
     nobody = revise(known.communication, late=(), steps=3, steps_needed=7)
     result = check("CO003", replace(known, communication=nobody))
     assert result.reason == "no rank is clearly late in 3 judged steps: 7 may tell more"

@@ -6,7 +6,7 @@ from profilerkit.analysis.timed_ranks import median_rank_ns
 from profilerkit.model.communication import LateRank
 from profilerkit.model.step import PARTS
 from profilerkit.rules.comm.exposed_collectives import ExposedCollectives, undivided
-from profilerkit.rules.rule import each
+from profilerkit.rules.rule import ENOUGH_STEPS, each
 from profilerkit.units import format_ns, format_ratio
 
 
@@ -65,9 +65,9 @@ def waits_for(facts: Facts) -> list[str]:
 def settled_by(facts: Facts) -> str:
     """Return how sure it is that the late ranks are late, and how many steps settle it, in a sentence."""
     names, needed = _late_names(facts), facts.communication.steps_needed if facts.communication else None
-    more = f"at least {needed} steps" if needed is not None else "more steps"
     are = "are" if " and " in names else "is"
-    return f"{names[0].upper()}{names[1:]} {are} likely late: record {more} to be sure."
+    steps = max(needed or 0, ENOUGH_STEPS)
+    return f"{names[0].upper()}{names[1:]} {are} likely late: record at least {steps} steps to be sure."
 
 
 def waits_at_most(facts: Facts) -> list[str]:

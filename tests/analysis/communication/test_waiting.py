@@ -273,6 +273,24 @@ def test_a_late_rank_in_a_step_or_two_is_likely_late_whatever_the_hosts_clocks_s
     assert compared(job(4, recorded, **shape)).late == ()
 
 
+def test_steps_that_are_not_judged_say_nothing_of_those_that_are():
+    def python(rank, step, _):
+        return {0: 5_000 * (rank == 3)}.get(step, 900 * (rank == 2))
+
+    (found,) = compared(job(4, 5, python=python)).communication.late
+    assert (found.rank, found.few_steps) == (2, False)
+
+
+def test_waiting_beside_computing_does_not_show_how_late_a_rank_is():
+    traces = job(2, 1, python=late(1, 600), group=lambda _: "0")
+    (found,) = compared(traces).communication.late
+    assert (found.rank, found.few_steps) == (1, True)
+    (wait,) = [event for event in traces[0].events if event.get("args", {}).get("Collective name")]
+    traces[0].kernel(wait["ts"], wait["ts"] + 480, stream=9)  # 120 of steps of 1,810 µs are left
+    found = compared(traces)
+    assert (found.late, found.communication.waited_ns) == ((), 600 * US)
+
+
 def test_in_a_group_of_its_own_a_rank_is_compared_with_the_members_of_that_group():
     shape = {"group": lambda rank: str(rank // 6), "members": lambda rank: range(6) if rank < 6 else range(6, 8)}
     (found,) = compared(job(8, 1, python=late(3, 900), **shape)).communication.late
