@@ -186,7 +186,7 @@ def _timed(job: Job) -> int | None:
     if job.communication is None:
         return None if any(rank.trace for rank in job.ranks) else _late_untraced(job.ranks)
     found = job.communication
-    told = found.matched and not found.blurred and found.steps_needed is None
+    told = found.matched and not found.blurred and (bool(found.late) or found.steps_needed is None)
     return None if told else _late_untraced(job.ranks)
 
 

@@ -36,7 +36,7 @@ from profilerkit.diagnosis.unexplained import unexplained_share
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Bound, Confidence, Outcome
 from profilerkit.model.verdict import BOUND_FAMILY, Verdict
-from profilerkit.rules.comm.whom import late_rank, who
+from profilerkit.rules.comm.whom import is_likely, late_rank, who
 from profilerkit.rules.rule import ENOUGH_STEPS, confidence, each, record_enough, weakest
 from profilerkit.units import format_ns, format_ratio
 
@@ -218,9 +218,11 @@ def _its(facts: Facts) -> str:
 def _with_scope(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, best: dict[Bound, Best]) -> Verdict:
     """Add what rules the other bounds out, and the line of scope under the headline."""
     others = [bound for bound in BOUND_FAMILY if bound != verdict.bound and bound not in verdict.contenders]
+    rank = None if verdict.bound == "comm-bound" else late_rank(facts)
     return revise(
         verdict,
-        rank=None if verdict.bound == "comm-bound" else late_rank(facts),
+        rank=rank,
+        confidence="low" if rank is not None and is_likely(facts) else verdict.confidence,
         ruled_out=tuple(ruled_out(facts, outcomes, bound, best.get(bound)) for bound in others)
         if verdict.bound != "inconclusive" and not (facts.logs is not None and facts.logs.alone)
         else (),
