@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from profilerkit.analysis.replay.errors import interval
 from simulator.job import Data, Host, Job, Memory, Model, Odd, Reads
 from simulator.kineto import text_of
 from simulator.parallel import simulate
@@ -11,7 +12,6 @@ from simulator.parallel import simulate
 from profilerkit import analyze
 from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.rank_facts import rank_facts
-from profilerkit.analysis.replay.errors import interval
 from profilerkit.analysis.run_facts import run_facts
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.analysis.whatif import MODEL_ERROR

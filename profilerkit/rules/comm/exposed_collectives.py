@@ -92,7 +92,7 @@ class ExposedCollectives(Rule):
             evidence=_evidence(facts, comm),
             at_most="low" if unknown else "medium" if facts.mode == "cpu" else "high",
             detail=detail,
-            saving=at_most(expected, share) if unknown else saving(facts, expected, share),
+            saving=at_most(expected, share) if unknown else saving(expected, share),
             fix=Fix(text=f"{first}: one that is late may be what the others wait for.") if first else None,
             confirm="Record every rank: if one rank's collectives are much shorter, it is late and the others "
             "wait for it."

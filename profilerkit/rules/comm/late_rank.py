@@ -142,7 +142,7 @@ class LateRank(Rule):
                     evidence=_evidence(facts, found),
                     at_most="medium" if facts.missing_ranks or known is None or late.few_steps else "high",
                     detail=(known.detail or (late.cause or "").rpartition(".")[2]) if known else "",
-                    saving=saving(facts, expected, waited),
+                    saving=saving(expected, waited),
                     fix=_fix(found),
                     confirm="Record again: the waiting caused by this rank must fall."
                     if known

@@ -82,7 +82,7 @@ class ChannelsFirst(Rule):
             ),
             at_most="medium",
             detail="layout",
-            saving=saving(facts, expected, min(share + self.most_ratio * found.convolution_share, 1.0)),
+            saving=saving(expected, min(share + self.most_ratio * found.convolution_share, 1.0)),
             fix=_fix(found.is_3d),
             confirm="The conversion kernels must be gone; where some stay, the operator before them wants NCHW.",
         )

@@ -84,7 +84,7 @@ class Fp32Matmul(Rule):
         if not self.worth_saying(facts, expected):
             return Passed(f"32-bit math kernels take {format_ratio(share)} of the step, within the noise of its time")
         peaks = Evidence(label="Ratio of the peaks", value=main, unit="×", source="derived", origin=facts.spec.source)
-        return Fired((_finding(facts, math, target, saving(facts, expected, bound), (peaks,)),))
+        return Fired((_finding(facts, math, target, saving(expected, bound), (peaks,)),))
 
 
 def _finding(facts: Facts, math: MathFacts, target: str, saved: Saving | None, ratio: tuple[Evidence, ...]) -> Finding:

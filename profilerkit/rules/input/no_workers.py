@@ -93,7 +93,7 @@ class NoWorkers(Rule):
                 *cores_evidence(facts),
             ),
             at_most="high" if known else "medium",
-            saving=saving(facts, fix.expected, share),
+            saving=saving(fix.expected, share),
             fix=worker_fix(facts, fix),
             detail=_detail(facts),
             confirm="Train again: the wait for data must fall and the step with it. "

@@ -107,7 +107,7 @@ class StarvedDevice(Rule):
             evidence=_evidence(facts, wait),
             at_most=_surest(facts),
             detail=leading.removeprefix("input."),
-            saving=saving(facts, expected, share),
+            saving=saving(expected, share),
             fix=proposal,
             confirm="Record again after the change: the input share must fall and the step with it. "
             "A batch cached in memory shows the floor.",

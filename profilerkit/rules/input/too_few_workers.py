@@ -101,7 +101,7 @@ class TooFewWorkers(Rule):
             ),
             at_most="medium" if blocked else "high",
             detail=named_wait(workers, facts.input.cpu_ratio if facts.input else None).removeprefix("input."),
-            saving=saving(facts, fix.expected, facts.share(*WAITS)),
+            saving=saving(fix.expected, facts.share(*WAITS)),
             fix=worker_fix(facts, fix),
             confirm=f"Train again with {fix.workers}; afterwards the step is limited by {fix.limited_by}."
             + (" If nothing changes, the workers wait for something they share, such as a lock." if blocked else ""),

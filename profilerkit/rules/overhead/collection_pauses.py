@@ -71,7 +71,7 @@ class CollectionPauses(Rule):
             ),
             at_most="high" if seen is not None else "medium",
             detail="gc",
-            saving=saving(facts, share, share),
+            saving=saving(share, share),
             fix=Fix(
                 text="Collect by hand, at the same step on all ranks, and switch the automatic collections off.",
                 code="gc.collect(); gc.freeze(); gc.disable()  # before the loop\n"

@@ -7,6 +7,7 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Fix
+from profilerkit.rules.parts import awaited_share, synced_share
 from profilerkit.rules.rule import (
     Fired,
     Passed,
@@ -19,8 +20,6 @@ from profilerkit.rules.rule import (
 )
 from profilerkit.units import format_ns, format_ratio
 
-#: What the host does after a sync that would be hidden without it; what has a rule of its own is not among it.
-_UNHURRIED = ("sync.drain", "over.python", "over.dispatch", "over.launch")
 _DRAINED = "After each one the device has nothing to run until the host has issued work again."
 _COPYING = "The device computes nothing while such a copy runs, and the host waits for it before it issues more work."
 _WARN = 'torch.cuda.set_sync_debug_mode("warn")  # names every blocking line'
@@ -66,11 +65,11 @@ class FrequentSync(Rule):
             return no_device_events(facts, "no device events: a CPU has no queue to drain")
         syncs = facts.syncs
         step = facts.mean_step_ns or 1.0
-        bound = lost_share(facts)
+        bound = synced_share(facts)
         often = syncs.per_step > self.most_per_step
         if not often and bound < self.large_share:
             return Passed(f"{syncs.per_step:,.1f} blocking calls per step")
-        copying = _awaited_share(facts)
+        copying = awaited_share(facts)
         expected = min(bound, 1.0 - facts.device.busy_ratio + copying, syncs.blocked_ns / step)
         if not self.worth_saying(facts, expected):
             return Passed(
@@ -102,24 +101,11 @@ class FrequentSync(Rule):
             ),
             at_most="medium",
             detail="sync",
-            saving=saving(facts, expected, bound),
+            saving=saving(expected, bound),
             fix=_FEWER_COPIES if copies else _FEWER_SYNCS,
             confirm=_confirm(often=often, copies=copies),
         )
         return Fired((finding,))
-
-
-def lost_share(facts: Facts) -> float:
-    """Share of the step the device is drained after the host waited for it, or copies what the host waits for."""
-    if facts.syncs is None:
-        return facts.share("sync.drain")
-    # Without the calls the host would be ahead by what it spent in them, and by no more.
-    gained = min(facts.syncs.idle_after_ns, facts.syncs.blocked_ns) / (facts.mean_step_ns or 1.0)
-    return max(facts.share("sync.drain"), min(gained, facts.share(*_UNHURRIED))) + _awaited_share(facts)
-
-
-def _awaited_share(facts: Facts) -> float:
-    return facts.syncs.awaited_ratio * facts.share("sync.d2h") if facts.syncs else 0.0
 
 
 def _title(facts: Facts, lost_ns: float, *, often: bool, copies: bool) -> str:

@@ -101,7 +101,7 @@ class OversubscribedCores(Rule):
             ),
             at_most="medium",
             detail="wait",
-            saving=saving(facts, expected, facts.share(*WAITS)),
+            saving=saving(expected, facts.share(*WAITS)),
             fix=Fix(
                 text="One thread in each worker: torch.set_num_threads(1) in worker_init_fn; OpenCV and BLAS have "
                 "settings of their own.",

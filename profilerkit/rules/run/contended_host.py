@@ -110,7 +110,7 @@ class ContendedHost(Rule):
             facts,
             bound="overhead-bound" if is_worth_it else None,
             detail="contention" if is_worth_it else "",
-            saving=saving(facts, lost, lost) if is_worth_it else None,
+            saving=saving(lost, lost) if is_worth_it else None,
             title=f"{worst.label}: {format_ratio(worst.value or 0.0)} of the time",
             why=f"{over_all_samples(facts, worst)}{uses}What the host does takes longer beside this, and may take "
             "another time in the next run.",
