@@ -48,7 +48,7 @@ def saving(expected: float, bound: float, method: Method = "analytic") -> Saving
     return Saving(low=expected, expected=expected, high=bound, method=method)
 
 
-def at_most(expected: float, bound: float) -> Saving:
+def at_most(bound: float, expected: float = 1.0) -> Saving:
     """A saving of which only the bound is known: how much of it there is to gain cannot be told.
 
     Any part between none and all is as likely, so half of the bound is expected, or what the rule expects if that is

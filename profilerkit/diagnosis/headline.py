@@ -11,7 +11,7 @@ from profilerkit.model.verdict import BOUND_FAMILY, Verdict
 from profilerkit.rules.comm.exposed_collectives import undivided
 from profilerkit.rules.comm.whom import longer, waits_for, who, whole_job
 from profilerkit.rules.compute.fp32_matmul import Fp32Matmul
-from profilerkit.rules.parts import held_ns, synced_share as lost_share
+from profilerkit.rules.parts import synced_share as lost_share
 from profilerkit.rules.rule import each
 from profilerkit.rules.run_queue import ORIGIN as RUN_QUEUE
 from profilerkit.units import format_ns, format_ratio, format_ratio_range
