@@ -19,6 +19,7 @@ class Best:
     """The finding with the largest expected saving for one bound; ``aside`` is its outcome where it is suppressed."""
 
     bound: Bound
+    rule: str
     finding: Finding
     saving: Saving
     aside: Outcome | None = None
@@ -46,7 +47,7 @@ def best_per_bound(outcomes: Sequence[Outcome], *, suppressed: bool = False) -> 
             )
             if better:
                 aside = outcome if outcome.suppressed else None
-                best[finding.bound] = Best(finding.bound, finding, finding.saving, aside)
+                best[finding.bound] = Best(finding.bound, outcome.rule, finding, finding.saving, aside)
     return best
 
 

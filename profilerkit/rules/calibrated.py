@@ -4,10 +4,11 @@ import math
 from collections.abc import Sequence
 
 from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.leaves import PAUSES
 from profilerkit.analysis.whatif import handover_share, made_in_line, relative_error
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Finding, Method, Outcome, Saving
-from profilerkit.rules.parts import COMPUTING, cause_of, shortened
+from profilerkit.rules.parts import COMPUTING, PHASES, cause_of, shortened
 from profilerkit.rules.rule import SMALLEST_SAVING
 from profilerkit.units import format_ratio
 
@@ -47,6 +48,9 @@ UNKNOWN_NOISE = 0.1
 #: Of the share that a fix does not touch, what remains for certain however much the steps vary (a choice).
 UNTOUCHED = 0.5
 
+#: What is left of any step at the least (a choice): a saving that takes all of it is none.
+LEAST_LEFT = 0.01
+
 #: Rules that may propose the first workers.
 _FIRST_WORKERS = ("IN001", "IN002")
 
@@ -57,11 +61,17 @@ def calibrated(facts: Facts, outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 
 def _judged(facts: Facts, outcome: Outcome) -> Outcome:
-    most = _most(facts, outcome.rule)
-    if outcome.findings and most < SMALLEST_SAVING and all(finding.saving for finding in outcome.findings):
-        reason = f"the device computes for all but {format_ratio(most)} of the step, which no such fix makes shorter"
+    limits = [_most(facts, outcome.rule, finding) for finding in outcome.findings]
+    findings = tuple(
+        _told(facts, outcome.rule, finding, most)
+        for finding, most in zip(outcome.findings, limits, strict=True)
+        if finding.saving is None or most >= SMALLEST_SAVING
+    )
+    if outcome.findings and not findings:
+        left = format_ratio(max(limits))
+        reason = f"the device computes for all but {left} of the step, which no such fix makes shorter"
         return revise(outcome, status="passed", reason=reason, findings=())
-    return revise(outcome, findings=tuple(_told(facts, outcome.rule, finding, most) for finding in outcome.findings))
+    return revise(outcome, findings=findings)
 
 
 def _told(facts: Facts, rule: str, finding: Finding, most: float) -> Finding:
@@ -76,16 +86,17 @@ def _told(facts: Facts, rule: str, finding: Finding, most: float) -> Finding:
     return revise(finding, saving=revise(saving, low=low, expected=expected, high=high, bound=known))
 
 
-def _most(facts: Facts, rule: str) -> float:
+def _most(facts: Facts, rule: str, finding: Finding) -> float:
     """Share of the step that a fix can save at most: what the device does not compute, or what its own parts take.
 
-    All of it where the rule is about kernels, or about nothing that is known. A host computes at another speed as soon
-    as something else leaves it.
+    Nearly all of it where the rule is about kernels, or about nothing that is known. A host computes at another speed
+    as soon as something else leaves it, and in a pause such as an evaluation the device may compute.
     """
-    own = shortened(facts, rule)
-    if facts.mode != "gpu" or not own or set(own) & set(COMPUTING):
-        return 1.0
-    return min(max(1.0 - facts.share(*COMPUTING), facts.share(*own)), 1.0)
+    phase = PHASES.get(finding.detail)
+    own = (phase,) if phase else shortened(facts, rule)
+    if facts.mode != "gpu" or not own or set(own) & {*COMPUTING, *PAUSES}:
+        return 1.0 - LEAST_LEFT
+    return min(max(1.0 - facts.share(*COMPUTING), facts.share(*own)), 1.0 - LEAST_LEFT)
 
 
 def _within(facts: Facts, rule: str, saving: Saving) -> tuple[float, str]:

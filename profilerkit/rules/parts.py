@@ -89,15 +89,11 @@ def awaited_share(facts: Facts) -> float:
 
 
 def held_ns(facts: Facts, rule: str) -> float:
-    """Return how long a step's parts took that a rule is about, ns, as measured: what a fix saves of them may be less.
+    """Return how long the parts of a step took that a rule is about, ns, as measured; 0 where it has none.
 
-    The waiting for a late rank is that of the others.
+    A fix may save less of them. Of a late rank it is what makes it late.
     """
     measured = {"OV001": issuing_share, "OV005": own_python_share, "OV002": synced_share}
-    if rule in measured:
-        share = measured[rule](facts)
-    elif rule == "CO003":
-        share = facts.waiting_share or 0.0
-    else:
-        share = facts.share(*PARTS_OF_RULE.get(rule, ()))
+    own = [part for part in shortened(facts, rule) if part != "comm.skew"]
+    share = measured[rule](facts) if rule in measured else facts.share(*own)
     return share * (facts.mean_step_ns or 0.0)

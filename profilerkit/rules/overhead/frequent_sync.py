@@ -98,6 +98,13 @@ class FrequentSync(Rule):
                     value=lost - copying,
                     source="derived",
                 ),
+                revise(
+                    share_evidence(facts, "Host blocked in them, share of the step", "sync.drain"),
+                    value=min(syncs.blocked_ns / step, 1.0),
+                    source="measured",
+                    origin=calls,
+                    behind=(),
+                ),
                 *((share_evidence(facts, "Copying to the host, share of the step", "sync.d2h"),) if copying else ()),
             ),
             at_most="medium",
