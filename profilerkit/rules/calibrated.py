@@ -5,10 +5,13 @@ from collections.abc import Sequence
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import PAUSES
+from profilerkit.analysis.replay.changes import OnlyKernels
+from profilerkit.analysis.replay.joint import savings
 from profilerkit.analysis.whatif import handover_share, made_in_line, relative_error
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Finding, Method, Outcome, Saving
 from profilerkit.rules.parts import COMPUTING, PHASES, cause_of, shortened
+from profilerkit.rules.replayed import trusted
 from profilerkit.rules.rule import SMALLEST_SAVING
 from profilerkit.units import format_ratio
 
@@ -57,11 +60,13 @@ _FIRST_WORKERS = ("IN001", "IN002")
 
 def calibrated(facts: Facts, outcomes: Sequence[Outcome]) -> list[Outcome]:
     """The outcomes with the intervals of their savings; a fix for what the device works through is none."""
-    return [_judged(facts, entry) for entry in outcomes]
+    replay = trusted(facts) if any(entry.findings for entry in outcomes) else None
+    kernels = savings(replay, [[OnlyKernels()]])[0] if replay is not None else 1.0
+    return [_judged(facts, entry, kernels) for entry in outcomes]
 
 
-def _judged(facts: Facts, outcome: Outcome) -> Outcome:
-    limits = [_most(facts, outcome.rule, finding) for finding in outcome.findings]
+def _judged(facts: Facts, outcome: Outcome, kernels: float) -> Outcome:
+    limits = [_most(facts, outcome.rule, finding, kernels) for finding in outcome.findings]
     findings = tuple(
         _told(facts, outcome.rule, finding, most)
         for finding, most in zip(outcome.findings, limits, strict=True)
@@ -86,9 +91,10 @@ def _told(facts: Facts, rule: str, finding: Finding, most: float) -> Finding:
     return revise(finding, saving=revise(saving, low=low, expected=expected, high=high, bound=known))
 
 
-def _most(facts: Facts, rule: str, finding: Finding) -> float:
+def _most(facts: Facts, rule: str, finding: Finding, kernels: float) -> float:
     """Share of the step that a fix can save at most: what the device does not compute, or what its own parts take.
 
+    No more than ``kernels``, which is saved in the replay where nothing but the kernels takes time.
     Nearly all of it where the rule is about kernels, or about nothing that is known. A host computes at another speed
     as soon as something else leaves it, and in a pause such as an evaluation the device may compute.
     """
@@ -96,7 +102,7 @@ def _most(facts: Facts, rule: str, finding: Finding) -> float:
     own = (phase,) if phase else shortened(facts, rule)
     if facts.mode != "gpu" or not own or set(own) & {*COMPUTING, *PAUSES}:
         return 1.0 - LEAST_LEFT
-    return min(max(1.0 - facts.share(*COMPUTING), facts.share(*own)), 1.0 - LEAST_LEFT)
+    return max(min(max(1.0 - facts.share(*COMPUTING), facts.share(*own)), kernels, 1.0 - LEAST_LEFT), 0.0)
 
 
 def _within(facts: Facts, rule: str, saving: Saving) -> tuple[float, str]:

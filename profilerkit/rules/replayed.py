@@ -131,12 +131,17 @@ _FIXES: dict[str, Callable[[Facts, Finding], Change | None]] = {
 }
 
 
+def trusted(facts: Facts) -> ReplayFacts | None:
+    """The replay, if it meets the traced steps and they are like those of the run."""
+    replay, inflation = facts.replay, facts.trust.inflation_ratio
+    alike = inflation is None or _ALIKE[0] <= inflation <= _ALIKE[1]
+    return replay if replay is not None and replay.is_open and alike else None
+
+
 def priced(facts: Facts, outcomes: Sequence[Outcome]) -> list[Priced]:
     """The findings with a saving whose fix the replay can apply; none where it is not to be trusted."""
-    replay, inflation = facts.replay, facts.trust.inflation_ratio
-    if replay is None or not replay.is_open:
-        return []
-    if inflation is not None and not _ALIKE[0] <= inflation <= _ALIKE[1]:
+    replay = trusted(facts)
+    if replay is None:
         return []
     found = []
     for outcome in outcomes:
