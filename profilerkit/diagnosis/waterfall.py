@@ -31,8 +31,9 @@ def waterfall(facts: Facts, outcomes: Sequence[Outcome]) -> Waterfall | None:
     together = joint(replay, [entry.change for entry in chosen], bounds, beyond=OnlyKernels())
     fixes = _merged(_fixes(chosen, together, now), _by_formula(outcomes, found), now)
     # A fix may be about the kernels themselves: then there is no telling where it ends.
-    least = min([now * (1.0 - max(together.limit, 0.0)), *(fix.step_ns for fix in fixes)])
-    return Waterfall(now_ns=now, fixes=fixes, floor_ns=least, replay=_told(replay))
+    highs = [entry.finding.saving.high for entry in chosen if entry.finding.saving is not None]
+    most = max([together.limit, 0.0, *(fix.saving for fix in fixes), *highs])
+    return Waterfall(now_ns=now, fixes=fixes, floor_ns=now * (1.0 - most), replay=_told(replay))
 
 
 def _by_formula(outcomes: Sequence[Outcome], found: Sequence[Priced]) -> list[tuple[str, Finding]]:
