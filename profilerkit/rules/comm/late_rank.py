@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.signals import SHOW_STACKS, fitting
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.communication import Communication
 from profilerkit.model.communication import LateRank as Late
@@ -146,7 +147,7 @@ class LateRank(Rule):
                     fix=_fix(found),
                     confirm="Record again: the waiting caused by this rank must fall."
                     if known
-                    else f"Record {_one(late)} with Python stacks: with_stack=True names what it does longer.",
+                    else f"Record {_one(late)} with {fitting(SHOW_STACKS, facts.recorder)}: it says what takes long.",
                 ),
             )
         )

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.host.host_facts import PythonFacts
+from profilerkit.analysis.signals import SHOW_FETCHES, SHOW_STACKS, fitting
 from profilerkit.analysis.whatif import saving, slowed
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Finding, Fix, Saving
@@ -26,9 +27,6 @@ from profilerkit.units import format_ns, format_ratio
 
 #: A frame of the recording itself, as the profiler writes it.
 _OWN = re.compile(r"(?:^|/)profilerkit/capture/\w+\.py\(")
-#: How a loop without a loader shows what it waits for.
-_TELL_BY_NAME = 'wrap what gives the batches, prof.wrap(batches), or put getting one under prof.phase("data")'
-_TELL_INPUT = f"{_TELL_BY_NAME}, or record with_stack=True"
 
 
 @dataclass(frozen=True)
@@ -85,11 +83,13 @@ def _finding(facts: Facts, value: Saving) -> Finding:
     if python is not None and python.frames:
         place, held = frame_text(python.frames[-1]), format_ratio(python.frames_ratio or 0.0)
         why = f"{held} of these stretches are spent in {place}."
-        gets = f" If it gets the batch: {_TELL_BY_NAME}." if facts.input is None else ""
+        gets = f" If it gets the batch: {fitting(SHOW_FETCHES, facts.recorder)}." if facts.input is None else ""
         fix = revise(fix, text=f"Move {place} off the loop, vectorise it, or call it less often.{gets}")
     elif facts.input is None:
         why += " It may be what gets the batch: nothing in the recording tells."
-        tell = _TELL_BY_NAME if facts.measured("Python stacks") else _TELL_INPUT
+        tell = fitting(SHOW_FETCHES, facts.recorder)
+        if not facts.measured("Python stacks"):
+            tell += f", or record {fitting(SHOW_STACKS, facts.recorder)}"
         fix = revise(fix, text=f"Find out what it is: {tell}. {fix.text}")
     known = facts.trust.inflation_ratio is not None
     return finding_for(
