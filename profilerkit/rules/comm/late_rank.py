@@ -20,6 +20,7 @@ from profilerkit.rules.rule import (
     each,
     finding_for,
     judged_steps,
+    unsure,
 )
 from profilerkit.units import format_ns, format_ratio
 
@@ -129,7 +130,7 @@ class LateRank(Rule):
             return Passed("no rank causes most of the waiting beyond accident, or hardly any of it is exposed")
         expected = max(waited - (facts.jitter_share or 0.0), 0.0) * _saved(facts, found)
         if not self.worth_saying(facts, expected):
-            return Passed(f"the others wait {format_ratio(waited)} of the step, within the noise of its length")
+            return unsure(f"the others wait {format_ratio(waited)} of the step", expected)
         late = found.late[0]
         lost = format_ns(waited * (facts.mean_step_ns or 0.0))
         known = _remedy(late)

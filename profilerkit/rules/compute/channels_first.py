@@ -14,6 +14,7 @@ from profilerkit.rules.rule import (
     Rule,
     finding_for,
     no_device_events,
+    unsure,
 )
 from profilerkit.units import format_ratio
 
@@ -55,7 +56,7 @@ class ChannelsFirst(Rule):
             return Passed(f"conversions of the layout take {format_ratio(share)} of the step")
         expected = share + self.reached_ratio * found.convolution_share
         if not self.worth_saying(facts, expected):
-            return Passed(f"conversions of the layout take {format_ratio(share)} of the step, within its noise")
+            return unsure(f"conversions of the layout take {format_ratio(share)} of the step", expected)
         finding = finding_for(
             facts,
             bound="compute-bound",

@@ -19,6 +19,7 @@ from profilerkit.rules.rule import (
     each,
     finding_for,
     share_evidence,
+    unsure,
 )
 from profilerkit.units import format_ns, format_ratio
 
@@ -81,8 +82,7 @@ class LaunchBound(Rule):
             return Passed(f"{what} {format_ratio(issuing)} of the step{for_what}")
         value = saving(issuing, issuing) if on_device else self._of_host(facts, issuing)
         if not self.worth_saying(facts, value.expected):
-            what = f"issuing work costs {format_ratio(issuing)} of the step"
-            return Passed(f"{what}; the {format_ratio(value.expected)} that would be saved are within its noise")
+            return unsure(f"issuing work costs {format_ratio(issuing)} of the step", value.expected)
         if on_device and facts.trust.inflation_ratio is None:
             value = slowed(value, self.unmeasured_inflation_ratio)
         detail = "contention" if self._is_held_up(facts) else "launch"

@@ -22,6 +22,7 @@ from profilerkit.rules.rule import (
     each,
     finding_for,
     share_evidence,
+    unsure,
 )
 from profilerkit.units import format_ns, format_ratio
 
@@ -64,7 +65,7 @@ class PythonWork(Rule):
         if expected < self.smallest_share:
             return Passed(f"the device waits {format_ratio(expected)} of the step for longer stretches of Python")
         if not self.worth_saying(facts, expected):
-            return Passed(f"Python costs {format_ratio(expected)} of the step, within its noise")
+            return unsure(f"Python costs {format_ratio(expected)} of the step", expected)
         python = facts.host.python
         if python is not None and python.frames and _OWN.search(python.frames[-1]):
             held = format_ratio(python.frames_ratio or 0.0)
