@@ -117,8 +117,8 @@ WIDEST_RANGE = 0.30
 
 
 def is_open(low_ratio: float, high_ratio: float, method: str = "") -> bool:
-    """Return whether a saving reads "up to": its range is wide, or only its bound is known (``method``)."""
-    return method == "bound" or high_ratio - low_ratio > WIDEST_RANGE
+    """Return whether a saving reads "up to": its range is wide, or nothing but its bound is certain."""
+    return method == "bound" or low_ratio == 0 or high_ratio - low_ratio > WIDEST_RANGE
 
 
 def format_gain(low_ratio: float, high_ratio: float, method: str = "") -> str:
