@@ -77,7 +77,7 @@ def test_verdict_follows_what_a_probe_measured():
     assert verdict_of(probed(0.39)).saving.method == "analytic"
     less = verdict_of(probed(0.2))
     assert (less.bound, less.confidence, less.saving.expected) == ("input-bound", "medium", 0.2)
-    assert "saves at most 21 % of the step, as a probe in the run measured." in less.consequence
+    assert "saves up to 21 % (20 % expected) of the step, as a probe in the run measured." in less.consequence
     none = verdict_of(probed(0.03))
     assert (none.bound, none.confidence, none.saving) == ("compute-bound", "medium", None)
     (ruled_out,) = (row for row in none.ruled_out if row.bound == "input-bound")
@@ -719,8 +719,8 @@ def test_a_saving_that_is_only_a_bound_is_told_as_one():
     assert found.confidence == "low"
     assert found.saving.method == "bound"
     assert found.consequence.startswith(
-        "The best fix saves at most 46 % of the step. Rank 0 waits up to 850 µs of every step for others: analyze the "
-        "other ranks' files too to learn for whom. 3 of 4 ranks are missing."
+        "The best fix saves up to 46 % (23 % expected) of the step. Rank 0 waits up to 850 µs of every step for "
+        "others: analyze the other ranks' files too to learn for whom. 3 of 4 ranks are missing."
     )
 
 

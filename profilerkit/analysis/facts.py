@@ -40,6 +40,7 @@ from profilerkit.model.run import Loader, Series, Trust
 from profilerkit.model.step import Family, JobSteps, Part, Rank, RankSteps, Steps
 from profilerkit.model.workers import Workers
 from profilerkit.rundir.layout import NoKernels
+from profilerkit.trace.columns import Recorder
 
 #: What a wait for a batch is read from when no event marks it.
 BEFORE_THE_COPY = "the lead-in of the step, up to its batch copy"
@@ -183,6 +184,7 @@ class Facts:
         replay: some of the traced steps as a graph that runs again with changes; ``None`` where none could be built.
         median_step: one traced step as a timeline; ``None`` without a trace that holds a steady one.
         framework: what was profiled, where it is not PyTorch.
+        recorder: the tool that has to record more.
         unprofiled: of what kinds the trace's events are, where none is a profiler's.
         probes: those that were asked for, made or not.
         step_series: the judged rank's steps with their parts, by its timers and by its trace, as far as there are any.
@@ -250,6 +252,7 @@ class Facts:
     replay: ReplayFacts | None = field(default=None, compare=False, repr=False)
     median_step: MedianStep | None = None
     framework: str | None = None
+    recorder: Recorder = "torch"
     unprofiled: str | None = None
     probes: tuple[Probed, ...] = ()
     rank_steps: RankSteps | None = None

@@ -11,6 +11,7 @@ from profilerkit.model.run import STEP_TIMERS, Series
 from profilerkit.model.step import PARTS
 from profilerkit.rules.parts import PARTS_OF_RULE
 from profilerkit.rundir.layout import NoKernels
+from profilerkit.units import format_ratio
 
 #: Headings every rule's docstring has, in this order; it is the rule's documentation page.
 HEADINGS = ("Claim", "Evidence", "Threshold", "Fix", "Saving", "Traps", "Confidence")
@@ -100,6 +101,12 @@ class Rule(ABC):
         if error is None:
             return expected >= max(SMALLEST_SAVING, 2.0 * relative_error(facts))
         return expected >= SMALLEST_SAVING and 2.0 * error <= 1.0
+
+
+def unsure(what: str, expected: float) -> Passed:
+    """Say why a rule that saw its cause stays silent: what a fix would save is too little, or not sure enough."""
+    why = "too little to name" if expected < SMALLEST_SAVING else "and the steps differ too much to be sure"
+    return Passed(f"{what}: a fix would save {format_ratio(expected)}, {why}")
 
 
 _PERMISSION = (

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import count, pairwise
 
 from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.signals import fitting
 from profilerkit.config import Suppression
 from profilerkit.model.change import revise
 from profilerkit.model.finding import (
@@ -26,7 +27,7 @@ from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Ru
 
 logger = logging.getLogger(__name__)
 
-_WITH_DEVICE = "ProfilerActivity.CUDA beside ProfilerActivity.CPU; of a cut file, all of it"
+_WITH_DEVICE = "ProfilerActivity.CUDA beside ProfilerActivity.CPU"
 _RECORD_A_RUN = "profilerkit run -- train.py, or a trace of torch.profiler"
 _RECORD_STEPS = f"{_RECORD_A_RUN} beside the logs"
 
@@ -110,6 +111,8 @@ def _outcome(rule: Rule, facts: Facts, select: Sequence[str], ignore: Sequence[s
         if lost is not None and isinstance(result, Fired) and any(f.saving for f in result.findings):
             # What looks like the host's own time may be waiting for the device that the trace does not show.
             result = lost
+        if isinstance(result, MissingData):
+            result = MissingData(result.reason, fitting(result.hint, facts.recorder))
         return _checked(_ended(blank, result, rule))
     except (Exception, SystemExit) as error:
         # The one guard of the rules: what it caught is shown in the report.

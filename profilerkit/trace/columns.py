@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from enum import Flag, IntEnum, auto
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -77,6 +78,10 @@ class Damage:
     notes: tuple[str, ...] = ()
 
 
+#: Tools that record differently: torch.profiler and what writes like it, and Nsight Systems.
+Recorder = Literal["torch", "nsys"]
+
+
 @dataclass(frozen=True, slots=True)
 class TraceMeta:
     """What the file says beside its events; ``None`` means it does not say.
@@ -86,7 +91,8 @@ class TraceMeta:
     ``no_operators`` says why the file holds no operators, where its format need not. ``framework`` is what was profiled
     where it is not PyTorch, ``step_marks`` what the events of ``Category.STEP`` are, or the ranges that the reader took
     for steps and called ``ProfilerStep#N``. ``unprofiled`` says what the events are where none
-    is of a profiler. ``process`` is the number of the process whose steps are marked, as text.
+    is of a profiler. ``process`` is the number of the process whose steps are marked, as text. ``recorder`` is the tool
+    that has to record more.
     """
 
     path: str
@@ -104,6 +110,7 @@ class TraceMeta:
     step_marks: "StepMarks | None" = None
     unprofiled: str | None = None
     process: str | None = None
+    recorder: Recorder = "torch"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.signals import SHOW_STACKS, fitting
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.communication import Communication
 from profilerkit.model.communication import LateRank as Late
@@ -20,6 +21,7 @@ from profilerkit.rules.rule import (
     each,
     finding_for,
     judged_steps,
+    unsure,
 )
 from profilerkit.units import format_ns, format_ratio
 
@@ -130,7 +132,7 @@ class LateRank(Rule):
             return Passed("no rank causes most of the waiting beyond accident, or hardly any of it is exposed")
         expected = max(waited - (facts.jitter_share or 0.0), 0.0) * _saved(facts, found)
         if not self.worth_saying(facts, expected):
-            return Passed(f"the others wait {format_ratio(waited)} of the step, within the noise of its length")
+            return unsure(f"the others wait {format_ratio(waited)} of the step", expected)
         late = found.late[0]
         lost = f"{format_ns(waited * (facts.mean_step_ns or 0.0))} of {each(facts)} step"
         known = _remedy(late)
@@ -145,11 +147,11 @@ class LateRank(Rule):
                     evidence=_evidence(facts, found),
                     at_most="low" if likely else "medium" if facts.missing_ranks or known is None else "high",
                     detail=(known.detail or (late.cause or "").rpartition(".")[2]) if known else "",
-                    saving=saving(facts, expected, waited),
+                    saving=saving(expected, waited),
                     fix=_fix(found),
                     confirm="Record again: the waiting caused by this rank must fall."
                     if known
-                    else f"Record {_one(late)} with Python stacks: with_stack=True names what it does longer.",
+                    else f"Record {_one(late)} with {fitting(SHOW_STACKS, facts.recorder)}: it says what takes long.",
                 ),
             )
         )

@@ -17,6 +17,7 @@ from profilerkit.rules.rule import (
     Rule,
     finding_for,
     no_device_events,
+    unsure,
 )
 from profilerkit.units import format_ratio, format_value
 
@@ -82,9 +83,9 @@ class Fp32Matmul(Rule):
             bound += kind.priced_share + faster_kernels(unpriced, ratio)
         share = sum(kind.share for kind in found)
         if not self.worth_saying(facts, expected):
-            return Passed(f"32-bit math kernels take {format_ratio(share)} of the step, within the noise of its time")
+            return unsure(f"32-bit math kernels take {format_ratio(share)} of the step", expected)
         peaks = Evidence(label="Ratio of the peaks", value=main, unit="×", source="derived", origin=facts.spec.source)
-        return Fired((_finding(facts, math, target, saving(facts, expected, bound), (peaks,)),))
+        return Fired((_finding(facts, math, target, saving(expected, bound), (peaks,)),))
 
 
 def _finding(facts: Facts, math: MathFacts, target: str, saved: Saving | None, ratio: tuple[Evidence, ...]) -> Finding:

@@ -73,7 +73,7 @@ class UnfusedAttention(Rule):
         if not self.worth_saying(facts, expected):
             return Passed(f"attention takes {format_ratio(share)} of the step, and fused as much")
         bound = min(share - _CAUSAL * least / facts.spec.achievable_ratio, 1.0)
-        return Fired((_finding(facts, found, saving(facts, expected, bound)),))
+        return Fired((_finding(facts, found, saving(expected, bound)),))
 
 
 def _finding(facts: Facts, found: Sequence[Scores], saved: Saving | None) -> Finding:

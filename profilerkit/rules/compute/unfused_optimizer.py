@@ -73,7 +73,7 @@ class UnfusedOptimizer(Rule):
         if not self.worth_saying(facts, expected):
             least = f", {format_ratio(found.share - expected)} of it for bytes that it must move"
             return Passed(f"the optimizer takes {format_ratio(found.share)} of the step{least}")
-        priced = None if found.least_share is None else saving(facts, expected, found.share)
+        priced = None if found.least_share is None else saving(expected, found.share)
         return Fired((_finding(facts, found, priced),))
 
 

@@ -169,7 +169,7 @@ def _finding(facts: Facts, batch: _Batch, each_ns: float, size: float | None, ex
         ),
         at_most="medium",
         detail="prep",
-        saving=saving(facts, expected, facts.share(*WAITS)),
+        saving=saving(expected, facts.share(*WAITS)),
         fix=Fix(
             text=f"Fetch all {format_count(round(batch.samples))} samples of a batch in one call.",
             code="def __getitems__(self, indices):\n"

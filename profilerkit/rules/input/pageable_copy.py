@@ -102,7 +102,7 @@ class PageableCopy(Rule):
             ),
             at_most="high" if known else "medium",
             detail="h2d",
-            saving=saving(facts, expected, bound),
+            saving=saving(expected, bound),
             fix=Fix(
                 text="pin_memory False → True, and copy with non_blocking=True.",
                 code='DataLoader(..., pin_memory=True)\nbatch = batch.to("cuda", non_blocking=True)',

@@ -94,7 +94,7 @@ def _finding(facts: Facts, epochs: EpochFacts, lost_ns: float, expected: float, 
         ),
         at_most="high" if seen and epochs.renewed else "medium" if seen else "low",
         detail="wait",
-        saving=saving(facts, expected, bound) if seen else at_most(expected, bound),
+        saving=saving(expected, bound) if seen else at_most(bound, expected),
         fix=Fix(
             text="persistent_workers False → True: the same workers go on with the next epoch.",
             code="DataLoader(..., persistent_workers=True)",

@@ -76,7 +76,7 @@ class SerialCopy(Rule):
             ),
             at_most="high",
             detail="h2d",
-            saving=saving(facts, expected, bound),
+            saving=saving(expected, bound),
             fix=Fix(
                 text="Copy the next batch on a stream of its own while the present one is trained on.",
                 code="side = torch.cuda.Stream()\n"

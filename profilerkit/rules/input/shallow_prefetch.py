@@ -121,7 +121,7 @@ def _finding(facts: Facts, workers: Workers, queue: QueueFacts, now: int, depth:
         ),
         at_most="high",
         detail=named_wait(workers, facts.input.cpu_ratio if facts.input else None).removeprefix("input."),
-        saving=saving(facts, expected, facts.share(*WAITS), method="replay"),
+        saving=saving(expected, facts.share(*WAITS), method="replay"),
         fix=Fix(text=text, code=f"DataLoader(..., prefetch_factor={depth})"),
         confirm="Train again: fewer fetches must find the queue empty. If the wait stays, the mean rate is the limit.",
     )

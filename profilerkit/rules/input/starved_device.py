@@ -32,6 +32,7 @@ from profilerkit.rules.rule import (
     judged_steps,
     present_parts,
     share_evidence,
+    unsure,
 )
 from profilerkit.units import format_ns, format_ratio
 
@@ -92,7 +93,7 @@ class StarvedDevice(Rule):
         by_workers = fix is not None and fix.expected >= cheaper
         expected = fix.expected if fix is not None and by_workers else cheaper
         if not self.worth_saying(facts, expected):
-            return Passed(f"the wait of {format_ratio(share)} is within the noise of the step time")
+            return unsure(f"the step waits {format_ratio(share)} of its time for data", expected)
         wait = facts.time_ns(*WAITS)
         leading = max(WAITS, key=facts.share)
         step = facts.mean_step_ns or 0.0
@@ -107,7 +108,7 @@ class StarvedDevice(Rule):
             evidence=_evidence(facts, wait),
             at_most=_surest(facts),
             detail=leading.removeprefix("input."),
-            saving=saving(facts, expected, share),
+            saving=saving(expected, share),
             fix=proposal,
             confirm="Record again after the change: the input share must fall and the step with it. "
             "A batch cached in memory shows the floor.",

@@ -96,7 +96,7 @@ class AllocatorChurn(Rule):
             ),
             at_most="medium",
             detail="capacity",
-            saving=saving(facts, share, max(share, facts.share("compute.other"))),
+            saving=saving(share, max(share, facts.share("compute.other"))),
             fix=Fix(
                 text="Large tensors made anew in every step → written into buffers that are kept; or preload an "
                 "allocator that keeps what is freed, such as jemalloc.",
@@ -129,7 +129,7 @@ class AllocatorChurn(Rule):
             ),
             at_most="high",
             detail="capacity",
-            saving=saving(facts, share, share + issuing),
+            saving=saving(share, share + issuing),
             fix=_fix(facts),
             confirm="Allocator calls per step must fall to zero after the first steps.",
         )

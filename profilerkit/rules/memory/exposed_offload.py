@@ -100,7 +100,7 @@ class ExposedOffload(Rule):
             ),
             at_most="medium" if facts.spec is not None else "low",
             detail="capacity",
-            saving=saving(facts, expected, share),
+            saving=saving(expected, share),
             fix=self._fix(offload, room_of(facts)),
             confirm="The copies must run beside kernels in the next trace.",
         )

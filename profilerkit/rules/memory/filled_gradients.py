@@ -84,7 +84,7 @@ class FilledGradients(Rule):
             ),
             at_most="high" if facts.trust.inflation_ratio is not None else "medium",
             detail="bandwidth",
-            saving=saving(facts, expected, zeroed.share + zeroed.added_share),
+            saving=saving(expected, zeroed.share + zeroed.added_share),
             fix=Fix(text="zero_grad(set_to_none=False) → True.", code="optimizer.zero_grad(set_to_none=True)"),
             confirm="zero_grad must hold no aten::zero_ in the next trace.",
         )

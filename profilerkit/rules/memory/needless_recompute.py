@@ -103,7 +103,7 @@ class NeedlessRecompute(Rule):
             ),
             at_most="high" if kept is not None and not room.origin.startswith(("NVML", "/proc")) else "medium",
             detail="capacity",
-            saving=saving(facts, fits * share, share),
+            saving=saving(fits * share, share),
             fix=Fix(
                 text=f"Activation checkpointing on all layers → on {layers}"
                 + ("." if kept is not None else ", then fewer while the peak allows."),

@@ -71,7 +71,7 @@ class DegradedLink(Rule):
             why=f"Copies from and to the host take {format_ratio(copies)} of the step with nothing beside them.",
             evidence=(*_evidence(facts, link), share_evidence(facts, "Copies, share of the step", *_COPIES)),
             at_most="high",
-            saving=at_most(0.0, bound) if bound >= SMALLEST_SAVING else None,
+            saving=at_most(bound, 0.0) if bound >= SMALLEST_SAVING else None,
             fix=Fix(
                 text=f"{_change(link)}: reseat the device or its riser, then look at the slot's settings.",
                 code="nvidia-smi -q -d PCI",

@@ -93,7 +93,7 @@ class UnevenSteps(Rule):
 
     def _saving(self, facts: Facts, slow: SlowSteps, bound: float) -> Saving | None:
         expected = bound * (slow.coverage or 0.0)
-        return saving(facts, expected, bound) if expected >= SMALLEST_SAVING else None
+        return saving(expected, bound) if expected >= SMALLEST_SAVING else None
 
 
 def _evidence(facts: Facts, times: StepTimes, slow: SlowSteps) -> tuple[Evidence, ...]:

@@ -39,6 +39,7 @@ def export_meta(
         devices=_devices(database, pid, np.unique(devices[devices >= 0])[:_MOST_DEVICES].tolist()),
         versions=_versions(database),
         no_operators=None if operators else NO_OPERATORS,
+        recorder="nsys",
         step_marks=None if steps_called is None else StepMarks(f'ranges like "{steps_called}"', inferred=True),
     )
 
