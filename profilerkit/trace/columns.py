@@ -86,7 +86,8 @@ class TraceMeta:
     ``no_operators`` says why the file holds no operators, where its format need not. ``framework`` is what was profiled
     where it is not PyTorch, ``step_marks`` what the events of ``Category.STEP`` are, or the ranges that the reader took
     for steps and called ``ProfilerStep#N``. ``unprofiled`` says what the events are where none
-    is of a profiler. ``process`` is the number of the process whose steps are marked, as text.
+    is of a profiler. ``process`` is the number of the process whose steps are marked, as text. ``processes`` are those
+    that trained, where the reader knows which events are whose: each with how many it has, one after the other.
     """
 
     path: str
@@ -104,6 +105,7 @@ class TraceMeta:
     step_marks: "StepMarks | None" = None
     unprofiled: str | None = None
     process: str | None = None
+    processes: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

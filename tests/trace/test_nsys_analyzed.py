@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from nsys_exports import KERNEL, MEMCPY, MS, Export, training
+from nsys_exports import KERNEL, MEMCPY, MS, PID, Export, training
 
 from profilerkit.api import analyze, diff
 from profilerkit.errors import UnreadableInputError
@@ -66,6 +66,26 @@ def test_operators_of_an_export_are_measured(tmp_path):
     assert signal(analyze(export.write(tmp_path / "a.sqlite")), "operator trace").state == "measured"
 
 
+def test_processes_of_one_export_are_the_ranks_of_a_job(tmp_path):
+    export = Export().gpu(0).gpu(1)
+    for rank in range(2):
+        training(10, pid=PID + rank, device=rank, export=export, busy_ms=8 - 4 * rank)
+    report = analyze(export.write(tmp_path / "a.sqlite"))
+    assert [(rank.rank, round(rank.busy_ratio, 1)) for rank in report.ranks] == [(0, 0.8), (1, 0.4)]
+    assert sum("holds 2 processes that trained" in note for note in report.trust.notes) == 1
+
+
+def test_files_of_several_processes_each_are_one_job_whose_ranks_have_no_number(tmp_path):
+    for node in range(2):
+        export = Export().gpu(0).gpu(1)
+        for rank in range(2):
+            training(10, pid=PID + rank, device=rank, export=export)
+            export.launch("ncclDevKernel_AllReduce", 15 * MS, 16 * MS, 17 * MS, pid=PID + rank, device=rank, stream=9)
+        export.write(tmp_path / f"node{node}.sqlite")
+    report = analyze(tmp_path)
+    assert [rank.rank for rank in report.ranks] == [None] * 4
+
+
 def test_a_directory_of_exports_is_read_beside_what_they_were_exported_from(tmp_path):
     for name in ("rank0", "rank1"):
         training(10).write(tmp_path / f"{name}.sqlite")
@@ -110,7 +130,7 @@ def test_a_healthy_export_is_told_to_change_nothing():
 def test_of_a_real_pair_the_whole_did_not_change_and_what_ran_before_the_first_pause_did(tmp_path):
     before, after = (analyze(TRACES / "nsys_mfu_pair" / f"mfu_2gpu_{side}.sqlite") for side in ("before", "after"))
     for report in (before, after):
-        assert any("2 processes that used a GPU" in note for note in report.trust.notes)
+        assert [rank.rank for rank in report.ranks] == [0, 1]
         assert signal(report, "operator trace").state == "measured"
     found = diff(before, after)
     assert found.verdict == "no real change"
