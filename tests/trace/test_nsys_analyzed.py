@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from nsys_exports import KERNEL, MEMCPY, MS, PID, Export, training
+from nsys_exports import KERNEL, MEMCPY, MS, PID, TID, Export, training
 
 from profilerkit.api import analyze, diff
 from profilerkit.errors import UnreadableInputError
@@ -64,6 +64,53 @@ def test_operators_of_an_export_are_measured(tmp_path):
         begun = (step + 1) * 10_000_000
         export.range("aten::mm, op_id = 4", begun + 200_000, begun + 900_000)
     assert signal(analyze(export.write(tmp_path / "a.sqlite")), "operator trace").state == "measured"
+
+
+def copied_aside(path, *, begins_ms, copied_ms, launched_ms, held_by=None, tid=TID):
+    """Steps of 100 ms: a copy of 13 ms on a stream of its own, then kernels up to 99 ms; ``held_by`` it is a call."""
+    export = Export().gpu(0, "NVIDIA A100-SXM4-40GB", 108)
+    for step in range(12):
+        at = (step + 1) * 100 * MS
+        begun, copied = at + int(copied_ms * MS), at + int((copied_ms + 13) * MS)
+        export.copy(begun, copied, stream=20, size=300 << 20, tid=tid)
+        if held_by:
+            export.call(held_by, begun - 3_000, copied + 10_000, tid=tid)
+        launched = at + int(launched_ms * MS)
+        first = max(launched, copied) + 10_000
+        length = (at + 99 * MS - first) // 20
+        for number in range(20):
+            start = first + number * length
+            where = {"start": start, "end": start + length - 1_000, "grid": (108 * 16, 1, 1)}
+            export.launch("ampere_bf16_gemm<128>", launched + number * 6_000, **where)
+        export.call("cudaStreamSynchronize_v3020", launched + MS, at + 99 * MS + 20_000)
+        export.range(f"step {step}", at + int(begins_ms * MS), at + 99 * MS + 50_000)
+    return analyze(export.write(path))
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        {"begins_ms": 0, "copied_ms": 0.3, "launched_ms": 0.4},  # an event holds the stream that computes
+        {"begins_ms": 0, "copied_ms": 0.3, "launched_ms": 13.4, "held_by": "cudaStreamSynchronize_v3020"},
+        # A loader of its own copies, and the loop waits for it.
+        {"begins_ms": 28.5, "copied_ms": 15, "launched_ms": 28.6, "held_by": "cudaEventSynchronize_v3020", "tid": 200},
+    ],
+)
+def test_copies_on_a_stream_of_their_own_that_something_waits_for_have_a_saving(tmp_path, loop):
+    report = copied_aside(tmp_path / "a.sqlite", **loop)
+    (finding,) = next(outcome.findings for outcome in report.outcomes if outcome.rule == "IN010")
+    assert finding.saving.expected == pytest.approx(0.13, abs=0.01)
+    assert "one batch earlier" in finding.fix.text
+    waits = [outcome.findings[0] for outcome in report.outcomes if outcome.rule == "IN001" and outcome.findings]
+    if loop["begins_ms"]:  # of which the copies are no part
+        assert waits[0].saving.high == pytest.approx(0.16, abs=0.01)
+    assert report.verdict.bound == "input-bound"
+
+
+def test_copies_ahead_that_only_a_late_host_exposes_have_none(tmp_path):
+    report = copied_aside(tmp_path / "a.sqlite", begins_ms=0, copied_ms=0.3, launched_ms=40)
+    outcome = next(outcome for outcome in report.outcomes if outcome.rule == "IN010")
+    assert (outcome.status, outcome.findings) == ("passed", ())
 
 
 def test_processes_of_one_export_are_the_ranks_of_a_job(tmp_path):

@@ -15,6 +15,11 @@ ELSEWHERE, TO_DEVICE, TO_HOST = 0, 1, 2
 #: Copies that leave the device and come back are offloading when the smaller direction moves this much of the larger:
 #: batches only come, results only go.
 BOTH_WAYS_RATIO = 0.25
+#: A batch is a few tensors, a model hundreds: copies without a kernel launched in between are no batch when there are
+#: this many, and so many times as many as usual (choices).
+_MANY_COPIES, _MORE_THAN_USUAL = 16, 4
+#: Fewer rows of copies show no usual number.
+_FEWEST_BATCHES = 3
 
 
 def copy_rows(columns: TraceColumns) -> I64:
@@ -52,7 +57,7 @@ def copy_leaves(columns: TraceColumns, names: HostNames, launches: I64, kernels:
 
     Host-to-device copies of at least ``BATCH_COPY_BYTES`` (or of unknown size) carry batches; smaller ones count as
     bandwidth, like copies within the device. Large copies of state that is kept on the host are offloading, and what
-    is copied while the program saves or loads a checkpoint belongs to that.
+    is copied while the program saves or loads a checkpoint belongs to that, as do the weights of a whole model.
 
     Args:
         columns: the trace.
@@ -75,7 +80,24 @@ def copy_leaves(columns: TraceColumns, names: HostNames, launches: I64, kernels:
     out[moved[kept]] = leaf("mem.offload")
     issued = rows[(direction != ELSEWHERE) & (launches[rows] >= 0)]
     out[issued[_under(columns, names.keeps_state, launches[issued])]] = leaf("other.ckpt")
+    batches = np.flatnonzero((out == leaf("input.h2d")) & (launches >= 0))
+    out[batches[_weights(columns, launches, kernels, batches)]] = leaf("other.ckpt")
     return out
+
+
+def _weights(columns: TraceColumns, launches: I64, kernels: I64, rows: I64) -> Mask:
+    """Which of the large copies ``rows`` to the device carry a model: many in a row, of sizes that no batch has."""
+    calls = launches[kernels]
+    launched = np.sort(columns.ts_ns[calls[calls >= 0]])
+    _, row, count = np.unique(
+        np.searchsorted(launched, columns.ts_ns[launches[rows]]), return_inverse=True, return_counts=True
+    )
+    if len(count) < _FEWEST_BATCHES:
+        return np.zeros(len(rows), dtype=np.bool_)
+    many = ((count >= _MANY_COPIES) & (count > _MORE_THAN_USUAL * np.median(count)))[row.ravel()]
+    size = columns.bytes[rows]
+    carries: Mask = many & ~np.isin(size, size[~many])
+    return carries
 
 
 def _under(columns: TraceColumns, told: Mask, calls: I64) -> Mask:
