@@ -293,7 +293,8 @@ def _on_host(
     ]
     transfers = communicates & columns.is_a(Category.CPU_OP, Category.ANNOTATION)
     communication = with_label(union(columns.ts_ns[transfers], columns.end_ns[transfers]), leaf("comm.other"))
-    return host, _complete(paint(window, [*upper, *compute, communication]), otherwise="over.python")
+    otherwise = "over.python" if host.thread(main).runs_python else "idle.unknown"
+    return host, _complete(paint(window, [*upper, *compute, communication]), otherwise)
 
 
 def _computed(columns: TraceColumns, operators: I64, communicates: npt.NDArray[np.bool_], work: I64) -> Segments:

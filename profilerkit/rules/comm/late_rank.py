@@ -146,7 +146,7 @@ class LateRank(Rule):
                     fix=_fix(found),
                     confirm="Record again: the waiting caused by this rank must fall."
                     if known
-                    else f"Record {_one(late)} with Python stacks: with_stack=True names what it does longer.",
+                    else f"Record {_one(late)} under torch.profiler, with_stack=True: it names what it does longer.",
                 ),
             )
         )

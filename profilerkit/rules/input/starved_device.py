@@ -219,8 +219,8 @@ def _why(facts: Facts) -> str:
         )
     if facts.input.origin == BEFORE_THE_COPY:
         return (
-            "The device waits from the start of the step for its first work: the copy of a batch, made meanwhile by "
-            "Python that nothing names; part of it may do something else."
+            "The device waits from the start of the step for its first work, the copy of a batch. Nothing recorded "
+            "names what makes it meanwhile; part of that may be something else."
         )
     if facts.mode == "gpu":
         return "The device has nothing to run while the loop is inside the loader."

@@ -9,6 +9,7 @@ from profilerkit.analysis.host.host_facts import PythonFacts
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Finding, Fix, Saving
+from profilerkit.model.run import OPERATOR_TRACE
 from profilerkit.rules.input.starved_device import frame_text
 from profilerkit.rules.rule import (
     Fired,
@@ -27,6 +28,8 @@ from profilerkit.units import format_ns, format_ratio
 _OWN = re.compile(r"(?:^|/)profilerkit/capture/\w+\.py\(")
 #: How a loop without a loader shows what it waits for.
 _TELL_BY_NAME = 'wrap what gives the batches, prof.wrap(batches), or put getting one under prof.phase("data")'
+#: How an export without operators gets what the host runs.
+_SHOW_THE_HOST = "run the loop within torch.autograd.profiler.emit_nvtx() under nsys, or record with torch.profiler"
 _TELL_INPUT = f"{_TELL_BY_NAME}, or record with_stack=True"
 
 
@@ -62,6 +65,9 @@ class PythonWork(Rule):
         if facts.cold is not None:
             return NotApplicable("the window is dominated by first-use work, not by Python")
         bound = facts.share("over.python")
+        unseen = any(known.name == OPERATOR_TRACE and known.state == "missing" for known in facts.trust.signals)
+        if unseen and not bound:
+            return MissingData("nothing recorded shows what the host runs between its calls", _SHOW_THE_HOST)
         # Short gaps between operators are the price of issuing them one by one, not the user's own Python.
         between = facts.short_python_ratio
         expected = (1.0 - between) * bound
