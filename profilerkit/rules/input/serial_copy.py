@@ -97,6 +97,7 @@ def _evidence(facts: Facts, copies: CopyFacts, exposed: float) -> tuple[Evidence
             origin=origin,
             n=facts.steps.steady,
             rank=facts.rank.rank,
+            behind=("input.h2d",),
         )
         for label, value, unit, origin in values
     )
