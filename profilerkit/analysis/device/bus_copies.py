@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profilerkit.analysis.device.copies import ELSEWHERE, TO_DEVICE, TO_HOST, busiest_streams, directions
+from profilerkit.analysis.device.copies import ELSEWHERE, TO_DEVICE, TO_HOST, are_pageable, busiest_streams, directions
 from profilerkit.analysis.device.launching_ops import launching_operators
 from profilerkit.analysis.device.records import CopyFacts
 from profilerkit.analysis.host.names import BATCH_COPY_BYTES
@@ -57,7 +57,7 @@ def batch_copies(
     kernels = rows[columns.category[rows] == Category.KERNEL]
     computing, exposed = busiest_streams(columns, kernels), parts.segments.only(leaf("input.h2d"))
     batches = rows[(parts.copied(rows) == leaf("input.h2d")) & (columns.bytes[rows] >= BATCH_COPY_BYTES)]
-    pageable = np.array(["pageable" in text.lower() for text in columns.strings], dtype=bool)[columns.name[batches]]
+    pageable = are_pageable(columns, batches)
 
     def told(chosen: I64) -> CopyFacts:
         calls, time_ns = launches[chosen], columns.dur_ns[chosen]

@@ -178,10 +178,16 @@ def awaited_copies(columns: TraceColumns, launches: I64) -> I64:
 
 def hold_the_host(columns: TraceColumns, launches: I64, rows: I64) -> Mask:
     """``(n,)`` which of the launched copies ``rows`` the host spends in their call, and not only in issuing them."""
-    call = launches[rows]
-    pageable = [name for name in np.unique(columns.name[rows]).tolist() if "pageable" in columns.strings[name].lower()]
-    late: Mask = columns.ts_ns[call] + columns.dur_ns[call] >= columns.ts_ns[rows] + columns.dur_ns[rows]
-    return late | np.isin(columns.name[rows], pageable)
+    late: Mask = columns.end_ns[launches[rows]] >= columns.end_ns[rows]
+    return late | are_pageable(columns, rows)
+
+
+def are_pageable(columns: TraceColumns, rows: I64) -> Mask:
+    """``(n,)`` which of the copies ``rows`` are from or to pageable memory of the host, by their names."""
+    names, place = np.unique(columns.name[rows], return_inverse=True)
+    pageable = np.array(["pageable" in columns.strings[name].lower() for name in names.tolist()], dtype=np.bool_)
+    found: Mask = pageable[place.ravel()]
+    return found
 
 
 def leads_to_copies(columns: TraceColumns, launches: I64, copies: I64, leads: Spans, main: int, waits: I64) -> Spans:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from profilerkit.analysis.device.copies import are_pageable
 from profilerkit.analysis.device.kernels import KernelNames
 from profilerkit.analysis.device.precision import slow_math
 from profilerkit.analysis.device.roofline import Roofline
@@ -190,7 +191,5 @@ def _fp32(seen: Material, device: Device) -> Bools:
 
 
 def _staged(columns: TraceColumns, device: Device) -> Bools:
-    names, index = np.unique(columns.name[device.row], return_inverse=True)
-    pageable = np.array(["pageable" in columns.strings[name].lower() for name in names.tolist()], dtype=np.bool_)
-    staged: Bools = pageable[index] & (columns.category[device.row] == Category.MEMCPY)
+    staged: Bools = are_pageable(columns, device.row) & (columns.category[device.row] == Category.MEMCPY)
     return staged

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profilerkit.analysis.device.copies import TO_HOST, directions
+from profilerkit.analysis.device.copies import TO_HOST, are_pageable, directions
 from profilerkit.analysis.host.names import BLOCKING_CALL_NS
 from profilerkit.analysis.host.releases import RELEASE_NS
 from profilerkit.analysis.intervals import I64
@@ -110,11 +110,8 @@ def _held(columns: TraceColumns, rows: I64, call: I64) -> Bools:
     long = columns.dur_ns[at] >= BLOCKING_CALL_NS
     held: Bools = copies & late & long
     places = np.flatnonzero(copies & late & ~long)
-    if len(places):
-        read = directions(columns, rows[places]) == TO_HOST
-        names = columns.name[rows[places]]
-        pageable = np.array(["pageable" in columns.strings[name].lower() for name in np.unique(names).tolist()])
-        held[places] = read & np.isin(names, np.unique(names)[pageable])
+    read = rows[places]
+    held[places] = (directions(columns, read) == TO_HOST) & are_pageable(columns, read)
     return held
 
 

@@ -12,6 +12,7 @@ from profilerkit.rules.rule import (
     Result,
     Rule,
     each,
+    evidence_of,
     finding_for,
     no_device_events,
 )
@@ -95,14 +96,12 @@ class PageableCopy(Rule):
                     source="measured",
                     origin="Memcpy HtoD (Pageable -> Device)",
                 ),
-                Evidence(
-                    label="Device waits for them, share of the step",
-                    value=bound,
-                    unit="ratio",
-                    source="measured",
-                    origin="interval arithmetic on the device's streams",
-                    n=facts.steps.steady,
-                    rank=facts.rank.rank,
+                evidence_of(
+                    facts,
+                    "Device waits for them, share of the step",
+                    bound,
+                    "ratio",
+                    "interval arithmetic on the device's streams",
                 ),
             ),
             at_most="high" if known else "medium",

@@ -8,7 +8,7 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import WAITS
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.finding import Evidence, Fix
-from profilerkit.rules.rule import Fired, Passed, Result, Rule, each, finding_for, no_device_events
+from profilerkit.rules.rule import Fired, Passed, Result, Rule, each, evidence_of, finding_for, no_device_events
 from profilerkit.units import format_ns, format_ratio
 
 #: Share of the copies' time on the stream that computes, from which they are in line with the kernels (a choice).
@@ -89,17 +89,7 @@ def _evidence(facts: Facts, copies: CopyFacts, exposed: float) -> tuple[Evidence
         ("Of that on the stream that computes", copies.in_line_ratio, "ratio", "copies to the device"),
     )
     return tuple(
-        Evidence(
-            label=label,
-            value=value,
-            unit=unit,
-            source="measured",
-            origin=origin,
-            n=facts.steps.steady,
-            rank=facts.rank.rank,
-            behind=("input.h2d",),
-        )
-        for label, value, unit, origin in values
+        evidence_of(facts, label, value, unit, origin, behind=("input.h2d",)) for label, value, unit, origin in values
     )
 
 
