@@ -325,6 +325,14 @@ def test_work_of_no_known_process_is_read_as_one(tmp_path):
     assert any("does not say which process" in note for note in columns.damage.notes)
 
 
+def test_of_more_processes_than_a_machine_has_the_first_are_read(tmp_path):
+    export = Export()
+    for pid in range(1, 101):
+        export.launch("gemm", 1_000, 20_000, 50_000, pid=pid)
+    parts = by_process(read_trace(export.write(tmp_path / "a.sqlite")))
+    assert [part.meta.process for part in parts] == [str(pid) for pid in range(1, 65)]
+
+
 @pytest.mark.parametrize("odd", ["a b.sqlite", "a?mode=rw#x.sqlite", "a%20b.sqlite", "ä\udcff.sqlite", "trace.json"])
 def test_the_name_of_the_file_does_not_matter_and_nothing_is_written(tmp_path, odd):
     path = training(2).write(tmp_path / "a.sqlite").rename(tmp_path / odd)

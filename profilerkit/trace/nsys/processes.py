@@ -11,6 +11,8 @@ from profilerkit.trace.nsys.tables import Rows
 #: Ranks of one job start about as many pieces of work on their devices, however long these take or wait. A process with
 #: fewer than this share of the most does something else (a choice).
 _SAME_WORK = 0.25
+#: Machines have at most 16 GPUs; a hostile export any number of processes.
+_MOST_PROCESSES = 64
 _NAMED = 4
 
 
@@ -44,6 +46,7 @@ def trained(device: Sequence[Rows], host: Sequence[Rows]) -> Trained:
     pids, counts = np.unique(pid[pid >= 0], return_counts=True)
     if len(pids):
         alike = counts >= _SAME_WORK * counts.max()
+        alike[np.argsort(-counts, kind="stable")[_MOST_PROCESSES:]] = False
         several = [note for one in pids[alike].tolist() for note in _several_devices(one, number[pid == one])]
         return Trained(tuple(pids[alike].tolist()), (*_left_out(pids[~alike]), *several))
     notes: tuple[str, ...] = ()
@@ -59,7 +62,7 @@ def trained(device: Sequence[Rows], host: Sequence[Rows]) -> Trained:
 def _left_out(pids: I64) -> tuple[str, ...]:
     if not len(pids):
         return ()
-    return (f"processes that did little on a GPU were left out: {_listed(pids)}",)
+    return (f"processes that did less on a GPU were left out: {_listed(pids)}",)
 
 
 def _several_devices(pid: int, numbers: I64) -> tuple[str, ...]:
