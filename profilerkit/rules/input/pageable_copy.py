@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import saving
-from profilerkit.model.finding import Evidence, Fix
+from profilerkit.model.finding import Fix
 from profilerkit.rules.rule import (
     Fired,
     Passed,
@@ -17,6 +17,8 @@ from profilerkit.rules.rule import (
     no_device_events,
 )
 from profilerkit.units import format_ns, format_ratio
+
+_ORIGIN = "Memcpy HtoD (Pageable -> Device)"
 
 
 @dataclass(frozen=True)
@@ -82,27 +84,9 @@ class PageableCopy(Rule):
             title=f"Pageable copies cost {format_ns(bound * step)} in {each(facts)} step",
             why="A copy from pageable memory goes through a staging buffer and holds the launching thread meanwhile.",
             evidence=(
-                Evidence(
-                    label="Pageable bytes per step",
-                    value=facts.copies.bytes_per_step,
-                    unit="bytes",
-                    source="measured",
-                    origin="Memcpy HtoD (Pageable -> Device)",
-                ),
-                Evidence(
-                    label="Achieved rate",
-                    value=rate / 1e9,
-                    unit="GB/s",
-                    source="measured",
-                    origin="Memcpy HtoD (Pageable -> Device)",
-                ),
-                evidence_of(
-                    facts,
-                    "Device waits for them, share of the step",
-                    bound,
-                    "ratio",
-                    "interval arithmetic on the device's streams",
-                ),
+                evidence_of(facts, "Pageable bytes per step", facts.copies.bytes_per_step, "bytes", _ORIGIN),
+                evidence_of(facts, "Achieved rate", rate / 1e9, "GB/s", _ORIGIN),
+                evidence_of(facts, "Device waits for them, share of the step", bound, "ratio", "its streams"),
             ),
             at_most="high" if known else "medium",
             detail="h2d",

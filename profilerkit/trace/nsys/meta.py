@@ -1,6 +1,7 @@
 """What an export says beside its events: its devices, when it began, and which releases wrote it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -55,21 +56,9 @@ def _devices(database: Database, used: Sequence[int]) -> tuple[DeviceProperties,
     """Return the properties of the devices that were used."""
     gpus = _gpus(database)
     alike = len({gpu.name for gpu in gpus.values()}) == 1
-    found = []
-    for number in used:
-        gpu = gpus.get(number) or (next(iter(gpus.values())) if alike else None)
-        if gpu is not None:
-            found.append(
-                DeviceProperties(
-                    id=number,
-                    name=gpu.name,
-                    memory_bytes=gpu.memory_bytes,
-                    compute_major=gpu.compute_major,
-                    compute_minor=gpu.compute_minor,
-                    multiprocessors=gpu.multiprocessors,
-                )
-            )
-    return tuple(found)
+    default = next(iter(gpus.values())) if alike else None
+    found = ((number, gpus.get(number, default)) for number in used)
+    return tuple(replace(gpu, id=number) for number, gpu in found if gpu is not None)
 
 
 def _gpus(database: Database) -> dict[int, DeviceProperties]:
