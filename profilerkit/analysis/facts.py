@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from profilerkit.analysis.communication.wire import Wire
-from profilerkit.analysis.device.bus_copies import PinnedFacts, SmallCopyFacts
+from profilerkit.analysis.device.bus_copies import SmallCopyFacts
 from profilerkit.analysis.device.records import (
     AllocatorFacts,
     ChainFacts,
@@ -171,7 +171,9 @@ class Facts:
         hidden: part to the share in which the host was held up by it while the device communicated or copied; a fix of
             it shows only once that transfer is gone as well.
         loading: the replayed queue of the loader and its epochs; ``None`` without records of steps.
-        pinned: batch copies from pinned memory; ``None`` without device events, and so for ``small_copies``.
+        copies: of batches, from pageable memory; ``None`` without device events, and so ``pinned`` and
+            ``small_copies``.
+        pinned: the same from pinned memory, or such as the trace does not name.
         host: what the training process does besides issuing work.
         memory_use: what memory costs beside its size.
         pauses: what training stood still for, over all steps of a run that was recorded whole.
@@ -238,7 +240,7 @@ class Facts:
     alone: Mapping[str, float] = field(default_factory=dict)
     hidden: Mapping[str, float] = field(default_factory=dict)
     loading: LoadingFacts | None = None
-    pinned: PinnedFacts | None = None
+    pinned: CopyFacts | None = None
     small_copies: SmallCopyFacts | None = None
     host: HostFacts = field(default_factory=HostFacts)
     memory_use: MemoryUse = field(default_factory=MemoryUse)

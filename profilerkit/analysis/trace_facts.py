@@ -10,11 +10,11 @@ from profilerkit.analysis.communication.parallelism import parallelism_of
 from profilerkit.analysis.communication.registry import Registry, built_in
 from profilerkit.analysis.communication.wire import Wire
 from profilerkit.analysis.communication.wire_facts import wire_facts
-from profilerkit.analysis.device.bus_copies import PinnedFacts, SmallCopyFacts, pinned_copies, small_copies
+from profilerkit.analysis.device.bus_copies import SmallCopyFacts, batch_copies, small_copies
 from profilerkit.analysis.device.compute_facts import compute_facts
 from profilerkit.analysis.device.compute_leaves import compute_leaves
 from profilerkit.analysis.device.host_copies import host_copies
-from profilerkit.analysis.device.kernel_facts import chain_facts, device_facts, pageable_copies
+from profilerkit.analysis.device.kernel_facts import chain_facts, device_facts
 from profilerkit.analysis.device.kernel_table import largest
 from profilerkit.analysis.device.kernels import KernelNames, self_times
 from profilerkit.analysis.device.launches import launch_facts, launching_rows
@@ -108,7 +108,7 @@ class TraceFacts:
     cold: ColdFacts | None = None
     launches: LaunchFacts | None = None
     host_copies: tuple[HostCopy, ...] = ()
-    pinned: PinnedFacts | None = None
+    pinned: CopyFacts | None = None
     small_copies: SmallCopyFacts | None = None
     python: PythonFacts | None = None
     compiles: CompileFacts | None = None
@@ -257,7 +257,8 @@ def _memory_use(seen: _Seen, facts: TraceFacts) -> MemoryUse:
     columns, steps = seen.columns, seen.steps
     recomputes = facts.totals[leaf("mem.recompute")] > 0
     on_gpu = facts.partition.mode == "gpu"
-    offloads = facts.partition.offloads
+    moved = facts.partition.copies
+    offloads = moved[facts.partition.copied(moved) == leaf("mem.offload")]
     mine = judged_instants(columns.memory, busiest_device(columns, Spans(steps.start, steps.end)))
     return MemoryUse(
         zeroed=zeroed_gradients(columns, seen.launches, seen.ran if on_gpu else None, steps, seen.busy),
@@ -287,10 +288,11 @@ def _with_device(facts: TraceFacts, seen: _Seen, spec: DeviceSpec | None) -> Tra
     issuing = seen.steps.by_host.steady
     work = Judged(columns, kinds, launches, seen.roof, np.flatnonzero(judged[seen.roof.rows]), window, issuing)
     optimizer_step = optimizer_kernels(work)
+    pageable, pinned = batch_copies(columns, launches, seen.parts, rows, count)
     return replace(
         facts,
         device=device_facts(columns, launches, seen.ran, rows, window, seen.parts, facts.properties),
-        copies=pageable_copies(columns, launches, seen.parts, rows, count),
+        copies=pageable,
         syncs=sync_facts(
             *(columns, names, launches, judged, count, intersect(copying, window)),
             # Not cut between adjacent steps: a read-back stands at the end of one more often than not.
@@ -303,7 +305,7 @@ def _with_device(facts: TraceFacts, seen: _Seen, spec: DeviceSpec | None) -> Tra
         cold=cold_facts(columns, names, seen.steps, seen.busy),
         launches=launch_facts(columns, kinds, launches, issuing),
         host_copies=host_copies(columns, rows, count, spec),
-        pinned=pinned_copies(columns, seen.parts.segments, rows, count),
+        pinned=pinned,
         small_copies=small_copies(columns, launches, seen.parts.segments, window, rows, count),
         waste=kernel_waste(work, optimizer_step, facts.properties),
     )

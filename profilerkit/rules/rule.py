@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts, belongs
 from profilerkit.analysis.whatif import relative_error
-from profilerkit.model.finding import SOURCES_BY_STRENGTH, Bound, Confidence, Evidence, Finding, Fix, Saving
+from profilerkit.model.finding import SOURCES_BY_STRENGTH, Bound, Confidence, Evidence, Finding, Fix, Saving, Source
 from profilerkit.model.run import STEP_TIMERS, Series
 from profilerkit.model.step import PARTS
 from profilerkit.rules.parts import PARTS_OF_RULE
@@ -208,6 +208,34 @@ def share_evidence(facts: Facts, label: str, *parts: str, origin: str = "partiti
         rank=facts.rank.rank,
         steps=judged_steps(facts),
         behind=present,
+    )
+
+
+def evidence_of(
+    facts: Facts,
+    label: str,
+    value: float | None,
+    unit: str,
+    origin: str,
+    source: Source = "measured",
+    *,
+    n: int | None = -1,
+    steps: tuple[int, int] | None = None,
+    range_ns: tuple[int, int] | None = None,
+    behind: tuple[str, ...] = (),
+) -> Evidence:
+    """Evidence about the judged rank; ``n`` counts its steady steps unless given, the rest is as in ``Evidence``."""
+    return Evidence(
+        label=label,
+        value=value,
+        unit=unit,
+        source=source,
+        origin=origin,
+        n=facts.steps.steady if n == -1 else n,
+        rank=facts.rank.rank,
+        steps=steps,
+        range_ns=range_ns,
+        behind=behind,
     )
 
 

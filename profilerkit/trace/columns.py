@@ -92,7 +92,8 @@ class TraceMeta:
     where it is not PyTorch, ``step_marks`` what the events of ``Category.STEP`` are, or the ranges that the reader took
     for steps and called ``ProfilerStep#N``. ``unprofiled`` says what the events are where none
     is of a profiler. ``process`` is the number of the process whose steps are marked, as text. ``recorder`` is the tool
-    that has to record more.
+    that has to record more. ``processes`` are those that trained, where the reader knows which events are whose: each
+    with how many it has, one after the other.
     """
 
     path: str
@@ -111,6 +112,7 @@ class TraceMeta:
     unprofiled: str | None = None
     process: str | None = None
     recorder: Recorder = "torch"
+    processes: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,7 +151,7 @@ class LateRank(Rule):
                     fix=_fix(found),
                     confirm="Record again: the waiting caused by this rank must fall."
                     if known
-                    else f"Record {_one(late)} with {fitting(SHOW_STACKS, facts.recorder)}: it says what takes long.",
+                    else f"Record {_one(late)} with {fitting(SHOW_STACKS, facts.recorder)}: it names what it does.",
                 ),
             )
         )

@@ -10,6 +10,7 @@ from profilerkit.analysis.signals import SHOW_FETCHES, SHOW_STACKS, fitting
 from profilerkit.analysis.whatif import saving, slowed
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Finding, Fix, Saving
+from profilerkit.model.run import OPERATOR_TRACE
 from profilerkit.rules.input.starved_device import frame_text
 from profilerkit.rules.parts import own_python_share
 from profilerkit.rules.rule import (
@@ -28,6 +29,8 @@ from profilerkit.units import format_ns, format_ratio
 
 #: A frame of the recording itself, as the profiler writes it.
 _OWN = re.compile(r"(?:^|/)profilerkit/capture/\w+\.py\(")
+#: How an export without operators gets what the host runs.
+_SHOW_THE_HOST = "run the loop within torch.autograd.profiler.emit_nvtx() under nsys, or record with torch.profiler"
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,9 @@ class PythonWork(Rule):
         if facts.cold is not None:
             return NotApplicable("the window is dominated by first-use work, not by Python")
         bound, expected = facts.share("over.python"), own_python_share(facts)
+        unseen = any(known.name == OPERATOR_TRACE and known.state == "missing" for known in facts.trust.signals)
+        if unseen and not bound:
+            return MissingData("nothing recorded shows what the host runs between its calls", _SHOW_THE_HOST)
         if expected < self.smallest_share:
             return Passed(f"the device waits {format_ratio(expected)} of the step for longer stretches of Python")
         if not self.worth_saying(facts, expected):

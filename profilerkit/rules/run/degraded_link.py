@@ -15,6 +15,7 @@ from profilerkit.rules.rule import (
     Passed,
     Result,
     Rule,
+    evidence_of,
     finding_for,
     share_evidence,
 )
@@ -90,16 +91,7 @@ def _evidence(facts: Facts, link: HostLink) -> tuple[Evidence, ...]:
         ("Rate of its best", link.rate_ratio, "ratio", "derived", ()),
     )
     return tuple(
-        Evidence(
-            label=label,
-            value=value,
-            unit=unit,
-            source=source,
-            origin="NVML, while the device was busy",
-            n=link.samples,
-            rank=facts.rank.rank,
-            behind=behind,
-        )
+        evidence_of(facts, label, value, unit, "NVML, while the device was busy", source, n=link.samples, behind=behind)
         for label, value, unit, source, behind in rows
     )
 

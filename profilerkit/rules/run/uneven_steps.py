@@ -16,6 +16,7 @@ from profilerkit.rules.rule import (
     Passed,
     Result,
     Rule,
+    evidence_of,
     finding_for,
     used_steps,
 )
@@ -100,16 +101,7 @@ def _evidence(facts: Facts, times: StepTimes, slow: SlowSteps) -> tuple[Evidence
     """Of the slow steps, then of all."""
 
     def row(label: str, value: float, unit: str, n: int | None = None) -> Evidence:
-        return Evidence(
-            label=label,
-            value=value,
-            unit=unit,
-            source="derived",
-            origin="length of the steps",
-            n=n,
-            rank=facts.rank.rank,
-            behind=(STEP_LENGTHS,),
-        )
+        return evidence_of(facts, label, value, unit, "length of the steps", "derived", n=n, behind=(STEP_LENGTHS,))
 
     steady = facts.steps.steady
     excess = row("Time of a slow step beyond the others, mean", slow.excess_ns, "ns", slow.count)
