@@ -61,6 +61,23 @@ class CompileFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class RecorderFacts:
+    """What recording the trace took of the host in the mean judged step, at least, by the events that it holds.
+
+    Attributes:
+        options: of the recorder, those that slow the host noticeably, or by what no event tells, as they are called.
+        events: operators, Python calls and allocations that were recorded of it.
+        waited_ns: to record those in which the device waited for the host.
+        hidden_ns: to record the others.
+    """
+
+    options: tuple[str, ...]
+    events: float
+    waited_ns: float
+    hidden_ns: float
+
+
+@dataclass(frozen=True, slots=True)
 class HostFacts:
     """Each is ``None`` where the recording does not tell.
 
@@ -69,6 +86,7 @@ class HostFacts:
         python: ``None`` where the trace shows no long stretch.
         compiles: ``None`` where nothing is known to be compiled.
         threads: intra-op threads of torch in the training process.
+        recorder: what the recording costs; ``None`` without a steady step of a trace.
         between_ratio: share of the Python between operators in gaps below 1 ms; 0 without a trace.
     """
 
@@ -76,4 +94,5 @@ class HostFacts:
     python: PythonFacts | None = None
     compiles: CompileFacts | None = None
     threads: int | None = None
+    recorder: RecorderFacts | None = None
     between_ratio: float = 0.0

@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
+from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Finding, Fix
-from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, share_evidence
-from profilerkit.units import format_ratio
-
-_STACKS, _MEMORY = "Python stacks", "memory"
-_OPTIONS = {_STACKS: "with_stack", _MEMORY: "profile_memory"}
+from profilerkit.rules.recorder import recorder_share, slowed_by
+from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, each, finding_for, share_evidence
+from profilerkit.units import format_ns, format_ratio
 
 
 @dataclass(frozen=True)
@@ -17,12 +16,13 @@ class HeavyProfiler(Rule):
     """The profiler is the bottleneck (R52).
 
     Claim: The measurement distorts the run, so that what the host does looks longer than it is.
-    Evidence: Traced step over untraced step; share of the profiler's own work; options that slow the host.
+    Evidence: Traced step over untraced step; share of the profiler's own work; how many events were recorded of the
+        host, and what recording them takes at least, by measured times of each kind of event.
     Threshold: Traced steps 10 % longer, or 2 % of the step in the profiler's own work. Without untraced steps, Python
-        stacks or memory recorded. Without a trace: another profiler was active when one was to be recorded.
+        stacks, memory or emit_nvtx recorded. Without a trace: another profiler was active when one was to be recorded.
     Fix: None for the training. Trace fewer steps, without with_stack and profile_memory; time steps without a trace.
         Another profiler is switched off, or traces some steps by a schedule.
-    Saving: None: this is a guard.
+    Saving: None: this is a guard. It takes the time of recording off the savings of the host's time, and their low end.
     Traps: Where untraced steps were timed, their length is used and only the composition comes from the trace.
     Confidence: High with untraced steps, else low.
     """
@@ -42,14 +42,15 @@ class HeavyProfiler(Rule):
                 return Fired((_rival(facts),))
             return MissingData("no steps were traced", "profilerkit.profile(..., deep=True)")
         ratio, own = facts.trust.inflation_ratio, facts.share("other.prof")
-        options = [name for name in _OPTIONS if facts.measured(name)] if ratio is None else []
+        options = " and ".join(slowed_by(facts))
         if ratio is not None and ratio > self.inflation_ratio:
             title = f"Traced steps took {ratio:.2f} × the time of the others"
         elif own > self.own_share:
             title = f"The profiler's own work takes {format_ratio(own)} of the traced steps"
         elif options:
-            named = " and ".join(_OPTIONS[name] for name in options)
-            title = f"Recorded with {named}, which slows the host by an unknown amount"
+            share = recorder_share(facts)
+            least = f"{format_ns(share * (facts.mean_step_ns or 0.0))} of {each(facts)} step or more"
+            title = f"Recorded with {options}, which slows the host by {least if share else 'an unknown amount'}"
         elif ratio is None:
             return MissingData(
                 "how long a step takes without the profiler is not known",
@@ -80,11 +81,30 @@ class HeavyProfiler(Rule):
                     else ()
                 ),
                 share_evidence(facts, "The profiler's own work, share of the step", "other.prof"),
+                *_recorded(facts),
             ),
             at_most="low" if ratio is None and own <= self.own_share else "high",
             confirm="Trace fewer steps, without with_stack and profile_memory; the ratio must fall below 1.1.",
         )
         return Fired((finding,))
+
+
+def _recorded(facts: Facts) -> tuple[Evidence, ...]:
+    """How many events were recorded of the host, where that is all that tells."""
+    recorder, step = facts.host.recorder, facts.mean_step_ns or 0.0
+    if recorder is None or not slowed_by(facts):
+        return ()
+    events = Evidence(
+        label="Operators, Python calls and allocations recorded, per step",
+        value=round(recorder.events),
+        unit="count",
+        source="measured",
+        origin="events of the threads that train",
+        n=facts.steps.steady,
+        rank=facts.rank.rank,
+    )
+    label, least_ns = "Recording them while the device waits, at least", recorder_share(facts) * step
+    return events, revise(events, label=label, value=least_ns, unit="ns", source="estimated")
 
 
 def _rival(facts: Facts) -> Finding:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from profilerkit.trace.columns import I64, DeviceProperties, StepMarks, TraceMeta
+from profilerkit.trace.columns import EMIT_NVTX, I64, DeviceProperties, StepMarks, TraceMeta
 from profilerkit.trace.kineto.numbers import whole_number
 from profilerkit.trace.nsys import tables
 from profilerkit.trace.nsys.database import Database
@@ -37,6 +37,7 @@ def export_meta(
         path=str(path),
         base_time_ns=int(began[0]) if len(began) and began[0] > 0 else None,
         devices=_devices(database, pid, np.unique(devices[devices >= 0])[:_MOST_DEVICES].tolist()),
+        recorded=frozenset([EMIT_NVTX] if operators else []),
         versions=_versions(database),
         no_operators=None if operators else NO_OPERATORS,
         step_marks=None if steps_called is None else StepMarks(f'ranges like "{steps_called}"', inferred=True),

@@ -1,0 +1,111 @@
+"""Savings as they are without the recorder, which slows the host and not the device."""
+
+from collections.abc import Sequence
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.host.recorder import HOST_PARTS
+from profilerkit.model.change import revise
+from profilerkit.model.finding import Confidence, Finding, Outcome, Saving
+from profilerkit.rules.parts import PARTS_OF_RULE
+from profilerkit.rules.rule import SMALLEST_SAVING, weakest
+from profilerkit.units import format_ns, format_ratio
+
+#: Share of the low end of a saving of the host's time that is kept where no step was timed without a profiler: plain
+#: recordings added 9 to 99 % to the host's time in tests.
+UNMEASURED_RATIO = 0.5
+
+
+def slowed_by(facts: Facts) -> tuple[str, ...]:
+    """Options of the recorder that slow the host by what no untraced step tells; empty where none do."""
+    recorder = facts.host.recorder
+    return recorder.options if recorder is not None and facts.trust.inflation_ratio is None else ()
+
+
+def recorder_share(facts: Facts) -> float:
+    """Share of the traced step that recording takes while the device waits for the host, at least.
+
+    Where kernels find the queue empty, what the host records beside them makes the device wait later. 0 without a
+    device: there the recorder slows all that is timed alike.
+    """
+    recorder, step = facts.host.recorder, facts.mean_step_ns
+    if recorder is None or not step or facts.mode != "gpu":
+        return 0.0
+    empty = facts.device.queue_empty_ratio if facts.device is not None else None
+    return min((recorder.waited_ns + (empty or 0.0) * recorder.hidden_ns) / step, facts.share(*HOST_PARTS))
+
+
+def without_recorder(facts: Facts, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """The outcomes with the savings of a step that is not recorded, as far as the trace tells.
+
+    Where the recorder slows the host, the time of recording is no part of a saving of the host's time, and nothing of
+    it is for certain. The kernels are a larger share of the shorter step. Nothing changes where steps were timed
+    without a profiler.
+    """
+    if facts.trust.inflation_ratio is not None or not facts.trace_read:
+        return list(outcomes)
+    return [_relieved(facts, outcome) for outcome in outcomes]
+
+
+def _relieved(facts: Facts, outcome: Outcome) -> Outcome:
+    parts = PARTS_OF_RULE.get(outcome.rule)
+    if parts is None or not any(finding.saving for finding in outcome.findings):
+        return outcome
+    waits_for_host = any(part in HOST_PARTS for part in parts)
+    if not slowed_by(facts):
+        return _halved(outcome) if waits_for_host and facts.mode == "gpu" else outcome
+    if waits_for_host:
+        return _of_host(facts, outcome)
+    if parts or facts.mode != "gpu":
+        return outcome
+    return revise(outcome, findings=tuple(_of_kernels(facts, finding) for finding in outcome.findings))
+
+
+def _halved(outcome: Outcome) -> Outcome:
+    return revise(
+        outcome,
+        findings=tuple(
+            revise(finding, saving=revise(finding.saving, low=UNMEASURED_RATIO * finding.saving.low))
+            if finding.saving is not None
+            else finding
+            for finding in outcome.findings
+        ),
+    )
+
+
+def _of_host(facts: Facts, outcome: Outcome) -> Outcome:
+    share = recorder_share(facts)
+    found = [_slowed(facts, finding, share) for finding in outcome.findings]
+    kept = [one for one in found if one.saving is None or one.saving.expected >= SMALLEST_SAVING]
+    if kept:
+        return revise(outcome, findings=tuple(kept))
+    reason = f"recording itself takes {format_ratio(share)} of the step or more, and little is left without it"
+    return revise(outcome, status="passed", reason=reason, findings=())
+
+
+def _slowed(facts: Facts, finding: Finding, share: float) -> Finding:
+    """The finding with what is left of its saving once nothing is recorded, and why."""
+    if finding.saving is None:
+        return finding
+    named, saved = " and ".join(slowed_by(facts)), finding.saving.expected
+    expected = max(saved - share, 0.0) / (1.0 - share)
+    most: Confidence = "medium" if expected >= saved / 2 else "low"
+    by = f", here by {format_ns(share * (facts.mean_step_ns or 0.0))} of the step or more" if share else ""
+    return revise(
+        finding,
+        saving=revise(finding.saving, low=0.0, expected=min(expected, finding.saving.high)),
+        confidence=weakest(finding.confidence, most),
+        why=f"{finding.why} The recorder itself slows the host ({named}){by}.",
+        confirm=f"Record again without {named}: what is left of the idle time is the host's own.",
+    )
+
+
+def _of_kernels(facts: Facts, finding: Finding) -> Finding:
+    """The finding as a share of the step without the recorder, at most of one without any wait for the host."""
+    if finding.saving is None:
+        return finding
+    saved, least, most = finding.saving, 1.0 - recorder_share(facts), 1.0 - facts.share(*HOST_PARTS)
+    return revise(finding, saving=_scaled(saved, 1.0 / least, 1.0 / max(most, saved.high)))
+
+
+def _scaled(saved: Saving, by: float, at_most_by: float) -> Saving:
+    return revise(saved, expected=saved.expected * by, high=min(max(saved.high * at_most_by, saved.expected * by), 1.0))
