@@ -33,10 +33,11 @@ from profilerkit.analysis.device.roofline import Roofline
 from profilerkit.analysis.device.utilisation import device_window
 from profilerkit.analysis.facts import CommFacts, InputFacts
 from profilerkit.analysis.host.compiles import compiles_of_trace
-from profilerkit.analysis.host.host_facts import CompileFacts, PythonFacts, RecorderFacts
+from profilerkit.analysis.host.host_facts import CompileFacts, PhaseFacts, PythonFacts, RecorderFacts
 from profilerkit.analysis.host.input import input_facts
 from profilerkit.analysis.host.loading import loading_rows
 from profilerkit.analysis.host.names import HostNames, main_thread
+from profilerkit.analysis.host.phases import phase_facts
 from profilerkit.analysis.host.python_stretches import python_facts
 from profilerkit.analysis.host.recorder import recorder_facts
 from profilerkit.analysis.host.runtime_calls import allocator_facts, cold_facts, sync_facts
@@ -58,6 +59,7 @@ from profilerkit.analysis.replay.gate import ReplayFacts, replay_facts
 from profilerkit.analysis.replay.scope import MOST_EVENTS
 from profilerkit.analysis.steps.find import TraceSteps, find_steps
 from profilerkit.analysis.steps.lanes import StepLanes, step_lanes
+from profilerkit.analysis.steps.optimizer_marks import optimizer_rows
 from profilerkit.analysis.steps.warmup_cause import causes, loading_per_step, warmup_cost
 from profilerkit.analysis.waste.find import kernel_waste
 from profilerkit.analysis.waste.judged import Judged
@@ -114,6 +116,7 @@ class TraceFacts:
     python: PythonFacts | None = None
     compiles: CompileFacts | None = None
     recorder: RecorderFacts | None = None
+    phases: tuple[PhaseFacts, ...] = ()
     memory_use: MemoryUse = field(default_factory=MemoryUse)
     waste: Waste | None = None
     wire: Wire | None = None
@@ -276,6 +279,7 @@ def _with_steps(facts: TraceFacts, seen: _Seen, material: Material) -> TraceFact
         python=python_facts(columns, parts.segments, steps.steady, main_thread(columns)),
         compiles=compiles_of_trace(columns, seen.names.compiles, steps, parts.per_step),
         recorder=recorder_facts(columns, seen.names, parts.segments, steps.steady, steps.by_host.steady),
+        phases=phase_facts(columns, optimizer_rows(columns), parts.segments, steps.steady),
         replay=replay_facts(material, facts.wire.contention if facts.wire is not None else None),
         lanes=step_lanes(material),
         memory_use=_memory_use(seen, facts),

@@ -50,7 +50,9 @@ def _relieved(facts: Facts, outcome: Outcome) -> Outcome:
     parts = PARTS_OF_RULE.get(outcome.rule)
     if parts is None or not any(finding.saving for finding in outcome.findings):
         return outcome
-    waits_for_host = any(part in HOST_PARTS for part in parts)
+    # Kernels that save by being fewer save the host's time.
+    fewer = not parts and any(finding.bound == "overhead-bound" for finding in outcome.findings)
+    waits_for_host = fewer or any(part in HOST_PARTS for part in parts)
     if not slowed_by(facts):
         return _halved(outcome) if waits_for_host and facts.mode == "gpu" else outcome
     if waits_for_host:
@@ -87,7 +89,7 @@ def _slowed(facts: Facts, finding: Finding, share: float) -> Finding:
     if finding.saving is None:
         return finding
     named, saved = " and ".join(slowed_by(facts)), finding.saving.expected
-    expected = max(saved - share, 0.0) / (1.0 - share)
+    expected = saved * (1.0 - share / max(facts.share(*HOST_PARTS), share, 1e-9)) / max(1.0 - share, 1e-9)
     most: Confidence = "medium" if expected >= saved / 2 else "low"
     by = f", here by {format_ns(share * (facts.mean_step_ns or 0.0))} of the step or more" if share else ""
     return revise(

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts, belongs
 from profilerkit.analysis.whatif import relative_error
-from profilerkit.model.finding import SOURCES_BY_STRENGTH, Bound, Confidence, Evidence, Finding, Fix, Saving
+from profilerkit.model.finding import SOURCES_BY_STRENGTH, Bound, Confidence, Evidence, Finding, Fix, Saving, Source
 from profilerkit.model.run import STEP_TIMERS, Series
 from profilerkit.model.step import PARTS
 from profilerkit.rules.parts import PARTS_OF_RULE
@@ -202,6 +202,13 @@ def share_evidence(facts: Facts, label: str, *parts: str, origin: str = "partiti
         steps=judged_steps(facts),
         behind=present,
     )
+
+
+def evidence_if_known(
+    label: str, value: float | None, *, unit: str = "ratio", source: Source = "derived", origin: str
+) -> tuple[Evidence, ...]:
+    """Evidence of a value that rests on the device's peaks; none for a device of which they are not known."""
+    return () if value is None else (Evidence(label=label, value=value, unit=unit, source=source, origin=origin),)
 
 
 def sampled_evidence(facts: Facts, series: Series, label: str, origin: str) -> Evidence:

@@ -408,6 +408,23 @@ def test_shapes_are_asked_for_before_the_device():
     assert ended("CP006", replace(known, waste=replace(known.waste, optimizer=blind))) is MissingData
 
 
+def blind_optimizer(share, busy, **changes):
+    known = optimized(share, least=None, busy=busy, **changes)
+    return replace(known, waste=replace(known.waste, optimizer=replace(known.waste.optimizer, parameters=None)))
+
+
+def test_without_shapes_the_idle_time_within_the_optimizer_is_its_price():
+    found = finding("CP006", blind_optimizer(0.3, 0.4, name="", style="foreach"))
+    assert (found.bound, found.detail) == ("overhead-bound", "launch")
+    assert (found.saving.expected, found.saving.high) == (pytest.approx(0.18), pytest.approx(0.3))
+    assert found.title.startswith("The optimizer takes 30 %")
+    assert "fused=True" in found.fix.code
+
+
+def test_without_shapes_and_without_idle_time_shapes_are_asked_for():
+    assert ended("CP006", blind_optimizer(0.3, 1.0)) is MissingData
+
+
 # CP002
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from profilerkit.model.finding import Source
+from profilerkit.trace.phases import Phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,17 @@ class RecorderFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class PhaseFacts:
+    """A phase of the step that torch or the program itself marks, and how long the device waits for the host in it.
+
+    ``idle_ns`` is of the mean judged step.
+    """
+
+    name: Phase
+    idle_ns: float
+
+
+@dataclass(frozen=True, slots=True)
 class HostFacts:
     """Each is ``None`` where the recording does not tell.
 
@@ -87,6 +99,7 @@ class HostFacts:
         compiles: ``None`` where nothing is known to be compiled.
         threads: intra-op threads of torch in the training process.
         recorder: what the recording costs; ``None`` without a steady step of a trace.
+        phases: those of the step that are marked in a trace; empty without any.
         between_ratio: share of the Python between operators in gaps below 1 ms; 0 without a trace.
     """
 
@@ -95,4 +108,5 @@ class HostFacts:
     compiles: CompileFacts | None = None
     threads: int | None = None
     recorder: RecorderFacts | None = None
+    phases: tuple[PhaseFacts, ...] = ()
     between_ratio: float = 0.0

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.device.kernels import in_use, matching
+from profilerkit.analysis.host.phases import phase_rows
 from profilerkit.analysis.intervals import I64
 from profilerkit.trace.columns import Category, TraceColumns
 
@@ -14,12 +15,22 @@ _BACKWARD = re.compile(r"^autograd::engine::evaluate_function")
 
 
 def optimizer_rows(columns: TraceColumns) -> I64:
-    """The optimizer steps, each once however often it was written, by their end."""
+    """The optimizer steps, each once however often it was written, by their end.
+
+    Where torch marks none they are the ranges that the program named for it.
+    """
     marks = matching(columns, in_use(columns), _STEP)
     rows = np.flatnonzero((columns.category == Category.ANNOTATION) & marks[columns.name])
+    rows = rows if len(rows) else phase_rows(columns, "optimizer")
     rows = rows[np.lexsort((columns.name[rows], columns.ts_ns[rows], columns.end_ns[rows]))]
     keys = np.stack([columns.end_ns[rows], columns.ts_ns[rows], columns.name[rows].astype(np.int64)])
     return rows[np.r_[True, (keys[:, 1:] != keys[:, :-1]).any(axis=0)]] if len(rows) else rows
+
+
+def marked_by_torch(columns: TraceColumns) -> bool:
+    """Whether torch marks any optimizer step of a trace."""
+    marks = matching(columns, in_use(columns), _STEP)
+    return bool((marks[columns.name] & (columns.category == Category.ANNOTATION)).any())
 
 
 def step_marks(columns: TraceColumns, fetches: I64) -> I64:

@@ -10,14 +10,13 @@ from profilerkit.analysis.host.names import main_thread
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.steps.optimizer_marks import optimizer_rows
 from profilerkit.trace.columns import Bools, Category, TraceColumns
-from profilerkit.trace.nsys.steps import Ranges, StepRanges, step_ranges
+from profilerkit.trace.nsys.steps import Ranges, StepRanges, each_holds, step_ranges
 
 #: Ranges of torch and its libraries, as they write them.
 _LIBRARY = re.compile(
     r"^(?:ProfilerStep#|Optimizer\.|enumerate\(|profilerkit|PyTorch Profiler|nccl:|gloo:|c10d::|autograd::|aten::"
-    r"|DistributedDataParallel|FSDP|FullySharded|Torch-Compiled|## |TorchDynamo|CompiledFunction|cuda|hip)"
+    r"|DistributedDataParallel|FSDP|FullySharded|Torch-Compiled|## Call |TorchDynamo|CompiledFunction|cuda|hip)"
 )
-_NEVER = np.iinfo(np.int64).max
 
 
 def repeated_ranges(columns: TraceColumns) -> tuple[StepRanges, I64, I64] | None:
@@ -30,15 +29,14 @@ def repeated_ranges(columns: TraceColumns) -> tuple[StepRanges, I64, I64] | None
     start, end = columns.ts_ns[rows], columns.end_ns[rows]
     name, thread = columns.name[rows].astype(np.int64), columns.thread[rows].astype(np.int64)
     ranges = Ranges(columns.strings, name, start, end, thread, own=np.ones(len(rows), dtype=np.bool_))
-    issued = _issuing(columns)
-    found = step_ranges(ranges, issued) if len(rows) else None
+    passes = np.sort(columns.ts_ns[_backward(columns)])
+    found = step_ranges(ranges, _issuing(columns), passes) if len(rows) else None
     if found is None or len(found.rows) < 2:
         return None
-    at = start[found.rows]
-    enclosed = (start[None, :] < at[:, None]) & (end[None, :] >= end[found.rows][:, None])
-    if enclosed.all(axis=0).any() and not _each_holds(np.sort(columns.ts_ns[_backward(columns)]), at):
+    at, until = start[found.rows], end[found.rows]
+    if ((start < at.min()) & (end >= until.max())).any() and not each_holds(passes, at):
         return None
-    return found, at, end[found.rows]
+    return found, at, until
 
 
 def single_range(columns: TraceColumns) -> int | None:
@@ -77,9 +75,3 @@ def _backward(columns: TraceColumns) -> Bools:
     passes = np.array([text.startswith("autograd::engine::evaluate_function") for text in columns.strings], dtype=bool)
     found: Bools = passes[columns.name] & (columns.category == Category.CPU_OP)
     return found
-
-
-def _each_holds(instants: I64, start: I64) -> bool:
-    """Whether an instant lies between each start and the next, and behind the last."""
-    edges = np.searchsorted(instants, np.r_[start, _NEVER])
-    return bool((np.diff(edges) > 0).all())

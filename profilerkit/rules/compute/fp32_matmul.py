@@ -15,6 +15,7 @@ from profilerkit.rules.rule import (
     Passed,
     Result,
     Rule,
+    evidence_if_known,
     finding_for,
     no_device_events,
 )
@@ -68,7 +69,7 @@ class Fp32Matmul(Rule):
         if math.compute_major is None:
             return MissingData("the units of the device are not known", "record with torch.profiler, which names it")
         if facts.spec is None:
-            return Fired((_finding(facts, math, "fp16", None, ()),))
+            return Fired((_finding(facts, math, "fp16", None, None),))
         target = target_type(facts.spec, is_mostly_vector=math.is_mostly_vector)
         found = [WideMath("fp32", math.fp32_share, math.priced_share), *(() if target == "tf32" else math.wide)]
         ratios = {kind.type: peak_ratio(kind.type, target, facts.spec) for kind in found}
@@ -83,13 +84,12 @@ class Fp32Matmul(Rule):
         share = sum(kind.share for kind in found)
         if not self.worth_saying(facts, expected):
             return Passed(f"32-bit math kernels take {format_ratio(share)} of the step, within the noise of its time")
-        peaks = Evidence(label="Ratio of the peaks", value=main, unit="×", source="derived", origin=facts.spec.source)
-        return Fired((_finding(facts, math, target, saving(facts, expected, bound), (peaks,)),))
+        return Fired((_finding(facts, math, target, saving(facts, expected, bound), main),))
 
 
-def _finding(facts: Facts, math: MathFacts, target: str, saved: Saving | None, ratio: tuple[Evidence, ...]) -> Finding:
-    """Say what runs in 32 bits; ``saved`` and ``ratio`` are empty where the device's peaks are not known."""
-    faster = f"has {format_value(ratio[0].value, '×')} their peak" if ratio else "is faster; its peak is not known"
+def _finding(facts: Facts, math: MathFacts, target: str, saved: Saving | None, ratio: float | None) -> Finding:
+    """Say what runs in 32 bits; ``saved`` and ``ratio``, of the peaks, are ``None`` where those are not known."""
+    faster = f"has {format_value(ratio, '×')} their peak" if ratio else "is faster; its peak is not known"
     share = math.fp32_share if target == "tf32" else math.wide_share
     what = "FP32" if target == "tf32" or not math.wide else "32-bit"
     return finding_for(
@@ -106,7 +106,7 @@ def _finding(facts: Facts, math: MathFacts, target: str, saved: Saving | None, r
                 origin=math.example or "kernel names",
                 n=facts.steps.steady,
             ),
-            *ratio,
+            *evidence_if_known("Ratio of the peaks", ratio, unit="×", origin=facts.spec.source if facts.spec else ""),
         ),
         at_most="medium",
         detail="precision",
