@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.host.recorder import HOST_PARTS
 from profilerkit.model.change import revise
-from profilerkit.model.finding import Confidence, Finding, Outcome, Saving
+from profilerkit.model.finding import Confidence, Finding, Outcome
 from profilerkit.rules.parts import PARTS_OF_RULE
 from profilerkit.rules.rule import SMALLEST_SAVING, weakest
 from profilerkit.units import format_ns, format_ratio
@@ -48,13 +48,16 @@ def without_recorder(facts: Facts, outcomes: Sequence[Outcome]) -> list[Outcome]
 
 def _relieved(facts: Facts, outcome: Outcome) -> Outcome:
     parts = PARTS_OF_RULE.get(outcome.rule)
+    if slowed_by(facts) and any(finding.throughput for finding in outcome.findings):
+        return _of_host(facts, outcome)
     if parts is None or not any(finding.saving for finding in outcome.findings):
         return outcome
     # Kernels that save by being fewer save the host's time.
     fewer = not parts and any(finding.bound == "overhead-bound" for finding in outcome.findings)
     waits_for_host = fewer or any(part in HOST_PARTS for part in parts)
     if not slowed_by(facts):
-        return _halved(outcome) if waits_for_host and facts.mode == "gpu" else outcome
+        findings = map(_halved, outcome.findings)
+        return revise(outcome, findings=tuple(findings)) if waits_for_host and facts.mode == "gpu" else outcome
     if waits_for_host:
         return _of_host(facts, outcome)
     if parts or facts.mode != "gpu":
@@ -62,22 +65,16 @@ def _relieved(facts: Facts, outcome: Outcome) -> Outcome:
     return revise(outcome, findings=tuple(_of_kernels(facts, finding) for finding in outcome.findings))
 
 
-def _halved(outcome: Outcome) -> Outcome:
-    return revise(
-        outcome,
-        findings=tuple(
-            revise(finding, saving=revise(finding.saving, low=UNMEASURED_RATIO * finding.saving.low))
-            if finding.saving is not None
-            else finding
-            for finding in outcome.findings
-        ),
-    )
+def _halved(finding: Finding) -> Finding:
+    saved = finding.saving
+    return finding if saved is None else revise(finding, saving=revise(saved, low=UNMEASURED_RATIO * saved.low))
 
 
 def _of_host(facts: Facts, outcome: Outcome) -> Outcome:
     share = recorder_share(facts)
     found = [_slowed(facts, finding, share) for finding in outcome.findings]
-    kept = [one for one in found if one.saving is None or one.saving.expected >= SMALLEST_SAVING]
+    gains = [one.saving or one.throughput for one in found]
+    kept = [one for one, gain in zip(found, gains, strict=True) if gain is None or gain.expected >= SMALLEST_SAVING]
     if kept:
         return revise(outcome, findings=tuple(kept))
     reason = f"recording itself takes {format_ratio(share)} of the step or more, and little is left without it"
@@ -85,16 +82,18 @@ def _of_host(facts: Facts, outcome: Outcome) -> Outcome:
 
 
 def _slowed(facts: Facts, finding: Finding, share: float) -> Finding:
-    """The finding with what is left of its saving once nothing is recorded, and why."""
-    if finding.saving is None:
+    """The finding with what is left of its gain once nothing is recorded, and why."""
+    gain = finding.saving or finding.throughput
+    if gain is None:
         return finding
-    named, saved = " and ".join(slowed_by(facts)), finding.saving.expected
-    expected = saved * (1.0 - share / max(facts.share(*HOST_PARTS), share, 1e-9)) / max(1.0 - share, 1e-9)
-    most: Confidence = "medium" if expected >= saved / 2 else "low"
+    named, left = " and ".join(slowed_by(facts)), 1.0 - share / max(facts.share(*HOST_PARTS), share, 1e-9)
+    expected = min(gain.expected * left / max(1.0 - share, 1e-9), gain.high)
+    most: Confidence = "medium" if left >= UNMEASURED_RATIO else "low"
     by = f", here by {format_ns(share * (facts.mean_step_ns or 0.0))} of the step or more" if share else ""
     return revise(
         finding,
-        saving=revise(finding.saving, low=0.0, expected=min(expected, finding.saving.high)),
+        saving=revise(finding.saving, low=0.0, expected=expected) if finding.saving is not None else None,
+        throughput=revise(finding.throughput, low=0.0, expected=expected) if finding.throughput is not None else None,
         confidence=weakest(finding.confidence, most),
         why=f"{finding.why} The recorder itself slows the host ({named}){by}.",
         confirm=f"Record again without {named}: what is left of the idle time is the host's own.",
@@ -103,11 +102,9 @@ def _slowed(facts: Facts, finding: Finding, share: float) -> Finding:
 
 def _of_kernels(facts: Facts, finding: Finding) -> Finding:
     """The finding as a share of the step without the recorder, at most of one without any wait for the host."""
-    if finding.saving is None:
+    saved = finding.saving
+    if saved is None:
         return finding
-    saved, least, most = finding.saving, 1.0 - recorder_share(facts), 1.0 - facts.share(*HOST_PARTS)
-    return revise(finding, saving=_scaled(saved, 1.0 / least, 1.0 / max(most, saved.high)))
-
-
-def _scaled(saved: Saving, by: float, at_most_by: float) -> Saving:
-    return revise(saved, expected=saved.expected * by, high=min(max(saved.high * at_most_by, saved.expected * by), 1.0))
+    expected = min(saved.expected / (1.0 - recorder_share(facts)), 1.0)
+    high = min(saved.high / max(1.0 - facts.share(*HOST_PARTS), saved.high), 1.0)
+    return revise(finding, saving=revise(saved, expected=expected, high=max(high, expected)))

@@ -10,7 +10,8 @@ from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.run_facts import run_facts
 from profilerkit.analysis.whatif import saving
 from profilerkit.diagnosis.verdict import diagnose
-from profilerkit.model.finding import Evidence, Fix, Outcome
+from profilerkit.model.change import revise
+from profilerkit.model.finding import Evidence, Fix, Outcome, Throughput
 from profilerkit.model.run import Trust
 from profilerkit.rules import RULES
 from profilerkit.rules.recorder import without_recorder
@@ -198,3 +199,12 @@ def test_the_guard_says_what_recording_takes_and_from_how_many_events():
     found = next(o.findings[0] for o in run_rules(known, RULES) if o.rule == "OV007")
     assert found.title == "Recorded with with_stack, which slows the host by 10.0 ms of every step or more"
     assert {entry.unit: entry.value for entry in found.evidence[1:]} == {"count": 1_000, "ns": pytest.approx(10 * MS)}
+
+
+def test_a_larger_batch_gains_less_without_the_recorder():
+    known = recorded({"over.dispatch": 0.5, "compute.math": 0.5})
+    gain = Throughput(low=0.5, expected=1.0, high=1.5, method="analytic")
+    found = revise(ended("CP011", known, 0.3)[0], saving=None, throughput=gain)
+    outcome = Outcome(rule="CP011", name="a", summary="b", status="fired", findings=(found,))
+    (after,) = without_recorder(known, [outcome])[0].findings
+    assert (after.throughput.low, after.throughput.expected) == (0.0, pytest.approx(0.8 / 0.9))
