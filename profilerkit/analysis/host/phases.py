@@ -4,11 +4,12 @@ import numpy as np
 
 from profilerkit.analysis.host.backward import backward_nodes
 from profilerkit.analysis.host.host_facts import PhaseFacts
+from profilerkit.analysis.host.names import phase_names
 from profilerkit.analysis.host.recorder import HOST_PARTS
 from profilerkit.analysis.intervals import I64, Segments, Spans, intersect, subtract, union
 from profilerkit.analysis.leaves import leaf
 from profilerkit.trace.columns import Category, TraceColumns
-from profilerkit.trace.phases import Phase, phase_of
+from profilerkit.trace.phases import Phase
 
 #: In this order: what lies in two of them, as torch's own backward pass in a range around all, is the first one's.
 _SHOWN: tuple[Phase, ...] = ("optimizer", "zero_grad", "backward", "loss", "forward")
@@ -16,10 +17,7 @@ _SHOWN: tuple[Phase, ...] = ("optimizer", "zero_grad", "backward", "loss", "forw
 
 def phase_rows(columns: TraceColumns, phase: Phase) -> I64:
     """Rows of the ranges that the program named for a phase of its step."""
-    ranges = np.flatnonzero(columns.category == Category.ANNOTATION)
-    names = [name for name in np.unique(columns.name[ranges]).tolist() if phase_of(columns.strings[name]) == phase]
-    rows: I64 = ranges[np.isin(columns.name[ranges], names)]
-    return rows
+    return np.flatnonzero(phase_names(columns, phase)[columns.name] & (columns.category == Category.ANNOTATION))
 
 
 def phase_facts(columns: TraceColumns, optimizer: I64, segments: Segments, window: Spans) -> tuple[PhaseFacts, ...]:

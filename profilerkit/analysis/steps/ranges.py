@@ -6,10 +6,11 @@ import numpy as np
 
 from profilerkit.analysis.device.kernels import device_rows
 from profilerkit.analysis.device.launches import launching_rows
+from profilerkit.analysis.host.backward import backward_nodes
 from profilerkit.analysis.host.names import main_thread
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.steps.optimizer_marks import optimizer_rows
-from profilerkit.trace.columns import Bools, Category, TraceColumns
+from profilerkit.trace.columns import Category, TraceColumns
 from profilerkit.trace.nsys.steps import Ranges, StepRanges, each_holds, step_ranges
 
 #: Ranges of torch and its libraries, as they write them.
@@ -29,7 +30,7 @@ def repeated_ranges(columns: TraceColumns) -> tuple[StepRanges, I64, I64] | None
     start, end = columns.ts_ns[rows], columns.end_ns[rows]
     name, thread = columns.name[rows].astype(np.int64), columns.thread[rows].astype(np.int64)
     ranges = Ranges(columns.strings, name, start, end, thread, own=np.ones(len(rows), dtype=np.bool_))
-    passes = np.sort(columns.ts_ns[_backward(columns)])
+    passes = np.sort(columns.ts_ns[backward_nodes(columns)])
     found = step_ranges(ranges, _issuing(columns), passes) if len(rows) else None
     if found is None or len(found.rows) < 2:
         return None
@@ -43,7 +44,7 @@ def single_range(columns: TraceColumns) -> int | None:
     """The row of the innermost range with all of forward, backward and the optimizer step; ``None`` without one."""
     rows = _own(columns)
     optimizer = optimizer_rows(columns)
-    backward = columns.ts_ns[_backward(columns)]
+    backward = columns.ts_ns[backward_nodes(columns)]
     operators = columns.ts_ns[(columns.category == Category.CPU_OP) & (columns.thread == main_thread(columns))]
     if not len(optimizer) or not len(backward) or not len(operators):
         return None
@@ -68,10 +69,3 @@ def _issuing(columns: TraceColumns) -> I64:
     if not device_rows(columns).any():
         rows = np.flatnonzero(columns.category == Category.CPU_OP)
     return np.sort(columns.ts_ns[rows])
-
-
-def _backward(columns: TraceColumns) -> Bools:
-    """``(n_events,)`` operators of a backward pass."""
-    passes = np.array([text.startswith("autograd::engine::evaluate_function") for text in columns.strings], dtype=bool)
-    found: Bools = passes[columns.name] & (columns.category == Category.CPU_OP)
-    return found

@@ -4,9 +4,9 @@ import re
 
 import numpy as np
 
-from profilerkit.analysis.device.kernels import in_use, matching
 from profilerkit.analysis.device.roofline import MEMORY_RATIO
 from profilerkit.analysis.enclosing import innermost_at
+from profilerkit.analysis.host.backward import backward_nodes
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, intersect, subtract, union
 from profilerkit.analysis.steps.optimizer_marks import optimizer_rows
 from profilerkit.analysis.waste.judged import Bools, Judged
@@ -14,7 +14,6 @@ from profilerkit.analysis.waste.records import OptimizerWork
 from profilerkit.trace.columns import Category
 
 _CLASS = re.compile(r"^Optimizer\.step#([^.]{1,60})")
-_BACKWARD = re.compile(r"^autograd::engine::evaluate_function")
 #: What torch's optimizers call, from the way of going over the tensors that they then have.
 _STYLES = (("fused", "aten::_fused_"), ("foreach", "aten::_foreach_"), ("single", "aten::"))
 #: The same by the kernels, where no operator was recorded: torch's fused kernels and those of apex, which DeepSpeed has
@@ -37,8 +36,7 @@ def optimizer_rows_of(work: Judged) -> I64:
     """Optimizer steps by their start, without those that run a backward pass inside (a closure)."""
     rows = optimizer_rows(work.columns)
     columns = work.columns
-    backward = matching(columns, in_use(columns), _BACKWARD)
-    passes = np.sort(columns.ts_ns[backward[columns.name] & (columns.category == Category.CPU_OP)])
+    passes = np.sort(columns.ts_ns[backward_nodes(columns)])
     inside = np.searchsorted(passes, columns.end_ns[rows]) > np.searchsorted(passes, columns.ts_ns[rows])
     rows = rows[~inside]
     return rows[np.argsort(columns.ts_ns[rows], kind="stable")]
