@@ -33,13 +33,13 @@ from profilerkit.analysis.device.roofline import Roofline
 from profilerkit.analysis.device.utilisation import device_window
 from profilerkit.analysis.facts import CommFacts, InputFacts
 from profilerkit.analysis.host.compiles import compiles_of_trace
-from profilerkit.analysis.host.host_facts import CompileFacts, PhaseFacts, PythonFacts, RecorderFacts
+from profilerkit.analysis.host.host_facts import CompileFacts, PhaseFacts, PythonFacts, RecordingFacts
 from profilerkit.analysis.host.input import input_facts
 from profilerkit.analysis.host.loading import loading_rows
 from profilerkit.analysis.host.names import HostNames, main_thread
 from profilerkit.analysis.host.phases import phase_facts
 from profilerkit.analysis.host.python_stretches import python_facts
-from profilerkit.analysis.host.recorder import recorder_facts
+from profilerkit.analysis.host.recording import recording_facts
 from profilerkit.analysis.host.runtime_calls import allocator_facts, cold_facts, sync_facts
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, intersect, subtract, union
 from profilerkit.analysis.leaves import LEAVES, leaf
@@ -115,7 +115,7 @@ class TraceFacts:
     small_copies: SmallCopyFacts | None = None
     python: PythonFacts | None = None
     compiles: CompileFacts | None = None
-    recorder: RecorderFacts | None = None
+    recording: RecordingFacts | None = None
     phases: tuple[PhaseFacts, ...] = ()
     memory_use: MemoryUse = field(default_factory=MemoryUse)
     waste: Waste | None = None
@@ -278,7 +278,7 @@ def _with_steps(facts: TraceFacts, seen: _Seen, material: Material) -> TraceFact
         facts,
         python=python_facts(columns, parts.segments, steps.steady, main_thread(columns)),
         compiles=compiles_of_trace(columns, seen.names.compiles, steps, parts.per_step),
-        recorder=recorder_facts(columns, seen.names, parts.segments, steps.steady, steps.by_host.steady),
+        recording=recording_facts(columns, seen.names, parts.segments, steps.steady, steps.by_host.steady),
         phases=phase_facts(columns, optimizer_rows(columns), parts.segments, steps.steady),
         replay=replay_facts(material, facts.wire.contention if facts.wire is not None else None),
         lanes=step_lanes(material),

@@ -42,7 +42,6 @@ def headline(facts: Facts, top: Best) -> str:
     loser = who(facts)
     step = f"{each(facts)} {mean_step(facts)} step"
     priced = format_ns(top.expected * (facts.mean_step_ns or 0.0))
-    lost = format_ns(_lost_share(top) * (facts.mean_step_ns or 0.0))
 
     def time(*parts: str) -> str:
         return format_ns(facts.time_ns(*parts))
@@ -75,34 +74,23 @@ def headline(facts: Facts, top: Best) -> str:
             wide = format_ns((math.wide_share if math else 0.0) * (facts.mean_step_ns or 0.0))
             return f"{loser} computes {'32-bit math' if math and math.wide else 'in FP32'} for {wide} of {step}"
         case "overhead-bound", "sync":
-            drained = format_ns(lost_share(facts) * (facts.mean_step_ns or 0.0))
-            return f"{loser} loses {drained} of {step} after host syncs"
+            lost = format_ns(lost_share(facts) * (facts.mean_step_ns or 0.0))
+            return f"{loser} loses {lost} of {step} after host syncs"
         case "overhead-bound", "checkpoint" | "evaluation":
             return top.finding.title
         case "overhead-bound", "python" if top.finding.evidence[0].origin not in _STALL_ORIGINS:
             verb, what = ("spends", "in Python") if facts.mode == "cpu" else ("idles", "while Python runs")
-            return f"{loser} {verb} {lost} of {step} {what}"
+            return f"{loser} {verb} {priced} of {step} {what}"
         case "overhead-bound", "contention" if facts.mode == "gpu" and top.finding.evidence[0].origin != RUN_QUEUE:
-            return f"{loser} idles {lost} of {step} after {'launching kernels' if is_mean else 'kernels were launched'}"
+            return (
+                f"{loser} idles {priced} of {step} after {'launching kernels' if is_mean else 'kernels were launched'}"
+            )
         case "overhead-bound", "launch" if facts.mode != "gpu":
-            return f"{loser} spends {lost} of {step} on calling small operators"
+            return f"{loser} spends {priced} of {step} on calling small operators"
         case "overhead-bound", "launch":
-            return f"{loser} idles {lost} of {step} while {'issuing work' if is_mean else 'work is issued'}"
+            return f"{loser} idles {priced} of {step} while {'issuing work' if is_mean else 'work is issued'}"
         case _:
             return top.finding.title
-
-
-def _lost_share(top: Best) -> float:
-    """Share of the step that the host's own work was measured to hold: the last of it for the longer stretches.
-
-    Where the finding measured none, what its fix is expected to save.
-    """
-    measured = [
-        entry.value
-        for entry in top.finding.evidence
-        if entry.value is not None and entry.unit == "ratio" and any(part.startswith("over.") for part in entry.behind)
-    ]
-    return (measured[-1] if top.finding.detail == "python" else measured[0]) if measured else top.expected
 
 
 def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, best: Best | None) -> str:

@@ -31,7 +31,7 @@ from profilerkit.model.change import revise
 from profilerkit.model.finding import Bound, Confidence, Outcome
 from profilerkit.model.verdict import BOUND_FAMILY, Verdict
 from profilerkit.rules.comm.whom import late_rank, who
-from profilerkit.rules.recorder import slowed_by
+from profilerkit.rules.recording import slowed_by
 from profilerkit.rules.rule import ENOUGH_STEPS, confidence, each, record_enough, weakest
 from profilerkit.units import format_ns, format_ratio
 

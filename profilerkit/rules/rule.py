@@ -204,13 +204,6 @@ def share_evidence(facts: Facts, label: str, *parts: str, origin: str = "partiti
     )
 
 
-def evidence_if_known(
-    label: str, value: float | None, *, unit: str = "ratio", source: Source = "derived", origin: str
-) -> tuple[Evidence, ...]:
-    """Evidence of a value that rests on the device's peaks; none for a device of which they are not known."""
-    return () if value is None else (Evidence(label=label, value=value, unit=unit, source=source, origin=origin),)
-
-
 def sampled_evidence(facts: Facts, series: Series, label: str, origin: str) -> Evidence:
     """The mean of a sampled signal, a share of the time, between its 10th and 90th percentile."""
     return Evidence(
@@ -225,6 +218,13 @@ def sampled_evidence(facts: Facts, series: Series, label: str, origin: str) -> E
         rank=facts.rank.rank,
         behind=(series.name,),
     )
+
+
+def evidence_if_known(
+    label: str, value: float | None, *, unit: str = "ratio", source: Source = "derived", origin: str
+) -> tuple[Evidence, ...]:
+    """Evidence of a value that rests on the device's peaks; none for a device of which they are not known."""
+    return () if value is None else (Evidence(label=label, value=value, unit=unit, source=source, origin=origin),)
 
 
 def present_parts(facts: Facts, *names: str) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from profilerkit.model.finding import (
 from profilerkit.rules.calibrated import calibrated
 from profilerkit.rules.docs import page_of
 from profilerkit.rules.probed import with_probes
-from profilerkit.rules.recorder import without_recorder
+from profilerkit.rules.recording import without_recording
 from profilerkit.rules.replayed import with_replay
 from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Rule
 
@@ -74,7 +74,7 @@ def run_rules(
     """
     reasons = {entry.rule: entry for entry in suppress}
     ended = _replayed(facts, [_outcome(rule, facts, select, ignore) for rule in rules])
-    ended = with_probes(facts, calibrated(facts, without_recorder(facts, ended)))
+    ended = with_probes(facts, calibrated(facts, without_recording(facts, ended)))
     return _numbered([_set_aside(entry, reasons.get(entry.rule)) for entry in ended])
 
 

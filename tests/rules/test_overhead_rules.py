@@ -7,7 +7,7 @@ import pytest
 from profilerkit.analysis.device.bus_copies import SmallCopyFacts
 from profilerkit.analysis.device.records import ColdFacts, SyncFacts
 from profilerkit.analysis.facts import Stall
-from profilerkit.analysis.host.host_facts import CollectionFacts, CompileFacts, HostFacts, PythonFacts, RecorderFacts
+from profilerkit.analysis.host.host_facts import CollectionFacts, CompileFacts, HostFacts, PythonFacts, RecordingFacts
 from profilerkit.diagnosis import diagnose
 from profilerkit.model.change import revise
 from profilerkit.model.run import RIVAL, Loader, Series, Signal, Trust
@@ -53,7 +53,7 @@ def compiling(share=0.2, *, steps=4, recompiled=("0/1", "0/2"), source="measured
 
 
 def traced(ratio=1.3, own=0.0, *options):
-    host = HostFacts(recorder=RecorderFacts(options=options, events=90.0, waited_ns=0.0, hidden_ns=0.0))
+    host = HostFacts(recording=RecordingFacts(options=options, events=90.0, waited_ns=0.0, hidden_ns=0.0))
     return facts({"other.prof": own} if own else {}, trust=Trust(mode="gpu", inflation_ratio=ratio), host=host)
 
 
@@ -111,6 +111,7 @@ CASES = Cases(
     },
     untried=frozenset(
         {
+            ("OV005", "unmeasured_inflation_ratio"),
             ("OV008", "recovered_ratio"),
             ("OV008", "other_threads_ratio"),  # in test_worker_rules
         }
@@ -193,8 +194,12 @@ def test_on_a_host_without_device_python_is_what_no_operator_does():
     assert found.title == "Python outside of operators takes 30.0 ms of every step"
 
 
-def test_without_untraced_steps_time_without_the_profiler_is_asked_for():
-    assert "without the profiler" in finding("OV005", python(trust=Trust(mode="gpu"))).confirm
+def test_without_untraced_steps_the_low_end_is_halved():
+    unknown = python(trust=Trust(mode="gpu"))
+    halved, whole = finding("OV005", unknown), finding("OV005", python())
+    assert halved.saving.low == pytest.approx(whole.saving.low / 2)
+    assert finding("OV005", unknown, unmeasured_inflation_ratio=1.0).saving.low == whole.saving.low
+    assert "without the profiler" in halved.confirm
 
 
 def test_python_in_a_loop_without_a_loader_may_be_what_gets_the_batch():

@@ -62,7 +62,7 @@ class CompileFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class RecorderFacts:
+class RecordingFacts:
     """What recording the trace took of the host in the mean judged step, at least, by the events that it holds.
 
     Attributes:
@@ -98,7 +98,7 @@ class HostFacts:
         python: ``None`` where the trace shows no long stretch.
         compiles: ``None`` where nothing is known to be compiled.
         threads: intra-op threads of torch in the training process.
-        recorder: what the recording costs; ``None`` without a steady step of a trace.
+        recording: what it costs the host; ``None`` without a steady step of a trace.
         phases: those of the step that are marked in a trace; empty without any.
         between_ratio: share of the Python between operators in gaps below 1 ms; 0 without a trace.
     """
@@ -107,6 +107,6 @@ class HostFacts:
     python: PythonFacts | None = None
     compiles: CompileFacts | None = None
     threads: int | None = None
-    recorder: RecorderFacts | None = None
+    recording: RecordingFacts | None = None
     phases: tuple[PhaseFacts, ...] = ()
     between_ratio: float = 0.0

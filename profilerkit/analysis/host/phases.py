@@ -5,7 +5,7 @@ import numpy as np
 from profilerkit.analysis.host.backward import backward_nodes
 from profilerkit.analysis.host.host_facts import PhaseFacts
 from profilerkit.analysis.host.names import phase_names
-from profilerkit.analysis.host.recorder import HOST_PARTS
+from profilerkit.analysis.host.recording import HOST_PARTS
 from profilerkit.analysis.intervals import I64, Segments, Spans, intersect, subtract, union
 from profilerkit.analysis.leaves import leaf
 from profilerkit.trace.columns import Category, TraceColumns

@@ -6,7 +6,7 @@ from typing import ClassVar
 from profilerkit.analysis.facts import Facts
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Finding, Fix
-from profilerkit.rules.recorder import recorder_share, slowed_by
+from profilerkit.rules.recording import recording_share, slowed_by
 from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, each, finding_for, share_evidence
 from profilerkit.units import format_ns, format_ratio
 
@@ -48,7 +48,7 @@ class HeavyProfiler(Rule):
         elif own > self.own_share:
             title = f"The profiler's own work takes {format_ratio(own)} of the traced steps"
         elif options:
-            share = recorder_share(facts)
+            share = recording_share(facts)
             least = f"{format_ns(share * (facts.mean_step_ns or 0.0))} of {each(facts)} step or more"
             title = f"Recorded with {options}, which slows the host by {least if share else 'an unknown amount'}"
         elif ratio is None:
@@ -91,19 +91,19 @@ class HeavyProfiler(Rule):
 
 def _recorded(facts: Facts) -> tuple[Evidence, ...]:
     """How many events were recorded of the host, where that is all that tells."""
-    recorder, step = facts.host.recorder, facts.mean_step_ns or 0.0
-    if recorder is None or not slowed_by(facts):
+    found, step = facts.host.recording, facts.mean_step_ns or 0.0
+    if found is None or not slowed_by(facts):
         return ()
     events = Evidence(
         label="Operators, Python calls and allocations recorded, per step",
-        value=round(recorder.events),
+        value=round(found.events),
         unit="count",
         source="measured",
         origin="events of the threads that train",
         n=facts.steps.steady,
         rank=facts.rank.rank,
     )
-    label, least_ns = "Recording them while the device waits, at least", recorder_share(facts) * step
+    label, least_ns = "Recording them while the device waits, at least", recording_share(facts) * step
     return events, revise(events, label=label, value=least_ns, unit="ns", source="estimated")
 
 

@@ -37,10 +37,10 @@ def export_meta(
         path=str(path),
         base_time_ns=int(began[0]) if len(began) and began[0] > 0 else None,
         devices=_devices(database, pid, np.unique(devices[devices >= 0])[:_MOST_DEVICES].tolist()),
-        recorded=frozenset([EMIT_NVTX] if operators else []),
         versions=_versions(database),
         no_operators=None if operators else NO_OPERATORS,
         step_marks=None if steps_called is None else StepMarks(f'ranges like "{steps_called}"', inferred=True),
+        recorded=frozenset([EMIT_NVTX] if operators else []),
     )
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from profilerkit.analysis.host.host_facts import RecorderFacts
+from profilerkit.analysis.host.host_facts import RecordingFacts
 from profilerkit.analysis.host.names import HostNames, backward_threads, main_thread
 from profilerkit.analysis.intervals import Segments, Spans, covered
 from profilerkit.analysis.leaves import leaf
@@ -23,9 +23,9 @@ NOTED_SHARE = 0.01
 HOST_PARTS = ("over.dispatch", "over.python", "over.launch", "sync.drain")
 
 
-def recorder_facts(
+def recording_facts(
     columns: TraceColumns, names: HostNames, segments: Segments, window: Spans, issuing: Spans
-) -> RecorderFacts | None:
+) -> RecordingFacts | None:
     """Estimate what recording took of the mean steady step; ``None`` without a steady step.
 
     Args:
@@ -55,7 +55,7 @@ def recorder_facts(
     cost = np.repeat([each for _, each in kinds.values()], [len(at) for at, _ in kinds.values()])
     inside = covered(issuing, at)
     waits = covered(window, at) & covered(segments.only(*(leaf(part) for part in HOST_PARTS)), at)
-    return RecorderFacts(
+    return RecordingFacts(
         options=tuple(name for name in kinds if name in slow | unseen and (by_nvtx or name != EMIT_NVTX)),
         events=float(inside.sum()) / len(window),
         waited_ns=float(cost[waits].sum()) / len(window),

@@ -3,79 +3,63 @@
 from collections.abc import Sequence
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.host.recorder import HOST_PARTS
+from profilerkit.analysis.host.recording import HOST_PARTS
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Confidence, Finding, Outcome
 from profilerkit.rules.parts import PARTS_OF_RULE
 from profilerkit.rules.rule import SMALLEST_SAVING, weakest
 from profilerkit.units import format_ns, format_ratio
 
-#: Share of the low end of a saving of the host's time that is kept where no step was timed without a profiler: plain
-#: recordings added 9 to 99 % to the host's time in tests.
-UNMEASURED_RATIO = 0.5
+#: Of a gain what must be left without the recorder for its confidence to stay (a choice).
+MOSTLY_LEFT = 0.5
 
 
 def slowed_by(facts: Facts) -> tuple[str, ...]:
     """Options of the recorder that slow the host by what no untraced step tells; empty where none do."""
-    recorder = facts.host.recorder
-    return recorder.options if recorder is not None and facts.trust.inflation_ratio is None else ()
+    found = facts.host.recording
+    return found.options if found is not None and facts.trust.inflation_ratio is None else ()
 
 
-def recorder_share(facts: Facts) -> float:
+def recording_share(facts: Facts) -> float:
     """Share of the traced step that recording takes while the device waits for the host, at least.
 
     Where kernels find the queue empty, what the host records beside them makes the device wait later. 0 without a
     device: there the recorder slows all that is timed alike.
     """
-    recorder, step = facts.host.recorder, facts.mean_step_ns
-    if recorder is None or not step or facts.mode != "gpu":
+    found, step = facts.host.recording, facts.mean_step_ns
+    if found is None or not step or facts.mode != "gpu":
         return 0.0
     empty = facts.device.queue_empty_ratio if facts.device is not None else None
-    return min((recorder.waited_ns + (empty or 0.0) * recorder.hidden_ns) / step, facts.share(*HOST_PARTS))
+    return min((found.waited_ns + (empty or 0.0) * found.hidden_ns) / step, facts.share(*HOST_PARTS))
 
 
-def without_recorder(facts: Facts, outcomes: Sequence[Outcome]) -> list[Outcome]:
+def without_recording(facts: Facts, outcomes: Sequence[Outcome]) -> list[Outcome]:
     """The outcomes with the savings of a step that is not recorded, as far as the trace tells.
 
     Where the recorder slows the host, the time of recording is no part of a saving of the host's time, and nothing of
     it is for certain. The kernels are a larger share of the shorter step. Nothing changes where steps were timed
     without a profiler.
     """
-    if facts.trust.inflation_ratio is not None or not facts.trace_read:
-        return list(outcomes)
-    return [_relieved(facts, outcome) for outcome in outcomes]
+    return [_relieved(facts, outcome) for outcome in outcomes] if slowed_by(facts) else list(outcomes)
 
 
 def _relieved(facts: Facts, outcome: Outcome) -> Outcome:
-    parts = PARTS_OF_RULE.get(outcome.rule)
-    if slowed_by(facts) and any(finding.throughput for finding in outcome.findings):
+    parts, found = PARTS_OF_RULE.get(outcome.rule), outcome.findings
+    # Kernels that save by being fewer save the host's time, as a larger batch does.
+    fewer = parts == () and any(finding.bound == "overhead-bound" for finding in found)
+    if fewer or any(finding.throughput for finding in found) or any(part in HOST_PARTS for part in parts or ()):
         return _of_host(facts, outcome)
-    if parts is None or not any(finding.saving for finding in outcome.findings):
-        return outcome
-    # Kernels that save by being fewer save the host's time.
-    fewer = not parts and any(finding.bound == "overhead-bound" for finding in outcome.findings)
-    waits_for_host = fewer or any(part in HOST_PARTS for part in parts)
-    if not slowed_by(facts):
-        findings = map(_halved, outcome.findings)
-        return revise(outcome, findings=tuple(findings)) if waits_for_host and facts.mode == "gpu" else outcome
-    if waits_for_host:
-        return _of_host(facts, outcome)
-    if parts or facts.mode != "gpu":
-        return outcome
-    return revise(outcome, findings=tuple(_of_kernels(facts, finding) for finding in outcome.findings))
-
-
-def _halved(finding: Finding) -> Finding:
-    saved = finding.saving
-    return finding if saved is None else revise(finding, saving=revise(saved, low=UNMEASURED_RATIO * saved.low))
+    if parts == () and facts.mode == "gpu":
+        return revise(outcome, findings=tuple(_of_kernels(facts, finding) for finding in found))
+    return outcome
 
 
 def _of_host(facts: Facts, outcome: Outcome) -> Outcome:
-    share = recorder_share(facts)
+    share = recording_share(facts)
     found = [_slowed(facts, finding, share) for finding in outcome.findings]
     gains = [one.saving or one.throughput for one in found]
     kept = [one for one, gain in zip(found, gains, strict=True) if gain is None or gain.expected >= SMALLEST_SAVING]
-    if kept:
+    if kept or not found:
         return revise(outcome, findings=tuple(kept))
     reason = f"recording itself takes {format_ratio(share)} of the step or more, and little is left without it"
     return revise(outcome, status="passed", reason=reason, findings=())
@@ -88,7 +72,7 @@ def _slowed(facts: Facts, finding: Finding, share: float) -> Finding:
         return finding
     named, left = " and ".join(slowed_by(facts)), 1.0 - share / max(facts.share(*HOST_PARTS), share, 1e-9)
     expected = min(gain.expected * left / max(1.0 - share, 1e-9), gain.high)
-    most: Confidence = "medium" if left >= UNMEASURED_RATIO else "low"
+    most: Confidence = "medium" if left >= MOSTLY_LEFT else "low"
     by = f", here by {format_ns(share * (facts.mean_step_ns or 0.0))} of the step or more" if share else ""
     return revise(
         finding,
@@ -105,6 +89,6 @@ def _of_kernels(facts: Facts, finding: Finding) -> Finding:
     saved = finding.saving
     if saved is None:
         return finding
-    expected = min(saved.expected / (1.0 - recorder_share(facts)), 1.0)
+    expected = min(saved.expected / (1.0 - recording_share(facts)), 1.0)
     high = min(saved.high / max(1.0 - facts.share(*HOST_PARTS), saved.high), 1.0)
     return revise(finding, saving=revise(saved, expected=expected, high=max(high, expected)))
