@@ -164,6 +164,7 @@ class Facts:
         host_ranks: recorded ranks on the judged rank's host, which share its cores; ``None`` when unknown.
         spec: device peaks; ``None`` for an unknown device.
         workers: what the loader's worker processes did; ``None`` without any, or where that was not recorded.
+        taken: share of the recorded step in the queue for processors that other programs hold; 0 where none is known.
         alone: part to the share of the traced step that it alone kept the device from computing; derived, empty
             without device events.
         hidden: part to the share in which the host was held up by it while the device communicated or copied; a fix of
@@ -231,6 +232,7 @@ class Facts:
     samples: tuple[Series, ...] = ()
     trace_read: bool = True
     launches: LaunchFacts | None = None
+    taken: float = 0.0
     alone: Mapping[str, float] = field(default_factory=dict)
     hidden: Mapping[str, float] = field(default_factory=dict)
     loading: LoadingFacts | None = None

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.composition import Measured, compose
+from profilerkit.analysis.contention import ready_ratio
 from profilerkit.analysis.evaluation import with_evaluation
 from profilerkit.analysis.facts import InputFacts, Stall
 from profilerkit.analysis.intervals import I64
@@ -294,10 +295,8 @@ def input_part(log: StepLog, record: RankRecord | None, workers: Workers | None 
     ratio = _ratio_of_waits(log, log.wait_cpu)
     if workers is not None:
         return named_wait(workers, ratio)
-    # A thread that is ready and gets no processor neither computes nor is blocked.
-    queued = _ratio_of_waits(log, log.wait_queue)
-    if ratio is not None and queued is not None and queued < 1.0:
-        ratio = min(ratio / (1.0 - queued), 1.0)
+    if ratio is not None:
+        ratio = ready_ratio(ratio, _ratio_of_waits(log, log.wait_queue) or 0.0)
     if ratio is None or (loader is not None and loader.num_workers not in (0, None)):
         return "input.wait"
     return "input.prep" if ratio >= COMPUTING_RATIO else "input.fetch" if ratio <= BLOCKED_RATIO else "input.wait"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import PAUSES, WAITS
 from profilerkit.analysis.steps.slow import RARE
-from profilerkit.analysis.workers.capacity import FULL_HOST, MOST_WORKERS, memory_room, no_use, others_hold, shortage
+from profilerkit.analysis.workers.capacity import FULL_HOST, MOST_WORKERS, memory_room, no_use, shortage
 from profilerkit.model.finding import Method, Saving
 from profilerkit.model.workers import Workers
 
@@ -16,8 +16,6 @@ MODEL_ERROR = 0.25
 Z90 = 1.64
 #: Workers asked for beyond the break-even rate, so that jitter does not empty the queue (R03).
 WORKER_MARGIN = 1.2
-#: Of what the most workers would win from other programs, what is as good: fewer take less memory (a choice).
-NEARLY = 0.95
 #: Workers per core where they wait for storage rather than compute (R06: such workers are cheap, they sleep).
 BLOCKED_PER_CORE = 4
 #: Share of CPU time below which the loading thread is blocked rather than computing (R06).
@@ -131,35 +129,6 @@ def loader_fix(facts: Facts) -> LoaderFix | None:
     return LoaderFix(current, workers, expected, limited_by, wanted, capped_by if workers < wanted else "")
 
 
-def larger_share(facts: Facts) -> tuple[int, float] | None:
-    """Workers to win cores with from other programs, and at most how many times the present cores they would have.
-
-    The kernel gives processes that compute all the time equal parts of the cores, by their weights: n workers of which
-    each runs the share s of the time it could (CPU time over that and the run queue's) stand beside as many others, in
-    weights of a worker, as ``cores / s - n``. Where the workers may use fewer cores than this process there are fewer
-    others, and those of another control group or session give nothing. The number is what the rates ask for, or what
-    wins nearly as much as ``MOST_WORKERS`` would. ``None`` where others do not hold the cores, or no more workers can
-    be asked for.
-    """
-    workers, cores, step = facts.workers, facts.usable_cores, facts.mean_step_ns
-    if workers is None or not cores or not step or not workers.cpu_ns or not others_hold(facts):
-        return None
-    now, room = workers_now(facts) or workers.count, memory_room(facts)
-    most = MOST_WORKERS if room is None else min(MOST_WORKERS, now + room)
-    others = cores * (1.0 + workers.time_ns("core") / workers.cpu_ns) - now
-    if others <= 0 or most <= now:
-        return None
-
-    def gain(count: int) -> float:
-        return (count / (count + others)) / (now / (now + others))
-
-    consumer = consumer_ns(facts, step)
-    wanted = WORKER_MARGIN * workers.interval_ns * workers.batches_per_step / now / consumer
-    target = min(wanted, NEARLY * gain(most))
-    enough = next(count for count in range(now, most + 1) if gain(count) >= target)
-    return (enough, gain(enough)) if enough > now else None
-
-
 def _replayed(facts: Facts, workers: int) -> float | None:
     """Saving of more workers by the replay of the queue; ``None`` where it was not replayed, or not faithfully."""
     queue = facts.loading.queue if facts.loading is not None else None
@@ -231,7 +200,8 @@ def _is_useless(facts: Facts, current: int) -> bool:
     Without workers the main process may be what fills the host, and its work only moves, unless it queues for a core.
     """
     if made_in_line(facts):
-        return host_is_full(facts) or (facts.steps.queued_ratio or 0.0) >= CROWDED_RATIO
+        queued = 0.0 if facts.taken else facts.steps.queued_ratio or 0.0
+        return host_is_full(facts) or queued >= CROWDED_RATIO
     if not current:
         return facts.input is not None and (facts.input.queue_ratio or 0.0) >= CROWDED_RATIO
     busy = workers_busy(facts)
@@ -274,7 +244,9 @@ def handover_share(facts: Facts) -> float:
 
 
 def host_is_full(facts: Facts) -> bool:
-    """Whether the host's cores are taken: as the loader's workers found them, else as far as they were sampled."""
+    """Whether the run takes the host's cores: as the loader's workers found them, else as far as they were sampled."""
+    if facts.taken:
+        return False
     if facts.workers is not None:
         return shortage(facts) is not None
     busy, pressure = facts.series("host.cpu"), facts.series("host.cpu_pressure")

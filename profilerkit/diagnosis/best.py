@@ -1,14 +1,17 @@
 """The finding with the largest expected saving for each bound, and what all findings price."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.diagnosis.unexplained import unexplained_share
+from profilerkit.diagnosis.waterfall import waterfall
+from profilerkit.model.change import revise
 from profilerkit.model.finding import Bound, Finding, Outcome, Saving
 from profilerkit.model.step import PARTS
 from profilerkit.model.verdict import BOUND_FAMILY
 from profilerkit.rules.parts import PARTS_OF_RULE
+from profilerkit.rules.rule import SMALLEST_SAVING
 
 #: A contender is named from this expected saving (§1.8 of the diagnosis method).
 CONTENDER_SAVING = 0.05
@@ -16,12 +19,19 @@ CONTENDER_SAVING = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The finding with the largest expected saving for one bound; ``aside`` is its outcome where it is suppressed."""
+    """The finding with the largest expected saving for one bound.
+
+    Attributes:
+        saving: its own, or what the fixes of this bound save together.
+        aside: its outcome, where it is suppressed.
+        fixes: how many fixes ``saving`` takes.
+    """
 
     bound: Bound
     finding: Finding
     saving: Saving
     aside: Outcome | None = None
+    fixes: int = 1
 
     @property
     def expected(self) -> float:
@@ -50,9 +60,36 @@ def best_per_bound(outcomes: Sequence[Outcome], *, suppressed: bool = False) -> 
     return best
 
 
+def joined(facts: Facts, outcomes: Sequence[Outcome], best: dict[Bound, Best]) -> dict[Bound, Best]:
+    """``best`` with what all fixes of a bound save together, where the replay tells and it is more than the best one.
+
+    Waiting for a batch and copying it are one cause in two parts: neither alone says how much it holds.
+    """
+    return {bound: _joined(facts, outcomes, entry) for bound, entry in best.items()}
+
+
+def _joined(facts: Facts, outcomes: Sequence[Outcome], best: Best) -> Best:
+    own = [revise(row, findings=tuple(f for f in row.findings if f.bound == best.bound)) for row in outcomes]
+    if sum(bool(row.findings) for row in own) < 2:
+        return best
+    together = waterfall(facts, own)
+    if together is None or not together.fixes or together.fixes[-1].saving < best.expected + SMALLEST_SAVING:
+        return best
+    rules = {fix.rule for fix in together.fixes}
+    savings = [f.saving for row in own if row.rule in rules for f in row.findings if f.saving is not None]
+    expected = together.fixes[-1].saving
+    saving = Saving(
+        low=max(saving.low for saving in savings),
+        expected=expected,
+        high=min(max(sum(saving.high for saving in savings), expected), 1.0),
+        method="replay",
+    )
+    return replace(best, saving=saving, fixes=len(together.fixes))
+
+
 def best_fix(outcomes: Sequence[Outcome], best: Best) -> Saving:
     """What the best fix for a bound saves: where its best finding leaves the fix to other rules, the best of theirs."""
-    if best.finding.fix is not None:
+    if best.finding.fix is not None or best.fixes > 1:
         return best.saving
     fixed = [
         finding.saving

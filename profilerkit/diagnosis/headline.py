@@ -100,11 +100,14 @@ def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
     if facts.logs is not None and facts.logs.alone:
         return f"{verdict.refuted_by} {fired} of {len(outcomes)} rules fired; {blind} could not run."
     sentences = []
+    if facts.taken:
+        waited = format_ratio(facts.taken)
+        sentences.append(f"This machine is busy: {waited} of the recorded step waits for a processor, left out here.")
     known = best_per_bound(outcomes, suppressed=True).get(verdict.bound)
     if known is not None and known.aside is not None:
         # The reason stands above it: every report names what is suppressed, and why, largest saving first.
         sentences.append(f"Its finding {known.aside.rule} is suppressed.")
-    if verdict.bound == "inconclusive":
+    if verdict.bound == "inconclusive" or verdict.detail == "likely":
         sentences.append(verdict.refuted_by)
     elif verdict.saving is not None and verdict.bound == "balanced":
         expected, most = format_ratio(verdict.saving.expected), format_ratio(verdict.saving.most)
@@ -117,10 +120,12 @@ def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
     elif verdict.saving is not None:
         saved = format_ratio_range(verdict.saving.low, verdict.saving.high)
         expected = f"{format_ratio(verdict.saving.expected)} ({saved})"
-        by_a_fix = best is None or best.finding.fix is not None or best.saving != verdict.saving
-        sentences.append(
-            f"The best fix saves {expected} of the step." if by_a_fix else f"Without it a step is {expected} shorter."
-        )
+        if best is not None and best.fixes > 1:
+            sentences.append(f"Its {best.fixes} fixes together save {expected} of the step.")
+        elif best is None or best.finding.fix is not None or best.saving != verdict.saving:
+            sentences.append(f"The best fix saves {expected} of the step.")
+        else:
+            sentences.append(f"Without it a step is {expected} shorter.")
     elif verdict.bound != "balanced" and facts.framework is None:
         sentences.append(_without_saving(facts, outcomes))
     sentences += _larger_share(facts, outcomes, verdict)

@@ -1,11 +1,12 @@
-"""The verdict that there is none, and what the next recording needs."""
+"""Verdicts of recordings that settle none: the leading bound, likely, or none; and what the next recording needs."""
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import UNSPLIT
-from profilerkit.diagnosis.unexplained import queued_share, unexplained_share
+from profilerkit.diagnosis.unexplained import queued_share
+from profilerkit.model.finding import Bound
 from profilerkit.model.run import OPERATOR_TRACE, STEP_TIMERS
 from profilerkit.model.step import PARTS
-from profilerkit.model.verdict import Verdict
+from profilerkit.model.verdict import BOUND_FAMILY, Verdict
 from profilerkit.rules.comm.exposed_collectives import to_divide
 from profilerkit.rules.comm.whom import late_rank, who, whose
 from profilerkit.rules.rule import ENOUGH_STEPS, SHOW_KERNELS, each, record_enough
@@ -27,8 +28,20 @@ def inconclusive(headline: str, refuted_by: str) -> Verdict:
     return Verdict(bound="inconclusive", confidence="low", headline=headline, refuted_by=refuted_by)
 
 
-def refusal(facts: Facts, *, unexplained: bool) -> Verdict | None:
-    """The inconclusive verdict, if the recording cannot carry another one; ``unexplained`` time may be the reason."""
+def likely(facts: Facts, bound: Bound, headline: str, refuted_by: str) -> Verdict:
+    """The leading bound of a recording that cannot settle one; ``refuted_by`` says what would."""
+    return Verdict(
+        bound=bound,
+        detail="likely",
+        confidence="low",
+        headline=headline,
+        share=facts.family(BOUND_FAMILY[bound]),
+        refuted_by=refuted_by,
+    )
+
+
+def refusal(facts: Facts) -> Verdict | None:
+    """The inconclusive verdict, if nothing can be named from the recording."""
     if facts.raised and not facts.steps.count:
         return inconclusive("The run ended before its first step did", "Mend what ended it, and record again.")
     if facts.refused and not facts.steps.count:
@@ -64,9 +77,23 @@ def refusal(facts: Facts, *, unexplained: bool) -> Verdict | None:
             f"Only a cold start was recorded: first-use work takes {format_ratio(facts.cold.share)}",
             record_enough(facts, f"record {ENOUGH_STEPS} more once first-use work has ended"),
         )
-    if unexplained and unexplained_share(facts) >= LARGEST_UNPRICED:
-        return inconclusive(_unexplained(facts), _what_to_record(facts))
     return None
+
+
+def shows_idle_device(facts: Facts) -> bool:
+    """Whether unexplained time is a device's that waits for its host.
+
+    Of a run without a trace, of one without a device, and of a framework whose host is not read, nothing tells whether
+    it went into the data, into other work, or into computing.
+    """
+    return facts.mode == "gpu" and facts.trace_read and not facts.framework
+
+
+def unexplained_verdict(facts: Facts) -> Verdict:
+    """The verdict where the unexplained time is more than any saving."""
+    if shows_idle_device(facts):
+        return likely(facts, "overhead-bound", _unexplained(facts), what_to_record(facts))
+    return inconclusive(_unexplained(facts), what_to_record(facts))
 
 
 def _unexplained(facts: Facts) -> str:
@@ -76,19 +103,23 @@ def _unexplained(facts: Facts) -> str:
         return f"The others wait {waited} of the step for rank {late_rank(facts)}, cause unknown"
     if facts.share(UNSPLIT):
         return idle_without_trace(facts)[0]
-    said = f"{format_ratio(facts.share('idle.unknown'))} of the step cannot be explained"
-    return f"Another profiler is on, and {said}" if facts.trust.has_rival else said
+    share = format_ratio(facts.share("idle.unknown"))
+    if facts.trust.has_rival:
+        return f"Another profiler is on, and {share} of the step cannot be explained"
+    if shows_idle_device(facts):
+        return f"{who(facts)} is idle for {share} of the step, for no recorded reason"
+    return f"{share} of the step cannot be explained"
 
 
 def idle_without_trace(facts: Facts) -> tuple[str, str]:
     """Return how long the device is idle for no reason that timers show, and what would show it."""
     idle, step = format_ns(facts.time_ns("idle.unknown")), format_ns(facts.mean_step_ns or 0.0)
-    return f"{who(facts)} is idle for {idle} of {each(facts)} {step} step; the timers do not show why", _what_to_record(
+    return f"{who(facts)} is idle for {idle} of {each(facts)} {step} step; the timers do not show why", what_to_record(
         facts
     )
 
 
-def _what_to_record(facts: Facts) -> str:
+def what_to_record(facts: Facts) -> str:
     """How the next recording would explain more."""
     if facts.trust.has_rival:
         return "Switch the other profiler off, or let it trace some steps only, and record again."
@@ -97,7 +128,7 @@ def _what_to_record(facts: Facts) -> str:
     if facts.kernels_unseen is not None:
         remedy = SHOW_KERNELS[facts.kernels_unseen]
         return f"{remedy[0].upper()}{remedy[1:]}."
-    if (queued := queued_share(facts)) >= BUSY_HOST:
+    if (queued := max(queued_share(facts), facts.taken)) >= BUSY_HOST:
         waited = f"the training thread waited {format_ratio(queued)} of the time for a processor"
         return f"Record it again while nothing else runs on this host: {waited}."
     if facts.trace_read and facts.measured(STEP_TIMERS):
@@ -111,22 +142,34 @@ def _what_to_record(facts: Facts) -> str:
 
 
 def unpriced_verdict(facts: Facts, part: str, share: float) -> Verdict:
-    """No verdict because ``part`` takes ``share`` of the step and no rule says what it could cost less."""
+    """The bound that ``part`` is of, which takes ``share`` of the step and of which no rule says what it could save."""
+    bound = next((bound for bound, family in BOUND_FAMILY.items() if family == PARTS[part][0]), None)
+    if bound is None:
+        return inconclusive(_unpriced(facts, part, share), _look_at(facts, part))
     if part == "comm.skew":
-        return inconclusive(
+        return likely(
+            facts,
+            bound,
             f"Ranks wait {format_ratio(share)} of the step for each other, none provably late",
             "Record 10 steps of every rank, and look for work that differs by step and rank.",
         )
     if part.startswith("comm."):
         first = to_divide(facts)
-        return inconclusive(
+        return likely(
+            facts,
+            bound,
             f"{whose(facts)}{format_ratio(share)} of the step is communication that nothing could hide",
             f"{first}: waiting for a late rank and transfer look the same here."
             if first
             else "Compare the bus bandwidth with the link's: the transfers may be slow.",
         )
-    step = format_ns(facts.mean_step_ns or 0.0)
-    return inconclusive(
-        f"{whose(facts)}No rule prices {PARTS[part][1].lower()} yet ({format_ratio(share)})",
-        f"Look by hand at these {format_ns(facts.time_ns(part))} of {each(facts)} {step} step.",
-    )
+    return likely(facts, bound, _unpriced(facts, part, share), _look_at(facts, part))
+
+
+def _unpriced(facts: Facts, part: str, share: float) -> str:
+    return f"{whose(facts)}{PARTS[part][1]}: {format_ratio(share)} of the step"
+
+
+def _look_at(facts: Facts, part: str) -> str:
+    time = f"{format_ns(facts.time_ns(part))} of {each(facts)} {format_ns(facts.mean_step_ns or 0.0)} step"
+    return f"No fix for it is known here: look by hand at these {time}."

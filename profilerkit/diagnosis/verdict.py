@@ -12,6 +12,7 @@ from profilerkit.diagnosis.best import (
     best_fix,
     best_per_bound,
     is_contradicted,
+    joined,
     largest_unpriced,
     most_suppressed,
     priced,
@@ -23,10 +24,15 @@ from profilerkit.diagnosis.refusal import (
     LARGEST_UNPRICED,
     idle_without_trace,
     inconclusive,
+    likely,
     refusal,
+    shows_idle_device,
+    unexplained_verdict,
     unpriced_verdict,
+    what_to_record,
 )
 from profilerkit.diagnosis.ruled_out import ruled_out
+from profilerkit.diagnosis.unexplained import unexplained_share
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Bound, Confidence, Outcome
 from profilerkit.model.verdict import BOUND_FAMILY, Verdict
@@ -46,24 +52,31 @@ NOISY_STEPS = 0.05
 
 
 def diagnose(facts: Facts, outcomes: Sequence[Outcome]) -> Verdict:
-    """Rank bounds by expected saving, never by share; refuse where nothing steady was recorded.
+    """Rank bounds by expected saving, never by share; refuse only where nothing can be named.
 
-    What was suppressed bounds the run all the same: set aside are its saving and its fix, not the fact.
+    What was suppressed bounds the run all the same: set aside are its saving and its fix, not the fact. Where much of
+    the step is unexplained, the bound that is named is likely, and no more.
     """
     if facts.logs is not None and facts.logs.alone:
         return _with_scope(facts, outcomes, verdict_on_logs(facts.logs, facts, outcomes), {})
     if facts.by_dumps:
         return _with_scope(facts, outcomes, verdict_on_dumps(facts, outcomes), {})
-    best = best_per_bound(outcomes)
-    known = _ranked(best_per_bound(outcomes, suppressed=True))
-    named = bool(known) and known[0].expected >= NAMED_SAVING
-    # Without a trace most of a step is bound to be unexplained; what the timers measured stands all the same.
-    refused = refusal(facts, unexplained=facts.trace_read or not named)
+    refused = refusal(facts)
     if refused is not None:
         return _with_scope(facts, outcomes, refused, {})
-    if named:
+    best = joined(facts, outcomes, best_per_bound(outcomes))
+    known = _ranked(best_per_bound(outcomes, suppressed=True) | best)
+    most = known[0].expected if known else 0.0
+    unexplained = unexplained_share(facts)
+    # Without a trace most of a step is bound to be unexplained; what the timers measured stands all the same.
+    hidden = unexplained >= LARGEST_UNPRICED and (facts.trace_read or most < NAMED_SAVING)
+    if hidden and (unexplained > most if shows_idle_device(facts) else most < NAMED_SAVING):
+        return _with_scope(facts, outcomes, unexplained_verdict(facts), best)
+    if most >= NAMED_SAVING:
         own = best.get(known[0].bound)
         verdict = _named(facts, known[0], known[1:], best)
+        if hidden:
+            verdict = revise(verdict, confidence="low", refuted_by=what_to_record(facts))
         if is_contradicted(outcomes):
             verdict = revise(verdict, confidence=weakest(verdict.confidence, "medium"))
         return _with_scope(facts, outcomes, revise(verdict, saving=best_fix(outcomes, own) if own else None), best)
@@ -108,10 +121,12 @@ def _unnamed(facts: Facts, ranked: Sequence[Best], outcomes: Sequence[Outcome]) 
     """
     contenders = tuple(entry.bound for entry in ranked if entry.expected >= CONTENDER_SAVING)
     # Before what no rule prices: among such steps a rule that could price it keeps silent as well.
-    lost = max(facts.share("mem.alloc"), *(facts.family(name) for name in ("input", "communication", "overhead")))
+    lost = max(_lost(facts, bound) for bound in BOUND_FAMILY)
     if not ranked and lost >= NAMED_SAVING and relative_error(facts) >= NOISY_STEPS:
-        return inconclusive(
-            f"The {facts.steps.steady} steady steps differ too much to judge",
+        return likely(
+            facts,
+            max(BOUND_FAMILY, key=lambda bound: _lost(facts, bound)),
+            f"The {facts.steps.steady} steady steps differ too much to tell a saving",
             record_enough(facts, f"record about {_steps_to_settle(facts)} like these"),
         )
     unpriced, share = largest_unpriced(facts, priced(outcomes))
@@ -139,6 +154,17 @@ def _unnamed(facts: Facts, ranked: Sequence[Best], outcomes: Sequence[Outcome]) 
         contenders=contenders,
         refuted_by=refuted_by,
     )
+
+
+def _lost(facts: Facts, bound: Bound) -> float:
+    """Share of the step that a family takes without computing."""
+    match bound:
+        case "compute-bound":
+            return 0.0
+        case "memory-bound":
+            return facts.share("mem.alloc")
+        case _:
+            return facts.family(BOUND_FAMILY[bound])
 
 
 def _steps_to_settle(facts: Facts) -> int:

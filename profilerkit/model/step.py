@@ -42,10 +42,13 @@ PARTS: dict[str, tuple[Family, str]] = {
     "other.stall": ("overhead", "Unnamed periodic stalls"),
     "warm.compile": ("overhead", "Compiling inside the window"),
     "warm.load": ("other", "Loading modules at first use"),
+    "other.queue": ("other", "Waiting for a processor"),
     "other.prof": ("other", "The profiler itself"),
     "idle.unknown": ("other", "Not explained"),
 }
 
+#: Time in the queue for a processor that other programs hold, whatever the thread was about to do.
+QUEUE = "other.queue"
 #: What ``Steps.found_by`` says of a trace in which nothing marks steps.
 WHOLE_TRACE = "the whole trace"
 

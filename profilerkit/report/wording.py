@@ -14,7 +14,7 @@ from profilerkit.model.finding import (
     Throughput,
 )
 from profilerkit.model.report import Report
-from profilerkit.model.step import PARTS, Family
+from profilerkit.model.step import PARTS, QUEUE, Family
 from profilerkit.model.verdict import Verdict
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.oom import oom_line
@@ -161,8 +161,12 @@ def judged_steps(report: Report) -> str:
 
 
 def step_ns(report: Report) -> int | None:
-    """Mean steady step time, ns: what shares and savings are ratios of; ``None`` without a step."""
-    return report.steps.time_ns.mean if report.steps.time_ns else None
+    """Mean steady step of the program, ns, which savings are ratios of; ``None`` without a step.
+
+    What the step waited for processors that other programs held is left out: no fix of the program takes it off.
+    """
+    taken = sum(part.share for part in report.breakdown if part.part == QUEUE)
+    return round(report.steps.time_ns.mean * (1.0 - taken)) if report.steps.time_ns else None
 
 
 def saving_range(saving: Saving) -> str:

@@ -60,6 +60,7 @@ from profilerkit.rules.rule import Rule
 from profilerkit.rules.run.blocking_checkpoint import BlockingCheckpoint
 from profilerkit.rules.run.contended_host import ContendedHost
 from profilerkit.rules.run.degraded_link import DegradedLink
+from profilerkit.rules.run.growing_steps import GrowingSteps
 from profilerkit.rules.run.resting_device import RestingDevice
 from profilerkit.rules.run.shared_device import SharedDevice
 from profilerkit.rules.run.training_pause import TrainingPause
@@ -132,4 +133,5 @@ RULES: tuple[Rule, ...] = (
     SharedDevice(),
     DegradedLink(),
     RestingDevice(),
+    GrowingSteps(),
 )

@@ -15,6 +15,8 @@ from profilerkit.analysis.replay.errors import interval
 from profilerkit.analysis.run_facts import run_facts
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.analysis.whatif import MODEL_ERROR
+from profilerkit.diagnosis.best import best_per_bound
+from profilerkit.diagnosis.verdict import diagnose
 from profilerkit.diagnosis.waterfall import waterfall
 from profilerkit.model.change import revise
 from profilerkit.rules import RULES
@@ -207,3 +209,16 @@ def test_one_fix_saves_no_more_than_its_finding_says(tmp_path):
     expected = {entry.rule: entry.findings[0].saving.expected for entry in outcomes if entry.findings}
     found = waterfall(facts, outcomes)
     assert found.fixes[0].saving <= expected[found.fixes[0].rule] + 1e-9
+
+
+def test_fixes_of_one_bound_are_taken_together_where_it_is_named(tmp_path):
+    copied = Job(6, model=LEAN, data=Data(workers=0, produce_us=4_000.0, bytes=1 << 25))
+    facts = facts_of(tmp_path, copied)
+    outcomes = run_rules(facts, RULES)
+    alone = best_per_bound(outcomes)["input-bound"]
+    found = diagnose(facts, outcomes)
+    assert {"IN001", "IN010"} <= set(findings(facts))
+    assert found.bound == "input-bound"
+    assert alone.expected < found.saving.expected <= facts.family("input")
+    assert "Its 2 fixes together save" in found.consequence
+    assert diagnose(closed(facts), run_rules(closed(facts), RULES)).consequence.startswith("The best fix saves")
