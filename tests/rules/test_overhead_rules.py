@@ -53,7 +53,7 @@ def compiling(share=0.2, *, steps=4, recompiled=("0/1", "0/2"), source="measured
 
 
 def traced(ratio=1.3, own=0.0, *options):
-    host = HostFacts(recording=RecordingFacts(options=options, events=90.0, waited_ns=0.0, hidden_ns=0.0))
+    host = HostFacts(recording=RecordingFacts(options=options, events=0.0, waited_ns=0.0, hidden_ns=0.0))
     return facts({"other.prof": own} if own else {}, trust=Trust(mode="gpu", inflation_ratio=ratio), host=host)
 
 

@@ -48,9 +48,7 @@ class HeavyProfiler(Rule):
         elif own > self.own_share:
             title = f"The profiler's own work takes {format_ratio(own)} of the traced steps"
         elif options:
-            share = recording_share(facts)
-            least = f"{format_ns(share * (facts.mean_step_ns or 0.0))} of {each(facts)} step or more"
-            title = f"Recorded with {options}, which slows the host by {least if share else 'an unknown amount'}"
+            title = f"Recorded with {options}, which slows the host by {_slowed_by(facts)}"
         elif ratio is None:
             return MissingData(
                 "how long a step takes without the profiler is not known",
@@ -89,10 +87,17 @@ class HeavyProfiler(Rule):
         return Fired((finding,))
 
 
+def _slowed_by(facts: Facts) -> str:
+    found = facts.host.recording
+    if found is None or not found.events:
+        return "an unknown amount"
+    return f"{format_ns(found.waited_ns + found.hidden_ns)} of {each(facts)} step or more"
+
+
 def _recorded(facts: Facts) -> tuple[Evidence, ...]:
-    """How many events were recorded of the host, where that is all that tells."""
-    found, step = facts.host.recording, facts.mean_step_ns or 0.0
-    if found is None or not slowed_by(facts):
+    """How many events were recorded of the host and what that takes, where nothing else tells."""
+    found = facts.host.recording
+    if found is None or not found.events or not slowed_by(facts):
         return ()
     events = Evidence(
         label="Operators, Python calls and allocations recorded, per step",
@@ -103,8 +108,11 @@ def _recorded(facts: Facts) -> tuple[Evidence, ...]:
         n=facts.steps.steady,
         rank=facts.rank.rank,
     )
-    label, least_ns = "Recording them while the device waits, at least", recording_share(facts) * step
-    return events, revise(events, label=label, value=least_ns, unit="ns", source="estimated")
+    whole = revise(
+        events, label="Recording them, at least", value=found.waited_ns + found.hidden_ns, unit="ns", source="estimated"
+    )
+    waits_ns = recording_share(facts) * (facts.mean_step_ns or 0.0)
+    return events, whole, revise(whole, label="Of it while the device waits, at least", value=waits_ns)
 
 
 def _rival(facts: Facts) -> Finding:
