@@ -1,7 +1,10 @@
 """Which phase of a training step a range is of, by the words that people and libraries name it with."""
 
 import re
+from functools import lru_cache
 from typing import Literal
+
+from profilerkit.trace.limits import DISTINCT_TEXTS
 
 Phase = Literal["forward", "loss", "backward", "optimizer", "zero_grad"]
 
@@ -34,8 +37,11 @@ def phase_of(name: str) -> Phase | None:
     >>> [phase_of(name) for name in ("load optimizer", "forward_backward", "step 5", "adopt", "Backward Pass")]
     [None, None, None, None, 'backward']
     """
-    if len(name) > _LONGEST:
-        return None
+    return _known(name) if len(name) <= _LONGEST else None
+
+
+@lru_cache(maxsize=DISTINCT_TEXTS)  # every module that looks for phases asks of all ranges
+def _known(name: str) -> Phase | None:
     return _phase(name) or _phase(_ORIGIN.sub("", name))
 
 
