@@ -683,6 +683,28 @@ def test_the_late_rank_is_named_whatever_the_bound(known):
     assert "The other ranks wait 40 % of the step for rank 7." in found.consequence
 
 
+def test_a_verdict_about_a_rank_that_is_likely_late_has_low_confidence():
+    def story(few):
+        delays = [0, 900, 0, 50]
+        traces = [training(12, rank=rank, world_size=4, python=us, comm=950 - us) for rank, us in enumerate(delays)]
+        known = ranks_of(traces)
+        late = revise(known.communication.late[0], few_steps=few)
+        return verdict_of(replace(known, communication=revise(known.communication, late=(late,), steps_needed=4)))
+
+    assert (story(False).rank, story(False).confidence) == (1, "high")
+    assert "likely" not in story(False).consequence
+    assert (story(True).rank, story(True).confidence) == (1, "low")
+    assert "Rank 1 is likely late: record at least 10 steps to be sure. The other ranks wait" in story(True).consequence
+
+
+def test_a_rank_seen_alone_says_how_long_it_waits_at_most_whatever_the_bound():
+    found = verdict_of(ranks_of([training(12, rank=0, world_size=4, python=1_800, comm=300)]))
+    assert (found.bound, found.rank) == ("overhead-bound", None)
+    assert "Rank 0 waits up to 300 µs of every step for others" in found.consequence
+    little = verdict_of(ranks_of([training(12, rank=0, world_size=4, python=1_800, comm=50)]))
+    assert "waits up to" not in little.consequence
+
+
 def test_a_straggler_seen_alone_from_a_waiting_rank_is_not_told_with_confidence():
     waits = training(12, rank=0, world_size=4, comm=850)
     found = verdict_of(ranks_of([waits]))
@@ -697,8 +719,8 @@ def test_a_saving_that_is_only_a_bound_is_told_as_one():
     assert found.confidence == "low"
     assert found.saving.method == "bound"
     assert found.consequence.startswith(
-        "The best fix saves at most 46 % of the step. Waiting for another rank and transfer cannot be told apart. "
-        "3 of 4 ranks are missing."
+        "The best fix saves at most 46 % of the step. Rank 0 waits up to 850 µs of every step for others: analyze the "
+        "other ranks' files too to learn for whom. 3 of 4 ranks are missing."
     )
 
 

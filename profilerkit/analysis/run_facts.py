@@ -120,7 +120,11 @@ def _with_records(facts: Facts, chosen: RankFacts, ranks: Sequence[RankFacts]) -
         samples=(*chosen.samples, *sibling_cores(ranks, chosen, facts.world_size)),
         loading=loading_facts(chosen.record, chosen.log, chosen.workers),
         host=host_facts(chosen.record, chosen.log, chosen.trace),
-        throttling=throttling([rank.record.samples if rank.record else () for rank in ranks], facts.judged_rank),
+        throttling=throttling(
+            [rank.record.samples if rank.record else () for rank in ranks],
+            facts.judged_rank,
+            meta.gpu.power_limit_default_mw if meta and meta.gpu else None,
+        ),
         probes=probed(chosen.record.probes if chosen.record else None),
     )
 
@@ -182,7 +186,7 @@ def _timed(job: Job) -> int | None:
     if job.communication is None:
         return None if any(rank.trace for rank in job.ranks) else _late_untraced(job.ranks)
     found = job.communication
-    told = found.matched and not found.blurred and found.steps_needed is None
+    told = found.matched and not found.blurred and (bool(found.late) or found.steps_needed is None)
     return None if told else _late_untraced(job.ranks)
 
 
@@ -296,6 +300,7 @@ def _rank(rank: RankFacts, position: int, job: Job, timed: float | None) -> Rank
         waited_ns=int(known.waited[position]) if known else None,
         clock_offset_ns=matching.offset_ns[position] if matching else None,
         clock_residual_ns=matching.residual_ns[position] if matching else None,
+        sampled_busy_ratio=rank.sampled_busy_ratio,
     )
 
 

@@ -9,7 +9,7 @@ from profilerkit.diagnosis.ruled_out import holds_pauses
 from profilerkit.model.finding import Bound, Outcome
 from profilerkit.model.verdict import BOUND_FAMILY, Verdict
 from profilerkit.rules.comm.exposed_collectives import undivided
-from profilerkit.rules.comm.whom import longer, waits_for, who, whole_job
+from profilerkit.rules.comm.whom import longer, waits_at_most, waits_for, who, whole_job
 from profilerkit.rules.compute.fp32_matmul import Fp32Matmul
 from profilerkit.rules.overhead.frequent_sync import lost_share
 from profilerkit.rules.rule import each
@@ -115,7 +115,7 @@ def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
     elif verdict.saving is not None and verdict.saving.method == "bound":
         by_probe = ", as a probe in the run measured" if best is not None and best.finding.predicted else ""
         sentences.append(f"The best fix saves at most {format_ratio(verdict.saving.high)} of the step{by_probe}.")
-        if verdict.bound == "comm-bound" and undivided(facts):
+        if verdict.bound == "comm-bound" and undivided(facts) and not waits_at_most(facts):
             sentences.append("Waiting for another rank and transfer cannot be told apart.")
     elif verdict.saving is not None:
         saved = format_ratio_range(verdict.saving.low, verdict.saving.high)

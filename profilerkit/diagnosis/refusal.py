@@ -56,6 +56,10 @@ def refusal(facts: Facts) -> Verdict | None:
             "This file holds no events of a profiler",
             f"Record some steps with profilerkit run -- train.py, or with torch.profiler: {facts.unprofiled}.",
         )
+    if facts.steps.time_ns is None and facts.steps.count and facts.mode == "steps":
+        return inconclusive(
+            "No step's time is known: the device had finished none when the recording ended", "Let more steps pass."
+        )
     if facts.steps.time_ns is None or not facts.mean_step_ns:
         return inconclusive("No training step was recorded", "Call prof.step(), or wrap the loader.")
     if facts.device_events_missing:

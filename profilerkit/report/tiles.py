@@ -61,11 +61,12 @@ def _throughput(report: Report) -> Fact | None:
 
 
 def _busy(report: Report) -> Fact | None:
-    ratios = [rank.busy_ratio for rank in report.ranks if rank.busy_ratio is not None]
+    ratios = [ratio for rank in report.ranks if (ratio := rank.device_busy_ratio) is not None]
     kind = "TPU" if all((rank.device or "").startswith("TPU") for rank in report.ranks) else "GPU"
     if not ratios or report.trust.mode == "cpu":
         return None
-    waits = _waits_while_busy([rank for rank in report.ranks if rank.busy_ratio is not None])
+    traced = [rank for rank in report.ranks if rank.busy_ratio is not None]
+    waits = _waits_while_busy(traced) if traced else ", sampled"
     if len(ratios) == 1:
         return Fact(f"{kind} busy", format_ratio(ratios[0]), f"of the judged steps{waits}")
     return Fact(f"{kind} busy, mean", format_ratio(fmean(ratios)), f"lowest rank {format_ratio(min(ratios))}{waits}")

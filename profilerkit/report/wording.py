@@ -14,7 +14,7 @@ from profilerkit.model.finding import (
     Throughput,
 )
 from profilerkit.model.report import Report
-from profilerkit.model.step import PARTS, QUEUE, Family
+from profilerkit.model.step import PARTS, Family, taken_share
 from profilerkit.model.verdict import Verdict
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.oom import oom_line
@@ -165,8 +165,7 @@ def step_ns(report: Report) -> int | None:
 
     What the step waited for processors that other programs held is left out: no fix of the program takes it off.
     """
-    taken = sum(part.share for part in report.breakdown if part.part == QUEUE)
-    return round(report.steps.time_ns.mean * (1.0 - taken)) if report.steps.time_ns else None
+    return round(report.steps.time_ns.mean * (1.0 - taken_share(report.breakdown))) if report.steps.time_ns else None
 
 
 def saving_range(saving: Saving) -> str:

@@ -49,6 +49,7 @@ from profilerkit.rules.memory.oversized_hardware import OversizedHardware
 from profilerkit.rules.memory.oversized_step import OversizedStep
 from profilerkit.rules.memory.rounded_requests import RoundedRequests
 from profilerkit.rules.overhead.collection_pauses import CollectionPauses
+from profilerkit.rules.overhead.debug_switch import DebugSwitch
 from profilerkit.rules.overhead.frequent_sync import FrequentSync
 from profilerkit.rules.overhead.heavy_profiler import HeavyProfiler
 from profilerkit.rules.overhead.launch_bound import LaunchBound
@@ -125,6 +126,7 @@ RULES: tuple[Rule, ...] = (
     Recompilation(),
     HeavyProfiler(),
     OversubscribedCores(),
+    DebugSwitch(),
     BlockingCheckpoint(),
     TrainingPause(),
     UnsteadyWindow(),

@@ -23,6 +23,7 @@ PARTS_OF_RULE: dict[str, tuple[str, ...]] = {
     "OV005": ("over.python",),
     "OV006": ("warm.compile", "other.phase"),
     "OV008": (),
+    "OV009": (),
     "RU005": (),
     "RU009": (),
     "RU001": ("other.ckpt",),

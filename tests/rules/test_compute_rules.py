@@ -118,6 +118,11 @@ LIMITED = replace(
     SLOWED, slowed_ratio=0.0, thermal_ratio=0.0, capped_ratio=0.9, other_clock_mhz=1_450.0, others_capped_ratio=0.0
 )
 
+#: One whose power limit somebody lowered.
+LOWERED = replace(
+    LIMITED, other_clock_mhz=None, others_capped_ratio=None, free_clock_mhz=1_050.0, power_limit_default_mw=700_000.0
+)
+
 
 def throttled(found=SLOWED, **changes):
     return facts(throttling=replace(found, **changes))
@@ -198,6 +203,10 @@ THRESHOLDS = {
     ("CP009", "low_clock_ratio"): (
         throttled(LIMITED, clock_mhz=1_349.0),
         throttled(LIMITED, clock_mhz=1_350.0),
+    ),
+    ("CP009", "low_limit_ratio"): (
+        throttled(LOWERED, power_limit_mw=629_999.0),
+        throttled(LOWERED, power_limit_mw=630_000.0),
     ),
     ("CP012", "hotter_c"): (beside(48.0), beside(48.0 - JUST)),
     ("CP010", "fewest_steps"): (searching(0.2, steps=2), searching(0.2, steps=1)),
@@ -587,6 +596,20 @@ def test_a_power_limit_is_normal_where_the_other_ranks_have_it_too():
     assert "1050 → 1450 MHz" in found.fix.text
     assert ended("CP009", throttled(LIMITED, others_capped_ratio=0.9)) is Passed
     assert ended("CP009", throttled(LIMITED, others_capped_ratio=None, other_clock_mhz=None)) is Passed
+
+
+def test_a_power_limit_that_somebody_lowered_is_named_and_what_it_costs_is_not_known():
+    found = finding("CP009", throttled(LOWERED))
+    assert found.title.startswith("A power limit of 400 W, where 700 W is the default, holds the device's clock down")
+    assert "400 W → 700 W" in found.fix.text
+    assert (found.saving, found.bound) == (None, None)
+    hot = throttled(LOWERED, slowed_ratio=0.4, thermal_ratio=0.4, free_clock_mhz=1_400.0)
+    assert "Heat holds" in finding("CP009", hot).title
+
+
+def test_a_clock_that_full_load_holds_down_is_told_and_no_finding():
+    passed = check("CP009", throttled(LOWERED, power_limit_mw=700_000.0))
+    assert passed.reason == "the power limit holds the clock at 1050 of 1500 MHz, which is normal at full load"
 
 
 def test_without_a_trace_a_throttled_clock_is_an_observation():

@@ -14,7 +14,7 @@ from profilerkit.model.run import RIVAL, Loader, Series, Signal, Trust
 from profilerkit.rules import RULES
 from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed
 from profilerkit.rules.runner import run_rules
-from tests.recipes import DEVICE, INPUT, MS, STEP_NS, facts
+from tests.recipes import DEVICE, INPUT, MS, STEP_NS, facts, parts
 from tests.rules.promises import Cases, Promises, check, ended, finding
 
 JUST = 1e-6
@@ -57,6 +57,10 @@ def traced(ratio=1.3, own=0.0, *options):
     return facts({"other.prof": own} if own else {}, trust=Trust(mode="gpu", inflation_ratio=ratio), host=host)
 
 
+def switched(*on, **changes):
+    return facts({"input.wait": 0.2}, host=HostFacts(switches=on), **changes)
+
+
 def queueing(share=0.4, *, threads=16, cores=8.0, used=0.9, sampled=True, **changes):
     """A rank whose processes use ``used`` of its cores, a quarter of that in workers."""
     queue = Series(name="host.thread_queue", unit="ratio", n=9, mean=share, p10=share, p90=share, maximum=share)
@@ -75,6 +79,7 @@ CASES = Cases(
         "OV006": compiling(),
         "OV007": traced(),
         "OV008": queueing(),
+        "OV009": switched("TORCH_DISTRIBUTED_DEBUG=DETAIL"),
     },
     passes={
         "OV003": churning(5.0),
@@ -83,6 +88,7 @@ CASES = Cases(
         "OV006": compiling(0.001),
         "OV007": traced(1.01),
         "OV008": queueing(threads=8),
+        "OV009": switched("FURTHER=1"),
     },
     missing={
         "OV003": facts(**TIMERS_ONLY),
@@ -91,6 +97,7 @@ CASES = Cases(
         "OV006": facts(**TIMERS_ONLY),
         "OV007": facts(**TIMERS_ONLY),
         "OV008": queueing(host=HostFacts()),
+        "OV009": facts(),
     },
     not_applicable={
         "OV003": facts(**ON_HOST),
@@ -113,10 +120,12 @@ CASES = Cases(
         {
             ("OV005", "unmeasured_inflation_ratio"),
             ("OV008", "recovered_ratio"),
+            ("OV009", "anomaly_ratio"),
+            ("OV009", "anomaly_most"),
             ("OV008", "other_threads_ratio"),  # in test_worker_rules
         }
     ),
-    observations=frozenset({"OV007"}),
+    observations=frozenset({"OV007", "OV009"}),
 )
 
 
@@ -346,3 +355,18 @@ def test_compiling_again_is_told_once():
     known = replace(compiling(), stalls=(stall,))
     fired = [outcome.rule for outcome in run_rules(known, RULES) if outcome.status == "fired"]
     assert fired == ["OV006"]
+
+
+# OV009
+
+
+def test_each_switch_is_told_and_priced_where_its_cost_is_known():
+    on = ("CUDA_LAUNCH_BLOCKING=1", "TORCH_DISTRIBUTED_DEBUG=DETAIL", "torch.autograd.set_detect_anomaly")
+    known = replace(switched(*on), parts=parts({"over.launch": 0.4, "compute.math": 0.4, "input.wait": 0.2}))
+    found = {one.title: one for one in check("OV009", known).findings}
+    assert set(found) == {f"{name} is on" for name in on}
+    anomaly, blocking, checked = (found[f"{name} is on"] for name in (on[2], on[0], on[1]))
+    assert anomaly.saving.expected == pytest.approx(0.5 * 0.8)
+    assert "set_detect_anomaly(False)" in anomaly.fix.text
+    assert (blocking.saving.method, blocking.saving.high) == ("bound", pytest.approx(0.4))
+    assert (checked.saving, checked.bound) == (None, None)

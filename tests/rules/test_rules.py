@@ -635,15 +635,18 @@ def test_two_late_ranks_are_both_explained():
     assert {row.rank for row in found.evidence} == {2, 5}
 
 
-def test_a_late_rank_of_too_few_steps_is_never_sure_and_none_says_how_many_it_takes():
+def test_a_late_rank_of_too_few_steps_is_likely_late_and_none_says_how_many_it_takes():
     known = late(0.8)
     few = revise(known.communication.late[0], few_steps=True)
-    told = revise(known.communication, late=(few,))
+    told = revise(known.communication, late=(few,), steps_needed=7)
     assert finding("CO003", known).confidence == "high"
-    assert finding("CO003", replace(known, communication=told)).confidence == "medium"
+    likely = finding("CO003", replace(known, communication=told))
+    assert (likely.confidence, likely.rank) == ("low", 2)
+    assert likely.title.endswith(" for rank 2, likely late")
+    assert likely.why.endswith("Rank 2 is likely late: record at least 10 steps to be sure.")
     nobody = revise(known.communication, late=(), steps=3, steps_needed=7)
     result = check("CO003", replace(known, communication=nobody))
-    assert "3 judged steps are too few" in result.reason
+    assert result.reason == "no rank is clearly late in 3 judged steps: 7 may tell more"
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,7 @@ class HostFacts:
         threads: intra-op threads of torch in the training process.
         recording: what it costs the host; ``None`` without a steady step of a trace.
         phases: those of the step that are marked in a trace; empty without any.
+        switches: of those made for debugging the ones that were on, as ``NAME`` or ``NAME=value``.
         between_ratio: share of the Python between operators in gaps below 1 ms; 0 without a trace.
     """
 
@@ -109,4 +110,5 @@ class HostFacts:
     threads: int | None = None
     recording: RecordingFacts | None = None
     phases: tuple[PhaseFacts, ...] = ()
+    switches: tuple[str, ...] | None = None
     between_ratio: float = 0.0

@@ -16,7 +16,8 @@ class SharedDevice(Rule):
     Claim: Another process uses the same GPU.
     Evidence: Processes in NVML's list that are no rank of the run and no worker of one. Where that list does not tell:
         a device that is busy by NVML while the trace shows it idle.
-    Threshold: Any such process; without the list, 50 % of the time between what NVML and the trace call busy.
+    Threshold: Any such process; without the list, 50 % of the time between what NVML and the trace call busy. A run
+        that keeps its device busy for more than the other 50 % cannot tell without the list.
     Fix: A MIG slice of its own, or another device. Exclusive mode is no advice: it changes the device for all who use
         it, and keeps out the run's own other processes.
     Saving: None: what the other process takes is not known.
@@ -46,12 +47,13 @@ class SharedDevice(Rule):
             beyond = use.p10 - device.busy_ratio
             if beyond >= self.beyond_ratio:
                 return self._busy(facts, use.p10, device.busy_ratio, use.n)
-            return Passed(
-                "NVML finds the device hardly busier than the run keeps it; the list of processes tells nothing"
-            )
+            if device.busy_ratio <= 1.0 - self.beyond_ratio:
+                return Passed(
+                    "NVML finds the device hardly busier than the run keeps it; the list of processes tells nothing"
+                )
         if strangers is None:
             return MissingData(
-                "the processes on the device were not recorded",
+                "another process on the device is not visible without the list of processes, which was not recorded",
                 "profilerkit.profile(..., nvml=True); in a container with the host's process numbers (--pid=host)",
             )
         own = facts.surroundings.siblings
