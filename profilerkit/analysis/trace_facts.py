@@ -33,11 +33,13 @@ from profilerkit.analysis.device.roofline import Roofline
 from profilerkit.analysis.device.utilisation import device_window
 from profilerkit.analysis.facts import CommFacts, InputFacts
 from profilerkit.analysis.host.compiles import compiles_of_trace
-from profilerkit.analysis.host.host_facts import CompileFacts, PythonFacts
+from profilerkit.analysis.host.host_facts import CompileFacts, PhaseFacts, PythonFacts, RecordingFacts
 from profilerkit.analysis.host.input import input_facts
 from profilerkit.analysis.host.loading import loading_rows
 from profilerkit.analysis.host.names import HostNames, main_thread
+from profilerkit.analysis.host.phases import phase_facts
 from profilerkit.analysis.host.python_stretches import python_facts
+from profilerkit.analysis.host.recording import recording_facts
 from profilerkit.analysis.host.runtime_calls import allocator_facts, cold_facts, sync_facts
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, intersect, subtract, union
 from profilerkit.analysis.leaves import LEAVES, leaf
@@ -57,6 +59,7 @@ from profilerkit.analysis.replay.gate import ReplayFacts, replay_facts
 from profilerkit.analysis.replay.scope import MOST_EVENTS
 from profilerkit.analysis.steps.find import TraceSteps, find_steps
 from profilerkit.analysis.steps.lanes import StepLanes, step_lanes
+from profilerkit.analysis.steps.optimizer_marks import optimizer_rows
 from profilerkit.analysis.steps.warmup_cause import causes, loading_per_step, warmup_cost
 from profilerkit.analysis.waste.find import kernel_waste
 from profilerkit.analysis.waste.judged import Judged
@@ -112,6 +115,8 @@ class TraceFacts:
     small_copies: SmallCopyFacts | None = None
     python: PythonFacts | None = None
     compiles: CompileFacts | None = None
+    recording: RecordingFacts | None = None
+    phases: tuple[PhaseFacts, ...] = ()
     memory_use: MemoryUse = field(default_factory=MemoryUse)
     waste: Waste | None = None
     wire: Wire | None = None
@@ -274,6 +279,8 @@ def _with_steps(facts: TraceFacts, seen: _Seen, material: Material) -> TraceFact
         facts,
         python=python_facts(columns, parts.segments, steps.steady, main_thread(columns)),
         compiles=compiles_of_trace(columns, seen.names.compiles, steps, parts.per_step),
+        recording=recording_facts(columns, seen.names, parts.segments, steps.steady, steps.by_host.steady),
+        phases=phase_facts(columns, optimizer_rows(columns), parts.segments, steps.steady),
         replay=replay_facts(material, facts.wire.contention if facts.wire is not None else None),
         lanes=step_lanes(material),
         memory_use=_memory_use(seen, facts),

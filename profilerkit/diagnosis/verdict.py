@@ -37,6 +37,7 @@ from profilerkit.model.change import revise
 from profilerkit.model.finding import Bound, Confidence, Outcome
 from profilerkit.model.verdict import BOUND_FAMILY, Verdict
 from profilerkit.rules.comm.whom import is_likely, late_rank, who
+from profilerkit.rules.recording import slowed_by
 from profilerkit.rules.rule import ENOUGH_STEPS, confidence, each, record_enough, weakest
 from profilerkit.units import format_ns, format_ratio
 
@@ -100,9 +101,17 @@ def _named(facts: Facts, top: Best, others: Sequence[Best], best: dict[Bound, Be
         headline=headline(facts, top),
         share=share,
         saving=top.saving,
-        contenders=tuple(entry.bound for entry in left if entry.expected >= CONTENDER_SAVING),
+        contenders=_with_kernels(
+            facts, top, tuple(entry.bound for entry in left if entry.expected >= CONTENDER_SAVING)
+        ),
         refuted_by=top.finding.confirm,
     )
+
+
+def _with_kernels(facts: Facts, top: Best, contenders: tuple[Bound, ...]) -> tuple[Bound, ...]:
+    """The contenders, the kernels among them where only a recorder that slows the host may let them wait."""
+    in_doubt = top.bound == "overhead-bound" and slowed_by(facts) and facts.share("compute.") >= top.expected
+    return (*contenders, "compute-bound") if in_doubt and "compute-bound" not in contenders else contenders
 
 
 def _unnamed(facts: Facts, ranked: Sequence[Best], outcomes: Sequence[Outcome]) -> Verdict:

@@ -255,6 +255,13 @@ def sampled_evidence(facts: Facts, series: Series, label: str, origin: str) -> E
     )
 
 
+def evidence_if_known(
+    label: str, value: float | None, *, unit: str = "ratio", source: Source = "derived", origin: str
+) -> tuple[Evidence, ...]:
+    """Evidence of a value that rests on the device's peaks; none for a device of which they are not known."""
+    return () if value is None else (Evidence(label=label, value=value, unit=unit, source=source, origin=origin),)
+
+
 def present_parts(facts: Facts, *names: str) -> tuple[str, ...]:
     """Those parts of the judged step that have a share of it, largest first; names as in ``Facts.share``."""
     return tuple(part.part for part in facts.parts if facts.share(part.part) and belongs(part.part, names))

@@ -22,6 +22,7 @@ from profilerkit.model.finding import (
 from profilerkit.rules.calibrated import calibrated
 from profilerkit.rules.docs import page_of
 from profilerkit.rules.probed import with_probes
+from profilerkit.rules.recording import without_recording
 from profilerkit.rules.replayed import with_replay
 from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Rule
 
@@ -73,9 +74,8 @@ def run_rules(
         suppress: rules that run, but whose findings are set aside.
     """
     reasons = {entry.rule: entry for entry in suppress}
-    ended = with_probes(
-        facts, calibrated(facts, _replayed(facts, [_outcome(rule, facts, select, ignore) for rule in rules]))
-    )
+    ended = _replayed(facts, [_outcome(rule, facts, select, ignore) for rule in rules])
+    ended = with_probes(facts, calibrated(facts, without_recording(facts, ended)))
     return _numbered([_set_aside(entry, reasons.get(entry.rule)) for entry in ended])
 
 

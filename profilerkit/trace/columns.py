@@ -55,6 +55,9 @@ class Wanted(Flag):
 # What the analysis uses.
 ANALYZED = Wanted.PYTHON | Wanted.MEMORY | Wanted.SHAPES
 
+#: What ``TraceMeta.recorded`` holds where operators are ranges of torch.autograd.profiler.emit_nvtx.
+EMIT_NVTX = "emit_nvtx"
+
 #: The note of a file that holds a second document, whose events are not read.
 ANOTHER_FOLLOWS = "another document follows the first; only the first was read"
 
@@ -103,7 +106,7 @@ class TraceMeta:
     backend: str | None = None
     host: str | None = None
     devices: tuple["DeviceProperties", ...] = ()
-    recorded: frozenset[str] = frozenset()  # of: record_shapes, with_stack, profile_memory, with_flops, with_modules
+    recorded: frozenset[str] = frozenset()  # options of torch.profiler as it calls them, and EMIT_NVTX
     versions: dict[str, str] = field(default_factory=dict)
     groups: tuple["ProcessGroup", ...] = ()
     no_operators: str | None = None

@@ -7,7 +7,7 @@ import pytest
 from profilerkit.analysis.device.bus_copies import SmallCopyFacts
 from profilerkit.analysis.device.records import ColdFacts, SyncFacts
 from profilerkit.analysis.facts import Stall
-from profilerkit.analysis.host.host_facts import CollectionFacts, CompileFacts, HostFacts, PythonFacts
+from profilerkit.analysis.host.host_facts import CollectionFacts, CompileFacts, HostFacts, PythonFacts, RecordingFacts
 from profilerkit.diagnosis import diagnose
 from profilerkit.model.change import revise
 from profilerkit.model.run import RIVAL, Loader, Series, Signal, Trust
@@ -52,9 +52,9 @@ def compiling(share=0.2, *, steps=4, recompiled=("0/1", "0/2"), source="measured
     return facts({"warm.compile": share}, host=HostFacts(compiles=compiles))
 
 
-def traced(ratio=1.3, own=0.0, *recorded):
-    signals = tuple(Signal(name=name, state="measured") for name in recorded)
-    return facts({"other.prof": own} if own else {}, trust=Trust(mode="gpu", inflation_ratio=ratio, signals=signals))
+def traced(ratio=1.3, own=0.0, *options):
+    host = HostFacts(recording=RecordingFacts(options=options, events=0.0, waited_ns=0.0, hidden_ns=0.0))
+    return facts({"other.prof": own} if own else {}, trust=Trust(mode="gpu", inflation_ratio=ratio), host=host)
 
 
 def switched(*on, **changes):
@@ -250,10 +250,10 @@ def test_another_profiler_that_is_always_on_is_named_without_a_price():
 
 
 def test_a_recording_with_stacks_is_doubted_only_without_untraced_steps():
-    found = finding("OV007", traced(None, 0.0, "Python stacks", "memory"))
+    found = finding("OV007", traced(None, 0.0, "with_stack", "profile_memory"))
     assert found.title == "Recorded with with_stack and profile_memory, which slows the host by an unknown amount"
     assert (found.confidence, found.fix, found.saving) == ("low", None, None)
-    assert ended("OV007", traced(1.05, 0.0, "Python stacks", "memory")) is Passed
+    assert ended("OV007", traced(1.05, 0.0, "with_stack", "profile_memory")) is Passed
     assert ended("OV007", traced(None)) is MissingData
 
 

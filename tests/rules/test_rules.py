@@ -470,7 +470,8 @@ def test_every_threshold_is_tried_on_both_sides():
         ("CO001", "small_ratio"),
         ("CO001", "overlap_ratio"),
         ("CO001", "available_ratio"),
-        ("CP001", "reached_ratio"),
+        ("CP001", "reached_power"),
+        ("CP001", "least_power"),
         ("CP004", "reached_ratio"),
         ("CP004", "bandwidth_ratio"),
         ("CP008", "low_mfu"),
@@ -754,7 +755,7 @@ def test_a_device_without_known_peaks_has_no_saving_to_state():
 
 
 def test_where_tf32_has_no_higher_peak_the_fix_is_16_bit():
-    found = finding("CP001", fp32(0.5, spec=lookup("NVIDIA GeForce RTX 3060")), reached_ratio=0.75)
+    found = finding("CP001", fp32(0.5, spec=lookup("NVIDIA GeForce RTX 3060")))
     assert "bfloat16" in found.fix.code
     assert found.saving.high == pytest.approx(0.5 * (1 - 1 / 2), abs=0.001)
 
@@ -767,8 +768,8 @@ def test_the_saving_of_tensor_cores_follows_the_peaks_of_the_device():
     found = finding("CP001", fp32(0.5))
     ratio = 156 / 19.5  # dense TF32 over FP32 TFLOPS of an A100
     assert found.saving.high == pytest.approx(0.5 * (1 - 1 / ratio))
-    assert found.saving.expected == pytest.approx(0.5 * (1 - 1 / (0.62 * ratio)))
-    assert finding("CP001", fp32(0.5), reached_ratio=0.8).saving.expected > found.saving.expected
+    assert found.saving.expected == pytest.approx(0.5 * (1 - ratio**-0.65))
+    assert finding("CP001", fp32(0.5), reached_power=0.8).saving.expected > found.saving.expected
 
 
 def test_without_a_trace_nobody_knows_what_the_device_computed():

@@ -7,6 +7,7 @@ from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, KernelNames
 from profilerkit.analysis.device.precision import covered_ns
 from profilerkit.analysis.device.records import ChainFacts, DeviceFacts
 from profilerkit.analysis.device.roofline import Roofline
+from profilerkit.analysis.host.gaps import LATE_LAUNCH_NS
 from profilerkit.analysis.host.python_stretches import between_ratio
 from profilerkit.analysis.intervals import I64, Spans, intersect, union
 from profilerkit.analysis.leaves import leaf
@@ -15,10 +16,6 @@ from profilerkit.trace.columns import Category, DeviceProperties, TraceColumns
 
 #: Shortest run of fusible kernels that a compiler would turn into one (R17).
 SHORTEST_CHAIN = 3
-
-
-#: Launches of real traces take 2 to 20 µs; one this long waited for something else that held the device.
-LATE_LAUNCH_NS = 1_000_000
 
 
 def device_facts(

@@ -1,5 +1,6 @@
 """OV001 (R46): the host issues work more slowly than the device runs it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -21,7 +22,18 @@ from profilerkit.rules.rule import (
     share_evidence,
     unsure,
 )
+from profilerkit.trace.phases import Phase
 from profilerkit.units import format_ns, format_ratio
+
+#: Share of the step from which the waiting for the host in one phase of it is shown (a choice).
+NOTED_PHASE = 0.02
+PHASE_WORDS: dict[Phase, str] = {
+    "optimizer": "the optimizer step",
+    "zero_grad": "zeroing gradients",
+    "backward": "the backward pass",
+    "loss": "the loss",
+    "forward": "the forward pass",
+}
 
 
 @dataclass(frozen=True)
@@ -31,7 +43,7 @@ class LaunchBound(Rule):
     Claim: The host issues kernels more slowly than the device runs them.
     Evidence: Share of the step in which the device is idle while the launching thread dispatches operators, runs short
         pieces of Python between them, or a launch is on its way; kernels that started with nothing queued; median
-        kernel length.
+        kernel length. How much of it lies in which phase of the step, where torch or ranges of the program mark them.
     Threshold: 5 % of the step (XProf warns at 3 % and is critical at 15 %). Without a device 10 %: healthy steps of
         20 ms spent 5 to 7 % on the calls that any step needs (the accuracy benchmark's C01, C02, C10).
     Fix: Capture the step in a CUDA graph through torch.compile, fuse operators, enlarge the batch.
@@ -167,39 +179,53 @@ def _evidence(facts: Facts, issuing: float) -> tuple[Evidence, ...]:
         )
         if facts.share(part) > 0
     ]
-    device = facts.device
-    if device is not None and device.queue_empty_ratio is not None:
-        entries.append(
-            Evidence(
-                label="Kernels that found the queue empty",
-                value=device.queue_empty_ratio,
+    if facts.mode == "gpu":
+        return (*entries, *_by_phase(facts), *_of_kernels(facts))
+    small = Evidence(
+        label="Small operators are shorter than",
+        value=SMALL_KERNEL_NS,
+        unit="ns",
+        source="estimated",
+        origin="definition of this tool",
+    )
+    return (*entries, small)
+
+
+def _by_phase(facts: Facts) -> Iterator[Evidence]:
+    step = facts.mean_step_ns or 1.0
+    for phase in facts.host.phases:
+        if phase.idle_ns >= NOTED_PHASE * step:
+            yield Evidence(
+                label=f"Waiting for the host in {PHASE_WORDS[phase.name]}",
+                value=phase.idle_ns / step,
                 unit="ratio",
                 source="derived",
-                origin="launch and kernel times",
-                n=round(device.kernels_per_step * facts.steps.steady),
+                origin="ranges that torch or the program marks",
+                n=facts.steps.steady,
                 rank=facts.rank.rank,
             )
+
+
+def _of_kernels(facts: Facts) -> Iterator[Evidence]:
+    device = facts.device
+    if device is None:
+        return
+    median = Evidence(
+        label="Median kernel",
+        value=device.median_kernel_ns,
+        unit="ns",
+        source="measured",
+        origin="kernel events",
+        n=round(device.kernels_per_step * facts.steps.steady),
+        rank=facts.rank.rank,
+    )
+    if (empty := device.queue_empty_ratio) is not None:
+        yield revise(
+            median,
+            label="Kernels that found the queue empty",
+            value=empty,
+            unit="ratio",
+            source="derived",
+            origin="launch and kernel times",
         )
-    if device is not None:
-        entries.append(
-            Evidence(
-                label="Median kernel",
-                value=device.median_kernel_ns,
-                unit="ns",
-                source="measured",
-                origin="kernel events",
-                n=round(device.kernels_per_step * facts.steps.steady),
-                rank=facts.rank.rank,
-            )
-        )
-    if facts.mode != "gpu":
-        entries.append(
-            Evidence(
-                label="Small operators are shorter than",
-                value=SMALL_KERNEL_NS,
-                unit="ns",
-                source="estimated",
-                origin="definition of this tool",
-            )
-        )
-    return tuple(entries)
+    yield median

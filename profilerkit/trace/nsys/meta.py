@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from profilerkit.trace.columns import I64, DeviceProperties, StepMarks, TraceMeta
+from profilerkit.trace.columns import EMIT_NVTX, I64, DeviceProperties, StepMarks, TraceMeta
 from profilerkit.trace.kineto.numbers import whole_number
 from profilerkit.trace.nsys import tables
 from profilerkit.trace.nsys.database import Database
@@ -50,6 +50,7 @@ def export_meta(
         recorder="nsys",
         processes=processes,
         step_marks=None if steps_called is None else StepMarks(f'ranges like "{steps_called}"', inferred=True),
+        recorded=frozenset([EMIT_NVTX] if operators else []),
     )
 
 
