@@ -37,7 +37,7 @@ def ended(rule, known, expected, bound="overhead-bound", high=None):
         why="Why.",
         evidence=(evidence,),
         at_most="high",
-        saving=saving(known, expected, high or expected),
+        saving=saving(expected, high or expected),
         fix=Fix(text="Do it."),
     )
     outcome = Outcome(rule=rule, name="a", summary="b", status="fired", findings=(found,))
