@@ -638,6 +638,32 @@ def test_a_balanced_run_tells_the_known_and_the_most_that_a_fix_could_save_witho
     assert diagnose(late, fixes).headline == "No fix is known to save 10 % of rank 7's 100 ms step"
 
 
+@pytest.mark.parametrize(
+    ("expected", "said"),
+    [(0.1, "The GPU idles 30.0 ms of every 100 ms step while work is issued"), (0.4, "as the finding has it")],
+)
+def test_the_headline_states_what_was_measured_and_never_a_saving(expected, said):
+    known = FIRES["OV001"]
+    (outcome,) = [entry for entry in run_rules(known, RULES) if entry.rule == "OV001"]
+    finding = revise(
+        outcome.findings[0],
+        title="as the finding has it",
+        saving=Saving(low=0.0, expected=expected, high=0.5, method="replay"),
+    )
+    assert diagnose(known, (revise(outcome, findings=(finding,)),)).headline == said
+
+
+def test_advice_fits_the_tool_that_wrote_the_file():
+    for recorder, wanted in (("nsys", "nsys profile"), ("torch", "ProfilerActivity.CUDA")):
+        known = facts({"idle.unknown": 0.7}, recorder=recorder, input=None)
+        missing = replace(on_host(), device_events_missing=True, recorder=recorder)
+        hints = [entry.hint for case in (known, missing) for entry in run_rules(case, RULES) if entry.hint]
+        texts = [*hints, verdict_of(known).refuted_by, verdict_of(missing).refuted_by]
+        assert any(wanted in text for text in texts)
+        foreign = ("ProfilerActivity", "prof.wrap(loader); without") if recorder == "nsys" else ("nsys", "NVTX")
+        assert not [text for text in texts if any(word in text for word in foreign)]
+
+
 def ranks_of(traces):
     return run_facts([rank_facts(f"rank{i}.json", trace.facts(), None) for i, trace in enumerate(traces)])
 

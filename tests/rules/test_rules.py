@@ -1243,7 +1243,7 @@ def test_the_function_that_holds_most_of_the_wait_is_named_in_the_title():
 @pytest.mark.parametrize(("busy", "blocked", "expected"), [(0.5, 0.5, 0.2), (0.95, 0.5, 0.05), (0.5, 0.1, 0.1)])
 def test_removing_syncs_saves_no_more_than_the_idle_time_or_the_blocked_time(busy, blocked, expected):
     saving = finding("OV002", syncing(8.0, busy=busy, blocked=blocked)).saving
-    assert (saving.expected, saving.high) == (pytest.approx(expected), pytest.approx(min(1 - busy, blocked)))
+    assert (saving.expected, saving.most) == (pytest.approx(expected), pytest.approx(min(1 - busy, blocked)))
 
 
 def test_syncs_that_leave_the_device_busy_are_no_finding():

@@ -42,8 +42,8 @@ class FrequentSync(Rule):
     Threshold: More than 2 calls per step, or 10 % of the step in or after fewer; and a saving above the general floor.
     Fix: Keep losses and metrics on the device, read them every k steps, avoid boolean-mask indexing.
     Saving: Bound: min(device idle or copying to the host, time blocked in the calls): without the calls the host runs
-        ahead by what it spent in them, and the device gains no more than it lost. Expected: the replay without them,
-        which said 16 % where removing 21 syncs saved 16 %; else the drained and read-back time, up to the bound.
+        ahead by what it spent in them, and the device gains no more than it lost (16 % where removing 21 syncs saved
+        16 %). Expected: of it the drained and read-back time, which is the syncs' own.
     Traps: A copy whose call returns at once is not priced: nothing tells whether a later wait was for it. The length of
         the call is not its cost: the device works meanwhile. When the step is launch-bound, removing syncs gains
         little.
@@ -109,7 +109,7 @@ class FrequentSync(Rule):
             ),
             at_most="medium",
             detail="sync",
-            saving=saving(expected, bound),
+            saving=revise(saving(expected, expected), bound=bound),
             fix=_FEWER_COPIES if copies else _FEWER_SYNCS,
             confirm=_confirm(often=often, copies=copies),
         )
