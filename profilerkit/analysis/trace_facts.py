@@ -32,6 +32,7 @@ from profilerkit.analysis.device.records import (
 from profilerkit.analysis.device.roofline import Roofline
 from profilerkit.analysis.device.utilisation import device_window
 from profilerkit.analysis.facts import CommFacts, InputFacts
+from profilerkit.analysis.host.activity import NO_ROWS
 from profilerkit.analysis.host.compiles import compiles_of_trace
 from profilerkit.analysis.host.host_facts import CompileFacts, PhaseFacts, PythonFacts, RecordingFacts
 from profilerkit.analysis.host.input import input_facts
@@ -181,7 +182,7 @@ def trace_facts(
         damage=columns.damage,
         n_events=len(columns),
         steps=steps,
-        partition=parts,
+        partition=replace(parts, copies=NO_ROWS, copy_leaf=NO_ROWS),  # of no use without the events
         window=steps.steady,
         n_steady=len(steps.steady),
         properties=properties,
@@ -262,8 +263,7 @@ def _memory_use(seen: _Seen, facts: TraceFacts) -> MemoryUse:
     columns, steps = seen.columns, seen.steps
     recomputes = facts.totals[leaf("mem.recompute")] > 0
     on_gpu = facts.partition.mode == "gpu"
-    moved = facts.partition.copies
-    offloads = moved[facts.partition.copied(moved) == leaf("mem.offload")]
+    offloads = seen.parts.copies[seen.parts.copy_leaf == leaf("mem.offload")]
     mine = judged_instants(columns.memory, busiest_device(columns, Spans(steps.start, steps.end)))
     return MemoryUse(
         zeroed=zeroed_gradients(columns, seen.launches, seen.ran if on_gpu else None, steps, seen.busy),
