@@ -486,6 +486,8 @@ def test_rests_without_a_distance_and_waits_shorter_than_a_sample_are_told_apart
     assert "most of it in 3 stretches of about 9" in found.title
     found = outcome(analyze(written(tmp_path / "b.csv", used([50, 70, 60, 65] * 20))), "RU008").findings[0]
     assert found.title == "The GPU is idle 39 % of the time, in waits shorter than a sample"
+    light = used([24, 28, 21, 35, 23, 42] * 30)  # it never rests, and never works much
+    assert outcome(analyze(written(tmp_path / "d.csv", light)), "RU008").findings[0].title.endswith("than a sample")
     busy = analyze(written(tmp_path / "c.csv", used([0] * 40 + [99] * 60)))
     assert outcome(busy, "RU008").status == "passed"
 
