@@ -23,7 +23,7 @@ from profilerkit.analysis.ledger.pause import Pause
 from profilerkit.analysis.logs.log_facts import LogFacts
 from profilerkit.analysis.memory.use import MemoryUse
 from profilerkit.analysis.replay.gate import ReplayFacts
-from profilerkit.analysis.stats import ratio_error
+from profilerkit.analysis.stats import mean_error
 from profilerkit.analysis.steps.series import StepSeries
 from profilerkit.analysis.surroundings import Surroundings
 from profilerkit.analysis.throttling import Throttling
@@ -277,16 +277,17 @@ class Facts:
         mean = self.mean_step_ns
         return self.share(*names) * mean if mean else 0.0
 
-    def share_error(self, *names: str) -> float | None:
-        """Return the relative standard error of a share, over judged steps; names as in ``share``.
+    def recurs(self, *names: str) -> bool | None:
+        """Return whether parts surely take time in the judged steps, not in one of a few; names as in ``share``.
 
-        ``None`` where the parts of single steps are not known, or of one step only.
+        Their mean time must be above two standard errors. ``None`` where the parts of single steps are not known, or of
+        one step only.
         """
         for series in self.step_series:
             chosen = [spent for part, spent in series.parts.items() if belongs(part, names)]
             if chosen:
-                rows = series.steady
-                return ratio_error(np.sum(chosen, axis=0)[rows], series.time[rows])
+                error = mean_error(np.sum(chosen, axis=0)[series.steady])
+                return None if error is None else 2.0 * error <= 1.0
         return None
 
     @property

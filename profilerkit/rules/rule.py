@@ -92,14 +92,14 @@ class Rule(ABC):
     def worth_saying(self, facts: Facts, expected: float) -> bool:
         """Return whether a saving is above the floor, and its cause surely there.
 
-        What counts is the share of the step that the rule is about, by two standard errors, not how much the step time
-        varies: steps that differ are those with a cause. Where no parts of single steps are known the step time has to
-        do.
+        What counts is the time of the parts that the rule is about, not how much the step time varies: steps that
+        differ are those with a cause, and what one step of a few holds is no cause of the others' length. Where no
+        parts of single steps are known the step time has to do.
         """
-        error = facts.share_error(*PARTS_OF_RULE.get(self.code, ()))
-        if error is None:
+        recurs = facts.recurs(*PARTS_OF_RULE.get(self.code, ()))
+        if recurs is None:
             return expected >= max(SMALLEST_SAVING, 2.0 * relative_error(facts))
-        return expected >= SMALLEST_SAVING and 2.0 * error <= 1.0
+        return expected >= SMALLEST_SAVING and recurs
 
 
 _PERMISSION = (

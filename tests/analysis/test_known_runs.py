@@ -52,6 +52,34 @@ def test_a_run_that_only_the_profiler_made_launch_bound_is_not_told_so(tmp_path)
     assert sum(part.time_ns for part in report.breakdown) == report.steps.time_ns.mean
 
 
+def allocating(*held, step=20_000):
+    """Steps of one kernel each that wait ``held`` µs for the allocator first."""
+    trace, at = Trace(devices=[A100]), 1_000
+    for number, held_us in enumerate(held):
+        begin, at = at, at + 500 + held_us
+        trace.op(begin, at + 20)
+        trace.malloc(begin + 400, at)
+        trace.kernel(at + 30, at + step, name=TENSOR_CORE, launch=(at + 5, at + 15))
+        at += step
+        trace.step(number, begin, at)
+    return trace
+
+
+def test_what_one_step_of_three_holds_is_that_steps_and_bounds_nothing(tmp_path):
+    report = told(tmp_path, allocating(250, 26_000, 350))
+    assert report.verdict.bound == "compute-bound"
+    (slow,) = next(outcome.findings for outcome in report.outcomes if outcome.rule == "RU004")
+    assert slow.title == "Step 1 is 25.7 ms longer than the others"
+    assert "100 % of that is in one part: allocator calls." in slow.why
+    assert slow.why.startswith("100 %")
+    assert "One step of 3 does not show how often it comes." in slow.why
+    assert slow.saving is None
+
+
+def test_what_each_of_three_steps_holds_bounds_them_however_long_they_are(tmp_path):
+    assert told(tmp_path, allocating(9_000, 14_000, 7_000)).verdict.bound == "memory-bound"
+
+
 def test_one_long_pause_is_booked_on_nothing_that_the_trace_saw(tmp_path):
     log = Log()
     for epoch in range(4):
