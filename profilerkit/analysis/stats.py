@@ -53,21 +53,21 @@ class Slope:
     high: float
 
 
-def mean_error(values: Numbers) -> float | None:
-    """Return the relative standard error of the mean; ``None`` for fewer than two values, or where all are 0.
+def ratio_error(part: Numbers, whole: Numbers) -> float | None:
+    """Return the relative standard error of ``sum(part) / sum(whole)``; ``None`` for fewer than two, or no part.
 
-    What slows a step slows its neighbours, and what comes every few steps evens out within a block: deviations are
-    added up in blocks of about the root of their number. What one of them holds alone has an error of 1.
+    What slows a step slows its neighbours, and what comes every few steps evens out within a block: residuals of the
+    ratio are added up in blocks of about the root of their number.
 
-    >>> round(mean_error(np.array([0, 90] * 8)), 3), round(mean_error(np.array([0, 0, 90])), 3)
-    (0.0, 1.0)
+    >>> round(ratio_error(np.array([0, 90] * 8), np.array([10, 100] * 8)), 3)
+    0.0
     """
-    count, total = len(values), float(np.sum(values))
+    count, total = len(part), float(np.sum(part))
     if count < 2 or not total:
         return None
-    deviation = np.asarray(values, dtype=np.float64) - total / count
-    blocks = np.add.reduceat(deviation, np.arange(0, count, math.isqrt(count)))
-    return float(np.sqrt(np.square(blocks).sum() * len(blocks) / (len(blocks) - 1))) / total
+    residual = np.asarray(part, dtype=np.float64) - total / float(np.sum(whole)) * np.asarray(whole, dtype=np.float64)
+    blocks = np.add.reduceat(residual, np.arange(0, count, math.isqrt(count)))
+    return float(np.sqrt(np.square(blocks).sum())) / total
 
 
 def theil_sen(x: Numbers, y: Numbers) -> Slope | None:

@@ -7,12 +7,13 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.diagnosis.best import CONTENDER_SAVING, Best, best_per_bound, most_suppressed
 from profilerkit.diagnosis.ruled_out import holds_pauses
 from profilerkit.model.finding import Bound, Outcome
+from profilerkit.model.step import WHOLE_TRACE
 from profilerkit.model.verdict import BOUND_FAMILY, Verdict
 from profilerkit.rules.comm.exposed_collectives import undivided
 from profilerkit.rules.comm.whom import longer, waits_for, who, whole_job
 from profilerkit.rules.compute.fp32_matmul import Fp32Matmul
 from profilerkit.rules.overhead.frequent_sync import lost_share
-from profilerkit.rules.rule import each
+from profilerkit.rules.rule import each, is_mean
 from profilerkit.rules.run_queue import ORIGIN as RUN_QUEUE
 from profilerkit.units import format_ns, format_ratio, format_ratio_range
 
@@ -37,10 +38,9 @@ def mean_step(facts: Facts) -> str:
 
 def headline(facts: Facts, top: Best) -> str:
     """Who loses how much of what to what, at most 14 words, of which a mean step takes one more than every step."""
-    is_mean = each(facts) != "every"
     detail = top.finding.detail
     loser = who(facts)
-    step = f"{each(facts)} {mean_step(facts)} step"
+    step = each(facts, mean_step(facts))
     priced = format_ns(top.expected * (facts.mean_step_ns or 0.0))
 
     def time(*parts: str) -> str:
@@ -55,7 +55,7 @@ def headline(facts: Facts, top: Best) -> str:
             return top.finding.title
         case "comm-bound", _:
             exposed = time(*TRANSFER)
-            what = "exposed communication" if is_mean else "communication nothing hides"
+            what = "exposed communication" if is_mean(facts) else "communication nothing hides"
             # Transfer is nobody's own: a rank that is late as well does not cause it.
             return f"{whole_job(facts)} spends {exposed} of {step} on {what}"
         case "memory-bound", "capacity" if facts.share("mem.alloc") > facts.share("mem.recompute", "mem.offload"):
@@ -65,7 +65,7 @@ def headline(facts: Facts, top: Best) -> str:
         case "memory-bound", _ if facts.share("compute.membw"):
             return f"{loser} moves memory for {time('compute.membw')} of {step}"
         case "compute-bound", "imbalance":
-            others = "others" if is_mean else "the others"
+            others = "others" if is_mean(facts) else "the others"
             return f"{loser} computes {longer(facts, priced)} longer than {others} in {step}"
         case "compute-bound", "slower":
             return f"{loser} takes {longer(facts, priced)} longer for the same work in {step}"
@@ -82,13 +82,12 @@ def headline(facts: Facts, top: Best) -> str:
             verb, what = ("spends", "in Python") if facts.mode == "cpu" else ("idles", "while Python runs")
             return f"{loser} {verb} {priced} of {step} {what}"
         case "overhead-bound", "contention" if facts.mode == "gpu" and top.finding.evidence[0].origin != RUN_QUEUE:
-            return (
-                f"{loser} idles {priced} of {step} after {'launching kernels' if is_mean else 'kernels were launched'}"
-            )
+            after = "launching kernels" if is_mean(facts) else "kernels were launched"
+            return f"{loser} idles {priced} of {step} after {after}"
         case "overhead-bound", "launch" if facts.mode != "gpu":
             return f"{loser} spends {priced} of {step} on calling small operators"
         case "overhead-bound", "launch":
-            return f"{loser} idles {priced} of {step} while {'issuing work' if is_mean else 'work is issued'}"
+            return f"{loser} idles {priced} of {step} while {'issuing work' if is_mean(facts) else 'work is issued'}"
         case _:
             return top.finding.title
 
@@ -131,7 +130,8 @@ def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
     sentences += _larger_share(facts, outcomes, verdict)
     if verdict.bound != "inconclusive" and facts.steps.steady < 8:
         plural = "s" if facts.steps.steady != 1 else ""
-        sentences.append(f"Only {facts.steps.steady} steady step{plural}.")
+        only = f"Only {facts.steps.steady} steady step{plural}."
+        sentences.append("Nothing marks a step in it." if facts.steps.found_by == WHOLE_TRACE else only)
     late = waits_for(facts)
     sentences += late
     if facts.missing_ranks:

@@ -72,9 +72,11 @@ def refusal(facts: Facts) -> Verdict | None:
             f"The file is damaged: {format_ratio(facts.launches.lost_ratio or 0.0)} of the device's work is missing",
             "Save the trace again: what the device did is not all there.",
         )
-    if facts.cold:
+    if facts.cold and facts.cold.dominates:
+        is_capture = facts.cold.capture_share >= facts.cold.share / 2
+        what = "the capture of a graph was recorded: it" if is_capture else "a cold start was recorded: first-use work"
         return inconclusive(
-            f"Only a cold start was recorded: first-use work takes {format_ratio(facts.cold.share)}",
+            f"Only {what} takes {format_ratio(facts.cold.share)}",
             record_enough(facts, f"record {ENOUGH_STEPS} more once first-use work has ended"),
         )
     return None
@@ -114,9 +116,7 @@ def _unexplained(facts: Facts) -> str:
 def idle_without_trace(facts: Facts) -> tuple[str, str]:
     """Return how long the device is idle for no reason that timers show, and what would show it."""
     idle, step = format_ns(facts.time_ns("idle.unknown")), format_ns(facts.mean_step_ns or 0.0)
-    return f"{who(facts)} is idle for {idle} of {each(facts)} {step} step; the timers do not show why", what_to_record(
-        facts
-    )
+    return f"{who(facts)} is idle for {idle} of {each(facts, step)}; the timers do not show why", what_to_record(facts)
 
 
 def what_to_record(facts: Facts) -> str:
@@ -171,5 +171,5 @@ def _unpriced(facts: Facts, part: str, share: float) -> str:
 
 
 def _look_at(facts: Facts, part: str) -> str:
-    time = f"{format_ns(facts.time_ns(part))} of {each(facts)} {format_ns(facts.mean_step_ns or 0.0)} step"
+    time = f"{format_ns(facts.time_ns(part))} of {each(facts, format_ns(facts.mean_step_ns or 0.0))}"
     return f"No fix for it is known here: look by hand at these {time}."

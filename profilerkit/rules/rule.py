@@ -8,7 +8,7 @@ from profilerkit.analysis.facts import Facts, belongs
 from profilerkit.analysis.whatif import relative_error
 from profilerkit.model.finding import SOURCES_BY_STRENGTH, Bound, Confidence, Evidence, Finding, Fix, Saving
 from profilerkit.model.run import STEP_TIMERS, Series
-from profilerkit.model.step import PARTS
+from profilerkit.model.step import PARTS, WHOLE_TRACE
 from profilerkit.rules.parts import PARTS_OF_RULE
 from profilerkit.rundir.layout import NoKernels
 
@@ -92,14 +92,15 @@ class Rule(ABC):
     def worth_saying(self, facts: Facts, expected: float) -> bool:
         """Return whether a saving is above the floor, and its cause surely there.
 
-        What counts is the time of the parts that the rule is about, not how much the step time varies: steps that
-        differ are those with a cause, and what one step of a few holds is no cause of the others' length. Where no
-        parts of single steps are known the step time has to do.
+        What counts is the share of the step that the rule is about, by two standard errors, not how much the step time
+        varies: steps that differ are those with a cause. But what one of them holds alone is no cause in the others.
+        Where no parts of single steps are known the step time has to do.
         """
-        recurs = facts.recurs(*PARTS_OF_RULE.get(self.code, ()))
-        if recurs is None:
+        parts = PARTS_OF_RULE.get(self.code, ())
+        error = facts.share_error(*parts)
+        if error is None:
             return expected >= max(SMALLEST_SAVING, 2.0 * relative_error(facts))
-        return expected >= SMALLEST_SAVING and recurs
+        return expected >= SMALLEST_SAVING and 2.0 * error <= 1.0 and not facts.is_of_one_step(*parts)
 
 
 _PERMISSION = (
@@ -147,11 +148,19 @@ def weakest(*values: Confidence) -> Confidence:
     return min(values, key=_ORDER.index)
 
 
-def each(facts: Facts) -> str:
-    """``every``, or ``the mean`` where few judged steps differ so much that a mean time is none's own."""
+def is_mean(facts: Facts) -> bool:
+    """Whether few judged steps differ so much that a mean time is none's own."""
     times = facts.steps.time_ns
     cv = times.cv_ratio if times and facts.steps.steady < STEPS_FOR_HIGH else None
-    return "the mean" if cv is not None and cv >= UNEVEN_CV else "every"
+    return cv is not None and cv >= UNEVEN_CV
+
+
+def each(facts: Facts, time: str = "") -> str:
+    """``every step``, ``the mean step`` where few differ, ``the recording`` that marks none; ``time`` is its length."""
+    which, what = ("the mean" if is_mean(facts) else "every"), "step"
+    if facts.steps.found_by == WHOLE_TRACE:
+        which, what = "the", "recording"
+    return " ".join(word for word in (which, time, what) if word)
 
 
 #: Steps asked for where too few were recorded.

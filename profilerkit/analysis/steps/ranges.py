@@ -1,4 +1,4 @@
-"""Steps by ranges that the program named itself, where neither a profiler nor an optimizer marks any."""
+"""Steps by the program's own ranges, or by operators that repeat, where no profiler and no optimizer marks any."""
 
 import re
 
@@ -17,6 +17,9 @@ _LIBRARY = re.compile(
     r"^(?:ProfilerStep#|Optimizer\.|enumerate\(|profilerkit|PyTorch Profiler|nccl:|gloo:|c10d::|autograd::|aten::"
     r"|DistributedDataParallel|FSDP|FullySharded|Torch-Compiled|## |TorchDynamo|CompiledFunction|cuda|hip)"
 )
+#: Turns of operators that are steps, with and without a backward pass in each: layers of one call also repeat, but few
+#: models are as many alike with nothing before them and nothing behind (a choice).
+_FEWEST_TURNS = (3, 8)
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -54,6 +57,25 @@ def single_range(columns: TraceColumns) -> int | None:
     holds &= np.searchsorted(np.sort(operators), start) < np.searchsorted(np.sort(operators), backward.min())
     rows = rows[holds]
     return int(rows[columns.dur_ns[rows].argmin()]) if len(rows) else None
+
+
+def repeated_operators(columns: TraceColumns) -> I64 | None:
+    """The first operator of each turn and the very last one, where the main thread's outermost ones repeat to the end.
+
+    ``None`` where they do not, and where all are of one name.
+    """
+    rows = np.flatnonzero((columns.category == Category.CPU_OP) & (columns.thread == main_thread(columns)))
+    rows = rows[np.lexsort((-columns.dur_ns[rows], columns.ts_ns[rows]))]
+    reached = np.maximum.accumulate(np.r_[0, columns.end_ns[rows][:-1]]) if len(rows) else rows
+    rows = rows[columns.ts_ns[rows] >= reached]
+    name, count = columns.name[rows], len(rows)
+    turns = (size for size in range(2, count // min(_FEWEST_TURNS) + 1) if count % size == 0)
+    size = next((size for size in turns if (name[size:] == name[:-size]).all()), None)
+    if size is None or (name == name[0]).all():
+        return None
+    first: I64 = rows[::size]
+    trains = _each_holds(np.sort(columns.ts_ns[_backward(columns)]), columns.ts_ns[first])
+    return np.r_[first, rows[-1]] if len(first) >= _FEWEST_TURNS[not trains] else None
 
 
 def _own(columns: TraceColumns) -> I64:

@@ -137,7 +137,7 @@ class LateRank(Rule):
                 finding_for(
                     facts,
                     bound=known.bound if known else None,
-                    title=f"The other ranks wait {lost} of {each(facts)} step for {_named(found)}",
+                    title=f"The other ranks wait {lost} of {each(facts)} for {_named(found)}",
                     why=" ".join(_why(one) for one in found.late),
                     evidence=_evidence(facts, found),
                     at_most="medium" if facts.missing_ranks or known is None or late.few_steps else "high",

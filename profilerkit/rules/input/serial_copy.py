@@ -66,7 +66,7 @@ class SerialCopy(Rule):
         finding = finding_for(
             facts,
             bound="input-bound",
-            title=f"The device waits {format_ns(bound * step)} of {each(facts)} step for pinned batch copies",
+            title=f"The device waits {format_ns(bound * step)} of {each(facts)} for pinned batch copies",
             why="The copies stand in the same stream as the kernels: what comes after them starts when they are done.",
             evidence=(
                 evidence("Device waits for them, share of the step", bound, "ratio", "arithmetic on its streams"),

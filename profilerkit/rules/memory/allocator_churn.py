@@ -60,7 +60,7 @@ class AllocatorChurn(Rule):
 
     def check(self, facts: Facts) -> Result:
         """Fires when allocator calls recur in the steady window and hold the device."""
-        if facts.cold is not None:
+        if facts.cold is not None and facts.cold.dominates:
             return NotApplicable("the window is dominated by first-use work, which allocates once")
         retries = _retries(facts)
         share = facts.share("mem.alloc")
@@ -87,7 +87,7 @@ class AllocatorChurn(Rule):
         finding = finding_for(
             facts,
             bound="memory-bound",
-            title=f"Fresh pages take {format_ns(share * (facts.mean_step_ns or 0.0))} of {each(facts)} step",
+            title=f"Fresh pages take {format_ns(share * (facts.mean_step_ns or 0.0))} of {each(facts)}",
             why="Large tensors go back to the system when they are freed: in the next step their pages are fetched and "
             "filled with zeros again.",
             evidence=(
@@ -112,7 +112,7 @@ class AllocatorChurn(Rule):
         return finding_for(
             facts,
             bound="memory-bound",
-            title=f"Allocator calls hold the device for {format_ns(facts.time_ns('mem.alloc'))} in {each(facts)} step",
+            title=f"Allocator calls hold the device for {format_ns(facts.time_ns('mem.alloc'))} in {each(facts)}",
             why="Each call goes to the driver, and a free waits for the whole device first.",
             evidence=(
                 Evidence(
