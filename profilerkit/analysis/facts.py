@@ -26,6 +26,7 @@ from profilerkit.analysis.memory.use import MemoryUse
 from profilerkit.analysis.replay.gate import ReplayFacts
 from profilerkit.analysis.stats import ratio_error
 from profilerkit.analysis.steps.series import StepSeries
+from profilerkit.analysis.steps.steadiness import FEW_STEPS
 from profilerkit.analysis.surroundings import Surroundings
 from profilerkit.analysis.throttling import Throttling
 from profilerkit.analysis.waste.records import Waste
@@ -42,8 +43,8 @@ from profilerkit.model.step import Family, JobSteps, Part, Rank, RankSteps, Step
 from profilerkit.model.workers import Workers
 from profilerkit.rundir.layout import NoKernels
 
-#: A part is of one step where the others have less than this ratio of its share of all (a choice; recorded allocations of
-#: one step of three left a tenth, waits that came in bursts 0.6).
+#: A part is of one step where the others have less than this ratio of its share of all (a choice: recorded allocations
+#: of one step of three left a tenth, waits that came in bursts 0.6).
 LEFT_BY_ONE = 0.5
 #: What a wait for a batch is read from when no event marks it.
 BEFORE_THE_COPY = "the lead-in of the step, up to its batch copy"
@@ -290,12 +291,12 @@ class Facts:
         return ratio_error(*known) if known else None
 
     def is_of_one_step(self, *names: str) -> bool:
-        """Return whether one of several judged steps holds most of some parts; names as in ``share``.
+        """Return whether one of fewer than ``FEW_STEPS`` judged steps holds most of some parts; names as in ``share``.
 
         What recurs keeps ``LEFT_BY_ONE`` of its share when the step that holds most of it is left out.
         """
         spent, time = self._in_steps(names) or (np.zeros(0), np.zeros(0))
-        if len(spent) < 2 or not spent.any():
+        if not 1 < len(spent) < FEW_STEPS or not spent.any():
             return False
         others = np.arange(len(spent)) != spent.argmax()
         left, whole = float(spent[others].sum()), float(spent.sum())

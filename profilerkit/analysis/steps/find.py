@@ -260,10 +260,7 @@ def _turns(columns: TraceColumns) -> _Marks | None:
     if (rows := repeated_operators(columns)) is None:
         return None
     start, last = columns.ts_ns[rows[:-1]], int(columns.end_ns[rows[-1]])
-    ends = np.r_[start[1:], last]
-    return _Marks(
-        np.arange(len(start)), start, ends, "operators that repeat", inferred=True, whole_last=True, last_end=last
-    )
+    return _Marks(np.arange(len(start)), start, np.r_[start[1:], last], "operators that repeat", True, True, last)
 
 
 def _extent(columns: TraceColumns) -> tuple[int, int]:
@@ -283,17 +280,14 @@ def _whole(columns: TraceColumns, names: HostNames) -> TraceSteps:
         high = low  # nobody knows that it is a step
     kernels = columns.ts_ns[(columns.category == Category.KERNEL) & (columns.dur_ns > 0)]
     if len(kernels):
+        high = min(high, int(columns.end_ns[device_rows(columns)].max()))
         feeds = (columns.category == Category.ANNOTATION) & (names.loader | names.feeds)[columns.name]
         low = int(np.r_[kernels.min(), columns.ts_ns[feeds]].min())
-    if len(kernels):
-        high = min(high, int(columns.end_ns[device_rows(columns)].max()))
-    edge = np.array([low], dtype=np.int64)
-    state: StepState = "steady" if high > low else "cut"
     return TraceSteps(
         index=np.zeros(1, dtype=np.int64),
-        start=edge,
-        end=edge + (high - low),
-        state=(state,),
+        start=np.array([low]),
+        end=np.array([max(high, low)]),
+        state=("steady" if high > low else "cut",),
         optimizes=np.zeros(1, dtype=bool),
         found_by=WHOLE_TRACE,
         inferred=True,
