@@ -13,7 +13,7 @@ from profilerkit.analysis.contention import contended, quiet
 from profilerkit.analysis.crowd.record import crowd_record
 from profilerkit.analysis.dumped_ranks import with_dumps
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.ledger.run import run_ledger
+from profilerkit.analysis.ledger.account import run_ledger
 from profilerkit.analysis.logs.with_logs import with_logs
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.recorded import with_recorded
@@ -41,7 +41,6 @@ from profilerkit.model.finding import Evidence, Outcome
 from profilerkit.model.raw import RawEvents
 from profilerkit.model.report import Report
 from profilerkit.model.run import Run
-from profilerkit.model.verdict import Verdict
 from profilerkit.plugins import all_rules
 from profilerkit.reading.remote import fetched
 from profilerkit.reading.traces import Reading
@@ -223,13 +222,12 @@ def _told(
     facts = contended(with_dumps(facts, ranks) if recording.by_dumps else facts)
     program = quiet(facts)
     logger.info("running %d rules, replaying what fixes save", len(rules.all))
-    outcomes = with_overlaps(
-        program, run_rules(program, rules.all, select=rules.select, ignore=rules.ignore, suppress=rules.suppress)
-    )
+    ran = run_rules(program, rules.all, select=rules.select, ignore=rules.ignore, suppress=rules.suppress)
+    outcomes = with_overlaps(program, ran)
     detail = facts if told in (None, facts.judged_rank) else _alone(facts, ranks[told], told, reading.device)
     run = describe(places, recording, ending, facts, __version__)
     report = revise(
-        _report(facts, detail, outcomes, run, diagnose(program, outcomes)),
+        _report(program, detail, outcomes, run),
         ledger=run_ledger(ranks, facts.judged_rank if told is None else told),
         oom=(dossier_of(record) if record else None) or facts.memory_use.oom,
         snapshots=facts.logs.snapshots if facts.logs else (),
@@ -260,8 +258,8 @@ def _rules(
     rules, tuned = with_options(known, options)
     heard, ended = in_force(suppress, rules, datetime.now().astimezone().date())
     codes = [rule.code for rule in rules]
-    notes = (*left_out, *tuned, *ended)
-    return _Rules(rules, rule_prefixes(select, codes), rule_prefixes(ignore, codes), heard, notes)
+    chosen, left = rule_prefixes(select, codes), rule_prefixes(ignore, codes)
+    return _Rules(rules, chosen, left, heard, (*left_out, *tuned, *ended))
 
 
 def _alone(facts: Facts, entry: RankFacts, position: int, device: str | None) -> Facts:
@@ -270,14 +268,13 @@ def _alone(facts: Facts, entry: RankFacts, position: int, device: str | None) ->
     return replace(alone, parts=facts.ranks[position].breakdown)
 
 
-def _report(facts: Facts, detail: Facts, outcomes: tuple[Outcome, ...], run: Run, verdict: Verdict) -> Report:
+def _report(facts: Facts, detail: Facts, outcomes: tuple[Outcome, ...], run: Run) -> Report:
     """The verdict on the job, with one of its ranks in detail."""
     return Report(
-        verdict=verdict,
+        verdict=diagnose(facts, outcomes),
         steps=detail.steps,
         breakdown=detail.parts,
-        # Logs alone are of devices, and of no rank.
-        ranks=() if facts.logs is not None and facts.logs.alone else facts.ranks,
+        ranks=() if facts.logs is not None and facts.logs.alone else facts.ranks,  # logs alone are of no rank
         rank_steps=facts.rank_steps,
         job_steps=facts.job_steps,
         outcomes=outcomes,
@@ -289,7 +286,7 @@ def _report(facts: Facts, detail: Facts, outcomes: tuple[Outcome, ...], run: Run
         trust=facts.trust,
         run=run,
         communication=facts.communication,
-        workers=facts.workers,
+        workers=detail.workers,
         median_step=detail.median_step,
         probes=facts.probes,
     )

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import WAITS
+from profilerkit.analysis.whatif import opening_share
 from profilerkit.analysis.workers.capacity import OWN_CORES, others_hold, own_cores
 from profilerkit.model.change import revise
 from profilerkit.model.step import PARTS, QUEUE, Part, StepTimes
@@ -90,7 +91,7 @@ def _taken(facts: Facts) -> Mapping[str, float]:
     # The training thread's own queue beyond its waits is in all that it does.
     rest = max((facts.steps.queued_ratio or 0.0) - of_waits, 0.0)
     ran = max(1.0 - waits, 0.0)
-    of_waits = min(of_waits + _of_workers(facts), waits)
+    of_waits = max(of_waits, waits - _left_to_wait(facts, max(ran - rest, 0.0), waits))
     return {
         part.part: part.share * (of_waits / waits if part.part in WAITS else min(rest / ran, 1.0))
         for part in facts.parts
@@ -98,13 +99,13 @@ def _taken(facts: Facts) -> Mapping[str, float]:
     }
 
 
-def _of_workers(facts: Facts) -> float:
-    """Share of the step for which the batches it waits for queue for a core."""
-    workers = facts.workers
+def _left_to_wait(facts: Facts, ran: float, waits: float) -> float:
+    """Share of the recorded step that it would wait for workers that find a core, with ``ran`` for all else."""
+    workers, step = facts.workers, facts.mean_step_ns or 1.0
     if workers is None or not others_hold(facts):
-        return 0.0
-    queued_ns = workers.time_ns("core") * workers.batches_per_step / workers.at_work
-    return queued_ns / (facts.mean_step_ns or 1.0)
+        return waits
+    # What starting workers takes, and no batch of theirs, stays.
+    return min(max(_unqueued(workers).pace_ns / step - ran, 0.0) + opening_share(facts), waits)
 
 
 def _unqueued(workers: Workers) -> Workers:
@@ -113,10 +114,12 @@ def _unqueued(workers: Workers) -> Workers:
     if not queued:
         return workers
     producer = max(workers.producer_ns - queued, 1)
+    # The hand-over runs beside the next batch.
+    between = sum(stage.run_queue_ns or 0 for stage in workers.stages if stage.stage != "handover")
     return revise(
         workers,
         producer_ns=producer,
-        interval_ns=max(workers.interval_ns - queued, 1),
+        interval_ns=max(workers.interval_ns - between, 1),
         parts=tuple(revise(part, share=part.time_ns / producer) for part in workers.parts if part.part != "core"),
         stages=tuple(
             revise(stage, time_ns=stage.time_ns - (stage.run_queue_ns or 0), run_queue_ns=0) for stage in workers.stages

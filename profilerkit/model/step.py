@@ -76,6 +76,11 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     source: Source
 
 
+def taken_share(parts: tuple[Part, ...]) -> float:
+    """Share of the step in the queue for processors that other programs hold: no fix of the program takes it off."""
+    return sum(part.share for part in parts if part.part == QUEUE)
+
+
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     """Steady step time, ns. ``p10``, ``p90`` and ``cv_ratio`` are ``None`` for a single step.
 
@@ -252,6 +257,8 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
         origin: file name or rank directory it was read from.
         breakdown: parts, largest first.
         busy_ratio: device busy / steady time; ``None`` without device events.
+        sampled_busy_ratio: share of the steady time in which the device ran kernels, as NVML sampled it; ``None``
+            without a sample in it.
         step_ns: median steady step; ``None`` if no step was found.
         device: device name; ``None`` when unknown.
         device_window: ``None`` without device events.
@@ -281,6 +288,12 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     waited_ns: int | None = None
     clock_offset_ns: int | None = None
     clock_residual_ns: int | None = None
+    sampled_busy_ratio: float | None = None
+
+    @property
+    def device_busy_ratio(self) -> float | None:
+        """Busy by the device's events, else by samples."""
+        return self.busy_ratio if self.busy_ratio is not None else self.sampled_busy_ratio
 
 
 class RankSteps(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from profilerkit.analysis.host.loading import captures
 from profilerkit.analysis.host.names import HostNames, main_thread
 from profilerkit.analysis.intervals import I64, Spans, covered, positive
 from profilerkit.analysis.steps.completion import AHEAD_RATIO, device_steps, issued_at, undone_from
-from profilerkit.analysis.steps.optimizer_marks import optimizer_rows, step_marks
+from profilerkit.analysis.steps.optimizer_marks import marked_by_torch, optimizer_rows, step_marks
 from profilerkit.analysis.steps.ranges import repeated_operators, repeated_ranges, single_range
 from profilerkit.analysis.steps.warmup import warmup_length
 from profilerkit.model.step import WHOLE_TRACE, StepState
@@ -94,8 +94,10 @@ def find_steps(
     """
     if len(columns.windows) > 1:
         return _of_windows(columns, names, launches)
-    marks = _own_marks(columns) or _markers(columns, whole, launches) or _optimizer_ends(columns, names)
-    marks = marks or _loader_starts(columns, names) or _ranges(columns, launches) or _turns(columns)
+    marks = _own_marks(columns) or _markers(columns, whole, launches)
+    if marks is None and marked_by_torch(columns):
+        marks = _optimizer_ends(columns, names)
+    marks = marks or _loader_starts(columns, names) or _ranges(columns, names, launches) or _turns(columns)
     return _judged(columns, names, marks, launches) if marks else _whole(columns, names)
 
 
@@ -239,15 +241,17 @@ def _loader_starts(columns: TraceColumns, names: HostNames) -> _Marks | None:
     return _Marks(np.arange(len(start)), start, end, "DataLoader fetches", inferred=True)
 
 
-def _ranges(columns: TraceColumns, launches: I64 | None) -> _Marks | None:
+def _ranges(columns: TraceColumns, names: HostNames, launches: I64 | None) -> _Marks | None:
     """Steps by the program's own ranges; a single one that trains is the step."""
-    if not (columns.category == Category.CPU_OP).any():
-        return None  # the readers of formats without operators know their ranges
-    if (found := repeated_ranges(columns)) is not None:
+    # The readers of formats without operators know their ranges.
+    has_operators = bool((columns.category == Category.CPU_OP).any())
+    if has_operators and (found := repeated_ranges(columns)) is not None:
         marks, start, end = found
         ends = np.r_[start[1:], end[-1]]
         return _Marks(marks.number, start, ends, f'ranges like "{marks.called}"', inferred=True, last_end=int(end[-1]))
-    if (row := single_range(columns)) is None:
+    if (ended := _optimizer_ends(columns, names)) is not None:
+        return ended
+    if not has_operators or (row := single_range(columns)) is None:
         return None
     start = columns.ts_ns[[row]]
     end = np.array([_last_end(columns, launches, start, int(columns.end_ns[row]))])
@@ -257,20 +261,16 @@ def _ranges(columns: TraceColumns, launches: I64 | None) -> _Marks | None:
 
 def _turns(columns: TraceColumns) -> _Marks | None:
     """Steps by operators that repeat from the first to the last."""
-    if (rows := repeated_operators(columns)) is None:
+    if (turns := repeated_operators(columns)) is None:
         return None
-    start, last = columns.ts_ns[rows[:-1]], int(columns.end_ns[rows[-1]])
-    return _Marks(np.arange(len(start)), start, np.r_[start[1:], last], "operators that repeat", True, True, last)
+    return _Marks(np.arange(len(turns[0])), *turns, "operators that repeat", True, True, int(turns[1][-1]))
 
 
 def _extent(columns: TraceColumns) -> tuple[int, int]:
     """First start and last end of what was traced, without the profiler's own frame around it."""
     rows = (columns.category != Category.OTHER) & (columns.category != Category.PYTHON) & (columns.ts_ns > 0)
-    if not rows.any():
-        rows = np.ones(len(columns), dtype=bool)
-    if not len(columns):
-        return 0, 0
-    return int(columns.ts_ns[rows].min()), int(columns.end_ns[rows].max())
+    rows = rows if rows.any() else np.ones(len(columns), dtype=bool)
+    return (int(columns.ts_ns[rows].min()), int(columns.end_ns[rows].max())) if len(columns) else (0, 0)
 
 
 def _whole(columns: TraceColumns, names: HostNames) -> TraceSteps:

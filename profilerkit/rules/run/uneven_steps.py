@@ -17,6 +17,7 @@ from profilerkit.rules.rule import (
     Passed,
     Result,
     Rule,
+    evidence_of,
     finding_for,
     used_steps,
 )
@@ -99,23 +100,14 @@ class UnevenSteps(Rule):
         if slow.count == 1 and facts.steps.steady < STEPS_FOR_HIGH:
             return None
         expected = bound * (slow.coverage or 0.0)
-        return saving(facts, expected, bound) if expected >= SMALLEST_SAVING else None
+        return saving(expected, bound) if expected >= SMALLEST_SAVING else None
 
 
 def _evidence(facts: Facts, times: StepTimes, slow: SlowSteps) -> tuple[Evidence, ...]:
     """Of the slow steps, then of all."""
 
     def row(label: str, value: float, unit: str, n: int | None = None) -> Evidence:
-        return Evidence(
-            label=label,
-            value=value,
-            unit=unit,
-            source="derived",
-            origin="length of the steps",
-            n=n,
-            rank=facts.rank.rank,
-            behind=(STEP_LENGTHS,),
-        )
+        return evidence_of(facts, label, value, unit, "length of the steps", "derived", n=n, behind=(STEP_LENGTHS,))
 
     steady = facts.steps.steady
     excess = row("Time of a slow step beyond the others, mean", slow.excess_ns, "ns", slow.count)
