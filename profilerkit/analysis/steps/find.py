@@ -221,8 +221,7 @@ def _optimizer_ends(columns: TraceColumns, names: HostNames) -> _Marks | None:
     ends = step_marks(columns, _fetches(columns, names))
     if len(ends) < 2:
         return None
-    low = _extent(columns)[0]
-    if low < ends[0]:
+    if (low := _extent(columns)[0]) < ends[0]:
         ends = np.r_[low, ends]
     return _Marks(np.arange(len(ends) - 1), ends[:-1], ends[1:], "optimizer steps", inferred=True, whole_last=True)
 
@@ -237,8 +236,7 @@ def _loader_starts(columns: TraceColumns, names: HostNames) -> _Marks | None:
     start = _fetches(columns, names)
     if len(start) < 2:
         return None
-    end = np.r_[start[1:], _extent(columns)[1]]
-    return _Marks(np.arange(len(start)), start, end, "DataLoader fetches", inferred=True)
+    return _Marks(np.arange(len(start)), start, np.r_[start[1:], _extent(columns)[1]], "DataLoader fetches", True)
 
 
 def _ranges(columns: TraceColumns, names: HostNames, launches: I64 | None) -> _Marks | None:
