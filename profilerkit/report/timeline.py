@@ -103,7 +103,7 @@ def _title(timeline: Timeline, *, thinned: bool, is_whole: bool) -> str:
         return f"One steady step was recorded: {usual}"
     shown = " shown" if thinned else ""
     if not slow:
-        return f"Steps are even: the slowest steady step{shown} takes {format_ns(worst.time_ns)}, the median {usual}"
+        return f"No steady step stands out: the slowest{shown} takes {format_ns(worst.time_ns)}, the median {usual}"
     return (
         f"{plural(len(slow), 'steady step')} of {format_count(len(steady))}{shown} took more than "
         f"{SLOW_FACTOR} × the median; step {worst.index} took {format_ns(worst.time_ns)}"
