@@ -18,7 +18,7 @@ from profilerkit.rundir.sampled import GpuSample, Sample
 from tests.recipes import Log, training, write_run
 
 sys.path.insert(0, str(Path(__file__).parent / "trace"))
-from log_recipes import FRAMES, KIB, MIB, cycles, gpus, grown, out_of_memory, pickled, smi
+from log_recipes import FRAMES, KIB, MIB, cycles, event, gpus, grown, out_of_memory, pickled, smi, snapshot
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "traces"
 START_NS = 1_795_348_800 * 1_000_000_000
@@ -524,3 +524,17 @@ def test_a_peak_is_not_compared_with_a_snapshot_without_a_history(tmp_path):
     after = written(tmp_path / "after.pickle", pickled({**out_of_memory(), "device_traces": []}))
     found = diff(before, after)
     assert (found.verdict, found.memory) == ("not comparable", None)
+
+
+@pytest.mark.parametrize(("rounds", "status"), [(20, "passed"), (21, "fired")])
+def test_a_history_in_which_segments_come_and_go_says_so(tmp_path, rounds, status):
+    events = [event(action, 0x10_0000, 2 * MIB) for _ in range(rounds) for action in ("segment_alloc", "segment_free")]
+    old = [{key: value for key, value in entry.items() if key != "time_us"} for entry in events]
+    untimed = {**snapshot([]), "device_traces": [old]}
+    path = tmp_path / "old.pickle"
+    path.write_bytes(pickled(untimed))
+    found = outcome(analyze(path), "ME001")
+    assert found.status == status
+    if status == "fired":
+        assert "20 times after giving some back" in found.findings[0].title
+        assert "empty_cache()" in found.findings[0].why
