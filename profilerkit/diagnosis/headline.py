@@ -12,7 +12,7 @@ from profilerkit.rules.comm.exposed_collectives import undivided
 from profilerkit.rules.comm.whom import longer, waits_at_most, waits_for, who, whole_job
 from profilerkit.rules.compute.fp32_matmul import Fp32Matmul
 from profilerkit.rules.parts import held_ns, shortened
-from profilerkit.rules.rule import each, is_mean
+from profilerkit.rules.rule import each, is_mean, judged
 from profilerkit.units import format_ns, format_ratio, format_saving
 
 #: A measured time that is less than this of what the fix saves does not tell what is lost (rounding aside).
@@ -111,9 +111,9 @@ def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
         is_bound = found.method == "bound"
         by_probe = ", as a probe in the run measured" if is_bound and best and best.finding.predicted else ""
         by_a_fix = is_bound or best is None or best.finding.fix is not None or best.saving != found
-        whole = f"The best fix saves {saved} of the step{by_probe}."
+        whole = f"The best fix saves {saved} of {judged(facts)}{by_probe}."
         if best is not None and best.fixes > 1:
-            whole, by_a_fix = f"Its {best.fixes} fixes together save {saved} of the step.", True
+            whole, by_a_fix = f"Its {best.fixes} fixes together save {saved} of {judged(facts)}.", True
         sentences.append(whole if by_a_fix else f"Without it a step is {saved} shorter.")
         if is_bound and verdict.bound == "comm-bound" and undivided(facts) and not waits_at_most(facts):
             sentences.append("Waiting for another rank and transfer cannot be told apart.")
@@ -164,13 +164,13 @@ def _without_saving(facts: Facts, outcomes: Sequence[Outcome]) -> str:
     known = [entry for entry in best_per_bound(outcomes).values() if entry.finding.fix is not None]
     most = max((entry.expected for entry in known), default=0.0)
     if most >= CONTENDER_SAVING:
-        said = f"the best fix is expected to save {format_ratio(most)} of the step."
+        said = f"the best fix is expected to save {format_ratio(most)} of {judged(facts)}."
     elif any(finding.saving is None and finding.fix and finding.bound for row in outcomes for finding in row.findings):
         said = "the fixes named here could not be priced."
     elif facts.math is not None and facts.math.wide_share >= _MOST and _lacks_data(outcomes, Fp32Matmul.code):
         said = "what a lower precision saves could not be told."
     else:
-        said = "no fix that is known here reaches 5 % of the step."
+        said = f"no fix that is known here reaches 5 % of {judged(facts)}."
     return f"{aside}{said}" if aside else f"{said[0].upper()}{said[1:]}"
 
 

@@ -162,11 +162,16 @@ def is_mean(facts: Facts) -> bool:
     return cv is not None and cv >= UNEVEN_CV
 
 
+def judged(facts: Facts) -> str:
+    """``the step``, or ``the recording`` where nothing in it marks a step."""
+    return "the recording" if facts.steps.found_by == WHOLE_TRACE else "the step"
+
+
 def each(facts: Facts, time: str = "") -> str:
     """``every step``, ``the mean step`` where few differ, ``the recording`` that marks none; ``time`` is its length."""
-    which, what = ("the mean" if is_mean(facts) else "every"), "step"
-    if facts.steps.found_by == WHOLE_TRACE:
-        which, what = "the", "recording"
+    which, what = judged(facts).split()
+    if what == "step":
+        which = "the mean" if is_mean(facts) else "every"
     return " ".join(word for word in (which, time, what) if word)
 
 
