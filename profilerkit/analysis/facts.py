@@ -19,12 +19,14 @@ from profilerkit.analysis.device.records import (
     SyncFacts,
 )
 from profilerkit.analysis.host.host_facts import HostFacts
+from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.ledger.pause import Pause
 from profilerkit.analysis.logs.log_facts import LogFacts
 from profilerkit.analysis.memory.use import MemoryUse
 from profilerkit.analysis.replay.gate import ReplayFacts
 from profilerkit.analysis.stats import ratio_error
 from profilerkit.analysis.steps.series import StepSeries
+from profilerkit.analysis.steps.steadiness import FEW_STEPS
 from profilerkit.analysis.surroundings import Surroundings
 from profilerkit.analysis.throttling import Throttling
 from profilerkit.analysis.waste.records import Waste
@@ -42,6 +44,9 @@ from profilerkit.model.workers import Workers
 from profilerkit.rundir.layout import NoKernels
 from profilerkit.trace.columns import Recorder
 
+#: A part is of one step where the others have less than this ratio of its share of all (a choice: recorded allocations
+#: of one step of three left a tenth, waits that came in bursts 0.6).
+LEFT_BY_ONE = 0.5
 #: What a wait for a batch is read from when no event marks it.
 BEFORE_THE_COPY = "the lead-in of the step, up to its batch copy"
 BETWEEN_STEPS = "from the end of a step's own range to the next one"
@@ -287,11 +292,27 @@ class Facts:
 
         ``None`` where the parts of single steps are not known, or of one step only.
         """
+        known = self._in_steps(names)
+        return ratio_error(*known) if known else None
+
+    def is_of_one_step(self, *names: str) -> bool:
+        """Return whether one of fewer than ``FEW_STEPS`` judged steps holds most of some parts; names as in ``share``.
+
+        What recurs keeps ``LEFT_BY_ONE`` of its share when the step that holds most of it is left out.
+        """
+        spent, time = self._in_steps(names) or (np.zeros(0), np.zeros(0))
+        if not 1 < len(spent) < FEW_STEPS or not spent.any():
+            return False
+        others = np.arange(len(spent)) != spent.argmax()
+        left, whole = float(spent[others].sum()), float(spent.sum())
+        return left * float(time.sum()) < LEFT_BY_ONE * whole * float(time[others].sum())
+
+    def _in_steps(self, names: tuple[str, ...]) -> tuple[I64, I64] | None:
+        """Time of parts in each judged step, and of the step; ``None`` where no series splits it."""
         for series in self.step_series:
             chosen = [spent for part, spent in series.parts.items() if belongs(part, names)]
             if chosen:
-                rows = series.steady
-                return ratio_error(np.sum(chosen, axis=0)[rows], series.time[rows])
+                return np.sum(chosen, axis=0)[series.steady], series.time[series.steady]
         return None
 
     @property

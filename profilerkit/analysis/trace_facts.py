@@ -309,7 +309,7 @@ def _with_device(facts: TraceFacts, seen: _Seen, spec: DeviceSpec | None) -> Tra
         allocator=None if columns.meta.framework else allocator_facts(columns, names, judged, count),
         math=math_facts(columns, kinds, seen.roof, judged, seen.steady_ns, facts.properties),
         chains=chain_facts(columns, kinds, seen.roof, rows, work.rows[optimizer_step >= 0], window),
-        cold=cold_facts(columns, names, seen.steps, seen.busy),
+        cold=cold_facts(columns, names, launches, seen.steps, seen.busy),
         launches=launch_facts(columns, kinds, launches, issuing),
         host_copies=host_copies(columns, rows, count, spec),
         pinned=pinned,

@@ -127,8 +127,9 @@ def priced(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
 
 
 def largest_unpriced(facts: Facts, priced: Sequence[str]) -> tuple[str, float]:
-    """The largest part outside the kernels that no finding prices, and its share."""
-    parts = [part for part in facts.parts if not part.part.startswith("compute.") and part.part not in priced]
+    """The largest part outside the kernels that no finding prices, and its share; none that later steps do without."""
+    others = [part for part in facts.parts if not part.part.startswith("compute.") and part.part not in priced]
+    parts = [part for part in others if part.part != "warm.load" and not facts.is_of_one_step(part.part)]
     shares = {part.part: unexplained_share(facts) if part.part == "idle.unknown" else part.share for part in parts}
     largest = max(shares, key=lambda name: shares[name], default="")
     return largest, shares.get(largest, 0.0)

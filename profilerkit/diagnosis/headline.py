@@ -6,12 +6,13 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.diagnosis.best import CONTENDER_SAVING, Best, best_per_bound, most_suppressed
 from profilerkit.diagnosis.ruled_out import holds_pauses
 from profilerkit.model.finding import Bound, Outcome
+from profilerkit.model.step import WHOLE_TRACE
 from profilerkit.model.verdict import BOUND_FAMILY, Verdict
 from profilerkit.rules.comm.exposed_collectives import undivided
 from profilerkit.rules.comm.whom import longer, waits_at_most, waits_for, who, whole_job
 from profilerkit.rules.compute.fp32_matmul import Fp32Matmul
 from profilerkit.rules.parts import held_ns, shortened
-from profilerkit.rules.rule import each
+from profilerkit.rules.rule import each, is_mean, judged
 from profilerkit.units import format_ns, format_ratio, format_saving
 
 #: A measured time that is less than this of what the fix saves does not tell what is lost (rounding aside).
@@ -38,14 +39,14 @@ def headline(facts: Facts, top: Best) -> str:
 
     The time is what was measured, of the parts that the finding is about: what a fix saves of it stands below.
     """
-    is_mean, mean_ns = each(facts) != "every", facts.mean_step_ns or 0.0
-    loser, held, step = who(facts), held_ns(facts, top.rule), f"{each(facts)} {mean_step(facts)} step"
+    uneven, mean_ns = is_mean(facts), facts.mean_step_ns or 0.0
+    loser, held, step = who(facts), held_ns(facts, top.rule), each(facts, mean_step(facts))
     match top.bound, top.finding.detail:
         case "compute-bound", "imbalance" | "slower" as detail:
             more = longer(facts, format_ns((facts.waiting_share or 0.0) * mean_ns))
             if detail == "slower":
                 return f"{loser} takes {more} longer for the same work in {step}"
-            return f"{loser} computes {more} longer than {'others' if is_mean else 'the others'} in {step}"
+            return f"{loser} computes {more} longer than {'others' if uneven else 'the others'} in {step}"
         case "compute-bound", "precision":
             wide = format_ns((top.finding.evidence[0].value or 0.0) * mean_ns)
             math = "32-bit math" if facts.math is not None and facts.math.wide else "in FP32"
@@ -55,13 +56,13 @@ def headline(facts: Facts, top: Best) -> str:
         case "comm-bound", _:
             # Transfer is nobody's own: a rank that is late as well does not cause it.
             loser = whole_job(facts)
-    words = _words(facts, top, is_mean=is_mean)
+    words = _words(facts, top, uneven=uneven)
     # Where a fix saves more than that, as the replay knows of syncs, its title says more.
     is_all = held > 0 and held >= _ALL * top.expected * mean_ns
     return f"{loser} {words[0]} {format_ns(held)} of {step} {words[1]}" if words and is_all else top.finding.title
 
 
-def _words(facts: Facts, top: Best, *, is_mean: bool) -> tuple[str, str] | None:
+def _words(facts: Facts, top: Best, *, uneven: bool) -> tuple[str, str] | None:
     """What is done in the measured time, before and after it; ``None`` where the finding's title says more."""
     own, on_device = shortened(facts, top.rule), facts.mode == "gpu"
     match top.bound, top.finding.detail:
@@ -70,7 +71,7 @@ def _words(facts: Facts, top: Best, *, is_mean: bool) -> tuple[str, str] | None:
         case "input-bound", _:
             return "waits", "for data"
         case "comm-bound", detail if detail not in ("bubble", "contention", "engine"):
-            return "spends", "on exposed communication" if is_mean else "on communication nothing hides"
+            return "spends", "on exposed communication" if uneven else "on communication nothing hides"
         case "memory-bound", _ if "mem.alloc" in own:
             return "waits", "for memory allocation"
         case "overhead-bound", "sync":
@@ -78,9 +79,9 @@ def _words(facts: Facts, top: Best, *, is_mean: bool) -> tuple[str, str] | None:
         case "overhead-bound", "python" if "over.python" in own:
             return ("idles", "while Python runs") if on_device else ("spends", "in Python")
         case "overhead-bound", "contention":
-            return "idles", "after launching kernels" if is_mean else "after kernels were launched"
+            return "idles", "after launching kernels" if uneven else "after kernels were launched"
         case "overhead-bound", "launch" if on_device:
-            return "idles", "while issuing work" if is_mean else "while work is issued"
+            return "idles", "while issuing work" if uneven else "while work is issued"
         case "overhead-bound", "launch":
             return "spends", "on calling small operators"
     return None
@@ -110,9 +111,9 @@ def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
         is_bound = found.method == "bound"
         by_probe = ", as a probe in the run measured" if is_bound and best and best.finding.predicted else ""
         by_a_fix = is_bound or best is None or best.finding.fix is not None or best.saving != found
-        whole = f"The best fix saves {saved} of the step{by_probe}."
+        whole = f"The best fix saves {saved} of {judged(facts)}{by_probe}."
         if best is not None and best.fixes > 1:
-            whole, by_a_fix = f"Its {best.fixes} fixes together save {saved} of the step.", True
+            whole, by_a_fix = f"Its {best.fixes} fixes together save {saved} of {judged(facts)}.", True
         sentences.append(whole if by_a_fix else f"Without it a step is {saved} shorter.")
         if is_bound and verdict.bound == "comm-bound" and undivided(facts) and not waits_at_most(facts):
             sentences.append("Waiting for another rank and transfer cannot be told apart.")
@@ -121,7 +122,8 @@ def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
     sentences += _larger_share(facts, outcomes, verdict)
     if verdict.bound != "inconclusive" and facts.steps.steady < 8:
         plural = "s" if facts.steps.steady != 1 else ""
-        sentences.append(f"Only {facts.steps.steady} steady step{plural}.")
+        only = f"Only {facts.steps.steady} steady step{plural}."
+        sentences.append("Nothing marks a step in it." if facts.steps.found_by == WHOLE_TRACE else only)
     late = waits_for(facts)
     sentences += late
     if facts.missing_ranks:
@@ -162,13 +164,13 @@ def _without_saving(facts: Facts, outcomes: Sequence[Outcome]) -> str:
     known = [entry for entry in best_per_bound(outcomes).values() if entry.finding.fix is not None]
     most = max((entry.expected for entry in known), default=0.0)
     if most >= CONTENDER_SAVING:
-        said = f"the best fix is expected to save {format_ratio(most)} of the step."
+        said = f"the best fix is expected to save {format_ratio(most)} of {judged(facts)}."
     elif any(finding.saving is None and finding.fix and finding.bound for row in outcomes for finding in row.findings):
         said = "the fixes named here could not be priced."
     elif facts.math is not None and facts.math.wide_share >= _MOST and _lacks_data(outcomes, Fp32Matmul.code):
         said = "what a lower precision saves could not be told."
     else:
-        said = "no fix that is known here reaches 5 % of the step."
+        said = f"no fix that is known here reaches 5 % of {judged(facts)}."
     return f"{aside}{said}" if aside else f"{said[0].upper()}{said[1:]}"
 
 

@@ -192,7 +192,7 @@ def _kernels_own_it(facts: Facts, sure: Confidence) -> Verdict:
         detail="bandwidth" if memory else {"math": "math", "small": "small kernels"}.get(largest, ""),
         # Names tell the kind of a kernel, not the bytes it moved.
         confidence=weakest(sure, "medium") if memory else sure,
-        headline=f"{who(facts)} {what} for {time} of {each(facts)} {mean_step(facts)} step",
+        headline=f"{who(facts)} {what} for {time} of {each(facts, mean_step(facts))}",
         share=facts.family("memory" if memory else "compute"),
         refuted_by="A finding with an expected saving of 5 % or more.",
     )
@@ -205,7 +205,7 @@ def _works_all_along(facts: Facts, sure: Confidence) -> Verdict:
     """
     if facts.share("idle.unknown") >= NOTED_UNPRICED:
         return inconclusive(*idle_without_trace(facts))
-    said = f"{who(facts)} works for {format_ns(facts.time_ns('compute.'))} of {each(facts)} {mean_step(facts)} step"
+    said = f"{who(facts)} works for {format_ns(facts.time_ns('compute.'))} of {each(facts, mean_step(facts))}"
     settled_by = "A trace of some steps: it shows whether kernels compute, move memory or communicate."
     if (facts.world_size or 1) > 1:
         return inconclusive(said, settled_by)

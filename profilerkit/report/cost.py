@@ -5,7 +5,7 @@ from profilerkit.model.ledger import ENTRIES
 from profilerkit.model.report import Report
 from profilerkit.report.inert import inert
 from profilerkit.report.records import CostView, Table
-from profilerkit.report.wording import METHOD_WORDS, part_label, plural, share_text
+from profilerkit.report.wording import METHOD_WORDS, marks_none, part_label, plural, share_text
 from profilerkit.units import format_count, is_open
 
 #: Causes that take less of all hours are left to the JSON, and so are those beyond the largest.
@@ -17,9 +17,9 @@ _UNITS = ((1.0, "hours", 1.0), (1 / 60, "minutes", 60.0), (0.0, "seconds", 3_600
 
 
 def cost_view(report: Report) -> CostView:
-    """Lost time in words and tables; an empty title where no step or run was timed."""
+    """Lost time in words and tables; an empty title where no step or run was timed, or nothing marks a step."""
     cost = report.cost
-    if cost is None or not cost.hours:
+    if cost is None or not cost.hours or (marks_none(report) and cost.scope != "run"):
         return CostView(title="", caption="", lost=None, fixes=None)
     return CostView(title=_title(cost), caption=_caption(cost), lost=_lost(cost), fixes=_fixes(cost))
 

@@ -14,7 +14,7 @@ from profilerkit.model.finding import (
     Throughput,
 )
 from profilerkit.model.report import Report
-from profilerkit.model.step import PARTS, Family, taken_share
+from profilerkit.model.step import PARTS, WHOLE_TRACE, Family, taken_share
 from profilerkit.model.verdict import Verdict
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.oom import oom_line
@@ -161,6 +161,11 @@ def tone_of(severity: Severity) -> Tone:
 def is_steady(report: Report) -> bool:
     """Whether the judged steps are a steady state: a few without a verdict, as of a cold start, are not."""
     return report.verdict.bound != "inconclusive" or report.steps.steady >= _STEADY_STEPS
+
+
+def marks_none(report: Report) -> bool:
+    """Whether nothing marks a step, so that the whole recording was judged like one."""
+    return report.steps.found_by == WHOLE_TRACE
 
 
 def judged_steps(report: Report) -> str:

@@ -8,7 +8,7 @@ from profilerkit.analysis.facts import Facts, belongs
 from profilerkit.analysis.whatif import relative_error
 from profilerkit.model.finding import SOURCES_BY_STRENGTH, Bound, Confidence, Evidence, Finding, Fix, Saving, Source
 from profilerkit.model.run import STEP_TIMERS, Series
-from profilerkit.model.step import PARTS
+from profilerkit.model.step import PARTS, WHOLE_TRACE
 from profilerkit.rules.parts import PARTS_OF_RULE
 from profilerkit.rundir.layout import NoKernels
 from profilerkit.units import format_ratio
@@ -94,13 +94,14 @@ class Rule(ABC):
         """Return whether a saving is above the floor, and its cause surely there.
 
         What counts is the share of the step that the rule is about, by two standard errors, not how much the step time
-        varies: steps that differ are those with a cause. Where no parts of single steps are known the step time has to
-        do.
+        varies: steps that differ are those with a cause. But what one of them holds alone is no cause in the others.
+        Where no parts of single steps are known the step time has to do.
         """
-        error = facts.share_error(*PARTS_OF_RULE.get(self.code, ()))
+        parts = PARTS_OF_RULE.get(self.code, ())
+        error = facts.share_error(*parts)
         if error is None:
             return expected >= max(SMALLEST_SAVING, 2.0 * relative_error(facts))
-        return expected >= SMALLEST_SAVING and 2.0 * error <= 1.0
+        return expected >= SMALLEST_SAVING and 2.0 * error <= 1.0 and not facts.is_of_one_step(*parts)
 
 
 def unsure(what: str, expected: float) -> Passed:
@@ -154,11 +155,24 @@ def weakest(*values: Confidence) -> Confidence:
     return min(values, key=_ORDER.index)
 
 
-def each(facts: Facts) -> str:
-    """``every``, or ``the mean`` where few judged steps differ so much that a mean time is none's own."""
+def is_mean(facts: Facts) -> bool:
+    """Whether few judged steps differ so much that a mean time is none's own."""
     times = facts.steps.time_ns
     cv = times.cv_ratio if times and facts.steps.steady < STEPS_FOR_HIGH else None
-    return "the mean" if cv is not None and cv >= UNEVEN_CV else "every"
+    return cv is not None and cv >= UNEVEN_CV
+
+
+def judged(facts: Facts) -> str:
+    """``the step``, or ``the recording`` where nothing in it marks a step."""
+    return "the recording" if facts.steps.found_by == WHOLE_TRACE else "the step"
+
+
+def each(facts: Facts, time: str = "") -> str:
+    """``every step``, ``the mean step`` where few differ, ``the recording`` that marks none; ``time`` is its length."""
+    which, what = judged(facts).split()
+    if what == "step":
+        which = "the mean" if is_mean(facts) else "every"
+    return " ".join(word for word in (which, time, what) if word)
 
 
 #: Steps asked for where too few were recorded.

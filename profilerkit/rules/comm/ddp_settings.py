@@ -83,7 +83,7 @@ class DdpSettings(Rule):
         finding = finding_for(
             facts,
             bound=None,
-            title=f"DDP spends {_time(facts, expected)} of {each(facts)} step on work that settings avoid",
+            title=f"DDP spends {_time(facts, expected)} of {each(facts)} on work that settings avoid",
             why=why,
             evidence=(
                 evidence(facts, "Copies back from buckets per step", work.copy_ns, "ns", "DDP's reducer", "measured"),

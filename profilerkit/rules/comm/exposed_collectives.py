@@ -88,7 +88,7 @@ class ExposedCollectives(Rule):
         finding = finding_for(
             facts,
             bound="comm-bound",
-            title=f"{format_ns(share * step)} of communication in {each(facts)} step is not hidden",
+            title=f"{format_ns(share * step)} of communication in {each(facts)} is not hidden",
             why=_why(comm, unknown),
             evidence=_evidence(facts, comm),
             at_most="low" if unknown else "medium" if facts.mode == "cpu" else "high",

@@ -134,7 +134,7 @@ class LateRank(Rule):
         if not self.worth_saying(facts, expected):
             return unsure(f"the others wait {format_ratio(waited)} of the step", expected)
         late = found.late[0]
-        lost = f"{format_ns(waited * (facts.mean_step_ns or 0.0))} of {each(facts)} step"
+        lost = f"{format_ns(waited * (facts.mean_step_ns or 0.0))} of {each(facts)}"
         known = _remedy(late)
         likely = is_likely(facts)
         return Fired(

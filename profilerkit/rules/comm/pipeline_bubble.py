@@ -75,7 +75,7 @@ class PipelineBubble(Rule):
         finding = finding_for(
             facts,
             bound="comm-bound",
-            title=f"Pipeline stages idle {format_ns(bubble * (facts.mean_step_ns or 0.0))} of {each(facts)} step",
+            title=f"Pipeline stages idle {format_ns(bubble * (facts.mean_step_ns or 0.0))} of {each(facts)}",
             why=f"{found.size} stages with {found.micro_batches} micro-batches leave {format_ratio(schedule)} of the "
             f"step idle; {format_ratio(bubble)} is." + (" The rest is stages of unequal length." if unequal else ""),
             evidence=(

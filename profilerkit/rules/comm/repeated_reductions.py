@@ -69,7 +69,7 @@ class RepeatedReductions(Rule):
         finding = finding_for(
             facts,
             bound="comm-bound",
-            title=f"Gradients are reduced {found.passes} times in {each(facts)} step, once per micro-batch",
+            title=f"Gradients are reduced {found.passes} times in {each(facts)}, once per micro-batch",
             why=f"Each of the {found.passes} backward passes of a step runs the same {found.reductions} reductions; "
             f"the sum over all micro-batches needs them once.{doubt(facts)}",
             evidence=(

@@ -107,7 +107,7 @@ class UnhiddenCollectives(Rule):
             facts,
             bound="comm-bound",
             title=f"{little} of the {kinds(chosen)} time runs beside computing",
-            why=f"For {format_ns(left * step)} of {each(facts)} step {where} computes beside no collective, and for "
+            why=f"For {format_ns(left * step)} of {each(facts)} {where} computes beside no collective, and for "
             f"{format_ns(held * step)} these collectives hold the step.{doubt(facts)}",
             evidence=(
                 evidence(facts, "Hidden part of these collectives", ratio, "ratio", "kernels beside collectives"),

@@ -76,7 +76,7 @@ def waits_at_most(facts: Facts) -> list[str]:
     if facts.framework or all_read or share < ExposedCollectives.smallest_share or not undivided(facts):
         return []
     who = "This rank" if facts.rank.rank is None else f"Rank {facts.rank.rank}"
-    waited = f"{format_ns(share * (facts.mean_step_ns or 0.0))} of {each(facts)} step"
+    waited = f"{format_ns(share * (facts.mean_step_ns or 0.0))} of {each(facts)}"
     return [f"{who} waits up to {waited} for others: analyze the other ranks' files too to learn for whom."]
 
 

@@ -79,7 +79,7 @@ class WrongEngine(Rule):
         found = finding_for(
             facts,
             bound="comm-bound",
-            title=f"{engine.name} keeps the device from computing for {format_ns(bound * step)} of {each(facts)} step",
+            title=f"{engine.name} keeps the device from computing for {format_ns(bound * step)} of {each(facts)}",
             why=what,
             evidence=(
                 evidence(facts, "Transfers beside which nothing computes", engine.exposed_ns, "ns", engine.name),

@@ -54,7 +54,7 @@ class SmallBatch(Rule):
         """Fires when small kernels and host work own ``smallest_share`` and memory is left for twice the batch."""
         if facts.device is None:
             return no_device_events(facts, "no device to fill")
-        if facts.cold is not None:
+        if facts.cold is not None and facts.cold.dominates:
             return NotApplicable("the window is dominated by first-use work")
         share = facts.share(*_IDLE)
         if share < self.smallest_share:

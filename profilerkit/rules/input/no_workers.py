@@ -79,7 +79,7 @@ class NoWorkers(Rule):
         finding = finding_for(
             facts,
             bound="input-bound",
-            title=f"num_workers = 0: loading costs {wait} in {each(facts)} step{in_function(facts)}",
+            title=f"num_workers = 0: loading costs {wait} in {each(facts)}{in_function(facts)}",
             why="While the main process loads a batch it issues no work, so loading and computing never overlap.",
             evidence=(
                 Evidence(

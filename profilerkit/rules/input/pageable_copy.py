@@ -81,7 +81,7 @@ class PageableCopy(Rule):
         finding = finding_for(
             facts,
             bound="input-bound",
-            title=f"Pageable copies cost {format_ns(bound * step)} in {each(facts)} step",
+            title=f"Pageable copies cost {format_ns(bound * step)} in {each(facts)}",
             why="A copy from pageable memory goes through a staging buffer and holds the launching thread meanwhile.",
             evidence=(
                 evidence_of(facts, "Pageable bytes per step", facts.copies.bytes_per_step, "bytes", _ORIGIN),

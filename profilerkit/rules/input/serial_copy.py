@@ -59,7 +59,7 @@ class SerialCopy(Rule):
         finding = finding_for(
             facts,
             bound="input-bound",
-            title=f"The device waits {format_ns(bound * step)} of {each(facts)} step for batch copies",
+            title=f"The device waits {format_ns(bound * step)} of {each(facts)} for batch copies",
             why="The copies stand in the same stream as the kernels: what comes after them starts when they are done."
             if in_line
             else "The copies have a stream of their own, but start when their batch is needed: no kernel is left.",

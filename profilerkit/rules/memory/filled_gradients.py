@@ -65,7 +65,7 @@ class FilledGradients(Rule):
         finding = finding_for(
             facts,
             bound="memory-bound",
-            title=f"Filling gradients with zeros costs {cost} of {each(facts)} step",
+            title=f"Filling gradients with zeros costs {cost} of {each(facts)}",
             why=f"{format_count(zeroed.per_step)} operators a step write zeros that backward then reads and adds to.",
             evidence=(
                 revise(

@@ -84,7 +84,7 @@ class NeedlessRecompute(Rule):
         finding = finding_for(
             facts,
             bound="memory-bound",
-            title=f"Recomputation takes {time} of {each(facts)} step, memory is {format_ratio(room.ratio)} full",
+            title=f"Recomputation takes {time} of {each(facts)}, memory is {format_ratio(room.ratio)} full",
             why=f"{format_bytes(room.capacity_bytes - room.needed_bytes)} are free at the peak: "
             "activations that fit need no second forward pass.",
             evidence=(

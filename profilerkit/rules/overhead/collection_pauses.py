@@ -64,7 +64,7 @@ class CollectionPauses(Rule):
         finding = finding_for(
             facts,
             bound="overhead-bound",
-            title=f"Garbage collection takes {format_ns(share * step_ns)} of {each(facts)} step",
+            title=f"Garbage collection takes {format_ns(share * step_ns)} of {each(facts)}",
             why=f"No Python runs while the collector looks through the objects, so no work is issued.{several}",
             evidence=(
                 share_evidence(facts, "Garbage collection, share of the step", "over.gc"),

@@ -118,10 +118,10 @@ class FrequentSync(Rule):
 
 def _title(facts: Facts, lost_ns: float, *, often: bool, copies: bool) -> str:
     if copies:
-        return f"Copies to the host stop the device for {format_ns(lost_ns)} of {each(facts)} step"
+        return f"Copies to the host stop the device for {format_ns(lost_ns)} of {each(facts)}"
     if often and facts.syncs is not None:
-        return f"Host syncs drain the queue {facts.syncs.per_step:,.0f} times in {each(facts)} step"
-    return f"A host sync drains the queue for {format_ns(lost_ns)} of {each(facts)} step"
+        return f"Host syncs drain the queue {facts.syncs.per_step:,.0f} times in {each(facts)}"
+    return f"A host sync drains the queue for {format_ns(lost_ns)} of {each(facts)}"
 
 
 def _confirm(*, often: bool, copies: bool) -> str:

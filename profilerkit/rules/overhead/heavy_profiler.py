@@ -91,7 +91,7 @@ def _slowed_by(facts: Facts) -> str:
     found = facts.host.recording
     if found is None or not found.events:
         return "an unknown amount"
-    return f"{format_ns(found.waited_ns + found.hidden_ns)} of {each(facts)} step or more"
+    return f"{format_ns(found.waited_ns + found.hidden_ns)} of {each(facts)} or more"
 
 
 def _recorded(facts: Facts) -> tuple[Evidence, ...]:

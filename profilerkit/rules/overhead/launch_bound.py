@@ -84,7 +84,7 @@ class LaunchBound(Rule):
         """Fires when the device idles for the host's own work."""
         if not facts.trace_read:
             return MissingData("what the host did is only seen in a trace", "profilerkit.profile(..., deep=True)")
-        if facts.cold is not None:
+        if facts.cold is not None and facts.cold.dominates:
             return NotApplicable("the window is dominated by first-use work, not by launches")
         issuing = issuing_share(facts)
         on_device = facts.mode == "gpu"
@@ -121,7 +121,7 @@ class LaunchBound(Rule):
 
     def _finding(self, facts: Facts, issuing: float, value: Saving, detail: str) -> Finding:
         time = format_ns(issuing * (facts.mean_step_ns or 0.0))
-        step = f"{each(facts)} step"
+        step = each(facts)
         known = facts.trust.inflation_ratio is not None
         sure = known and detail == "launch" and facts.mode == "gpu"
         at_most: Confidence = "high" if sure else "medium"

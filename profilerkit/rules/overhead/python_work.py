@@ -62,7 +62,7 @@ class PythonWork(Rule):
         """Fires when longer stretches of Python own ``smallest_share`` of the step."""
         if not facts.trace_read:
             return MissingData("what the host did is only seen in a trace", "profilerkit.profile(..., deep=True)")
-        if facts.cold is not None:
+        if facts.cold is not None and facts.cold.dominates:
             return NotApplicable("the window is dominated by first-use work, not by Python")
         bound, expected = facts.share("over.python"), own_python_share(facts)
         unseen = any(known.name == OPERATOR_TRACE and known.state == "missing" for known in facts.trust.signals)
@@ -83,7 +83,7 @@ class PythonWork(Rule):
 
 
 def _finding(facts: Facts, value: Saving) -> Finding:
-    time, step = format_ns(value.expected * (facts.mean_step_ns or 0.0)), f"{each(facts)} step"
+    time, step = format_ns(value.expected * (facts.mean_step_ns or 0.0)), each(facts)
     python = facts.host.python
     why = "No operator runs on the launching thread in that time: it is Python, or a wait that leaves no event."
     fix = Fix(text="Move logging, metrics and data handling off the loop, or vectorise them.")
