@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from profilerkit.capture.environment import in_kernel
 from profilerkit.capture.guard import Guard, announce
 from profilerkit.capture.order import read_order
 from profilerkit.capture.profiler import profile
@@ -76,7 +77,7 @@ def _record() -> None:
     except ProfilerkitError as error:
         announce(f"profilerkit records nothing, training goes on: {error.what}: {error.cause}")
         return
-    if os.environ.get("RANK", "0") == "0" and recording.directory is not None:
+    if os.environ.get("RANK", "0") == "0" and recording.directory is not None and not in_kernel():
         name = min(str(recording.directory), os.path.relpath(recording.directory), key=len)
         Console(quiet=order.quiet).note(
             f"profilerkit: recording to {name}; at any time, also after a kill: profilerkit analyze {name}"

@@ -61,17 +61,17 @@ def _begin() -> None:
         sys.stderr.write(f"profilerkit is not installed for {sys.executable}, nothing is recorded here\n")
         return
     sys.meta_path.insert(0, _TorchFinder())
-    atexit.register(_tell_if_unrecorded)
+    atexit.register(_tell_at_end)
 
 
-def _tell_if_unrecorded() -> None:
+def _tell_at_end() -> None:
     order = os.environ.get("PROFILERKIT_RUN")
     if order is None:
         return
     import json
 
     if json.loads(order)["pid"] == os.getpid():
-        from profilerkit.cli.launch.unrecorded import tell
+        from profilerkit.cli.launch.at_end import tell
 
         tell()
 
