@@ -3,6 +3,7 @@
 import sys
 from collections import deque
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from threading import get_ident
 from time import perf_counter_ns
 from types import ModuleType
@@ -88,8 +89,8 @@ class Hooks:
         iterator, workers = data._BaseDataLoaderIter, self._workers
         patches.patch(iterator, "__next__", lambda original: patched_next(self._timer, original, workers))
         patches.patch(data.DataLoader, "__iter__", lambda original: patched_iter(self._timer, original))
-        if workers is not None and workers.module() is not None:
-            patches.patch(workers.module(), "_worker_loop", workers.watched)
+        if workers is not None:
+            patches.patch(BaseProcess, "start", workers.started)
 
     def timed_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """A replacement for torch's way into the autograd engine."""

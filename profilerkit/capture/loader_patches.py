@@ -96,8 +96,8 @@ def _asked_next(
             return original(self)
         yielded = getattr(self, "_num_yielded", -1)
         first = FIRST if yielded == 0 else 0
-        if first and timer.settings is None:
-            timer.describe(self)  # a loader that makes iterators in a way of its own, as torchdata's does
+        if timer.settings is None:
+            timer.describe(self)  # a loader that makes iterators in a way of its own, or went on where it had stopped
         number, claim = id(self), self.__dict__.get(CLAIM)
         if claim is not None and claim.timer() is timer:
             owner = tracker.owner_id == number or timer.own(self, claim.source)

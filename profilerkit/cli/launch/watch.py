@@ -14,7 +14,7 @@ from profilerkit.errors import ProfilerkitError
 
 
 class Watch:
-    """Two patches and a hook in torch that are taken out by the first call of any.
+    """Patches and a hook in torch that are taken out by the first call of any.
 
     A launcher imports torch and never trains, so the import alone starts nothing.
     """
@@ -26,7 +26,9 @@ class Watch:
 
     def install(self) -> None:
         """Wait for a DataLoader to be iterated, a backward pass or an optimizer step."""
-        self._patch(sys.modules["torch.utils.data.dataloader"].DataLoader, "__iter__")
+        data = sys.modules["torch.utils.data.dataloader"]
+        self._patch(data.DataLoader, "__iter__")
+        self._patch(data._BaseDataLoaderIter, "__init__")  # a loader that makes iterators in a way of its own
         self._patch(sys.modules["torch.autograd"], "_engine_run_backward")
         hook = sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(self._optimizer_steps)
         self._undo.append(hook.remove)
