@@ -111,7 +111,7 @@ class Hooks:
     def _asked_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """The way of all other backward passes."""
         patches, tracker = self._patches, self._tracker
-        record, guard, meter = self._record, self._guard, self.meters[0]
+        record, guard, meter, trained = self._record, self._guard, self.meters[0], self._trained
 
         def asked_backward(*args: Any, **kwargs: Any) -> Any:
             if not (patches.armed and self.watches_backward) or (
@@ -127,10 +127,18 @@ class Hooks:
                 tracker.backward_depth -= 1  # here: an interrupt is raised where the next function begins
                 record((_BACKWARD, _INFERRED, 0, start_ns, end_ns - start_ns, 0))
                 guard.call(tracker.backward_ended, end_ns)
+                if tracker.on_trained is not None and not tracker.optimizer_seen:
+                    trained()
                 if meter.is_open:
                     meter.add(perf_counter_ns() - end_ns + marking_ns - tracker.marking_ns)
 
         return not_compiled(asked_backward)
+
+    def _trained(self) -> None:
+        """Say once to whoever asked that the model trained again."""
+        on_trained, self._tracker.on_trained = self._tracker.on_trained, None
+        if on_trained is not None:
+            self._guard.call(on_trained)
 
     def optimizer_hooks(self) -> tuple[Callable[[Any, Any, Any], None], Callable[[Any, Any, Any], None]]:
         """What torch is to call before an optimizer step, and after one."""
@@ -171,9 +179,8 @@ class Hooks:
         if start_ns:
             self._record((_OPTIMIZER, _INFERRED, 0, start_ns, now_ns - start_ns, 0))
         self._guard.call(tracker.optimizer_stepped, optimizer, now_ns)
-        on_trained, tracker.on_trained = tracker.on_trained, None
-        if on_trained is not None:
-            self._guard.call(on_trained)
+        if tracker.on_trained is not None:
+            self._trained()
         meter = self.meters[1]
         if meter.is_open:
             meter.add(perf_counter_ns() - now_ns + marking_ns - tracker.marking_ns)

@@ -42,7 +42,7 @@ class StepTracker:
         backward_depth: backward passes under way: whoever starts one counts it here, and then calls ``backward_ended``.
         ends_in_backward: optimizers step inside of backward passes, whose ends mark steps.
         thread: identifier of the training thread.
-        on_trained: called once, after the next optimizer step that is asked.
+        on_trained: called once, after the next optimizer step that is asked; without any, after a backward pass.
         optimizer_seen: an optimizer stepped.
         worked: one did in the open step.
         marked: something else than optimizers and backward passes ends the open step.
