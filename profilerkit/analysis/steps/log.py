@@ -17,7 +17,7 @@ from profilerkit.analysis.steps.device_time import DeviceTime, device_time
 from profilerkit.analysis.steps.find import FEWEST_STEPS, in_step
 from profilerkit.analysis.steps.series import StepSeries
 from profilerkit.analysis.steps.stalls import STALL_KINDS, regular_distance, unnamed_stalls
-from profilerkit.analysis.steps.warmup import warmup_length
+from profilerkit.analysis.steps.warmup import FEWEST_TO_TELL, warmup_length
 from profilerkit.analysis.steps.watched import with_watched
 from profilerkit.model.step import StepState
 from profilerkit.rundir.layout import EventFlag, EventKind
@@ -274,7 +274,9 @@ def _states(events: Events, start: I64, stop: I64, time: I64, device: DeviceTime
             for row in range(touched[0], min(touched[-1] + 2, len(state))):
                 state[row] = "disturbed"
     own = _without_probed(events, start, stop, state)
-    for row in own[: max(1, warmup_length(time[own]))]:
+    calm = [row for row in own if state[row] == "steady"]
+    leading = calm if len(calm) >= FEWEST_TO_TELL else own  # a window's opening is no warm-up of the program's
+    for row in leading[: max(1, warmup_length(time[leading]))]:
         state[row] = "warmup"
     if state.count("steady") < FEWEST_STEPS:
         state = ["steady" if value == "disturbed" else value for value in state]
