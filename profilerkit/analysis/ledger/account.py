@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from profilerkit.analysis.events import Timed, joined
-from profilerkit.analysis.intervals import I64, Segments, Spans, paint, with_label
+from profilerkit.analysis.intervals import I64, Segments, Spans, paint, positive, subtract, union, with_label
 from profilerkit.analysis.ledger.excess import excess, step_kinds
 from profilerkit.analysis.ledger.records import (
     Records,
@@ -22,6 +22,7 @@ from profilerkit.model.ledger import ENTRIES, Ledger, LedgerEntry, LedgerSource
 from profilerkit.model.step import StepState
 from profilerkit.rundir.layout import OFF_BY_SETTINGS, EventFlag, EventKind
 from profilerkit.rundir.reader import RankRecord
+from profilerkit.rundir.start_up import StartUp
 
 _PARTS: Final = {
     "step.input": (),
@@ -35,9 +36,15 @@ _PARTS: Final = {
 #: Of the parts of a step those that show training where no step was counted.
 _TRAINING = ("step.input", "step.backward", "step.optimizer")
 #: What owns its time whatever happens inside it, innermost first where two have the same extent.
-_ASIDE = ("profiler", "probes", "warm.compile", "checkpoint", "between.epoch", "evaluation", "logging", "phases")
+_ASIDE = (
+    *("profiler", "probes", "warm.compile", "checkpoint", "start.batch", "between.epoch", "evaluation", "logging"),
+    "phases",
+)
 #: Entries that follow from more than the records of that kind alone.
-_DERIVED = ("start.before", "start.inside", "warm.steps", "step.forward", "step.unfed", "step.rest", "profiler")
+_DERIVED = (
+    *("start.data", "start.model", "start.before", "start.inside", "warm.steps", "step.forward", "step.unfed"),
+    *("step.rest", "profiler"),
+)
 _COUNTED = ("warm.compile", "checkpoint", "evaluation", "logging", "phases")
 _EDGE = EventFlag.FIRST | EventFlag.LAST
 
@@ -69,7 +76,8 @@ def rank_ledger(record: RankRecord, state: tuple[StepState, ...]) -> Ledger | No
     low = records.begin_ns if started is None else min(started, records.begin_ns)
     account, fetches = _Account(), records.fetches
     fed = joined([fetches, *(timed for entry, timed in records.phases.items() if entry == "step.input")])
-    account.add("start.before", records.begin_ns - low)
+    start_up = record.meta.start_up if record.meta and started is not None else None
+    _book_before(account, start_up, low, records.begin_ns)
     aside = _aside(records, fetches.where(fetches.has(_EDGE)))
     owned = _owned(records, aside)
     parts = _parts(records, fed)
@@ -93,12 +101,12 @@ def rank_ledger(record: RankRecord, state: tuple[StepState, ...]) -> Ledger | No
         loader_seen=bool(len(fed)),
         steps=len(records.steps),
         unexplained_ns=account.spent["unexplained"],
-        entries=_entries(account, wall, counts, inferred),
+        entries=_entries(account, wall, counts, inferred, start_up.packages if start_up else {}),
     )
 
 
 def _entries(
-    account: _Account, wall: int, counts: Mapping[str, int], inferred: Collection[str]
+    account: _Account, wall: int, counts: Mapping[str, int], inferred: Collection[str], packages: Mapping[str, int]
 ) -> tuple[LedgerEntry, ...]:
     def source(entry: str) -> LedgerSource:
         if entry == "evaluation" and entry in inferred:
@@ -113,15 +121,48 @@ def _entries(
             share=time_ns / wall if wall else 0.0,
             source=source(entry),
             count=counts.get(entry),
+            largest=tuple(packages.items()) if entry == "start.import" else (),
         )
         for entry, time_ns in account.spent.items()
         if time_ns
     )
 
 
+def _book_before(account: _Account, start_up: StartUp | None, low: int, high: int) -> None:
+    """Book what came before the recording, from ``low`` to ``high``: imports own their time, then CUDA, then a model.
+
+    From the end of Python's start, of the imports or of a model, the latest of them, to the first loader the data set
+    is made, or what else it takes to make that loader.
+    """
+    left = positive(np.array([low]), np.array([high]))
+    for entry, intervals in _before(start_up, low).items() if start_up else ():
+        edges = np.array(intervals, dtype=np.int64).reshape(-1, 2)
+        rest = subtract(left, union(edges[:, 0], edges[:, 1]))
+        account.add(entry, left.total_ns - rest.total_ns)
+        left = rest
+    account.add("start.before", left.total_ns)
+
+
+def _before(start_up: StartUp, low: int) -> dict[str, list[tuple[int, int]]]:
+    """Intervals before the recording by entry, those first that own what several have; they may overlap."""
+    own, model, device = ([found] if found else [] for found in (start_up.own, start_up.model, start_up.device))
+    found = {
+        "profiler.start": own,
+        "start.import": list(start_up.imports),
+        "start.device": device,
+        "start.model": model,
+        "start.python": [(low, start_up.python_end_ns)],
+    }
+    if start_up.loader_ns is not None:
+        ends = [end for _, end in (*start_up.imports, *model, *own) if end <= start_up.loader_ns]
+        found["start.data"] = [(max([start_up.python_end_ns, *ends]), start_up.loader_ns)]
+    return found
+
+
 def _aside(records: Records, edges: Timed) -> dict[str, Timed]:
     """Intervals by the entries of ``_ASIDE``; ``edges`` are the first and last fetches of the training's epochs."""
     phases, kinds = records.phases, records.kinds
+    is_first = edges.has(EventFlag.FIRST) & np.isin(edges.start, records.fetches.start[:1])
 
     def named(entry: str, *others: Timed) -> Timed:
         return joined([*others, *([phases[entry]] if entry in phases else [])])
@@ -131,7 +172,8 @@ def _aside(records: Records, edges: Timed) -> dict[str, Timed]:
         "probes": records.probes,
         "warm.compile": kinds[EventKind.COMPILE],
         "checkpoint": named("checkpoint", kinds[EventKind.SAVE]),
-        "between.epoch": edges,
+        "start.batch": edges.where(is_first),
+        "between.epoch": edges.where(~is_first),
         "evaluation": named("evaluation"),
         "logging": named("logging"),
         "phases": named("phases"),

@@ -10,6 +10,7 @@ from profilerkit.capture.environment import in_kernel
 from profilerkit.capture.guard import Guard, announce
 from profilerkit.capture.order import read_order
 from profilerkit.capture.profiler import profile
+from profilerkit.capture.start_up import Imports, note
 from profilerkit.cli.console import Console
 from profilerkit.errors import ProfilerkitError
 
@@ -63,9 +64,10 @@ class Watch:
         self._begin()
 
 
-def watch() -> None:
-    """Wait for this process to train; called when torch has been imported."""
+def watch(imports: Imports) -> None:
+    """Wait for this process to train; called when torch has been imported, with what timed that."""
     guard = Guard("profilerkit run")
+    guard.call(note, imports)
     guard.call(import_module, "profilerkit.capture.current")  # 0.2 s that would else be in the first step
     guard.call(Watch(lambda: guard.call(_record)).install)
 
