@@ -12,7 +12,7 @@ from typing import Any
 from profilerkit.capture.calls import not_compiled
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.loader import FetchTimer
-from profilerkit.capture.loader_patches import patched_iter, patched_next
+from profilerkit.capture.loader_patches import describing_init, patched_iter, patched_next
 from profilerkit.capture.meter import Meter
 from profilerkit.capture.patches import Patches
 from profilerkit.capture.steps import StepTracker
@@ -88,6 +88,7 @@ class Hooks:
     def _patch_loader(self, data: ModuleType, patches: Patches) -> None:
         iterator, workers = data._BaseDataLoaderIter, self._workers
         patches.patch(iterator, "__next__", lambda original: patched_next(self._timer, original, workers))
+        patches.patch(iterator, "__init__", lambda original: describing_init(self._timer, original))
         patches.patch(data.DataLoader, "__iter__", lambda original: patched_iter(self._timer, original))
         if workers is not None:
             patches.patch(BaseProcess, "start", workers.started)

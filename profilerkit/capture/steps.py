@@ -295,7 +295,7 @@ class StepTracker:
         return self._doubted is not None
 
     def _trains_on(self, now_ns: int) -> bool:
-        """Whether a loop whose last loader has ended goes on without any: its optimizers end the steps from now on."""
+        """Whether a loop whose last loader has ended goes on without any: what trains ends the steps from now on."""
         if self.started_ns is not None or self.wrapped or self._explicit:
             return False
         self._alone += 1
@@ -311,7 +311,7 @@ class StepTracker:
             return
         alone = not self.optimizer_seen and self.backwards >= _BACKWARDS_ALONE
         self.worked |= alone
-        if (alone or self._in_backward) and not self.marked:
+        if (alone or self._in_backward) and (not self.marked or self._trains_on(now_ns)):
             self._boundary(now_ns)
 
     @property
