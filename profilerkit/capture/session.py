@@ -288,7 +288,8 @@ class Session:
             return None
         if wait:
             handoff.wait_for_ranks(self.run, self._place.world_size)
-        return handoff.analyze(self.run, deadline - time.monotonic(), quiet=self._settings.quiet)
+        quiet = self._settings.quiet or in_kernel()  # ``prof.report`` shows it in the cell that asks
+        return handoff.analyze(self.run, deadline - time.monotonic(), quiet=quiet)
 
     # Documents
 
