@@ -5,6 +5,7 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Collection
 
 from profilerkit import __version__
 from profilerkit.capture import environment
@@ -56,6 +57,7 @@ def meta(
     steps_found_by: str | None,
     process: ProcessMark | None,
     gpu: GpuFacts | None,
+    switches: Collection[str],
 ) -> RankMeta:
     """What is known of this rank by now; ``anchor`` is of its start.
 
@@ -86,6 +88,7 @@ def meta(
         threads=environment.intra_op_threads(),
         processor=environment.processor_name(),
         start_up=noted() if place.first_here else None,
+        switches=tuple(sorted(switches)),
     )
 
 
