@@ -37,7 +37,9 @@ def with_evaluation(record: RankRecord) -> RankRecord:
     events = np.frombuffer(record.events, dtype=EVENT_DTYPE)
     backward = is_whole(record, EventKind.BACKWARD)
     read = _passes(events, record.names, backward=backward)
-    passes = joined([read, times_in_mode(events, record.names, backward=backward)])
+    in_mode = times_in_mode(events, record.names, backward=backward)
+    told = np.searchsorted(read.end, in_mode.start, side="right") < np.searchsorted(read.start, in_mode.end)
+    passes = joined([read, in_mode.where(~told)])
     if not len(passes):
         return record
     number = id_of(_NAME, record.names, events)
@@ -123,7 +125,8 @@ def _whole_passes(fetches: Timed, group: I64, marks: int) -> Timed:
     open_ended = (stop == behind) & (at_end | (group[begin] > 0))
     final = np.where(ended, stop, np.where(open_ended, stop - 1 - left, stop - 1))
     batches = final - begin + np.where(ended, 0, 1)
-    keep = ((whole | broken) & (batches >= _FEWEST)) | (open_ended & (batches >= _FEWEST_OPEN))
+    fewest = np.where(ended & at_end, 1, _FEWEST)  # one whole pass behind the last training feeds nothing
+    keep = ((whole | broken) & (batches >= fewest)) | (open_ended & (batches >= _FEWEST_OPEN))
     begin, final = begin[keep], final[keep]
     return Timed(fetches.start[begin], fetches.end[final], np.zeros(len(begin), dtype=np.int64))
 

@@ -13,6 +13,7 @@ from profilerkit.rundir.layout import EventFlag, EventKind
 _NAMED = (EventKind.SAVE, EventKind.COMPILE, EventKind.WINDOW, EventKind.PROBE)
 #: Gaps without an evaluation that tell how long one usually is (a choice).
 _FEWEST_USUAL = 3
+_NEVER = np.iinfo(np.int64).max
 #: An evaluation makes a gap longer than this quantile of the others: one that does not is not told from them.
 _LONG = 0.9
 
@@ -21,7 +22,8 @@ def times_in_mode(events: Events, names: Mapping[int, str], *, backward: bool) -
     """From each ``eval()`` on, as long as the gap it lies in is longer than gaps without one.
 
     A gap lies between two backward passes or optimizer steps; it also holds the next batch and its forward pass, and
-    these take what they take elsewhere. Gaps in which more batches are fetched than usual are told by their fetches.
+    these take what they take elsewhere. Where more batches are fetched than usual, the last ones are the training's: an
+    evaluation ends as these begin, and one that a loader's iteration tells is told by that.
     Where most gaps of a kind hold an ``eval()``, it is a part of the steps: a critic's while the generator trains.
 
     Args:
@@ -46,16 +48,25 @@ def times_in_mode(events: Events, names: Mapping[int, str], *, backward: bool) -
     gap = np.searchsorted(low, began, side="right") - 1
     inside = (gap >= 0) & (began < high[gap]) & ~covered(union(phases.start, phases.end), began)
     gap, first = np.unique(gap[inside], return_index=True)
-    usual = _usual(gap, marks["kind"][:-1] * 64 + marks["kind"][1:], free, fetched)
+    usual, feeding = _usual(gap, marks["kind"][:-1] * 64 + marks["kind"][1:], free, fetched)
     start = began[inside][first]
     steps = np.sort(events["start"][events["kind"] == EventKind.STEP].astype(np.int64))
     end = np.minimum.reduce([start + free[gap] - usual, high[gap], _next(steps, start), _next(fetches, start)])
+    reads = (usual >= 0) & (fetched[gap] > feeding)
+    if reads.any():
+        fed = np.r_[fetches, _NEVER][np.searchsorted(fetches, high[gap]) - np.maximum(feeding, 0)]
+        until = np.minimum(np.where(feeding > 0, fed, start + free[gap] - usual), high[gap])
+        end = np.where(reads, until, end)
+        step = np.r_[0, steps][np.searchsorted(steps, end)]  # its own first batch may have begun one
+        start = np.where(reads, np.maximum(start, step), start)
     keep = (usual >= 0) & (end > start)
     return Timed(start[keep], end[keep], np.zeros(int(keep.sum()), dtype=np.int64))
 
 
-def _usual(gap: I64, kind: I64, free: I64, fetched: I64) -> I64:
-    """``(n,)`` how long each of these gaps would be without its evaluation, ns; -1 where that cannot be told.
+def _usual(gap: I64, kind: I64, free: I64, fetched: I64) -> tuple[I64, I64]:
+    """``(n,)`` how long each of these gaps would be without its evaluation, ns, and how many batches it would fetch.
+
+    -1 where that cannot be told.
 
     Args:
         gap: ``(n,)`` ascending, those with an ``eval()``.
@@ -65,18 +76,18 @@ def _usual(gap: I64, kind: I64, free: I64, fetched: I64) -> I64:
     """
     without: Mask = np.ones(len(kind), dtype=np.bool_)
     without[gap] = False
-    usual = np.full(len(gap), -1, dtype=np.int64)
+    usual = np.full((2, len(gap)), -1, dtype=np.int64)
     for between in np.unique(kind[gap]):
         others = without & (kind == between)
         mine = kind[gap] == between
         if int(np.count_nonzero(others)) < max(_FEWEST_USUAL, int(np.count_nonzero(mine))):
             continue
-        told = mine & (free[gap] > quantile(free[others], _LONG)) & (fetched[gap] <= median(fetched[others]))
-        usual[told] = round(median(free[others]))
-    return usual
+        told = mine & (free[gap] > quantile(free[others], _LONG))
+        usual[:, told] = [[round(median(free[others]))], [round(median(fetched[others]))]]
+    return usual[0], usual[1]
 
 
 def _next(instants: I64, after: I64) -> I64:
     """``(n,)`` the first of the sorted instants behind each; the end of time where none is."""
-    found: I64 = np.r_[instants, np.iinfo(np.int64).max][np.searchsorted(instants, after, side="right")]
+    found: I64 = np.r_[instants, _NEVER][np.searchsorted(instants, after, side="right")]
     return found

@@ -64,3 +64,18 @@ def _is_initialized() -> bool:
 
 def _cuda() -> Any:
     return sys.modules["torch.cuda"]
+
+
+def activities_in_use(torch: Any) -> list[Any]:
+    """The CPU, and the devices in use: asking whether one is available could initialise it.
+
+    ROCm goes by CUDA's name.
+    """
+    activity = torch.profiler.ProfilerActivity
+    found = [activity.CPU]
+    if cuda_in_use():
+        found.append(activity.CUDA)
+    xpu = getattr(torch, "xpu", None)
+    if xpu is not None and xpu.is_initialized() and hasattr(activity, "XPU"):
+        found.append(activity.XPU)
+    return found

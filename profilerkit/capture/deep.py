@@ -14,7 +14,7 @@ from time import perf_counter_ns
 from typing import Any, Literal
 
 from profilerkit.capture import cupti
-from profilerkit.capture.cuda import captures_graph, cuda_in_use
+from profilerkit.capture.cuda import activities_in_use, captures_graph
 from profilerkit.capture.export import Export, examine
 from profilerkit.capture.rival import RivalWatch
 from profilerkit.capture.room import TraceRoom
@@ -27,6 +27,7 @@ _LONGEST_NS = 60 * 1_000_000_000
 #: At the end of an epoch a window with this many whole steps is closed instead of waiting for the next epoch.
 _ENOUGH_STEPS = 3
 
+_COMPILER = "_inductor"
 #: Spans of sessions that another profiler took: to end them, as dropping them does, would crash the process.
 _LOST: list[object] = []
 #: A doomed session is still on, and stopped without an export as soon as no graph is captured.
@@ -143,12 +144,12 @@ class DeepWindow:
         # torch 2.13 prints USDT lines on stderr for every session; the level is read when the first one starts.
         self._set_log_level = "KINETO_LOG_LEVEL" not in os.environ
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")
-        activities = _activities(torch)
+        activities = activities_in_use(torch)
         self._asks_device = len(activities) > 1
         if self._asks_device:
             cupti.have_it_taken_down(torch)
         self._profiler = torch.profiler.profile(activities=activities, record_shapes=True, with_stack=self._with_stack)
-        self._profiler.prepare_trace()
+        _prepare(torch, self._profiler)
         self._room = TraceRoom()
         self._state = "warming"
         self._thread = threading.get_ident()
@@ -373,24 +374,23 @@ class _Span:
         self._inner.__exit__(None, None, None)
 
 
+def _prepare(torch: Any, profiler: Any) -> None:
+    """Prepare a session without importing torch's compiler: torch 2.13 asks it for CUDA graphs, 821 modules in 1 s.
+
+    A program that has not imported it has none of them.
+    """
+    lazy: set[str | None] = getattr(torch, "_lazy_modules", set())
+    hides = _COMPILER in lazy and f"torch.{_COMPILER}" not in sys.modules
+    lazy.discard(_COMPILER if hides else None)
+    try:
+        profiler.prepare_trace()
+    finally:
+        lazy.update([_COMPILER] if hides else ())
+
+
 def _free(profiler: Any) -> None:
     """Let go of what was traced: it is in a cycle, and freeing it took a collection 0.1 s amid a step of the user's."""
     profiler.profiler = None
-
-
-def _activities(torch: Any) -> list[Any]:
-    """The CPU, and the devices in use: asking whether one is available could initialise it.
-
-    ROCm goes by CUDA's name.
-    """
-    activity = torch.profiler.ProfilerActivity
-    found = [activity.CPU]
-    if cuda_in_use():
-        found.append(activity.CUDA)
-    xpu = getattr(torch, "xpu", None)
-    if xpu is not None and xpu.is_initialized() and hasattr(activity, "XPU"):
-        found.append(activity.XPU)
-    return found
 
 
 def _harmless(name: str) -> str:

@@ -12,6 +12,7 @@ from profilerkit.capture import environment
 from profilerkit.capture.ending import Leave, leave_of
 from profilerkit.capture.place import Place
 from profilerkit.capture.settings import Settings
+from profilerkit.capture.start_up import noted
 from profilerkit.model.run import Loader
 from profilerkit.rundir.clock import ClockAnchor
 from profilerkit.rundir.layout import (
@@ -86,6 +87,7 @@ def meta(
         gpu=gpu,
         threads=environment.intra_op_threads(),
         processor=environment.processor_name(),
+        start_up=noted() if place.first_here else None,
         switches=tuple(sorted(switches)),
     )
 

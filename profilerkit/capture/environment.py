@@ -22,6 +22,8 @@ _LOADER_OF = {
     "_StatefulSingleProcessDataLoaderIter": "StatefulDataLoader",
     "_StatefulMultiProcessingDataLoaderIter": "StatefulDataLoader",
 }
+#: What a kernel's runs are called.
+NOTEBOOK = "notebook"
 #: By torch's number for the kind of a loader's dataset: nothing is known of other loaders.
 _IS_ITERABLE: dict[int | None, bool] = {0: False, ITERABLE_KIND: True}
 
@@ -54,7 +56,13 @@ def script_name() -> str:
         return "run"
     if stem == "__main__":
         return Path(sys.argv[0]).parent.name or "run"
-    return "notebook" if stem.startswith("ipykernel") else stem
+    return NOTEBOOK if stem.startswith("ipykernel") else stem
+
+
+def in_kernel() -> bool:
+    """Return whether this process is a notebook's kernel: what it writes is shown and saved in the cells."""
+    app = getattr(sys.modules.get("ipykernel.kernelapp"), "IPKernelApp", None)
+    return app is not None and asked(app.initialized) is True
 
 
 @lru_cache(maxsize=1)

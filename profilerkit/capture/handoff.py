@@ -54,6 +54,32 @@ def wait_for_ranks(run: Path, world_size: int) -> list[int]:
         sleep(0.05)
 
 
+def leave_analysis(run: Path) -> None:
+    """Have the report of ``run`` made by a process that nobody waits for, and that says nothing.
+
+    A notebook's kernel is killed 2.5 s after it was asked to end (jupyter_client 8, half of ``shutdown_wait_time``).
+    """
+    process = subprocess.Popen(  # noqa: S603  our own module, no shell
+        _analysis(run, quiet=True),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=own_environment(),
+        start_new_session=True,
+    )
+    process.returncode = 0  # or Python warns that it still runs
+
+
+def wait_for_report(run: Path, seconds: float) -> Report | None:
+    """The report that was left to be made; ``None`` where it is not there in time."""
+    deadline = monotonic() + seconds
+    while not (run / REPORT_JSON).is_file():
+        if monotonic() >= deadline:
+            return None
+        sleep(0.05)
+    return read_document(run / REPORT_JSON, Report)
+
+
 def analyze(run: Path, seconds: float, *, quiet: bool = False) -> Report | None:
     """The report of ``run``, made by the command line program, which says its one line on standard error.
 
@@ -63,8 +89,7 @@ def analyze(run: Path, seconds: float, *, quiet: bool = False) -> Report | None:
     """
     path = run / REPORT_JSON
     before = _state(path)
-    command = own_program("profilerkit", "analyze", str(run), "-f", "html,json", "--brief", *(["-q"] if quiet else []))
-    failure = _run(command, min(seconds, _ANALYZE_SECONDS), accepted=_REPORTED)
+    failure = _run(_analysis(run, quiet=quiet), min(seconds, _ANALYZE_SECONDS), accepted=_REPORTED)
     if not failure and _state(path) in (None, before):
         failure = f"{REPORT_JSON} was not written"
     if not failure:
@@ -74,6 +99,11 @@ def analyze(run: Path, seconds: float, *, quiet: bool = False) -> Report | None:
             failure = f"{REPORT_JSON} cannot be read: {error}"
     announce(f"profilerkit could not make the report; `profilerkit analyze {run}` tries again: {failure}")
     return None
+
+
+def _analysis(run: Path, *, quiet: bool) -> list[str]:
+    """The command that makes the report."""
+    return own_program("profilerkit", "analyze", str(run), "-f", "html,json", "--brief", *(["-q"] if quiet else []))
 
 
 def _state(path: Path) -> tuple[int, int] | None:

@@ -3,6 +3,7 @@
 import sys
 from collections import deque
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from threading import get_ident
 from time import perf_counter_ns
 from types import ModuleType
@@ -11,7 +12,7 @@ from typing import Any
 from profilerkit.capture.calls import not_compiled
 from profilerkit.capture.guard import Guard
 from profilerkit.capture.loader import FetchTimer
-from profilerkit.capture.loader_patches import patched_iter, patched_next
+from profilerkit.capture.loader_patches import describing_init, patched_iter, patched_next
 from profilerkit.capture.meter import Meter
 from profilerkit.capture.patches import Patches
 from profilerkit.capture.steps import StepTracker
@@ -87,9 +88,10 @@ class Hooks:
     def _patch_loader(self, data: ModuleType, patches: Patches) -> None:
         iterator, workers = data._BaseDataLoaderIter, self._workers
         patches.patch(iterator, "__next__", lambda original: patched_next(self._timer, original, workers))
+        patches.patch(iterator, "__init__", lambda original: describing_init(self._timer, original))
         patches.patch(data.DataLoader, "__iter__", lambda original: patched_iter(self._timer, original))
-        if workers is not None and workers.module() is not None:
-            patches.patch(workers.module(), "_worker_loop", workers.watched)
+        if workers is not None:
+            patches.patch(BaseProcess, "start", workers.started)
 
     def timed_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """A replacement for torch's way into the autograd engine."""
@@ -110,7 +112,7 @@ class Hooks:
     def _asked_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """The way of all other backward passes."""
         patches, tracker = self._patches, self._tracker
-        record, guard, meter = self._record, self._guard, self.meters[0]
+        record, guard, meter, trained = self._record, self._guard, self.meters[0], self._trained
 
         def asked_backward(*args: Any, **kwargs: Any) -> Any:
             if not (patches.armed and self.watches_backward) or (
@@ -126,10 +128,18 @@ class Hooks:
                 tracker.backward_depth -= 1  # here: an interrupt is raised where the next function begins
                 record((_BACKWARD, _INFERRED, 0, start_ns, end_ns - start_ns, 0))
                 guard.call(tracker.backward_ended, end_ns)
+                if tracker.on_trained is not None and not tracker.optimizer_seen:
+                    trained()
                 if meter.is_open:
                     meter.add(perf_counter_ns() - end_ns + marking_ns - tracker.marking_ns)
 
         return not_compiled(asked_backward)
+
+    def _trained(self) -> None:
+        """Say once to whoever asked that the model trained again."""
+        on_trained, self._tracker.on_trained = self._tracker.on_trained, None
+        if on_trained is not None:
+            self._guard.call(on_trained)
 
     def optimizer_hooks(self) -> tuple[Callable[[Any, Any, Any], None], Callable[[Any, Any, Any], None]]:
         """What torch is to call before an optimizer step, and after one."""
@@ -170,9 +180,8 @@ class Hooks:
         if start_ns:
             self._record((_OPTIMIZER, _INFERRED, 0, start_ns, now_ns - start_ns, 0))
         self._guard.call(tracker.optimizer_stepped, optimizer, now_ns)
-        on_trained, tracker.on_trained = tracker.on_trained, None
-        if on_trained is not None:
-            self._guard.call(on_trained)
+        if tracker.on_trained is not None:
+            self._trained()
         meter = self.meters[1]
         if meter.is_open:
             meter.add(perf_counter_ns() - now_ns + marking_ns - tracker.marking_ns)

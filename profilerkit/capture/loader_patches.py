@@ -1,5 +1,6 @@
 """The two patches through which any torch ``DataLoader`` is seen."""
 
+import functools
 import weakref
 from collections.abc import Callable
 from threading import get_ident
@@ -96,8 +97,8 @@ def _asked_next(
             return original(self)
         yielded = getattr(self, "_num_yielded", -1)
         first = FIRST if yielded == 0 else 0
-        if first and timer.settings is None:
-            timer.describe(self)  # a loader that makes iterators in a way of its own, as torchdata's does
+        if timer.settings is None:
+            timer.describe(self)  # it was made before the recording
         number, claim = id(self), self.__dict__.get(CLAIM)
         if claim is not None and claim.timer() is timer:
             owner = tracker.owner_id == number or timer.own(self, claim.source)
@@ -173,3 +174,15 @@ def patched_iter(timer: FetchTimer, original: Callable[[Any], Any]) -> Any:
 
     timed_iter.timed_by = timer  # type: ignore[attr-defined]  # how ``claim`` knows its own
     return timed_iter
+
+
+def describing_init(timer: FetchTimer, original: Callable[..., None]) -> Callable[..., None]:
+    """A replacement for ``_BaseDataLoaderIter.__init__``: a loader may make iterators in a way of its own."""
+
+    @functools.wraps(original)
+    def described(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+        if timer.armed:
+            timer.describe(loader)
+        original(self, loader, *args, **kwargs)
+
+    return described

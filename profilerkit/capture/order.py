@@ -21,6 +21,7 @@ class Order:
         pid: the process that became the command.
         start_directory: what stands in ``PYTHONPATH`` to be run at the start of every Python.
         directory: where the command was started; the script may have gone elsewhere when it records.
+        began_unix_ns: when it was started.
         path: absolute run directory.
         quiet: say nothing on standard error.
     """
@@ -28,6 +29,7 @@ class Order:
     pid: int
     start_directory: str
     directory: str
+    began_unix_ns: int = 0
     path: str | None = None
     trace_steps: int | None = None
     warmup_steps: int | None = None
@@ -53,8 +55,12 @@ class Order:
         if self.probes is not None:
             asked["probes"] = probes_of(self.probes)  # JSON knows lists only
         named = self.path or script.path
-        path = Path(named) if named else Path(self.directory, "runs", script_name())
+        path = Path(named) if named else self.run_directory(script_name())
         return replace(script, path=path, quiet=self.quiet, **asked)
+
+    def run_directory(self, script: str) -> Path:
+        """Where a program of that name records, if it does not say otherwise; or beside that, with a number."""
+        return Path(self.path or Path(self.directory, "runs", script))
 
 
 _CHOICES = (

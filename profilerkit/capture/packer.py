@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import threading
 from pathlib import Path
 
 from profilerkit.capture.handoff import compress_traces, compression
@@ -32,6 +33,8 @@ class Packer:
             stderr=subprocess.DEVNULL,
             env=own_environment(),
         )
+        # Waited for as it ends: a notebook's kernel does not end while it has a child, and counts those not waited for.
+        threading.Thread(target=self._process.wait, name="profilerkit-packer", daemon=True).start()
 
     def finish(self, seconds: float) -> None:
         """Compress all that is left, in at most half of the time there is for it and the report."""

@@ -10,28 +10,38 @@ from profilerkit.units import format_bytes
 #: What the end of a trace takes of what recording it took: 5.4 times for operators with their shapes, 13 times for the
 #: names of Python's functions (two programs of 10 traced steps on a CPU, torch 2.13).
 _TIMES = 10
-#: Of the memory that is free (a choice).
+#: Of the memory that is free (a choice) …
 _MOST_RATIO = 0.25
+#: … and where one step only was seen, whose growth may as well be the program's: the next one may double it.
+_MOST_OF_ONE_RATIO = 0.5
 
 
 class TraceRoom:
-    """The memory of this process and its host, from the moment at which recording begins."""
+    """The memory that a trace takes of this process, and what its host has, from where recording begins.
+
+    A trace grows in every step by about as much; the program's own memory grows in some, as with a longer sequence. So
+    each step counts as the middle one does, of two as the one that grew less.
+    """
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._files = ProcFiles(root)
         self._statm, self._meminfo = self._files.open("proc/self/statm"), self._files.open("proc/meminfo")
         self._cgroup = Cgroup(self._files)
-        self._began_bytes = self._resident_bytes()
+        self._last_bytes = self._resident_bytes()
+        self._grown_bytes: list[int] = []
 
     def lacks(self) -> str:
-        """Why recording should end now; empty while it need not, and where that is not known."""
+        """Why recording should end with the step that ends; empty while it need not, and where that is not known."""
         resident, free = self._resident_bytes(), field(self._meminfo.text(), "MemAvailable:")
-        if resident is None or self._began_bytes is None or free is None:
+        before = self._last_bytes
+        if resident is None or before is None or free is None:
             return ""
+        grown, self._last_bytes = self._grown_bytes, resident
+        grown.append(resident - before)
         left = self._cgroup.free_bytes()
         room = free * 1024 if left is None else min(free * 1024, left)
-        needed = _TIMES * (resident - self._began_bytes)
-        if needed <= _MOST_RATIO * room:
+        needed = _TIMES * len(grown) * sorted(grown)[(len(grown) - 1) // 2]
+        if needed <= (_MOST_RATIO if len(grown) > 1 else _MOST_OF_ONE_RATIO) * room:
             return ""
         return f"its trace takes up to {format_bytes(needed)} of memory, where {format_bytes(room)} are free"
 

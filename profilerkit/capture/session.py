@@ -13,6 +13,7 @@ from profilerkit.capture.clock_anchors import take_anchor
 from profilerkit.capture.cuda import CudaDevice
 from profilerkit.capture.device_clock import DeviceClock
 from profilerkit.capture.ending import Exits, Leave, leave_of
+from profilerkit.capture.environment import in_kernel
 from profilerkit.capture.flight import FlightWatch
 from profilerkit.capture.graphs import GraphWatch
 from profilerkit.capture.guard import Guard, announce, asked
@@ -64,6 +65,7 @@ class Session:
         self._place = place
         self._writer = writer
         self._armed, self._closed = True, False
+        self._leaves_analysis = False
         self._meta_is_known = False
         self._switches: set[str] = set()
         self._self_ns: float | None = None
@@ -157,6 +159,7 @@ class Session:
 
     def close_at_exit(self) -> None:
         """End the recording with the program."""
+        self._leaves_analysis = in_kernel()
         self.close(self._guard.call(self._exits.cause))
 
     def close(self, cause: BaseException | Leave | None) -> Report | None:
@@ -282,9 +285,13 @@ class Session:
             handoff.summarise_traces(self._writer.path, deadline - time.monotonic())
         if not self._settings.analyze or self._place.rank:
             return None
+        if self._leaves_analysis:
+            handoff.leave_analysis(self.run)
+            return None
         if wait:
             handoff.wait_for_ranks(self.run, self._place.world_size)
-        return handoff.analyze(self.run, deadline - time.monotonic(), quiet=self._settings.quiet)
+        quiet = self._settings.quiet or in_kernel()  # ``prof.report`` shows it in the cell that asks
+        return handoff.analyze(self.run, deadline - time.monotonic(), quiet=quiet)
 
     # Documents
 

@@ -42,7 +42,7 @@ class StepTracker:
         backward_depth: backward passes under way: whoever starts one counts it here, and then calls ``backward_ended``.
         ends_in_backward: optimizers step inside of backward passes, whose ends mark steps.
         thread: identifier of the training thread.
-        on_trained: called once, after the next optimizer step that is asked.
+        on_trained: called once, after the next optimizer step that is asked; without any, after a backward pass.
         optimizer_seen: an optimizer stepped.
         worked: one did in the open step.
         marked: something else than optimizers and backward passes ends the open step.
@@ -295,7 +295,7 @@ class StepTracker:
         return self._doubted is not None
 
     def _trains_on(self, now_ns: int) -> bool:
-        """Whether a loop whose last loader has ended goes on without any: its optimizers end the steps from now on."""
+        """Whether a loop whose last loader has ended goes on without any: what trains ends the steps from now on."""
         if self.started_ns is not None or self.wrapped or self._explicit:
             return False
         self._alone += 1
@@ -311,7 +311,7 @@ class StepTracker:
             return
         alone = not self.optimizer_seen and self.backwards >= _BACKWARDS_ALONE
         self.worked |= alone
-        if (alone or self._in_backward) and not self.marked:
+        if (alone or self._in_backward) and (not self.marked or self._trains_on(now_ns)):
             self._boundary(now_ns)
 
     @property

@@ -1,15 +1,15 @@
 """Inside a worker process of a DataLoader: times every batch and appends one record of it to a file of its own.
 
-Nothing of the user's or of torch's is patched there. Torch's worker loop is called with its own arguments; of these
-the queue of tasks, the collate function and the queue of batches are given timed methods, for this process alone.
+Nothing of the user's or of torch's is patched there. The loader's own worker loop is called with its own arguments; of
+these the queue of tasks, the collate function and the queue of batches are given timed methods, for this process alone.
 """
 
 import inspect
 import os
 import struct
-import sys
 from collections import deque
 from collections.abc import Callable
+from multiprocessing.process import current_process
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
@@ -28,8 +28,8 @@ from profilerkit.rundir.layout import (
     worker_file,
 )
 
-#: Torch's module with the loop that a worker process runs.
-WORKER_MODULE = "torch.utils.data._utils.worker"
+#: Arguments by which the loop of a worker is known, torch's as well as torchdata's own.
+_OF_A_LOOP = frozenset(("index_queue", "data_queue", "collate_fn", "worker_id"))
 #: Leaves of a batch that are looked at for its size, so that a batch of many small objects costs no more.
 _MOST_LEAVES = 32
 #: Its own memory is read once in so many batches.
@@ -42,25 +42,14 @@ _READ_BYTES = 256
 _SIZES = 4
 
 
-class _State:
-    """The loop that was replaced, in the process that replaced it and in those forked from it."""
-
-    original: Callable[..., None] | None = None
-
-
-def remember(original: Callable[..., None]) -> None:
-    """``original`` is torch's loop, whatever stands in its place."""
-    _State.original = original
+def is_loop(target: object) -> bool:
+    """Return whether a process with this target is a loader's worker."""
+    code = getattr(target, "__code__", None)
+    return code is not None and _OF_A_LOOP.issubset(code.co_varnames[: code.co_argcount])
 
 
-def torch_loop() -> Callable[..., None] | None:
-    """The loop that was replaced; ``None`` where none was."""
-    return _State.original
-
-
-def watched_loop(directory: str, *args: Any, **kwargs: Any) -> None:
-    """Torch's worker loop with its batches timed into ``directory``; plain torch when that cannot be done."""
-    original: Callable[..., None] = _State.original or sys.modules[WORKER_MODULE]._worker_loop
+def watched_loop(directory: str, original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    """``original``, a worker's loop, with its batches timed into ``directory``; itself when that cannot be done."""
     if (Path(directory) / END).exists():  # the recording is over, and somebody patched on top of ours
         return original(*args, **kwargs)
     guard = Guard("profilerkit's watch on a loader's worker")
@@ -106,7 +95,8 @@ class WorkerProbe:
         self._read = _traffic(self._io)
         self._statm = open_for_reading("/proc/self/statm")
         # A forked worker shares what it starts with; it owns what comes on top, at least.
-        self._shared_bytes = _anonymous_bytes(self._statm) if _State.original is not None else 0
+        is_forked = getattr(current_process(), "_start_method", "") == "fork"
+        self._shared_bytes = _anonymous_bytes(self._statm) if is_forked else 0
         self._memory_bytes = -1
         self._collations = 0
         self._batch = self._items = 0
@@ -175,6 +165,8 @@ class WorkerProbe:
             self._put_ns = 0
             return
         self._batch, index = task
+        if isinstance(index, tuple) and isinstance(index[-1], bool):  # torchdata's: whether to send the state along
+            index = index[0]
         self._items = len(index) if isinstance(index, (list, tuple)) else 1
         self._began = self._stat.now()
 

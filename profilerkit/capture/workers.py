@@ -2,9 +2,9 @@
 
 import functools
 import os
-import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
@@ -13,7 +13,7 @@ from profilerkit.capture.guard import Guard
 from profilerkit.capture.loader import ALL_OF_FIRST, FetchTimer
 from profilerkit.capture.meter import Meter
 from profilerkit.capture.thread_clock import open_for_reading
-from profilerkit.capture.worker import WORKER_MODULE, remember, watched_loop
+from profilerkit.capture.worker import is_loop, watched_loop
 from profilerkit.rundir.layout import (
     FAILED_SUFFIX,
     WORKER_PREFIX,
@@ -38,6 +38,22 @@ _RECEIVED = 2
 _LOCKS = (b"futex", b"lock_inode", b"posix_lock", b"flock")
 
 
+class _Unwatched:
+    """How many loaders are being opened whose workers are to be as they would bare."""
+
+    depth = 0
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """Start workers that are not watched."""
+    _Unwatched.depth += 1
+    try:
+        yield
+    finally:
+        _Unwatched.depth -= 1
+
+
 class WorkerWatch:
     """The main process's side of what happens in workers. A failure in here ends the watch, not the recording.
 
@@ -59,18 +75,20 @@ class WorkerWatch:
         self.meter = Meter()
         self.looked = 0
         self.seen = False
-        self._patched = False
 
-    def module(self) -> Any:
-        """Torch's module with the workers' loop; ``None`` in a torch that has none."""
-        module = sys.modules.get(WORKER_MODULE)
-        return module if hasattr(module, "_worker_loop") else None
+    def started(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
+        """A replacement for ``Process.start``: a worker runs its loop, whichever loader's it is, inside of ours.
 
-    def watched(self, original: Callable[..., None]) -> Callable[..., None]:
-        """What a worker process runs instead of ``original``; it can be pickled for spawn and forkserver."""
-        remember(original)
-        self._patched = True
-        return functools.partial(watched_loop, str(self._directory.absolute()))
+        What it runs can be pickled for spawn and forkserver.
+        """
+
+        def start(process: Any) -> None:
+            target: Any = getattr(process, "_target", None)
+            if _Unwatched.depth == 0 and is_loop(target):
+                process._target = functools.partial(watched_loop, str(self._directory.absolute()), target)
+            original(process)
+
+        return functools.update_wrapper(start, original)
 
     def look(self, iterator: Any) -> None:
         """Record what is under way for ``iterator`` as a fetch begins; nothing without worker processes."""
@@ -134,8 +152,6 @@ class WorkerWatch:
         failed = min(self._directory.glob(f"{WORKER_PREFIX}*{FAILED_SUFFIX}"), default=None)
         if failed is not None:
             return f"{failed.stem}: {failed.read_text(encoding='utf-8', errors='replace')}"
-        if not self._patched:
-            return "this torch has no loop of worker processes to watch"
         if any(self._directory.glob(f"{WORKER_PREFIX}*{WORKER_SUFFIX}")):
             return ""
         if self.seen:

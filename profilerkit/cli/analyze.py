@@ -157,12 +157,12 @@ def publish(
         written = _write_all(documents, console)
     except UsageError:  # a full disk: what was found is told all the same
         if arguments.brief:
-            console.note(_brief(report, ()))
+            console.note(brief(report, ()))
         elif not console.quiet:
             _print_verdict(report, console)
         raise
     if arguments.brief:
-        console.note(f"{_brief(report, outputs)}{_next(report, outputs, arguments)}")
+        console.note(f"{brief(report, outputs)}{_next(report, outputs, arguments)}")
         console.quiet = True
     elif all(output.path for output in outputs) and not console.quiet:
         _print_verdict(report, console)
@@ -271,7 +271,7 @@ def _print_verdict(report: "Report", console: Console) -> None:
     console.out(terminal.render(report, width=console.width, colour=console.colour, ascii_only=console.ascii_only))
 
 
-def _brief(report: "Report", outputs: Iterable[Output]) -> str:
+def brief(report: "Report", outputs: Iterable[Output]) -> str:
     """Bound, headline, what cut the run or its trace short, and the first file written."""
     from profilerkit.report.wording import limits_of
 

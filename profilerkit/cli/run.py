@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -182,6 +183,7 @@ def _variables(arguments: argparse.Namespace, console: Console) -> dict[str, str
         pid=os.getpid(),
         start_directory=str(Path(launch.__file__).absolute().with_name("start")),
         directory=str(Path.cwd()),
+        began_unix_ns=time.time_ns(),
         path=None if arguments.output is None else str(arguments.output.absolute()),
         trace_steps=arguments.trace_steps,
         warmup_steps=arguments.warmup_steps,

@@ -23,8 +23,14 @@ Stage = Literal[
 
 #: Every entry that a wall clock is partitioned into, its stage, and the words a report uses for it.
 ENTRIES: dict[str, tuple[Stage, str]] = {
+    "start.python": ("start-up", "Starting Python"),
+    "start.import": ("start-up", "Imports"),
+    "start.device": ("start-up", "Initialising the device"),
+    "start.data": ("start-up", "Up to the first DataLoader: its data set"),
+    "start.model": ("start-up", "Building the model"),
     "start.before": ("start-up", "Before the recording"),
     "start.inside": ("start-up", "Before the first step"),
+    "start.batch": ("start-up", "First batch"),
     "warm.compile": ("warm-up", "Compiling"),
     "warm.steps": ("warm-up", "First steps, beyond what steady ones take"),
     "step.input": ("steps", "Waiting for data"),
@@ -44,6 +50,7 @@ ENTRIES: dict[str, tuple[Stage, str]] = {
     "checkpoint": ("checkpoint", "Checkpoints"),
     "logging": ("logging", "Logging"),
     "phases": ("phases", "Other named phases"),
+    "profiler.start": ("profiler", "Importing profilerkit"),
     "profiler": ("profiler", "Beyond what their steps take"),
     "probes": ("probes", "Steps that probes put in"),
     "end": ("end", "After the last step"),
@@ -62,6 +69,7 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
         share: of the wall clock, 0 to 1.
         source: how it came about.
         count: how often it occurred, where that can be told: evaluations, checkpoints, phases, compilations.
+        largest: the packages that imports took longest for, and how long without what they import of others, ns.
     """
 
     entry: str
@@ -70,6 +78,7 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     share: float
     source: LedgerSource
     count: int | None = None
+    largest: tuple[tuple[str, int], ...] = ()
 
 
 class RankWall(msgspec.Struct, frozen=True, kw_only=True):

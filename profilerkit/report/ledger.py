@@ -34,6 +34,8 @@ _NOTED: tuple[Stage, ...] = ("evaluation", "checkpoint")
 #: Wall clocks of ranks that are shown, and the least share of any for which a stage has a column.
 _RANK_ROWS = 64
 _COLUMN_SHARE = 0.01
+#: Packages whose imports are named.
+_NAMED = 3
 _LONG_NS = 120_000_000_000
 
 NO_LOADER = "Waiting for data was not measured: no loader was seen."
@@ -138,13 +140,14 @@ def _weakest(entries: Sequence[LedgerEntry]) -> LedgerSource:
 
 def _detail(entries: Sequence[LedgerEntry]) -> str:
     """How often it happened, or what most of it was."""
-    if len(entries) == 1:
-        count = entries[0].count
-        return "" if not count else "once" if count == 1 else f"{format_count(count)} times"
     largest = max(entries, key=lambda entry: entry.time_ns)
+    named = ", ".join(f"{name} {_time(time_ns)}" for name, time_ns in largest.largest[:_NAMED])
+    if len(entries) == 1:
+        count = largest.count
+        return named or ("" if not count else "once" if count == 1 else f"{format_count(count)} times")
     label = ENTRIES[largest.entry][1]
     share = format_ratio(largest.time_ns / sum(entry.time_ns for entry in entries))
-    return f"{label[0].lower()}{label[1:]} {share}"
+    return f"{label[0].lower()}{label[1:]} {share}" + (f": {named}" if named else "")
 
 
 def _rows(stage: Stage, entries: list[LedgerEntry], ledger: Ledger) -> list[WallRow]:

@@ -26,7 +26,7 @@ def claim(wanted: Path, launch_id: str, rank: int) -> Path:
         OSError: the place cannot be written.
         RunDirectoryError: all numbers are taken.
     """
-    for candidate in _candidates(wanted):
+    for candidate in candidates(wanted):
         mark = candidate / LAUNCH
         # In this order: the mark is there before anything else of a run, and a rank of this one may write both now.
         if is_run_directory(candidate) and not mark.exists():
@@ -39,7 +39,7 @@ def claim(wanted: Path, launch_id: str, rank: int) -> Path:
     raise RunDirectoryError(f"no free directory beside {wanted}", hint="name another one, or delete old runs")
 
 
-def _candidates(wanted: Path) -> Iterator[Path]:
+def candidates(wanted: Path) -> Iterator[Path]:
     """``x``, ``x-2``, ``x-3`` and so on."""
     yield wanted
     for number in range(2, _MOST_NUMBERS):

@@ -34,6 +34,7 @@ import msgspec
 
 from profilerkit.model.run import Loader
 from profilerkit.rundir.sampled import GpuFacts
+from profilerkit.rundir.start_up import StartUp
 from profilerkit.rundir.times import TimeNs
 
 FORMAT_VERSION = 1
@@ -247,6 +248,7 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
         gpu: of the device that was sampled; ``None`` without NVML, or until it is known which one is used.
         threads: intra-op threads of torch; ``None`` while torch is not loaded, and in recordings of older versions.
         processor: model of the host's processor; ``None`` where the system does not name it.
+        start_up: what came before the recording; ``None`` where it was not begun by ``profilerkit run``.
         switches: switches made for debugging that were on at some time, as ``NAME`` or ``NAME=value``; ``None`` in
             recordings of older versions.
     """
@@ -273,6 +275,7 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     gpu: GpuFacts | None = None
     threads: int | None = None
     processor: str | None = None
+    start_up: StartUp | None = None
     switches: tuple[str, ...] | None = None
 
 

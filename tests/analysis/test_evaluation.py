@@ -313,7 +313,7 @@ def test_it_ends_before_the_next_batch_of_the_training_and_before_the_next_step(
         ({}, 2),
         ({"inside": [(EventKind.SAVE, 200, 10)]}, 2),
         ({"inside": [(EventKind.PHASE, 0, 100_000)]}, 0),  # it has a name
-        ({"inside": [(EventKind.WAIT, 50_000, 100)]}, 0),  # its fetches tell more
+        ({"inside": [(EventKind.WAIT, 50_000, 100)]}, 2),  # the training fetches none
         ({"inside": [(EventKind.WAIT, 50_000, 100, EventFlag.OTHER_THREAD)]}, 2),
         ({"inside": [(EventKind.OPTIMIZER, 0, 99_900)]}, 0),  # it trains meanwhile
         ({"length": 0}, 0),  # it takes no time
@@ -325,6 +325,26 @@ def test_it_ends_before_the_next_batch_of_the_training_and_before_the_next_step(
 )
 def test_what_the_mode_tells_and_what_it_does_not(change, found):
     assert len(passes_of(loop(Log(), **change))) == found
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["for", "next"])
+def test_one_batch_is_an_evaluation_where_the_models_mode_says_so(ends):
+    """Between epochs, and behind the last, with a loader of one batch that is read to its end or for its first."""
+    log, fetch = Log().steps(1, 10_000, wait=2_000), EventKind.WAIT
+    for epoch in range(4):
+        for step in range(EPOCH):
+            edge = EventFlag.FIRST if not step else 0
+            log.record(EventKind.BACKWARD, log.at + 5_000, 1_000)
+            log.record(EventKind.OPTIMIZER, log.at + 7_000, 500)
+            log.step(10_000, wait=2_000, wait_flags=edge)
+        log.record(fetch, log.at, 100, flags=EventFlag.LAST)
+        if epoch < 3:
+            log.record(EventKind.EVALUATION, log.at + 150, 0)
+        log.record(fetch, log.at + 200, 1_000, flags=EventFlag.FIRST)
+        if ends:
+            log.record(fetch, log.at + 90_000, 50, flags=EventFlag.LAST)
+        log.at += 100_000
+    assert lengths_of(log) == [99, 99, 99, *([89] if ends else [])]
 
 
 def test_other_threads_tell_nothing():

@@ -15,6 +15,7 @@ from profilerkit.api import analyze
 from profilerkit.model.ledger import ENTRIES
 from profilerkit.rundir.layout import EventFlag, EventKind, RankEnd, WindowStatus
 from profilerkit.rundir.records import sound_events
+from profilerkit.rundir.start_up import StartUp
 from tests.recipes import MS, US, Log, host_training, rank_meta, rank_record, write_run
 
 START = 1_000_000  # µs on the log's clock at which recordings begin
@@ -51,8 +52,9 @@ class Run(Log):
         return self
 
 
-def record_of(log, *, began=START, process=None, end=None, ended=True, windows=(), **changes):
-    meta = rank_meta(anchor_perf_ns=began * US, process_start_perf_ns=None if process is None else process * US)
+def record_of(log, *, began=START, process=None, end=None, ended=True, windows=(), start_up=None, **changes):
+    started = None if process is None else process * US
+    meta = rank_meta(anchor_perf_ns=began * US, process_start_perf_ns=started, start_up=start_up)
     finished = RankEnd(
         **{
             "reason": "finished",
@@ -105,6 +107,44 @@ def test_the_wall_clock_begins_with_the_process_where_that_is_known():
     assert "start.before" not in times(unknown)
 
 
+def test_start_up_is_divided_into_what_was_seen_of_it():
+    """Python 10 ms, imports 200 ms and 30 ms that ours interrupt for 20, a model, CUDA 50 ms in it, the data set."""
+    base = START * US - 1_000 * MS
+    found = StartUp(
+        python_end_ns=base + 10 * MS,
+        imports=(
+            (base + 10 * MS, base + 210 * MS),
+            (base + 400 * MS, base + 430 * MS),
+            (START * US + 1, START * US + 9),
+        ),
+        packages={"torch": 150 * MS, "numpy": 20 * MS},
+        own=(base + 210 * MS, base + 230 * MS),
+        model=(base + 230 * MS, base + 500 * MS),
+        device=(base + 440 * MS, base + 490 * MS),
+        loader_ns=base + 900 * MS,
+    )
+    ledger = ledger_of(Run().trains(10), process=START - 1_000_000, start_up=found)
+    assert {name: spent / 1_000 for name, spent in times(ledger).items() if name.startswith(("start", "prof"))} == {
+        "start.python": 10,
+        "start.import": 230,
+        "profiler.start": 20,
+        "start.device": 50,
+        "start.model": 190,
+        "start.data": 400,
+        "start.before": 100,
+    }
+    assert next(entry.largest for entry in ledger.entries if entry.largest) == tuple(found.packages.items())
+
+
+@pytest.mark.parametrize("loader_ns", [0, 1 << 62])
+def test_a_damaged_start_up_books_no_more_than_there_was(loader_ns):
+    """Instants that lie anywhere, ends before starts."""
+    found = StartUp(python_end_ns=1 << 62, imports=((9, 3), (0, 1 << 62), (5, 7)), model=(7, 1), loader_ns=loader_ns)
+    ledger = ledger_of(Run().trains(10), process=START - 500_000, start_up=found)
+    assert sum(times(ledger).values()) == ledger.wall_ns / US
+    assert times(ledger)["start.import"] == 500_000
+
+
 def test_the_first_steps_count_as_steps_as_far_as_a_steady_one_would_take():
     log = Run()
     log.record(EventKind.COMPILE, log.at + 1_000, 50_000)
@@ -129,7 +169,7 @@ def test_a_wait_for_the_first_batch_of_an_epoch_is_apart_from_the_waits_of_steps
     for _ in range(3):
         log.train(wait=40_000, flags=FIRST).trains(9).pause(5_000, EventKind.WAIT, flags=LAST)
     found = times(ledger_of(log))
-    assert found["between.epoch"] == 3 * 45_000
+    assert (found["start.batch"], found["between.epoch"]) == (40_000, 3 * 45_000 - 40_000)
     assert found["step.input"] == 27 * 1_000
     assert "unexplained" not in found
 
@@ -213,7 +253,7 @@ def test_a_pass_between_epochs_or_at_the_end_is_evaluation():
     passes(log, 3).train(wait=2_000, flags=FIRST).trains(9).pause(300, EventKind.WAIT, flags=LAST)
     found = times(ledger_of(passes(log, 3)))
     assert found["evaluation"] == 2 * 5_000
-    assert found["between.epoch"] == 2 * 2_300
+    assert (found["start.batch"], found["between.epoch"]) == (2_000, 2 * 2_300 - 2_000)
 
 
 def test_a_pass_that_is_broken_off_before_the_epoch_is_evaluation():
@@ -221,7 +261,7 @@ def test_a_pass_that_is_broken_off_before_the_epoch_is_evaluation():
     found = times(ledger_of(log))
     assert found["evaluation"] == 2_000
     assert found["start.inside"] == 1_000
-    assert found["between.epoch"] == 2_000
+    assert found["start.batch"] == 2_000
 
 
 @pytest.mark.parametrize("more", [10, 0], ids=["amid", "at the end"])

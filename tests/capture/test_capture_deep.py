@@ -6,6 +6,8 @@ import gc
 import gzip
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -105,6 +107,30 @@ def test_disturbed_steps_are_covered_by_a_window_record(toy, deep, recorded):
     assert last.start_ns <= window.start_ns + window.dur_ns <= last.start_ns + last.dur_ns
     after_window = window.start_ns + window.dur_ns
     assert not any(wait.start_ns < after_window < wait.start_ns + wait.dur_ns for wait in run.waits)
+
+
+NO_COMPILER = """
+import sys, torch, profilerkit
+weight = torch.zeros(4, requires_grad=True)
+with profilerkit.profile(sys.argv[1], warmup_steps=1, trace_steps=2, nvml=False, host=False, analyze=False) as prof:
+    for _ in range(8):
+        (weight * 2).sum().backward()
+        prof.step()
+assert "torch._inductor" not in sys.modules
+assert torch._inductor.config.triton is not None  # torch finds it as it would
+"""
+
+
+def test_no_step_imports_torchs_compiler(tmp_path, recorded):
+    """It takes a second, of a window in the steps of a program that compiles nothing."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", NO_COMPILER, str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [status.ok for status, _ in recorded(tmp_path / "run").rank.windows] == [True]
 
 
 def test_what_was_traced_is_freed_with_the_window_and_not_amid_a_later_step(toy, deep):

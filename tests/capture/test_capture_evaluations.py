@@ -44,6 +44,35 @@ def test_an_evaluation_without_loader_and_phase_is_recorded_where_it_begins(toy,
     assert run.rank.meta.features["evaluations"].on
 
 
+def test_weights_that_are_updated_by_hand_train_as_well(toy, light, recorded):
+    with light() as prof:
+        for number in range(30):
+            if number in (10, 20):
+                evaluated(toy, 0)
+            toy.backward(toy.batch())
+            with toy.torch.no_grad():
+                for weight in toy.model.parameters():
+                    weight.sub_(weight.grad, alpha=0.1)
+                    weight.grad = None
+    run = recorded(prof.directory)
+    assert len(run.of(EventKind.EVALUATION)) == 2
+    assert run.rank.meta.features["evaluations"].on
+
+
+def test_a_loop_without_loader_and_optimizer_goes_on_behind_an_evaluation_with_a_loader(toy, light, recorded):
+    with light() as prof:
+        for number in range(60):
+            if number == 20:
+                toy.model.eval()
+                for inputs, _ in toy.loader(batches=1):
+                    toy.model(inputs)
+                toy.model.train()
+            toy.backward(toy.batch())
+    run = recorded(prof.directory)
+    assert 45 <= len(run.steps) <= 60
+    assert len(run.of(EventKind.EVALUATION)) == 1
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_steps_that_are_only_recorded_hear_of_it_as_well(toy, light, recorded, workers):
     with light() as prof:

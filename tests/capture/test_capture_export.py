@@ -3,6 +3,7 @@
 import gzip
 import os
 import subprocess
+import threading
 import time
 
 import pytest
@@ -94,6 +95,18 @@ def test_only_one_process_compresses_at_a_time(tmp_path):
     assert [files_of(window) for window in sorted((tmp_path / "windows").iterdir())] == [
         ["status.json", "trace.json.gz"]
     ] * 2
+
+
+def test_a_process_that_has_compressed_is_no_child_any_more(tmp_path):
+    window_in(tmp_path, 6)
+    packer = Packer(tmp_path, summaries=False)
+    packer.wanted = True
+    packer.beat()
+    for thread in threading.enumerate():  # nothing else waits for it: ``beat`` may never come again
+        if thread.name == "profilerkit-packer":
+            thread.join(60)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(packer._process.pid, os.WNOHANG)
 
 
 def test_compression_ends_with_the_process_that_trained(tmp_path):

@@ -208,16 +208,15 @@ def test_a_window_ends_before_its_trace_takes_the_memory_that_is_left(loop, tmp_
     (root / "proc" / "meminfo").write_text(f"MemAvailable: {400 << 10} kB\n")
     monkeypatch.setattr("profilerkit.capture.deep.TraceRoom", lambda: TraceRoom(root))
     found = loop(trace_steps=5)
-    found.steps(3)
-    resident(110)  # the end will take 100 MiB, a quarter of what is free
-    found.steps(1)
-    assert found.statuses == []
-    resident(111)
-    found.steps(1)
+    found.steps(2)
+    for mib in (150, 155, 160):  # a longer batch is the program's; 5 MiB in every step are the trace's
+        assert found.statuses == []
+        found.steps(1)
+        resident(mib)
     (status,) = found.statuses
     assert (status.ok, status.last_step - status.first_step + 1) == (True, 3)
     assert status.reason == (
-        "closed after 3 of 5 steps: its trace takes up to 110 MiB of memory, where 400 MiB are free"
+        "closed after 3 of 5 steps: its trace takes up to 150 MiB of memory, where 400 MiB are free"
     )
 
 
@@ -229,9 +228,11 @@ def test_the_limit_of_a_group_leaves_what_the_process_does_not_use(tmp_path):
     (root / "proc" / "meminfo").write_text("MemAvailable: 1000000 kB\n")
     room = TraceRoom(root)
     room._cgroup = SimpleNamespace(free_bytes=lambda: 1000 * page)
-    statm.write_text("0 125 0")  # ten times as much again is a quarter
+    statm.write_text("0 150 0")  # ten times as much again is a half, and one step may be the program's
     assert room.lacks() == ""
-    statm.write_text("0 126 0")
+    statm.write_text("0 162 0")
+    assert room.lacks() == ""
+    statm.write_text("0 175 0")
     assert room.lacks().endswith(f"where {format_bytes(1000 * page)} are free")
     room.close()
     assert room.lacks() == ""

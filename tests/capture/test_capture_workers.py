@@ -6,6 +6,7 @@ import os
 import queue
 import signal
 import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -383,12 +384,33 @@ def test_workers_that_outlive_the_recording_stop(toy, light, recorded, monkeypat
 
 
 def test_torch_is_left_as_it_was_found(toy, light):
-    from torch.utils.data._utils import worker as torch_worker
-
-    original = torch_worker._worker_loop
+    original = BaseProcess.start
     with light():
-        assert torch_worker._worker_loop is not original
-    assert torch_worker._worker_loop is original
+        assert BaseProcess.start is not original
+    assert BaseProcess.start is original
+
+
+@pytest.mark.filterwarnings("ignore:.*set_vital:UserWarning")
+def test_a_loader_that_starts_workers_with_a_loop_of_its_own_is_watched_and_described(toy, light, recorded):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not installed")
+
+    def loader():
+        return stateful.StatefulDataLoader(range(32), batch_size=4, num_workers=2)
+
+    half = loader()
+    batches = iter(half)
+    for _ in range(4):
+        next(batches)
+    state = half.state_dict()
+    again = loader()
+    again.load_state_dict(state)
+    with light() as prof:
+        assert [batch.tolist() for batch in again] == [batch.tolist() for batch in batches]
+    run = recorded(prof.directory)
+    assert state_of(run).on
+    assert {row[2] for rows in batches_of(run).values() for row in rows} == {4}
+    loader = run.rank.meta.loader
+    assert (loader.kind, loader.num_workers, loader.batch_size) == ("StatefulDataLoader", 2, 4)
 
 
 def test_a_killed_worker_leaves_whole_records(toy, light, recorded):

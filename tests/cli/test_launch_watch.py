@@ -16,6 +16,8 @@ def torch():
 def watched(torch, monkeypatch):
     """What is patched, put back after the test; and how often recording began."""
     monkeypatch.setattr(torch.utils.data.DataLoader, "__iter__", torch.utils.data.DataLoader.__iter__)
+    base = torch.utils.data.dataloader._BaseDataLoaderIter
+    monkeypatch.setattr(base, "__init__", base.__init__)
     monkeypatch.setattr(torch.autograd, "_engine_run_backward", torch.autograd._engine_run_backward)
     began = []
     Watch(lambda: began.append(1)).install()
@@ -33,7 +35,9 @@ def loop(torch):
 
 def sign(torch, kind):
     weight = torch.ones(1, requires_grad=True)
-    if kind == "loader":
+    if kind == "own iterators":
+        torch.utils.data.dataloader._SingleProcessDataLoaderIter(torch.utils.data.DataLoader([1.0]))
+    elif kind == "loader":
         list(torch.utils.data.DataLoader([1.0]))
     elif kind == "backward":
         weight.sum().backward()
@@ -41,7 +45,7 @@ def sign(torch, kind):
         torch.optim.SGD([weight], 0.1).step()
 
 
-@pytest.mark.parametrize("kind", ["loader", "backward", "optimizer"])
+@pytest.mark.parametrize("kind", ["loader", "own iterators", "backward", "optimizer"])
 def test_the_first_sign_begins_once_and_leaves_torch_as_it_was(torch, watched, kind):
     sign(torch, kind)
     assert watched == [1]

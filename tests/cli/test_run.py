@@ -315,6 +315,46 @@ def test_a_command_that_does_not_train_is_told_so(start, tmp_path, script, reaso
     assert start(script, options=["-q"]).stderr == ""
 
 
+STARTS = f"""
+import slow
+{TRAINING}
+class Slow(Data):
+    def __init__(self):
+        time.sleep(0.2)
+
+    def __getitem__(self, index):
+        time.sleep(0.1 if index == 0 else 0)
+        return torch.randn(4)
+
+Data = Slow
+before = torch.utils.data.DataLoader.__init__
+train()
+assert torch.utils.data.DataLoader.__init__ is before.__wrapped__
+assert not torch.nn.modules.module._global_parameter_registration_hooks
+assert not any("sitecustomize" in type(finder).__module__ for finder in sys.meta_path)
+"""
+
+
+@pytest.mark.torch
+def test_what_start_up_held_is_noted_and_nothing_stays_in_torch(start, tmp_path):
+    pytest.importorskip("torch")
+    (tmp_path / "slow.py").write_text("import time\ntime.sleep(0.3)\nimport decimal, torch\n", encoding="utf-8")
+    done = start(STARTS)
+    assert done.returncode == 0, done.stderr
+    (rank,) = read_run(tmp_path / "runs" / "train").ranks
+    found = rank.meta.start_up
+    assert {"torch", "slow"} <= set(found.packages)
+    assert 0.3e9 <= found.packages["slow"] < sum(end - begin for begin, end in found.imports)
+    assert "profilerkit" not in found.packages
+    begins = [begin for begin, _ in found.imports]
+    assert rank.meta.process_start_perf_ns < found.python_end_ns < begins[0] < found.model[0] < found.loader_ns
+    assert found.loader_ns - max(end for begin, end in found.imports if begin < found.loader_ns) >= 0.2e9
+    ledger = profilerkit.analyze(tmp_path / "runs" / "train").ledger
+    entries = {entry.entry: entry.time_ns for entry in ledger.entries}
+    assert entries["start.data"] >= 0.2e9
+    assert entries["start.batch"] >= 0.1e9
+
+
 @pytest.mark.torch
 def test_quiet_leaves_standard_error_to_the_script(start, tmp_path):
     pytest.importorskip("torch")

@@ -7,7 +7,17 @@ from typing import Final
 import numpy as np
 
 from profilerkit.analysis.events import Timed, joined
-from profilerkit.analysis.intervals import I64, Segments, Spans, covered, paint, with_label
+from profilerkit.analysis.intervals import (
+    I64,
+    Segments,
+    Spans,
+    covered,
+    paint,
+    positive,
+    subtract,
+    union,
+    with_label,
+)
 from profilerkit.analysis.ledger.excess import excess, step_kinds
 from profilerkit.analysis.ledger.records import Records, labelled, occurrences, owners, read_records
 from profilerkit.analysis.rank_facts import RankFacts
@@ -17,6 +27,7 @@ from profilerkit.model.change import revise
 from profilerkit.model.ledger import ENTRIES, Ledger, LedgerEntry, LedgerSource, RankWall, Stage
 from profilerkit.rundir.layout import OFF_BY_SETTINGS, EventFlag, EventKind
 from profilerkit.rundir.reader import RankRecord
+from profilerkit.rundir.start_up import StartUp
 
 _PARTS: Final = {
     "step.input": (),
@@ -30,7 +41,10 @@ _PARTS: Final = {
 #: Of the parts of a step those that show training where no step was counted.
 _TRAINING = ("step.input", "step.backward", "step.optimizer")
 #: What owns its time whatever happens inside it, innermost first where two have the same extent.
-_ASIDE = ("profiler", "probes", "warm.compile", "checkpoint", "between.epoch", "evaluation", "logging", "phases")
+_ASIDE = (
+    *("profiler", "probes", "warm.compile", "checkpoint", "start.batch", "between.epoch", "evaluation", "logging"),
+    "phases",
+)
 #: What else of a step nothing records: its work ahead of the backward pass, where a fetch tells that from the wait or
 #: not, and the rest.
 _UNRECORDED = ("step.forward", "step.unfed", "step.rest")
@@ -41,7 +55,10 @@ _ROW = {entry: row for row, entry in enumerate(ENTRIES)}
 #: Label of a step, behind those of ``_ASIDE``.
 _STEP = len(_ASIDE)
 #: Entries that follow from more than the records of that kind alone.
-_DERIVED = ("start.before", "start.inside", "warm.steps", *_UNRECORDED, "step.device", "profiler")
+_DERIVED = (
+    *("start.data", "start.model", "start.before", "start.inside", "warm.steps"),
+    *(*_UNRECORDED, "step.device", "profiler"),
+)
 _COUNTED = ("warm.compile", "checkpoint", "evaluation", "logging", "phases")
 _EDGE = EventFlag.FIRST | EventFlag.LAST
 
@@ -93,7 +110,8 @@ def rank_ledger(record: RankRecord, log: StepLog | None) -> Ledger | None:
     started = record.meta.process_start_perf_ns if record.meta else None
     low = records.begin_ns if started is None else min(started, records.begin_ns)
     spent = {entry: int(times.sum()) for entry, times in found.by_step.items()}
-    spent["start.before"] = records.begin_ns - low
+    start_up = record.meta.start_up if record.meta and started is not None else None
+    spent |= _before_recording(start_up, low, records.begin_ns)
     if log is not None and len(records.steps):
         _set_apart(spent, found, log)
     wall = records.end_ns - low
@@ -110,7 +128,7 @@ def rank_ledger(record: RankRecord, log: StepLog | None) -> Ledger | None:
         loader_seen=found.loader_seen,
         steps=len(records.steps),
         unexplained_ns=spent["unexplained"],
-        entries=_entries(spent, wall, counts, inferred),
+        entries=_entries(spent, wall, counts, inferred, start_up.packages if start_up else {}),
     )
 
 
@@ -130,7 +148,11 @@ def _by_stage(ledger: Ledger) -> RankWall:
 
 
 def _entries(
-    spent: Mapping[str, int], wall: int, counts: Mapping[str, int], inferred: Collection[str]
+    spent: Mapping[str, int],
+    wall: int,
+    counts: Mapping[str, int],
+    inferred: Collection[str],
+    packages: Mapping[str, int],
 ) -> tuple[LedgerEntry, ...]:
     def source(entry: str) -> LedgerSource:
         if entry == "evaluation" and entry in inferred:
@@ -145,15 +167,49 @@ def _entries(
             share=time_ns / wall if wall else 0.0,
             source=source(entry),
             count=counts.get(entry),
+            largest=tuple(packages.items()) if entry == "start.import" else (),
         )
-        for entry, time_ns in spent.items()
-        if time_ns
+        for entry in ENTRIES
+        if (time_ns := spent.get(entry, 0))
     )
+
+
+def _before_recording(start_up: StartUp | None, low: int, high: int) -> dict[str, int]:
+    """What came before the recording, from ``low`` to ``high``: entry to ns.
+
+    Imports own their time, then CUDA, then a model. From the end of Python's start, of the imports or of a model, the
+    latest of them, to the first loader the data set is made, or what else it takes to make that loader.
+    """
+    spent = {}
+    left = positive(np.array([low]), np.array([high]))
+    for entry, intervals in _before(start_up, low).items() if start_up else ():
+        edges = np.array(intervals, dtype=np.int64).reshape(-1, 2)
+        rest = subtract(left, union(edges[:, 0], edges[:, 1]))
+        spent[entry] = left.total_ns - rest.total_ns
+        left = rest
+    return {**spent, "start.before": left.total_ns}
+
+
+def _before(start_up: StartUp, low: int) -> dict[str, list[tuple[int, int]]]:
+    """Intervals before the recording by entry, those first that own what several have; they may overlap."""
+    own, model, device = ([found] if found else [] for found in (start_up.own, start_up.model, start_up.device))
+    found = {
+        "profiler.start": own,
+        "start.import": list(start_up.imports),
+        "start.device": device,
+        "start.model": model,
+        "start.python": [(low, start_up.python_end_ns)],
+    }
+    if start_up.loader_ns is not None:
+        ends = [end for _, end in (*start_up.imports, *model, *own) if end <= start_up.loader_ns]
+        found["start.data"] = [(max([start_up.python_end_ns, *ends]), start_up.loader_ns)]
+    return found
 
 
 def _aside(records: Records, edges: Timed) -> dict[str, Timed]:
     """Intervals by the entries of ``_ASIDE``; ``edges`` are the first and last fetches of the training's epochs."""
     phases, kinds = records.phases, records.kinds
+    is_first = edges.has(EventFlag.FIRST) & np.isin(edges.start, records.fetches.start[:1])
 
     def named(entry: str, *others: Timed) -> Timed:
         return joined([*others, *([phases[entry]] if entry in phases else [])])
@@ -163,7 +219,8 @@ def _aside(records: Records, edges: Timed) -> dict[str, Timed]:
         "probes": records.probes,
         "warm.compile": kinds[EventKind.COMPILE],
         "checkpoint": named("checkpoint", kinds[EventKind.SAVE]),
-        "between.epoch": edges,
+        "start.batch": edges.where(is_first),
+        "between.epoch": edges.where(~is_first),
         "evaluation": named("evaluation"),
         "logging": named("logging"),
         "phases": named("phases"),

@@ -17,7 +17,7 @@ from profilerkit.analysis.steps.device_time import DeviceTime, device_time
 from profilerkit.analysis.steps.find import FEWEST_STEPS, in_step
 from profilerkit.analysis.steps.series import StepSeries
 from profilerkit.analysis.steps.stalls import STALL_KINDS, regular_distance, unnamed_stalls
-from profilerkit.analysis.steps.warmup import warmup_length
+from profilerkit.analysis.steps.warmup import FEWEST_TO_TELL, warmup_length
 from profilerkit.analysis.steps.watched import with_watched
 from profilerkit.model.step import StepState
 from profilerkit.rundir.layout import EventFlag, EventKind
@@ -289,9 +289,11 @@ def _states(events: Events, start: I64, stop: I64, time: I64, device: DeviceTime
                 state[row] = "disturbed"
     own = _without_probed(events, start, stop, state)
     shown = np.ones(len(start), dtype=bool) if device is None else device.time >= 0
-    told = own[shown[own]]
+    calm = own[[state[row] == "steady" for row in own]]  # a window's opening is no warm-up of the program's
+    leading = calm if len(calm) >= FEWEST_TO_TELL else own
+    told = leading[shown[leading]]
     warm = told[: warmup_length(time[told])].max(initial=own.min(initial=0))
-    for row in own[own <= warm]:
+    for row in leading[leading <= warm]:
         state[row] = "warmup"
     if np.count_nonzero(shown & (np.array(state) == "steady")) < FEWEST_STEPS:
         state = ["steady" if value == "disturbed" else value for value in state]

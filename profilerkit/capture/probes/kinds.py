@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from profilerkit.capture.guard import asked
 from profilerkit.capture.probes.found import Found, UnprobedError, loader_of, parameters
-from profilerkit.capture.worker import WORKER_MODULE, torch_loop
+from profilerkit.capture.workers import unwatched
 from profilerkit.model.probe_names import ProbeName
 
 #: Kinds of samplers, by name, whose keys are positions in the data set.
@@ -186,14 +186,9 @@ class WorkersProbe:
 
     def apply(self) -> None:
         """Start the workers."""
-        module: Any = sys.modules[WORKER_MODULE]
-        watched, module._worker_loop = module._worker_loop, torch_loop() or module._worker_loop
-        try:
-            with warnings.catch_warnings():  # torch warns of more workers than cores
-                warnings.simplefilter("ignore")
-                self._iterator = None if self._make is None else asked(self._make)
-        finally:
-            module._worker_loop = watched
+        with unwatched(), warnings.catch_warnings():  # torch warns of more workers than cores
+            warnings.simplefilter("ignore")
+            self._iterator = None if self._make is None else asked(self._make)
 
     def undo(self) -> None:
         """Stop the workers."""

@@ -3,17 +3,20 @@
 import os
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
+from profilerkit.capture.environment import in_kernel
 from profilerkit.capture.guard import Guard, announce
 from profilerkit.capture.order import read_order
 from profilerkit.capture.profiler import profile
+from profilerkit.capture.start_up import Imports, note
 from profilerkit.cli.console import Console
 from profilerkit.errors import ProfilerkitError
 
 
 class Watch:
-    """Two patches and a hook in torch that are taken out by the first call of any.
+    """Patches and a hook in torch that are taken out by the first call of any.
 
     A launcher imports torch and never trains, so the import alone starts nothing.
     """
@@ -25,7 +28,9 @@ class Watch:
 
     def install(self) -> None:
         """Wait for a DataLoader to be iterated, a backward pass or an optimizer step."""
-        self._patch(sys.modules["torch.utils.data.dataloader"].DataLoader, "__iter__")
+        data = sys.modules["torch.utils.data.dataloader"]
+        self._patch(data.DataLoader, "__iter__")
+        self._patch(data._BaseDataLoaderIter, "__init__")  # a loader that makes iterators in a way of its own
         self._patch(sys.modules["torch.autograd"], "_engine_run_backward")
         hook = sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(self._optimizer_steps)
         self._undo.append(hook.remove)
@@ -59,9 +64,11 @@ class Watch:
         self._begin()
 
 
-def watch() -> None:
-    """Wait for this process to train; called when torch has been imported."""
+def watch(imports: Imports) -> None:
+    """Wait for this process to train; called when torch has been imported, with what timed that."""
     guard = Guard("profilerkit run")
+    guard.call(note, imports)
+    guard.call(import_module, "profilerkit.capture.current")  # 0.2 s that would else be in the first step
     guard.call(Watch(lambda: guard.call(_record)).install)
 
 
@@ -76,7 +83,7 @@ def _record() -> None:
     except ProfilerkitError as error:
         announce(f"profilerkit records nothing, training goes on: {error.what}: {error.cause}")
         return
-    if os.environ.get("RANK", "0") == "0" and recording.directory is not None:
+    if os.environ.get("RANK", "0") == "0" and recording.directory is not None and not in_kernel():
         name = min(str(recording.directory), os.path.relpath(recording.directory), key=len)
         Console(quiet=order.quiet).note(
             f"profilerkit: recording to {name}; at any time, also after a kill: profilerkit analyze {name}"

@@ -76,6 +76,16 @@ def test_steps_under_a_deep_window_and_the_one_after_it_are_disturbed():
     )  # fmt: skip
 
 
+def test_a_window_that_opens_slowly_is_no_warm_up():
+    """Its opening is inside of a step of 40 ms, early in a loop of 100 µs."""
+    log = Log().steps(5, 100)
+    low = log.at + 10
+    log.steps(1, 40_000).steps(3, 110)
+    log.window(low, log.at - 10, first_step=6)
+    log.steps(20, 100)
+    assert read(log).state == ("warmup", *["steady"] * 4, *["disturbed"] * 5, *["steady"] * 19)
+
+
 def test_a_window_that_ends_where_a_step_begins_leaves_only_the_next_one_disturbed():
     log = Log().steps(10, 100)
     log.window(300, 500, first_step=3)
