@@ -33,10 +33,11 @@ from profilerkit.analysis.device.roofline import Roofline
 from profilerkit.analysis.device.utilisation import device_window
 from profilerkit.analysis.facts import CommFacts, InputFacts
 from profilerkit.analysis.host.compiles import compiles_of_trace
-from profilerkit.analysis.host.host_facts import CompileFacts, PythonFacts
+from profilerkit.analysis.host.host_facts import CompileFacts, HeldFacts, PythonFacts
 from profilerkit.analysis.host.input import input_facts
 from profilerkit.analysis.host.loading import loading_rows
 from profilerkit.analysis.host.names import HostNames, main_thread
+from profilerkit.analysis.host.operators import held_by
 from profilerkit.analysis.host.python_stretches import python_facts
 from profilerkit.analysis.host.runtime_calls import allocator_facts, cold_facts, sync_facts
 from profilerkit.analysis.intervals import EMPTY, I64, Spans, intersect, subtract, union
@@ -111,6 +112,7 @@ class TraceFacts:
     pinned: PinnedFacts | None = None
     small_copies: SmallCopyFacts | None = None
     python: PythonFacts | None = None
+    held: tuple[HeldFacts, ...] | None = None
     compiles: CompileFacts | None = None
     memory_use: MemoryUse = field(default_factory=MemoryUse)
     waste: Waste | None = None
@@ -272,6 +274,9 @@ def _with_steps(facts: TraceFacts, seen: _Seen, material: Material) -> TraceFact
     return replace(
         facts,
         python=python_facts(columns, parts.segments, steps.steady, main_thread(columns)),
+        held=None
+        if parts.mode == "gpu" or facts.device_events_missing
+        else held_by(columns, seen.names, seen.kinds, main_thread(columns), steps.steady),
         compiles=compiles_of_trace(columns, seen.names.compiles, steps, parts.per_step),
         replay=replay_facts(material, facts.wire.contention if facts.wire is not None else None),
         lanes=step_lanes(material),
