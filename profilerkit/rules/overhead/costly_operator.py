@@ -1,4 +1,4 @@
-"""OV010 (R50): hooks, reads of values, or one operator that is no matrix product hold much of a step on the processor."""
+"""OV010 (R50): hooks, reads of values, or one operator without matrix products hold much of a step on a CPU."""
 
 import re
 from dataclasses import dataclass
