@@ -30,7 +30,7 @@ class TrainingPause(Rule):
     Evidence: Named phases inside the loop, passes over data that train nothing, and a model's time between ``eval()``
         and ``train()`` where nothing trains, spread over all steps of a recorded run; without names, steps that are
         longer at a regular distance, and the part that grew in them.
-    Threshold: 5 % of that time.
+    Threshold: 5 % of that time, however much the steps vary.
     Fix: Evaluation and logging half as often, on another device or from a background thread; unnamed stalls: name them
         first.
     Saving: Bound: the share, less what a device works through meanwhile. Expected: half of it, as the work can only be
@@ -55,14 +55,10 @@ class TrainingPause(Rule):
     def check(self, facts: Facts) -> Result:
         """Fires once per kind of stop that reaches ``smallest_share``."""
         found = [stop for stop in stops(facts) if stop.kind not in _OTHERS]
-        large = [stop for stop in found if stop.lost(facts) >= self.smallest_share]
-        findings = tuple(
-            self._finding(facts, stop)
-            for stop in large
-            if self.worth_saying(facts, self.rarer_ratio * stop.lost(facts))
-        )
-        if findings:
-            return Fired(findings)
+        large = tuple(stop for stop in found if stop.lost(facts) >= self.smallest_share)
+        if large:
+            # Measured by its own time, or found beyond chance: how much the other steps vary says nothing of it.
+            return Fired(tuple(self._finding(facts, stop) for stop in large))
         if not found and facts.steps.count < self.fewest_steps:
             return MissingData(
                 f"{facts.steps.count} steps are too few to see a period",
@@ -70,7 +66,7 @@ class TrainingPause(Rule):
             )
         if found:
             most = format_ratio(max(stop.lost(facts) for stop in found))
-            return Passed(f"the largest stop costs {most} of the run: a fix saves too little to tell")
+            return Passed(f"the largest stop costs {most} of the run")
         return Passed(f"nothing recurs that costs {format_ratio(self.smallest_share)} of the run")
 
     def _finding(self, facts: Facts, stop: Stop) -> Finding:
