@@ -299,7 +299,7 @@ def test_a_phase_of_every_step_is_said_to_be_in_every_step():
     assert finding("RU002", known).title.endswith("every 10 steps")
 
 
-@pytest.mark.parametrize("known", [stalling(0.5), pausing(0.1, "evaluation", inferred=True)])
+@pytest.mark.parametrize("known", [stalling(0.5, kind="unnamed"), pausing(0.1, "evaluation", inferred=True)])
 def test_steps_that_vary_do_not_hide_a_stop(known):
     assert finding("RU002", replace(known, step_error_ns=0.5 * known.step_ns)).saving.high >= 0.1
 
@@ -321,6 +321,16 @@ def test_evaluation_that_nobody_named_is_told_once_and_less_sure():
     assert len(check("RU002", replace(known, stalls=(other,))).findings) == 2
     named = replace(known.pauses[0], inferred=False)
     assert len(check("RU002", replace(known, pauses=(named,))).findings) == 2
+
+
+def test_an_evaluation_is_made_cheaper_before_it_is_made_rarer():
+    known = pausing(0.5, "evaluation", inferred=True)
+    costly = replace(known.pauses[0], batches=500.0, records_graphs=True)
+    found = finding("RU002", replace(known, pauses=(costly,)))
+    assert found.fix.text.startswith("Evaluate under torch.no_grad()")
+    assert "larger batches" in found.fix.text
+    assert "no_grad" in found.fix.code
+    assert "no_grad" not in finding("RU002", known).fix.text
 
 
 def test_evaluation_that_has_no_part_of_its_own_is_not_called_unexplained():
