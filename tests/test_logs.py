@@ -18,7 +18,7 @@ from profilerkit.rundir.sampled import GpuSample, Sample
 from tests.recipes import Log, training, write_run
 
 sys.path.insert(0, str(Path(__file__).parent / "trace"))
-from log_recipes import FRAMES, KIB, MIB, cycles, gpus, grown, out_of_memory, pickled, smi
+from log_recipes import FRAMES, KIB, MIB, cycles, event, gpus, grown, out_of_memory, pickled, smi, snapshot
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "traces"
 START_NS = 1_795_348_800 * 1_000_000_000
@@ -486,6 +486,8 @@ def test_rests_without_a_distance_and_waits_shorter_than_a_sample_are_told_apart
     assert "most of it in 3 stretches of about 9" in found.title
     found = outcome(analyze(written(tmp_path / "b.csv", used([50, 70, 60, 65] * 20))), "RU008").findings[0]
     assert found.title == "The GPU is idle 39 % of the time, in waits shorter than a sample"
+    light = used([24, 28, 21, 35, 23, 42] * 30)  # it never rests, and never works much
+    assert outcome(analyze(written(tmp_path / "d.csv", light)), "RU008").findings[0].title.endswith("than a sample")
     busy = analyze(written(tmp_path / "c.csv", used([0] * 40 + [99] * 60)))
     assert outcome(busy, "RU008").status == "passed"
 
@@ -522,3 +524,17 @@ def test_a_peak_is_not_compared_with_a_snapshot_without_a_history(tmp_path):
     after = written(tmp_path / "after.pickle", pickled({**out_of_memory(), "device_traces": []}))
     found = diff(before, after)
     assert (found.verdict, found.memory) == ("not comparable", None)
+
+
+@pytest.mark.parametrize(("rounds", "status"), [(20, "passed"), (21, "fired")])
+def test_a_history_in_which_segments_come_and_go_says_so(tmp_path, rounds, status):
+    events = [event(action, 0x10_0000, 2 * MIB) for _ in range(rounds) for action in ("segment_alloc", "segment_free")]
+    old = [{key: value for key, value in entry.items() if key != "time_us"} for entry in events]
+    untimed = {**snapshot([]), "device_traces": [old]}
+    path = tmp_path / "old.pickle"
+    path.write_bytes(pickled(untimed))
+    found = outcome(analyze(path), "ME001")
+    assert found.status == status
+    if status == "fired":
+        assert "20 times after giving some back" in found.findings[0].title
+        assert "empty_cache()" in found.findings[0].why

@@ -13,6 +13,8 @@ from profilerkit.model.workers import Workers
 
 #: Less of a step in the queue for a processor is what every host takes (a choice: no rule speaks below it either).
 _LEAST = 0.02
+#: More than this of what a thread does is not its queue: that of its waits was missed, and all parts bear it alike.
+_MOST = 0.95
 
 
 def contended(facts: Facts) -> Facts:
@@ -85,22 +87,21 @@ def _taken(facts: Facts) -> Mapping[str, float]:
         return {}
     if own is None or not cores or own >= OWN_CORES * cores:
         return {}
-    waits = facts.share(*WAITS)
-    queued = facts.input.queue_ratio or 0.0 if facts.input is not None else 0.0
-    of_waits = min(queued, 1.0) * waits
-    # The training thread's own queue beyond its waits is in all that it does.
-    rest = max((facts.steps.queued_ratio or 0.0) - of_waits, 0.0)
+    waits, whole = facts.share(*WAITS), min(facts.steps.queued_ratio or 0.0, 1.0)
     ran = max(1.0 - waits, 0.0)
-    of_waits = max(of_waits, waits - _left_to_wait(facts, max(ran - rest, 0.0), waits))
-    return {
-        part.part: part.share * (of_waits / waits if part.part in WAITS else min(rest / ran, 1.0))
-        for part in facts.parts
-        if (waits if part.part in WAITS else ran)
-    }
+    known = facts.input.queue_ratio if facts.input is not None else None
+    in_waits = min(whole if known is None else known, 1.0)
+    # The training thread's own queue beyond its waits is in all that it does.
+    in_rest = max(whole - in_waits * waits, 0.0) / ran if ran else 0.0
+    if in_rest > _MOST:
+        in_waits = in_rest = whole
+    left = _left_to_wait(facts, ran * (1.0 - in_rest), waits * (1.0 - in_waits))
+    kept = {True: left / waits if waits else 1.0, False: 1.0 - in_rest}
+    return {part.part: part.share * (1.0 - kept[part.part in WAITS]) for part in facts.parts}
 
 
 def _left_to_wait(facts: Facts, ran: float, waits: float) -> float:
-    """Share of the recorded step that it would wait for workers that find a core, with ``ran`` for all else."""
+    """Share of the recorded step of ``waits`` that stays where workers find a core, with ``ran`` for all else."""
     workers, step = facts.workers, facts.mean_step_ns or 1.0
     if workers is None or not others_hold(facts):
         return waits

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from profilerkit.analysis.communication.wire import Wire
-from profilerkit.analysis.device.bus_copies import PinnedFacts, SmallCopyFacts
+from profilerkit.analysis.device.bus_copies import SmallCopyFacts
 from profilerkit.analysis.device.records import (
     AllocatorFacts,
     ChainFacts,
@@ -19,12 +19,14 @@ from profilerkit.analysis.device.records import (
     SyncFacts,
 )
 from profilerkit.analysis.host.host_facts import HostFacts
+from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.ledger.pause import Pause
 from profilerkit.analysis.logs.log_facts import LogFacts
 from profilerkit.analysis.memory.use import MemoryUse
 from profilerkit.analysis.replay.gate import ReplayFacts
 from profilerkit.analysis.stats import ratio_error
 from profilerkit.analysis.steps.series import StepSeries
+from profilerkit.analysis.steps.steadiness import FEW_STEPS
 from profilerkit.analysis.surroundings import Surroundings
 from profilerkit.analysis.throttling import Throttling
 from profilerkit.analysis.waste.records import Waste
@@ -40,7 +42,11 @@ from profilerkit.model.run import Loader, Series, Trust
 from profilerkit.model.step import Family, JobSteps, Part, Rank, RankSteps, Steps
 from profilerkit.model.workers import Workers
 from profilerkit.rundir.layout import NoKernels
+from profilerkit.trace.columns import Recorder
 
+#: A part is of one step where the others have less than this ratio of its share of all (a choice: recorded allocations
+#: of one step of three left a tenth, waits that came in bursts 0.6).
+LEFT_BY_ONE = 0.5
 #: What a wait for a batch is read from when no event marks it.
 BEFORE_THE_COPY = "the lead-in of the step, up to its batch copy"
 BETWEEN_STEPS = "from the end of a step's own range to the next one"
@@ -170,7 +176,9 @@ class Facts:
         hidden: part to the share in which the host was held up by it while the device communicated or copied; a fix of
             it shows only once that transfer is gone as well.
         loading: the replayed queue of the loader and its epochs; ``None`` without records of steps.
-        pinned: batch copies from pinned memory; ``None`` without device events, and so for ``small_copies``.
+        copies: of batches, from pageable memory; ``None`` without device events, and so ``pinned`` and
+            ``small_copies``.
+        pinned: the same from pinned memory, or such as the trace does not name.
         host: what the training process does besides issuing work.
         memory_use: what memory costs beside its size.
         pauses: what training stood still for, over all steps of a run that was recorded whole.
@@ -183,6 +191,7 @@ class Facts:
         replay: some of the traced steps as a graph that runs again with changes; ``None`` where none could be built.
         median_step: one traced step as a timeline; ``None`` without a trace that holds a steady one.
         framework: what was profiled, where it is not PyTorch.
+        recorder: the tool that has to record more.
         unprofiled: of what kinds the trace's events are, where none is a profiler's.
         probes: those that were asked for, made or not.
         step_series: the judged rank's steps with their parts, by its timers and by its trace, as far as there are any.
@@ -236,7 +245,7 @@ class Facts:
     alone: Mapping[str, float] = field(default_factory=dict)
     hidden: Mapping[str, float] = field(default_factory=dict)
     loading: LoadingFacts | None = None
-    pinned: PinnedFacts | None = None
+    pinned: CopyFacts | None = None
     small_copies: SmallCopyFacts | None = None
     host: HostFacts = field(default_factory=HostFacts)
     memory_use: MemoryUse = field(default_factory=MemoryUse)
@@ -250,6 +259,7 @@ class Facts:
     replay: ReplayFacts | None = field(default=None, compare=False, repr=False)
     median_step: MedianStep | None = None
     framework: str | None = None
+    recorder: Recorder = "torch"
     unprofiled: str | None = None
     probes: tuple[Probed, ...] = ()
     rank_steps: RankSteps | None = None
@@ -282,11 +292,27 @@ class Facts:
 
         ``None`` where the parts of single steps are not known, or of one step only.
         """
+        known = self._in_steps(names)
+        return ratio_error(*known) if known else None
+
+    def is_of_one_step(self, *names: str) -> bool:
+        """Return whether one of fewer than ``FEW_STEPS`` judged steps holds most of some parts; names as in ``share``.
+
+        What recurs keeps ``LEFT_BY_ONE`` of its share when the step that holds most of it is left out.
+        """
+        spent, time = self._in_steps(names) or (np.zeros(0), np.zeros(0))
+        if not 1 < len(spent) < FEW_STEPS or not spent.any():
+            return False
+        others = np.arange(len(spent)) != spent.argmax()
+        left, whole = float(spent[others].sum()), float(spent.sum())
+        return left * float(time.sum()) < LEFT_BY_ONE * whole * float(time[others].sum())
+
+    def _in_steps(self, names: tuple[str, ...]) -> tuple[I64, I64] | None:
+        """Time of parts in each judged step, and of the step; ``None`` where no series splits it."""
         for series in self.step_series:
             chosen = [spent for part, spent in series.parts.items() if belongs(part, names)]
             if chosen:
-                rows = series.steady
-                return ratio_error(np.sum(chosen, axis=0)[rows], series.time[rows])
+                return np.sum(chosen, axis=0)[series.steady], series.time[series.steady]
         return None
 
     @property

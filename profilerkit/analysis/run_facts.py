@@ -19,7 +19,7 @@ from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.rank_steps import job_steps, rank_steps
 from profilerkit.analysis.ranks import Job, comparable, compare, notes_of
 from profilerkit.analysis.siblings import host_ranks, sibling_cores
-from profilerkit.analysis.signals import signals_of_rank
+from profilerkit.analysis.signals import SHOW_DEVICE, fitting, signals_of_rank
 from profilerkit.analysis.steps.median_step import median_step
 from profilerkit.analysis.steps.series import StepSeries
 from profilerkit.analysis.steps.steadiness import weaknesses
@@ -168,6 +168,7 @@ def _with_trace(facts: Facts, trace: TraceFacts, ranks: Sequence[RankFacts]) -> 
         replay=trace.replay,
         median_step=median_step(trace, facts.rank.rank),
         framework=trace.meta.framework,
+        recorder=trace.meta.recorder,
         unprofiled=trace.meta.unprofiled,
     )
 
@@ -186,7 +187,7 @@ def _timed(job: Job) -> int | None:
     if job.communication is None:
         return None if any(rank.trace for rank in job.ranks) else _late_untraced(job.ranks)
     found = job.communication
-    told = found.matched and not found.blurred and found.steps_needed is None
+    told = found.matched and not found.blurred and (bool(found.late) or found.steps_needed is None)
     return None if told else _late_untraced(job.ranks)
 
 
@@ -357,7 +358,8 @@ def _doubts(chosen: RankFacts, no_trace: Sequence[str]) -> list[str]:
     if chosen.trace and chosen.trace.meta.framework:
         out.append(unread(chosen.trace.meta.framework))
     if chosen.trace and chosen.mode == "cpu" and chosen.record is None and chosen.trace.meta.devices:
-        out.append("The trace lists a GPU and none of its events: if the model is on it, record ProfilerActivity.CUDA.")
+        hint = fitting(SHOW_DEVICE, chosen.trace.meta.recorder)
+        out.append(f"The trace lists a GPU and none of its events: if the model is on it, record {hint}.")
     damage = chosen.trace.damage if chosen.trace else None
     if damage and damage.truncated and chosen.mode == "gpu":
         out.append("The end of the file is missing, and device events with it: the device did more than is shown.")

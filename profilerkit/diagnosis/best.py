@@ -28,6 +28,7 @@ class Best:
     """
 
     bound: Bound
+    rule: str
     finding: Finding
     saving: Saving
     aside: Outcome | None = None
@@ -56,7 +57,7 @@ def best_per_bound(outcomes: Sequence[Outcome], *, suppressed: bool = False) -> 
             )
             if better:
                 aside = outcome if outcome.suppressed else None
-                best[finding.bound] = Best(finding.bound, finding, finding.saving, aside)
+                best[finding.bound] = Best(finding.bound, outcome.rule, finding, finding.saving, aside)
     return best
 
 
@@ -69,7 +70,10 @@ def joined(facts: Facts, outcomes: Sequence[Outcome], best: dict[Bound, Best]) -
 
 
 def _joined(facts: Facts, outcomes: Sequence[Outcome], best: Best) -> Best:
-    own = [revise(row, findings=tuple(f for f in row.findings if f.bound == best.bound)) for row in outcomes]
+    own = [
+        revise(row, findings=tuple(f for f in row.findings if f.bound == best.bound and _is_replayed(f)))
+        for row in outcomes
+    ]
     if sum(bool(row.findings) for row in own) < 2:
         return best
     together = waterfall(facts, own)
@@ -85,6 +89,10 @@ def _joined(facts: Facts, outcomes: Sequence[Outcome], best: Best) -> Best:
         method="replay",
     )
     return replace(best, saving=saving, fixes=len(together.fixes))
+
+
+def _is_replayed(finding: Finding) -> bool:
+    return finding.saving is not None and finding.saving.method == "replay"
 
 
 def best_fix(outcomes: Sequence[Outcome], best: Best) -> Saving:
@@ -119,8 +127,9 @@ def priced(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
 
 
 def largest_unpriced(facts: Facts, priced: Sequence[str]) -> tuple[str, float]:
-    """The largest part outside the kernels that no finding prices, and its share."""
-    parts = [part for part in facts.parts if not part.part.startswith("compute.") and part.part not in priced]
+    """The largest part outside the kernels that no finding prices, and its share; none that later steps do without."""
+    others = [part for part in facts.parts if not part.part.startswith("compute.") and part.part not in priced]
+    parts = [part for part in others if part.part != "warm.load" and not facts.is_of_one_step(part.part)]
     shares = {part.part: unexplained_share(facts) if part.part == "idle.unknown" else part.share for part in parts}
     largest = max(shares, key=lambda name: shares[name], default="")
     return largest, shares.get(largest, 0.0)

@@ -2,6 +2,7 @@
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.leaves import UNSPLIT
+from profilerkit.analysis.signals import fitting
 from profilerkit.diagnosis.unexplained import queued_share
 from profilerkit.model.finding import Bound
 from profilerkit.model.run import OPERATOR_TRACE, STEP_TIMERS
@@ -9,7 +10,7 @@ from profilerkit.model.step import PARTS
 from profilerkit.model.verdict import BOUND_FAMILY, Verdict
 from profilerkit.rules.comm.exposed_collectives import to_divide
 from profilerkit.rules.comm.whom import late_rank, who, whose
-from profilerkit.rules.rule import ENOUGH_STEPS, SHOW_KERNELS, each, record_enough
+from profilerkit.rules.rule import ENOUGH_STEPS, SHOW_KERNELS, each, judged, record_enough
 from profilerkit.units import format_ns, format_ratio
 
 #: More of the step than this unexplained, or in one part that no rule priced, and there is no verdict.
@@ -19,6 +20,7 @@ SHOW_HOST = (
     "Record it with torch.autograd.profiler.emit_nvtx(), a range around each fetch of a batch, "
     "and nsys profile --trace=cuda,nvtx,osrt."
 )
+_WITH_DEVICE = "ProfilerActivity.CUDA beside ProfilerActivity.CPU"
 #: More of the time than this waiting for a processor, and a recording on a quieter host tells more than a longer one.
 BUSY_HOST = 0.10
 
@@ -69,16 +71,18 @@ def refusal(facts: Facts) -> Verdict | None:
             )
         return inconclusive(
             "The run used a device, but none of its events is in the trace",
-            "Record with ProfilerActivity.CUDA beside ProfilerActivity.CPU.",
+            f"Record with {fitting(_WITH_DEVICE, facts.recorder)}.",
         )
     if facts.launches is not None and facts.launches.lost_much:
         return inconclusive(
             f"The file is damaged: {format_ratio(facts.launches.lost_ratio or 0.0)} of the device's work is missing",
             "Save the trace again: what the device did is not all there.",
         )
-    if facts.cold:
+    if facts.cold and facts.cold.dominates:
+        is_capture = facts.cold.capture_share >= facts.cold.share / 2
+        what = "the capture of a graph was recorded: it" if is_capture else "a cold start was recorded: first-use work"
         return inconclusive(
-            f"Only a cold start was recorded: first-use work takes {format_ratio(facts.cold.share)}",
+            f"Only {what} takes {format_ratio(facts.cold.share)}",
             record_enough(facts, f"record {ENOUGH_STEPS} more once first-use work has ended"),
         )
     return None
@@ -104,23 +108,21 @@ def _unexplained(facts: Facts) -> str:
     """What cannot be explained: why a rank is late, if it is waited for that long, else the step."""
     if facts.waiting_share is not None and facts.waiting_share >= LARGEST_UNPRICED:
         waited = format_ratio(facts.waiting_share)
-        return f"The others wait {waited} of the step for rank {late_rank(facts)}, cause unknown"
+        return f"The others wait {waited} of {judged(facts)} for rank {late_rank(facts)}, cause unknown"
     if facts.share(UNSPLIT):
         return idle_without_trace(facts)[0]
     share = format_ratio(facts.share("idle.unknown"))
     if facts.trust.has_rival:
-        return f"Another profiler is on, and {share} of the step cannot be explained"
+        return f"Another profiler is on, and {share} of {judged(facts)} cannot be explained"
     if shows_idle_device(facts):
-        return f"{who(facts)} is idle for {share} of the step, for no recorded reason"
-    return f"{share} of the step cannot be explained"
+        return f"{who(facts)} is idle for {share} of {judged(facts)}, for no recorded reason"
+    return f"{share} of {judged(facts)} cannot be explained"
 
 
 def idle_without_trace(facts: Facts) -> tuple[str, str]:
     """Return how long the device is idle for no reason that timers show, and what would show it."""
     idle, step = format_ns(facts.time_ns("idle.unknown")), format_ns(facts.mean_step_ns or 0.0)
-    return f"{who(facts)} is idle for {idle} of {each(facts)} {step} step; the timers do not show why", what_to_record(
-        facts
-    )
+    return f"{who(facts)} is idle for {idle} of {each(facts, step)}; the timers do not show why", what_to_record(facts)
 
 
 def what_to_record(facts: Facts) -> str:
@@ -137,11 +139,11 @@ def what_to_record(facts: Facts) -> str:
         return f"Record it again while nothing else runs on this host: {waited}."
     if facts.trace_read and facts.measured(STEP_TIMERS):
         return "Record more steps, with the names of functions: profile(..., trace_steps=30, with_stack=True)."
-    why = next((signal.reason for signal in facts.trust.signals if signal.name == OPERATOR_TRACE), "")
-    if facts.trace_read and why:
+    if facts.recorder == "nsys":
         return f"The host did something that was not recorded. {SHOW_HOST}"
     if facts.trace_read:
-        return "Record more steps, with every stream and the host: ProfilerActivity.CPU and ProfilerActivity.CUDA."
+        return f"Record more steps, with every stream and the host: {_WITH_DEVICE}."
+    why = next((signal.reason for signal in facts.trust.signals if signal.name == OPERATOR_TRACE), "")
     return f"Record a trace of some steps; this run has none: {why}." if why else "Record a trace of some steps."
 
 
@@ -154,7 +156,7 @@ def unpriced_verdict(facts: Facts, part: str, share: float) -> Verdict:
         return likely(
             facts,
             bound,
-            f"Ranks wait {format_ratio(share)} of the step for each other, none provably late",
+            f"Ranks wait {format_ratio(share)} of {judged(facts)} for each other, none provably late",
             "Record 10 steps of every rank, and look for work that differs by step and rank.",
         )
     if part.startswith("comm."):
@@ -162,7 +164,7 @@ def unpriced_verdict(facts: Facts, part: str, share: float) -> Verdict:
         return likely(
             facts,
             bound,
-            f"{whose(facts)}{format_ratio(share)} of the step is communication that nothing could hide",
+            f"{whose(facts)}{format_ratio(share)} of {judged(facts)} is communication that nothing could hide",
             f"{first}: waiting for a late rank and transfer look the same here."
             if first
             else "Compare the bus bandwidth with the link's: the transfers may be slow.",
@@ -171,9 +173,9 @@ def unpriced_verdict(facts: Facts, part: str, share: float) -> Verdict:
 
 
 def _unpriced(facts: Facts, part: str, share: float) -> str:
-    return f"{whose(facts)}{PARTS[part][1]}: {format_ratio(share)} of the step"
+    return f"{whose(facts)}{PARTS[part][1]}: {format_ratio(share)} of {judged(facts)}"
 
 
 def _look_at(facts: Facts, part: str) -> str:
-    time = f"{format_ns(facts.time_ns(part))} of {each(facts)} {format_ns(facts.mean_step_ns or 0.0)} step"
+    time = f"{format_ns(facts.time_ns(part))} of {each(facts, format_ns(facts.mean_step_ns or 0.0))}"
     return f"No fix for it is known here: look by hand at these {time}."

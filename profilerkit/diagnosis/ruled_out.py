@@ -7,6 +7,7 @@ from profilerkit.analysis.leaves import PAUSES
 from profilerkit.diagnosis.best import CONTENDER_SAVING, Best
 from profilerkit.model.finding import Bound, Outcome
 from profilerkit.model.verdict import BOUND_FAMILY, RULE_LETTERS, RuledOut
+from profilerkit.rules.rule import judged
 from profilerkit.units import format_ratio
 
 #: More of a saving than this beyond the share of its family is said, so that the two numbers do not seem to differ.
@@ -31,12 +32,12 @@ def holds_pauses(facts: Facts, bound: Bound) -> bool:
 def ruled_out(facts: Facts, outcomes: Sequence[Outcome], bound: Bound, best: Best | None) -> RuledOut:
     """What speaks against ``bound``; ``best`` is its best finding, if it has one."""
     share = facts.family(BOUND_FAMILY[bound])
-    takes = f"{_WITH_PAUSES if holds_pauses(facts, bound) else _WORK[bound]} {format_ratio(share)} of the step"
+    takes = f"{_WITH_PAUSES if holds_pauses(facts, bound) else _WORK[bound]} {format_ratio(share)} of {judged(facts)}"
     if best is not None:
         reason = f"{takes}; the best fix is expected to save {format_ratio(best.expected)}"
         # A fix may also shorten what other families of parts hold: small kernels, waiting for a processor.
         if (beyond := best.expected - share) >= SHOWN_BEYOND:
-            reason += f", of which at least {format_ratio(beyond)} of the step lies in other parts"
+            reason += f", of which at least {format_ratio(beyond)} of {judged(facts)} lies in other parts"
         return RuledOut(bound=bound, share=share, saving=best.expected, reason=reason)
     if unseen := _unseen(facts, bound, share):
         return RuledOut(bound=bound, share=None, saving=None, reason=unseen, state="not measured")
@@ -66,7 +67,7 @@ def _unseen(facts: Facts, bound: Bound, share: float) -> str:
             return f"what the host does is not read from a profile of {facts.framework}"
         case "memory-bound" if facts.mode != "gpu":
             moving = facts.share("compute.membw")
-            takes = f"operators of the kind that moves memory take {format_ratio(moving)} of the step; "
+            takes = f"operators of the kind that moves memory take {format_ratio(moving)} of {judged(facts)}; "
             return f"{takes if moving else ''}no device events, so memory traffic is not measured"
         case "comm-bound" if facts.comm is None and not facts.trace_read:
             flight = facts.communication.flight if facts.communication else None

@@ -70,6 +70,7 @@ class MemorySnapshot(msgspec.Struct, frozen=True, kw_only=True):
         largest_free_bytes: the largest free block when the snapshot was taken; a larger request needs new memory.
         growth: of what is in use at the lowest moment between one rise and the next, which marks a step; ``None``
             with fewer than eight such moments, or without times.
+        retaken: pieces of memory that were taken from the device after some had been given back to it, in the history.
     """
 
     origin: str
@@ -90,6 +91,7 @@ class MemorySnapshot(msgspec.Struct, frozen=True, kw_only=True):
     loss: LiveAtPeak | None = None
     largest_free_bytes: int | None = None
     growth: MemoryGrowth | None = None
+    retaken: int | None = None
 
     def held(self, *kinds: LiveKind) -> int:
         """Bytes of these kinds in use at the peak."""

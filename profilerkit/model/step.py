@@ -76,6 +76,11 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     source: Source
 
 
+def taken_share(parts: tuple[Part, ...]) -> float:
+    """Share of the step in the queue for processors that other programs hold: no fix of the program takes it off."""
+    return sum(part.share for part in parts if part.part == QUEUE)
+
+
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     """Steady step time, ns. ``p10``, ``p90`` and ``cv_ratio`` are ``None`` for a single step.
 

@@ -6,7 +6,7 @@ from profilerkit.model.report import Report
 from profilerkit.model.step import Family, Part, Rank
 from profilerkit.report.inert import inert
 from profilerkit.report.records import PartRow, RankRow, Segment
-from profilerkit.report.wording import FAMILY_LABELS, judged_steps, part_label, plural, share_text, weakest
+from profilerkit.report.wording import FAMILY_LABELS, judged_steps, marks_none, part_label, plural, share_text, weakest
 from profilerkit.units import format_ns, format_ratio
 
 #: A table of more ranks than this is no longer read row by row.
@@ -82,7 +82,8 @@ def bar_caption(report: Report) -> str:
     if not report.breakdown:
         return ""
     scope = _judged_rank(report)
-    return f"Mean of {judged_steps(report)}{', ' + scope if scope else ''}"
+    of = "The recording, in which nothing marks a step" if marks_none(report) else f"Mean of {judged_steps(report)}"
+    return f"{of}{', ' + scope if scope else ''}"
 
 
 def parts_missing(report: Report) -> str:

@@ -5,8 +5,8 @@ from profilerkit.model.ledger import ENTRIES
 from profilerkit.model.report import Report
 from profilerkit.report.inert import inert
 from profilerkit.report.records import CostView, Table
-from profilerkit.report.wording import METHOD_WORDS, part_label, plural, share_text
-from profilerkit.units import format_count
+from profilerkit.report.wording import METHOD_WORDS, marks_none, part_label, plural, share_text
+from profilerkit.units import format_count, is_open
 
 #: Causes that take less of all hours are left to the JSON, and so are those beyond the largest.
 _LEAST_SHARE = 0.01
@@ -17,9 +17,9 @@ _UNITS = ((1.0, "hours", 1.0), (1 / 60, "minutes", 60.0), (0.0, "seconds", 3_600
 
 
 def cost_view(report: Report) -> CostView:
-    """Lost time in words and tables; an empty title where no step or run was timed."""
+    """Lost time in words and tables; an empty title where no step or run was timed, or nothing marks a step."""
     cost = report.cost
-    if cost is None or not cost.hours:
+    if cost is None or not cost.hours or (marks_none(report) and cost.scope != "run"):
         return CostView(title="", caption="", lost=None, fixes=None)
     return CostView(title=_title(cost), caption=_caption(cost), lost=_lost(cost), fixes=_fixes(cost))
 
@@ -118,7 +118,8 @@ def _fixes(cost: Cost) -> Table | None:
     priced = cost.price is not None
 
     def row(fix: FixValue) -> tuple[str, ...]:
-        span = f"{_amount(fix.low * factor)} to {_amount(fix.high * factor)}"
+        is_wide = is_open(fix.low / cost.hours, fix.high / cost.hours, fix.method)
+        span = f"{'up' if is_wide else _amount(fix.low * factor)} to {_amount(fix.high * factor)}"
         money = (_money(fix.cost or 0.0),) if priced else ()
         found = f"{inert(fix.rule, 24)} {inert(fix.title, _TITLE_LIMIT)}"
         return (found, METHOD_WORDS[fix.method], _amount(fix.expected * factor), span, *money)

@@ -13,6 +13,7 @@ from profilerkit.report.wording import (
     FAMILY_LABELS,
     SMALL_SAVING,
     STATUS_VERBS,
+    marks_none,
     method_text,
     source_of,
     step_ns,
@@ -64,7 +65,7 @@ def _steps(report: Report) -> Iterator[Evidence]:
         yield revise(spread, low=float(times.p10), high=float(times.p90))
     else:
         yield _of_steps(report, "Step time, median", times.median, "ns", "measured", origin)
-    if times.mean > 0:
+    if times.mean > 0 and not marks_none(report):
         rate, origin = 1e9 / times.mean, "1 / mean step time"
         yield _of_steps(report, "Steps per second", rate, "steps/s", "derived", origin)
         if run.batch_size is not None:

@@ -14,12 +14,21 @@ from profilerkit.report.wording import (
     METHOD_WORDS,
     is_steady,
     judged_steps,
+    marks_none,
     plural,
     saving_range,
     source_of,
     step_ns,
 )
-from profilerkit.units import format_bytes, format_count, format_ns, format_ns_range, format_ratio, format_value
+from profilerkit.units import (
+    format_bytes,
+    format_count,
+    format_ns,
+    format_ns_range,
+    format_ratio,
+    format_value,
+    is_open,
+)
 
 # A mean this far from the median is printed beside it: throughput and shares follow the mean.
 _NOTABLE_RATIO = 0.05
@@ -32,6 +41,8 @@ def _step_time(report: Report) -> Fact | None:
     times = report.steps.time_ns
     if times is None:
         return None
+    if marks_none(report):
+        return Fact("Recording", format_ns(times.median), "nothing marks a step in it")
     note = judged_steps(report)
     if times.p10 is not None and times.p90 is not None:
         note = f"p10–p90 {format_ns_range(times.p10, times.p90)}"
@@ -46,7 +57,7 @@ def _step_time(report: Report) -> Fact | None:
 def _throughput(report: Report) -> Fact | None:
     """What steps of this length amount to; ``None`` where they are no steady state."""
     times = report.steps.time_ns
-    if times is None or times.mean <= 0 or not is_steady(report):
+    if times is None or times.mean <= 0 or not is_steady(report) or marks_none(report):
         return None
     rate = 1e9 / times.mean
     batch = report.run.batch_size
@@ -68,7 +79,8 @@ def _busy(report: Report) -> Fact | None:
     traced = [rank for rank in report.ranks if rank.busy_ratio is not None]
     waits = _waits_while_busy(traced) if traced else ", sampled"
     if len(ratios) == 1:
-        return Fact(f"{kind} busy", format_ratio(ratios[0]), f"of the judged steps{waits}")
+        judged = "recording" if marks_none(report) else "judged steps"
+        return Fact(f"{kind} busy", format_ratio(ratios[0]), f"of the {judged}{waits}")
     return Fact(f"{kind} busy, mean", format_ratio(fmean(ratios)), f"lowest rank {format_ratio(min(ratios))}{waits}")
 
 
@@ -85,9 +97,12 @@ def _after_fix(report: Report) -> Fact | None:
     saving, mean_ns = report.verdict.saving, step_ns(report)
     if saving is None or mean_ns is None:
         return None
-    low, high = (mean_ns * (1.0 - ratio) for ratio in (saving.high, saving.low))
-    note = f"now {format_ns(mean_ns)}; {source_of(saving, 'ns')}, {METHOD_WORDS[saving.method]}"
-    return Fact("Mean step after the fix", format_ns_range(low, high), note)
+    least, left, most = (mean_ns * (1.0 - ratio) for ratio in (saving.high, saving.expected, saving.low))
+    is_wide = is_open(saving.low, saving.high, saving.method)
+    ends = f"at best {format_ns(least)}" if is_wide else format_ns_range(least, most)
+    note = f"expected, {ends}; now {format_ns(mean_ns)}; {source_of(saving, 'ns')}, {METHOD_WORDS[saving.method]}"
+    label = "Recording" if marks_none(report) else "Mean step"
+    return Fact(f"{label} after the fix", format_ns(left), note)
 
 
 def _peak_memory(report: Report) -> Fact | None:
@@ -119,8 +134,7 @@ def _best_saving(report: Report) -> Fact | None:
     saving = report.verdict.saving
     if saving is None:
         return None
-    possible = saving_range(saving) if saving.method == "bound" else f"{saving_range(saving)} possible"
-    return Fact("Saving of the best fix", format_ratio(saving.expected), f"expected, {possible}")
+    return Fact("Saving of the best fix", format_ratio(saving.expected), f"expected, {saving_range(saving)}")
 
 
 def _sampled_use(report: Report) -> Fact | None:
@@ -167,7 +181,7 @@ def _idle_memory(report: Report) -> Fact | None:
 
 
 def _steady(report: Report) -> Fact | None:
-    if report.trust.mode == "logs":
+    if report.trust.mode == "logs" or marks_none(report):
         return None
     label = "Steady steps" if is_steady(report) or not report.steps.steady else "Judged steps"
     return Fact(label, format_count(report.steps.steady), f"of {plural(report.steps.count, 'step')} found")

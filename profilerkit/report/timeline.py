@@ -9,7 +9,7 @@ from profilerkit.model.report import Report
 from profilerkit.model.step import Family, SlowSteps, StepRow, family_of
 from profilerkit.report.inert import inert
 from profilerkit.report.records import StepView, Table
-from profilerkit.report.wording import FAMILY_LABELS, STATE_WORDS, part_label, plural
+from profilerkit.report.wording import FAMILY_LABELS, STATE_WORDS, marks_none, part_label, plural
 from profilerkit.units import format_count, format_ns, format_ratio
 
 #: A steady step is called slow above this multiple of the median steady step.
@@ -90,18 +90,20 @@ def slowest_of_groups(columns: Sequence[Column], limit: int) -> tuple[list[Colum
     return [max(group, key=lambda column: column.time_ns) for group in groups], size
 
 
-def _title(timeline: Timeline, *, thinned: bool) -> str:
+def _title(timeline: Timeline, *, thinned: bool, is_whole: bool) -> str:
     steady = [column for column in timeline.columns if column.steady]
     if not steady:
         return f"{plural(len(timeline.columns), 'step')} found, none of them steady"
     slow = [column for column in steady if column.slow]
     worst = max(steady, key=lambda column: column.time_ns)
     usual = format_ns(timeline.median_ns)
+    if len(steady) == 1 and is_whole:
+        return f"Nothing marks a step in this recording of {usual}"
     if len(steady) == 1:
         return f"One steady step was recorded: {usual}"
     shown = " shown" if thinned else ""
     if not slow:
-        return f"Steps are even: the slowest steady step{shown} takes {format_ns(worst.time_ns)}, the median {usual}"
+        return f"No steady step stands out: the slowest{shown} takes {format_ns(worst.time_ns)}, the median {usual}"
     return (
         f"{plural(len(slow), 'steady step')} of {format_count(len(steady))}{shown} took more than "
         f"{SLOW_FACTOR} × the median; step {worst.index} took {format_ns(worst.time_ns)}"
@@ -197,4 +199,5 @@ def step_view(report: Report) -> StepView:
     if not report.steps.rows:
         return StepView("", "", None, "The times of single steps were not recorded, so steps cannot be compared.")
     timeline = timeline_of(report)
-    return StepView(_title(timeline, thinned=report.steps.thinned), _caption(report, timeline), _table(timeline))
+    title = _title(timeline, thinned=report.steps.thinned, is_whole=marks_none(report))
+    return StepView(title, _caption(report, timeline), _table(timeline))

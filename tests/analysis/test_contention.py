@@ -89,3 +89,9 @@ def test_steps_slow_beside_others_are_not_told_as_the_programs():
 def test_a_thread_that_waits_for_a_processor_is_not_blocked_on_reading():
     assert ready_ratio(0.2, 0.6) == pytest.approx(0.8)
     assert ready_ratio(0.9, 0.6) == 1.0
+
+
+@pytest.mark.parametrize("seen", [None, 0.1])
+def test_a_queue_that_the_waits_do_not_tell_is_borne_by_all_parts_alike(seen):
+    known = beside_others(0.6, input=replace(INPUT, single_process=True, queue_ratio=seen))
+    assert quiet(contended(known)).share("input.prep") == pytest.approx(0.6)

@@ -52,6 +52,34 @@ def test_a_run_that_only_the_profiler_made_launch_bound_is_not_told_so(tmp_path)
     assert sum(part.time_ns for part in report.breakdown) == report.steps.time_ns.mean
 
 
+def allocating(*held, step=20_000):
+    """Steps of one kernel each that wait ``held`` µs for the allocator first."""
+    trace, at = Trace(devices=[A100]), 1_000
+    for number, held_us in enumerate(held):
+        begin, at = at, at + 500 + held_us
+        trace.op(begin, at + 20)
+        trace.malloc(begin + 400, at)
+        trace.kernel(at + 30, at + step, name=TENSOR_CORE, launch=(at + 5, at + 15))
+        at += step
+        trace.step(number, begin, at)
+    return trace
+
+
+def test_what_one_step_of_three_holds_is_that_steps_and_bounds_nothing(tmp_path):
+    report = told(tmp_path, allocating(250, 26_000, 350))
+    assert report.verdict.bound == "compute-bound"
+    (slow,) = next(outcome.findings for outcome in report.outcomes if outcome.rule == "RU004")
+    assert slow.title == "Step 1 is 25.7 ms longer than the others"
+    assert "100 % of that is in one part: allocator calls." in slow.why
+    assert slow.why.startswith("100 %")
+    assert "One step of 3 does not show how often it comes." in slow.why
+    assert slow.saving is None
+
+
+def test_what_each_of_three_steps_holds_bounds_them_however_long_they_are(tmp_path):
+    assert told(tmp_path, allocating(9_000, 14_000, 7_000)).verdict.bound == "memory-bound"
+
+
 def test_one_long_pause_is_booked_on_nothing_that_the_trace_saw(tmp_path):
     log = Log()
     for epoch in range(4):
@@ -256,3 +284,44 @@ def test_a_copy_to_the_host_in_every_step_is_priced_where_it_holds_the_host(tmp_
     if is_held:
         assert (report.verdict.bound, report.verdict.detail) == ("overhead-bound", "sync")
         assert report.verdict.saving.expected == pytest.approx(0.21, abs=0.005)
+
+
+def first_use(part, *, capture=False):
+    """One recording of 100 ms of which ``part`` goes by while modules load, or a graph is captured."""
+    trace, at = Trace(devices=[A100]), 1_000
+    for _ in range(30):
+        trace.kernel(at + 20, at + 40, name="fill", launch=(at, at + 10))
+        at += 40
+    total = round(100_000 * part)
+    if capture:
+        trace.call("cudaStreamBeginCapture_v10000", at + 50, at + 60)
+        for begin in range(at + 100, at + total, 500):
+            trace.op(begin, begin + 400)
+        at += total
+        trace.call("cudaStreamEndCapture", at - 20, at)
+    else:
+        for number in range(10):
+            trace.kernel(at + total // 10 + 5, at + total // 10 + 10, name=f"k{number}", launch=(at, at + total // 10))
+            at += total // 10 + 20
+    trace.op(at, at + 20)
+    trace.kernel(at + 30, at + 100_000 - total, name=TENSOR_CORE, launch=(at + 5, at + 15))
+    return trace
+
+
+def test_many_short_loads_are_a_cold_start_as_few_long_ones_are(tmp_path):
+    report = told(tmp_path, first_use(0.6))
+    assert report.verdict.headline == "Only a cold start was recorded: first-use work takes 59 %"
+    assert shares(report)["warm.load"] == pytest.approx(0.59, abs=0.005)
+
+
+def test_beside_less_first_use_work_the_rest_is_named(tmp_path):
+    report = told(tmp_path, first_use(0.35))
+    assert report.verdict.bound == "compute-bound"
+    (cold, *_) = next(outcome.findings for outcome in report.outcomes if outcome.rule == "RU003")
+    assert cold.title == "First-use work takes 35 % of the window"
+
+
+def test_the_capture_of_a_graph_is_no_step_to_launch_as_one(tmp_path):
+    report = told(tmp_path, first_use(0.9, capture=True))
+    assert report.verdict.headline == "Only the capture of a graph was recorded: it takes 89 %"
+    assert "OV001" not in fired(report)

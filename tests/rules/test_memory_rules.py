@@ -116,6 +116,13 @@ def holding(*, activations=5 * GB, optimizer=2 * GB, loss=0, asked=0, free=0, of
     return replace(facts(), logs=LogFacts(alone=True, own=(one,), snapshots=(one,)))
 
 
+def retaken(count):
+    """The history of a snapshot in which memory was given back, and taken anew ``count`` times."""
+    known = holding()
+    one = revise(known.logs.own[0], retaken=count)
+    return replace(known, logs=LogFacts(alone=True, own=(one,), snapshots=(one,)))
+
+
 NO_MEMORY = facts()
 FIRES = [
     ("ME001", retrying()),
@@ -169,6 +176,7 @@ NOT_APPLICABLE = [
 #: Just fires, just does not.
 THRESHOLDS = {
     ("ME001", "fewest_faults"): (faulting(4_096.0), faulting(4_095.0)),
+    ("ME001", "fewest_retaken"): (retaken(20), retaken(19)),
     ("ME001", "longest_fault_ns"): (faulting(each=10_000.0), faulting(each=10_001.0)),
     ("ME010", "loss_ratio"): (holding(activations=0, loss=2 * GB), holding(activations=0, loss=2 * GB - 1)),
     ("ME010", "activation_ratio"): (holding(activations=5 * GB // 2), holding(activations=5 * GB // 2 - 1)),

@@ -66,6 +66,12 @@ def test_a_header_at_each_sample_is_no_sample(tmp_path):
     assert any("names no device" in note for note in log.notes)
 
 
+def test_a_printed_table_before_the_header_and_zeros_of_an_emptied_file_are_skipped(tmp_path):
+    table = "Sun Nov 21 14:02:20 2021\n+---+\n| NVIDIA-SMI 495.44  |\n" + "|  0  Tesla V100 |\n" * 60
+    text = f"{table}index, utilization.gpu [%]\n0, 5 %\n" + "\0" * 9_000 + "0, 90 %\n" + "\0" * 17 + "0, 50 %\n"
+    assert of(read(tmp_path, text), "utilization_ratio") == [0.05, 0.9, 0.5]
+
+
 def test_names_of_ones_own_are_known_with_their_units(tmp_path):
     header = "timestamp,gpu_index,temperature_C,utilization_gpu_percent,power_W"
     text = f"{header}\n2025-09-24T03:48:33.493Z,1, 60, 100, 422.55\n"

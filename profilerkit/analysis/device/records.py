@@ -5,6 +5,8 @@ from dataclasses import dataclass
 #: Share of the launched work that a damaged file may lack. Each kernel is a gap that looks like idle time: a trace of
 #: eight ranks' training without 4 % of them turned from bound by communication to bound by the host.
 MOST_LOST = 0.02
+#: First-use work of this share of the window is what was recorded; below it what is beside can still be named.
+MOST_OF_A_WINDOW = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +60,17 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True)
 class CopyFacts:
-    """Host-to-device copies from pageable memory of at least 64 KiB, per steady step.
+    """Copies of batches to the device, at least 64 KiB each, per steady step.
 
-    ``exposed_ns`` is the time in which the device ran nothing else, the host's part of the copies included.
+    ``exposed_ns`` is the time in which the device ran nothing else, the host's part of the copies included;
+    ``in_line_ratio`` the share of their time on the stream that computes.
     """
 
     per_step: float
     bytes_per_step: float
     time_ns: float
     exposed_ns: float
+    in_line_ratio: float = 1.0
 
     @property
     def bytes_per_s(self) -> float:
@@ -155,10 +159,17 @@ class ChainFacts:
 
 @dataclass(frozen=True, slots=True)
 class ColdFacts:
-    """A window that first-use work dominates.
+    """First-use work in a short window.
 
-    ``share`` of it is under slow calls; ``calls`` are the names with most of that, and their time, ns.
+    ``share`` of the window is idle under such calls and captures of graphs, ``capture_share`` under the latter;
+    ``calls`` are the names with most of that, and their time, ns.
     """
 
     share: float
     calls: tuple[tuple[str, int], ...]
+    capture_share: float = 0.0
+
+    @property
+    def dominates(self) -> bool:
+        """Whether most of the window is first-use work, so that the rest says nothing of later steps."""
+        return self.share >= MOST_OF_A_WINDOW

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.host.feeding import Feeding, feeding, led_in, told_by
+from profilerkit.analysis.host.loading import captures
 from profilerkit.analysis.host.names import BLOCKING_CALL_NS, QUIET_NS, HostNames
 from profilerkit.analysis.host.queue import Queue
 from profilerkit.analysis.intervals import (
@@ -89,6 +90,7 @@ class HostActivity:
         self._queue = queue
         self._lead_in = lead_in
         self._overhead = _nobodys_overhead(columns)
+        self._captures = captures(columns)
         self._threads: dict[int, HostThread] = {}
 
     @property
@@ -163,6 +165,7 @@ class HostActivity:
             with_label(union(columns.ts_ns[profiled], columns.end_ns[profiled]), leaf("other.prof")),
             with_label(spans(names.collects[name]), leaf("over.gc")),
             with_label(spans(names.compiles[name]), leaf("warm.compile")),
+            with_label(self._captures, leaf("warm.compile")),
             *(_by_leaf(start, end, self._copied[own]) if self._copied is not None else ()),
             with_label(spans(waits), leaf("sync.drain")),
         ]

@@ -45,7 +45,7 @@ def input_facts(
         source="derived",
         origin=origin,
         longest_ns=(int(spans.start[longest]), int(spans.end[longest])),
-        held_ratio=held.total_ns / max(steps.steady.total_ns, 1),
+        held_ratio=min(held.total_ns / max(steps.steady.total_ns, 1), 1.0),
         frames=frames,
         frames_ratio=frames_ratio if frames else None,
     )

@@ -1,11 +1,11 @@
-"""The host's calls that load a module for the first launch of a kernel: start-up, which no later step pays again."""
+"""Start-up, which no later step pays again: calls that load a module for a first launch, and captures of graphs."""
 
 import re
 
 import numpy as np
 
 from profilerkit.analysis.host.names import HostNames
-from profilerkit.analysis.intervals import I64
+from profilerkit.analysis.intervals import I64, Spans, union
 from profilerkit.trace.columns import Category, TraceColumns
 
 #: A first launch of a kernel takes this long when its module is loaded for it; later ones take some 10 µs.
@@ -14,6 +14,17 @@ LOADING_CALL_NS = 1_000_000
 FAR_SLOWER_RATIO = 20
 
 _LOADS = re.compile(r"^(?:Lazy Function Loading|Runtime Triggered Module Loading|Driver Compiler)$")
+_CAPTURE = re.compile(r"^(?:cuda|hip|cu)Stream(?P<edge>Begin|End)Capture(?:ToGraph)?(?:_\w{1,20})?$")
+
+
+def captures(columns: TraceColumns) -> Spans:
+    """When work was captured into a graph, and not run: from each call that begins it to the next that ends it."""
+    edges = [_CAPTURE.match(text) for text in columns.strings]
+    begins, ends = (np.array([m is not None and m["edge"] == edge for m in edges], bool) for edge in ("Begin", "End"))
+    begin = np.sort(columns.ts_ns[begins[columns.name]])
+    end = np.sort(columns.end_ns[ends[columns.name]])
+    begin = begin[begin < end[-1]] if len(end) else begin[:0]
+    return union(begin, end[np.searchsorted(end, begin)])
 
 
 def loading_rows(columns: TraceColumns, names: HostNames, launches: I64) -> I64:

@@ -5,6 +5,7 @@ import numpy.typing as npt
 
 from profilerkit.analysis.device.copies import awaited_copies, waiting_calls
 from profilerkit.analysis.device.records import AllocatorFacts, ColdFacts, SyncFacts
+from profilerkit.analysis.host.loading import captures, loading_rows
 from profilerkit.analysis.host.names import BLOCKING_CALL_NS, HostNames
 from profilerkit.analysis.intervals import I64, Spans, clip, index_at, intersect, subtract, union
 from profilerkit.analysis.steps.find import TraceSteps
@@ -12,10 +13,10 @@ from profilerkit.trace.columns import Category, TraceColumns
 
 #: A runtime call this long that neither waits nor copies loads modules, creates a context or grows a heap.
 SLOW_CALL_NS = 50_000_000
-#: The slow calls are first-use work when this much of their time falls into one step.
+#: Slow calls, and those that load modules, are first-use work when this much of their time falls into one step.
 COLD_CONCENTRATION = 0.8
-#: They make a window cold when the device idles under them for this share of it, and it has no more steps than this:
-#: in a longer one the affected step is an outlier among steady ones.
+#: They are told when the device idles under them for this share of a window that has no more steps than this: in a
+#: longer one the affected step is an outlier among steady ones.
 COLD_SHARE = 0.25
 COLD_STEPS = 3
 
@@ -69,24 +70,32 @@ def allocator_facts(
     return AllocatorFacts(calls_per_step=int(calls.sum()) / count)
 
 
-def cold_facts(columns: TraceColumns, names: HostNames, steps: TraceSteps, busy: Spans) -> ColdFacts | None:
-    """Slow first-use calls that dominate a short window; ``None`` where the window is judged as it is.
+def cold_facts(
+    columns: TraceColumns, names: HostNames, launches: I64, steps: TraceSteps, busy: Spans
+) -> ColdFacts | None:
+    """First-use work that takes much of a short window; ``None`` where the window is judged as it is.
 
     A launch can also take long because the launch queue is full: the device works meanwhile, and it does not count.
     """
     waits = names.sync_call | names.copy_call
-    rows = np.flatnonzero(
-        (columns.category == Category.RUNTIME) & ~waits[columns.name] & (columns.dur_ns >= SLOW_CALL_NS)
-    )
-    if not len(rows) or len(steps.start) > COLD_STEPS:
+    slow = (columns.category == Category.RUNTIME) & ~waits[columns.name] & (columns.dur_ns >= SLOW_CALL_NS)
+    rows = np.union1d(np.flatnonzero(slow), loading_rows(columns, names, launches))
+    captured = captures(columns)
+    if not (len(rows) or len(captured)) or len(steps.start) > COLD_STEPS:
         return None
-    idle = subtract(union(columns.ts_ns[rows], columns.end_ns[rows]), busy)
-    edges = zip(steps.start.tolist(), steps.end.tolist(), strict=True)
+    first_use = union(np.r_[columns.ts_ns[rows], captured.start], np.r_[columns.end_ns[rows], captured.end])
+    idle, capturing = subtract(first_use, busy), subtract(captured, busy)
+    edges = list(zip(steps.start.tolist(), steps.end.tolist(), strict=True))
     per_step = np.array([clip(idle, start, end).total_ns for start, end in edges])
     worst = int(per_step.argmax())
-    share = float(per_step[worst]) / max(steps.steady.total_ns, 1)
+    window = max(steps.steady.total_ns, 1)
+    share = float(per_step[worst]) / window
     if share < COLD_SHARE or per_step[worst] < COLD_CONCENTRATION * per_step.sum() or steps.state[worst] != "steady":
         return None
-    time = np.bincount(columns.name[rows], weights=columns.dur_ns[rows])
+    time = np.bincount(columns.name[rows], weights=columns.dur_ns[rows], minlength=1)
     longest = [int(name) for name in np.argsort(-time, kind="stable")[:3] if time[name]]
-    return ColdFacts(share=share, calls=tuple((columns.strings[name], int(time[name])) for name in longest))
+    return ColdFacts(
+        share=share,
+        calls=tuple((columns.strings[name], int(time[name])) for name in longest),
+        capture_share=clip(capturing, *edges[worst]).total_ns / window,
+    )

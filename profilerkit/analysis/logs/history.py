@@ -89,6 +89,7 @@ def _with_history(known: MemorySnapshot, events: Sequence[AllocatorEvent], used:
     times = np.array([events[row].time_ns for row in timed.tolist()], dtype=np.int64)
     failed = _failed(events, in_use, reserved)
     room = failed[-1].room_bytes if failed else None
+    taken = [_RESERVED[event.action] > 0 for event in events if event.action in _RESERVED]
     return revise(
         _held(known, _live_at(events, top, used), peak),
         start_in_use_bytes=in_use.start,
@@ -98,6 +99,7 @@ def _with_history(known: MemorySnapshot, events: Sequence[AllocatorEvent], used:
         length_ns=int(times.max() - times.min()) if len(times) else None,
         failed=failed,
         growth=growth_of(in_use.after[timed], times, max(room - peak, 0) if room is not None else None),
+        retaken=sum(taken[taken.index(False) :]) if False in taken else 0,
     )
 
 

@@ -10,8 +10,9 @@ from profilerkit.analysis.logs.log_facts import Rests
 from profilerkit.analysis.steps.stalls import regular_distance
 from profilerkit.rundir.sampled import Sample
 
-#: Utilisation below which a sample is one of a device at rest: a step that waits most of its time reads higher.
-AT_REST = 0.25
+#: A device is at rest in samples below this ratio of its use at work, which is the mean of its use weighted by itself:
+#: a run that never takes more than a third of a device is at work at a quarter of it (a choice).
+AT_REST_RATIO = 0.25
 #: By how much of their distance rests may be early or late and still come at intervals: what they wait for varies.
 SLACK = 0.15
 #: Fewer samples at work are no pattern (a choice).
@@ -26,11 +27,13 @@ def rests(label: str, samples: Sequence[Sample]) -> Rests | None:
         if sample.gpu is not None and sample.gpu.utilization_ratio is not None
     ]
     use = np.array([value for _, value in known], dtype=np.float64)
-    working = np.flatnonzero(use >= AT_REST)
+    at_work = float(np.square(use).sum() / use.sum()) if use.any() else 1.0
+    resting = use < AT_REST_RATIO * at_work
+    working = np.flatnonzero(~resting)
     if not len(working) or working[-1] - working[0] + 1 < FEWEST_SAMPLES:
         return None
     first, last = int(working[0]), int(working[-1])
-    starts, ends = _stretches(use[first : last + 1] < AT_REST)
+    starts, ends = _stretches(resting[first : last + 1])
     between = np.diff(np.array([t_ns for t_ns, _ in known], dtype=np.int64))
     each_ns = int(np.median(between)) if len(between) else 0
     return Rests(

@@ -129,5 +129,8 @@ def device_steps(
     begin = np.maximum(start, before)
     if before[0] == _NEVER:
         within = (issued[rows] >= start[0]) & (issued[rows] < end[0])
-        begin[0] = columns.ts_ns[rows[within]].min() if within.any() else start[0]
+        first = int(columns.ts_ns[rows[within]].min()) if within.any() else int(start[0])
+        # Nobody saw when the device had done what was before. It was no further back than it is as the step ends: the
+        # host's time until the first record beyond that is the step's own.
+        begin[0] = min(first, int(start[0] + lag[len(start)]))
     return DeviceSteps(begin, np.maximum(end, after), int(lag.max()))

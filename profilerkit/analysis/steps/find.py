@@ -7,11 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.analysis.device.kernels import device_rows
+from profilerkit.analysis.host.loading import captures
 from profilerkit.analysis.host.names import HostNames, main_thread
 from profilerkit.analysis.intervals import I64, Spans, covered, positive
 from profilerkit.analysis.steps.completion import AHEAD_RATIO, device_steps, issued_at, undone_from
-from profilerkit.analysis.steps.optimizer_marks import optimizer_rows, step_marks
-from profilerkit.analysis.steps.ranges import repeated_ranges, single_range
+from profilerkit.analysis.steps.optimizer_marks import marked_by_torch, optimizer_rows, step_marks
+from profilerkit.analysis.steps.ranges import repeated_operators, repeated_ranges, single_range
 from profilerkit.analysis.steps.warmup import warmup_length
 from profilerkit.model.step import WHOLE_TRACE, StepState
 from profilerkit.trace.columns import Bools, Category, StepMarks, TraceColumns
@@ -82,7 +83,7 @@ class TraceSteps:
 def find_steps(
     columns: TraceColumns, names: HostNames, whole: tuple[int, int] | None = None, launches: I64 | None = None
 ) -> TraceSteps:
-    """Steps by the marks of a format, ``ProfilerStep#N``, optimizer steps, fetches, ranges, else one: the whole trace.
+    """Steps by marks, optimizer steps, fetches, ranges, operators that repeat, else one: the whole trace.
 
     Args:
         columns: the trace.
@@ -93,8 +94,10 @@ def find_steps(
     """
     if len(columns.windows) > 1:
         return _of_windows(columns, names, launches)
-    marks = _own_marks(columns) or _markers(columns, whole, launches) or _optimizer_ends(columns, names)
-    marks = marks or _loader_starts(columns, names) or _ranges(columns, launches)
+    marks = _own_marks(columns) or _markers(columns, whole, launches)
+    if marks is None and marked_by_torch(columns):
+        marks = _optimizer_ends(columns, names)
+    marks = marks or _loader_starts(columns, names) or _ranges(columns, names, launches) or _turns(columns)
     return _judged(columns, names, marks, launches) if marks else _whole(columns, names)
 
 
@@ -218,8 +221,7 @@ def _optimizer_ends(columns: TraceColumns, names: HostNames) -> _Marks | None:
     ends = step_marks(columns, _fetches(columns, names))
     if len(ends) < 2:
         return None
-    low = _extent(columns)[0]
-    if low < ends[0]:
+    if (low := _extent(columns)[0]) < ends[0]:
         ends = np.r_[low, ends]
     return _Marks(np.arange(len(ends) - 1), ends[:-1], ends[1:], "optimizer steps", inferred=True, whole_last=True)
 
@@ -234,19 +236,20 @@ def _loader_starts(columns: TraceColumns, names: HostNames) -> _Marks | None:
     start = _fetches(columns, names)
     if len(start) < 2:
         return None
-    end = np.r_[start[1:], _extent(columns)[1]]
-    return _Marks(np.arange(len(start)), start, end, "DataLoader fetches", inferred=True)
+    return _Marks(np.arange(len(start)), start, np.r_[start[1:], _extent(columns)[1]], "DataLoader fetches", True)
 
 
-def _ranges(columns: TraceColumns, launches: I64 | None) -> _Marks | None:
+def _ranges(columns: TraceColumns, names: HostNames, launches: I64 | None) -> _Marks | None:
     """Steps by the program's own ranges; a single one that trains is the step."""
-    if not (columns.category == Category.CPU_OP).any():
-        return None  # the readers of formats without operators know their ranges
-    if (found := repeated_ranges(columns)) is not None:
+    # The readers of formats without operators know their ranges.
+    has_operators = bool((columns.category == Category.CPU_OP).any())
+    if has_operators and (found := repeated_ranges(columns)) is not None:
         marks, start, end = found
         ends = np.r_[start[1:], end[-1]]
         return _Marks(marks.number, start, ends, f'ranges like "{marks.called}"', inferred=True, last_end=int(end[-1]))
-    if (row := single_range(columns)) is None:
+    if (ended := _optimizer_ends(columns, names)) is not None:
+        return ended
+    if not has_operators or (row := single_range(columns)) is None:
         return None
     start = columns.ts_ns[[row]]
     end = np.array([_last_end(columns, launches, start, int(columns.end_ns[row]))])
@@ -254,35 +257,35 @@ def _ranges(columns: TraceColumns, launches: I64 | None) -> _Marks | None:
     return _Marks(np.zeros(1, np.int64), start, end, found_by, inferred=True, whole_last=True)
 
 
+def _turns(columns: TraceColumns) -> _Marks | None:
+    """Steps by operators that repeat from the first to the last."""
+    if (turns := repeated_operators(columns)) is None:
+        return None
+    return _Marks(np.arange(len(turns[0])), *turns, "operators that repeat", True, True, int(turns[1][-1]))
+
+
 def _extent(columns: TraceColumns) -> tuple[int, int]:
     """First start and last end of what was traced, without the profiler's own frame around it."""
     rows = (columns.category != Category.OTHER) & (columns.category != Category.PYTHON) & (columns.ts_ns > 0)
-    if not rows.any():
-        rows = np.ones(len(columns), dtype=bool)
-    if not len(columns):
-        return 0, 0
-    return int(columns.ts_ns[rows].min()), int(columns.end_ns[rows].max())
+    rows = rows if rows.any() else np.ones(len(columns), dtype=bool)
+    return (int(columns.ts_ns[rows].min()), int(columns.end_ns[rows].max())) if len(columns) else (0, 0)
 
 
 def _whole(columns: TraceColumns, names: HostNames) -> TraceSteps:
-    """One step from the first kernel on, or the fetch before it: what leads up to that is set-up."""
+    """One step from the first kernel, or the fetch before it, to the last work: the rest is set-up and tear-down."""
     low, high = _extent(columns)
     if columns.meta.unprofiled:
         high = low  # nobody knows that it is a step
     kernels = columns.ts_ns[(columns.category == Category.KERNEL) & (columns.dur_ns > 0)]
     if len(kernels):
+        high = min(high, int(columns.end_ns[device_rows(columns)].max()))
         feeds = (columns.category == Category.ANNOTATION) & (names.loader | names.feeds)[columns.name]
         low = int(np.r_[kernels.min(), columns.ts_ns[feeds]].min())
-    work = device_rows(columns)
-    if columns.damage.truncated and work.any():
-        high = min(high, int(columns.end_ns[work].max()))  # what the device did later was written later
-    edge = np.array([low], dtype=np.int64)
-    state: StepState = "steady" if high > low else "cut"
     return TraceSteps(
         index=np.zeros(1, dtype=np.int64),
-        start=edge,
-        end=edge + (high - low),
-        state=(state,),
+        start=np.array([low]),
+        end=np.array([max(high, low)]),
+        state=("steady" if high > low else "cut",),
         optimizes=np.zeros(1, dtype=bool),
         found_by=WHOLE_TRACE,
         inferred=True,
@@ -372,7 +375,8 @@ def _states(
     last = max((row for row in range(len(time)) if state[row] == "steady"), default=0)
     if last > 0 and kernels[last] < CUT_KERNEL_RATIO * kernels[last - 1]:
         drop([last], "cut")
-    compiling = _count_in(columns.ts_ns[names.compiles[columns.name]], marks.start, marks.end)
+    prepares = np.r_[columns.ts_ns[names.compiles[columns.name]], captures(columns).start]
+    compiling = _count_in(prepares, marks.start, marks.end)
     drop([row for row in range(len(time)) if compiling[row]], "compile")
     drop([0], "warmup")
     # A host that had to catch up shows it in its own marks.

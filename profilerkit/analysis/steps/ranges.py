@@ -1,4 +1,4 @@
-"""Steps by ranges that the program named itself, where neither a profiler nor an optimizer marks any."""
+"""Steps by the program's own ranges, or by operators that repeat, where no profiler and no optimizer marks any."""
 
 import re
 
@@ -6,18 +6,21 @@ import numpy as np
 
 from profilerkit.analysis.device.kernels import device_rows
 from profilerkit.analysis.device.launches import launching_rows
+from profilerkit.analysis.host.backward import backward_nodes
 from profilerkit.analysis.host.names import main_thread
 from profilerkit.analysis.intervals import I64
 from profilerkit.analysis.steps.optimizer_marks import optimizer_rows
-from profilerkit.trace.columns import Bools, Category, TraceColumns
-from profilerkit.trace.nsys.steps import Ranges, StepRanges, step_ranges
+from profilerkit.trace.columns import Category, TraceColumns
+from profilerkit.trace.nsys.steps import Ranges, StepRanges, each_holds, step_ranges
 
 #: Ranges of torch and its libraries, as they write them.
 _LIBRARY = re.compile(
     r"^(?:ProfilerStep#|Optimizer\.|enumerate\(|profilerkit|PyTorch Profiler|nccl:|gloo:|c10d::|autograd::|aten::"
-    r"|DistributedDataParallel|FSDP|FullySharded|Torch-Compiled|## |TorchDynamo|CompiledFunction|cuda|hip)"
+    r"|DistributedDataParallel|FSDP|FullySharded|Torch-Compiled|## Call |TorchDynamo|CompiledFunction|cuda|hip)"
 )
-_NEVER = np.iinfo(np.int64).max
+#: Turns of operators that are steps, with and without a backward pass in each: layers of one call also repeat, but few
+#: models are as many alike with nothing before them and nothing behind (a choice).
+_FEWEST_TURNS = (3, 8)
 
 
 def repeated_ranges(columns: TraceColumns) -> tuple[StepRanges, I64, I64] | None:
@@ -30,22 +33,21 @@ def repeated_ranges(columns: TraceColumns) -> tuple[StepRanges, I64, I64] | None
     start, end = columns.ts_ns[rows], columns.end_ns[rows]
     name, thread = columns.name[rows].astype(np.int64), columns.thread[rows].astype(np.int64)
     ranges = Ranges(columns.strings, name, start, end, thread, own=np.ones(len(rows), dtype=np.bool_))
-    issued = _issuing(columns)
-    found = step_ranges(ranges, issued) if len(rows) else None
+    passes = np.sort(columns.ts_ns[backward_nodes(columns)])
+    found = step_ranges(ranges, _issuing(columns), passes) if len(rows) else None
     if found is None or len(found.rows) < 2:
         return None
-    at = start[found.rows]
-    enclosed = (start[None, :] < at[:, None]) & (end[None, :] >= end[found.rows][:, None])
-    if enclosed.all(axis=0).any() and not _each_holds(np.sort(columns.ts_ns[_backward(columns)]), at):
+    at, until = start[found.rows], end[found.rows]
+    if ((start < at.min()) & (end >= until.max())).any() and not each_holds(passes, at):
         return None
-    return found, at, end[found.rows]
+    return found, at, until
 
 
 def single_range(columns: TraceColumns) -> int | None:
     """The row of the innermost range with all of forward, backward and the optimizer step; ``None`` without one."""
     rows = _own(columns)
     optimizer = optimizer_rows(columns)
-    backward = columns.ts_ns[_backward(columns)]
+    backward = columns.ts_ns[backward_nodes(columns)]
     operators = columns.ts_ns[(columns.category == Category.CPU_OP) & (columns.thread == main_thread(columns))]
     if not len(optimizer) or not len(backward) or not len(operators):
         return None
@@ -54,6 +56,25 @@ def single_range(columns: TraceColumns) -> int | None:
     holds &= np.searchsorted(np.sort(operators), start) < np.searchsorted(np.sort(operators), backward.min())
     rows = rows[holds]
     return int(rows[columns.dur_ns[rows].argmin()]) if len(rows) else None
+
+
+def repeated_operators(columns: TraceColumns) -> tuple[I64, I64] | None:
+    """Start and end of each turn of the main thread's outermost operators, where they repeat from first to last.
+
+    ``None`` where they do not, and where all are of one name.
+    """
+    rows = np.flatnonzero((columns.category == Category.CPU_OP) & (columns.thread == main_thread(columns)))
+    rows = rows[np.lexsort((-columns.dur_ns[rows], columns.ts_ns[rows]))]
+    reached = np.maximum.accumulate(np.r_[0, columns.end_ns[rows]])[:-1]
+    rows = rows[columns.ts_ns[rows] >= reached]
+    name, count = columns.name[rows], len(rows)
+    turns = (size for size in range(2, count // min(_FEWEST_TURNS) + 1) if count % size == 0)
+    size = next((size for size in turns if (name[size:] == name[:-size]).all()), None)
+    if size is None or (name == name[0]).all():
+        return None
+    start = columns.ts_ns[rows[::size]]
+    trains = each_holds(np.sort(columns.ts_ns[backward_nodes(columns)]), start)
+    return (start, np.r_[start[1:], columns.end_ns[rows[-1]]]) if len(start) >= _FEWEST_TURNS[not trains] else None
 
 
 def _own(columns: TraceColumns) -> I64:
@@ -70,16 +91,3 @@ def _issuing(columns: TraceColumns) -> I64:
     if not device_rows(columns).any():
         rows = np.flatnonzero(columns.category == Category.CPU_OP)
     return np.sort(columns.ts_ns[rows])
-
-
-def _backward(columns: TraceColumns) -> Bools:
-    """``(n_events,)`` operators of a backward pass."""
-    passes = np.array([text.startswith("autograd::engine::evaluate_function") for text in columns.strings], dtype=bool)
-    found: Bools = passes[columns.name] & (columns.category == Category.CPU_OP)
-    return found
-
-
-def _each_holds(instants: I64, start: I64) -> bool:
-    """Whether an instant lies between each start and the next, and behind the last."""
-    edges = np.searchsorted(instants, np.r_[start, _NEVER])
-    return bool((np.diff(edges) > 0).all())

@@ -13,8 +13,8 @@ SLOW_RATIO = 1.3
 FAR_RATIO = 3.0
 #: At most one step in so many is few: the others are the run, and these something beside it (a choice).
 RARE = 20
-#: Fewer steady steps have no usual one to compare with.
-FEWEST_TO_COMPARE = 5
+#: Fewer steady steps have no usual ones to compare with: the median of three is one of two alike.
+FEWEST_TO_COMPARE = 3
 
 
 def slow_steps(series: StepSeries) -> SlowSteps | None:

@@ -89,7 +89,7 @@ class ContendedKernels(Rule):
             facts,
             bound=None if harmful else "comm-bound",
             title=f"Kernels beside collectives are {format_ratio(slower)} slower: {_time(facts, expected)} of "
-            f"{each(facts)} step",
+            f"{each(facts)}",
             why=why,
             evidence=(
                 evidence(facts, "Slower beside collectives than alone", slower, "ratio", "kernels of one shape"),
@@ -98,7 +98,7 @@ class ContendedKernels(Rule):
             ),
             at_most="medium",
             detail="contention",
-            saving=None if harmful else saving(facts, expected, share_of_step(facts, found.beside_ns)),
+            saving=None if harmful else saving(expected, share_of_step(facts, found.beside_ns)),
             fix=None
             if harmful
             else Fix(

@@ -83,14 +83,14 @@ class DdpSettings(Rule):
         finding = finding_for(
             facts,
             bound=None,
-            title=f"DDP spends {_time(facts, expected)} of {each(facts)} step on work that settings avoid",
+            title=f"DDP spends {_time(facts, expected)} of {each(facts)} on work that settings avoid",
             why=why,
             evidence=(
                 evidence(facts, "Copies back from buckets per step", work.copy_ns, "ns", "DDP's reducer", "measured"),
                 evidence(facts, "Searches of the graph per step", work.search_ns, "ns", "DDP's reducer", "measured"),
             ),
             at_most="medium",
-            saving=saving(facts, expected, expected),
+            saving=saving(expected, expected),
             fix=Fix(text="; ".join(changes) + ".", code=f"DistributedDataParallel(model, {', '.join(code)})"),
             confirm="Record again: the reducer's events must be gone from the trace.",
         )

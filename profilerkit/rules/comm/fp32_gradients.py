@@ -105,7 +105,7 @@ class Fp32Gradients(Rule):
         found = finding_for(
             facts,
             bound="comm-bound",
-            title=f"{format_bytes(moved)} of FP32 gradients travel in {each(facts)} step of a {precision} run",
+            title=f"{format_bytes(moved)} of FP32 gradients travel in {each(facts)} of a {precision} run",
             why=f"Most arithmetic is in {precision}, whose gradients have no more digits than half of these bytes."
             f"{doubt(facts)}",
             evidence=(

@@ -79,7 +79,7 @@ class OvershardedModel(Rule):
         found = finding_for(
             facts,
             bound="comm-bound",
-            title=f"Parameters are gathered twice in {each(facts)} step, with {format_ratio(free)} of the memory free",
+            title=f"Parameters are gathered twice in {each(facts)}, with {format_ratio(free)} of the memory free",
             why=f"{gathered / scattered:.1f} × as much is gathered as scattered: each layer's parameters are dropped "
             f"after the forward pass. All of them take {format_bytes(kept)}.{doubt(facts)}",
             evidence=(

@@ -75,7 +75,7 @@ class PipelineBubble(Rule):
         finding = finding_for(
             facts,
             bound="comm-bound",
-            title=f"Pipeline stages idle {format_ns(bubble * (facts.mean_step_ns or 0.0))} of {each(facts)} step",
+            title=f"Pipeline stages idle {format_ns(bubble * (facts.mean_step_ns or 0.0))} of {each(facts)}",
             why=f"{found.size} stages with {found.micro_batches} micro-batches leave {format_ratio(schedule)} of the "
             f"step idle; {format_ratio(bubble)} is." + (" The rest is stages of unequal length." if unequal else ""),
             evidence=(
@@ -85,7 +85,7 @@ class PipelineBubble(Rule):
             ),
             at_most="medium",
             detail="bubble",
-            saving=saving(facts, expected, bubble),
+            saving=saving(expected, bubble),
             fix=Fix(
                 text=f"{first}icro-batches {found.micro_batches} → {more} of half the size; or interleaved stages, "
                 "which divide the bubble by their number on each rank.",

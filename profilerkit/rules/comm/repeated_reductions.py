@@ -61,7 +61,7 @@ class RepeatedReductions(Rule):
 
     def _fired(self, facts: Facts, found: Accumulation, expected: float, bound: float) -> Result:
         unit, kind = ("step", "a step") if found.groups is None else ("optimizer step", "an optimizer step")
-        step = f"{each(facts)} step" if found.groups is None else kind
+        step = each(facts) if found.groups is None else kind
         sharded = divides(facts, "sharded data")
         what = "set_requires_gradient_sync(False)" if sharded else "no_sync()"
         memory = " Whole gradients then stay in memory until the last one." if sharded else ""

@@ -96,7 +96,7 @@ class SmallCollectives(Rule):
         found = finding_for(
             facts,
             bound="comm-bound",
-            title=f"{many} {kinds(chosen)} of {format_bytes(size)} in {each(facts)} step pay the latency one by one",
+            title=f"{many} {kinds(chosen)} of {format_bytes(size)} in {each(facts)} pay the latency one by one",
             why=f"Each takes {format_ns(median)} however little it moves: an empty one takes {format_ns(floor)}. "
             f"{format_ratio(held)} of the step is exposed in them.{doubt(facts)}",
             evidence=(

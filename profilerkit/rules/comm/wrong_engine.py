@@ -79,14 +79,14 @@ class WrongEngine(Rule):
         found = finding_for(
             facts,
             bound="comm-bound",
-            title=f"{engine.name} keeps the device from computing for {format_ns(bound * step)} of {each(facts)} step",
+            title=f"{engine.name} keeps the device from computing for {format_ns(bound * step)} of {each(facts)}",
             why=what,
             evidence=(
                 evidence(facts, "Transfers beside which nothing computes", engine.exposed_ns, "ns", engine.name),
             ),
             at_most="high",
             detail="engine",
-            saving=saving(facts, expected, bound),
+            saving=saving(expected, bound),
             fix=_FIX[engine.name],
             confirm=f"Record again: {engine.name} must be gone from the trace, and the step must be shorter.",
         )

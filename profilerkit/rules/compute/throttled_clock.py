@@ -93,7 +93,7 @@ def _saving(facts: Facts, found: Throttling) -> Saving | None:
     math = facts.share("compute.math")
     expected = math * (1.0 - found.clock_mhz / normal)
     bound = math * (1.0 - found.clock_mhz / max(normal, found.max_clock_mhz or 0.0))
-    return saving(facts, expected, bound)
+    return saving(expected, bound)
 
 
 def _finding(facts: Facts, found: Throttling, value: Saving | None, limited: _Limited | None) -> Finding:

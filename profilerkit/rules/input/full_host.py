@@ -72,7 +72,7 @@ def _finding(facts: Facts, workers: Workers, reason: str, expected: float, *, is
         ),
         at_most="high" if known else "medium",
         detail="prep" if is_own else "wait",
-        saving=saving(facts, expected, facts.share(*WAITS)),
+        saving=saving(expected, facts.share(*WAITS)),
         fix=Fix(text=_fix(facts, workers, is_own=is_own)),
         confirm="With half of the transform left out the step must get shorter; with more workers it must not."
         if is_own

@@ -1,5 +1,6 @@
 """ME001 (R25): the step waits for memory to be allocated."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -7,6 +8,7 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.memory.use import PageFaults
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.finding import Evidence, Finding, Fix
+from profilerkit.model.snapshot import MemorySnapshot
 from profilerkit.rules.memory.room import grows_segments, with_setting
 from profilerkit.rules.rule import (
     Fired,
@@ -16,6 +18,7 @@ from profilerkit.rules.rule import (
     Result,
     Rule,
     each,
+    evidence_of,
     finding_for,
     no_device_events,
     share_evidence,
@@ -30,10 +33,11 @@ class AllocatorChurn(Rule):
     Claim: The step waits for cudaMalloc or cudaFree, which the caching allocator should have made rare; or on a host,
         for pages that are given back to the system and fetched anew.
     Evidence: Allocator calls per steady step, and the share of the step in which the device is idle under them;
-        requests that succeeded only after the cache was given back. On a host, page faults of the training thread per
-        step, and its time in the kernel.
-    Threshold: 1 % of the step, and a saving above the general floor; any such request, as a risk without a saving; on a
-        host 4,096 faults a step (16 MiB), of at most 10 µs of the kernel's time each.
+        requests that succeeded only after the cache was given back. In a snapshot's history, pieces of memory taken
+        from the device after some were given back. On a host, page faults of the training thread per step, and its time
+        in the kernel.
+    Threshold: 1 % of the step, and a saving above the general floor; any such request, as a risk without a saving; 20
+        such pieces; on a host 4,096 faults a step (16 MiB), of at most 10 µs of the kernel's time each.
     Fix: Let segments grow, keep shapes fixed, lower the peak, and run the largest batch first; on a host, write into
         buffers that are kept.
     Saving: Bound: the idle time under the calls; where memory is given back, also that in which work is issued, because
@@ -49,6 +53,7 @@ class AllocatorChurn(Rule):
     name: ClassVar[str] = "allocator_churn"
     family: ClassVar[str] = "memory"
     summary: ClassVar[str] = "The step waits for memory to be allocated"
+    reads_logs: ClassVar[bool] = True
 
     smallest_share: float = 0.01
     #: On a host: fewer pages are those of small tensors, which C's allocator keeps for the most part (a choice).
@@ -57,10 +62,14 @@ class AllocatorChurn(Rule):
     longest_fault_ns: float = 10_000.0
     #: On a host: seconds of samples (a choice).
     fewest_samples: int = 3
+    #: In a snapshot's history: a few are those of requests that did not fit at once (a choice).
+    fewest_retaken: int = 20
 
     def check(self, facts: Facts) -> Result:
         """Fires when allocator calls recur in the steady window and hold the device."""
-        if facts.cold is not None:
+        if facts.logs is not None and facts.logs.alone:
+            return self._in_snapshots(facts, facts.logs.own)
+        if facts.cold is not None and facts.cold.dominates:
             return NotApplicable("the window is dominated by first-use work, which allocates once")
         retries = _retries(facts)
         share = facts.share("mem.alloc")
@@ -76,6 +85,39 @@ class AllocatorChurn(Rule):
             return no_device_events(facts, "no device events: there is no device allocator")
         return Passed(f"{calls:,.1f} allocator calls per step cost {format_ratio(share)} of it")
 
+    def _in_snapshots(self, facts: Facts, snapshots: Sequence[MemorySnapshot]) -> Result:
+        known = [(one.retaken, one) for one in snapshots if one.retaken is not None]
+        if not known:
+            return MissingData("no history of the allocator was recorded", "torch.cuda.memory._record_memory_history()")
+        retaken, one = max(known, key=lambda entry: entry[0])
+        if retaken < self.fewest_retaken:
+            return Passed(f"{retaken} pieces of memory were taken after some had been given back")
+        finding = finding_for(
+            facts,
+            bound=None,
+            title=f"The allocator took memory from the device {format_count(retaken)} times after giving some back",
+            why="Each time goes to the driver and waits for the device: torch.cuda.empty_cache() in a loop, or a cache "
+            "given back for a request that did not fit, does that.",
+            evidence=(
+                evidence_of(
+                    facts,
+                    "Pieces taken after some were given back",
+                    retaken,
+                    "count",
+                    one.origin,
+                    "measured",
+                    n=one.events,
+                ),
+            ),
+            at_most="medium",
+            fix=Fix(
+                text="Leave out torch.cuda.empty_cache() in the loop. Allocator segments fixed → expandable.",
+                code=with_setting(facts, "expandable_segments:True"),
+            ),
+            confirm="The history of the next run must hold hardly any segments that are given back.",
+        )
+        return Fired((finding,))
+
     def _on_host(self, facts: Facts, faults: PageFaults) -> Result:
         if faults.samples < self.fewest_samples:
             return MissingData(f"{faults.samples} seconds of samples are too few", "let the run go on for some seconds")
@@ -87,7 +129,7 @@ class AllocatorChurn(Rule):
         finding = finding_for(
             facts,
             bound="memory-bound",
-            title=f"Fresh pages take {format_ns(share * (facts.mean_step_ns or 0.0))} of {each(facts)} step",
+            title=f"Fresh pages take {format_ns(share * (facts.mean_step_ns or 0.0))} of {each(facts)}",
             why="Large tensors go back to the system when they are freed: in the next step their pages are fetched and "
             "filled with zeros again.",
             evidence=(
@@ -96,7 +138,7 @@ class AllocatorChurn(Rule):
             ),
             at_most="medium",
             detail="capacity",
-            saving=saving(facts, share, max(share, facts.share("compute.other"))),
+            saving=saving(share, max(share, facts.share("compute.other"))),
             fix=Fix(
                 text="Large tensors made anew in every step → written into buffers that are kept; or preload an "
                 "allocator that keeps what is freed, such as jemalloc.",
@@ -112,24 +154,16 @@ class AllocatorChurn(Rule):
         return finding_for(
             facts,
             bound="memory-bound",
-            title=f"Allocator calls hold the device for {format_ns(facts.time_ns('mem.alloc'))} in {each(facts)} step",
+            title=f"Allocator calls hold the device for {format_ns(facts.time_ns('mem.alloc'))} in {each(facts)}",
             why="Each call goes to the driver, and a free waits for the whole device first.",
             evidence=(
-                Evidence(
-                    label="Allocator calls per step",
-                    value=calls,
-                    unit="count",
-                    source="measured",
-                    origin="cudaMalloc, cudaFree and their kin",
-                    n=facts.steps.steady,
-                    rank=facts.rank.rank,
-                ),
+                evidence_of(facts, "Allocator calls per step", calls, "count", "cudaMalloc, cudaFree and their kin"),
                 share_evidence(facts, "Device idle under them, share of the step", "mem.alloc"),
                 *_retry_evidence(facts, _retries(facts)),
             ),
             at_most="high",
             detail="capacity",
-            saving=saving(facts, share, share + issuing),
+            saving=saving(share, share + issuing),
             fix=_fix(facts),
             confirm="Allocator calls per step must fall to zero after the first steps.",
         )
@@ -159,13 +193,14 @@ def _retry_evidence(facts: Facts, retries: int) -> tuple[Evidence, ...]:
         return ()
     is_sampled = retries != facts.memory.allocator_retries
     return (
-        Evidence(
-            label="Requests that succeeded only after the cache was given back",
-            value=retries,
-            unit="count",
-            source="measured" if is_sampled else "derived",
-            origin="torch's allocator, sampled" if is_sampled else "order of the calls to the driver",
-            rank=facts.rank.rank,
+        evidence_of(
+            facts,
+            "Requests that succeeded only after the cache was given back",
+            retries,
+            "count",
+            "torch's allocator, sampled" if is_sampled else "order of the calls to the driver",
+            "measured" if is_sampled else "derived",
+            n=None,
         ),
     )
 
@@ -182,12 +217,12 @@ def _fix(facts: Facts) -> Fix:
 
 
 def _of_faults(facts: Facts, label: str, value: float, unit: str) -> Evidence:
-    return Evidence(
-        label=label,
-        value=value,
-        unit=unit,
-        source="measured" if unit == "count" else "derived",
-        origin="/proc/self/task/stat",
+    return evidence_of(
+        facts,
+        label,
+        value,
+        unit,
+        "/proc/self/task/stat",
+        "measured" if unit == "count" else "derived",
         n=facts.memory_use.faults.samples if facts.memory_use.faults else None,
-        rank=facts.rank.rank,
     )

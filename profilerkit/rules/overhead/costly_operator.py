@@ -89,7 +89,7 @@ class CostlyOperator(Rule):
         return finding_for(
             facts,
             bound="overhead-bound" if is_avoidable else None,
-            title=f"{verb} {format_ns(one.share * (facts.mean_step_ns or 0.0))} of {each(facts)} step{most}",
+            title=f"{verb} {format_ns(one.share * (facts.mean_step_ns or 0.0))} of {each(facts)}{most}",
             why=why,
             evidence=(
                 _share(facts, f"{verb.removesuffix(' takes').removesuffix(' take')}, share of the step", one.share),
@@ -105,7 +105,7 @@ class CostlyOperator(Rule):
             ),
             at_most="medium",
             detail=one.place if is_avoidable else "",
-            saving=saving(facts, self.avoidable_ratio * one.share, one.share) if is_avoidable else None,
+            saving=saving(self.avoidable_ratio * one.share, one.share) if is_avoidable else None,
             fix=Fix(text=fix),
             confirm="Its share of the traced steps must fall.",
         )

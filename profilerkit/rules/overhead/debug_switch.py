@@ -92,8 +92,8 @@ class DebugSwitch(Rule):
             return None
         if name == _ANOMALY:
             own = 1.0 - facts.share(*WAITS)
-            value = saving(facts, self.anomaly_ratio * own, self.anomaly_most * own)
+            value = saving(self.anomaly_ratio * own, self.anomaly_most * own)
         else:
             host = facts.share("over.", "sync.", "idle.unknown") if facts.on_device and name == _BLOCKING else 0.0
-            value = at_most(host / 2, host)
+            value = at_most(host)
         return value if self.worth_saying(facts, value.expected) else None

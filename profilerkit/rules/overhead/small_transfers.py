@@ -61,13 +61,13 @@ class SmallTransfers(Rule):
         finding = finding_for(
             facts,
             bound="overhead-bound",
-            title=f"{copies.per_step:,.0f} tiny copies cost {format_ns(expected * step)} of {each(facts)} step",
+            title=f"{copies.per_step:,.0f} tiny copies cost {format_ns(expected * step)} of {each(facts)}",
             why="A copy of some bytes takes as long to issue as one of a megabyte, and one that is read back stops the "
             "host until the device has come to it.",
             evidence=_evidence(facts, copies, step),
             at_most="medium",
             detail="sync",
-            saving=saving(facts, expected, bound),
+            saving=saving(expected, bound),
             fix=_READ if copies.to_host >= copies.to_device else _CREATE,
             confirm="Copies below 4 KiB per step must fall below ten.",
         )

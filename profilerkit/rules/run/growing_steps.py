@@ -77,7 +77,7 @@ class GrowingSteps(Rule):
                     why=self._why(facts, found),
                     evidence=_evidence(facts, found),
                     at_most="medium",
-                    saving=saving(facts, expected, expected),
+                    saving=saving(expected, expected),
                     fix=_FIXES.get(family) or (_KEPT if _memory_grows(facts) else _GROWING),
                     confirm="The last steps must take as long as the first ones.",
                 ),

@@ -17,7 +17,8 @@ class RestingDevice(Rule):
     """Device at rest in a sampler's log (R01, R54).
 
     Claim: The device is idle for part of the time between its first and its last work.
-    Evidence: Samples of its utilisation: their mean, the stretches below 25 %, how long they are and how far apart.
+    Evidence: Samples of its utilisation: their mean, the stretches below a quarter of its use at work, how long they
+        are and how far apart.
     Threshold: 10 % of that time idle.
     Fix: Record the run: a sampler does not see what the host does meanwhile.
     Saving: None: the log has no step.

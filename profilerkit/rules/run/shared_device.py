@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.model.finding import Evidence, Finding, Fix
-from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for
+from profilerkit.model.finding import Finding, Fix
+from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, evidence_of, finding_for
 from profilerkit.units import format_bytes, format_ratio
 
 
@@ -62,22 +62,22 @@ class SharedDevice(Rule):
     def _listed(self, facts: Facts, strangers: int) -> Finding:
         held = facts.surroundings.strangers_bytes
         processes = "1 other process uses" if strangers == 1 else f"{strangers} other processes use"
-        count = Evidence(
-            label="Other processes on the device, most at once",
-            value=strangers,
-            unit="count",
-            source="measured",
-            origin="NVML",
-            rank=facts.rank.rank,
+        count = evidence_of(
+            facts,
+            "Other processes on the device, most at once",
+            strangers,
+            "count",
+            "NVML",
+            n=None,
             behind=("gpu.other_processes",),
         )
-        memory = Evidence(
-            label="Device memory of other processes",
-            value=held,
-            unit="bytes",
-            source="measured",
-            origin="NVML",
-            rank=facts.rank.rank,
+        memory = evidence_of(
+            facts,
+            "Device memory of other processes",
+            held,
+            "bytes",
+            "NVML",
+            n=None,
             behind=("gpu.other_processes_memory",),
         )
         return finding_for(
@@ -98,25 +98,16 @@ class SharedDevice(Rule):
             title=f"The device is busy {format_ratio(sampled)} of the time, with this run {format_ratio(traced)}",
             why="Something else keeps it busy, or the traced steps are unlike the others: NVML does not say who.",
             evidence=(
-                Evidence(
-                    label="Utilisation, 10th percentile",
-                    value=sampled,
-                    unit="ratio",
-                    source="measured",
-                    origin="NVML",
+                evidence_of(
+                    facts,
+                    "Utilisation, 10th percentile",
+                    sampled,
+                    "ratio",
+                    "NVML",
                     n=samples,
-                    rank=facts.rank.rank,
                     behind=("gpu.utilization",),
                 ),
-                Evidence(
-                    label="Device busy in the traced steps",
-                    value=traced,
-                    unit="ratio",
-                    source="measured",
-                    origin="device events",
-                    n=facts.steps.steady,
-                    rank=facts.rank.rank,
-                ),
+                evidence_of(facts, "Device busy in the traced steps", traced, "ratio", "device events"),
             ),
             at_most="low",
             confirm="`nvidia-smi` outside of the container lists who uses the device.",

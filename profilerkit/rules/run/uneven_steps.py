@@ -11,11 +11,13 @@ from profilerkit.model.finding import STEP_LENGTHS, Evidence, Saving
 from profilerkit.model.step import PARTS, SlowSteps, StepTimes
 from profilerkit.rules.rule import (
     SMALLEST_SAVING,
+    STEPS_FOR_HIGH,
     Fired,
     MissingData,
     Passed,
     Result,
     Rule,
+    evidence_of,
     finding_for,
     used_steps,
 )
@@ -32,7 +34,8 @@ class UnevenSteps(Rule):
     Threshold: Coefficient of variation above 0.15, or 99th percentile above 1.5 times the median.
     Fix: None of its own: the part that grew has its rule.
     Saving: Bound: 1 - median / mean, at most the share of the step time that the slow steps take beyond the others.
-        Expected: that times the share of the excess which the part that grew holds; none where no part holds most.
+        Expected: that times the share of the excess which the part that grew holds; none where no part holds most, or
+        one step of fewer than 8 is slow, which may not come again.
     Traps: Stalls that recur and have a finding of their own are left out, and so are waits for workers that are slower
         than the steps: those deliver in bursts. Batches of different sizes differ on purpose. Shares are of the mean;
         the typical step is shorter.
@@ -79,6 +82,8 @@ class UnevenSteps(Rule):
         cause = "No recorded part of the step holds most of that."
         if slow.part is not None and slow.coverage is not None:
             cause = f"{format_ratio(slow.coverage)} of that is in one part: {PARTS[slow.part][1].lower()}."
+        if slow.count == 1:
+            cause += f" One step of {facts.steps.steady} does not show how often it comes."
         finding = finding_for(
             facts,
             bound=None,
@@ -92,24 +97,17 @@ class UnevenSteps(Rule):
         return Fired((finding,))
 
     def _saving(self, facts: Facts, slow: SlowSteps, bound: float) -> Saving | None:
+        if slow.count == 1 and facts.steps.steady < STEPS_FOR_HIGH:
+            return None
         expected = bound * (slow.coverage or 0.0)
-        return saving(facts, expected, bound) if expected >= SMALLEST_SAVING else None
+        return saving(expected, bound) if expected >= SMALLEST_SAVING else None
 
 
 def _evidence(facts: Facts, times: StepTimes, slow: SlowSteps) -> tuple[Evidence, ...]:
     """Of the slow steps, then of all."""
 
     def row(label: str, value: float, unit: str, n: int | None = None) -> Evidence:
-        return Evidence(
-            label=label,
-            value=value,
-            unit=unit,
-            source="derived",
-            origin="length of the steps",
-            n=n,
-            rank=facts.rank.rank,
-            behind=(STEP_LENGTHS,),
-        )
+        return evidence_of(facts, label, value, unit, "length of the steps", "derived", n=n, behind=(STEP_LENGTHS,))
 
     steady = facts.steps.steady
     excess = row("Time of a slow step beyond the others, mean", slow.excess_ns, "ns", slow.count)

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.model.finding import STEP_LENGTHS, Evidence, Finding
+from profilerkit.model.step import WHOLE_TRACE
 from profilerkit.rules.rule import (
     STEPS_FOR_HIGH,
     Fired,
@@ -58,7 +59,7 @@ class UnsteadyWindow(Rule):
                 facts,
                 bound=None,
                 title=f"First-use work takes {format_ratio(facts.cold.share)} of the window",
-                why="Modules are loaded and memory is set up once; the window says little about later steps.",
+                why="Modules are loaded, memory is set up and graphs are captured once; later steps do without.",
                 evidence=(
                     Evidence(
                         label="First-use work, share of the window",
@@ -89,7 +90,9 @@ class UnsteadyWindow(Rule):
             return []
         steady, count = facts.steps.steady, facts.steps.count
         title = f"Only {steady} step{'s were' if steady != 1 else ' was'} recorded"
-        if count > steady:
+        if facts.steps.found_by == WHOLE_TRACE:
+            title = "Nothing marks a step in the recording"
+        elif count > steady:
             title = f"Only {steady} of {count} recorded steps {'are' if steady != 1 else 'is'} steady"
         return [
             finding_for(

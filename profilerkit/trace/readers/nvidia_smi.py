@@ -62,7 +62,7 @@ _HINT = "nvidia-smi --query-gpu=timestamp,index,utilization.gpu,memory.used,memo
 def sniff(head: bytes) -> bool:
     """Return whether a file that begins like this is a log of nvidia-smi, readable or not."""
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if text[:1] in (b"{", b"[") or b"\0" in text[:_LONGEST_LINE]:
+    if text[:1] in (b"{", b"["):
         return False
     lines = _lines(text[: _LOOKED_AT_LINES * _LONGEST_LINE])[:_LOOKED_AT_LINES]
     if any(_header(line) for line in lines) or any(map(_PRINTED.search, lines)):
@@ -92,7 +92,8 @@ def read(path: Path) -> SamplerLog:
 
 
 def _lines(data: bytes) -> list[str]:
-    text = data.decode("utf-8", "replace").removeprefix("\ufeff")
+    # A log that was emptied while its sampler went on writing has zeros where the old text was.
+    text = data.replace(b"\0", b"").decode("utf-8", "replace").removeprefix("\ufeff")
     return [line for line in re.split(r"[\r\n]+", text, maxsplit=_MOST_LINES)[:_MOST_LINES] if line.strip()]
 
 

@@ -106,6 +106,19 @@ def test_with_nothing_queued_the_first_step_begins_with_its_first_kernel():
     assert times(found) == [20_000.0] * 3
 
 
+@pytest.mark.parametrize("steps", [2, 3])
+def test_what_the_host_does_before_the_first_kernel_is_of_the_first_step_where_the_device_waits_for_it(steps):
+    trace, at = Trace(), 100_000
+    for number in range(steps):
+        trace.op(at, at + 50_000, name="aten::randn")
+        trace.kernel(at + 50_010, at + 53_000 + 10 * number, launch=(at + 50_000, at + 50_005))
+        trace.step(number, at, at + 52_000)
+        at += 52_000
+    found = of(trace)
+    assert times(found) == [52_000.0, *[52_010.0] * (steps - 1)]
+    assert found.start[0] == 101_000 * US  # as far behind its mark as the device is as the step ends
+
+
 def test_a_mark_without_launches_behind_the_last_step_is_none():
     for count in (2, 8):
         found = of(loop(count, trailing=True))

@@ -1,5 +1,6 @@
 """Steps by the program's own ranges, set-up and start-up. Recipes are in µs, answers in ns."""
 
+import numpy as np
 import pytest
 
 from profilerkit.api import analyze
@@ -29,11 +30,32 @@ def looped(names, rounds, *, backward=True):
     return trace
 
 
-@pytest.mark.parametrize("names", [["iteration {}"], ["step"], ["forward", "backward", "optimizer"]])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["iteration {}"],
+        ["step"],
+        ["model_inference"],
+        ["[pl][profile]run_training_batch"],
+        ["forward", "backward", "optimizer"],
+        ["## forward ##", "## backward ##", "## optimizer ##"],
+        ["load", "compute", "apply"],  # each round runs a backward pass
+    ],
+)
 def test_a_loop_of_many_small_ranges_is_as_many_steps(names):
     steps = looped(names, 100).facts().steps
     assert len(steps.start) == 100
     assert set((steps.end - steps.start)[:-1].tolist()) == {1_000 * US}
+
+
+def test_a_range_for_the_optimizer_ends_a_step_where_nothing_else_marks_any():
+    steps = looped(["opt"], 100, backward=False).facts().steps
+    assert (len(steps.start), steps.found_by) == (100, "optimizer steps")
+    assert set(np.diff(steps.end).tolist()) == {1_000 * US}
+
+
+def test_names_that_say_nothing_mark_no_steps_without_a_backward_pass():
+    assert looped(["load", "compute", "apply"], 100, backward=False).facts().steps.found_by == WHOLE_TRACE
 
 
 def test_layers_within_one_call_are_no_steps():
@@ -126,3 +148,54 @@ def test_without_a_device_a_mark_behind_the_last_operator_is_cut():
         trace.op(at, at + 900)
     trace.step(2, 3_000, 3_010)
     assert trace.facts().steps.state == ("steady", "steady", "cut")
+
+
+def turns(count, *, names=("aten::linear", "aten::relu", "aten::mean"), backward=True, before=()):
+    """``count`` times the same operators one after another, and what comes ``before`` them; without any mark."""
+    trace, at = Trace(), 10_000
+    for name in before:
+        trace.op(at, at + 50, name=name)
+        at += 60
+    for _ in range(count):
+        for name in (*names, *([BACKWARD] if backward else [])):
+            trace.op(at, at + 80, name=name)
+            trace.op(at + 10, at + 20, name="aten::add")
+            trace.kernel(at + 50, at + 95, launch=(at + 30, at + 35))
+            at += 100
+    return trace
+
+
+@pytest.mark.parametrize(("count", "backward"), [(3, True), (100, True), (8, False)])
+def test_operators_that_repeat_from_first_to_last_are_steps(count, backward):
+    steps = turns(count, backward=backward).facts().steps
+    assert (len(steps.start), steps.found_by) == (count, "operators that repeat")
+    assert set((steps.end - steps.start)[1:-1].tolist()) == {(400 if backward else 300) * US}
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        turns(2),
+        turns(7, backward=False),  # as many layers of one call are alike
+        turns(30, backward=False, before=["aten::embedding"]),
+        turns(30, names=["aten::mm"], backward=False),
+    ],
+    ids=["twice", "layers", "layers behind an embedding", "one operator"],
+)
+def test_operators_that_may_be_of_one_call_are_no_steps(trace):
+    assert trace.facts().steps.found_by == WHOLE_TRACE
+
+
+def test_what_the_host_takes_down_behind_the_last_work_is_of_no_step(tmp_path):
+    trace = turns(1, backward=False)
+    end = max(event["ts"] + event["dur"] for event in trace.events if event.get("cat") == "kernel")
+    for number in range(50):
+        trace.call("cuModuleUnload", 30_000 + 1_000 * number, 30_900 + 1_000 * number)
+    steps = trace.facts().steps
+    assert steps.end.tolist() == [end * US]
+    report = analyze(trace.write(tmp_path / "trace.json"))
+    page = report.to_markdown()
+    assert "recording" in report.verdict.headline
+    assert "steps/s" not in page
+    assert "every step" not in page
+    assert f"{report.steps.steady} steady step" not in page
