@@ -17,7 +17,7 @@ from profilerkit.model.run import STEP_TIMERS, Loader, Series, Signal
 from profilerkit.rules import RULES
 from profilerkit.rules.rule import Fired, MissingData, Passed
 from profilerkit.rules.runner import run_rules
-from tests.recipes import DEVICE, MS, S, facts, steps
+from tests.recipes import DEVICE, INPUT, MS, S, facts, steps
 from tests.rules import contract
 from tests.rules.test_rules import JUST, check, ended, finding, on_host, stalling, timers_only, uneven
 
@@ -308,6 +308,12 @@ def test_a_stall_without_a_name_is_less_sure_and_asks_for_one():
     found = finding("RU002", stalling(0.1, kind="unnamed", part=None, source="derived"))
     assert found.confidence == "medium"
     assert "prof.phase" in found.fix.code
+
+
+def test_a_stop_of_a_loop_without_a_loader_may_be_the_rollout_that_feeds_it():
+    known = stalling(0.1, kind="unnamed", part=None, source="derived")
+    assert "rollout" in finding("RU002", replace(known, input=None)).fix.text
+    assert "rollout" not in finding("RU002", replace(known, input=INPUT)).fix.text
 
 
 def test_evaluation_that_nobody_named_is_told_once_and_less_sure():

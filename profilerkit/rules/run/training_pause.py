@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import saving
+from profilerkit.model.change import revise
 from profilerkit.model.finding import Confidence, Finding, Fix
 from profilerkit.model.step import PARTS
 from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, record_longer
@@ -85,12 +86,12 @@ class TrainingPause(Rule):
             at_most=at_most,
             detail=stop.kind if stop.kind == "evaluation" else "python",
             saving=saving(self.rarer_ratio * stop.lost(facts), stop.lost(facts)),
-            fix=_fix(stop),
+            fix=_fix(stop, fed=facts.input is not None),
             confirm="The long steps must be gone from the per-step figure.",
         )
 
 
-def _fix(stop: Stop) -> Fix:
+def _fix(stop: Stop, *, fed: bool) -> Fix:
     rarer = "half as often"
     if stop.steps_apart is not None:
         rarer = f"every {format_about(stop.steps_apart)} → {format_about(2 * stop.steps_apart)} steps"
@@ -100,6 +101,8 @@ def _fix(stop: Stop) -> Fix:
             return Fix(text=f"{_cheaper(stop)}Evaluate {rarer}, or on another device.{told}", code=_code(stop))
         case "logging":
             return Fix(text=f"Log {rarer}, or from a background thread.")
+        case "unnamed" if not fed:
+            return revise(_UNNAMED, text=f"{_UNNAMED.text} A rollout is training: make it faster instead.")
         case _:
             return _UNNAMED
 
