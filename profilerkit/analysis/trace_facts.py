@@ -34,10 +34,11 @@ from profilerkit.analysis.device.utilisation import device_window
 from profilerkit.analysis.facts import CommFacts, InputFacts
 from profilerkit.analysis.host.activity import NO_ROWS
 from profilerkit.analysis.host.compiles import compiles_of_trace
-from profilerkit.analysis.host.host_facts import CompileFacts, PhaseFacts, PythonFacts, RecordingFacts
+from profilerkit.analysis.host.host_facts import CompileFacts, HeldFacts, PhaseFacts, PythonFacts, RecordingFacts
 from profilerkit.analysis.host.input import input_facts
 from profilerkit.analysis.host.loading import loading_rows
 from profilerkit.analysis.host.names import HostNames, main_thread
+from profilerkit.analysis.host.operators import held_by
 from profilerkit.analysis.host.phases import phase_facts
 from profilerkit.analysis.host.python_stretches import python_facts
 from profilerkit.analysis.host.recording import recording_facts
@@ -115,6 +116,7 @@ class TraceFacts:
     pinned: CopyFacts | None = None
     small_copies: SmallCopyFacts | None = None
     python: PythonFacts | None = None
+    held: tuple[HeldFacts, ...] | None = None
     compiles: CompileFacts | None = None
     recording: RecordingFacts | None = None
     phases: tuple[PhaseFacts, ...] = ()
@@ -278,6 +280,9 @@ def _with_steps(facts: TraceFacts, seen: _Seen, material: Material) -> TraceFact
     return replace(
         facts,
         python=python_facts(columns, parts.segments, steps.steady, main_thread(columns)),
+        held=None
+        if parts.mode == "gpu" or facts.device_events_missing
+        else held_by(columns, seen.names, seen.kinds, main_thread(columns), steps.steady),
         compiles=compiles_of_trace(columns, seen.names.compiles, steps, parts.per_step),
         recording=recording_facts(columns, seen.names, parts.segments, steps.steady, steps.by_host.steady),
         phases=phase_facts(columns, optimizer_rows(columns), parts.segments, steps.steady),

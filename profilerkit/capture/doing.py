@@ -1,5 +1,6 @@
 """What each thread is doing while a recording runs."""
 
+import sys
 import threading
 from collections.abc import Callable
 
@@ -16,9 +17,10 @@ class Doing:
         phases: named phases of the user that are open.
         asides: those of them that are evaluations, by their names.
         clock: the thread's.
+        nodes: that autograd had made on the thread as ``made_graphs`` was last asked; negative before.
     """
 
-    __slots__ = ("asides", "began", "clock", "fetching", "phases", "ready_ns")
+    __slots__ = ("asides", "began", "clock", "fetching", "nodes", "phases", "ready_ns")
 
     def __init__(self) -> None:
         self.fetching = False
@@ -26,6 +28,16 @@ class Doing:
         self.ready_ns = 0
         self.phases = self.asides = 0
         self.clock = ThreadClock()
+        self.nodes = -1
+
+    def made_graphs(self) -> bool:
+        """Whether autograd has recorded operators of the thread since this was last asked; without gradients none."""
+        torch, before = sys.modules.get("torch"), self.nodes
+        try:
+            self.nodes = torch._C._autograd._get_sequence_nr() if torch is not None else -1  # torch 2.13 has it
+        except AttributeError:
+            self.nodes = -1
+        return 0 <= before < self.nodes
 
 
 class PerThread(threading.local):

@@ -21,7 +21,7 @@ from profilerkit.rundir.writer import Record
 _R = TypeVar("_R")
 # Plain ints: a lookup of an enum member costs 0.2 µs on Python 3.11, and each step needs several.
 _WAIT = int(EventKind.WAIT)
-INFERRED, FIRST, _LAST = int(EventFlag.INFERRED), int(EventFlag.FIRST), int(EventFlag.LAST)
+INFERRED, FIRST, _LAST, _GRAPHS = map(int, (EventFlag.INFERRED, EventFlag.FIRST, EventFlag.LAST, EventFlag.GRAPHS))
 _OTHER_THREAD, _OTHER_LOADER, _IN_PHASE = map(int, (EventFlag.OTHER_THREAD, EventFlag.OTHER_LOADER, EventFlag.IN_PHASE))
 _NOT_FOR_THE_STEP = _OTHER_THREAD | _OTHER_LOADER | _IN_PHASE
 #: Making an iterator starts the workers; it belongs to the first fetch when that follows within this time.
@@ -298,9 +298,12 @@ class FetchTimer:
             tracker.unsettle()
             self._asked = self.fetches = self.fetches + 1
             self.not_plain += 1
+            made_graphs = doing.made_graphs()
             if tracker.backwards != self._backwards:
                 self._backwards = tracker.backwards
                 self._trainer, self._latest = self._latest, 0
+            elif made_graphs:
+                flags |= _GRAPHS
             if owner or (loader == self._trainer and not doing.phases):
                 self._latest = loader
             else:
@@ -375,7 +378,7 @@ class FetchTimer:
 
     def _settle(self, of: Any, iterator: int, owner: bool, flags: int, fetches: int) -> None:
         """Let so many fetches of the iterator, which feeds the steps, go without questions."""
-        if flags & ~(INFERRED | FIRST) or self.trace.window is not None:
+        if flags & ~(INFERRED | FIRST | _GRAPHS) or self.trace.window is not None:
             return
         if self.tracker.settle(iterator):
             self.trains, self.steady_flags, self.ask_at = self.here.doing, flags & INFERRED, self.fetches + fetches
@@ -390,10 +393,7 @@ class FetchTimer:
         self.tracker.unsettle()
 
     def own(self, iterator: object, source: object) -> bool:
-        """Whether a wrapped iterator marks the steps.
-
-        Never one on another thread than the training, and not another loader inside a named phase.
-        """
+        """Whether a wrapped iterator marks the steps: on the training thread, and no other one in a named phase."""
         if get_ident() != self.tracker.thread:
             return False
         doing = self.here.doing

@@ -45,6 +45,9 @@ from profilerkit.units import format_ns, format_ratio
 NAMED_SAVING = 0.10
 #: Share of the step that compute kernels must own to call a run without savings compute-bound.
 MOST_OF_THE_STEP = 0.5
+#: Fewer timed steps than this, without a trace, name only what holds most of the step: the first steps of a run hold
+#: what happens once, and two do not show which of them is the odd one (a choice).
+FEWEST_TIMED = 3
 #: More of the step than this unexplained, or in one part that no rule priced, and no verdict has high confidence.
 NOTED_UNPRICED = 0.10
 #: Relative standard error of the step time above which silence of the rules means noise, not health.
@@ -67,7 +70,11 @@ def diagnose(facts: Facts, outcomes: Sequence[Outcome]) -> Verdict:
     best = joined(facts, outcomes, best_per_bound(outcomes))
     known = _ranked(best_per_bound(outcomes, suppressed=True) | best)
     most = known[0].expected if known else 0.0
+    held = facts.family(BOUND_FAMILY[known[0].bound]) if known else 0.0
     unexplained = unexplained_share(facts)
+    if not facts.trace_read and facts.steps.steady < FEWEST_TIMED and held < MOST_OF_THE_STEP:
+        few = f"{facts.steps.steady} timed step{'s' if facts.steps.steady > 1 else ''}"
+        return _with_scope(facts, outcomes, inconclusive(f"{few} cannot settle a bound", what_to_record(facts)), best)
     # Without a trace most of a step is bound to be unexplained; what the timers measured stands all the same.
     hidden = unexplained >= LARGEST_UNPRICED and (facts.trace_read or most < NAMED_SAVING)
     if hidden and (unexplained > most if shows_idle_device(facts) else most < NAMED_SAVING):

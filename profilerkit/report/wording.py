@@ -72,6 +72,9 @@ DETAIL_WORDS = {
     "clock": "a throttled clock",
     "grid": "badly filled grids",
     "alignment": "odd matrix sizes",
+    "optimizer": "the optimizer",
+    "hook": "gradient hooks",
+    "read": "reading values one by one",
     "layout": "layout conversions",
 }
 

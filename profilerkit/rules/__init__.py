@@ -49,6 +49,7 @@ from profilerkit.rules.memory.oversized_hardware import OversizedHardware
 from profilerkit.rules.memory.oversized_step import OversizedStep
 from profilerkit.rules.memory.rounded_requests import RoundedRequests
 from profilerkit.rules.overhead.collection_pauses import CollectionPauses
+from profilerkit.rules.overhead.costly_operator import CostlyOperator
 from profilerkit.rules.overhead.debug_switch import DebugSwitch
 from profilerkit.rules.overhead.frequent_sync import FrequentSync
 from profilerkit.rules.overhead.heavy_profiler import HeavyProfiler
@@ -127,6 +128,7 @@ RULES: tuple[Rule, ...] = (
     HeavyProfiler(),
     OversubscribedCores(),
     DebugSwitch(),
+    CostlyOperator(),
     BlockingCheckpoint(),
     TrainingPause(),
     UnsteadyWindow(),

@@ -25,6 +25,7 @@ PARTS_OF_RULE: dict[str, tuple[str, ...]] = {
     "OV006": ("warm.compile", "other.phase"),
     "OV008": (),
     "OV009": (),
+    "OV010": (),
     "RU005": (),
     "RU009": (),
     "RU001": ("other.ckpt",),

@@ -156,6 +156,7 @@ class EventFlag(IntEnum):
     STARVED = (
         128  # on DEVICE: from the end of the step before to the end of a wait for a batch, in which nothing was queued
     )
+    GRAPHS = 256  # on WAIT: autograd has recorded operators since the fetch before, and no backward pass came between
     CAUGHT_UP = 64  # on DEVICE: as the host ended the step, the device had reached the ends of all steps marked before
 
 

@@ -97,6 +97,19 @@ def test_evaluation_that_nobody_named_is_inferred_from_its_fetches():
     assert found["evaluation"].time_ns == pytest.approx(2 * 45_200 * US)
 
 
+@pytest.mark.parametrize(("graphs", "told_of"), [(256, True), (0, False)])
+def test_graphs_between_the_batches_of_an_evaluation_are_needless(graphs, told_of):
+    log = Log().steps(1, 10_000)
+    for _ in range(3):
+        log.steps(9, 10_000)
+        start = log.step(110_000, phase=("evaluation", 100_000))
+        for batch in range(10):
+            # Before the first one the training's forward pass made a graph.
+            log.record(EventKind.WAIT, start + 10 + 9_000 * batch, 200, flags=32 | (2 | 256 if batch == 0 else graphs))
+    found = told(log)["evaluation"]
+    assert (found.batches, found.records_graphs) == (10.0, told_of)
+
+
 def test_the_writing_of_traces_is_not_time_of_the_run():
     log = Log().steps(10, 10_000)
     begin = log.at

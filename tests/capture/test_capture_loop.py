@@ -408,6 +408,23 @@ def test_validation_loader_inside_the_loop_is_not_the_training_input(toy, light,
 
 
 @pytest.mark.parametrize("wrapped", [True, False])
+@pytest.mark.parametrize("gradients", [True, False])
+def test_graphs_made_between_the_batches_of_an_evaluation_are_seen(toy, light, recorded, wrapped, gradients):
+    torch = toy.torch
+    validation = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(12, 16)), batch_size=4)
+    with light() as prof:
+        loader = toy.loader()
+        for number, batch in enumerate(prof.wrap(loader) if wrapped else loader):
+            toy.train(batch)
+            if number % 4 == 3:
+                with torch.set_grad_enabled(gradients):
+                    for (inputs,) in validation:
+                        toy.model(inputs)
+    # Two evaluations of three batches; the first of each follows a backward pass.
+    assert len(flagged(recorded(prof.directory), EventFlag.GRAPHS)) == (6 if gradients else 0)
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
 @pytest.mark.parametrize("name", ["data", "step", "epoch"])
 def test_training_input_stays_the_training_input_whatever_phase_is_around_it(toy, light, recorded, wrapped, name):
     with light() as prof:

@@ -7,6 +7,7 @@ import pytest
 
 from profilerkit.analysis.batching import room, throughput
 from profilerkit.analysis.device.records import MathFacts
+from profilerkit.analysis.host.host_facts import HeldFacts, HostFacts
 from profilerkit.analysis.logs.neighbours import HotDevice
 from profilerkit.analysis.surroundings import Surroundings
 from profilerkit.analysis.throttling import Throttling
@@ -89,6 +90,12 @@ def optimized(share, *, least=0.2, per_tensor=12.0, busy=1.0, name="AdamW", styl
         parameters=25_000_000,
     )
     return wasting({"compute.membw": share}, optimizer=work, **changes)
+
+
+def by_processor(share, *, name="AdamW", style="single"):
+    """The same where a processor runs the optimizer."""
+    held = HeldFacts("optimizer", name, 150.0, share, share, style=style)
+    return replace(on_host(), host=HostFacts(held=(held,)))
 
 
 def converting(share, convolution=0.4, **changes):
@@ -198,6 +205,7 @@ THRESHOLDS = {
     ("CP005", "fewest_positions"): (scored(0.3, queries=512, keys=512), scored(0.3, queries=511, keys=512)),
     ("CP006", "smallest_share"): (optimized(0.05, per_tensor=5.0), optimized(0.05 - JUST, per_tensor=5.0)),
     ("CP006", "most_per_tensor"): (optimized(0.04, per_tensor=5.0 + JUST), optimized(0.04, per_tensor=5.0)),
+    ("CP006", "smallest_on_host"): (by_processor(0.15, name="SGD"), by_processor(0.15 - JUST, name="SGD")),
     ("CP007", "smallest_share"): (converting(0.02), converting(0.02 - JUST)),
     ("CP009", "slowed_ratio"): (throttled(slowed_ratio=0.05 + JUST), throttled(slowed_ratio=0.05)),
     ("CP009", "low_clock_ratio"): (
@@ -691,3 +699,13 @@ def test_a_hot_device_is_an_observation_that_tells_more_power_where_there_is():
     contract.is_not_applicable("CP012", on_host())
     assert finding("CP012", beside(60.0)).title == "GPU 1 runs 22 °C hotter than the 7 others, at 5.3 % more power"
     assert finding("CP012", beside(60.0, watts=390.0)).title == "GPU 1 runs 22 °C hotter than the 7 others"
+
+
+def test_on_a_processor_a_fused_adam_saves_most_of_its_time_and_others_are_only_named():
+    adam = finding("CP006", by_processor(0.3))
+    assert adam.bound == "overhead-bound"
+    assert adam.saving.expected == pytest.approx(0.21)
+    assert adam.fix.text == "foreach=False → fused=True."
+    assert finding("CP006", by_processor(0.3, name="SGD")).saving is None
+    assert finding("CP006", by_processor(0.3, style="fused")).bound is None
+    assert isinstance(check("CP006", by_processor(0.02)), Passed)

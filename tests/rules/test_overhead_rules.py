@@ -7,7 +7,14 @@ import pytest
 from profilerkit.analysis.device.bus_copies import SmallCopyFacts
 from profilerkit.analysis.device.records import ColdFacts, SyncFacts
 from profilerkit.analysis.facts import Stall
-from profilerkit.analysis.host.host_facts import CollectionFacts, CompileFacts, HostFacts, PythonFacts, RecordingFacts
+from profilerkit.analysis.host.host_facts import (
+    CollectionFacts,
+    CompileFacts,
+    HeldFacts,
+    HostFacts,
+    PythonFacts,
+    RecordingFacts,
+)
 from profilerkit.diagnosis import diagnose
 from profilerkit.model.change import revise
 from profilerkit.model.run import RIVAL, Loader, Series, Signal, Trust
@@ -61,6 +68,11 @@ def switched(*on, **changes):
     return facts({"input.wait": 0.2}, host=HostFacts(switches=on), **changes)
 
 
+def held(share, place="hook", operator="aten::histc", **changes):
+    one = HeldFacts(place, operator, 6.0, share, share / 2, line="train.py(7): hook")
+    return facts({"compute.other": 0.5}, **{**ON_HOST, "host": HostFacts(held=(one,)), **changes})
+
+
 def queueing(share=0.4, *, threads=16, cores=8.0, used=0.9, sampled=True, **changes):
     """A rank whose processes use ``used`` of its cores, a quarter of that in workers."""
     queue = Series(name="host.thread_queue", unit="ratio", n=9, mean=share, p10=share, p90=share, maximum=share)
@@ -80,6 +92,7 @@ CASES = Cases(
         "OV007": traced(),
         "OV008": queueing(),
         "OV009": switched("TORCH_DISTRIBUTED_DEBUG=DETAIL"),
+        "OV010": held(0.4),
     },
     passes={
         "OV003": churning(5.0),
@@ -89,6 +102,7 @@ CASES = Cases(
         "OV007": traced(1.01),
         "OV008": queueing(threads=8),
         "OV009": switched("FURTHER=1"),
+        "OV010": held(0.9, "optimizer", "Adam"),
     },
     missing={
         "OV003": facts(**TIMERS_ONLY),
@@ -98,12 +112,14 @@ CASES = Cases(
         "OV007": facts(**TIMERS_ONLY),
         "OV008": queueing(host=HostFacts()),
         "OV009": facts(),
+        "OV010": facts(**TIMERS_ONLY),
     },
     not_applicable={
         "OV003": facts(**ON_HOST),
         "OV005": replace(python(), cold=ColdFacts(share=0.5, calls=())),
         "OV006": facts(),
         "OV008": queueing(sampled=False),
+        "OV010": facts(),
     },
     thresholds={
         ("OV003", "most_per_step"): (churning(10.0 + JUST), churning(10.0)),
@@ -113,12 +129,15 @@ CASES = Cases(
         ("OV006", "fewest_steps"): (compiling(steps=2), compiling(steps=1)),
         ("OV007", "inflation_ratio"): (traced(1.10 + JUST), traced(1.10)),
         ("OV007", "own_share"): (traced(1.0, 0.02 + JUST), traced(1.0, 0.02)),
+        ("OV010", "smallest_share"): (held(0.05, "read"), held(0.05 - JUST, "read")),
+        ("OV010", "smallest_operator"): (held(0.15, "forward"), held(0.15 - JUST, "forward")),
         ("OV008", "own_ratio"): (queueing(used=0.8 + JUST), queueing(used=0.8 - JUST)),
         ("OV008", "queued_ratio"): (queueing(1 / 6 + JUST), queueing(1 / 6)),  # a fifth of the other five sixths
     },
     untried=frozenset(
         {
             ("OV005", "unmeasured_inflation_ratio"),
+            ("OV010", "avoidable_ratio"),
             ("OV009", "anomaly_ratio"),
             ("OV009", "anomaly_most"),
             ("OV008", "other_threads_ratio"),  # in test_worker_rules
@@ -369,3 +388,17 @@ def test_each_switch_is_told_and_priced_where_its_cost_is_known():
     assert "set_detect_anomaly(False)" in anomaly.fix.text
     assert (blocking.saving.method, blocking.saving.high) == ("bound", pytest.approx(0.4))
     assert (checked.saving, checked.bound) == (None, None)
+
+
+# OV010
+
+
+def test_hooks_are_priced_and_an_operator_of_the_model_is_only_named():
+    hook, model = (
+        finding("OV010", held(0.4, place, "aten::_embedding_bag_backward")) for place in ("hook", "backward")
+    )
+    assert (hook.bound, hook.detail) == ("overhead-bound", "hook")
+    assert hook.saving.expected == pytest.approx(0.36)
+    assert "hook (train.py:7)" in hook.title
+    assert (model.bound, model.saving) == (None, None)
+    assert "sparse=True" in model.fix.text

@@ -98,16 +98,50 @@ def _before(at: I64, starts: I64, step: I64, window: Spans) -> float:
     return float((at[judged] < first[own[judged]]).mean()) if judged.any() else 0.0
 
 
+def accumulating(columns: TraceColumns, host: Spans, window: Spans) -> tuple[Spans, Spans] | None:
+    """Whole optimizer steps of several steps each, by the host's and by the device's clock.
+
+    A loop that ends a step with each micro-batch steps its optimizer in one of several. The first step after it begins
+    such a group. ``None`` where an optimizer steps in each step, in none, or where no group is whole.
+
+    Args:
+        columns: the trace.
+        host: ``(n_steps,)`` the judged steps when the host issued them.
+        window: ``(n_steps,)`` the same on the judged device.
+    """
+    stepped = index_at(host, columns.ts_ns[optimizer_rows(columns)])
+    last = np.unique(stepped[stepped >= 0])
+    if len(last) < 2 or len(host) != len(window) or (np.diff(last) < 2).any():
+        return None
+    first, last = last[:-1] + 1, last[1:]
+    whole = host.start[first] >= 0
+    for begin, end, at in zip(first.tolist(), last.tolist(), range(len(first)), strict=True):
+        whole[at] = bool((host.start[begin + 1 : end + 1] == host.end[begin:end]).all())
+    if not whole.any():
+        return None
+    first, last = first[whole], last[whole]
+    return Spans(host.start[first], host.end[last]), Spans(window.start[first], window.end[last])
+
+
 def accumulation(
-    log: CollectiveLog, window: Spans, exposed: Spans, split: Split, passes: int | None, reductions: int
+    log: CollectiveLog,
+    window: Spans,
+    exposed: Spans,
+    split: Split,
+    passes: int | None,
+    reductions: int,
+    groups: Spans | None = None,
 ) -> Accumulation | None:
     """The reductions that each of several passes repeats; ``None`` where they are not the same in each.
+
+    Times are those of a step; ``groups`` are the optimizer steps where each has a step for each of its passes.
 
     In its order each step's reductions fall into as many pieces as there are passes, of the same sizes piece by piece.
     """
     if passes is None or passes < 2 or not reductions:
         return None
     rows = np.flatnonzero(log.is_a(*REDUCTIONS))
+    window, steps = (window, 1) if groups is None else (groups, passes)
     step = index_at(window, log.start[rows])
     early, last = [], []
     for number in range(len(window)):
@@ -125,9 +159,10 @@ def accumulation(
     return Accumulation(
         passes=passes,
         reductions=reductions,
-        early_ns=gone.total_ns / len(early),
-        early_exposed_ns=intersect(exposed, gone).total_ns / len(early),
-        transfer_ns=union(start[all_rows], end[all_rows]).total_ns / len(early),
+        early_ns=gone.total_ns / len(early) / steps,
+        early_exposed_ns=intersect(exposed, gone).total_ns / len(early) / steps,
+        transfer_ns=union(start[all_rows], end[all_rows]).total_ns / len(early) / steps,
+        groups=groups,
     )
 
 

@@ -7,6 +7,7 @@ means that the trace cannot say.
 from dataclasses import dataclass
 from typing import Literal
 
+from profilerkit.analysis.intervals import Spans
 from profilerkit.model.communication import ParallelName
 
 #: Size of one collective: below 1 MB the link's latency rules, from 64 MB on its bandwidth (R38, R37).
@@ -49,11 +50,12 @@ class Accumulation:
     """Steps of several backward passes, each of which reduces its gradients.
 
     Attributes:
-        passes: backward passes per step.
+        passes: backward passes per step, or per optimizer step.
         reductions: collectives that reduce gradients in each of them.
-        early_ns: transfer of those in all passes but the last.
+        early_ns: transfer per step of those in all passes but the last.
         early_exposed_ns: of that, when nothing hid it.
         transfer_ns: transfer of all of them.
+        groups: the optimizer steps, where each has a step for each of its passes; else ``None``.
     """
 
     passes: int
@@ -61,6 +63,7 @@ class Accumulation:
     early_ns: float
     early_exposed_ns: float
     transfer_ns: float
+    groups: Spans | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import numpy as np
 from profilerkit.analysis.communication.contention import contention
 from profilerkit.analysis.communication.engine import engine_of, reducer_work
 from profilerkit.analysis.communication.log import CollectiveLog, Mask
-from profilerkit.analysis.communication.passes import accumulation, alone_ns, backward_compute, passes_of
+from profilerkit.analysis.communication.passes import accumulating, accumulation, alone_ns, backward_compute, passes_of
 from profilerkit.analysis.communication.table import Split
 from profilerkit.analysis.communication.traffic import TRANSFER_LEAVES, second_gathers, traffic, transfers_of
 from profilerkit.analysis.communication.wire import Wire
@@ -57,7 +57,9 @@ def wire_facts(
         return wire
     transfers = union(log.start, log.end)
     backward = backward_compute(columns, launches, work, on_device=device is not None)
-    passes = passes_of(columns, steps.by_host.steady)
+    passes, groups = passes_of(columns, steps.by_host.steady), None
+    if passes.count == 1 and (found := accumulating(columns, steps.by_host.steady, window)) is not None:
+        passes, groups = passes_of(columns, found[0]), found[1]
     split = Split.unknown(len(log))
     judged = np.flatnonzero(work & covered(window, columns.ts_ns))
     wire = replace(
@@ -65,7 +67,7 @@ def wire_facts(
         backward_alone_ns=None if backward is None else alone_ns(backward, window, transfers),
         passes=passes.count,
         before_backward_ratio=passes.before,
-        accumulation=accumulation(log, window, _exposed(parts, window), split, passes.count, passes.reductions),
+        accumulation=accumulation(log, window, _exposed(parts, window), split, passes.count, passes.reductions, groups),
         contention=contention(columns, launches, judged, window, transfers) if device is not None else None,
         burst_ns=burst_ns(log, window, compute),
     )
@@ -88,7 +90,8 @@ def divided_wire(
     """
     known = wire.accumulation
     if known is not None:
-        known = accumulation(log, window, _exposed(parts, window), split, known.passes, known.reductions)
+        exposed = _exposed(parts, window)
+        known = accumulation(log, window, exposed, split, known.passes, known.reductions, known.groups)
     wire = replace(wire, accumulation=known, floor_ns=floor_ns)
     return _with_traffic(wire, log, window, parts, split, meta)
 

@@ -62,6 +62,30 @@ class CompileFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldFacts:
+    """What holds part of the steps of a run without a device.
+
+    Attributes:
+        place: ``hook`` of gradients, ``optimizer``, ``read`` of values, or the pass in which an operator runs:
+            ``forward``, which is all beside it, or ``backward``.
+        operator: the one with most time there; of an optimizer its class. Hostile text.
+        per_step: how often a step calls it; of an optimizer all its operators.
+        share: of the step that the place takes, Python included; of a pass what the operator takes.
+        operator_share: of the step that the operator itself takes.
+        line: the line of the user's that calls it, as the profiler names it; ``None`` without stacks.
+        style: how an optimizer goes over its tensors: ``single``, ``foreach`` or ``fused``; ``None`` for the others.
+    """
+
+    place: str
+    operator: str
+    per_step: float
+    share: float
+    operator_share: float
+    line: str | None = None
+    style: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RecordingFacts:
     """What recording the trace took of the host in the mean judged step, at least, by the events that it holds.
 
@@ -101,6 +125,7 @@ class HostFacts:
         recording: what it costs the host; ``None`` without a steady step of a trace.
         phases: those of the step that are marked in a trace; empty without any.
         switches: of those made for debugging the ones that were on, as ``NAME`` or ``NAME=value``.
+        held: what holds the steps of a run without a device, largest first; ``None`` without such a trace.
         between_ratio: share of the Python between operators in gaps below 1 ms; 0 without a trace.
     """
 
@@ -111,4 +136,5 @@ class HostFacts:
     recording: RecordingFacts | None = None
     phases: tuple[PhaseFacts, ...] = ()
     switches: tuple[str, ...] | None = None
+    held: tuple[HeldFacts, ...] | None = None
     between_ratio: float = 0.0

@@ -18,6 +18,8 @@ class Pause:
         share: of the time in question, the writing of traces left out.
         steps: steps in that time.
         steps_apart: from one to the next, the median; ``None`` for a single one.
+        batches: that an evaluation reads from loaders, on average; ``None`` where it reads none.
+        records_graphs: autograd records the operators of evaluations, which nothing needs.
         inferred: nobody named all of them; evaluation is also told by passes that train nothing.
     """
 
@@ -29,6 +31,8 @@ class Pause:
     steps: int
     steps_apart: float | None = None
     inferred: bool = False
+    batches: float | None = None
+    records_graphs: bool = False
 
     @property
     def each_ns(self) -> float:

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from profilerkit.analysis.events import Timed
-from profilerkit.analysis.intervals import union
+from profilerkit.analysis.events import EVENT_DTYPE, Timed, fetches_here, timed
+from profilerkit.analysis.intervals import covered, union
 from profilerkit.analysis.ledger.account import account
 from profilerkit.analysis.ledger.pause import Pause, PauseKind
 from profilerkit.analysis.ledger.records import occurrences
@@ -29,6 +29,7 @@ def pauses(record: RankRecord, log: StepLog) -> tuple[Pause, ...]:
     whole = sum(judged.values()) - judged["profiler"]
     told = {kind: found.aside[kind] for kind in _KINDS if judged[kind] > 0}
     begun = {kind: timed.where((timed.end > low) & (timed.start < high)) for kind, timed in told.items()}
+    read = _read(record, begun["evaluation"]) if "evaluation" in begun else (None, False)
     return tuple(
         Pause(
             kind=kind,
@@ -38,10 +39,24 @@ def pauses(record: RankRecord, log: StepLog) -> tuple[Pause, ...]:
             share=judged[kind] / whole,
             steps=len(log.start) - first,
             steps_apart=_steps_apart(begun[kind], log),
+            batches=read[0] if kind == "evaluation" else None,
+            records_graphs=kind == "evaluation" and read[1],
             inferred=kind == "evaluation" and bool(begun[kind].has(EventFlag.INFERRED).any()),
         )
         for kind in sorted(told, key=lambda kind: -judged[kind])
     )
+
+
+def _read(record: RankRecord, phases: Timed) -> tuple[float | None, bool]:
+    """Batches of each evaluation, and whether autograd works between most of them; the first follows the training."""
+    events = np.frombuffer(record.events, dtype=EVENT_DTYPE)
+    fetches = timed(events[fetches_here(events)])
+    inside = fetches.where(covered(union(phases.start, phases.end), fetches.start))
+    batches = int((~inside.has(EventFlag.LAST)).sum())
+    if not batches or not len(phases):
+        return None, False
+    later = inside.where(~inside.has(EventFlag.FIRST))
+    return batches / len(phases), bool(len(later)) and 2 * int(later.has(EventFlag.GRAPHS).sum()) > len(later)
 
 
 def _steps_apart(timed: Timed, log: StepLog) -> float | None:

@@ -60,6 +60,8 @@ class RepeatedReductions(Rule):
         return self._fired(facts, found, expected, bound)
 
     def _fired(self, facts: Facts, found: Accumulation, expected: float, bound: float) -> Result:
+        unit, kind = ("step", "a step") if found.groups is None else ("optimizer step", "an optimizer step")
+        step = each(facts) if found.groups is None else kind
         sharded = divides(facts, "sharded data")
         what = "set_requires_gradient_sync(False)" if sharded else "no_sync()"
         memory = " Whole gradients then stay in memory until the last one." if sharded else ""
@@ -69,11 +71,11 @@ class RepeatedReductions(Rule):
         finding = finding_for(
             facts,
             bound="comm-bound",
-            title=f"Gradients are reduced {found.passes} times in {each(facts)}, once per micro-batch",
-            why=f"Each of the {found.passes} backward passes of a step runs the same {found.reductions} reductions; "
+            title=f"Gradients are reduced {found.passes} times in {step}, once per micro-batch",
+            why=f"Each of the {found.passes} backward passes of {kind} runs the same {found.reductions} reductions; "
             f"the sum over all micro-batches needs them once.{doubt(facts)}",
             evidence=(
-                evidence(facts, "Backward passes per step", found.passes, "count", "autograd nodes", "measured"),
+                evidence(facts, f"Backward passes per {unit}", found.passes, "count", "autograd nodes", "measured"),
                 evidence(facts, "Reductions in each", found.reductions, "count", "collectives in order", "measured"),
                 evidence(facts, "Exposed time of those that repeat", found.early_exposed_ns, "ns", "collectives"),
             ),
@@ -81,10 +83,10 @@ class RepeatedReductions(Rule):
             detail="bandwidth",
             saving=transfer_saving(facts, expected, bound),
             fix=Fix(
-                text=f"Reductions per step {found.passes * found.reductions} → {found.reductions}: {what} around the "
+                text=f"Reductions per {unit} {found.passes * found.reductions} → {found.reductions}: {what} around the "
                 f"first {found.passes - 1} micro-batches.{memory}",
                 code=code,
             ),
-            confirm=confirm(facts, f"there must be {found.reductions} reductions a step."),
+            confirm=confirm(facts, f"there must be {found.reductions} reductions {kind}."),
         )
         return Fired((finding,))

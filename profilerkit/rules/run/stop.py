@@ -33,6 +33,7 @@ class Stop:
         steps: first and last affected step; ``None`` when not known.
         stall: what the judged steps tell of it; ``None`` where only the record of the run does.
         run_count: how often in the whole run; ``None`` where only the judged steps tell.
+        batches, records_graphs: as of ``Pause``.
         beside: kinds of named ones that come in the same steps, and what they take of the judged time.
     """
 
@@ -47,6 +48,8 @@ class Stop:
     steps: tuple[int, int] | None = None
     stall: Stall | None = None
     run_count: int | None = None
+    batches: float | None = None
+    records_graphs: bool = False
     beside: tuple[tuple[str, float], ...] = ()
 
     @property
@@ -170,6 +173,8 @@ def _of_pause(pause: Pause, stalls: Sequence[Stall]) -> Stop:
         steps=told.steps if told else None,
         stall=told,
         run_count=pause.run_count,
+        batches=pause.batches,
+        records_graphs=pause.records_graphs,
     )
 
 

@@ -250,6 +250,34 @@ def test_reductions_before_the_backward_pass_hold_activations():
     assert wire(accumulating(2)).before_backward_ratio == 0.0
 
 
+def micro_steps(*, last_alone=False):
+    """Steps of one micro-batch each on a host, of which every third steps the optimizer."""
+
+    def fill(trace, start, number):
+        trace.op(start, start + 10, name="aten::linear")
+        trace.op(start + 10, start + 20, name="aten::linear")
+        trace.op(start + 30, start + 130, name=NODE)
+        if number % 3 == 2 or not last_alone:
+            trace.op(start + 131, start + 139, name="c10d::allreduce_")
+            trace.gloo(start + 100, start + 160)
+        if number % 3 == 2:
+            trace.optimizer(start + 200, start + 300)
+
+    return wire(fill, count=11)
+
+
+def test_micro_batches_that_are_steps_are_counted_per_optimizer_step():
+    found = micro_steps()
+    assert (found.passes, found.accumulation.passes, found.accumulation.reductions) == (3, 3, 1)
+    # Two of three passes reduce for nothing, and each step is a third of an optimizer step.
+    assert found.accumulation.early_ns == pytest.approx(40 * US)
+
+
+def test_micro_batches_that_do_not_reduce_repeat_nothing():
+    found = micro_steps(last_alone=True)
+    assert (found.passes, found.accumulation) == (3, None)
+
+
 def test_accumulation_on_a_host_is_seen_as_well():
     def fill(trace, at, _):
         for number in range(2):

@@ -1,0 +1,209 @@
+"""What holds the steps of a run without a device: hooks of gradients, the optimizer, reads of values, one operator."""
+
+import re
+
+import numpy as np
+
+from profilerkit.analysis.device.call_sites import call_sites
+from profilerkit.analysis.device.kernels import KernelNames, in_use, matching, self_times
+from profilerkit.analysis.enclosing import innermost_at
+from profilerkit.analysis.host.backward import backward_nodes
+from profilerkit.analysis.host.host_facts import HeldFacts
+from profilerkit.analysis.host.names import QUIET_NS, HostNames
+from profilerkit.analysis.intervals import EMPTY, I64, Spans, covered, index_at, intersect, subtract, time_within, union
+from profilerkit.analysis.steps.optimizer_marks import optimizer_rows
+from profilerkit.trace.columns import Category, TraceColumns
+
+_NODE = "autograd::engine::evaluate_function: "
+_CLASS = re.compile(r"^Optimizer\.step#([^.]{1,60})")
+#: Operators that hand the value of a tensor to Python.
+_READS = re.compile(r"^aten::(?:item|_local_scalar_dense|is_nonzero|nonzero)$")
+#: What the engine itself runs between two nodes: it adds the gradients of a tensor that is used more than once, and
+#: brings them to its shape and type.
+_ADDS = re.compile(r"^aten::(?:add_?|sum|sum_to_size|view|reshape|to|_to_copy|copy_|detach|empty.*|zeros?_?|fill_)$")
+#: What a program calls, without what autograd writes around it.
+_OPERATOR = re.compile(r"^(?!(?:torch::)?autograd::)[\w]+::")
+#: What ranks do together has rules of its own.
+_DISTRIBUTED = re.compile(r"^(?:torch::distributed|c10d)::")
+#: Its own function adds to the gradient, and runs the hooks of a parameter that follow.
+_ACCUMULATES = "torch::autograd::AccumulateGrad"
+#: How many of the longest calls are looked at for the line that made them.
+_TRIED = 8
+#: A share below this is told of nothing (no rule speaks below it).
+_LEAST = 0.02
+
+
+def held_by(
+    columns: TraceColumns, names: HostNames, kinds: KernelNames, main: int, window: Spans
+) -> tuple[HeldFacts, ...]:
+    """Return what holds much of the steady steps, largest share first; only of a trace without a device.
+
+    A hook is what runs in a node of the backward pass beside the node's own function, Python included. Matrix products
+    and convolutions are the model's mathematics, and are left out, as is what the loop does to get a batch.
+
+    Args:
+        columns: the trace.
+        names: its classified names.
+        kinds: the same, as of kernels.
+        main: the thread that runs the loop.
+        window: the steady steps.
+    """
+    rows = np.flatnonzero((columns.category == Category.CPU_OP) & covered(window, columns.ts_ns))
+    if not len(rows) or not window.total_ns:
+        return ()
+    nodes = backward_nodes(columns)
+    optimizer, passes = _spans(columns, optimizer_rows(columns)), np.sort(columns.ts_ns[nodes])
+    # A closure runs the whole pass inside the optimizer's step.
+    closure = np.searchsorted(passes, optimizer.end) > np.searchsorted(passes, optimizer.start)
+    optimizer = Spans(optimizer.start[~closure], optimizer.end[~closure])
+    fetches = _spans(columns, np.flatnonzero(names.loader[columns.name] & (columns.thread == main)))
+    hooks = subtract(_hooks(columns, kinds, nodes), optimizer)
+    rows = rows[~covered(fetches, columns.ts_ns[rows])]
+    seen = _Own(columns, rows, self_times(columns, rows), window)
+    backward = _spans(columns, nodes)
+    out = [
+        seen.told("hook", hooks),
+        _optimizer(seen, optimizer),
+        seen.told("read", _reading(columns, names, rows, main)),
+    ]
+    left = ~covered(hooks, columns.ts_ns[rows]) & ~covered(optimizer, columns.ts_ns[rows])
+    aside = kinds.math | kinds.communication | matching(columns, in_use(columns), _DISTRIBUTED)
+    work = left & ~aside[columns.name[rows]] & ~aside[seen.called]
+    out.append(seen.largest(work & covered(backward, columns.ts_ns[rows]), "backward"))
+    out.append(seen.largest(work & ~covered(backward, columns.ts_ns[rows]), "forward"))
+    return tuple(sorted((held for held in out if held is not None), key=lambda held: -held.share))
+
+
+class _Own:
+    """Operators of the steady steps with their own times."""
+
+    def __init__(self, columns: TraceColumns, rows: I64, own_ns: I64, window: Spans) -> None:
+        self.columns, self.rows, self.own_ns, self.window = columns, rows, own_ns, window
+        self.called = _called(columns, rows)
+        self.named = matching(columns, in_use(columns), _OPERATOR)[self.called]
+
+    def _share(self, per_step_ns: np.ndarray) -> float:
+        """The mean share of the steps, at most twice the median one: a preempted call is nobody's cost."""
+        share = per_step_ns / np.maximum(self.window.end - self.window.start, 1)
+        mean, typical = float(per_step_ns.sum()) / self.window.total_ns, float(np.median(share))
+        return min(mean, 2.0 * typical) if typical else mean
+
+    def told(self, place: str, spans: Spans) -> HeldFacts | None:
+        """What ``spans`` hold of the steps, with the operator that takes most of them."""
+        share = self._share(time_within(spans, self.window.start, self.window.end))
+        inside = covered(spans, self.columns.ts_ns[self.rows]) & self.named
+        if share < _LEAST or not inside.any():
+            return None
+        return self._of(inside, place, share)
+
+    def largest(self, chosen: np.ndarray, place: str) -> HeldFacts | None:
+        """The operator with most time of its own among the chosen rows."""
+        if not chosen.any():
+            return None
+        found = self._of(chosen, place, None)
+        return found if found.share >= _LEAST else None
+
+    def _of(self, chosen: np.ndarray, place: str, share: float | None) -> HeldFacts:
+        total = np.bincount(self.called[chosen], weights=self.own_ns[chosen])
+        most = int(total.argmax())
+        own = np.flatnonzero(chosen & (self.called == most))
+        calls = self.rows[own[self.columns.name[self.rows[own]] == most]]
+        longest = calls[np.argsort(-self.columns.dur_ns[calls], kind="stable")[:_TRIED]]
+        step = index_at(self.window, self.columns.ts_ns[self.rows[own]])
+        own_share = self._share(np.bincount(step[step >= 0], self.own_ns[own][step >= 0], len(self.window)))
+        return HeldFacts(
+            place=place,
+            operator=self.columns.strings[most],
+            per_step=len(calls) / max(len(self.window), 1),
+            share=own_share if share is None else share,
+            operator_share=own_share,
+            line=next((site.line for site in call_sites(self.columns, longest) if site.line), None),
+        )
+
+
+def _called(columns: TraceColumns, rows: I64) -> I64:
+    """``(n_rows,)`` name of the operator that the program, or the backward pass, called in which each of them runs.
+
+    The program calls ``quantile``, which sorts. What autograd names stands around such calls, and is none.
+    """
+    used = in_use(columns)
+    calls = rows[matching(columns, used, _OPERATOR)[columns.name[rows]]]
+    called = columns.name[rows].astype(np.int64)
+    for thread in np.unique(columns.thread[calls]).tolist():
+        own = calls[columns.thread[calls] == thread]
+        own = own[np.lexsort((columns.external_id[own], -columns.end_ns[own], columns.ts_ns[own]))]
+        latest = np.maximum.accumulate(columns.end_ns[own])
+        outer = own[np.r_[True, columns.ts_ns[own][1:] >= latest[:-1]]]
+        mine = np.flatnonzero(columns.thread[rows] == thread)
+        at = np.searchsorted(columns.ts_ns[outer], columns.ts_ns[rows[mine]], side="right") - 1
+        inside = (at >= 0) & (columns.end_ns[rows[mine]] <= columns.end_ns[outer[np.maximum(at, 0)]])
+        called[mine] = np.where(inside, columns.name[outer[np.maximum(at, 0)]], called[mine])
+    return called
+
+
+def _spans(columns: TraceColumns, rows: I64) -> Spans:
+    return union(columns.ts_ns[rows], columns.end_ns[rows])
+
+
+def _hooks(columns: TraceColumns, kinds: KernelNames, nodes: I64) -> Spans:
+    """Time in nodes of the backward pass beside their own functions, and beside what ranks do together, as DDP does."""
+    if not len(nodes):
+        return EMPTY
+    used = in_use(columns)
+    functions = {columns.strings[name].removeprefix(_NODE) for name in np.unique(columns.name[nodes]).tolist()}
+    functions.discard(_ACCUMULATES)
+    function = np.zeros(len(columns.strings), dtype=np.bool_)
+    function[used] = [columns.strings[name] in functions for name in used.tolist()]
+    ranks = kinds.communication | matching(columns, used, _DISTRIBUTED)
+    engines = function | ranks | matching(columns, used, _ADDS) | ~matching(columns, used, _OPERATOR)
+    operators = columns.category == Category.CPU_OP
+    inside = np.flatnonzero(operators & (function | ranks)[columns.name])
+    outer = subtract(_spans(columns, nodes), _spans(columns, inside))
+    work = np.flatnonzero(operators & ~engines[columns.name] & covered(outer, columns.ts_ns))
+    # Only nodes in which a hook ran anything: the engine's own steps take time in each.
+    node = innermost_at(columns, nodes, columns.thread[work], columns.ts_ns[work])
+    hooked = _spans(columns, np.unique(node[node >= 0]))
+    return intersect(hooked, outer)
+
+
+def _optimizer(seen: _Own, spans: Spans) -> HeldFacts | None:
+    found = seen.told("optimizer", spans)
+    if found is None:
+        return None
+    columns = seen.columns
+    rows = optimizer_rows(columns)
+    total = np.bincount(columns.name[rows], weights=columns.dur_ns[rows])
+    name = _CLASS.match(columns.strings[int(total.argmax())])
+    inside = covered(spans, columns.ts_ns[seen.rows])
+    texts = [columns.strings[index] for index in np.unique(columns.name[seen.rows[inside]]).tolist()]
+    style = "fused" if any(text.startswith("aten::_fused_") for text in texts) else "single"
+    style = "foreach" if any(text.startswith("aten::_foreach_") for text in texts) else style
+    return HeldFacts(
+        place="optimizer",
+        operator=name.group(1) if name else "",
+        per_step=float(inside.sum()) / max(len(seen.window), 1),
+        share=found.share,
+        operator_share=found.share,
+        style=style,
+    )
+
+
+def _reading(columns: TraceColumns, names: HostNames, rows: I64, main: int) -> Spans:
+    """When the loop reads values one after another, with the Python between the reads.
+
+    A chain of operators that move no data, with gaps below 1 ms, from its first read to the end of its last one.
+    """
+    reads = matching(columns, in_use(columns), _READS)
+    own = rows[columns.thread[rows] == main]
+    own = own[np.lexsort((-columns.dur_ns[own], columns.ts_ns[own]))]
+    read = reads[columns.name[own]]
+    if not read.any():
+        return EMPTY
+    quiet = names.moves_no_data[columns.name[own]] | read
+    start, end = columns.ts_ns[own], np.maximum.accumulate(columns.end_ns[own])
+    breaks = np.r_[True, ~quiet[1:] | ~quiet[:-1] | (start[1:] - end[:-1] > QUIET_NS)]
+    chain = np.cumsum(breaks)
+    at = np.flatnonzero(read)
+    _, first = np.unique(chain[at], return_index=True)
+    last = np.r_[first[1:], len(at)] - 1
+    return union(start[at[first]], columns.end_ns[own][at[last]])

@@ -1,0 +1,122 @@
+"""OV010 (R50): hooks, reads of values, or one operator without matrix products hold much of a step on a CPU."""
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+from profilerkit.analysis.facts import Facts
+from profilerkit.analysis.host.host_facts import HeldFacts
+from profilerkit.analysis.whatif import saving
+from profilerkit.model.finding import Evidence, Finding, Fix
+from profilerkit.rules.input.starved_device import frame_text
+from profilerkit.rules.rule import Fired, MissingData, NotApplicable, Passed, Result, Rule, each, finding_for
+from profilerkit.units import format_about, format_ns, format_ratio
+
+#: How a place stands in a title, and what to do about it.
+_PLACES = {
+    "hook": (
+        "Gradient hooks take",
+        "Compute statistics of gradients every 100 steps instead of in each, or take the hooks off.",
+    ),
+    "read": (
+        "Reading values one by one takes",
+        "Read a whole tensor in one call, `x.tolist()`, or only every 50 steps.",
+    ),
+}
+_OPERATOR = "Call it less often, or on less data; else look for a form of it that does less."
+#: What replaces operators that are known to do more than they must.
+_INSTEAD = (
+    (re.compile("embedding.*backward"), "nn.Embedding(…, sparse=True): only the rows of the batch get a gradient."),
+    (re.compile("nonzero"), "Keep the mask: torch.where or a product with it needs no list of places."),
+    (re.compile("unique"), "Keep the result between steps, or compute it where the data is prepared."),
+)
+
+
+@dataclass(frozen=True)
+class CostlyOperator(Rule):
+    """One operator holds the step (R50).
+
+    Claim: On a processor, hooks of gradients, reads of single values, or one operator without matrix products hold
+        much of the step.
+    Evidence: From a trace: time in nodes of the backward pass beside their own functions; chains of ``item()`` and its
+        kind, with the Python between them; the own time of the operator.
+    Threshold: Hooks and reads 5 % of the step, an operator 15 %.
+    Fix: Fewer calls. An operator that is known to do more than it must gets the form that does not.
+    Saving: Hooks and reads: bound, their time; expected, ``avoidable_ratio`` of it. None for an operator: the model may
+        need it.
+    Traps: What DDP does in its hooks is communication, and no hook is told of then. Hooks of modules are not told from
+        the forward pass.
+    Confidence: Medium: the trace slows small calls.
+    """
+
+    code: ClassVar[str] = "OV010"
+    name: ClassVar[str] = "costly_operator"
+    family: ClassVar[str] = "overhead"
+    summary: ClassVar[str] = "Hooks, reads of values or one operator hold much of the step"
+
+    smallest_share: float = 0.05
+    smallest_operator: float = 0.15
+    #: What is left of hooks and reads that run every 50 or 100 steps is a hundredth; the tenth is for what replaces it.
+    avoidable_ratio: float = 0.9
+
+    def check(self, facts: Facts) -> Result:
+        """Fires once for each place that holds much of the step."""
+        held = facts.host.held
+        if held is None and facts.trace_read:
+            return NotApplicable("a device runs the operators, or its trace holds none")
+        if held is None:
+            return MissingData("which operators run is only seen in a trace", "profilerkit.profile(..., deep=True)")
+        found = [one for one in held if self._is_large(facts, one)]
+        if found:
+            return Fired(tuple(self._finding(facts, one) for one in found))
+        most = max((one.share for one in held if one.place != "optimizer"), default=0.0)
+        return Passed(f"the costliest one takes {format_ratio(most)} of the step")
+
+    def _is_large(self, facts: Facts, one: HeldFacts) -> bool:
+        if one.place in _PLACES:
+            return one.share >= self.smallest_share and self.worth_saying(facts, self.avoidable_ratio * one.share)
+        return one.place != "optimizer" and one.share >= self.smallest_operator
+
+    def _finding(self, facts: Facts, one: HeldFacts) -> Finding:
+        is_avoidable = one.place in _PLACES
+        verb, fix = _PLACES.get(one.place, (f"{one.operator} takes", _instead(one.operator)))
+        line = f", from {frame_text(one.line)}" if one.line else ""
+        calls = f"{format_about(one.per_step)} calls a step"
+        where = "in the hooks" if one.place == "hook" else f"in the {one.place} pass"
+        where = "in these reads" if one.place == "read" else where
+        most = f": {one.operator}{line}" if is_avoidable else line
+        why = f"{one.operator}: {calls} {where}, {format_ratio(one.operator_share)} of the step."
+        return finding_for(
+            facts,
+            bound="overhead-bound" if is_avoidable else None,
+            title=f"{verb} {format_ns(one.share * (facts.mean_step_ns or 0.0))} of {each(facts)}{most}",
+            why=why,
+            evidence=(
+                _share(facts, f"{verb.removesuffix(' takes').removesuffix(' take')}, share of the step", one.share),
+                *((_share(facts, f"Of it {one.operator}", one.operator_share),) if is_avoidable else ()),
+                Evidence(
+                    label=f"{one.operator}, calls per step",
+                    value=one.per_step,
+                    unit="count",
+                    source="measured",
+                    origin="the traced steps",
+                    rank=facts.rank.rank,
+                ),
+            ),
+            at_most="medium",
+            detail=one.place if is_avoidable else "",
+            saving=saving(self.avoidable_ratio * one.share, one.share) if is_avoidable else None,
+            fix=Fix(text=fix),
+            confirm="Its share of the traced steps must fall.",
+        )
+
+
+def _instead(operator: str) -> str:
+    return next((fix for pattern, fix in _INSTEAD if pattern.search(operator)), _OPERATOR)
+
+
+def _share(facts: Facts, label: str, value: float) -> Evidence:
+    return Evidence(
+        label=label, value=value, unit="ratio", source="derived", origin="operators of the traced steps",
+        rank=facts.rank.rank,
+    )  # fmt: skip
