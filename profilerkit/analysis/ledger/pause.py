@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from profilerkit.analysis.host.host_facts import HotLine
+
 PauseKind = Literal["checkpoint", "evaluation", "logging"]
 
 
@@ -19,6 +21,7 @@ class Pause:
         steps: steps in that time.
         steps_apart: from one to the next, the median; ``None`` for a single one.
         inferred: nobody named all of them; evaluation is also told by passes that train nothing.
+        line: of the user's that holds most of them; ``None`` where sampled stacks do not tell.
     """
 
     kind: PauseKind
@@ -29,6 +32,7 @@ class Pause:
     steps: int
     steps_apart: float | None = None
     inferred: bool = False
+    line: HotLine | None = None
 
     @property
     def each_ns(self) -> float:

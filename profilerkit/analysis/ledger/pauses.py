@@ -3,6 +3,7 @@
 import numpy as np
 
 from profilerkit.analysis.events import Timed, joined
+from profilerkit.analysis.host.lines import line_within
 from profilerkit.analysis.intervals import clip, time_within, union
 from profilerkit.analysis.ledger.pause import Pause, PauseKind
 from profilerkit.analysis.ledger.records import Records, labelled, occurrences, owners, read_records
@@ -29,13 +30,14 @@ def pauses(record: RankRecord, log: StepLog) -> tuple[Pause, ...]:
     owned = owners([labelled(records.exports, _PROFILER), *(labelled(kinds[kind], n) for n, kind in enumerate(_KINDS))])
     whole = high - low - clip(owned.only(_PROFILER), low, high).total_ns
     steps = int(np.count_nonzero(log.start >= low))
-    room, times = log.room, []
+    room, times, lines = log.room, [], []
     for label in range(len(_KINDS)):
         spans = clip(owned.only(label), low, high)
         # A device that works on, to the end of what was queued, does not stand still for it.
         spent = spans.total_ns if log.device is None else np.minimum(time_within(spans, log.start, log.stop), room)
         room = room - spent if log.device is not None else room
         times.append(int(np.sum(spent)))
+        lines.append(line_within(record.stacks, spans))
     found = [
         Pause(
             kind=kind,
@@ -46,8 +48,9 @@ def pauses(record: RankRecord, log: StepLog) -> tuple[Pause, ...]:
             steps=steps,
             steps_apart=_steps_apart(_begun(kinds[kind], low, high), log),
             inferred=kind == "evaluation" and bool(_begun(kinds[kind], low, high).has(EventFlag.INFERRED).any()),
+            line=line,
         )
-        for kind, spent in zip(_KINDS, times, strict=True)
+        for kind, spent, line in zip(_KINDS, times, lines, strict=True)
         if spent > 0
     ]
     return tuple(sorted(found, key=lambda pause: -pause.time_ns))

@@ -7,6 +7,7 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.finding import Confidence, Finding, Fix
 from profilerkit.model.step import PARTS
+from profilerkit.rules.lines import in_line, line_text, told_line
 from profilerkit.rules.rule import Fired, MissingData, Passed, Result, Rule, finding_for, record_longer
 from profilerkit.rules.run.stop import NAMED, Stop, stops
 from profilerkit.units import format_about, format_ns, format_ratio
@@ -80,7 +81,7 @@ class TrainingPause(Rule):
             facts,
             bound="overhead-bound",
             title=f"{label} stops training for {format_ns(stop.each_ns)} {stop.how_often}",
-            why=f"{stop.spread(facts)}{_beside(stop)}{_grown(stop)}",
+            why=f"{stop.spread(facts)}{told_line(stop.line, 'one')}{_beside(stop)}{_grown(stop)}",
             evidence=stop.evidence(facts, label),
             at_most=at_most,
             detail=stop.kind if stop.kind == "evaluation" else "python",
@@ -97,11 +98,13 @@ def _fix(stop: Stop) -> Fix:
     match stop.kind:
         case "evaluation":
             told = "" if stop.origin == NAMED else _NOT_NAMED
-            return Fix(text=f"Evaluate {rarer}, or on another device.{told}")
+            cheaper = f" Or make it cheaper{in_line(stop.line)}." if stop.line is not None else ""
+            return Fix(text=f"Evaluate {rarer}, or on another device.{cheaper}{told}")
         case "logging":
-            return Fix(text=f"Log {rarer}, or from a background thread.")
+            return Fix(text=f"Log {rarer}, or from a background thread{in_line(stop.line)}.")
         case _:
-            return _UNNAMED
+            line = stop.line
+            return _UNNAMED if line is None else Fix(text=f"Move {line_text(line)} off the loop, or make it rarer.")
 
 
 def _beside(stop: Stop) -> str:
