@@ -109,10 +109,11 @@ class Session:
         if settings.host:
             sources["host"] = HostSource()
         self._samplers = {name: Sampler(name, source, writer.append_sample) for name, source in sources.items()}
+        looker, self._stacks = stack_sampler(writer.path / STACKS, lambda: self._tracker.thread)
+        can_go = stages(self._timer, self._hooks, self._clock, self._workers, [*self._samplers.values()], looker)
         if settings.light:
-            self._samplers["stacks"], self._stacks = stack_sampler(writer.path / STACKS, lambda: self._tracker.thread)
-        can_go = stages(self._timer, self._hooks, self._clock, self._workers, self._samplers.values())
-        self._cost = RunningCost(self._timer, self._hooks, self._clock, self._workers)
+            self._samplers["stacks"] = looker
+        self._cost = RunningCost(self._timer, self._hooks, self._clock, self._workers, self._stacks)
         self._budget = Budget(settings.overhead_budget, can_go if settings.light else ())
 
     # The training script's calls
@@ -285,7 +286,8 @@ class Session:
 
     def _measure_self(self) -> None:
         if self._settings.light and self._tracker.count:
-            self._self_ns = self_ns_per_step(self._timer, self._hooks, self._clock, self._workers, self._tracker.count)
+            cost = (self._timer, self._hooks, self._clock, self._workers, self._tracker.count, self._stacks)
+            self._self_ns = self_ns_per_step(*cost)
 
     def _hand_over(self, wait: bool, deadline: float) -> Report | None:
         if self._settings.summaries and self._traces:

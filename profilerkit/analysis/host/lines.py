@@ -127,9 +127,11 @@ def _long(stall: Stall, log: StepLog) -> npt.NDArray[np.bool_]:
     first, last = stall.steps
     if stall.period:
         within: npt.NDArray[np.bool_] = (log.index >= first) & (log.index <= last)
-        return within & ((log.index - first) % stall.period == 0)
+        within &= (log.index - first) % stall.period == 0
+        return within
     longer: npt.NDArray[np.bool_] = log.time > np.median(log.time[log.steady]) + stall.excess_ns / 2
-    return log.steady & longer
+    longer &= log.steady
+    return longer
 
 
 def _plain(log: StepLog) -> npt.NDArray[np.bool_]:
