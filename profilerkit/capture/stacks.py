@@ -27,6 +27,8 @@ _GOLDEN = 0.618033988749895
 #: CPU time of one look to begin with (60 to 200 µs measured), and how many looks its mean is taken over.
 _USUAL_NS, _REMEMBERED = 100_000.0, 10
 _WRITE_NS = 1_000_000_000
+#: Clocks that are read later than this after a look are read at another moment (a choice: ten times what it takes).
+_AT_ONCE_NS = 1_000_000
 _MOST_LINES = 4
 _MOST_DEPTH = 300
 _MOST_CODES = 4_096
@@ -97,24 +99,30 @@ class StackSource:
         The look waits for the interpreter: how long it did, its own waiting for a processor left out, is how long the
         thread had kept it. Below the switch interval the thread gave it up by itself, in a line of its own choice.
         """
-        now = self._clock.now()
-        queued = now[2] - self._last[2] if self._last[2] >= 0 else 0
-        held = now[0] - self._left_ns - self._pause_ns - queued
-        cost_ns = min(
-            now[1] - self._last[1], 2 * self._cost_ns
-        )  # one that sees much code for the first time is no rule
+        woken_ns, thread = perf_counter_ns(), self._thread()
+        late_ns = woken_ns - self._left_ns - self._pause_ns
+        found = self._look(thread) if thread else None  # before any call that would let the thread go on
+        now = self._clock.now(tries=1)
+        if thread and self.meter.is_open:
+            self.meter.add(perf_counter_ns() - woken_ns)
+        # What the clocks tell of a later moment is not what the look waited for.
+        queued = now[2] - self._last[2] if self._last[2] >= 0 and now[0] - woken_ns < _AT_ONCE_NS else 0
+        if found is not None and self._pause_ns:
+            self.taken += 1
+            held, queued = max(late_ns - queued, 0), max(queued, 0)
+            place, lines, in_torch = found
+            sample = StackSample(
+                t_ns=woken_ns, place=place, held_ns=held, queued_ns=queued, lines=lines, in_torch=in_torch
+            )
+            self._samples.append(sample)
+        # One that sees much code for the first time is no rule.
+        cost_ns = min(now[1] - self._last[1], 2 * self._cost_ns)
         self._cost_ns += (cost_ns - self._cost_ns) / _REMEMBERED
         self._last = now
         self._looks += 1
-        thread = self._thread()
-        sample = self._look(thread, now[0], max(held, 0)) if thread else None
-        if self._pause_ns and sample is not None:
-            self._samples.append(sample)
-        self._left_ns = perf_counter_ns()
-        if thread and self.meter.is_open:
-            self.meter.add(self._left_ns - now[0])
-        if self._left_ns - self._written_ns > _WRITE_NS:
+        if now[0] - self._written_ns > _WRITE_NS:
             self._write()
+        self._left_ns = perf_counter_ns()
 
     def missing(self) -> str:
         """Why there are no samples."""
@@ -130,17 +138,14 @@ class StackSource:
         samples, self._samples = self._samples, []
         self._file.append(samples)
 
-    def _look(self, thread: int, now_ns: int, held_ns: int) -> StackSample | None:
+    def _look(self, thread: int) -> "_Found | None":
         frames = sys._current_frames()
         frame = frames.pop(thread, None)
         found = self._walk(frame) if frame is not None else None
         if found is not None and found.place == "backward":
             found = next(filter(None, map(self._hook, frames.values())), found)
         frames.clear()
-        if found is None:
-            return None
-        self.taken += 1
-        return StackSample(t_ns=now_ns, held_ns=held_ns, place=found.place, lines=found.lines, in_torch=found.in_torch)
+        return found
 
     def _hook(self, frame: FrameType) -> "_Found | None":
         """What a thread of autograd's runs: none of Python's, its stack begins in no module of threads."""
@@ -171,7 +176,7 @@ class StackSource:
                 return None
             elif kind in _EDGES:
                 found = tuple(reversed(user or library)) or (self._text(torch or frame),)
-                return _Found(_EDGES[kind], found, in_torch or not user)
+                return _Found(_EDGES[kind], found, not (user or library))
             elif kind == "backward" and (user or library):
                 return _Found("hook", tuple(reversed(user or library)), in_torch)
             elif kind in _CALLED and not (user or library):

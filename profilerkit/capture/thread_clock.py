@@ -25,9 +25,9 @@ class ThreadClock:
         with suppress(OSError):
             self._file = Descriptor("/proc/thread-self/schedstat", os.O_RDONLY)
 
-    def now(self) -> Moment:
+    def now(self, tries: int = _TRIES) -> Moment:
         """The three clocks, ns; run-queue time is -1 where the kernel does not keep it. 2 µs, 20 beside other work."""
-        for _ in range(_TRIES):
+        for _ in range(tries):
             wall_ns, cpu_ns, queued_ns = perf_counter_ns(), thread_time_ns(), self._queued_ns()
             if perf_counter_ns() - wall_ns < _AT_ONCE_NS:
                 break

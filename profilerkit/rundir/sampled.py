@@ -210,13 +210,15 @@ class StackSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         t_ns: ``perf_counter_ns``.
         place: of the loop.
         held_ns: how long the thread had kept the interpreter until it could be looked at.
+        queued_ns: how long the look had waited for a processor before that.
         lines: ``file.py(12): function`` of the user's frames in that place, outer first; a library's, or torch's, where
             the user has none there.
-        in_torch: the last of them had called torch's own Python.
+        in_torch: the last of them had called torch's own Python; in the loader, they are torch's.
     """
 
     t_ns: TimeNs
     place: StackPlace = "step"
     held_ns: TimeNs = 0
+    queued_ns: TimeNs = 0
     lines: tuple[str, ...] = ()
     in_torch: bool = False

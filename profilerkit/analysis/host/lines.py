@@ -27,13 +27,18 @@ _Z95 = 1.96
 _HELD_NS = 500_000
 #: … unless it was made to: CPython takes it away after 5 ms (``sys.getswitchinterval``), wherever the thread is.
 _TAKEN_AWAY_NS = 5_000_000
+#: A look that waited longer for a processor is late (a choice: a sample of a batch takes about as long).
+_QUEUED_NS = 2_000_000
 
 
 def hot_line(samples: Sequence[StackSample]) -> HotLine | None:
     """Return the line that holds most of the samples; ``None`` where none holds enough, or hardly any were taken.
 
-    Looks that found the thread somewhere else than it was count for no line: a share is never too large by them.
+    Looks that found the thread somewhere else than it was count for no line: a share is never too large by them. Those
+    that found it between two calls of the user's, long after they were due, are left out: on a busy host a look gets a
+    processor where the thread gives up its own, as torch does there.
     """
+    samples = [sample for sample in samples if not _is_between(sample)]
     if len(samples) < _FEWEST:
         return None
     chains = [sample.lines for sample in samples if sample.lines and _is_sure(sample)]
@@ -154,6 +159,10 @@ def _chosen(samples: Sequence[StackSample], mask: npt.NDArray[np.bool_]) -> list
 
 def _is_sure(sample: StackSample) -> bool:
     return not _HELD_NS < sample.held_ns < _TAKEN_AWAY_NS
+
+
+def _is_between(sample: StackSample) -> bool:
+    return sample.place in ("input", "collate") and sample.in_torch and sample.queued_ns > _QUEUED_NS
 
 
 def _is_python(sample: StackSample) -> bool:
