@@ -186,7 +186,7 @@ class StackSource:
 
     def _text(self, frame: FrameType) -> str:
         file, _, function = self._kinds[frame.f_code][1].partition("\n")
-        return f"{file}({frame.f_lineno}): {function}"
+        return f"{file}({frame.f_lineno or _line_before(frame)}): {function}"
 
     def _kind(self, code: CodeType) -> tuple[str, str]:
         """What the frames of ``code`` are, and their file and function, one line each."""
@@ -195,6 +195,13 @@ class StackSource:
         kind = _SKIPPED if code.co_name in _COMPREHENSIONS else _kind_of(code.co_filename, code.co_name)
         self._kinds[code] = found = kind, f"{_short(code)}\n{code.co_name}" if kind else ""
         return found
+
+
+def _line_before(frame: FrameType) -> int:
+    """The last line before a jump that is in none, as CPython 3.11 makes them at the end of loops."""
+    code = frame.f_code
+    known = [line for start, _, line in code.co_lines() if line is not None and start <= frame.f_lasti]
+    return known[-1] if known else code.co_firstlineno
 
 
 def _short(code: CodeType) -> str:

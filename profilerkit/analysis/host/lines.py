@@ -140,11 +140,19 @@ def _long(stall: Stall, log: StepLog) -> npt.NDArray[np.bool_]:
 
 
 def _plain(log: StepLog) -> npt.NDArray[np.bool_]:
-    """The judged steps without named phases; all judged ones where each has one."""
-    plain: npt.NDArray[np.bool_] = log.steady.copy()
+    """The steps from the first to the last judged one without named phases; all of these where each has one.
+
+    Steps in a trace's window are slower, in the same lines.
+    """
+    plain = np.zeros(len(log.index), dtype=bool)
+    rows = np.flatnonzero(log.steady)
+    judged = slice(int(rows[0]), int(rows[-1]) + 1) if len(rows) else slice(0)
+    plain[judged] = True
     for spent in log.phases.values():
         plain &= spent == 0
-    return plain if plain.any() else log.steady
+    if not plain.any():
+        plain[judged] = True
+    return plain
 
 
 def _edges(log: StepLog) -> tuple[int, int]:
