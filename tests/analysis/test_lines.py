@@ -94,6 +94,19 @@ def test_what_lies_outside_of_the_judged_steps_is_not_looked_at():
     assert lines_of(*recorded(at(GET, count=30, start=5_000 * MS, place="input"))) == {}
 
 
+def test_few_looks_in_the_judged_steps_leave_those_of_the_warm_up_in():
+    log = Log().steps(100, 10_000, wait=5_000)
+    early = at(GET, count=20, start=10 * MS, apart=MS // 2, place="input")
+    assert lines_of(*recorded(early, log=log))["input"].looks == 20
+    many = at(JOIN, count=200, start=300 * MS, apart=MS // 2, place="input")
+    assert lines_of(*recorded([*early, *many], log=log))["input"].frames == (JOIN,)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_hardly_any_steps_are_no_failure(steps):
+    lines_of(*recorded(at(GET, count=30, place="input"), log=Log().steps(steps, 10_000, wait=5_000)))
+
+
 def test_an_unnamed_stop_is_the_line_that_other_steps_do_not_have():
     log = Log()
     for number in range(200):

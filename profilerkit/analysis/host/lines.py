@@ -21,6 +21,8 @@ from profilerkit.rundir.sampled import StackSample
 _ENOUGH_RATIO = 1 / 3
 #: Looks below which nothing is said: of four, all four may be in a line that holds half by chance in 6 of 100 cases.
 _FEWEST = 5
+#: With fewer in the judged steps those of the warm-up count as well: what is slow is so in the same lines (a choice).
+_FEW = 100
 _Z95 = 1.96
 #: A look that waited longer for the interpreter found the thread where it gave that up, not where it was when it was
 #: looked for (ten times what waking up takes) …
@@ -78,12 +80,13 @@ def lines_of(record: RankRecord, log: StepLog) -> Mapping[str, HotLine]:
     ``collate``; ``python``, which keeps the interpreter outside of loader and torch; ``hook``, in the backward pass;
     and ``unnamed``, what makes steps longer that recur. Steps with an evaluation or another named phase are left out.
     """
+    if not len(log.index):
+        return {}
     at = np.array([sample.t_ns for sample in record.stacks], dtype=np.int64)
-    step = in_step(at, log.start, log.stop)
-    judged = (step >= 0) & _plain(log)[np.maximum(step, 0)]
-    here = _chosen(record.stacks, judged)
-    first, last = _edges(log)
-    workers = [sample for worker in record.workers for sample in worker.stacks if first <= sample.t_ns <= last]
+    step, first = in_step(at, log.start, log.stop), _first(log, record.stacks)
+    here = _chosen(record.stacks, (step >= 0) & _plain(log, first)[np.maximum(step, 0)])
+    since, until = int(log.start[first]), int(log.stop[-1])
+    workers = [sample for worker in record.workers for sample in worker.stacks if since <= sample.t_ns <= until]
     found = {
         "input": hot_line([sample for sample in here if sample.place == "input"]),
         "workers": hot_line(workers),
@@ -139,26 +142,26 @@ def _long(stall: Stall, log: StepLog) -> npt.NDArray[np.bool_]:
     return longer
 
 
-def _plain(log: StepLog) -> npt.NDArray[np.bool_]:
-    """The steps from the first to the last judged one without named phases; all of these where each has one.
+def _plain(log: StepLog, first: int) -> npt.NDArray[np.bool_]:
+    """The steps from ``first`` to the last judged one without named phases; all of these where each has one.
 
     Steps in a trace's window are slower, in the same lines.
     """
-    plain = np.zeros(len(log.index), dtype=bool)
     rows = np.flatnonzero(log.steady)
-    judged = slice(int(rows[0]), int(rows[-1]) + 1) if len(rows) else slice(0)
-    plain[judged] = True
+    within = np.zeros(len(log.index), dtype=bool)
+    within[first : int(rows[-1]) + 1 if len(rows) else 0] = True
+    plain = within.copy()
     for spent in log.phases.values():
         plain &= spent == 0
-    if not plain.any():
-        plain[judged] = True
-    return plain
+    return plain if plain.any() else within
 
 
-def _edges(log: StepLog) -> tuple[int, int]:
-    """When the judged steps begin and end; nothing lies between where there are none."""
+def _first(log: StepLog, stacks: Sequence[StackSample]) -> int:
+    """The first step whose looks count: the first judged one, or the second of all where that leaves few looks."""
     rows = np.flatnonzero(log.steady)
-    return (int(log.start[rows[0]]), int(log.stop[rows[-1]])) if len(rows) else (1, 0)
+    judged = int(rows[0]) if len(rows) else len(log.index)
+    looks = sum(sample.t_ns >= log.start[judged] for sample in stacks) if len(rows) else 0
+    return judged if looks >= _FEW else min(1, len(log.index) - 1)
 
 
 def _chosen(samples: Sequence[StackSample], mask: npt.NDArray[np.bool_]) -> list[StackSample]:
